@@ -1,0 +1,72 @@
+# netsum: the commands of the project, the same for people and for CI. `make` alone lists them.
+# Needs git, Python 3.11 or later, Rust, a C compiler; no root.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+NAME   ?= switch
+DEMO   ?=
+
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
+
+.PHONY: help setup build demo test check bench fabric docs peers clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMPS)/tools $(STAMPS)/torch ## a virtual environment in .venv with all that the other targets need
+
+build: $(STAMPS)/daemons $(STAMPS)/package ## the daemons, and the Python package with its compiled core
+
+demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=--kill-switch kills switches on the way
+	$(BIN)/netsum demo $(DEMO)
+
+test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces
+	cargo test --release --workspace --quiet
+	$(BIN)/pytest python/tests --ignore python/tests/torch
+	$(BIN)/pytest python/tests/torch
+	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
+
+check: $(STAMPS)/tools ## formats and lints
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+	$(BIN)/ruff format --check python tests bench
+	$(BIN)/ruff check python tests bench
+
+bench: ## the switch beside a bare forwarder of the same packets; NAME=bench for another one
+	cargo bench --profile release --quiet -p netsum-net --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
+
+fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 20 minutes
+	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800
+
+docs: ## the documentation of the crates, into target/doc
+	cargo doc --release --workspace --no-deps --quiet
+	@echo "start at target/doc/netsum_proto/index.html"
+
+peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 3 ranks; some minutes
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
+	$(BIN)/python tests/peers/torch_distributed.py --ranks 3
+
+clean: ## forget the virtual environment and what commands wrote; Rust's target/ stays
+	rm -rf $(VENV) out
+
+$(STAMPS)/tools: requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "netsum needs Python 3.11 or later")'
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/torch: requirements-torch.txt $(STAMPS)/tools
+	@echo "installing torch and scikit-learn: torch is about 5.4 GB installed, takes some minutes, once"
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-torch.txt
+	@touch $@
+
+$(STAMPS)/daemons: $(RUST_SOURCES) | $(STAMPS)/tools
+	cargo build --release --quiet -p netsum-control -p netsum-switch
+	@touch $@
+
+$(STAMPS)/package: $(RUST_SOURCES) pyproject.toml $(STAMPS)/tools
+	. $(BIN)/activate && maturin develop --release --quiet
+	@touch $@

@@ -1,0 +1,172 @@
+//! What a rank tells the others through the rendezvous before there is a connection.
+
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+use netsum_net::mesh::{Roster, SECRET_LEN, Seat};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, GroupConfig};
+
+/// One rank's address; opaque to the rendezvous.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Address {
+    version: String,
+    pub(crate) group: String,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    options: String,
+    pub(crate) mesh: SocketAddr,
+    secret: [u8; SECRET_LEN],
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    /// The job's number, from rank 0 of a group with a controller.
+    pub(crate) job: Option<u32>,
+}
+
+impl Address {
+    pub(crate) fn new(
+        config: &GroupConfig,
+        mesh: SocketAddr,
+        host: String,
+        job: Option<u32>,
+    ) -> Result<Address, Error> {
+        Ok(Address {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            group: config.name.clone(),
+            rank: config.rank,
+            size: config.size,
+            options: config.options.agreed(),
+            mesh,
+            secret: secret()?,
+            host,
+            pid: std::process::id(),
+            job,
+        })
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("plain values")
+    }
+
+    pub(crate) fn place(&self) -> String {
+        format!("host {}, pid {}", self.host, self.pid)
+    }
+}
+
+/// Reads the addresses of all ranks and checks that they speak of the same group.
+pub(crate) fn read_all(own: &Address, addresses: &[Vec<u8>]) -> Result<Vec<Address>, Error> {
+    let wrong = |reason: String| Error::Connect { group: own.group.clone(), reason };
+    if addresses.len() != own.size as usize {
+        let reason = format!("{} addresses for {} ranks", addresses.len(), own.size);
+        return Err(wrong(reason));
+    }
+    let mut all = Vec::with_capacity(addresses.len());
+    for (rank, bytes) in addresses.iter().enumerate() {
+        let address: Address = serde_json::from_slice(bytes)
+            .map_err(|_| wrong(format!("the address of rank {rank} is malformed")))?;
+        if address.rank as usize != rank {
+            return Err(wrong(format!("rank {} stands in place {rank}", address.rank)));
+        }
+        let pairs = [
+            ("version", &address.version, &own.version),
+            ("group", &address.group, &own.group),
+            ("options", &address.options, &own.options),
+            ("size", &address.size.to_string(), &own.size.to_string()),
+        ];
+        if let Some((what, theirs, ours)) = pairs.into_iter().find(|(_, a, b)| a != b) {
+            let own = own.rank;
+            return Err(wrong(format!("rank {rank} has {what} {theirs}, rank {own} has {ours}")));
+        }
+        all.push(address);
+    }
+    Ok(all)
+}
+
+/// The mesh's view of all ranks.
+pub(crate) fn roster(own: &Address, all: &[Address]) -> Roster {
+    // FNV-1a of the name: tells groups apart that share an address by mistake; the secrets do the rest.
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let group = own.group.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    let seats = all.iter().map(|a| Seat { address: a.mesh, secret: a.secret }).collect();
+    Roster { group, rank: own.rank, seats }
+}
+
+/// The address of this machine to use without a controller, and a name for it.
+///
+/// `host` if given (a name or an address of this machine), else the address from which `rendezvous` is reached,
+/// else the loopback.
+pub(crate) fn local(config: &GroupConfig) -> Result<(IpAddr, String), Error> {
+    let name = || {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        name.trim().to_owned()
+    };
+    if let Some(host) = &config.host {
+        let found = (host.as_str(), 0).to_socket_addrs().ok().and_then(|mut all| all.next());
+        let found = found.filter(|address| UdpSocket::bind((address.ip(), 0)).is_ok());
+        let found = found.ok_or_else(|| Error::Connect {
+            group: config.name.clone(),
+            reason: format!("host {host:?} is not an address of this machine"),
+        })?;
+        return Ok((found.ip(), host.clone()));
+    }
+    let towards = config.options.rendezvous.as_deref().and_then(source_towards);
+    Ok((towards.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), name()))
+}
+
+/// The address that the kernel would send from; nothing is sent.
+fn source_towards(rendezvous: &str) -> Option<IpAddr> {
+    let to = (rendezvous, 9).to_socket_addrs().ok()?.next()?;
+    let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(to).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+fn secret() -> Result<[u8; SECRET_LEN], Error> {
+    let mut secret = [0; SECRET_LEN];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut secret));
+    read.map_err(|e| Error::Internal(format!("cannot read /dev/urandom: {e}")))?;
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use std::time::Duration;
+
+    fn address(rank: u32, name: &str) -> Address {
+        let config = GroupConfig {
+            rank,
+            size: 2,
+            name: name.to_owned(),
+            controller: None,
+            host: None,
+            timeout: Duration::from_secs(1),
+            options: Options::default(),
+        };
+        let (ip, host) = local(&config).unwrap();
+        assert!(ip.is_loopback());
+        Address::new(&config, SocketAddr::new(ip, 1), host, None).unwrap()
+    }
+
+    #[test]
+    fn ranks_that_do_not_agree_are_named() {
+        let own = address(0, "a");
+        let read = |all: &[Vec<u8>]| read_all(&own, all).map_err(|e| e.to_string());
+        let good = [own.to_bytes(), address(1, "a").to_bytes()];
+        assert_eq!(read(&good).unwrap()[0], own);
+        let other = read(&[own.to_bytes(), address(1, "b").to_bytes()]);
+        let expected = "cannot connect group \"a\": rank 1 has group b, rank 0 has a";
+        assert_eq!(other.unwrap_err(), expected);
+        assert!(read(&good[..1]).unwrap_err().contains("1 addresses for 2 ranks"));
+        assert!(read(&[good[1].clone(), good[0].clone()]).unwrap_err().contains("rank 1 stands"));
+        assert!(read(&[b"x".to_vec(), good[1].clone()]).unwrap_err().contains("malformed"));
+    }
+
+    #[test]
+    fn secrets_differ() {
+        assert_ne!(address(0, "a").secret, address(0, "a").secret);
+    }
+}

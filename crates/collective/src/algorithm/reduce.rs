@@ -1,0 +1,169 @@
+//! One rank collects the others' pieces and adds them; the root of a reduce, each rank of a reduce-scatter.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use netsum_net::Buffer;
+use netsum_net::mesh::MeshError;
+use netsum_topo::SumOrder;
+use netsum_wire::Format;
+
+use super::{CHUNK, pieces};
+use crate::comm::{Comm, Ticket};
+use crate::order::Adder;
+
+/// The sum of everybody's `buffer` in the root's.
+pub(crate) fn reduce(
+    comm: &mut Comm<'_>,
+    order: &SumOrder,
+    format: Format,
+    buffer: &Buffer,
+    root: u32,
+) -> Result<(), MeshError> {
+    let all = 0..buffer.len();
+    if comm.rank() == root {
+        let mut collector = Collector::new(comm, order, format, all, PLAIN);
+        while let Some(chunk) = collector.next(comm)? {
+            collector.add(comm, buffer, &chunk, |at, sum| buffer.write(chunk.start + at, sum));
+        }
+    } else {
+        contribute(comm, root, buffer, all, format, PLAIN);
+    }
+    comm.finish()
+}
+
+/// The sum of everybody's `inputs[rank]` in `output`.
+pub(crate) fn reduce_scatter(
+    comm: &mut Comm<'_>,
+    order: &SumOrder,
+    format: Format,
+    output: &Buffer,
+    inputs: &[Buffer],
+) -> Result<(), MeshError> {
+    for to in comm.others() {
+        let input = &inputs[to as usize];
+        contribute(comm, to, input, 0..input.len(), format, PLAIN);
+    }
+    let own = &inputs[comm.rank() as usize];
+    let mut collector = Collector::new(comm, order, format, 0..own.len(), PLAIN);
+    while let Some(chunk) = collector.next(comm)? {
+        // The output may be a part of the input: it is written when a block is added, in order.
+        collector.add(comm, own, &chunk, |at, sum| output.write(chunk.start + at, sum));
+    }
+    comm.finish()
+}
+
+/// How the chunks of a stage are numbered among the parts of an operation.
+#[derive(Clone, Copy)]
+pub(super) struct Parts {
+    pub(super) first: u64,
+    pub(super) step: u64,
+}
+
+const PLAIN: Parts = Parts { first: 0, step: 1 };
+
+/// Sends a range of our values to the rank that adds it.
+pub(super) fn contribute(
+    comm: &Comm<'_>,
+    to: u32,
+    buffer: &Buffer,
+    range: Range<usize>,
+    format: Format,
+    parts: Parts,
+) {
+    for (index, chunk) in chunks(range, format).enumerate() {
+        let part = parts.first + parts.step * index as u64;
+        comm.send(to, part, buffer, chunk.start, chunk.len());
+    }
+}
+
+/// Chunks of whole elements; an empty range is one empty chunk, so that everybody hears of the operation.
+pub(super) fn chunks(range: Range<usize>, format: Format) -> impl Iterator<Item = Range<usize>> {
+    let nothing = range.is_empty().then(|| range.clone());
+    let step = CHUNK / format.dtype.size() * format.dtype.size();
+    nothing.into_iter().chain(pieces(range, step))
+}
+
+/// Receives everybody's values of a range, chunk after chunk, a few ahead.
+pub(super) struct Collector {
+    adder: Adder,
+    format: Format,
+    parts: Parts,
+    todo: VecDeque<(u64, Range<usize>)>,
+    ahead: VecDeque<Expected>,
+    /// Memory of chunks that are added.
+    spare: Vec<Vec<Buffer>>,
+}
+
+struct Expected {
+    chunk: Range<usize>,
+    /// The others' values, by rank; ours is empty.
+    values: Vec<Buffer>,
+    tickets: Vec<Ticket>,
+}
+
+impl Collector {
+    pub(super) fn new(
+        comm: &mut Comm<'_>,
+        order: &SumOrder,
+        format: Format,
+        range: Range<usize>,
+        parts: Parts,
+    ) -> Collector {
+        let numbered = chunks(range, format).enumerate();
+        let todo = numbered.map(|(index, chunk)| (index as u64, chunk)).collect();
+        let adder = Adder::new(order, format);
+        let (ahead, spare) = (VecDeque::new(), Vec::new());
+        let mut collector = Collector { adder, format, parts, todo, ahead, spare };
+        for _ in 0..AHEAD {
+            collector.expect(comm);
+        }
+        collector
+    }
+
+    /// Waits for the next chunk's values.
+    pub(super) fn next(&mut self, comm: &mut Comm<'_>) -> Result<Option<Range<usize>>, MeshError> {
+        let Some(expected) = self.ahead.front() else { return Ok(None) };
+        for &ticket in &expected.tickets {
+            comm.wait(ticket)?;
+        }
+        Ok(Some(expected.chunk.clone()))
+    }
+
+    /// Adds the chunk that `next` gave, with our values from `own`; `take` gets the sum block by block.
+    pub(super) fn add(
+        &mut self,
+        comm: &mut Comm<'_>,
+        own: &Buffer,
+        chunk: &Range<usize>,
+        mut take: impl FnMut(usize, &[u8]),
+    ) {
+        let Some(expected) = self.ahead.pop_front() else { return };
+        // A sum may be written over our own values while the next blocks of them are still to be added.
+        let own_values = own.slice(chunk.clone()).to_vec();
+        let mut values: Vec<&[u8]> =
+            expected.values.iter().map(|v| v.slice(0..v.len().min(chunk.len()))).collect();
+        values[comm.rank() as usize] = &own_values;
+        self.adder.add(&values, chunk.len() / self.format.dtype.size(), &mut take);
+        self.spare.push(expected.values);
+        self.expect(comm);
+    }
+
+    fn expect(&mut self, comm: &mut Comm<'_>) {
+        let Some((index, chunk)) = self.todo.pop_front() else { return };
+        let rank = comm.rank();
+        let values = self.spare.pop().unwrap_or_else(|| {
+            let len = |from: u32| if from == rank { 0 } else { chunk.len() };
+            (0..comm.size()).map(|from| Buffer::from_vec(vec![0; len(from)])).collect()
+        });
+        let part = self.parts.first + self.parts.step * index;
+        let others = comm.others();
+        let tickets = others
+            .map(|from| comm.receive(from, part, &values[from as usize], 0, chunk.len()))
+            .collect();
+        self.ahead.push_back(Expected { chunk, values, tickets });
+    }
+}
+
+/// Chunks for which memory is held: one is added while the next ones come.
+const AHEAD: usize = 3;

@@ -1,0 +1,160 @@
+//! The messages of one operation: what an algorithm sees of the group.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use netsum_net::Buffer;
+use netsum_net::mesh::{Channel, Key, MeshError, Outgoing, Payload, Receive, Target, Wanted};
+use parking_lot::{Condvar, Mutex};
+
+use crate::core::Core;
+
+/// One operation's sends and receives. Both sides number their messages by `part`: a receive takes the message
+/// that the other rank sent under the same part.
+pub(crate) struct Comm<'a> {
+    core: &'a Core,
+    sequence: u64,
+    fingerprint: u32,
+    deadline: Instant,
+    receives: Vec<Option<(u32, Receive)>>,
+    /// The sender of a receive that failed.
+    unserved: Option<u32>,
+    flight: Arc<Flight>,
+}
+
+/// A receive that was posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(usize);
+
+/// Sends that are under way.
+#[derive(Default)]
+struct Flight {
+    state: Mutex<InFlight>,
+    landed: Condvar,
+}
+
+#[derive(Default)]
+struct InFlight {
+    open: usize,
+    error: Option<MeshError>,
+}
+
+impl<'a> Comm<'a> {
+    pub(crate) fn new(
+        core: &'a Core,
+        sequence: u64,
+        fingerprint: u32,
+        deadline: Instant,
+    ) -> Comm<'a> {
+        let (receives, flight) = (Vec::new(), Arc::default());
+        Comm { core, sequence, fingerprint, deadline, receives, unserved: None, flight }
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        self.core.rank
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.core.size
+    }
+
+    /// All ranks but this one, beginning behind it, so that not everybody sends to the same rank first.
+    pub(crate) fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let (rank, size) = (self.rank(), self.size());
+        (1..size).map(move |step| (rank + step) % size)
+    }
+
+    /// Queues a message; the bytes are left alone until [`Comm::flush`] returns.
+    pub(crate) fn send(&self, to: u32, part: u64, buffer: &Buffer, at: usize, len: usize) {
+        self.flight.state.lock().open += 1;
+        let flight = self.flight.clone();
+        let outgoing = Outgoing {
+            key: self.key(part),
+            fingerprint: self.fingerprint,
+            payload: Payload::Buffer(buffer.clone(), at..at + len),
+            deadline: Some(self.deadline),
+        };
+        self.core.mesh.send(to, outgoing, Some(Box::new(move |outcome| flight.land(outcome))));
+    }
+
+    /// Expects a message of exactly `len` bytes.
+    pub(crate) fn receive(
+        &mut self,
+        from: u32,
+        part: u64,
+        buffer: &Buffer,
+        at: usize,
+        len: usize,
+    ) -> Ticket {
+        let target = Target::Buffer { buffer: buffer.clone(), at, len };
+        let fingerprint = self.fingerprint;
+        let wanted = Wanted { from: Some(from), key: self.key(part), fingerprint };
+        let receive = self.core.mesh.receive(wanted, target, Some(self.deadline));
+        self.receives.push(Some((from, receive)));
+        Ticket(self.receives.len() - 1)
+    }
+
+    /// Blocks until the message is there.
+    pub(crate) fn wait(&mut self, ticket: Ticket) -> Result<(), MeshError> {
+        self.check()?;
+        let Some((from, receive)) = self.receives[ticket.0].take() else { return Ok(()) };
+        receive.wait().map(drop).inspect_err(|_| self.unserved = Some(from))
+    }
+
+    /// Blocks until all receives are served and all sends are away.
+    pub(crate) fn finish(&mut self) -> Result<(), MeshError> {
+        for ticket in 0..self.receives.len() {
+            self.wait(Ticket(ticket))?;
+        }
+        self.flush()
+    }
+
+    /// Blocks until all sends are away.
+    pub(crate) fn flush(&self) -> Result<(), MeshError> {
+        self.check()?;
+        let mut state = self.flight.state.lock();
+        while state.open > 0 {
+            self.flight.landed.wait(&mut state);
+        }
+        state.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Ranks whose messages have not come.
+    pub(crate) fn missing(&self) -> Vec<u32> {
+        let open = self.receives.iter().flatten().filter(|(_, receive)| !receive.has_arrived());
+        let mut ranks: Vec<u32> = open.map(|(from, _)| *from).chain(self.unserved).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// Ends the operation's messages, served or not; afterwards nothing touches its buffers.
+    pub(crate) fn end(self) {
+        self.core.mesh.end(Channel::Collective, self.sequence);
+    }
+
+    /// A failure of the group cancels what is posted by then; what is posted later is caught here.
+    fn check(&self) -> Result<(), MeshError> {
+        match self.core.failure() {
+            None => Ok(()),
+            Some(_) => Err(MeshError::Cancelled),
+        }
+    }
+
+    fn key(&self, part: u64) -> Key {
+        Key { channel: Channel::Collective, tag: self.sequence, part }
+    }
+}
+
+impl Flight {
+    fn land(&self, outcome: Result<(), MeshError>) {
+        let mut state = self.state.lock();
+        state.open -= 1;
+        if let Err(error) = outcome {
+            state.error.get_or_insert(error);
+        }
+        if state.open == 0 {
+            self.landed.notify_all();
+        }
+    }
+}

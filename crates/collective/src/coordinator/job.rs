@@ -1,0 +1,189 @@
+//! Allreduces that switches can do, on whatever path.
+
+use std::time::{Duration, Instant};
+
+use netsum_net::Buffer;
+use netsum_net::worker::Operation;
+use netsum_proto::panama::{Fragments, Submission};
+use netsum_wire::{Format, average, scale};
+
+use super::{Silence, State};
+use crate::Error;
+use crate::algorithm::{allreduce, allreduce_ranges};
+use crate::call::Combine;
+use crate::comm::Comm;
+use crate::failover::{count, ranges};
+use crate::lane::Job;
+use crate::work::Work;
+
+/// One allreduce.
+pub(crate) struct TreeJob {
+    pub(crate) sequence: u64,
+    pub(crate) fingerprint: u32,
+    pub(crate) format: Format,
+    pub(crate) how: Combine,
+    pub(crate) numel: u64,
+    pub(crate) buffer: Buffer,
+    pub(crate) deadline: Instant,
+    pub(crate) work: Work,
+    pub(crate) place: Place,
+}
+
+/// Where a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It waits for a transition to end.
+    Waiting,
+    /// The driver has it.
+    Trees,
+}
+
+impl TreeJob {
+    /// What the driver gets, for all of the buffer.
+    fn operation(&self) -> Operation {
+        let submission = Submission {
+            id: self.sequence,
+            format: self.format,
+            numel: self.numel,
+            fingerprint: self.fingerprint,
+            fragments: Fragments::All,
+        };
+        Operation { submission, buffer: self.buffer.clone() }
+    }
+}
+
+impl State {
+    pub(super) fn submit(&mut self, mut job: TreeJob) {
+        self.issued = self.issued.max(job.sequence + 1);
+        if let Some(error) = self.core.failure() {
+            self.core.ledger.retire(job.sequence);
+            return job.work.complete(Err(error));
+        }
+        if let Combine::ScaledSum(factor) = job.how {
+            let len = job.buffer.len();
+            scale(job.format.dtype, job.buffer.slice_mut(0..len), factor);
+        }
+        job.place = Place::Waiting;
+        let sequence = job.sequence;
+        self.jobs.insert(sequence, job);
+        if self.transition.is_none() {
+            self.route(sequence);
+        }
+    }
+
+    /// Gives a job that waits to the path that all ranks give it to.
+    pub(super) fn route(&mut self, sequence: u64) {
+        let Some(job) = self.jobs.get(&sequence) else { return };
+        let operation = job.operation();
+        if self.trees && sequence >= self.host_until {
+            self.give_to_trees(operation);
+        } else {
+            self.give_to_host(sequence, None);
+        }
+    }
+
+    /// Gives all or the rest of a job to the driver.
+    pub(super) fn give_to_trees(&mut self, operation: Operation) {
+        let (Some(driver), Some(plan)) = (&self.driver, &self.plan) else { return };
+        self.submitted += count(&operation.submission, plan.fragment_bytes as u16);
+        if let Some(job) = self.jobs.get_mut(&operation.submission.id) {
+            job.place = Place::Trees;
+        }
+        driver.submit(operation);
+    }
+
+    /// Gives a job to the host lane: the rest of it, or all.
+    pub(super) fn give_to_host(&mut self, sequence: u64, rest: Option<(&Submission, u16)>) {
+        let Some(job) = self.jobs.remove(&sequence) else { return };
+        let TreeJob { format, how, buffer, fingerprint, deadline, work, .. } = job;
+        let order = self.core.order.read().clone();
+        let size = self.core.size;
+        let rest = rest.map(|(submission, fragment_bytes)| ranges(submission, fragment_bytes));
+        let body = move |comm: &mut Comm<'_>| {
+            match rest {
+                None => allreduce(comm, &order, format, &buffer)?,
+                Some(rest) => allreduce_ranges(comm, &order, format, &buffer, &rest)?,
+            }
+            comm.finish()?;
+            divide(how, format, buffer, size);
+            Ok(())
+        };
+        self.lane.push(Job { sequence, fingerprint, deadline, work, body: Box::new(body) });
+    }
+
+    /// The driver has all sums of a job.
+    pub(super) fn done(&mut self, id: u64, missing: u64) {
+        let Some(job) = self.jobs.remove(&id) else { return };
+        self.silence = None;
+        divide(job.how, job.format, job.buffer, self.core.size - missing.count_ones());
+        self.core.count_operation(true);
+        self.core.ledger.retire(id);
+        job.work.complete(Ok(()));
+    }
+
+    /// Jobs on trees, and those that wait; the host lane watches its own.
+    pub(super) fn watch_deadlines(&mut self, now: Instant) {
+        let Some(late) = self.jobs.values().find(|job| job.deadline <= now) else { return };
+        let error = Error::Timeout {
+            operation: late.work.operation().to_owned(),
+            elapsed: late.work.elapsed(),
+            missing: self.who_is_missing(),
+        };
+        // The switches count on our part of what is in flight: the group cannot go on without it.
+        self.fail(error);
+    }
+
+    /// A tree does not answer. If it stays so and no new plan comes, the ranks go on without it.
+    pub(super) fn silent(&mut self, tree: usize, for_ns: u64) {
+        if self.silence.is_some() || !self.trees || self.transition.is_some() {
+            return;
+        }
+        let noticed = Instant::now();
+        let since = noticed.checked_sub(Duration::from_nanos(for_ns)).unwrap_or(noticed);
+        let results = self.results_of(tree);
+        self.silence = Some(Silence { since, noticed, tree, results });
+    }
+
+    pub(super) fn watch_silence(&mut self, now: Instant) {
+        let Some(silence) = &self.silence else { return };
+        if now - silence.noticed < PATIENCE || self.transition.is_some() {
+            return;
+        }
+        if self.results_of(silence.tree) == silence.results {
+            self.begin_transition(true);
+        } else {
+            self.silence = None;
+        }
+    }
+
+    fn results_of(&self, tree: usize) -> u64 {
+        let stats = self.driver.as_ref().map(|driver| driver.stats());
+        stats.and_then(|stats| stats.trees.get(tree).map(|t| t.results)).unwrap_or(0)
+    }
+
+    fn who_is_missing(&self) -> String {
+        if let Some(transition) = &self.transition {
+            let missing: Vec<u32> = transition.missing(self.core.size);
+            return format!("the plan was changing; {}", self.core.not_heard_from(&missing));
+        }
+        let trees = self.driver.as_ref().map(|driver| driver.stats().trees).unwrap_or_default();
+        let waiting = trees.iter().fold(0, |all, tree| all | tree.waiting_for);
+        let ranks: Vec<u32> =
+            (0..self.core.size).filter(|r| waiting >> (r % 64) & 1 == 1).collect();
+        match ranks.as_slice() {
+            [] => "the switches did not say for whom they wait".to_owned(),
+            ranks => format!("the switches wait: {}", self.core.not_heard_from(ranks)),
+        }
+    }
+}
+
+/// The last step of an average.
+fn divide(how: Combine, format: Format, mut buffer: Buffer, ranks: u32) {
+    if how == Combine::Average {
+        let len = buffer.len();
+        average(format.dtype, buffer.slice_mut(0..len), ranks.max(1));
+    }
+}
+
+/// A tree that has been silent gets this long for a new plan to come before the ranks give it up.
+const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,0 +1,405 @@
+//! The group's own thread: sums on trees, agreement among the ranks, news from the controller.
+//!
+//! Allreduces that switches can do all come through here, in the order of calls, also while the plan has no
+//! trees: then they run on a host lane of their own. So a rank that has called an operation before a change of
+//! plan, and one that calls it after, put it on the same path.
+
+mod job;
+mod transition;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
+use netsum_control::client::{WorkerClient, WorkerNotice};
+use netsum_control::pb;
+use netsum_net::mesh::{Channel, Events, Key, MeshError};
+use netsum_net::worker::{self, WorkerDriver};
+use parking_lot::Mutex;
+
+pub(crate) use job::{Place, TreeJob};
+
+use crate::Error;
+use crate::core::{About, Core};
+use crate::error::of_mesh;
+use crate::failover::Report;
+use crate::lane::Lane;
+use crate::ledger::{Ledger, Verdict};
+use crate::status::Status;
+use transition::Transition;
+
+/// What the coordinator's thread hears.
+pub(crate) enum Event {
+    /// An allreduce that switches can do.
+    Submit(TreeJob),
+    /// A rank's message about the group.
+    Control { from: u32, key: Key, bytes: Vec<u8> },
+    /// A message of another call than ours came for that operation.
+    Differs(u64),
+    /// The mesh does not work any more.
+    MeshFailed(MeshError),
+    /// From the controller.
+    Notice(WorkerNotice),
+    /// The caller ends the group.
+    Fail(Error),
+    /// Somebody waits until everything before this is heard.
+    Settle(Sender<()>),
+    /// The thread has to end.
+    Close,
+}
+
+/// The mesh's ear.
+pub(crate) struct Ear {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) events: Sender<Event>,
+}
+
+impl Events for Ear {
+    fn control(&self, from: u32, key: Key, bytes: Vec<u8>) {
+        self.tell(Event::Control { from, key, bytes });
+    }
+
+    fn admit(&self, _: u32, key: Key, fingerprint: u32) -> bool {
+        match self.ledger.judge(key.tag, fingerprint) {
+            Verdict::Keep => true,
+            Verdict::Stale => false,
+            Verdict::Differs => {
+                self.tell(Event::Differs(key.tag));
+                false
+            }
+        }
+    }
+
+    fn failed(&self, reason: &MeshError) {
+        self.tell(Event::MeshFailed(reason.clone()));
+    }
+}
+
+impl Ear {
+    fn tell(&self, event: Event) {
+        // The thread ends before the mesh does when a group is closed.
+        let _ = self.events.send(event);
+    }
+}
+
+/// What a group with a controller needs besides.
+pub(crate) struct Fabric {
+    pub(crate) driver: Arc<WorkerDriver>,
+    pub(crate) events: Receiver<worker::Event>,
+    pub(crate) client: WorkerClient,
+    pub(crate) notices: std::sync::mpsc::Receiver<WorkerNotice>,
+}
+
+/// Handle to the thread.
+pub(crate) struct Coordinator {
+    events: Sender<Event>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Coordinator {
+    /// Starts the thread. The receiver hears once, when the first plan is in use or none can be had.
+    pub(crate) fn start(
+        core: Arc<Core>,
+        channel: (Sender<Event>, Receiver<Event>),
+        fabric: Option<Fabric>,
+        status: Arc<Mutex<Status>>,
+    ) -> Result<(Coordinator, Receiver<Result<(), Error>>), Error> {
+        let (sender, events) = channel;
+        let (ready, settled) = unbounded();
+        let (driver, driver_events, client) = match fabric {
+            None => (None, never(), None),
+            Some(fabric) => {
+                forward(fabric.notices, sender.clone())?;
+                (Some(fabric.driver), fabric.events, Some(fabric.client))
+            }
+        };
+        let lane = Lane::start(core.clone(), "netsum-redo")?;
+        let state = State {
+            core,
+            events,
+            driver,
+            driver_events,
+            client,
+            lane,
+            status,
+            ready: Some(ready),
+            jobs: BTreeMap::new(),
+            plan: None,
+            newest: None,
+            trees: false,
+            host_until: 0,
+            issued: 0,
+            submitted: 0,
+            generation: 0,
+            transition: None,
+            early: Vec::new(),
+            silence: None,
+            away: None,
+            beat: Instant::now(),
+        };
+        let thread = spawn("netsum-group", move || state.run())?;
+        Ok((Coordinator { events: sender, thread: Mutex::new(Some(thread)) }, settled))
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        // A thread that has ended failed everything it had; the caller finds the group's failure.
+        let _ = self.events.send(event);
+    }
+
+    /// Ends the thread; the job is left in good order.
+    pub(crate) fn close(&self) {
+        self.tell(Event::Close);
+        if let Some(thread) = self.thread.lock().take() {
+            // A panic was reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    thread.map_err(|e| Error::Internal(format!("cannot start thread {name}: {e}")))
+}
+
+/// The controller's notices come on another kind of channel.
+fn forward(
+    notices: std::sync::mpsc::Receiver<WorkerNotice>,
+    events: Sender<Event>,
+) -> Result<(), Error> {
+    let body = move || {
+        while let Ok(notice) = notices.recv() {
+            if events.send(Event::Notice(notice)).is_err() {
+                return;
+            }
+        }
+    };
+    spawn("netsum-notices", body).map(drop)
+}
+
+struct State {
+    core: Arc<Core>,
+    events: Receiver<Event>,
+    driver: Option<Arc<WorkerDriver>>,
+    driver_events: Receiver<worker::Event>,
+    client: Option<WorkerClient>,
+    /// For what the trees cannot do now.
+    lane: Lane,
+    status: Arc<Mutex<Status>>,
+    ready: Option<Sender<Result<(), Error>>>,
+    /// Operations that wait or are on the trees, by number.
+    jobs: BTreeMap<u64, TreeJob>,
+    /// In use.
+    plan: Option<pb::Plan>,
+    newest: Option<pb::Plan>,
+    /// Whether the plan's trees are in use.
+    trees: bool,
+    /// Operations below this go by the host path whatever the plan: other ranks may have begun them there.
+    host_until: u64,
+    /// One more than the highest operation that was given to this lane.
+    issued: u64,
+    /// Fragments given to the trees in this epoch.
+    submitted: u64,
+    /// Number of the next transition, or of the one that is under way.
+    generation: u64,
+    transition: Option<Transition>,
+    /// Reports for the transition after this one.
+    early: Vec<(u32, Report)>,
+    /// Since when a tree does not answer, and its results then.
+    silence: Option<Silence>,
+    /// Why the controller cannot be reached.
+    away: Option<String>,
+    beat: Instant,
+}
+
+struct Silence {
+    since: Instant,
+    noticed: Instant,
+    tree: usize,
+    results: u64,
+}
+
+impl State {
+    fn run(mut self) {
+        let events = self.events.clone();
+        let driver_events = self.driver_events.clone();
+        loop {
+            select! {
+                recv(events) -> event => match event {
+                    Ok(Event::Close) | Err(_) => break,
+                    Ok(event) => self.take(event),
+                },
+                recv(driver_events) -> event => match event {
+                    Ok(event) => self.take_driver(event),
+                    Err(_) => self.fail(Error::Internal("the data thread has ended".into())),
+                },
+                default(TICK) => {}
+            }
+            self.tick();
+        }
+        self.fail(Error::Closed(self.core.name.clone()));
+        self.lane.close();
+        if let Some(client) = self.client.take() {
+            client.leave();
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Submit(job) => self.submit(job),
+            Event::Control { from, key, bytes } => self.control(from, key, bytes),
+            Event::Differs(sequence) => self.compare(sequence),
+            Event::MeshFailed(reason) => {
+                let error = of_mesh(&reason, |rank| self.core.place(rank));
+                self.fail(error);
+            }
+            Event::Notice(notice) => self.notice(notice),
+            Event::Fail(error) => self.fail(error),
+            Event::Settle(reply) => {
+                // Who asked may have given up.
+                let _ = reply.send(());
+            }
+            Event::Close => {}
+        }
+    }
+
+    fn take_driver(&mut self, event: worker::Event) {
+        match event {
+            worker::Event::Done { id, missing } => self.done(id, missing),
+            worker::Event::Mismatch { id } => self.compare(id),
+            worker::Event::Silent { tree, for_ns } => self.silent(usize::from(tree.0), for_ns),
+            worker::Event::Io(netsum_net::NetError::Stopped) => {
+                self.fail(Error::Internal("the data thread has stopped".into()));
+            }
+            worker::Event::Io(error) => tracing::warn!(%error, "data socket"),
+        }
+    }
+
+    fn control(&mut self, from: u32, key: Key, bytes: Vec<u8>) {
+        debug_assert_eq!(key.channel, Channel::Control);
+        match About::from_tag(key.tag) {
+            Some(About::Call) => {
+                let call = String::from_utf8_lossy(&bytes[..bytes.len().min(CALL_MAX)]);
+                if self.core.ledger.hear(key.part, from, call.into_owned()) {
+                    self.compare(key.part);
+                }
+            }
+            Some(About::Report) => self.take_report(from, key.part, &bytes),
+            Some(About::Served) => self.take_served(from, key.part, &bytes),
+            Some(About::Failed) => {
+                let reason = String::from_utf8_lossy(&bytes[..bytes.len().min(CALL_MAX)]);
+                let mismatch = key.part == 1;
+                self.fail(Error::Told { rank: from, reason: reason.into_owned(), mismatch });
+            }
+            None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
+        }
+    }
+
+    /// Some rank called something else under this number: everybody tells what it called.
+    fn compare(&mut self, sequence: u64) {
+        if let Some(call) = self.core.ledger.announce(sequence) {
+            self.core.tell_all(About::Call, sequence, call.as_bytes());
+        }
+        if let Some(error) = self.core.ledger.mismatch(sequence, self.core.rank) {
+            // A rank whose part of the operation was over when we noticed must hear of it, too.
+            self.core.tell_all(About::Failed, 1, error.to_string().as_bytes());
+            self.fail(error);
+        }
+    }
+
+    fn notice(&mut self, notice: WorkerNotice) {
+        match notice {
+            WorkerNotice::Connected => self.away = None,
+            WorkerNotice::Away { reason } => {
+                tracing::warn!(%reason, "the controller is away");
+                self.away = Some(reason);
+            }
+            WorkerNotice::Plan(plan) => {
+                if self.newest.as_ref().is_none_or(|newest| plan.epoch > newest.epoch) {
+                    self.newest = Some(plan);
+                }
+            }
+            WorkerNotice::PeerLost(lost) => {
+                let place = format!("host {}, pid {}", lost.host, lost.pid);
+                let (rank, reason) = (lost.rank, lost.reason);
+                self.end(Error::PeerLost { rank, place, reason, context: None });
+            }
+            WorkerNotice::JobFailed { reason } => self.end(Error::Aborted(reason)),
+            WorkerNotice::Refused { reason } if self.ready.is_some() => {
+                self.settle(Err(Error::Controller(format!("the controller refused: {reason}"))));
+            }
+            WorkerNotice::Refused { reason } => {
+                tracing::warn!(%reason, "the controller refused; going on with the plan at hand");
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        let newer =
+            |newest: &pb::Plan| newest.epoch > self.plan.as_ref().map_or(0, |plan| plan.epoch);
+        let idle = self.transition.is_none() && self.core.failure().is_none();
+        if idle && self.newest.as_ref().is_some_and(newer) {
+            self.begin_transition(false);
+        }
+        self.watch_silence(now);
+        self.watch_deadlines(now);
+        if now - self.beat >= BEAT {
+            self.beat = now;
+            self.heartbeat();
+        }
+    }
+
+    fn heartbeat(&self) {
+        let (Some(client), Some(driver)) = (&self.client, &self.driver) else { return };
+        let (sent, received) = self.core.mesh.traffic();
+        let group = pb::WorkerHeartbeat {
+            host_bytes_tx: sent,
+            host_bytes_rx: received,
+            operations: self.core.counters.operations.load(Ordering::Relaxed),
+            network_operations: self.core.counters.network_operations.load(Ordering::Relaxed),
+            ..Default::default()
+        };
+        client.heartbeat(self.status.lock().heartbeat(&driver.stats(), group));
+    }
+
+    /// Ends the group, point-to-point messages too.
+    fn end(&mut self, error: Error) {
+        let reason = error.to_string();
+        self.fail(error);
+        self.core.mesh.abort(&reason);
+    }
+
+    /// Ends all collectives with `error`; the first counts.
+    fn fail(&mut self, error: Error) {
+        self.settle(Err(error.clone()));
+        self.core.fail(error.clone());
+        self.transition = None;
+        self.trees = false;
+        if let Some(driver) = &self.driver {
+            driver.cancel_all();
+        }
+        let error = self.core.failure().unwrap_or(error);
+        // Those on the lane were cancelled with it and end by themselves.
+        for (sequence, job) in std::mem::take(&mut self.jobs) {
+            self.core.ledger.retire(sequence);
+            job.work.complete(Err(error.clone()));
+        }
+    }
+
+    fn settle(&mut self, outcome: Result<(), Error>) {
+        if let Some(ready) = self.ready.take() {
+            // Who connects may have given up.
+            let _ = ready.send(outcome);
+        }
+    }
+}
+
+/// Deadlines and silence are kept to this.
+const TICK: Duration = Duration::from_millis(50);
+/// Statistics to the controller.
+const BEAT: Duration = Duration::from_secs(1);
+/// A call in words: some hundred bytes, more only with many sizes.
+const CALL_MAX: usize = 4096;

@@ -1,0 +1,190 @@
+//! What the threads of a group share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, bounded};
+use netsum_net::mesh::{Channel, Key, Mesh, MeshError, Outgoing, Payload};
+use netsum_topo::SumOrder;
+use parking_lot::{Mutex, RwLock};
+
+use crate::Error;
+use crate::coordinator::Event;
+use crate::error::of_mesh;
+use crate::ledger::Ledger;
+
+/// State of a connected group.
+pub(crate) struct Core {
+    pub(crate) name: String,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) mesh: Mesh,
+    pub(crate) ledger: Arc<Ledger>,
+    /// By rank: "host h0, pid 123".
+    pub(crate) places: Vec<String>,
+    /// In which all ranks are added, on every path.
+    pub(crate) order: RwLock<SumOrder>,
+    pub(crate) counters: Counters,
+    /// Smaller buffers go by the host path; of the first plan, so the same at all ranks. Unset: no controller.
+    pub(crate) min_bytes: OnceLock<u64>,
+    failure: Mutex<Option<Error>>,
+    coordinator: Sender<Event>,
+}
+
+/// What a group has done.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) operations: AtomicU64,
+    pub(crate) network_operations: AtomicU64,
+    /// Results of an old epoch that a peer handed over.
+    pub(crate) served: AtomicU64,
+    /// Fragments that were summed again after a transition.
+    pub(crate) redone: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(
+        name: String,
+        mesh: Mesh,
+        ledger: Arc<Ledger>,
+        places: Vec<String>,
+        coordinator: Sender<Event>,
+    ) -> Core {
+        let (rank, size) = (mesh.rank(), mesh.size());
+        Core {
+            name,
+            rank,
+            size,
+            mesh,
+            ledger,
+            places,
+            order: RwLock::new(SumOrder::flat(size)),
+            counters: Counters::default(),
+            min_bytes: OnceLock::new(),
+            failure: Mutex::new(None),
+            coordinator,
+        }
+    }
+
+    /// Waits until the coordinator has heard all that came before: a rank says why it fails before it leaves.
+    pub(crate) fn settle(&self) {
+        let (reply, settled) = bounded(1);
+        if self.coordinator.send(Event::Settle(reply)).is_ok() {
+            let _ = settled.recv_timeout(SETTLE_PATIENCE);
+        }
+    }
+
+    /// Why the group cannot be used any more, if so.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure.lock().clone()
+    }
+
+    /// Ends the group: all collectives that wait fail with `error`, and every later call. The first counts.
+    pub(crate) fn fail(&self, error: Error) {
+        {
+            let mut failure = self.failure.lock();
+            if failure.is_some() {
+                return;
+            }
+            *failure = Some(error);
+        }
+        for sequence in self.ledger.live() {
+            self.mesh.end(Channel::Collective, sequence);
+        }
+    }
+
+    /// The error of an operation that the mesh could not go on with.
+    pub(crate) fn explain(
+        &self,
+        error: MeshError,
+        operation: &str,
+        elapsed: Duration,
+        missing: &[u32],
+    ) -> Error {
+        let operation = operation.to_owned();
+        match error {
+            MeshError::Timeout => {
+                Error::Timeout { operation, elapsed, missing: self.not_heard_from(missing) }
+            }
+            MeshError::Size { rank, sent, expected } => {
+                Error::Size { operation, rank, sent, expected }
+            }
+            MeshError::Left { rank } => {
+                let place = self.place(rank);
+                self.failure().unwrap_or(Error::Left { operation, rank, place })
+            }
+            MeshError::NoSuchRank { rank, size } => Error::Unsupported(format!(
+                "{operation}: rank {rank} cannot be addressed in a group of {size} ranks"
+            )),
+            other => self.failure().unwrap_or_else(|| of_mesh(&other, |rank| self.place(rank))),
+        }
+    }
+
+    /// "host h0, pid 123".
+    pub(crate) fn place(&self, rank: u32) -> String {
+        self.places.get(rank as usize).cloned().unwrap_or_default()
+    }
+
+    /// "rank 1 (host h0, pid 123) was not heard from".
+    pub(crate) fn not_heard_from(&self, ranks: &[u32]) -> String {
+        let name = |&rank: &u32| format!("rank {rank} ({})", self.place(rank));
+        match ranks {
+            [] => "every rank was heard from".to_owned(),
+            [rank] => format!("{} was not heard from", name(rank)),
+            ranks => {
+                let names: Vec<String> = ranks.iter().map(name).collect();
+                format!("{} were not heard from", names.join(", "))
+            }
+        }
+    }
+
+    /// Sends a message about the group itself to one rank.
+    pub(crate) fn tell(&self, to: u32, about: About, part: u64, bytes: Vec<u8>) {
+        let key = Key { channel: Channel::Control, tag: about as u64, part };
+        let payload = Payload::Bytes(bytes);
+        self.mesh.send(to, Outgoing { key, fingerprint: 0, payload, deadline: None }, None);
+    }
+
+    /// The same to all others.
+    pub(crate) fn tell_all(&self, about: About, part: u64, bytes: &[u8]) {
+        for to in (0..self.size).filter(|&to| to != self.rank) {
+            self.tell(to, about, part, bytes.to_vec());
+        }
+    }
+
+    pub(crate) fn count_operation(&self, network: bool) {
+        self.counters.operations.fetch_add(1, Ordering::Relaxed);
+        self.counters.network_operations.fetch_add(u64::from(network), Ordering::Relaxed);
+    }
+}
+
+/// What a control message is about; its `part` says which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum About {
+    /// A call, as text; part: its sequence number.
+    Call = 1,
+    /// A rank's report for a transition; part: its generation.
+    Report = 2,
+    /// Results of the old epoch; part: the generation.
+    Served = 3,
+    /// Why a rank cannot go on, as text; all others must end, too.
+    Failed = 4,
+}
+
+impl About {
+    pub(crate) fn from_tag(tag: u64) -> Option<About> {
+        let all = [About::Call, About::Report, About::Served, About::Failed];
+        all.into_iter().find(|&about| about as u64 == tag)
+    }
+}
+
+/// The coordinator is never busy for long.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// `timeout` from now; far away if it cannot be told.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
+}

@@ -1,0 +1,88 @@
+//! A group's way into its job: the host it is on, the job's number, the session with the controller.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use netsum_control::client::{self, WorkerClient};
+use netsum_control::pb;
+use netsum_net::worker::{self, WorkerDriver};
+use parking_lot::Mutex;
+
+use super::Group;
+use crate::address::Address;
+use crate::coordinator::Fabric;
+use crate::status::{Status, controller_error};
+use crate::{Error, GroupConfig};
+
+impl GroupConfig {
+    /// The controller, if trees can help: one rank has nothing to add.
+    pub(super) fn fabric_controller(&self) -> Option<&str> {
+        self.controller.as_deref().filter(|_| self.size > 1)
+    }
+}
+
+impl Group {
+    pub(super) fn join(
+        &self,
+        data: (Arc<WorkerDriver>, Receiver<worker::Event>),
+        all: &[Address],
+        status: &Mutex<Status>,
+    ) -> Result<Fabric, Error> {
+        let (driver, events) = data;
+        let job = all[0].job.ok_or_else(|| Error::Connect {
+            group: self.config.name.clone(),
+            reason: "rank 0 has registered no job; give all ranks the same controller".to_owned(),
+        })?;
+        status.lock().job = Some(job);
+        let join = pb::Join {
+            job,
+            rank: self.config.rank,
+            host: self.address.host.clone(),
+            udp_address: driver.local_addr().to_string(),
+            mesh_address: self.address.mesh.to_string(),
+            pid: self.address.pid,
+            mtu: netsum_net::mtu_of(driver.local_addr().ip()).unwrap_or(MTU_USUAL),
+            known_epoch: 0,
+        };
+        let controller = self.config.controller.as_deref().unwrap_or_default();
+        let started = WorkerClient::start(controller, join, self.config.size);
+        let (client, notices) = started.map_err(|e| controller_error(&e))?;
+        Ok(Fabric { driver, events, client, notices })
+    }
+}
+
+pub(super) fn place_in_fabric(
+    config: &GroupConfig,
+    controller: &str,
+) -> Result<(IpAddr, String), Error> {
+    let fabric = client::fabric(controller, CALL_TIMEOUT).map_err(|e| controller_error(&e))?;
+    let host = client::choose_host(&fabric, config.host.as_deref(), config.rank, config.size);
+    let host = host.map_err(|e| controller_error(&e))?;
+    let ip = host.address.parse();
+    let ip = ip.map_err(|_| {
+        Error::Controller(format!("host {} has the address {:?}", host.name, host.address))
+    })?;
+    Ok((ip, host.name))
+}
+
+pub(super) fn create_job(config: &GroupConfig, controller: &str) -> Result<u32, Error> {
+    let options = &config.options;
+    let request = pb::CreateJobRequest {
+        name: config.name.clone(),
+        size: config.size,
+        max_trees: options.max_trees,
+        release_fraction: options.release_fraction,
+        congestion: options.congestion.to_string(),
+        protocol: options.protocol.clone(),
+        min_bytes: options.min_bytes,
+    };
+    let reply = client::create_job(controller, request, CALL_TIMEOUT);
+    reply.map(|reply| reply.job).map_err(|e| controller_error(&e))
+}
+
+/// Of an interface that does not tell.
+const MTU_USUAL: u32 = 1500;
+/// A single call to the controller.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,0 +1,173 @@
+//! A group of ranks: what a framework calls.
+
+mod connected;
+mod joining;
+mod operations;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use netsum_net::mesh::Listener;
+use netsum_net::worker::{self, WorkerDriver};
+use parking_lot::Mutex;
+
+use crate::address::{self, Address};
+use crate::coordinator::{Coordinator, Ear, Event};
+use crate::core::{Core, deadline};
+use crate::lane::Lane;
+use crate::ledger::Ledger;
+use crate::status::Status;
+use crate::{Error, GroupConfig};
+use connected::Connected;
+use joining::{create_job, place_in_fabric};
+
+/// One rank's handle to its group. Operations return at once; ranks must call collectives in the same order.
+pub struct Group {
+    config: GroupConfig,
+    address: Address,
+    /// What was opened before the others are known.
+    opened: Mutex<Option<Opened>>,
+    connected: Mutex<Option<Arc<Connected>>>,
+}
+
+struct Opened {
+    listener: Listener,
+    data: Option<(Arc<WorkerDriver>, Receiver<worker::Event>)>,
+}
+
+impl Group {
+    /// Opens this rank's sockets; rank 0 registers the job. Errors name the address and say what to do.
+    pub fn new(config: GroupConfig) -> Result<Group, Error> {
+        if config.size == 0 || config.rank >= config.size {
+            let GroupConfig { rank, size, .. } = config;
+            return Err(Error::Unsupported(format!("rank {rank} in a group of {size}")));
+        }
+        let connect = |e: netsum_net::NetError| Error::Connect {
+            group: config.name.clone(),
+            reason: e.to_string(),
+        };
+        let (ip, host, job, data) = match config.fabric_controller() {
+            None => {
+                let (ip, host) = address::local(&config)?;
+                (ip, host, None, None)
+            }
+            Some(controller) => {
+                let (ip, host) = place_in_fabric(&config, controller)?;
+                let job = match config.rank {
+                    0 => Some(create_job(&config, controller)?),
+                    _ => None,
+                };
+                let (driver, events) = WorkerDriver::start(ip).map_err(connect)?;
+                (ip, host, job, Some((Arc::new(driver), events)))
+            }
+        };
+        let listener = Listener::bind(ip).map_err(connect)?;
+        let address = Address::new(&config, listener.address(), host, job)?;
+        let opened = Mutex::new(Some(Opened { listener, data }));
+        Ok(Group { config, address, opened, connected: Mutex::new(None) })
+    }
+
+    /// This process's index.
+    pub fn rank(&self) -> u32 {
+        self.config.rank
+    }
+
+    /// What the other ranks must be given; opaque.
+    pub fn address(&self) -> Vec<u8> {
+        self.address.to_bytes()
+    }
+
+    /// Connects to all ranks, given everybody's address by rank; with a controller, waits for the first plan.
+    pub fn connect(&self, addresses: &[Vec<u8>]) -> Result<(), Error> {
+        let opened = self.opened.lock().take();
+        let opened = opened.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
+        let all = address::read_all(&self.address, addresses)?;
+        let until = deadline(self.config.timeout);
+        let connected = self.build(opened, &all, until)?;
+        *self.connected.lock() = Some(Arc::new(connected));
+        Ok(())
+    }
+
+    /// What the group has done and how it stands, as JSON.
+    pub fn stats(&self) -> String {
+        let Some(connected) = self.connected.lock().clone() else { return "{}".to_owned() };
+        connected.stats()
+    }
+
+    /// Fails everything that is under way, and every later call.
+    pub fn abort(&self, reason: &str) {
+        if let Some(connected) = self.connected.lock().clone() {
+            let error = Error::Aborted(reason.to_owned());
+            connected.core.fail(error.clone());
+            connected.coordinator.tell(Event::Fail(error));
+            connected.core.mesh.abort(reason);
+        }
+    }
+
+    /// Leaves the group in good order. What is under way fails; messages that were sent arrive.
+    pub fn close(&self) {
+        self.opened.lock().take();
+        let Some(connected) = self.connected.lock().take() else { return };
+        connected.core.fail(Error::Closed(self.config.name.clone()));
+        connected.coordinator.close();
+        connected.lane.close();
+        connected.core.mesh.leave(LEAVE_PATIENCE);
+    }
+
+    fn build(&self, opened: Opened, all: &[Address], until: Instant) -> Result<Connected, Error> {
+        let (events, heard) = unbounded();
+        let ledger = Arc::new(Ledger::default());
+        let ear = Arc::new(Ear { ledger: ledger.clone(), events: events.clone() });
+        let roster = address::roster(&self.address, all);
+        let silence = self.config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
+        let mesh = opened.listener.connect(&roster, until, silence, ear);
+        let mesh = mesh.map_err(|e| Error::Connect {
+            group: self.config.name.clone(),
+            reason: e.to_string(),
+        })?;
+        let places = all.iter().map(Address::place).collect();
+        let core =
+            Arc::new(Core::new(self.config.name.clone(), mesh, ledger, places, events.clone()));
+        let lane = Lane::start(core.clone(), "netsum-host")?;
+        let status = Arc::new(Mutex::new(Status {
+            reason: "there is no controller".to_owned(),
+            ..Status::default()
+        }));
+        let driver = opened.data.as_ref().map(|(driver, _)| driver.clone());
+        let fabric = opened.data.map(|data| self.join(data, all, &status)).transpose()?;
+        let waits = fabric.is_some();
+        let channel: (Sender<Event>, Receiver<Event>) = (events, heard);
+        let (coordinator, settled) =
+            Coordinator::start(core.clone(), channel, fabric, status.clone())?;
+        let order_of_calls = Mutex::new(());
+        let connected = Connected { core, lane, coordinator, driver, status, order_of_calls };
+        if waits {
+            let first_plan = settled.recv_deadline(until).unwrap_or_else(|_| {
+                let seconds = self.config.timeout.as_secs_f64();
+                Err(Error::Controller(format!(
+                    "the controller at {} gave no plan within {seconds} s",
+                    self.config.controller.as_deref().unwrap_or_default()
+                )))
+            });
+            if let Err(error) = first_plan {
+                connected.coordinator.close();
+                connected.lane.close();
+                return Err(error);
+            }
+        }
+        Ok(connected)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A peer's thread answers whatever its training does: more than this is a frozen machine.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+/// Peers answer a goodbye at once unless they are gone, too.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(3);

@@ -1,0 +1,306 @@
+//! Every operation: its checks, its call in words, its body.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use netsum_net::Buffer;
+use netsum_wire::{Dtype, Format, ReduceOp, average, scale};
+
+use super::Group;
+use super::connected::{Connected, Issued};
+use crate::call::{Call, Combine};
+use crate::coordinator::{Event, Place, TreeJob};
+use crate::core::{Core, deadline};
+use crate::work::Work;
+use crate::{Error, algorithm, point};
+
+impl Group {
+    /// The sum (or what `how` says) of everybody's buffer, in place.
+    pub fn allreduce(&self, buffer: Buffer, dtype: Dtype, how: Combine, timeout: Duration) -> Work {
+        let numel = (buffer.len() / dtype.size()) as u64;
+        let call = Call::allreduce(dtype, numel, how);
+        self.start(call, timeout, Some((dtype, how)), move |connected, issued| {
+            let format = Format { dtype, op: how.reduce_op() };
+            if connected.on_trees(format, buffer.len()) {
+                let Issued { sequence, fingerprint, deadline, work } = issued;
+                connected.coordinator.tell(Event::Submit(TreeJob {
+                    sequence,
+                    fingerprint,
+                    format,
+                    how,
+                    numel,
+                    buffer,
+                    deadline,
+                    work,
+                    place: Place::Waiting,
+                }));
+                return;
+            }
+            let order = connected.core.order.read().clone();
+            connected.on_host(issued, move |comm| {
+                prepare(how, dtype, &buffer);
+                algorithm::allreduce(comm, &order, format, &buffer)?;
+                comm.finish()?;
+                conclude(how, dtype, &buffer, comm.size());
+                Ok(())
+            });
+        })
+    }
+
+    /// The sum of everybody's buffer in the root's; the others' are left alone.
+    pub fn reduce(
+        &self,
+        buffer: Buffer,
+        dtype: Dtype,
+        how: Combine,
+        root: u32,
+        timeout: Duration,
+    ) -> Work {
+        let call = Call::reduce(dtype, (buffer.len() / dtype.size()) as u64, how, root);
+        self.start_rooted(call, timeout, Some((dtype, how)), root, move |connected, issued| {
+            let format = Format { dtype, op: how.reduce_op() };
+            let order = connected.core.order.read().clone();
+            connected.on_host(issued, move |comm| {
+                let buffer = if comm.rank() == root { buffer } else { own_copy(how, buffer) };
+                prepare(how, dtype, &buffer);
+                algorithm::reduce(comm, &order, format, &buffer, root)?;
+                if comm.rank() == root {
+                    conclude(how, dtype, &buffer, comm.size());
+                }
+                Ok(())
+            });
+        })
+    }
+
+    /// The sum of everybody's `inputs[rank]` in `output`; each input has the size of its rank's output.
+    pub fn reduce_scatter(
+        &self,
+        output: Buffer,
+        inputs: Vec<Buffer>,
+        dtype: Dtype,
+        how: Combine,
+        timeout: Duration,
+    ) -> Work {
+        let counts: Vec<u64> = inputs.iter().map(|b| (b.len() / dtype.size()) as u64).collect();
+        let call = Call::reduce_scatter(dtype, &counts, how);
+        let wrong = self.check_parts(&call, "inputs", &inputs, Some((&output, "output")));
+        if let Some(failed) = wrong {
+            return failed;
+        }
+        self.start(call, timeout, Some((dtype, how)), move |connected, issued| {
+            let format = Format { dtype, op: how.reduce_op() };
+            let order = connected.core.order.read().clone();
+            connected.on_host(issued, move |comm| {
+                let inputs: Vec<Buffer> =
+                    inputs.into_iter().map(|input| own_copy(how, input)).collect();
+                inputs.iter().for_each(|input| prepare(how, dtype, input));
+                algorithm::reduce_scatter(comm, &order, format, &output, &inputs)?;
+                conclude(how, dtype, &output, comm.size());
+                Ok(())
+            });
+        })
+    }
+
+    /// The root's buffer in everybody's.
+    pub fn broadcast(&self, buffer: Buffer, root: u32, timeout: Duration) -> Work {
+        let call = Call::broadcast(buffer.len() as u64, root);
+        self.start_rooted(call, timeout, None, root, move |connected, issued| {
+            connected.on_host(issued, move |comm| algorithm::broadcast(comm, &buffer, root));
+        })
+    }
+
+    /// Everybody's input in everybody's outputs, by rank; sizes may differ between ranks.
+    pub fn allgather(&self, outputs: Vec<Buffer>, input: Buffer, timeout: Duration) -> Work {
+        let sizes: Vec<u64> = outputs.iter().map(|b| b.len() as u64).collect();
+        let call = Call::allgather(&sizes);
+        if let Some(failed) = self.check_parts(&call, "outputs", &outputs, Some((&input, "input")))
+        {
+            return failed;
+        }
+        self.start(call, timeout, None, move |connected, issued| {
+            connected.on_host(issued, move |comm| algorithm::allgather(comm, &input, &outputs));
+        })
+    }
+
+    /// Everybody's input in the root's outputs, by rank; elsewhere `outputs` is empty.
+    pub fn gather(
+        &self,
+        outputs: Vec<Buffer>,
+        input: Buffer,
+        root: u32,
+        timeout: Duration,
+    ) -> Work {
+        let call = Call::rooted("gather", root, input.len() as u64);
+        let own = Some((&input, "input"));
+        if let Some(failed) = self.check_at_root(&call, "outputs", &outputs, own, root) {
+            return failed;
+        }
+        self.start_rooted(call, timeout, None, root, move |connected, issued| {
+            connected.on_host(issued, move |comm| algorithm::gather(comm, &input, &outputs, root));
+        })
+    }
+
+    /// The root's inputs, by rank, in everybody's output; elsewhere `inputs` is empty.
+    pub fn scatter(
+        &self,
+        output: Buffer,
+        inputs: Vec<Buffer>,
+        root: u32,
+        timeout: Duration,
+    ) -> Work {
+        let call = Call::rooted("scatter", root, output.len() as u64);
+        let own = Some((&output, "output"));
+        if let Some(failed) = self.check_at_root(&call, "inputs", &inputs, own, root) {
+            return failed;
+        }
+        self.start_rooted(call, timeout, None, root, move |connected, issued| {
+            connected.on_host(issued, move |comm| algorithm::scatter(comm, &output, &inputs, root));
+        })
+    }
+
+    /// Input i of rank r in output r of rank i.
+    pub fn alltoall(&self, outputs: Vec<Buffer>, inputs: Vec<Buffer>, timeout: Duration) -> Work {
+        let call = Call::bare("alltoall", inputs.iter().map(|b| b.len() as u64).sum());
+        let own = inputs.get(self.config.rank as usize).map(|own| (own, "input"));
+        let wrong = self
+            .check_parts(&call, "outputs", &outputs, own)
+            .or_else(|| self.check_parts(&call, "inputs", &inputs, None));
+        if let Some(failed) = wrong {
+            return failed;
+        }
+        self.start(call, timeout, None, move |connected, issued| {
+            connected.on_host(issued, move |comm| algorithm::alltoall(comm, &outputs, &inputs));
+        })
+    }
+
+    /// Done when everybody has called it.
+    pub fn barrier(&self, timeout: Duration) -> Work {
+        self.start(Call::bare("barrier", 0), timeout, None, move |connected, issued| {
+            connected.on_host(issued, algorithm::barrier);
+        })
+    }
+
+    /// Sends a message; not in the order of collectives.
+    pub fn send(&self, buffer: Buffer, to: u32, tag: u64, timeout: Duration) -> Work {
+        let name = || format!("send to rank {to} (tag {tag})");
+        self.point(name, |core| point::send(core, buffer, to, tag, deadline(timeout)))
+    }
+
+    /// Receives a message of exactly the buffer's size, from one rank or any.
+    pub fn receive(&self, buffer: Buffer, from: Option<u32>, tag: u64, timeout: Duration) -> Work {
+        let name = || format!("receive (tag {tag})");
+        self.point(name, |core| point::receive(core, buffer, from, tag, deadline(timeout)))
+    }
+
+    /// Numbers a collective and puts it on its way.
+    fn start(
+        &self,
+        call: Call,
+        timeout: Duration,
+        combines: Option<(Dtype, Combine)>,
+        go: impl FnOnce(&Connected, Issued),
+    ) -> Work {
+        let connected = match self.usable(combines) {
+            Ok(connected) => connected,
+            Err(error) => return Work::failed(call.to_string(), error),
+        };
+        connected.issue(call, timeout, go)
+    }
+
+    fn start_rooted(
+        &self,
+        call: Call,
+        timeout: Duration,
+        combines: Option<(Dtype, Combine)>,
+        root: u32,
+        go: impl FnOnce(&Connected, Issued),
+    ) -> Work {
+        if root >= self.config.size {
+            let message =
+                format!("{call}: there is no rank {root} in a group of {}", self.config.size);
+            return Work::failed(call.to_string(), Error::Unsupported(message));
+        }
+        self.start(call, timeout, combines, go)
+    }
+
+    fn point(&self, name: impl Fn() -> String, go: impl FnOnce(&Arc<Core>) -> Work) -> Work {
+        match self.usable(None) {
+            Ok(connected) => go(&connected.core),
+            Err(error) => Work::failed(name(), error),
+        }
+    }
+
+    fn usable(&self, combines: Option<(Dtype, Combine)>) -> Result<Arc<Connected>, Error> {
+        if let Some((dtype, how)) = combines {
+            check_combination(dtype, how)?;
+        }
+        let connected = self.connected.lock().clone();
+        let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
+        connected.core.failure().map_or(Ok(connected), Err)
+    }
+
+    /// One part per rank, of which our own is as large as `own`.
+    fn check_parts(
+        &self,
+        call: &Call,
+        what: &str,
+        parts: &[Buffer],
+        own: Option<(&Buffer, &str)>,
+    ) -> Option<Work> {
+        let (rank, size) = (self.config.rank as usize, self.config.size as usize);
+        let problem = if parts.len() != size {
+            format!("{} {what} for {size} ranks", parts.len())
+        } else if let Some((own, name)) = own.filter(|(own, _)| own.len() != parts[rank].len()) {
+            format!("{what}[{rank}] has {} bytes, the {name} {}", parts[rank].len(), own.len())
+        } else {
+            return None;
+        };
+        let error = Error::Unsupported(format!("{call}: {problem}"));
+        Some(Work::failed(call.to_string(), error))
+    }
+
+    fn check_at_root(
+        &self,
+        call: &Call,
+        what: &str,
+        parts: &[Buffer],
+        own: Option<(&Buffer, &str)>,
+        root: u32,
+    ) -> Option<Work> {
+        if self.config.rank == root { self.check_parts(call, what, parts, own) } else { None }
+    }
+}
+
+fn check_combination(dtype: Dtype, how: Combine) -> Result<(), Error> {
+    let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F64);
+    let bitwise = matches!(how.reduce_op(), ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
+    let divides = matches!(how, Combine::Average | Combine::ScaledSum(_));
+    if float && bitwise || dtype == Dtype::Bool && divides {
+        return Err(Error::Unsupported(format!("{how} is not defined for {dtype}")));
+    }
+    Ok(())
+}
+
+/// What `prepare` may change in place of an input that is to be left alone.
+fn own_copy(how: Combine, input: Buffer) -> Buffer {
+    match how {
+        Combine::ScaledSum(_) => Buffer::from_vec(input.slice(0..input.len()).to_vec()),
+        Combine::Plain(_) | Combine::Average => input,
+    }
+}
+
+/// Before a scaled sum.
+fn prepare(how: Combine, dtype: Dtype, buffer: &Buffer) {
+    if let Combine::ScaledSum(factor) = how {
+        let mut buffer = buffer.clone();
+        scale(dtype, buffer.slice_mut(0..buffer.len()), factor);
+    }
+}
+
+/// After an average.
+fn conclude(how: Combine, dtype: Dtype, buffer: &Buffer, ranks: u32) {
+    if how == Combine::Average {
+        let mut buffer = buffer.clone();
+        average(dtype, buffer.slice_mut(0..buffer.len()), ranks);
+    }
+}

@@ -1,0 +1,172 @@
+//! Which operations this rank has called, and whether the others called the same.
+//!
+//! Every message of a collective carries the operation's number and a fingerprint of the call. A rank that
+//! sees another fingerprint than its own tells everybody what it called, everybody answers in kind, and each
+//! finds who differs: no rank waits for a message that never comes.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+use crate::call::Call;
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    live: FxHashMap<u64, Entry>,
+    /// Operations that have ended, the latest last: another rank may find only later that it called
+    /// something else.
+    past: VecDeque<(u64, Entry)>,
+    /// Calls that other ranks told, for operations that are known here or not called yet.
+    told: FxHashMap<u64, Vec<(u32, String)>>,
+}
+
+struct Entry {
+    call: Call,
+    fingerprint: u32,
+    /// Everybody was told of the call.
+    announced: bool,
+}
+
+/// What to do with a message of a collective.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It belongs to an operation that is live or will be called.
+    Keep,
+    /// Its operation has ended here.
+    Stale,
+    /// Its sender called something else.
+    Differs,
+}
+
+impl Ledger {
+    /// Gives a call its number; true if another rank has told its own call already.
+    pub(crate) fn issue(&self, call: Call) -> (u64, bool) {
+        let mut state = self.state.lock();
+        let sequence = state.next;
+        state.next += 1;
+        let fingerprint = call.fingerprint();
+        state.live.insert(sequence, Entry { call, fingerprint, announced: false });
+        (sequence, state.told.contains_key(&sequence))
+    }
+
+    /// The operation has ended.
+    pub(crate) fn retire(&self, sequence: u64) {
+        let mut state = self.state.lock();
+        let Some(entry) = state.live.remove(&sequence) else { return };
+        state.past.push_back((sequence, entry));
+        if state.past.len() > PAST_MAX
+            && let Some((oldest, _)) = state.past.pop_front()
+        {
+            state.told.remove(&oldest);
+        }
+    }
+
+    /// Operations that have not ended, in order.
+    pub(crate) fn live(&self) -> Vec<u64> {
+        let mut live: Vec<u64> = self.state.lock().live.keys().copied().collect();
+        live.sort_unstable();
+        live
+    }
+
+    pub(crate) fn judge(&self, sequence: u64, fingerprint: u32) -> Verdict {
+        let state = self.state.lock();
+        match state.live.get(&sequence) {
+            Some(entry) if entry.fingerprint == fingerprint => Verdict::Keep,
+            Some(_) => Verdict::Differs,
+            None if sequence >= state.next => Verdict::Keep,
+            None => Verdict::Stale,
+        }
+    }
+
+    /// Another rank has told its call. False if it is about an operation that ended long ago or is too far
+    /// ahead to be kept.
+    pub(crate) fn hear(&self, sequence: u64, from: u32, call: String) -> bool {
+        let mut state = self.state.lock();
+        let known = state.entry(sequence).is_some();
+        let ahead = sequence >= state.next && sequence - state.next < AHEAD_MAX;
+        if known || ahead {
+            let told = state.told.entry(sequence).or_default();
+            told.retain(|(rank, _)| *rank != from);
+            told.push((from, call));
+        }
+        known || ahead
+    }
+
+    /// The own call, if everybody must be told of it now: once per operation.
+    pub(crate) fn announce(&self, sequence: u64) -> Option<String> {
+        let mut state = self.state.lock();
+        let entry = state.entry(sequence)?;
+        (!std::mem::replace(&mut entry.announced, true)).then(|| entry.call.to_string())
+    }
+
+    /// The first rank, of those that told, whose call differs from ours.
+    pub(crate) fn mismatch(&self, sequence: u64, rank: u32) -> Option<Error> {
+        let mut state = self.state.lock();
+        let ours = state.entry(sequence)?.call.to_string();
+        let told = state.told.get(&sequence)?.iter();
+        let (other, theirs) = told.filter(|(_, call)| *call != ours).min()?.clone();
+        Some(Error::Mismatch { sequence, rank, ours, other, theirs })
+    }
+}
+
+impl State {
+    fn entry(&mut self, sequence: u64) -> Option<&mut Entry> {
+        let State { live, past, .. } = self;
+        let in_past = past.iter_mut().find(|(s, _)| *s == sequence);
+        live.get_mut(&sequence).or_else(|| in_past.map(|(_, entry)| entry))
+    }
+}
+
+/// A rank that does not wait for the others can be this many operations ahead and still tell what it called.
+const PAST_MAX: usize = 1024;
+
+/// Ranks run ahead of each other by what a caller has in flight; more is not sane.
+const AHEAD_MAX: u64 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_differs_is_named() {
+        let ledger = Ledger::default();
+        let (sequence, _) = ledger.issue(Call::bare("barrier", 0));
+        let fingerprint = Call::bare("barrier", 0).fingerprint();
+        assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Keep);
+        assert_eq!(ledger.judge(sequence, 1), Verdict::Differs);
+        assert_eq!(ledger.judge(sequence + 1, 1), Verdict::Keep);
+        assert_eq!(ledger.announce(sequence).as_deref(), Some("barrier"));
+        assert_eq!(ledger.announce(sequence), None);
+        assert!(ledger.hear(sequence, 3, "barrier".into()));
+        assert_eq!(ledger.mismatch(sequence, 0), None);
+        assert!(ledger.hear(sequence, 2, "alltoall".into()));
+        let error = ledger.mismatch(sequence, 0).unwrap().to_string();
+        assert_eq!(error, "rank 2 called alltoall, rank 0 called barrier (operation #0)");
+        ledger.retire(sequence);
+        assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Stale);
+        assert!(ledger.mismatch(sequence, 0).is_some(), "it can still tell");
+        for _ in 0..=PAST_MAX {
+            let (next, _) = ledger.issue(Call::bare("barrier", 0));
+            ledger.retire(next);
+        }
+        assert!(!ledger.hear(sequence, 2, "alltoall".into()));
+    }
+
+    #[test]
+    fn what_others_told_before_the_call_is_kept() {
+        let ledger = Ledger::default();
+        assert!(ledger.hear(0, 1, "alltoall".into()));
+        let (sequence, told) = ledger.issue(Call::bare("barrier", 0));
+        assert!(told);
+        assert!(ledger.mismatch(sequence, 0).is_some());
+        assert!(!ledger.hear(1 + AHEAD_MAX, 1, "x".into()));
+    }
+}

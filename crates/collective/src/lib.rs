@@ -1,0 +1,38 @@
+//! Collectives of a group of ranks: which path, in which order, and what happens when a path dies.
+//!
+//! Owns: the operations that a framework calls ([`Group`]), the algorithms of the host path, the choice between
+//! trees and hosts, the passage from one plan to the next, errors that name ranks and operations. Must not know:
+//! torch, Python, packets.
+//! Start reading at [`Group`], then `coordinator` (sums on trees) and `failover` (from one plan to the next).
+
+mod address;
+mod algorithm;
+mod call;
+mod comm;
+mod coordinator;
+mod core;
+mod error;
+mod failover;
+mod group;
+mod lane;
+mod ledger;
+mod options;
+mod order;
+mod point;
+mod status;
+mod work;
+
+pub use call::Combine;
+pub use error::Error;
+pub use group::Group;
+pub use netsum_net::Buffer;
+pub use netsum_wire::{Dtype, ReduceOp};
+pub use options::{GroupConfig, Options};
+pub use work::Work;
+
+use std::time::Duration;
+
+/// What the controller at `address` knows, as JSON. Errors name the address.
+pub fn controller_status(address: &str, timeout: Duration) -> Result<String, Error> {
+    status::of_controller(address, timeout)
+}

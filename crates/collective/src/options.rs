@@ -1,0 +1,123 @@
+//! How a group is to work: options by name, as they come from an environment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use netsum_topo::CongestionRule;
+
+use crate::Error;
+
+/// Everything that makes a group.
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    /// This process's index.
+    pub rank: u32,
+    /// Processes.
+    pub size: u32,
+    /// For people; must be the same everywhere.
+    pub name: String,
+    /// The controller's gRPC address; without one, sums go by the host path only.
+    pub controller: Option<String>,
+    /// The host of the fabric that this process is on, or without a controller an address of this machine.
+    pub host: Option<String>,
+    /// For connecting, and how long a peer may be silent.
+    pub timeout: Duration,
+    /// The rest.
+    pub options: Options,
+}
+
+/// Options of a group; all ranks must give the same, but for `rendezvous`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Aggregation protocol.
+    pub protocol: String,
+    /// The most trees; 0: as many as the fabric gives.
+    pub max_trees: u32,
+    /// Share of children that a switch waits for; 1: all.
+    pub release_fraction: f32,
+    /// Reaction to congestion marks.
+    pub congestion: CongestionRule,
+    /// Smaller buffers go by the host path; `None`: the controller's default.
+    pub min_bytes: Option<u64>,
+    /// An address that all ranks can reach: tells which of this machine's addresses to use when `host` does not.
+    pub rendezvous: Option<String>,
+}
+
+impl Options {
+    /// Reads options by name. Errors name the option, the value and what is allowed.
+    pub fn parse(values: &BTreeMap<String, String>) -> Result<Options, Error> {
+        let mut options = Options::default();
+        for (name, value) in values {
+            let wrong = |allowed: &str| {
+                Error::Unsupported(format!("option {name} = {value:?}: use {allowed}"))
+            };
+            match name.as_str() {
+                "protocol" if value == "panama" => options.protocol = value.clone(),
+                "protocol" => return Err(wrong("\"panama\"")),
+                "max_trees" => {
+                    options.max_trees = value.parse().map_err(|_| wrong("a number, 0 for all"))?;
+                }
+                "release_fraction" => {
+                    let fraction = value.parse().ok().filter(|f| *f > 0.0 && *f <= 1.0);
+                    options.release_fraction = fraction.ok_or_else(|| wrong("0 < f ≤ 1"))?;
+                }
+                "congestion" => {
+                    let rules = "panama, per-branch or none";
+                    options.congestion = value.parse().map_err(|_| wrong(rules))?;
+                }
+                "min_bytes" => {
+                    options.min_bytes =
+                        Some(value.parse().map_err(|_| wrong("a number of bytes"))?);
+                }
+                "rendezvous" => options.rendezvous = Some(value.clone()),
+                _ => return Err(Error::Unsupported(format!("option {name} does not exist"))),
+            }
+        }
+        Ok(options)
+    }
+
+    /// What must be equal at all ranks.
+    pub(crate) fn agreed(&self) -> String {
+        let Options { protocol, max_trees, release_fraction, congestion, min_bytes, .. } = self;
+        format!(
+            "{protocol} max_trees={max_trees} release_fraction={release_fraction} \
+             congestion={congestion} min_bytes={min_bytes:?}"
+        )
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            protocol: "panama".to_owned(),
+            max_trees: 0,
+            release_fraction: 1.0,
+            congestion: CongestionRule::PerBranch,
+            min_bytes: None,
+            rendezvous: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(name: &str, value: &str) -> Result<Options, Error> {
+        Options::parse(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
+    }
+
+    #[test]
+    fn options_are_read_or_refused_with_what_is_allowed() {
+        assert_eq!(parse("max_trees", "2").unwrap().max_trees, 2);
+        assert_eq!(parse("min_bytes", "4096").unwrap().min_bytes, Some(4096));
+        assert_eq!(parse("congestion", "none").unwrap().congestion, CongestionRule::None);
+        let error = |name, value| parse(name, value).unwrap_err().to_string();
+        assert_eq!(
+            error("release_fraction", "0"),
+            "option release_fraction = \"0\": use 0 < f ≤ 1"
+        );
+        assert_eq!(error("protocol", "atp"), "option protocol = \"atp\": use \"panama\"");
+        assert_eq!(error("tress", "1"), "option tress does not exist");
+    }
+}

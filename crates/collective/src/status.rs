@@ -1,0 +1,153 @@
+//! What a group tells about itself.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use netsum_control::{ControlError, client, pb};
+use netsum_net::worker::WorkerStats;
+use netsum_proto::panama::TreeStats;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::Error;
+
+/// What the coordinator has last decided; read by callers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Status {
+    pub(crate) job: Option<u32>,
+    pub(crate) epoch: u16,
+    pub(crate) trees: bool,
+    /// Why sums do not go on (all) trees; empty: they do.
+    pub(crate) reason: String,
+    /// The switch that each tree begins at, by tree.
+    pub(crate) switches: Vec<String>,
+    pub(crate) pauses: Vec<Pause>,
+    /// Sums over earlier epochs, by tree.
+    pub(crate) past: Vec<Past>,
+}
+
+/// A time in which nothing could be summed on trees.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Pause {
+    pub(crate) what: String,
+    pub(crate) at_unix_s: f64,
+    pub(crate) seconds: f64,
+}
+
+impl Pause {
+    /// From `started` until now.
+    pub(crate) fn since(started: Instant, what: String) -> Pause {
+        let seconds = started.elapsed().as_secs_f64();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Pause { what, at_unix_s: now.as_secs_f64() - seconds, seconds }
+    }
+}
+
+/// Counters of a tree number in epochs that are over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Past {
+    results: u64,
+    resent: u64,
+    marked: u64,
+}
+
+/// One tree as people see it.
+#[derive(Clone, Debug, Serialize)]
+struct TreeView {
+    tree: usize,
+    switch: String,
+    window: u32,
+    rtt_us: f64,
+    results: u64,
+    retransmits: u64,
+    marks: u64,
+    bytes_tx: u64,
+    bytes_rx: u64,
+    /// Ranks (mod 64) for which the tree was last known to wait.
+    waiting_for: u64,
+}
+
+impl Status {
+    /// The epoch is over: its counters are kept.
+    pub(crate) fn keep(&mut self, trees: &[TreeStats]) {
+        self.past.resize(self.past.len().max(trees.len()), Past::default());
+        for (past, tree) in self.past.iter_mut().zip(trees) {
+            past.results += tree.results;
+            past.resent += tree.resent;
+            past.marked += tree.marked;
+        }
+    }
+
+    pub(crate) fn to_json(&self, stats: &WorkerStats, group: Value) -> Value {
+        let mut all = json!({
+            "job": self.job,
+            "epoch": self.epoch,
+            "path": if self.trees { "trees" } else { "host" },
+            "reason": self.reason,
+            "trees": self.views(stats),
+            "pauses": self.pauses,
+        });
+        if let (Some(all), Value::Object(group)) = (all.as_object_mut(), group) {
+            all.extend(group);
+        }
+        all
+    }
+
+    pub(crate) fn heartbeat(
+        &self,
+        stats: &WorkerStats,
+        group: pb::WorkerHeartbeat,
+    ) -> pb::WorkerHeartbeat {
+        let tree = |view: TreeView| pb::WorkerTree {
+            tree: view.tree as u32,
+            window: view.window,
+            rtt_ns: (view.rtt_us * 1e3) as u64,
+            results: view.results,
+            retransmits: view.retransmits,
+            marks: view.marks,
+            bytes_tx: view.bytes_tx,
+            bytes_rx: view.bytes_rx,
+        };
+        let pause = |pause: &Pause| pb::Pause {
+            what: pause.what.clone(),
+            at_unix_s: pause.at_unix_s,
+            seconds: pause.seconds,
+        };
+        pb::WorkerHeartbeat {
+            trees: self.views(stats).into_iter().map(tree).collect(),
+            pauses: self.pauses.iter().map(pause).collect(),
+            ..group
+        }
+    }
+
+    /// The socket counts bytes for all trees together: each tree's part is by its packets.
+    fn views(&self, stats: &WorkerStats) -> Vec<TreeView> {
+        let past = |tree: usize| self.past.get(tree).copied().unwrap_or_default();
+        let sent: u64 = stats.trees.iter().map(|t| t.sent + t.resent).sum();
+        let results: u64 = stats.trees.iter().map(|t| t.results).sum();
+        let part = |bytes: u64, packets: u64, all: u64| {
+            (u128::from(bytes) * u128::from(packets) / u128::from(all.max(1))) as u64
+        };
+        let view = |(tree, now): (usize, &TreeStats)| TreeView {
+            tree,
+            switch: self.switches.get(tree).cloned().unwrap_or_default(),
+            window: now.window,
+            rtt_us: now.rtt_ns as f64 / 1e3,
+            results: past(tree).results + now.results,
+            retransmits: past(tree).resent + now.resent,
+            marks: past(tree).marked + now.marked,
+            bytes_tx: part(stats.sent.bytes, now.sent + now.resent, sent),
+            bytes_rx: part(stats.received.bytes, now.results, results),
+            waiting_for: now.waiting_for,
+        };
+        stats.trees.iter().enumerate().map(view).collect()
+    }
+}
+
+pub(crate) fn of_controller(address: &str, timeout: Duration) -> Result<String, Error> {
+    let reply = client::status(address, timeout).map_err(|e| Error::Controller(e.to_string()))?;
+    serde_json::to_string(&reply).map_err(|e| Error::Internal(e.to_string()))
+}
+
+pub(crate) fn controller_error(error: &ControlError) -> Error {
+    Error::Controller(error.to_string())
+}

@@ -1,0 +1,148 @@
+//! What a caller holds of an operation that is under way.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::Error;
+
+/// Called once when an operation is done.
+type OnDone = Box<dyn FnOnce() + Send>;
+
+/// An operation under way. Its memory is free when it is done, with or without an error.
+#[derive(Clone)]
+pub struct Work {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    operation: String,
+    called: Instant,
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Result<(), Error>>,
+    source: Option<u32>,
+    callbacks: Vec<OnDone>,
+}
+
+impl Work {
+    /// `operation`: name, shape, sequence number and bytes, for errors.
+    pub(crate) fn new(operation: String) -> Work {
+        let state = Mutex::new(State::default());
+        let called = Instant::now();
+        Work { shared: Arc::new(Shared { operation, called, state, done: Condvar::new() }) }
+    }
+
+    /// An operation that failed when it was called.
+    pub(crate) fn failed(operation: String, error: Error) -> Work {
+        let work = Work::new(operation);
+        work.complete(Err(error));
+        work
+    }
+
+    /// Blocks until the operation is done, at most `timeout`. A timeout here leaves the operation running.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let done = match timeout {
+            Some(timeout) => self.wait_at_most(timeout),
+            None => loop {
+                if self.wait_at_most(Duration::from_secs(3600)) {
+                    break true;
+                }
+            },
+        };
+        if done { self.outcome() } else { Err(self.still_running()) }
+    }
+
+    /// Blocks until the operation is done or `timeout` has passed; whether it is done.
+    pub fn wait_at_most(&self, timeout: Duration) -> bool {
+        let mut state = self.shared.state.lock();
+        let running = |state: &mut State| state.outcome.is_none();
+        !self.shared.done.wait_while_for(&mut state, running, timeout).timed_out()
+    }
+
+    /// The error of a wait that was too short.
+    pub fn still_running(&self) -> Error {
+        Error::Timeout {
+            operation: self.operation().to_owned(),
+            elapsed: self.elapsed(),
+            missing: "it is still running".to_owned(),
+        }
+    }
+
+    /// How it ended; an operation that has not is an error.
+    pub fn outcome(&self) -> Result<(), Error> {
+        let outcome = self.shared.state.lock().outcome.clone();
+        outcome.unwrap_or_else(|| Err(self.still_running()))
+    }
+
+    /// Whether it has ended, well or not.
+    pub fn is_done(&self) -> bool {
+        self.shared.state.lock().outcome.is_some()
+    }
+
+    /// Why it failed, if it did.
+    pub fn error(&self) -> Option<Error> {
+        self.shared.state.lock().outcome.as_ref().and_then(|outcome| outcome.clone().err())
+    }
+
+    /// The sender of the message that a receive took.
+    pub fn source_rank(&self) -> Option<u32> {
+        self.shared.state.lock().source
+    }
+
+    /// Calls `callback` when the operation is done, at once if it is; from the thread that ends it, so it
+    /// must be short.
+    pub fn on_done(&self, callback: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.state.lock();
+        if state.outcome.is_none() {
+            state.callbacks.push(Box::new(callback));
+            return;
+        }
+        drop(state);
+        callback();
+    }
+
+    /// Name, shape, sequence number and bytes.
+    pub fn operation(&self) -> &str {
+        &self.shared.operation
+    }
+
+    /// Since it was called.
+    pub fn elapsed(&self) -> Duration {
+        self.shared.called.elapsed()
+    }
+
+    /// The first outcome counts.
+    pub(crate) fn complete(&self, outcome: Result<(), Error>) {
+        self.finish(outcome, None);
+    }
+
+    pub(crate) fn complete_from(&self, source: u32) {
+        self.finish(Ok(()), Some(source));
+    }
+
+    fn finish(&self, outcome: Result<(), Error>, source: Option<u32>) {
+        let outcome = outcome.map_err(|error| error.during(self.operation(), self.elapsed()));
+        let mut state = self.shared.state.lock();
+        if state.outcome.is_some() {
+            return;
+        }
+        state.outcome = Some(outcome);
+        state.source = source;
+        let callbacks = std::mem::take(&mut state.callbacks);
+        self.shared.done.notify_all();
+        drop(state);
+        callbacks.into_iter().for_each(|callback| callback());
+    }
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Work({}, done: {})", self.operation(), self.is_done())
+    }
+}

@@ -1,0 +1,318 @@
+//! Sums on trees through real switches and a real controller, and what happens when they die.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use netsum_collective::{Combine, Dtype, Error, Group, GroupConfig, ReduceOp};
+use netsum_control::decide::Settings;
+use netsum_control::{Config, Controller};
+use netsum_switch::Daemon;
+use netsum_topo::{Addressing, Fabric, Rate, SumOrder, leaf_spine};
+use netsum_wire::{Encoding, Format, Input, reduce};
+use serde_json::Value;
+use support::{SOON, buffer, bytes, config, values, with_group};
+
+const SUM: Combine = Combine::Plain(ReduceOp::Sum);
+const RANKS: u32 = 4;
+
+/// Two racks of two hosts, two spines: two trees that add as [[0,1],[2,3]].
+struct World {
+    fabric: Fabric,
+    controller: Option<Controller>,
+    address: SocketAddr,
+    switches: Vec<Option<Switch>>,
+}
+
+struct Switch {
+    stop: tokio::sync::oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl World {
+    fn new() -> World {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let net = 100 + NEXT.fetch_add(1, Ordering::Relaxed) as u8;
+        let rate = Rate(10_000_000_000);
+        let addressing = Addressing { base: [127, net], ..Addressing::default() };
+        let fabric = leaf_spine(2, 2, 2, rate, rate, addressing).unwrap();
+        let settings = Settings { min_bytes: 1024, return_hold_ms: 100, ..Settings::default() };
+        let listen = SocketAddr::new(fabric.controller.ip(), 0);
+        let store = None;
+        let controller =
+            Controller::start(Config { fabric: fabric.clone(), listen, store, settings }).unwrap();
+        let address = controller.address();
+        let switches = fabric.switches.iter().map(|_| None).collect();
+        let mut world = World { fabric, controller: Some(controller), address, switches };
+        (0..world.switches.len()).for_each(|index| world.start(index));
+        world.wait_until_up(4);
+        world
+    }
+
+    fn start(&mut self, index: usize) {
+        let switch = &self.fabric.switches[index];
+        let config = netsum_switch::Config {
+            name: switch.name.clone(),
+            controller: self.address.to_string(),
+            listen: switch.address,
+            memory: switch.memory.0,
+            metrics: None,
+        };
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let daemon = Daemon::start(config).await.unwrap();
+                let _ = daemon.run(async { drop(stopped.await) }).await;
+            });
+        });
+        self.switches[index] = Some(Switch { stop, thread });
+    }
+
+    fn kill(&mut self, name: &str) {
+        let index = self.index(name);
+        let switch = self.switches[index].take().unwrap();
+        drop(switch.stop);
+        switch.thread.join().unwrap();
+    }
+
+    fn index(&self, name: &str) -> usize {
+        self.fabric.switches.iter().position(|switch| switch.name == name).unwrap()
+    }
+
+    fn wait_until_up(&self, count: usize) {
+        let address = self.address.to_string();
+        wait_for("switches up", || {
+            let status = netsum_collective::controller_status(&address, SOON).unwrap();
+            let status: Value = serde_json::from_str(&status).unwrap();
+            let up = |s: &&Value| s["state"] == "up";
+            status["switches"].as_array().unwrap().iter().filter(up).count() == count
+        });
+    }
+
+    fn config(&self, rank: u32) -> GroupConfig {
+        GroupConfig {
+            controller: Some(self.address.to_string()),
+            host: Some(format!("h{rank}")),
+            ..config(rank, RANKS, "trees")
+        }
+    }
+
+    fn run<T: Send>(&self, body: impl Fn(u32, &Group) -> T + Sync) -> Vec<T> {
+        with_group(RANKS, |rank| self.config(rank), body)
+    }
+}
+
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < SOON, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn stats(group: &Group) -> Value {
+    serde_json::from_str(&group.stats()).unwrap()
+}
+
+/// Adds whole buffers in one order; 16-bit floats stay float32 until the root.
+fn oracle(order: &SumOrder, format: Format, all: &[Vec<u8>]) -> Vec<u8> {
+    fn at(order: &SumOrder, format: Format, all: &[Vec<u8>], root: bool) -> (Vec<u8>, Encoding) {
+        let SumOrder::Sum(children) = order else {
+            let SumOrder::Rank(rank) = order else { unreachable!() };
+            return (all[*rank as usize].clone(), Encoding::Element);
+        };
+        let parts: Vec<_> = children.iter().map(|child| at(child, format, all, false)).collect();
+        let input = |(bytes, encoding): &'_ (Vec<u8>, Encoding)| (bytes.clone(), *encoding);
+        let owned: Vec<_> = parts.iter().map(input).collect();
+        let mut inputs = Vec::new();
+        for (bytes, encoding) in &owned {
+            inputs.push(Some(Input { bytes, encoding: *encoding }));
+        }
+        let n = all[0].len() / format.dtype.size();
+        let encoding = if root { Encoding::Element } else { Encoding::Accumulator };
+        let mut out = vec![0; n * encoding.size(format.dtype)];
+        reduce(format, &inputs, n, &mut out, encoding);
+        (out, encoding)
+    }
+    at(order, format, all, true).0
+}
+
+fn expected(dtype: Dtype, op: ReduceOp, n: usize, salt: u64) -> Vec<u8> {
+    let all: Vec<_> = (0..RANKS).map(|rank| values(dtype, n, rank, salt)).collect();
+    oracle(&"[[0,1],[2,3]]".parse().unwrap(), Format { dtype, op }, &all)
+}
+
+/// One allreduce, checked bit for bit.
+fn check(group: &Group, rank: u32, dtype: Dtype, op: ReduceOp, n: usize, salt: u64) {
+    let buffer = buffer(&values(dtype, n, rank, salt));
+    group.allreduce(buffer.clone(), dtype, Combine::Plain(op), SOON).wait(None).unwrap();
+    assert!(bytes(&buffer) == expected(dtype, op, n, salt), "{dtype} {} #{salt}", op.name());
+}
+
+#[test]
+fn trees_and_hosts_give_the_same_bits() {
+    let world = World::new();
+    world.run(|rank, group| {
+        for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.in_network()) {
+            for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
+                check(group, rank, dtype, op, 100_003, 1);
+                check(group, rank, dtype, op, 5, 2);
+            }
+        }
+        check(group, rank, Dtype::F64, ReduceOp::Sum, 1000, 3);
+        let average = buffer(&(rank as f32).to_le_bytes().repeat(10_000));
+        group.allreduce(average.clone(), Dtype::F32, Combine::Average, SOON).wait(None).unwrap();
+        assert_eq!(bytes(&average), 1.5f32.to_le_bytes().repeat(10_000));
+        let stats = stats(group);
+        assert_eq!((&stats["path"], &stats["epoch"]), (&"trees".into(), &1.into()), "{stats}");
+        assert_eq!(stats["network_operations"], 16, "{stats}");
+        assert_eq!(stats["trees"].as_array().unwrap().len(), 2);
+        assert!(stats["trees"][0]["results"].as_u64().unwrap() > 100, "{stats}");
+    });
+}
+
+/// All ranks sum without pause, several in flight, until told to stop; each sum is checked.
+fn keep_summing(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
+    let mut salt = 0;
+    loop {
+        // All ranks stop at the same operation.
+        let stop = buffer(&u32::from(enough.load(Ordering::Relaxed)).to_le_bytes());
+        let max = Combine::Plain(ReduceOp::Max);
+        group.allreduce(stop.clone(), Dtype::I32, max, SOON).wait(None).unwrap();
+        if bytes(&stop)[0] == 1 {
+            return;
+        }
+        let works: Vec<_> = (0..4)
+            .map(|_| {
+                salt += 1;
+                let n = 30_000 + salt as usize % 7;
+                let buffer = buffer(&values(Dtype::F32, n, rank, salt));
+                let work = group.allreduce(buffer.clone(), Dtype::F32, SUM, SOON);
+                (salt, n, buffer, work)
+            })
+            .collect();
+        for (salt, n, buffer, work) in works {
+            work.wait(None).unwrap();
+            let expected = expected(Dtype::F32, ReduceOp::Sum, n, salt);
+            assert!(bytes(&buffer) == expected, "rank {rank}, sum #{salt}");
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_dead_switch_costs_a_pause_and_no_bit() {
+    let mut world = World::new();
+    let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
+    let configs: Vec<_> = (0..RANKS).map(|rank| world.config(rank)).collect();
+    let after = |rounds: u32| {
+        let target = done.load(Ordering::Relaxed) + rounds * RANKS;
+        wait_for("sums", || done.load(Ordering::Relaxed) >= target);
+    };
+    let stats = std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            with_group(
+                RANKS,
+                |rank| configs[rank as usize].clone(),
+                |rank, group| {
+                    keep_summing(group, rank, &enough, &done);
+                    stats(group)
+                },
+            )
+        });
+        after(5);
+        world.kill("spine0");
+        after(20);
+        world.kill("rack1");
+        after(5);
+        world.start(world.index("rack1"));
+        world.start(world.index("spine0"));
+        world.wait_until_up(4);
+        after(20);
+        enough.store(true, Ordering::Relaxed);
+        run.join().unwrap()
+    });
+    for stats in &stats {
+        let pauses = stats["pauses"].as_array().unwrap();
+        assert!(pauses.len() >= 3, "{stats}");
+        assert_eq!(stats["path"], "trees", "{stats}");
+        let longest = pauses.iter().map(|p| p["seconds"].as_f64().unwrap()).fold(0.0, f64::max);
+        assert!(longest < 3.0, "{stats}");
+    }
+    println!("{}", stats[0]);
+}
+
+#[test]
+fn without_a_controller_ranks_leave_dead_trees_by_themselves() {
+    let mut world = World::new();
+    let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
+    let configs: Vec<_> = (0..RANKS).map(|rank| world.config(rank)).collect();
+    let stats = std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            with_group(
+                RANKS,
+                |rank| configs[rank as usize].clone(),
+                |rank, group| {
+                    keep_summing(group, rank, &enough, &done);
+                    stats(group)
+                },
+            )
+        });
+        wait_for("sums", || done.load(Ordering::Relaxed) >= 5 * RANKS);
+        world.controller.take().unwrap().kill();
+        let before = done.load(Ordering::Relaxed);
+        wait_for("sums", || done.load(Ordering::Relaxed) >= before + 5 * RANKS);
+        world.kill("spine1");
+        let before = done.load(Ordering::Relaxed);
+        wait_for("sums", || done.load(Ordering::Relaxed) >= before + 5 * RANKS);
+        enough.store(true, Ordering::Relaxed);
+        run.join().unwrap()
+    });
+    for stats in stats {
+        assert_eq!(stats["path"], "host", "{stats}");
+        assert_eq!(stats["reason"], "the trees of plan 1 do not answer");
+        let seconds = stats["pauses"][0]["seconds"].as_f64().unwrap();
+        assert!(seconds > 1.0 && seconds < 8.0, "{stats}");
+    }
+}
+
+#[test]
+fn a_timeout_on_trees_names_who_is_missing() {
+    let world = World::new();
+    world.run(|rank, group| {
+        check(group, rank, Dtype::F32, ReduceOp::Sum, 10_000, 1);
+        if rank == 2 {
+            std::thread::sleep(Duration::from_millis(3000));
+            return;
+        }
+        let timeout = Duration::from_millis(1500);
+        let work = group.allreduce(buffer(&vec![0; 40_000]), Dtype::F32, SUM, timeout);
+        let error = work.wait(None).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Timeout { .. }), "{text}");
+        assert!(
+            text.contains("allreduce float32[10000] sum (operation #1, 40000 bytes)"),
+            "{text}"
+        );
+        assert!(text.contains("rank 2 (host h2, pid "), "{text}");
+    });
+}
+
+#[test]
+fn different_calls_on_trees_are_an_error_at_every_rank() {
+    let world = World::new();
+    let errors = world.run(|rank, group| {
+        check(group, rank, Dtype::F32, ReduceOp::Sum, 10_000, 1);
+        let n = if rank == 1 { 12_000 } else { 10_000 };
+        let work = group.allreduce(buffer(&vec![0; n * 4]), Dtype::F32, SUM, SOON);
+        work.wait(Some(Duration::from_secs(10))).unwrap_err().to_string()
+    });
+    for text in errors {
+        assert!(text.contains("rank 1 called allreduce float32[12000] sum"), "{text}");
+        assert!(text.contains("called allreduce float32[10000] sum"), "{text}");
+    }
+}

@@ -1,0 +1,11 @@
+//! Compiles the protocol between controller, switches and workers; no installed compiler is needed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let files = protox::compile(["netsum/control/v1/control.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        .btree_map(".")
+        .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
+        .compile_fds(files)?;
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! What switches and workers hold of the controller: sessions that come back by themselves, and
+//! single calls.
+//!
+//! Sessions run either on the caller's tokio runtime or, for plain threads, on one thread of their
+//! own. Nothing here ends a training run: while the controller is away, a session keeps trying.
+
+mod backoff;
+mod call;
+mod host;
+mod session;
+mod switch;
+mod worker;
+
+pub(crate) use call::MESSAGE_MAX;
+pub use call::{create_job, fabric, list_jobs, status, stop_job};
+pub use host::{choose_host, is_local, local_hosts};
+pub use switch::{SwitchClient, SwitchNotice};
+pub use worker::{WorkerClient, WorkerNotice};

@@ -1,0 +1,215 @@
+//! A stream to the controller that comes back by itself; switch and worker differ in [`Role`].
+
+use std::future::Future;
+use std::io;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use super::backoff::Backoff;
+use super::call;
+use crate::error::ControlError;
+use crate::pb::controller_client::ControllerClient;
+
+/// What a session says and hears.
+pub(super) trait Role: Send + 'static {
+    /// Up.
+    type Report: Send + 'static;
+    /// Down.
+    type Event: Send + 'static;
+
+    /// The first report of a connection.
+    fn hello(&mut self) -> Self::Report;
+    /// Sent every second.
+    fn heartbeat(&mut self) -> Self::Report;
+    /// Opens the stream.
+    fn open(
+        client: ControllerClient<Channel>,
+        reports: ReceiverStream<Self::Report>,
+    ) -> impl Future<Output = Result<Streaming<Self::Event>, Status>> + Send;
+    /// The controller accepted the first report.
+    fn connected(&mut self);
+    /// Something came down. `false` ends the session.
+    fn event(&mut self, event: Self::Event) -> bool;
+    /// The connection is gone, or could not be made. `false` ends the session.
+    fn lost(&mut self, loss: Loss) -> bool;
+}
+
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// The controller cannot be reached, or the stream broke: try again.
+    Away(String),
+    /// The controller said no, in its words.
+    Refused(String),
+}
+
+/// What the owner of a session asks of it.
+pub(super) enum Command<R> {
+    /// Send this; dropped while there is no connection, as the next hello says how things stand.
+    Send(R),
+    /// Send this last, then end.
+    Close(Option<R>),
+}
+
+/// Where notices go: the channel of a runtime, or of a plain thread.
+pub(super) enum Sink<N> {
+    Tokio(mpsc::UnboundedSender<N>),
+    Std(std::sync::mpsc::Sender<N>),
+}
+
+impl<N> Sink<N> {
+    /// `false`: nobody listens any more.
+    pub fn send(&self, notice: N) -> bool {
+        match self {
+            Sink::Tokio(sender) => sender.send(notice).is_ok(),
+            Sink::Std(sender) => sender.send(notice).is_ok(),
+        }
+    }
+}
+
+/// Runs a session on a thread of its own.
+pub(super) fn on_thread<R: Role>(
+    address: String,
+    role: R,
+    commands: mpsc::UnboundedReceiver<Command<R::Report>>,
+) -> Result<JoinHandle<()>, ControlError> {
+    let failed = |source: io::Error| ControlError::System {
+        what: "cannot start the control thread",
+        source,
+    };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let body = move || runtime.block_on(run(address, role, commands));
+    std::thread::Builder::new().name("netsum-control".to_owned()).spawn(body).map_err(failed)
+}
+
+/// Keeps a session until its owner closes it, drops it, or the role ends it.
+pub(super) async fn run<R: Role>(
+    address: String,
+    mut role: R,
+    mut commands: mpsc::UnboundedReceiver<Command<R::Report>>,
+) {
+    let mut backoff = Backoff::new();
+    loop {
+        let established = tokio::select! {
+            established = establish(&address, &mut role) => established,
+            () = closed(&mut commands) => return,
+        };
+        let loss = match established {
+            Err(loss) => loss,
+            Ok(stream) => {
+                backoff.reset();
+                role.connected();
+                match serve(stream, &mut role, &mut commands).await {
+                    None => return,
+                    Some(loss) => loss,
+                }
+            }
+        };
+        if !role.lost(loss) {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next()) => {}
+            () = closed(&mut commands) => return,
+        }
+    }
+}
+
+struct Stream<R: Role> {
+    reports: mpsc::Sender<R::Report>,
+    events: Streaming<R::Event>,
+}
+
+async fn establish<R: Role>(address: &str, role: &mut R) -> Result<Stream<R>, Loss> {
+    let client = call::connect(address).await.map_err(|error| Loss::Away(error.to_string()))?;
+    let (reports, outgoing) = mpsc::channel(REPORTS_QUEUED);
+    let first = reports.try_send(role.hello());
+    assert!(first.is_ok(), "a new channel has room");
+    let opening = R::open(client, ReceiverStream::new(outgoing));
+    match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
+        Err(_) => Err(Loss::Away(format!(
+            "the controller at {address} did not answer within {OPEN_TIMEOUT:?}"
+        ))),
+        Ok(Err(status)) => Err(loss(&status)),
+        Ok(Ok(events)) => Ok(Stream { reports, events }),
+    }
+}
+
+/// `None`: the session is over.
+async fn serve<R: Role>(
+    mut stream: Stream<R>,
+    role: &mut R,
+    commands: &mut mpsc::UnboundedReceiver<Command<R::Report>>,
+) -> Option<Loss> {
+    let mut beat = tokio::time::interval(HEARTBEAT);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            event = stream.events.message() => match event {
+                Ok(Some(event)) => {
+                    if !role.event(event) {
+                        return None;
+                    }
+                }
+                Ok(None) => return Some(Loss::Away("the controller closed the stream".to_owned())),
+                Err(status) => return Some(loss(&status)),
+            },
+            command = commands.recv() => match command {
+                Some(Command::Send(report)) => {
+                    if stream.reports.send(report).await.is_err() {
+                        return Some(Loss::Away("the stream broke".to_owned()));
+                    }
+                }
+                Some(Command::Close(last)) => {
+                    finish(stream, last).await;
+                    return None;
+                }
+                None => return None,
+            },
+            // A full queue means that the controller reads too slowly; the next beat says the same.
+            _ = beat.tick() => drop(stream.reports.try_send(role.heartbeat())),
+        }
+    }
+}
+
+/// Sends the last report and waits a little for the controller to have read it.
+async fn finish<R: Role>(stream: Stream<R>, last: Option<R::Report>) {
+    let Stream { reports, mut events } = stream;
+    let work = async {
+        if let Some(last) = last {
+            let _ = reports.send(last).await;
+        }
+        drop(reports);
+        while let Ok(Some(_)) = events.message().await {}
+    };
+    let _ = tokio::time::timeout(FINISH_TIMEOUT, work).await;
+}
+
+/// Returns when the owner closes or drops the session.
+async fn closed<R>(commands: &mut mpsc::UnboundedReceiver<Command<R>>) {
+    while let Some(Command::Send(_)) = commands.recv().await {}
+}
+
+fn loss(status: &Status) -> Loss {
+    use tonic::Code::{
+        AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, Unimplemented,
+    };
+    let words = status.message().to_owned();
+    match status.code() {
+        AlreadyExists | FailedPrecondition | InvalidArgument | NotFound | OutOfRange
+        | Unimplemented => Loss::Refused(words),
+        _ => Loss::Away(words),
+    }
+}
+
+const HEARTBEAT: Duration = Duration::from_secs(1);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+/// A switch may confirm a lease for each of a few hundred trees at once.
+const REPORTS_QUEUED: usize = 256;

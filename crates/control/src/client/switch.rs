@@ -1,0 +1,161 @@
+//! A switch's session.
+
+use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use super::session::{self, Command, Loss, Role, Sink};
+use crate::error::ControlError;
+use crate::pb;
+use crate::pb::controller_client::ControllerClient;
+use crate::pb::switch_report::Report;
+
+/// A switch's presence at the controller. Dropped or closed, the controller takes the switch for
+/// dead at once and plans around it.
+#[derive(Debug)]
+pub struct SwitchClient {
+    commands: mpsc::UnboundedSender<Command<pb::SwitchReport>>,
+    counters: Arc<Mutex<pb::SwitchHeartbeat>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a switch hears.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SwitchNotice {
+    /// The controller knows the switch and its leases.
+    Connected,
+    /// The controller cannot be reached for now; leases stay, the session keeps trying.
+    Away {
+        /// Why.
+        reason: String,
+    },
+    /// The controller does not want this switch, as it is not in its fabric. The session keeps
+    /// trying: the controller may be restarted with another file.
+    Refused {
+        /// Its words.
+        reason: String,
+    },
+    /// Install this lease and answer with [`SwitchClient::ack`].
+    Install(pb::Lease),
+    /// Drop all leases of the job up to that epoch.
+    Revoke(pb::Revoke),
+}
+
+impl SwitchClient {
+    /// Connects from a plain thread; the session runs on a thread of its own. `hello` is called for
+    /// each connection and must list the leases that are installed then.
+    pub fn start(
+        address: &str,
+        hello: impl Fn() -> pb::SwitchHello + Send + 'static,
+    ) -> Result<(SwitchClient, std_mpsc::Receiver<SwitchNotice>), ControlError> {
+        let (sender, receiver) = std_mpsc::channel();
+        let (mut client, role, commands) = SwitchClient::parts(hello, Sink::Std(sender));
+        client.thread = Some(session::on_thread(address.to_owned(), role, commands)?);
+        Ok((client, receiver))
+    }
+
+    /// Connects from within a tokio runtime; the session runs as one of its tasks.
+    pub fn spawn(
+        address: &str,
+        hello: impl Fn() -> pb::SwitchHello + Send + 'static,
+    ) -> (SwitchClient, mpsc::UnboundedReceiver<SwitchNotice>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let (client, role, commands) = SwitchClient::parts(hello, Sink::Tokio(sender));
+        tokio::spawn(session::run(address.to_owned(), role, commands));
+        (client, receiver)
+    }
+
+    /// Counters for the heartbeats from now on; returns at once.
+    pub fn heartbeat(&self, counters: pb::SwitchHeartbeat) {
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    }
+
+    /// Answers an [`SwitchNotice::Install`]: `Err` carries why the lease was not installed.
+    pub fn ack(&self, lease: &pb::Lease, outcome: Result<(), String>) {
+        let (ok, reason) = (outcome.is_ok(), outcome.err().unwrap_or_default());
+        let ack = pb::LeaseAck { job: lease.job, tree: lease.tree, epoch: lease.epoch, ok, reason };
+        let report = pb::SwitchReport { report: Some(Report::LeaseAck(ack)) };
+        let _ = self.commands.send(Command::Send(report));
+    }
+
+    /// Ends the session; after [`SwitchClient::start`] it returns within a second or so.
+    pub fn close(mut self) {
+        let _ = self.commands.send(Command::Close(None));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn parts(
+        hello: impl Fn() -> pb::SwitchHello + Send + 'static,
+        notices: Sink<SwitchNotice>,
+    ) -> (SwitchClient, Switch, mpsc::UnboundedReceiver<Command<pb::SwitchReport>>) {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let counters = Arc::<Mutex<pb::SwitchHeartbeat>>::default();
+        let role =
+            Switch { hello: Box::new(hello), counters: counters.clone(), notices, last_loss: None };
+        (SwitchClient { commands, counters, thread: None }, role, receiver)
+    }
+}
+
+struct Switch {
+    hello: Box<dyn Fn() -> pb::SwitchHello + Send>,
+    counters: Arc<Mutex<pb::SwitchHeartbeat>>,
+    notices: Sink<SwitchNotice>,
+    /// Told once, not at each attempt.
+    last_loss: Option<Loss>,
+}
+
+impl Role for Switch {
+    type Report = pb::SwitchReport;
+    type Event = pb::SwitchCommand;
+
+    fn hello(&mut self) -> pb::SwitchReport {
+        pb::SwitchReport { report: Some(Report::Hello((self.hello)())) }
+    }
+
+    fn heartbeat(&mut self) -> pb::SwitchReport {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        pb::SwitchReport { report: Some(Report::Heartbeat(counters)) }
+    }
+
+    async fn open(
+        mut client: ControllerClient<Channel>,
+        reports: ReceiverStream<pb::SwitchReport>,
+    ) -> Result<Streaming<pb::SwitchCommand>, Status> {
+        client.switch_session(reports).await.map(tonic::Response::into_inner)
+    }
+
+    fn connected(&mut self) {
+        self.last_loss = None;
+        self.notices.send(SwitchNotice::Connected);
+    }
+
+    fn event(&mut self, command: pb::SwitchCommand) -> bool {
+        match command.command {
+            Some(pb::switch_command::Command::Install(lease)) => {
+                self.notices.send(SwitchNotice::Install(lease))
+            }
+            Some(pb::switch_command::Command::Revoke(revoke)) => {
+                self.notices.send(SwitchNotice::Revoke(revoke))
+            }
+            // From a newer controller; what it means is not known here.
+            None => true,
+        }
+    }
+
+    fn lost(&mut self, loss: Loss) -> bool {
+        if self.last_loss.as_ref() == Some(&loss) {
+            return true;
+        }
+        self.last_loss = Some(loss.clone());
+        self.notices.send(match loss {
+            Loss::Refused(reason) => SwitchNotice::Refused { reason },
+            Loss::Away(reason) => SwitchNotice::Away { reason },
+        })
+    }
+}

@@ -1,0 +1,184 @@
+//! A worker's session.
+
+use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use super::session::{self, Command, Loss, Role, Sink};
+use crate::error::ControlError;
+use crate::pb;
+use crate::pb::controller_client::ControllerClient;
+use crate::pb::worker_event::Event;
+use crate::pb::worker_report::Report;
+
+/// A worker's place in its job, kept at the controller. Dropped without [`WorkerClient::leave`],
+/// the controller takes the rank for lost.
+#[derive(Debug)]
+pub struct WorkerClient {
+    commands: mpsc::UnboundedSender<Command<pb::WorkerReport>>,
+    statistics: Arc<Mutex<pb::WorkerHeartbeat>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a worker hears.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WorkerNotice {
+    /// The controller has the rank on its list.
+    Connected,
+    /// The controller cannot be reached for now; the session keeps trying, trees keep working.
+    Away {
+        /// Why.
+        reason: String,
+    },
+    /// The plan to use from now on, already validated; its epoch is higher than that of any before.
+    Plan(pb::Plan),
+    /// A rank is gone for good.
+    PeerLost(pb::PeerLost),
+    /// The job is over. The session has ended.
+    JobFailed {
+        /// Why.
+        reason: String,
+    },
+    /// The controller does not want this rank (any more). The session has ended.
+    Refused {
+        /// Its words.
+        reason: String,
+    },
+}
+
+impl WorkerClient {
+    /// Joins from a plain thread; the session runs on a thread of its own. `size`: ranks of the job.
+    pub fn start(
+        address: &str,
+        join: pb::Join,
+        size: u32,
+    ) -> Result<(WorkerClient, std_mpsc::Receiver<WorkerNotice>), ControlError> {
+        let (sender, receiver) = std_mpsc::channel();
+        let (mut client, role, commands) = WorkerClient::parts(join, size, Sink::Std(sender));
+        client.thread = Some(session::on_thread(address.to_owned(), role, commands)?);
+        Ok((client, receiver))
+    }
+
+    /// Joins from within a tokio runtime; the session runs as one of its tasks.
+    pub fn spawn(
+        address: &str,
+        join: pb::Join,
+        size: u32,
+    ) -> (WorkerClient, mpsc::UnboundedReceiver<WorkerNotice>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let (client, role, commands) = WorkerClient::parts(join, size, Sink::Tokio(sender));
+        tokio::spawn(session::run(address.to_owned(), role, commands));
+        (client, receiver)
+    }
+
+    /// Statistics for the heartbeats from now on; returns at once.
+    pub fn heartbeat(&self, statistics: pb::WorkerHeartbeat) {
+        *self.statistics.lock().unwrap_or_else(PoisonError::into_inner) = statistics;
+    }
+
+    /// Leaves the job in order. After [`WorkerClient::start`] it returns when the controller has read
+    /// it, or after a second.
+    pub fn leave(mut self) {
+        let leave = pb::WorkerReport { report: Some(Report::Leave(pb::Leave {})) };
+        let _ = self.commands.send(Command::Close(Some(leave)));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn parts(
+        join: pb::Join,
+        size: u32,
+        notices: Sink<WorkerNotice>,
+    ) -> (WorkerClient, Worker, mpsc::UnboundedReceiver<Command<pb::WorkerReport>>) {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let statistics = Arc::<Mutex<pb::WorkerHeartbeat>>::default();
+        let role = Worker { join, size, statistics: statistics.clone(), notices, away: false };
+        (WorkerClient { commands, statistics, thread: None }, role, receiver)
+    }
+}
+
+struct Worker {
+    join: pb::Join,
+    size: u32,
+    statistics: Arc<Mutex<pb::WorkerHeartbeat>>,
+    notices: Sink<WorkerNotice>,
+    away: bool,
+}
+
+impl Role for Worker {
+    type Report = pb::WorkerReport;
+    type Event = pb::WorkerEvent;
+
+    fn hello(&mut self) -> pb::WorkerReport {
+        pb::WorkerReport { report: Some(Report::Join(self.join.clone())) }
+    }
+
+    fn heartbeat(&mut self) -> pb::WorkerReport {
+        let statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        pb::WorkerReport { report: Some(Report::Heartbeat(statistics)) }
+    }
+
+    async fn open(
+        mut client: ControllerClient<Channel>,
+        reports: ReceiverStream<pb::WorkerReport>,
+    ) -> Result<Streaming<pb::WorkerEvent>, Status> {
+        client.worker_session(reports).await.map(tonic::Response::into_inner)
+    }
+
+    fn connected(&mut self) {
+        self.away = false;
+        self.notices.send(WorkerNotice::Connected);
+    }
+
+    fn event(&mut self, event: pb::WorkerEvent) -> bool {
+        match event.event {
+            Some(Event::Plan(plan)) => self.plan(plan),
+            Some(Event::PeerLost(lost)) => self.notices.send(WorkerNotice::PeerLost(lost)),
+            Some(Event::JobFailed(failed)) => {
+                self.notices.send(WorkerNotice::JobFailed { reason: failed.reason });
+                false
+            }
+            // From a newer controller; what it means is not known here.
+            None => true,
+        }
+    }
+
+    fn lost(&mut self, loss: Loss) -> bool {
+        match loss {
+            Loss::Refused(reason) => {
+                self.notices.send(WorkerNotice::Refused { reason });
+                false
+            }
+            Loss::Away(_) if self.away => true,
+            Loss::Away(reason) => {
+                self.away = true;
+                self.notices.send(WorkerNotice::Away { reason })
+            }
+        }
+    }
+}
+
+impl Worker {
+    /// Passes on a plan that is newer than all before and makes sense.
+    fn plan(&mut self, plan: pb::Plan) -> bool {
+        let problem = match plan.validate(self.size) {
+            Ok(()) if plan.job == self.join.job => None,
+            Ok(()) => Some(format!("plan is malformed: it is for job {}", plan.job)),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(problem) = problem {
+            self.notices.send(WorkerNotice::Refused { reason: problem });
+            return false;
+        }
+        if plan.epoch <= self.join.known_epoch {
+            return true;
+        }
+        self.join.known_epoch = plan.epoch;
+        self.notices.send(WorkerNotice::Plan(plan))
+    }
+}

@@ -1,0 +1,243 @@
+//! A job as the controller sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use netsum_topo::{CongestionRule, NodeId, Plan, SumOrder};
+
+use super::event::{Refusal, SessionId};
+use crate::pb;
+
+/// What a job asked for, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSpec {
+    /// For people.
+    pub name: String,
+    /// Ranks.
+    pub size: u32,
+    /// 1 to `TREES_MAX`.
+    pub max_trees: u32,
+    /// Above 0, at most 1.
+    pub release_fraction: f32,
+    /// How workers answer marks.
+    pub congestion: CongestionRule,
+    /// Smaller buffers go by the host path.
+    pub min_bytes: u64,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Ranks are missing.
+    Joining,
+    /// All have been there.
+    Running,
+    /// Nobody is left, or it was stopped.
+    Ended,
+}
+
+/// Where a rank stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberState {
+    /// Never heard of.
+    Awaited,
+    /// Its stream is open.
+    Connected(SessionId),
+    /// Its stream ended; lost at that time.
+    Away {
+        /// Milliseconds.
+        until_ms: u64,
+    },
+    /// Left in order.
+    Left,
+    /// Given up.
+    Lost,
+}
+
+/// A rank.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// Where it stands.
+    pub state: MemberState,
+    /// Its host; `None` while awaited, or when the fabric no longer has it.
+    pub host: Option<NodeId>,
+    /// Where switches find it.
+    pub udp_address: Option<SocketAddr>,
+    /// For people.
+    pub mesh_address: String,
+    /// For people.
+    pub pid: u32,
+    /// Of its interface; 0 if unknown.
+    pub mtu: u32,
+    /// As last reported.
+    pub statistics: pb::WorkerHeartbeat,
+}
+
+/// A plan whose leases are not yet confirmed.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Pending {
+    pub plan: Plan,
+    /// Leases without an answer, by switch and tree.
+    pub awaiting: BTreeSet<(NodeId, u8)>,
+    pub deadline_ms: u64,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Never 0, never reused.
+    pub id: u32,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// Seconds since 1970.
+    pub created_unix_s: f64,
+    pub(super) join_by_ms: u64,
+    /// By rank.
+    pub members: Vec<Member>,
+    /// Where it stands.
+    pub phase: Phase,
+    /// The highest epoch that was ever given out, to switches or workers; 0 before the first.
+    pub epoch: u16,
+    /// Fixed with the first plan.
+    pub order: Option<SumOrder>,
+    /// Fixed with the first plan.
+    pub fragment_bytes: Option<u32>,
+    /// The plan that the workers have.
+    pub current: Option<Plan>,
+    pub(super) pending: Option<Pending>,
+    /// Switches that may hold a lease of it.
+    pub(super) granted: BTreeSet<NodeId>,
+    /// Switches that refused it a lease: until when, and why.
+    pub(super) barred: BTreeMap<NodeId, (u64, String)>,
+    /// Plan anew at that time.
+    pub(super) replan_at_ms: Option<u64>,
+    /// See at that time whether more trees are to be had.
+    pub(super) improve_at_ms: Option<u64>,
+}
+
+impl JobSpec {
+    /// Checks a request. `min_bytes`: where the request has none.
+    pub fn check(request: &pb::CreateJobRequest, min_bytes: u64) -> Result<JobSpec, Refusal> {
+        let invalid = |problem: String| Err(Refusal::Invalid(problem));
+        let size = request.size;
+        if size == 0 || size > RANKS_MAX {
+            return invalid(format!("a job has 1 to {RANKS_MAX} ranks, not {size}"));
+        }
+        if request.name.len() > NAME_MAX {
+            return invalid(format!("a job's name has at most {NAME_MAX} bytes"));
+        }
+        if !matches!(request.protocol.as_str(), "" | "panama") {
+            return invalid(format!(
+                "protocol {:?} is not served by this fabric; use \"panama\"",
+                request.protocol
+            ));
+        }
+        let release_fraction =
+            if request.release_fraction == 0.0 { 1.0 } else { request.release_fraction };
+        if !(RELEASE_MIN..=1.0).contains(&release_fraction) {
+            return invalid(format!(
+                "release_fraction {release_fraction} is not between {RELEASE_MIN} and 1"
+            ));
+        }
+        if release_fraction < 1.0 && size > RANKS_NAMED {
+            return invalid(format!(
+                "release_fraction below 1 needs the missing ranks named in each packet, which holds {RANKS_NAMED}; \
+                 this job has {size}"
+            ));
+        }
+        let congestion = match request.congestion.as_str() {
+            "" => CongestionRule::default(),
+            rule => rule.parse().map_err(Refusal::Invalid)?,
+        };
+        Ok(JobSpec {
+            name: request.name.clone(),
+            size,
+            max_trees: if request.max_trees == 0 {
+                TREES_MAX
+            } else {
+                request.max_trees.min(TREES_MAX)
+            },
+            release_fraction,
+            congestion,
+            min_bytes: request.min_bytes.unwrap_or(min_bytes),
+        })
+    }
+}
+
+impl Member {
+    /// A rank that has not been heard of.
+    pub fn awaited() -> Member {
+        Member {
+            state: MemberState::Awaited,
+            host: None,
+            udp_address: None,
+            mesh_address: String::new(),
+            pid: 0,
+            mtu: 0,
+            statistics: pb::WorkerHeartbeat::default(),
+        }
+    }
+
+    /// Its open stream.
+    pub fn session(&self) -> Option<SessionId> {
+        match self.state {
+            MemberState::Connected(session) => Some(session),
+            _ => None,
+        }
+    }
+}
+
+impl Job {
+    /// A job that nobody has joined; it fails unless all have by `join_by_ms`.
+    pub fn new(id: u32, spec: JobSpec, created_unix_s: f64, join_by_ms: u64) -> Job {
+        let members = (0..spec.size).map(|_| Member::awaited()).collect();
+        Job {
+            id,
+            spec,
+            created_unix_s,
+            join_by_ms,
+            members,
+            phase: Phase::Joining,
+            epoch: 0,
+            order: None,
+            fragment_bytes: None,
+            current: None,
+            pending: None,
+            granted: BTreeSet::new(),
+            barred: BTreeMap::new(),
+            replan_at_ms: None,
+            improve_at_ms: None,
+        }
+    }
+
+    /// Open streams of its workers.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.members.iter().filter_map(Member::session)
+    }
+
+    /// Whether its plan, or the one being installed, has that switch as a node.
+    pub(super) fn uses(&self, switch: NodeId) -> bool {
+        self.plans()
+            .any(|plan| plan.trees.iter().any(|tree| tree.switches().any(|other| other == switch)))
+    }
+
+    /// The plan that the workers have and the one being installed.
+    pub(super) fn plans(&self) -> impl Iterator<Item = &Plan> {
+        self.current.iter().chain(self.pending.iter().map(|pending| &pending.plan))
+    }
+
+    /// Whether the fabric could give more than the newest plan has.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.plans().last().is_some_and(|plan| !plan.reason.is_empty())
+    }
+}
+
+/// Beyond this, joining all streams at one controller is another design.
+const RANKS_MAX: u32 = 4096;
+const NAME_MAX: usize = 128;
+/// Ranks that a packet's `missing` bitmap can tell apart.
+const RANKS_NAMED: u32 = 64;
+/// Leases count in thousandths.
+const RELEASE_MIN: f32 = 0.001;
+/// The most uplinks of a rack that a job may take at once.
+const TREES_MAX: u32 = 16;

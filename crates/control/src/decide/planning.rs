@@ -1,0 +1,192 @@
+//! Plans: when a new one is due, and how it gets to switches and workers.
+
+use std::collections::BTreeSet;
+
+use netsum_topo::{NodeId, Plan};
+
+use super::event::Action;
+use super::job::{MemberState, Pending, Phase};
+use super::propose::Proposal;
+use super::state::{State, SwitchCondition};
+use crate::pb;
+use crate::pb::switch_command::Command;
+use crate::pb::worker_event::Event as Word;
+
+impl State {
+    /// Does all that is due for any job's plan.
+    pub(super) fn tick_planning(&mut self, now_ms: u64) {
+        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
+            match self.jobs[&id].phase {
+                Phase::Joining if self.jobs[&id].join_by_ms <= now_ms => {
+                    self.join_failed(now_ms, id)
+                }
+                Phase::Running => self.tick_job(now_ms, id),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes back all leases of a job.
+    pub(super) fn revoke(&mut self, id: u32) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let epoch = u32::from(job.epoch);
+        let granted = std::mem::take(&mut job.granted);
+        self.revoke_at(granted, pb::Revoke { job: id, epoch });
+    }
+
+    fn tick_job(&mut self, now_ms: u64, id: u32) {
+        self.check_pending(now_ms, id);
+        let job = &self.jobs[&id];
+        if job.replan_at_ms.is_some_and(|at| at <= now_ms) && !self.awaits_switches() {
+            self.replan(now_ms, id);
+        } else if job.pending.is_none() && job.improve_at_ms.is_some_and(|at| at <= now_ms) {
+            self.improve(now_ms, id);
+        }
+    }
+
+    /// A plan with all leases confirmed goes to the workers; one with a late lease is made anew.
+    fn check_pending(&mut self, now_ms: u64, id: u32) {
+        let until_ms = now_ms + self.settings.refusal_ms;
+        let timeout_s = self.settings.lease_timeout_ms as f64 / 1000.0;
+        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        let Some(pending) = &job.pending else { return };
+        if pending.awaiting.is_empty() {
+            self.adopt(id);
+        } else if pending.deadline_ms <= now_ms {
+            let late: BTreeSet<NodeId> =
+                pending.awaiting.iter().map(|&(switch, _)| switch).collect();
+            for switch in late {
+                let why = format!(
+                    "{} did not confirm a lease within {timeout_s} s",
+                    self.topology.name(switch)
+                );
+                job.barred.insert(switch, (until_ms, why));
+            }
+            job.improve_at_ms = Some(until_ms);
+            job.replan_at_ms = Some(now_ms);
+        }
+    }
+
+    fn replan(&mut self, now_ms: u64, id: u32) {
+        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        job.replan_at_ms = None;
+        job.barred.retain(|_, (until_ms, _)| *until_ms > now_ms);
+        if job.members.iter().any(|member| member.state == MemberState::Lost) {
+            // Its workers know that a rank is gone; no plan brings it back.
+            return;
+        }
+        let proposal = self.propose(&self.jobs[&id]);
+        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        if let Some(current) = job.current.as_mut()
+            && current.epoch == job.epoch
+            && current.trees.is_empty()
+            && proposal.trees.is_empty()
+        {
+            current.reason = proposal.reason;
+            return;
+        }
+        let Some(epoch) = job.epoch.checked_add(1) else {
+            self.fail(now_ms, id, "it was planned 65535 times, the most there is; start it again");
+            return;
+        };
+        job.epoch = epoch;
+        self.install(now_ms, id, proposal);
+    }
+
+    /// Plans anew if there are more trees to be had now.
+    fn improve(&mut self, now_ms: u64, id: u32) {
+        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        job.improve_at_ms = None;
+        job.barred.retain(|_, (until_ms, _)| *until_ms > now_ms);
+        let job = &self.jobs[&id];
+        let have = job.current.as_ref().map_or(0, |plan| plan.trees.len());
+        if self.propose(job).trees.len() > have {
+            self.replan(now_ms, id);
+        }
+    }
+
+    /// Sends the leases of a new plan out; the plan itself follows when they are confirmed.
+    fn install(&mut self, now_ms: u64, id: u32, proposal: Proposal) {
+        let deadline_ms = now_ms + self.settings.lease_timeout_ms;
+        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        job.order = Some(proposal.order.clone());
+        job.fragment_bytes = Some(proposal.fragment_bytes);
+        let plan = Plan {
+            job: id,
+            epoch: job.epoch,
+            order: proposal.order,
+            trees: proposal.trees,
+            fragment_bytes: proposal.fragment_bytes,
+            window_max: proposal.window_max,
+            release_fraction: job.spec.release_fraction,
+            congestion: job.spec.congestion,
+            min_bytes: job.spec.min_bytes,
+            reason: proposal.reason,
+        };
+        // The epoch is in the store before a switch sees it: it is never given out twice.
+        self.actions.push(Action::SaveJob(id));
+        let mut awaiting = BTreeSet::new();
+        for (switch, lease) in self.leases(&plan) {
+            let session = self.switch_session(switch).expect("plans have live switches only");
+            awaiting.insert((switch, lease.tree as u8));
+            self.actions.push(Action::TellSwitch(session, Command::Install(lease)));
+        }
+        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        job.granted.extend(awaiting.iter().map(|&(switch, _)| switch));
+        job.pending = Some(Pending { plan, awaiting, deadline_ms });
+        self.check_pending(now_ms, id);
+    }
+
+    /// Makes the pending plan the current one and tells the workers.
+    fn adopt(&mut self, id: u32) {
+        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        let Some(pending) = job.pending.take() else { return };
+        let plan = pb::Plan::from_plan(&pending.plan, &self.fabric, &self.topology);
+        let nodes =
+            pending.plan.trees.iter().flat_map(|tree| tree.nodes.iter().map(|node| node.switch));
+        let granted = std::mem::replace(&mut job.granted, nodes.collect());
+        job.current = Some(pending.plan);
+        self.actions.push(Action::SaveJob(id));
+        self.actions.extend(
+            job.sessions().map(|session| Action::TellWorker(session, Word::Plan(plan.clone()))),
+        );
+        self.revoke_at(granted, pb::Revoke { job: id, epoch: plan.epoch - 1 });
+    }
+
+    fn revoke_at(&mut self, switches: BTreeSet<NodeId>, revoke: pb::Revoke) {
+        let sessions = switches.into_iter().filter_map(|switch| self.switch_session(switch));
+        let tell: Vec<Action> =
+            sessions.map(|session| Action::TellSwitch(session, Command::Revoke(revoke))).collect();
+        self.actions.extend(tell);
+    }
+
+    fn join_failed(&mut self, now_ms: u64, id: u32) {
+        let awaited =
+            (0..).zip(&self.jobs[&id].members).filter(|(_, member)| member.session().is_none());
+        let ranks: Vec<String> =
+            awaited.take(RANKS_SHOWN).map(|(rank, _): (u32, _)| rank.to_string()).collect();
+        let seconds = self.settings.join_timeout_ms / 1000;
+        self.fail(
+            now_ms,
+            id,
+            &format!("rank {} did not join within {seconds} s", ranks.join(", ")),
+        );
+    }
+
+    /// After a start, plans wait for switches that may be about to come.
+    fn awaits_switches(&self) -> bool {
+        self.switches
+            .values()
+            .any(|state| matches!(state.condition, SwitchCondition::Expected { .. }))
+    }
+
+    fn leases(&self, plan: &Plan) -> Vec<(NodeId, pb::Lease)> {
+        let job = &self.jobs[&plan.job];
+        let member =
+            |rank: u32| job.members[rank as usize].udp_address.map(|address| address.to_string());
+        let expiry = self.settings.idle_expiry_s;
+        pb::Lease::of_plan(plan, &self.fabric, &self.topology, &member, expiry)
+    }
+}
+
+const RANKS_SHOWN: usize = 8;

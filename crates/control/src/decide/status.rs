@@ -1,0 +1,229 @@
+//! What the controller tells people and tools.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use netsum_topo::{NodeId, Topology};
+
+use super::job::{Job, Member, MemberState, Phase};
+use super::state::{State, SwitchCondition, SwitchState};
+use crate::pb;
+
+impl State {
+    /// Everything, as of `now_ms`; address and version are the server's to add.
+    pub fn status(&self, now_ms: u64) -> pb::StatusReply {
+        pb::StatusReply {
+            fabric: self.fabric.name.clone(),
+            address: String::new(),
+            version: String::new(),
+            uptime_s: now_ms as f64 / 1000.0,
+            hosts: self.hosts(),
+            switches: self
+                .switches
+                .iter()
+                .map(|(&id, state)| self.switch_status(now_ms, id, state))
+                .collect(),
+            links: self.links(),
+            jobs: self.jobs.values().map(|job| self.job_status(job)).collect(),
+        }
+    }
+
+    /// Hosts in the order of the fabric file.
+    pub fn hosts(&self) -> Vec<pb::Host> {
+        let hosts = self.fabric.hosts.iter();
+        hosts
+            .map(|host| pb::Host { name: host.name.clone(), address: host.address.to_string() })
+            .collect()
+    }
+
+    /// Jobs without counters; `ended`: those that are over too.
+    pub fn job_list(&self, ended: bool) -> Vec<pb::JobSummary> {
+        let shown = self.jobs.values().filter(|job| ended || job.phase != Phase::Ended);
+        shown
+            .map(|job| pb::JobSummary {
+                job: job.id,
+                name: job.spec.name.clone(),
+                size: job.spec.size,
+                state: phase(job).to_owned(),
+                epoch: job.current.as_ref().map_or(0, |plan| plan.epoch.into()),
+                trees: job.current.as_ref().map_or(0, |plan| plan.trees.len() as u32),
+                reason: job.current.as_ref().map(|plan| plan.reason.clone()).unwrap_or_default(),
+                created_unix_s: job.created_unix_s,
+            })
+            .collect()
+    }
+
+    fn switch_status(&self, now_ms: u64, id: NodeId, state: &SwitchState) -> pb::SwitchStatus {
+        let address = self.fabric.switch(self.name(id)).map(|switch| switch.address.to_string());
+        let names = self.names();
+        pb::SwitchStatus {
+            name: self.name(id).to_owned(),
+            address: address.unwrap_or_default(),
+            state: match state.condition {
+                SwitchCondition::Expected { .. } => "expected",
+                SwitchCondition::Up(_) => "up",
+                SwitchCondition::Down => "down",
+            }
+            .to_owned(),
+            state_for_s: now_ms.saturating_sub(state.since_ms) as f64 / 1000.0,
+            memory_bytes: state.hello.memory_bytes,
+            memory_used_bytes: state.counters.memory_used_bytes,
+            // No job has the number 0: this is what all jobs have been granted.
+            memory_leased_bytes: self.taken(0).get(&id).map_or(0, |taken| taken.memory),
+            receive_buffer_bytes: state.hello.receive_buffer_bytes,
+            mtu: state.hello.mtu,
+            trees: state.counters.trees.clone(),
+            drops: state.counters.drops.clone(),
+            neighbours: state
+                .counters
+                .neighbours
+                .iter()
+                .map(|counters| neighbour(counters, &names))
+                .collect(),
+        }
+    }
+
+    fn job_status(&self, job: &Job) -> pb::JobStatus {
+        let plan = job
+            .current
+            .as_ref()
+            .map(|plan| pb::Plan::from_plan(plan, &self.fabric, &self.topology));
+        let plan = plan.unwrap_or_default();
+        let rank_status = |(rank, member)| rank_status(rank, member, &self.topology);
+        pb::JobStatus {
+            job: job.id,
+            name: job.spec.name.clone(),
+            size: job.spec.size,
+            state: phase(job).to_owned(),
+            epoch: plan.epoch,
+            order: plan.order,
+            trees: plan.trees,
+            reason: plan.reason,
+            window_max: plan.window_max,
+            fragment_bytes: plan.fragment_bytes,
+            ranks: (0..).zip(&job.members).map(rank_status).collect(),
+            created_unix_s: job.created_unix_s,
+        }
+    }
+
+    /// Bytes per link, from what the switches at its ends count per neighbour. Neighbours on a tree
+    /// with forwarding switches between them count on each link of that way.
+    fn links(&self) -> Vec<pb::LinkStatus> {
+        let names = self.names();
+        let ways = self.ways();
+        let mut sent: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
+        for (&switch, state) in &self.switches {
+            for counters in &state.counters.neighbours {
+                let Some(other) = names.find(&counters.address) else { continue };
+                let direct = vec![switch, other];
+                let way = ways.get(&(switch, other)).unwrap_or(&direct);
+                for hop in way.windows(2) {
+                    *sent.entry((hop[0], hop[1])).or_default() += counters.tx_bytes;
+                    if !self.topology.is_switch(other) {
+                        *sent.entry((hop[1], hop[0])).or_default() += counters.rx_bytes;
+                    }
+                }
+            }
+        }
+        let bytes = |a, b| sent.get(&(a, b)).copied().unwrap_or(0);
+        let up = |end: NodeId| {
+            self.switches
+                .get(&end)
+                .is_none_or(|state| matches!(state.condition, SwitchCondition::Up(_)))
+        };
+        let links = self.topology.edges().map(|(_, edge)| {
+            let [a, b] = edge.ends;
+            pb::LinkStatus {
+                a: self.name(a).to_owned(),
+                b: self.name(b).to_owned(),
+                rate_bps: edge.rate_bps,
+                bytes_ab: bytes(a, b),
+                bytes_ba: bytes(b, a),
+                up: up(a) && up(b),
+            }
+        });
+        links.collect()
+    }
+
+    /// Ways between tree neighbours that have forwarding switches between them, both directions.
+    fn ways(&self) -> HashMap<(NodeId, NodeId), Vec<NodeId>> {
+        let mut ways = HashMap::new();
+        let trees = self.jobs.values().flat_map(|job| &job.current).flat_map(|plan| &plan.trees);
+        for node in trees.flat_map(|tree| &tree.nodes) {
+            let Some(parent) = node.parent.as_ref().filter(|parent| !parent.via.is_empty()) else {
+                continue;
+            };
+            let inner = parent.via.iter().copied();
+            let up: Vec<NodeId> =
+                std::iter::once(node.switch).chain(inner).chain([parent.switch]).collect();
+            ways.insert((parent.switch, node.switch), up.iter().rev().copied().collect());
+            ways.insert((node.switch, parent.switch), up);
+        }
+        ways
+    }
+
+    fn names(&self) -> Names<'_> {
+        let switches = self.fabric.switches.iter();
+        let hosts = self.fabric.hosts.iter();
+        Names {
+            topology: &self.topology,
+            switches: switches
+                .filter_map(|s| Some((s.address, self.topology.find(&s.name)?)))
+                .collect(),
+            hosts: hosts.filter_map(|h| Some((h.address, self.topology.find(&h.name)?))).collect(),
+        }
+    }
+}
+
+/// From addresses in counters to nodes.
+struct Names<'a> {
+    topology: &'a Topology,
+    switches: HashMap<SocketAddr, NodeId>,
+    hosts: HashMap<IpAddr, NodeId>,
+}
+
+impl Names<'_> {
+    fn find(&self, address: &str) -> Option<NodeId> {
+        let address: SocketAddr = address.parse().ok()?;
+        self.switches.get(&address).or_else(|| self.hosts.get(&address.ip())).copied()
+    }
+}
+
+fn neighbour(counters: &pb::Neighbour, names: &Names) -> pb::NeighbourStatus {
+    let name = names.find(&counters.address).map(|node| names.topology.name(node).to_owned());
+    pb::NeighbourStatus {
+        name: name.unwrap_or_default(),
+        address: counters.address.clone(),
+        rx_packets: counters.rx_packets,
+        rx_bytes: counters.rx_bytes,
+        tx_packets: counters.tx_packets,
+        tx_bytes: counters.tx_bytes,
+    }
+}
+
+fn rank_status(rank: u32, member: &Member, topology: &Topology) -> pb::RankStatus {
+    pb::RankStatus {
+        rank,
+        host: member.host.map(|host| topology.name(host).to_owned()).unwrap_or_default(),
+        pid: member.pid,
+        state: match member.state {
+            MemberState::Awaited => "awaited",
+            MemberState::Connected(_) => "connected",
+            MemberState::Away { .. } => "away",
+            MemberState::Left => "left",
+            MemberState::Lost => "lost",
+        }
+        .to_owned(),
+        udp_address: member.udp_address.map(|address| address.to_string()).unwrap_or_default(),
+        statistics: Some(member.statistics.clone()),
+    }
+}
+
+fn phase(job: &Job) -> &'static str {
+    match (job.phase, &job.pending, &job.current) {
+        (Phase::Joining, ..) => "joining",
+        (Phase::Running, Some(_), _) | (Phase::Running, None, None) => "planning",
+        (Phase::Running, None, Some(_)) => "running",
+        (Phase::Ended, ..) => "ended",
+    }
+}

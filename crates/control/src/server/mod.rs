@@ -1,0 +1,172 @@
+//! The controller as a process: one task owns the state, thin gRPC handlers feed it.
+
+mod actor;
+mod service;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netsum_topo::Fabric;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+
+use crate::client::MESSAGE_MAX;
+use crate::decide::{Settings, State};
+use crate::error::ControlError;
+use crate::pb::controller_server::ControllerServer;
+use crate::store::{SqliteStore, Store};
+
+/// What a controller needs.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its fabric.
+    pub fabric: Fabric,
+    /// Where to serve; port 0 takes any.
+    pub listen: SocketAddr,
+    /// Where to keep jobs; `None`: in memory, until it ends.
+    pub store: Option<PathBuf>,
+    /// Times and bounds.
+    pub settings: Settings,
+}
+
+/// A running controller, on threads of its own.
+#[derive(Debug)]
+pub struct Controller {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    runtime: Option<tokio::runtime::Runtime>,
+    done: std::sync::mpsc::Receiver<()>,
+}
+
+impl Controller {
+    /// Opens the store, listens, and serves. Errors name the file or the address and what to do.
+    pub fn start(config: Config) -> Result<Controller, ControlError> {
+        let store: Box<dyn Store> = match &config.store {
+            Some(file) => Box::new(SqliteStore::open(file)?),
+            None => Box::new(SqliteStore::in_memory()?),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("netsum-controller")
+            .enable_all()
+            .build()
+            .map_err(|source| ControlError::System { what: "cannot start a runtime", source })?;
+        let listener = runtime.block_on(listen(config.listen))?;
+        let address =
+            listener.local_addr().map_err(|error| not_listening(config.listen, &error))?;
+        let (stop, stopped) = oneshot::channel();
+        let (finished, done) = std::sync::mpsc::channel();
+        let serving = serve(config, store, listener, address, stopped)?;
+        runtime.spawn(async move {
+            serving.await;
+            let _ = finished.send(());
+        });
+        Ok(Controller { address, stop: Some(stop), runtime: Some(runtime), done })
+    }
+
+    /// Where it serves.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends in order: streams are closed, then the store. Returns within about two seconds.
+    pub fn stop(mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        let _ = self.done.recv_timeout(STOP_TIMEOUT);
+    }
+
+    /// Ends at once, as a crash would.
+    pub fn kill(self) {}
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_millis(500));
+        }
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, ControlError> {
+    let attempt = || -> std::io::Result<TcpListener> {
+        let socket = if address.is_ipv4() {
+            tokio::net::TcpSocket::new_v4()
+        } else {
+            tokio::net::TcpSocket::new_v6()
+        }?;
+        // A restarted controller takes its port back while old connections linger.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    attempt().map_err(|error| not_listening(address, &error))
+}
+
+fn not_listening(address: SocketAddr, error: &std::io::Error) -> ControlError {
+    let reason = match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "another process listens there; stop it, or choose another port in the fabric file or with --listen"
+                .to_owned()
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            "this machine does not have that address; correct `controller` in the fabric file, or use --listen"
+                .to_owned()
+        }
+        std::io::ErrorKind::PermissionDenied => "ports below 1024 need root; choose a higher one".to_owned(),
+        _ => error.to_string(),
+    };
+    ControlError::Listen { address: address.to_string(), reason }
+}
+
+/// Loads the store and gives the future that serves until `stopped`.
+fn serve(
+    config: Config,
+    mut store: Box<dyn Store>,
+    listener: TcpListener,
+    address: SocketAddr,
+    stopped: oneshot::Receiver<()>,
+) -> Result<impl Future<Output = ()> + Send, ControlError> {
+    let loaded = store.load(&config.fabric.topology())?;
+    tracing::info!(%address, fabric = %config.fabric.name, jobs = loaded.jobs.len(), "controller is up");
+    let state = State::new(config.fabric, config.settings, loaded.jobs, loaded.next_job);
+    let (messages, inbox) = mpsc::channel(MESSAGES_QUEUED);
+    let (quit, quitting) = oneshot::channel();
+    let service = service::Service::new(messages, address);
+    let service = ControllerServer::new(service)
+        .max_decoding_message_size(REPORT_MAX)
+        .max_encoding_message_size(MESSAGE_MAX);
+    Ok(async move {
+        let actor = tokio::spawn(actor::run(state, store, inbox, quitting));
+        let shutdown = async move {
+            let _ = stopped.await;
+            // Streams end when their owner does; without that the server would wait for them.
+            let _ = quit.send(());
+        };
+        let served = Server::builder()
+            .tcp_nodelay(true)
+            .http2_keepalive_interval(Some(KEEP_ALIVE))
+            .http2_keepalive_timeout(Some(KEEP_ALIVE))
+            .add_service(service)
+            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown)
+            .await;
+        if let Err(error) = served {
+            tracing::error!(%error, "the server ended");
+        }
+        let _ = actor.await;
+    })
+}
+
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+const THREADS: usize = 2;
+const BACKLOG: u32 = 1024;
+const MESSAGES_QUEUED: usize = 1024;
+/// A frozen peer is noticed within twice this.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// The largest report is a switch's, with some hundred neighbours and trees.
+const REPORT_MAX: usize = 1 << 20;
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);

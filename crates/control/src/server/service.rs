@@ -1,0 +1,205 @@
+//! gRPC handlers: from streams and calls to messages for the owner of the state, and back.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::actor::{Failure, Message, Outlet, Reply, Way};
+use crate::decide::{Answer, Event, Refusal, SessionId};
+use crate::pb;
+use crate::pb::controller_server;
+use crate::pb::switch_report::Report as SwitchSays;
+use crate::pb::worker_report::Report as WorkerSays;
+
+/// The service; cheap, holds no state.
+#[derive(Debug)]
+pub(super) struct Service {
+    owner: mpsc::Sender<Message>,
+    address: SocketAddr,
+    sessions: AtomicU64,
+}
+
+impl Service {
+    pub fn new(owner: mpsc::Sender<Message>, address: SocketAddr) -> Service {
+        Service { owner, address, sessions: AtomicU64::new(1) }
+    }
+
+    fn session(&self) -> SessionId {
+        SessionId(self.sessions.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn ask<T>(
+        &self,
+        message: impl FnOnce(oneshot::Sender<T>) -> Message,
+    ) -> Result<T, Status> {
+        let (reply, answer) = oneshot::channel();
+        self.owner.send(message(reply)).await.map_err(|_| stopping())?;
+        answer.await.map_err(|_| stopping())
+    }
+
+    async fn event(&self, event: Event) -> Result<Answer, Status> {
+        status(self.ask(|reply| Message::Event(event, Some(reply))).await?)
+    }
+}
+
+#[tonic::async_trait]
+impl controller_server::Controller for Service {
+    type WorkerSessionStream = ReceiverStream<Result<pb::WorkerEvent, Status>>;
+    type SwitchSessionStream = ReceiverStream<Result<pb::SwitchCommand, Status>>;
+
+    async fn fabric(
+        &self,
+        _: Request<pb::FabricRequest>,
+    ) -> Result<Response<pb::FabricReply>, Status> {
+        self.ask(Message::Fabric).await.map(Response::new)
+    }
+
+    async fn create_job(
+        &self,
+        request: Request<pb::CreateJobRequest>,
+    ) -> Result<Response<pb::CreateJobReply>, Status> {
+        match self.event(Event::CreateJob(request.into_inner())).await? {
+            Answer::Created(job) => Ok(Response::new(pb::CreateJobReply { job })),
+            Answer::Done => Err(Status::internal("a job was created without a number")),
+        }
+    }
+
+    async fn stop_job(
+        &self,
+        request: Request<pb::StopJobRequest>,
+    ) -> Result<Response<pb::StopJobReply>, Status> {
+        let pb::StopJobRequest { job, reason } = request.into_inner();
+        self.event(Event::StopJob { job, reason }).await?;
+        Ok(Response::new(pb::StopJobReply {}))
+    }
+
+    async fn status(
+        &self,
+        _: Request<pb::StatusRequest>,
+    ) -> Result<Response<pb::StatusReply>, Status> {
+        let mut reply = self.ask(Message::Status).await?;
+        reply.address = self.address.to_string();
+        reply.version = super::VERSION.to_owned();
+        Ok(Response::new(reply))
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<pb::ListJobsRequest>,
+    ) -> Result<Response<pb::ListJobsReply>, Status> {
+        let ended = request.into_inner().ended;
+        let jobs = self.ask(|reply| Message::Jobs(ended, reply)).await?;
+        Ok(Response::new(pb::ListJobsReply { jobs }))
+    }
+
+    async fn worker_session(
+        &self,
+        request: Request<Streaming<pb::WorkerReport>>,
+    ) -> Result<Response<Self::WorkerSessionStream>, Status> {
+        let mut reports = request.into_inner();
+        let Some(WorkerSays::Join(join)) =
+            first(&mut reports).await?.and_then(|report| report.report)
+        else {
+            return Err(Status::invalid_argument("a worker's first report is Join"));
+        };
+        let session = self.session();
+        let (sender, events) = mpsc::channel(EVENTS_QUEUED);
+        let (alive, gone) = oneshot::channel();
+        let outlet = Outlet { way: Way::Worker(sender), alive };
+        let event = Event::WorkerJoined { session, join };
+        status(self.ask(|reply| Message::Open(session, outlet, event, reply)).await?)?;
+        let owner = self.owner.clone();
+        tokio::spawn(async move {
+            let said = |report: pb::WorkerReport| match report.report? {
+                WorkerSays::Heartbeat(statistics) => {
+                    Some(Event::WorkerBeat { session, statistics })
+                }
+                WorkerSays::Leave(_) => Some(Event::WorkerLeft { session }),
+                WorkerSays::Join(_) => None,
+            };
+            pump(reports, &owner, gone, said).await;
+            let _ = owner.send(Message::Event(Event::WorkerClosed { session }, None)).await;
+        });
+        Ok(Response::new(ReceiverStream::new(events)))
+    }
+
+    async fn switch_session(
+        &self,
+        request: Request<Streaming<pb::SwitchReport>>,
+    ) -> Result<Response<Self::SwitchSessionStream>, Status> {
+        let mut reports = request.into_inner();
+        let Some(SwitchSays::Hello(hello)) =
+            first(&mut reports).await?.and_then(|report| report.report)
+        else {
+            return Err(Status::invalid_argument("a switch's first report is SwitchHello"));
+        };
+        let session = self.session();
+        let (sender, commands) = mpsc::channel(EVENTS_QUEUED);
+        let (alive, gone) = oneshot::channel();
+        let outlet = Outlet { way: Way::Switch(sender), alive };
+        let event = Event::SwitchHello { session, hello };
+        status(self.ask(|reply| Message::Open(session, outlet, event, reply)).await?)?;
+        let owner = self.owner.clone();
+        tokio::spawn(async move {
+            let said = |report: pb::SwitchReport| match report.report? {
+                SwitchSays::Heartbeat(counters) => Some(Event::SwitchBeat { session, counters }),
+                SwitchSays::LeaseAck(ack) => Some(Event::LeaseAck { session, ack }),
+                SwitchSays::Hello(_) => None,
+            };
+            pump(reports, &owner, gone, said).await;
+            let _ = owner.send(Message::Event(Event::SwitchClosed { session }, None)).await;
+        });
+        Ok(Response::new(ReceiverStream::new(commands)))
+    }
+}
+
+/// The first report of a stream, which must not keep us waiting.
+async fn first<R>(reports: &mut Streaming<R>) -> Result<Option<R>, Status> {
+    let late = |_| Status::deadline_exceeded("the first report did not come");
+    tokio::time::timeout(FIRST_REPORT, reports.message()).await.map_err(late)?
+}
+
+/// Passes reports on until the peer ends its side, or the owner of the state the stream (`gone`).
+async fn pump<R>(
+    mut reports: Streaming<R>,
+    owner: &mpsc::Sender<Message>,
+    mut gone: oneshot::Receiver<()>,
+    said: impl Fn(R) -> Option<Event>,
+) {
+    loop {
+        tokio::select! {
+            report = reports.message() => {
+                let Ok(Some(report)) = report else { return };
+                // A report that says nothing known comes from a newer peer.
+                if let Some(event) = said(report)
+                    && owner.send(Message::Event(event, None)).await.is_err()
+                {
+                    return;
+                }
+            }
+            _ = &mut gone => return,
+        }
+    }
+}
+
+fn status(reply: Reply) -> Result<Answer, Status> {
+    reply.map_err(|failure| match failure {
+        Failure::Refused(Refusal::Invalid(words)) => Status::invalid_argument(words),
+        Failure::Refused(Refusal::Unknown(words)) => Status::not_found(words),
+        Failure::Refused(Refusal::State(words)) => Status::failed_precondition(words),
+        Failure::Refused(Refusal::Taken(words)) => Status::already_exists(words),
+        Failure::Store(error) => Status::internal(error.to_string()),
+    })
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the controller is stopping")
+}
+
+/// A plan for each of a burst of re-plans, and more; a peer this far behind does not read.
+const EVENTS_QUEUED: usize = 1024;
+const FIRST_REPORT: Duration = Duration::from_secs(5);

@@ -1,0 +1,262 @@
+//! The world around a controller's state, as far as its decisions can see it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use netsum_control::decide::{
+    Action, Answer, Decision, Event, Refusal, SessionId, Settings, State,
+};
+use netsum_control::pb;
+use netsum_control::pb::switch_command::Command;
+use netsum_control::pb::worker_event::Event as Word;
+use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
+
+pub const RATE: Rate = Rate(10_000_000_000);
+
+/// Job, tree and epoch of installed leases.
+type Leases = BTreeSet<(u32, u32, u32)>;
+
+/// Plays the world around a state: switches that confirm what they are told, workers that listen.
+pub struct World {
+    pub state: State,
+    pub fabric: Fabric,
+    pub now_ms: u64,
+    pub next_session: u64,
+    /// By name: session and installed leases.
+    pub switches: BTreeMap<String, (SessionId, Leases)>,
+    /// By job and rank: session and newest plan.
+    pub workers: BTreeMap<(u32, u32), (SessionId, Option<pb::Plan>)>,
+    pub words: Vec<(u32, Word)>,
+    pub saved: Vec<u32>,
+    /// Switches that refuse, with the reason.
+    pub refusing: BTreeMap<String, String>,
+    /// Switches that do not answer.
+    pub mute: BTreeSet<String>,
+    pub receive_buffer: u64,
+    /// Answers of switches on their way: a stream delivers in order, after what was told before.
+    pub answers: VecDeque<Event>,
+}
+
+impl World {
+    pub fn new(fabric: Fabric, settings: Settings) -> World {
+        let state = State::new(fabric.clone(), settings, Vec::new(), 1);
+        World {
+            state,
+            fabric,
+            now_ms: 0,
+            next_session: 1,
+            switches: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            words: Vec::new(),
+            saved: Vec::new(),
+            refusing: BTreeMap::new(),
+            mute: BTreeSet::new(),
+            receive_buffer: 64 << 20,
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// Two racks of two hosts, two spines, all switches up.
+    pub fn standard() -> World {
+        let fabric = leaf_spine(2, 2, 2, RATE, RATE, Addressing::default()).unwrap();
+        let mut world = World::new(fabric, Settings::default());
+        world.all_up();
+        world
+    }
+
+    pub fn all_up(&mut self) {
+        for name in
+            self.fabric.switches.iter().map(|switch| switch.name.clone()).collect::<Vec<_>>()
+        {
+            self.up(&name, &[]).unwrap();
+        }
+    }
+
+    pub fn play(&mut self, event: Event) -> Result<Answer, Refusal> {
+        let answer = self.decide(event);
+        while let Some(answer) = self.answers.pop_front() {
+            self.decide(answer).unwrap();
+        }
+        answer
+    }
+
+    fn decide(&mut self, event: Event) -> Result<Answer, Refusal> {
+        let Decision { actions, answer } = self.state.decide(self.now_ms, event, 1e9);
+        actions.into_iter().for_each(|action| self.act(action));
+        answer
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::SaveJob(job) => self.saved.push(job),
+            Action::SaveMember(..) => {}
+            Action::TellWorker(session, word) => {
+                let entry = self.workers.iter_mut().find(|(_, worker)| worker.0 == session);
+                let (&(_, rank), worker) = entry.expect("only open streams are told");
+                if let Word::Plan(plan) = &word {
+                    let last = worker.1.as_ref().map_or(0, |plan| plan.epoch);
+                    assert!(plan.epoch > last, "epoch {} after {last}", plan.epoch);
+                    worker.1 = Some(plan.clone());
+                }
+                self.words.push((rank, word));
+            }
+            Action::TellSwitch(session, command) => self.command(session, command),
+            Action::Close(session) => {
+                self.switches.retain(|_, switch| switch.0 != session);
+                self.workers.retain(|_, worker| worker.0 != session);
+            }
+        }
+    }
+
+    fn command(&mut self, session: SessionId, command: Command) {
+        let entry = self.switches.iter_mut().find(|(_, switch)| switch.0 == session);
+        let (name, (_, leases)) = entry.expect("only open streams are told");
+        match command {
+            Command::Revoke(revoke) => {
+                leases.retain(|lease| lease.0 != revoke.job || lease.2 > revoke.epoch)
+            }
+            Command::Install(lease) => {
+                assert!(lease.slots >= 1 && !lease.children.is_empty());
+                let refused = self.refusing.get(name).cloned();
+                if refused.is_none() {
+                    leases.retain(|old| (old.0, old.1) != (lease.job, lease.tree));
+                    leases.insert((lease.job, lease.tree, lease.epoch));
+                }
+                if !self.mute.contains(name) {
+                    let (ok, reason) = (refused.is_none(), refused.unwrap_or_default());
+                    let ack = pb::LeaseAck {
+                        job: lease.job,
+                        tree: lease.tree,
+                        epoch: lease.epoch,
+                        ok,
+                        reason,
+                    };
+                    self.answers.push_back(Event::LeaseAck { session, ack });
+                }
+            }
+        }
+    }
+
+    pub fn session(&mut self) -> SessionId {
+        self.next_session += 1;
+        SessionId(self.next_session)
+    }
+
+    pub fn up(&mut self, name: &str, installed: &[(u32, u32, u32)]) -> Result<Answer, Refusal> {
+        let session = self.session();
+        let address = self.fabric.switch(name).map(|switch| switch.address.to_string());
+        let lease = |&(job, tree, epoch): &(u32, u32, u32)| pb::InstalledLease { job, tree, epoch };
+        let hello = pb::SwitchHello {
+            name: name.to_owned(),
+            udp_address: address.unwrap_or_default(),
+            memory_bytes: 64 << 20,
+            receive_buffer_bytes: self.receive_buffer,
+            mtu: 65536,
+            installed: installed.iter().map(lease).collect(),
+        };
+        // A new stream may take the place of an old one, which is then closed by an action.
+        self.switches.remove(name);
+        self.switches.insert(name.to_owned(), (session, installed.iter().copied().collect()));
+        let answer = self.play(Event::SwitchHello { session, hello });
+        if answer.is_err() {
+            self.switches.remove(name);
+        }
+        answer
+    }
+
+    pub fn down(&mut self, name: &str) {
+        let (session, _) = self.switches.remove(name).unwrap();
+        self.play(Event::SwitchClosed { session }).unwrap();
+    }
+
+    pub fn create(&mut self, size: u32) -> u32 {
+        let request = pb::CreateJobRequest { size, min_bytes: Some(0), ..Default::default() };
+        match self.play(Event::CreateJob(request)).unwrap() {
+            Answer::Created(job) => job,
+            Answer::Done => panic!("no number"),
+        }
+    }
+
+    pub fn join(
+        &mut self,
+        job: u32,
+        rank: u32,
+        host: &str,
+        known_epoch: u32,
+    ) -> Result<Answer, Refusal> {
+        let session = self.session();
+        let address = self
+            .fabric
+            .host(host)
+            .map_or_else(|| "127.0.0.1".to_owned(), |host| host.address.to_string());
+        let join = pb::Join {
+            job,
+            rank,
+            host: host.to_owned(),
+            udp_address: format!("{address}:{}", 5000 + job * 100 + rank),
+            mesh_address: String::new(),
+            pid: 1000 + rank,
+            mtu: 1500,
+            known_epoch,
+        };
+        let before = self.workers.insert((job, rank), (session, None));
+        let answer = self.play(Event::WorkerJoined { session, join });
+        if answer.is_err() {
+            match before {
+                Some(worker) => self.workers.insert((job, rank), worker),
+                None => self.workers.remove(&(job, rank)),
+            };
+        }
+        answer
+    }
+
+    /// A job with one rank on each of the four hosts.
+    pub fn job(&mut self) -> u32 {
+        let job = self.create(4);
+        for rank in 0..4 {
+            self.join(job, rank, &format!("h{rank}"), 0).unwrap();
+        }
+        job
+    }
+
+    pub fn worker_gone(&mut self, job: u32, rank: u32) {
+        let (session, _) = self.workers.remove(&(job, rank)).unwrap();
+        self.play(Event::WorkerClosed { session }).unwrap();
+    }
+
+    pub fn wait(&mut self, ms: u64) {
+        let end = self.now_ms + ms;
+        while self.now_ms < end {
+            self.now_ms = (self.now_ms + 100).min(end);
+            for (session, _) in self.switches.values().cloned().collect::<Vec<_>>() {
+                self.play(Event::SwitchBeat { session, counters: pb::SwitchHeartbeat::default() })
+                    .unwrap();
+            }
+            self.play(Event::Tick).unwrap();
+        }
+    }
+
+    pub fn plan(&self, job: u32) -> &pb::Plan {
+        self.workers[&(job, 0)].1.as_ref().expect("there is a plan")
+    }
+
+    pub fn roots(&self, job: u32) -> Vec<&str> {
+        self.plan(job).trees.iter().map(|tree| tree.root.as_str()).collect()
+    }
+
+    /// Each switch holds exactly the leases of the plans that workers have.
+    pub fn check_leases(&self) {
+        for (name, (_, leases)) in &self.switches {
+            let mut wanted = BTreeSet::new();
+            let jobs: BTreeSet<u32> = self.workers.keys().map(|&(job, _)| job).collect();
+            for plan in jobs.iter().filter_map(|&job| self.state.job(job)?.current.as_ref()) {
+                for (tree, body) in (0..).zip(&plan.trees) {
+                    let switch = self.state.topology().find(name).unwrap();
+                    if body.node(switch).is_some() {
+                        wanted.insert((plan.job, tree, u32::from(plan.epoch)));
+                    }
+                }
+            }
+            assert_eq!(*leases, wanted, "at {name}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! A real controller on a real port, with switches and workers that hold the real clients.
+
+mod scene;
+
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use netsum_control::client::{self, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice};
+use netsum_control::pb;
+
+use scene::{FakeWorker, Leases, PATIENCE, Scene, any_port, fabric, hello, join, start};
+
+#[test]
+fn switches_die_and_come_back() {
+    let controller = start(any_port(), None);
+    let mut scene = Scene::set(controller.address());
+    scene.leases_become([2, 2, 1, 1]);
+
+    scene.kill(3);
+    let plan = scene.plan();
+    assert_eq!(
+        (plan.epoch, plan.trees.len(), plan.reason.as_str()),
+        (2, 1, "1 of 2 trees: spine1 is down")
+    );
+
+    scene.revive(3);
+    let plan = scene.plan();
+    assert_eq!((plan.epoch, plan.trees.len(), plan.reason.as_str()), (3, 2, ""));
+    scene.leases_become([2, 2, 1, 1]);
+
+    scene.kill(0);
+    let plan = scene.plan();
+    assert_eq!((plan.epoch, plan.trees.len()), (4, 0));
+    assert_eq!(plan.reason, "0 of 2 trees: host \"h0\" has no live switch: rack0 is down");
+
+    scene.revive(0);
+    let plan = scene.plan();
+    assert_eq!((plan.epoch, plan.trees.len(), plan.order.as_str()), (5, 2, "[[0,1],[2,3]]"));
+
+    let (job, address) = (scene.job, scene.address.to_string());
+    let Scene { workers, switches, .. } = scene;
+    workers.into_iter().for_each(|worker| worker.client.leave());
+    let jobs = client::list_jobs(&address, true, PATIENCE).unwrap().jobs;
+    assert_eq!((jobs[0].job, jobs[0].state.as_str()), (job, "ended"));
+    assert_eq!(client::list_jobs(&address, false, PATIENCE).unwrap().jobs, []);
+    drop(switches);
+    controller.stop();
+}
+
+#[test]
+fn a_lost_worker_is_named_to_the_others() {
+    let controller = start(any_port(), None);
+    let mut scene = Scene::set(controller.address());
+    drop(scene.workers.remove(2));
+    for worker in &scene.workers {
+        match worker.next() {
+            WorkerNotice::PeerLost(lost) => assert_eq!((lost.rank, lost.host.as_str()), (2, "h2")),
+            other => panic!("{other:?} instead of a lost peer"),
+        }
+    }
+    let ranks = scene.status().jobs[0].ranks.clone();
+    let states: Vec<&str> = ranks.iter().map(|rank| rank.state.as_str()).collect();
+    assert_eq!(states, ["connected", "connected", "lost", "connected"]);
+    scene.workers.drain(..).for_each(|worker| worker.client.leave());
+    scene.leases_become([0, 0, 0, 0]);
+}
+
+#[test]
+fn a_restarted_controller_disturbs_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Some(folder.path().join("store.sqlite"));
+    let controller = start(any_port(), store.clone());
+    let address = controller.address();
+    let mut scene = Scene::set(address);
+    scene.leases_become([2, 2, 1, 1]);
+    let before: Vec<_> = scene
+        .switches
+        .iter()
+        .flatten()
+        .map(|switch| switch.leases.lock().unwrap().clone())
+        .collect();
+
+    controller.kill();
+    scene
+        .workers
+        .iter()
+        .for_each(|worker| worker.wait_for(|notice| matches!(notice, WorkerNotice::Away { .. })));
+    let controller = start(address, store.clone());
+    scene
+        .workers
+        .iter()
+        .for_each(|worker| worker.wait_for(|notice| *notice == WorkerNotice::Connected));
+    // Longer than the time for which switches are expected.
+    scene.workers[0].hears_nothing_for(Duration::from_millis(2_500));
+    scene.workers[1..].iter().for_each(|worker| worker.hears_nothing_for(Duration::from_millis(1)));
+    let after: Vec<_> = scene
+        .switches
+        .iter()
+        .flatten()
+        .map(|switch| switch.leases.lock().unwrap().clone())
+        .collect();
+    assert_eq!(before, after, "switches keep their leases");
+    let job = scene.status().jobs[0].clone();
+    assert_eq!(
+        (job.job, job.epoch, job.state.as_str(), job.trees.len()),
+        (scene.job, 1, "running", 2)
+    );
+
+    scene.kill(2);
+    assert_eq!(scene.plan().epoch, 2, "epochs go on where they were");
+    controller.kill();
+
+    // A switch that dies while the controller is away is noticed after the restart.
+    scene.kill(3);
+    let controller = start(address, store);
+    let plan = scene.plan();
+    assert_eq!((plan.epoch, plan.trees.len()), (3, 0));
+    let request = pb::CreateJobRequest { size: 1, ..Default::default() };
+    let next = client::create_job(&address.to_string(), request, PATIENCE).unwrap().job;
+    assert_eq!(next, scene.job + 1, "numbers go on where they were");
+    controller.stop();
+}
+
+#[test]
+fn status_tells_loads_per_link() {
+    let controller = start(any_port(), None);
+    let scene = Scene::set(controller.address());
+    let spine = fabric().switch("spine0").unwrap().address.to_string();
+    let rack = fabric().switch("rack0").unwrap().address.to_string();
+    let counted = |address: String, tx_bytes, rx_bytes| pb::Neighbour {
+        address,
+        tx_bytes,
+        rx_bytes,
+        ..Default::default()
+    };
+    let beat = |neighbours| pb::SwitchHeartbeat {
+        neighbours,
+        drops: [("stale epoch".to_owned(), 3)].into(),
+        memory_used_bytes: 77,
+        ..Default::default()
+    };
+    let rack0 = vec![counted(spine, 100, 40), counted("127.77.1.1:6000".to_owned(), 50, 70)];
+    scene.switches[0].as_ref().unwrap().client().heartbeat(beat(rack0));
+    scene.switches[2].as_ref().unwrap().client().heartbeat(beat(vec![counted(rack, 40, 100)]));
+    scene.workers[3].client.heartbeat(pb::WorkerHeartbeat { operations: 5, ..Default::default() });
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        let status = scene.status();
+        let bytes = |a: &str, b: &str| {
+            let link = status
+                .links
+                .iter()
+                .find(|link| (link.a.as_str(), link.b.as_str()) == (a, b))
+                .unwrap();
+            (link.bytes_ab, link.bytes_ba, link.up)
+        };
+        let operations =
+            status.jobs[0].ranks[3].statistics.as_ref().map(|statistics| statistics.operations);
+        let seen = (bytes("h0", "rack0"), bytes("rack0", "spine0"), operations);
+        if seen == ((70, 50, true), (100, 40, true), Some(5)) {
+            break status;
+        }
+        assert!(Instant::now() < end, "{seen:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let rack0 = &status.switches[0];
+    assert_eq!(
+        (rack0.name.as_str(), rack0.state.as_str(), rack0.memory_used_bytes),
+        ("rack0", "up", 77)
+    );
+    assert_eq!(rack0.drops["stale epoch"], 3);
+    assert_eq!(rack0.neighbours[1].name, "h0");
+    assert!(rack0.memory_leased_bytes > 0);
+    assert_eq!(status.address, controller.address().to_string());
+    assert_eq!(status.fabric, "leaf-spine");
+}
+
+#[test]
+fn refusals_end_a_worker_with_words() {
+    let controller = start(any_port(), None);
+    let address = controller.address();
+    let notice = FakeWorker::join(address, 42, 0).next();
+    let WorkerNotice::Refused { reason } = notice else { panic!("{notice:?}") };
+    assert_eq!(
+        reason,
+        "job 42 is unknown to the controller of fabric \"leaf-spine\"; was its store deleted?"
+    );
+
+    let request = pb::CreateJobRequest { size: 4, ..Default::default() };
+    let job = client::create_job(&address.to_string(), request, PATIENCE).unwrap().job;
+    let worker = FakeWorker::join(address, job, 0);
+    worker.wait_for(|notice| *notice == WorkerNotice::Connected);
+    let mut other = join(job, 0);
+    other.pid += 1;
+    let (_client, notices) = WorkerClient::start(&address.to_string(), other, 4).unwrap();
+    match notices.recv_timeout(PATIENCE).unwrap() {
+        WorkerNotice::Refused { reason } => assert!(reason.contains("is process"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    client::stop_job(&address.to_string(), job, "enough", PATIENCE).unwrap();
+    assert_eq!(worker.next(), WorkerNotice::JobFailed { reason: "enough".to_owned() });
+}
+
+#[test]
+fn a_switch_of_another_fabric_is_refused_and_keeps_trying() {
+    let controller = start(any_port(), None);
+    let leases = Leases::default();
+    let address = controller.address().to_string();
+    let (_client, notices) =
+        SwitchClient::start(&address, move || hello("spine7", &leases)).unwrap();
+    match notices.recv_timeout(PATIENCE).unwrap() {
+        SwitchNotice::Refused { reason } => {
+            assert!(reason.contains("has no switch \"spine7\""), "{reason}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(
+        notices.recv_timeout(Duration::from_millis(300)),
+        Err(RecvTimeoutError::Timeout),
+        "told once"
+    );
+}
+
+#[test]
+fn calls_without_a_controller_name_the_address() {
+    let free =
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let message = client::status(&free, PATIENCE).unwrap_err().to_string();
+    assert!(message.starts_with(&format!("no controller answers at {free}: ")), "{message}");
+    let message = client::status("nowhere", PATIENCE).unwrap_err().to_string();
+    assert!(message.contains("write host:port"), "{message}");
+    // A listener that never answers.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let message =
+        client::status(&mute.local_addr().unwrap().to_string(), Duration::from_millis(300))
+            .unwrap_err();
+    assert!(message.to_string().contains("did not answer Status within 0.3 s"), "{message}");
+}
+
+#[test]
+fn clients_work_inside_a_runtime() {
+    let controller = start(any_port(), None);
+    let address = controller.address().to_string();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let hosts = client::fabric(&address, PATIENCE).unwrap().hosts;
+        assert_eq!(hosts.len(), 4);
+        let (worker, mut notices) = WorkerClient::spawn(&address, join(9, 0), 4);
+        let notice = tokio::time::timeout(PATIENCE, notices.recv()).await.unwrap();
+        assert!(matches!(notice, Some(WorkerNotice::Refused { .. })), "{notice:?}");
+        drop(worker);
+    });
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsum-controller"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn the_program_says_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fabric.toml");
+    std::fs::write(&file, fabric().to_toml()).unwrap();
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, stdout, _) = run(program().arg("--fabric").arg(&file).arg("--check"));
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("4 hosts, 4 switches, 8 links"), "{stdout}");
+
+    let (code, _, stderr) = run(program().args(["--fabric", "no.toml"]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("cannot read the fabric file no.toml"), "{stderr}");
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, stderr) = run(program().arg("--fabric").arg(&file).args(["--listen", &address]));
+    assert_eq!(code, Some(1));
+    assert!(
+        stderr.contains(&format!("cannot listen at {address}: another process listens there")),
+        "{stderr}"
+    );
+
+    let (code, _, stderr) =
+        run(program().arg("--fabric").arg(&file).args(["--listen", "192.0.2.1:7700"]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("this machine does not have that address"), "{stderr}");
+}
+
+#[test]
+fn the_program_is_ready_and_ends_on_a_signal() {
+    use std::io::{BufRead, BufReader, Read};
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fabric.toml");
+    std::fs::write(&file, fabric().to_toml()).unwrap();
+    let mut child = program()
+        .arg("--fabric")
+        .arg(&file)
+        .args(["--listen", "127.0.0.1:0", "--json-log"])
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("ready ").unwrap().to_owned();
+    assert_eq!(client::fabric(&address, PATIENCE).unwrap().name, "leaf-spine");
+    // A switch is connected: its open stream must not hold the program up.
+    let (_switch, notices) =
+        SwitchClient::start(&address, || hello("rack0", &Leases::default())).unwrap();
+    assert_eq!(notices.recv_timeout(PATIENCE), Ok(SwitchNotice::Connected));
+    let asked = Instant::now();
+    assert!(
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(asked.elapsed() < PATIENCE);
+    let mut log = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.lines().all(|line| line.starts_with('{')), "{log}");
+}

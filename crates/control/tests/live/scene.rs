@@ -1,0 +1,220 @@
+//! A controller on a port, with switches that have no data path and workers that have no buffers.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netsum_control::client::{self, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice};
+use netsum_control::decide::Settings;
+use netsum_control::{Config, Controller, pb};
+use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
+
+pub const PATIENCE: Duration = Duration::from_secs(8);
+pub const SWITCHES: [&str; 4] = ["rack0", "rack1", "spine0", "spine1"];
+
+pub fn fabric() -> Fabric {
+    leaf_spine(2, 2, 2, Rate(10_000_000_000), Rate(10_000_000_000), Addressing::default()).unwrap()
+}
+
+pub fn start(listen: SocketAddr, store: Option<PathBuf>) -> Controller {
+    let settings = Settings {
+        worker_grace_ms: 700,
+        switch_expected_ms: 2_000,
+        return_hold_ms: 100,
+        min_bytes: 0,
+        ..Settings::default()
+    };
+    Controller::start(Config { fabric: fabric(), listen, store, settings }).unwrap()
+}
+
+pub fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+pub type Leases = Arc<Mutex<BTreeSet<(u32, u32, u32)>>>;
+
+/// A switch without a data path: it installs what it is told and remembers it.
+pub struct FakeSwitch {
+    pub client: Option<Arc<SwitchClient>>,
+    pub leases: Leases,
+    pub thread: JoinHandle<()>,
+}
+
+impl FakeSwitch {
+    pub fn start(controller: SocketAddr, name: &str) -> FakeSwitch {
+        let leases = Leases::default();
+        let (name, shared) = (name.to_owned(), leases.clone());
+        let hello = move || hello(&name, &shared);
+        let (client, notices) = SwitchClient::start(&controller.to_string(), hello).unwrap();
+        let client = Arc::new(client);
+        let (shared, weak) = (leases.clone(), Arc::downgrade(&client));
+        let thread = std::thread::spawn(move || {
+            while let Ok(notice) = notices.recv() {
+                match notice {
+                    SwitchNotice::Install(lease) => {
+                        shared.lock().unwrap().insert((lease.job, lease.tree, lease.epoch));
+                        if let Some(client) = weak.upgrade() {
+                            client.ack(&lease, Ok(()));
+                        }
+                    }
+                    SwitchNotice::Revoke(revoke) => {
+                        shared
+                            .lock()
+                            .unwrap()
+                            .retain(|lease| lease.0 != revoke.job || lease.2 > revoke.epoch);
+                    }
+                    _ => {}
+                }
+            }
+        });
+        FakeSwitch { client: Some(client), leases, thread }
+    }
+
+    pub fn client(&self) -> &SwitchClient {
+        self.client.as_ref().unwrap()
+    }
+
+    /// Its stream ends, as when the process dies.
+    pub fn die(mut self) {
+        drop(self.client.take());
+        self.thread.join().unwrap();
+    }
+}
+
+pub fn hello(name: &str, leases: &Leases) -> pb::SwitchHello {
+    let lease = |&(job, tree, epoch): &(u32, u32, u32)| pb::InstalledLease { job, tree, epoch };
+    pb::SwitchHello {
+        name: name.to_owned(),
+        udp_address: fabric()
+            .switch(name)
+            .map(|switch| switch.address.to_string())
+            .unwrap_or_default(),
+        memory_bytes: 64 << 20,
+        receive_buffer_bytes: 8 << 20,
+        mtu: 65536,
+        installed: leases.lock().unwrap().iter().map(lease).collect(),
+    }
+}
+
+pub struct FakeWorker {
+    pub client: WorkerClient,
+    pub notices: Receiver<WorkerNotice>,
+}
+
+impl FakeWorker {
+    pub fn join(controller: SocketAddr, job: u32, rank: u32) -> FakeWorker {
+        let (client, notices) =
+            WorkerClient::start(&controller.to_string(), join(job, rank), 4).unwrap();
+        FakeWorker { client, notices }
+    }
+
+    /// The next notice of interest; `Connected` and `Away` are passed over.
+    pub fn next(&self) -> WorkerNotice {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.notices.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(WorkerNotice::Connected | WorkerNotice::Away { .. }) => {}
+                Ok(notice) => return notice,
+                Err(error) => panic!("no notice: {error}"),
+            }
+        }
+    }
+
+    pub fn plan(&self) -> pb::Plan {
+        match self.next() {
+            WorkerNotice::Plan(plan) => plan,
+            other => panic!("{other:?} instead of a plan"),
+        }
+    }
+
+    pub fn wait_for(&self, wanted: impl Fn(&WorkerNotice) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !wanted(
+            &self.notices.recv_timeout(end.saturating_duration_since(Instant::now())).unwrap(),
+        ) {}
+    }
+
+    pub fn hears_nothing_for(&self, time: Duration) {
+        match self.notices.recv_timeout(time) {
+            Err(RecvTimeoutError::Timeout) => {}
+            other => panic!("{other:?} instead of silence"),
+        }
+    }
+}
+
+pub fn join(job: u32, rank: u32) -> pb::Join {
+    let host = fabric().hosts[rank as usize].clone();
+    pb::Join {
+        job,
+        rank,
+        host: host.name,
+        udp_address: format!("{}:{}", host.address, 6000 + rank),
+        mesh_address: format!("{}:{}", host.address, 7000 + rank),
+        pid: std::process::id(),
+        mtu: 65536,
+        known_epoch: 0,
+    }
+}
+
+pub struct Scene {
+    pub address: SocketAddr,
+    pub job: u32,
+    pub switches: Vec<Option<FakeSwitch>>,
+    pub workers: Vec<FakeWorker>,
+}
+
+impl Scene {
+    /// Four switches, a job of four ranks, and their first plan.
+    pub fn set(address: SocketAddr) -> Scene {
+        let switches =
+            SWITCHES.map(|name| Some(FakeSwitch::start(address, name))).into_iter().collect();
+        let request =
+            pb::CreateJobRequest { name: "test".to_owned(), size: 4, ..Default::default() };
+        let job = client::create_job(&address.to_string(), request, PATIENCE).unwrap().job;
+        let workers: Vec<FakeWorker> =
+            (0..4).map(|rank| FakeWorker::join(address, job, rank)).collect();
+        let scene = Scene { address, job, switches, workers };
+        let plan = scene.plan();
+        assert_eq!((plan.epoch, plan.trees.len(), plan.reason.as_str()), (1, 2, ""));
+        assert_eq!((plan.order.as_str(), plan.fragment_bytes), ("[[0,1],[2,3]]", 8832));
+        scene
+    }
+
+    /// The next plan, the same at all ranks.
+    pub fn plan(&self) -> pb::Plan {
+        let plan = self.workers[0].plan();
+        assert!(self.workers[1..].iter().all(|worker| worker.plan() == plan));
+        plan
+    }
+
+    pub fn kill(&mut self, switch: usize) {
+        self.switches[switch].take().unwrap().die();
+    }
+
+    pub fn revive(&mut self, switch: usize) {
+        self.switches[switch] = Some(FakeSwitch::start(self.address, SWITCHES[switch]));
+    }
+
+    pub fn status(&self) -> pb::StatusReply {
+        client::status(&self.address.to_string(), PATIENCE).unwrap()
+    }
+
+    /// Waits until every switch holds as many leases as said.
+    pub fn leases_become(&self, wanted: [usize; 4]) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let held =
+                self.switches.iter().flatten().map(|switch| switch.leases.lock().unwrap().len());
+            let held: Vec<usize> = held.collect();
+            if held == wanted {
+                return;
+            }
+            assert!(Instant::now() < end, "{held:?} instead of {wanted:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Four workers in one thread: as much as the window allows, every result counted, some checked.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use netsum_net::udp::{RecvBatch, SendBatch, Socket, SocketOptions, Wake};
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
+use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, ReduceOp, TreeId, Vid, reduce};
+
+pub const WORKERS: usize = 4;
+/// Of an Ethernet frame without jumbo.
+pub const FRAGMENT_BYTES: usize = 1408;
+pub const ELEMENTS: usize = FRAGMENT_BYTES / 4;
+pub const JOB: JobId = JobId(1);
+
+const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+/// Different fragments per worker; together more than a first-level cache.
+const PAYLOADS: usize = 64;
+/// One result in so many is compared bit by bit.
+const CHECKED: u32 = 64;
+/// Packets that a worker sends before the next one's turn: a train, as links of the same rate would
+/// bring them.
+const TRAIN: u32 = 44;
+/// Without a result for so long, everything in flight is sent again.
+const STALLED: Duration = Duration::from_millis(50);
+
+/// What a run counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    pub seconds: f64,
+    /// Results, over all workers: as many as contributions.
+    pub packets: u64,
+    pub resent: u64,
+    pub checked: u64,
+}
+
+pub struct Load {
+    workers: Vec<Worker>,
+    batch: RecvBatch,
+    wake: Wake,
+    sums: Vec<Vec<u8>>,
+    window: u32,
+}
+
+struct Worker {
+    socket: Socket,
+    outbound: SendBatch<u32>,
+    payloads: Vec<Vec<u8>>,
+    headers: Vec<[u8; HEADER_LEN]>,
+    received: Vec<bool>,
+    /// Lowest vid without a result, next vid to send.
+    base: u32,
+    next: u32,
+    heard: Instant,
+}
+
+impl Load {
+    pub fn new(near: IpAddr, middle: SocketAddr, window: u16) -> Load {
+        let window = u32::from(window);
+        let workers: Vec<Worker> =
+            (0..WORKERS).map(|rank| Worker::new(rank, near, middle, window)).collect();
+        let sum = |i: usize| {
+            let payloads = workers.iter().map(|w| w.payloads[i].as_slice());
+            let inputs: Vec<_> =
+                payloads.map(|bytes| Some(Input { bytes, encoding: Encoding::Element })).collect();
+            let mut out = vec![0; FRAGMENT_BYTES];
+            reduce(FORMAT, &inputs, ELEMENTS, &mut out, Encoding::Element);
+            out
+        };
+        let sums = (0..PAYLOADS).map(sum).collect();
+        let wake = Wake::new().expect("an eventfd");
+        Load { workers, batch: RecvBatch::new(), wake, sums, window }
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.workers.iter().map(|w| w.socket.local_addr()).collect()
+    }
+
+    /// Streams for `time`. `adds`: results are sums, and wrong ones end the benchmark.
+    pub fn run(&mut self, time: Duration, adds: bool) -> Counted {
+        let start = Instant::now();
+        let mut counted = Counted::default();
+        while start.elapsed() < time {
+            let mut idle = true;
+            for worker in &mut self.workers {
+                worker.send(self.window);
+                let got = self.batch.recv(&worker.socket).expect("the socket works");
+                idle &= got == 0;
+                if got > 0 {
+                    worker.take(&self.batch, adds.then_some(&self.sums), &mut counted);
+                } else if worker.heard.elapsed() > STALLED {
+                    counted.resent += worker.send_again();
+                }
+            }
+            if idle {
+                self.workers[0].socket.wait(&self.wake, Duration::from_micros(200));
+            }
+        }
+        counted.seconds = start.elapsed().as_secs_f64();
+        counted
+    }
+}
+
+impl Worker {
+    fn new(rank: usize, near: IpAddr, middle: SocketAddr, window: u32) -> Worker {
+        let options = SocketOptions::default();
+        let socket = Socket::bind(SocketAddr::new(near, 0), &options).expect("a free port");
+        let mut outbound = SendBatch::new();
+        outbound.set_destination(0, middle);
+        let ring = window.next_power_of_two() as usize * 2;
+        let number = |i: usize, e: usize| ((rank * 7919 + i * 104_729 + e * 31) % 10_007) as f32;
+        let payload = |i: usize| -> Vec<u8> {
+            (0..ELEMENTS).flat_map(|e| (number(i, e) / 97.0).to_le_bytes()).collect()
+        };
+        Worker {
+            socket,
+            outbound,
+            payloads: (0..PAYLOADS).map(payload).collect(),
+            headers: vec![[0; HEADER_LEN]; ring],
+            received: vec![false; ring],
+            base: 0,
+            next: 0,
+            heard: Instant::now(),
+        }
+    }
+
+    fn send(&mut self, window: u32) {
+        let end = (self.base + window).min(self.next + TRAIN);
+        while self.next < end {
+            let place = self.place(self.next);
+            header(self.next, false).encode(&mut self.headers[place]);
+            self.outbound.push(0, self.next);
+            self.next += 1;
+        }
+        self.flush();
+    }
+
+    fn send_again(&mut self) -> u64 {
+        self.heard = Instant::now();
+        let missing = (self.base..self.next).filter(|vid| !self.received[self.place(*vid)]);
+        let missing: Vec<u32> = missing.collect();
+        for &vid in &missing {
+            let place = self.place(vid);
+            header(vid, true).encode(&mut self.headers[place]);
+            self.outbound.push(0, vid);
+        }
+        self.flush();
+        missing.len() as u64
+    }
+
+    fn flush(&mut self) {
+        let (headers, payloads) = (&self.headers, &self.payloads);
+        let mask = headers.len() - 1;
+        self.outbound.flush(&self.socket, |&vid| {
+            [&headers[vid as usize & mask], &payloads[vid as usize % PAYLOADS]]
+        });
+    }
+
+    fn take(&mut self, batch: &RecvBatch, sums: Option<&Vec<Vec<u8>>>, counted: &mut Counted) {
+        self.heard = Instant::now();
+        for packet in batch.messages().flat_map(|message| message.segments()) {
+            let (header, payload) = Header::decode(packet).expect("a packet");
+            let vid = header.vid.0;
+            let place = self.place(vid);
+            let ahead = vid.wrapping_sub(self.base);
+            if ahead >= self.next - self.base || self.received[place] {
+                continue;
+            }
+            if let Some(sums) = sums.filter(|_| vid % CHECKED == 0) {
+                assert!(header.kind == Kind::Result && payload == sums[vid as usize % PAYLOADS]);
+                counted.checked += 1;
+            }
+            counted.packets += 1;
+            self.received[place] = true;
+            while self.base != self.next && self.received[self.place(self.base)] {
+                let place = self.place(self.base);
+                self.received[place] = false;
+                self.base += 1;
+            }
+        }
+    }
+
+    fn place(&self, vid: u32) -> usize {
+        vid as usize & (self.received.len() - 1)
+    }
+}
+
+fn header(vid: u32, resent: bool) -> Header {
+    Header {
+        kind: Kind::Contribution,
+        resent,
+        congested_down: false,
+        tree: TreeId(0),
+        format: FORMAT,
+        job: JOB,
+        vid: Vid(vid),
+        chunk: vid,
+        epoch: Epoch(1),
+        window_cap: NO_CAP,
+        n_elems: ELEMENTS as u16,
+        marks: 0,
+        missing: 0,
+    }
+}

@@ -1,0 +1,190 @@
+//! The switch on one core, beside a bare forwarder of the same packets on the same sockets.
+//!
+//! Four workers (one thread, core 0) stream float32 fragments through the switch (core 1) and get every
+//! sum back. The forwarder in its place adds nothing: once a fragment's four packets are in, the last one
+//! goes to all four. Rounds alternate, so that both see the same machine.
+//!
+//! `cargo bench --profile release -p netsum-net --bench switch -- [--rounds N] [--seconds S] [--window W]
+//! [--veth] [--out FILE]`; `--veth` needs root.
+
+mod cores;
+mod forwarder;
+mod load;
+mod report;
+mod veth;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netsum_net::CpuTime;
+use netsum_net::switch::{SwitchChild, SwitchDriver, SwitchLease, SwitchOptions};
+use netsum_net::udp::SocketOptions;
+use netsum_wire::{Epoch, TreeId};
+
+use load::{ELEMENTS, FRAGMENT_BYTES, JOB, Load, WORKERS};
+use report::Round;
+
+/// Core of the workers, and of the switch or forwarder.
+const CORES: [usize; 2] = [0, 1];
+
+struct Arguments {
+    rounds: usize,
+    seconds: f64,
+    window: u16,
+    veth: bool,
+    out: Option<PathBuf>,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    let network = arguments.veth.then(veth::Veth::new);
+    let (near, far) = network.as_ref().map_or([LOCALHOST; 2], |v| v.addresses()).into();
+    let mut ours = Vec::new();
+    let mut bare = Vec::new();
+    for round in 0..arguments.rounds {
+        // Who goes first alternates too.
+        for side in [round % 2, (round + 1) % 2] {
+            let place = Place { near, far, network: network.as_ref() };
+            if side == 0 {
+                ours.push(round_of(&arguments, &place, Side::Switch));
+                eprintln!("switch    {}", ours.last().expect("just pushed"));
+            } else {
+                bare.push(round_of(&arguments, &place, Side::Forwarder));
+                eprintln!("forwarder {}", bare.last().expect("just pushed"));
+            }
+        }
+    }
+    let path = if arguments.veth { "veth" } else { "loopback" };
+    let report = report::Report::new(path, arguments.window, &ours, &bare);
+    println!("{report}");
+    if let Some(file) = &arguments.out {
+        report.write(file);
+    }
+}
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Where workers (`near`) and switch (`far`) are.
+struct Place<'a> {
+    near: IpAddr,
+    far: IpAddr,
+    network: Option<&'a veth::Veth>,
+}
+
+impl Place<'_> {
+    /// The calling thread moves to a core and, with veth, to the far or near namespace.
+    fn enter(&self, core: usize, far: bool) {
+        cores::pin(core);
+        if let Some(network) = self.network {
+            network.enter(far);
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Switch,
+    Forwarder,
+}
+
+/// Whatever stands in the middle: where it is, and the processor time it has used.
+trait Middle {
+    fn address(&self) -> SocketAddr;
+    fn connect(&self, workers: &[SocketAddr], window: u16);
+    fn cpu(&self) -> CpuTime;
+}
+
+impl Middle for SwitchDriver {
+    fn address(&self) -> SocketAddr {
+        self.local_addr()
+    }
+
+    fn connect(&self, workers: &[SocketAddr], window: u16) {
+        let child = |(i, &address): (usize, &SocketAddr)| SwitchChild {
+            address,
+            ranks: 1 << i,
+            branch: i as u8,
+        };
+        let lease = SwitchLease {
+            job: JOB,
+            epoch: Epoch(1),
+            tree: TreeId(0),
+            children: workers.iter().enumerate().map(child).collect(),
+            parent: None,
+            slots: window,
+            fragment_bytes: FRAGMENT_BYTES as u16,
+            release_permille: 1000,
+        };
+        self.install(lease).expect("the lease fits");
+    }
+
+    fn cpu(&self) -> CpuTime {
+        self.snapshot().expect("the switch runs").cpu
+    }
+}
+
+fn round_of(arguments: &Arguments, place: &Place<'_>, side: Side) -> Round {
+    std::thread::scope(|scope| {
+        let middle = scope.spawn(|| -> Box<dyn Middle + Send> {
+            // Threads inherit core and namespace of the thread that starts them.
+            place.enter(CORES[1], true);
+            let bind = SocketAddr::new(place.far, 0);
+            match side {
+                Side::Switch => Box::new(switch(bind)),
+                Side::Forwarder => Box::new(forwarder::Forwarder::start(bind)),
+            }
+        });
+        let middle = middle.join().expect("the middle starts");
+        let worker = scope.spawn(move || {
+            place.enter(CORES[0], false);
+            let mut load = Load::new(place.near, middle.address(), arguments.window);
+            middle.connect(&load.addresses(), arguments.window);
+            let adds = matches!(side, Side::Switch);
+            load.run(Duration::from_millis(200), adds);
+            let (before, own_before) = (middle.cpu(), CpuTime::of_this_thread());
+            let counted = load.run(Duration::from_secs_f64(arguments.seconds), adds);
+            Round::new(counted, before, middle.cpu(), own_before, CpuTime::of_this_thread())
+        });
+        worker.join().expect("the workers finish")
+    })
+}
+
+fn switch(bind: SocketAddr) -> SwitchDriver {
+    let socket = SocketOptions::default();
+    SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, socket }).expect("it starts")
+}
+
+impl Arguments {
+    fn parse() -> Arguments {
+        let mut arguments =
+            Arguments { rounds: 7, seconds: 1.0, window: 256, veth: false, out: None };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            let mut value = || words.next().unwrap_or_else(|| usage(&word));
+            match word.as_str() {
+                "--rounds" => arguments.rounds = parse(&value()),
+                "--seconds" => arguments.seconds = parse(&value()),
+                "--window" => arguments.window = parse(&value()),
+                "--out" => arguments.out = Some(value().into()),
+                "--veth" => arguments.veth = true,
+                "--bench" => {}
+                _ => usage(&word),
+            }
+        }
+        arguments
+    }
+}
+
+fn parse<T: std::str::FromStr>(text: &str) -> T {
+    text.parse().unwrap_or_else(|_| usage(text))
+}
+
+fn usage(word: &str) -> ! {
+    eprintln!(
+        "not understood: {word}; options: --rounds N --seconds S --window W --veth --out FILE"
+    );
+    std::process::exit(2)
+}
+
+const _: () = assert!(ELEMENTS * 4 == FRAGMENT_BYTES && WORKERS <= 64);

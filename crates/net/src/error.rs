@@ -1,0 +1,69 @@
+//! What can go wrong between a driver and the operating system.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Errors of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// The address is taken, is not this machine's, or may not be used.
+    #[error("cannot open {what} on {address}: {source}{}", advice(source))]
+    Bind {
+        /// "UDP socket", "TCP listener".
+        what: &'static str,
+        /// The address asked for.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The system refused a socket option without which nothing works.
+    #[error("cannot set {option} on a socket: {source}")]
+    Option {
+        /// Its name in the system's headers.
+        option: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A socket that worked before does not any more.
+    #[error("{what} failed: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// No thread could be started.
+    #[error("cannot start thread {name}: {source}")]
+    Thread {
+        /// Its name.
+        name: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Between ranks.
+    #[error(transparent)]
+    Mesh(#[from] crate::mesh::MeshError),
+    /// A lease names an address twice: every child, and the parent, must be another neighbour.
+    #[error(
+        "{address} occurs twice in the lease; every child and the parent need an address of their own"
+    )]
+    DuplicateNeighbour {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The lease cannot be installed.
+    #[error(transparent)]
+    Lease(#[from] netsum_proto::panama::LeaseError),
+    /// The driver's thread has ended; the driver must be started anew.
+    #[error("the driver's thread has stopped")]
+    Stopped,
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => " (stop the process that uses it, or choose another port)",
+        io::ErrorKind::AddrNotAvailable => " (the address is not one of this machine's)",
+        io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges)",
+        _ => "",
+    }
+}

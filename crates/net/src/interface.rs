@@ -1,0 +1,79 @@
+//! What the system says of the interface behind an address.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::net::IpAddr;
+
+use socket2::SockAddr;
+
+/// MTU in bytes of the interface that has `address`; `None` if this machine has no such address.
+///
+/// Every loopback address belongs to the loopback interface, whether it is configured or not.
+pub fn mtu_of(address: IpAddr) -> Option<u32> {
+    let name = if address.is_loopback() { "lo".to_owned() } else { interface_of(address)? };
+    let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
+    mtu.trim().parse().ok()
+}
+
+fn interface_of(address: IpAddr) -> Option<String> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: the list is written on success only, and freed below.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return None;
+    }
+    let mut entry = list;
+    let mut found = None;
+    while !entry.is_null() && found.is_none() {
+        // SAFETY: an entry of the list, which lives until `freeifaddrs`.
+        let of = unsafe { &*entry };
+        if !of.ifa_addr.is_null() && ip_of(of.ifa_addr) == Some(address) {
+            // SAFETY: the name is a C string of the same life.
+            let name = unsafe { CStr::from_ptr(of.ifa_name) };
+            found = name.to_str().ok().map(str::to_owned);
+        }
+        entry = of.ifa_next;
+    }
+    // SAFETY: `getifaddrs` made it; nothing refers to it any more.
+    unsafe { libc::freeifaddrs(list) };
+    found
+}
+
+/// The IP address in a socket address of the interface list.
+fn ip_of(raw: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: not null (the caller checked), and the system wrote the structure that the family names.
+    let len = match i32::from(unsafe { (*raw).sa_family }) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return None,
+    };
+    // SAFETY: `len` bytes of `raw` are valid, and the closure writes them into zeroed storage that is larger.
+    let made = unsafe {
+        SockAddr::try_init(|storage, storage_len| {
+            std::ptr::copy_nonoverlapping(raw.cast::<u8>(), storage.cast::<u8>(), len);
+            *storage_len = len as libc::socklen_t;
+            Ok(())
+        })
+    };
+    let ((), address) = made.ok()?;
+    Some(address.as_socket()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_one_and_a_stranger_has_none() {
+        assert!(mtu_of("127.77.1.1".parse().unwrap()).unwrap() >= 1500);
+        assert_eq!(mtu_of("192.0.2.1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn configured_addresses_are_found() {
+        // The list has the loopback address too, by its own name.
+        if std::path::Path::new("/sys/class/net/lo").exists() {
+            assert_eq!(interface_of("127.0.0.1".parse().unwrap()).as_deref(), Some("lo"));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Building the mesh: every rank connects to the lower ones and is connected to by the higher ones.
+//!
+//! Who connects says hello: magic, group, its rank, the rank it wants, and the listener's secret, which only
+//! readers of the rendezvous know; the answer carries the secret of the one who connected. Everything else
+//! that comes to the port is closed.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, unbounded};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use super::poll::{Interest, poll};
+use super::{Events, Mesh, MeshError};
+use crate::NetError;
+
+/// Bytes of a rank's secret.
+pub const SECRET_LEN: usize = 16;
+
+/// One rank, as the rendezvous gives it.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it wants to hear.
+    pub secret: [u8; SECRET_LEN],
+}
+
+/// Everybody in a group.
+#[derive(Clone, Debug)]
+pub struct Roster {
+    /// Tells groups apart that share hosts.
+    pub group: u64,
+    /// This process's index in `seats`.
+    pub rank: u32,
+    /// By rank.
+    pub seats: Vec<Seat>,
+}
+
+/// A TCP port on which the other ranks will connect.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Listens on a free port of `ip`, which must be this machine's.
+    pub fn bind(ip: IpAddr) -> Result<Listener, NetError> {
+        let address = SocketAddr::new(ip, 0);
+        let open = || {
+            let listener = TcpListener::bind(address)?;
+            // All ranks of a large job connect at once; the kernel cuts this to its own limit.
+            SockRef::from(&listener).listen(BACKLOG)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Listener { listener, address })
+        };
+        open().map_err(|source| NetError::Bind { what: "TCP listener", address, source })
+    }
+
+    /// The address to tell the others.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connects to all ranks of `roster` until `deadline`.
+    ///
+    /// `silence`: a peer of which nothing is heard for so long is lost. Errors name the ranks.
+    pub fn connect(
+        self,
+        roster: &Roster,
+        deadline: Instant,
+        silence: Duration,
+        events: Arc<dyn Events>,
+    ) -> Result<Mesh, NetError> {
+        let started = Instant::now();
+        let mut streams: Vec<Option<TcpStream>> = roster.seats.iter().map(|_| None).collect();
+        let over = AtomicBool::new(false);
+        let (found, finds) = unbounded();
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| accept(&self.listener, roster, &over, &found));
+            let result = collect(&self, roster, deadline, started, &mut streams, &finds);
+            over.store(true, Ordering::Relaxed);
+            let accepted = accepting.join();
+            result?;
+            accepted.map_err(|_| NetError::Stopped)
+        })?;
+        for stream in streams.iter().flatten() {
+            prepare(stream)
+                .map_err(|source| NetError::Io { what: "set-up of a connection", source })?;
+        }
+        let start = Mesh::start(roster.rank, streams, silence, events);
+        start.map_err(|source| NetError::Thread { name: "netsum-mesh", source })
+    }
+}
+
+/// Connects to the lower ranks, then waits for the higher ones.
+fn collect(
+    listener: &Listener,
+    roster: &Roster,
+    deadline: Instant,
+    started: Instant,
+    streams: &mut [Option<TcpStream>],
+    finds: &crossbeam_channel::Receiver<(u32, TcpStream)>,
+) -> Result<(), MeshError> {
+    for rank in 0..roster.rank {
+        streams[rank as usize] = Some(reach(listener.address.ip(), roster, rank, deadline)?);
+    }
+    let missing = |streams: &[Option<TcpStream>]| -> Vec<u32> {
+        let higher = roster.rank + 1..roster.seats.len() as u32;
+        higher.filter(|&rank| streams[rank as usize].is_none()).collect()
+    };
+    while !missing(streams).is_empty() {
+        let Ok((rank, stream)) = finds.recv_deadline(deadline) else {
+            let ranks = missing(streams);
+            return Err(MeshError::NotConnected { ranks, waited: started.elapsed() });
+        };
+        streams[rank as usize].get_or_insert(stream);
+    }
+    Ok(())
+}
+
+/// Connects to one rank, again and again until `deadline`.
+fn reach(
+    from: IpAddr,
+    roster: &Roster,
+    rank: u32,
+    deadline: Instant,
+) -> Result<TcpStream, MeshError> {
+    let seat = &roster.seats[rank as usize];
+    loop {
+        let error = match call(from, roster, rank) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        if Instant::now() + RETRY >= deadline {
+            let (address, reason) = (seat.address, error.to_string());
+            return Err(MeshError::Unreachable { rank, address, reason });
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+fn call(from: IpAddr, roster: &Roster, rank: u32) -> io::Result<TcpStream> {
+    let seat = &roster.seats[rank as usize];
+    let socket = Socket::new(Domain::for_address(seat.address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect_timeout(&seat.address.into(), HELLO_TIMEOUT)?;
+    let mut stream: TcpStream = socket.into();
+    stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
+    stream.set_write_timeout(Some(HELLO_TIMEOUT))?;
+    stream.write_all(&hello(roster, roster.rank, rank, &seat.secret))?;
+    let mut answer = [0; SECRET_LEN];
+    stream.read_exact(&mut answer).map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::other("it refused the hello"),
+        _ => e,
+    })?;
+    if answer != roster.seats[roster.rank as usize].secret {
+        return Err(io::Error::other("somebody else answers there"));
+    }
+    Ok(stream)
+}
+
+/// Answers who connects until `over`.
+fn accept(
+    listener: &TcpListener,
+    roster: &Roster,
+    over: &AtomicBool,
+    found: &Sender<(u32, TcpStream)>,
+) {
+    let busy = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        while !over.load(Ordering::Relaxed) {
+            // An error shows at the next accept.
+            let _ = poll(&mut [Interest::new(listener, true, false)], ACCEPT_TICK);
+            let Ok((stream, _)) = listener.accept() else {
+                continue;
+            };
+            if busy.fetch_add(1, Ordering::Relaxed) >= HELLOS_MAX {
+                busy.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let busy = &busy;
+            let started = std::thread::Builder::new().spawn_scoped(scope, move || {
+                if let Ok(rank) = answer(&stream, roster) {
+                    // Nobody listens any more once all are there.
+                    let _ = found.send((rank, stream));
+                }
+                busy.fetch_sub(1, Ordering::Relaxed);
+            });
+            if started.is_err() {
+                busy.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+/// Reads a hello; returns who it is.
+fn answer(mut stream: &TcpStream, roster: &Roster) -> io::Result<u32> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
+    stream.set_write_timeout(Some(HELLO_TIMEOUT))?;
+    let mut got = [0; HELLO_LEN];
+    stream.read_exact(&mut got)?;
+    let rank = u32::from_be_bytes([got[24], got[25], got[26], got[27]]);
+    let own = &roster.seats[roster.rank as usize].secret;
+    let known = rank > roster.rank && (rank as usize) < roster.seats.len();
+    if !known || got != hello(roster, rank, roster.rank, own) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    stream.write_all(&roster.seats[rank as usize].secret)?;
+    Ok(rank)
+}
+
+fn hello(roster: &Roster, from: u32, to: u32, secret: &[u8; SECRET_LEN]) -> [u8; HELLO_LEN] {
+    let mut h = [0; HELLO_LEN];
+    h[..16].copy_from_slice(MAGIC);
+    h[16..24].copy_from_slice(&roster.group.to_be_bytes());
+    h[24..28].copy_from_slice(&from.to_be_bytes());
+    h[28..32].copy_from_slice(&to.to_be_bytes());
+    h[32..].copy_from_slice(secret);
+    h
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+const MAGIC: &[u8; 16] = b"netsum mesh   1\n";
+const HELLO_LEN: usize = 32 + SECRET_LEN;
+
+/// A hello is one packet each way; who takes longer is not a rank.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(50);
+const ACCEPT_TICK: Duration = Duration::from_millis(20);
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const BACKLOG: i32 = 1024;
+
+/// Strangers can hold at most this many threads, for `HELLO_TIMEOUT` each.
+const HELLOS_MAX: usize = 64;

@@ -1,0 +1,172 @@
+//! Frames between two ranks: a header of 40 bytes, then at most [`SEGMENT_MAX`] bytes of payload.
+//!
+//! All numbers big-endian:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | version, 1 |
+//! | 1 | kind |
+//! | 2 | channel |
+//! | 3 | 0 |
+//! | 4–7 | fingerprint |
+//! | 8–15 | tag |
+//! | 16–23 | part |
+//! | 24–31 | id of an announced message, or a rank |
+//! | 32–39 | length in bytes |
+
+/// Bytes of a header.
+pub(super) const HEADER_LEN: usize = 40;
+
+/// Most payload bytes behind one header; longer messages come in several frames, so that small urgent ones
+/// wait for at most this much.
+pub(super) const SEGMENT_MAX: usize = 1 << 20;
+
+/// What a message is about; lanes that never match each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Channel {
+    /// Agreement among the ranks; goes ahead of all else and to [`super::Events::control`].
+    Control = 0,
+    /// Collective operations; the tag is the operation's sequence number.
+    Collective = 1,
+    /// Point to point; the tag is the caller's.
+    PointToPoint = 2,
+}
+
+/// What a receive must equal to take a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The lane.
+    pub channel: Channel,
+    /// Sequence number of an operation, or a caller's tag.
+    pub tag: u64,
+    /// Step within an operation.
+    pub part: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// A whole message; `len` payload bytes follow.
+    Eager { key: Key, fingerprint: u32, len: usize },
+    /// A message that will be sent when it is asked for; nothing follows.
+    Announce { key: Key, fingerprint: u32, id: u64, len: u64 },
+    /// Asks for an announced message.
+    Ready { id: u64 },
+    /// The next bytes of an announced message; `len` payload bytes follow.
+    Data { id: u64, len: usize },
+    /// Room for this many bytes of eager messages is free again.
+    Credit { bytes: u64 },
+    /// "I am alive".
+    Ping,
+    /// The sender has left in good order; nothing follows it.
+    Goodbye,
+    /// The sender cannot go on because that rank is lost, or (its own) because it was aborted.
+    Lost { rank: u32 },
+}
+
+impl Frame {
+    pub(super) fn encode(self) -> [u8; HEADER_LEN] {
+        let (kind, key, fingerprint, id, len) = match self {
+            Frame::Eager { key, fingerprint, len } => (1, Some(key), fingerprint, 0, len as u64),
+            Frame::Announce { key, fingerprint, id, len } => (2, Some(key), fingerprint, id, len),
+            Frame::Ready { id } => (3, None, 0, id, 0),
+            Frame::Data { id, len } => (4, None, 0, id, len as u64),
+            Frame::Credit { bytes } => (5, None, 0, 0, bytes),
+            Frame::Ping => (6, None, 0, 0, 0),
+            Frame::Goodbye => (7, None, 0, 0, 0),
+            Frame::Lost { rank } => (8, None, 0, u64::from(rank), 0),
+        };
+        let mut h = [0; HEADER_LEN];
+        h[0] = VERSION;
+        h[1] = kind;
+        if let Some(key) = key {
+            h[2] = key.channel as u8;
+            h[8..16].copy_from_slice(&key.tag.to_be_bytes());
+            h[16..24].copy_from_slice(&key.part.to_be_bytes());
+        }
+        h[4..8].copy_from_slice(&fingerprint.to_be_bytes());
+        h[24..32].copy_from_slice(&id.to_be_bytes());
+        h[32..40].copy_from_slice(&len.to_be_bytes());
+        h
+    }
+
+    /// `Err` says what is wrong; the stream has lost its frames then and must be closed.
+    pub(super) fn decode(h: &[u8; HEADER_LEN]) -> Result<Frame, &'static str> {
+        if h[0] != VERSION || h[3] != 0 {
+            return Err("a frame of another version");
+        }
+        let (id, len) = (be64(h, 24), be64(h, 32));
+        let fingerprint = u32::from_be_bytes([h[4], h[5], h[6], h[7]]);
+        let segment = || match usize::try_from(len) {
+            Ok(len) if len <= SEGMENT_MAX => Ok(len),
+            _ => Err("a frame longer than allowed"),
+        };
+        Ok(match h[1] {
+            1 => Frame::Eager { key: key(h)?, fingerprint, len: segment()? },
+            2 => Frame::Announce { key: key(h)?, fingerprint, id, len },
+            3 => Frame::Ready { id },
+            4 => Frame::Data { id, len: segment()? },
+            5 => Frame::Credit { bytes: len },
+            6 => Frame::Ping,
+            7 => Frame::Goodbye,
+            8 => Frame::Lost { rank: u32::try_from(id).map_err(|_| "a rank out of range")? },
+            _ => return Err("a frame of unknown kind"),
+        })
+    }
+}
+
+fn key(h: &[u8; HEADER_LEN]) -> Result<Key, &'static str> {
+    let channel = match h[2] {
+        0 => Channel::Control,
+        1 => Channel::Collective,
+        2 => Channel::PointToPoint,
+        _ => return Err("a frame of an unknown channel"),
+    };
+    Ok(Key { channel, tag: be64(h, 8), part: be64(h, 16) })
+}
+
+fn be64(h: &[u8; HEADER_LEN], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&h[at..at + 8]);
+    u64::from_be_bytes(bytes)
+}
+
+const VERSION: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_the_wire() {
+        let key = Key { channel: Channel::PointToPoint, tag: u64::MAX, part: 7 };
+        for frame in [
+            Frame::Eager { key, fingerprint: 9, len: SEGMENT_MAX },
+            Frame::Announce { key, fingerprint: 0, id: 3, len: 1 << 40 },
+            Frame::Ready { id: 5 },
+            Frame::Data { id: 5, len: 0 },
+            Frame::Credit { bytes: 1 },
+            Frame::Ping,
+            Frame::Goodbye,
+            Frame::Lost { rank: 3 },
+        ] {
+            assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn nonsense_has_a_reason() {
+        let good = Frame::Data { id: 5, len: 1 }.encode();
+        let with = |at: usize, value: u8| {
+            let mut h = good;
+            h[at] = value;
+            Frame::decode(&h).unwrap_err()
+        };
+        assert_eq!(with(0, 2), "a frame of another version");
+        assert_eq!(with(1, 99), "a frame of unknown kind");
+        assert_eq!(with(35, 1), "a frame longer than allowed");
+        let mut h = good;
+        (h[1], h[2]) = (1, 3);
+        assert_eq!(Frame::decode(&h).unwrap_err(), "a frame of an unknown channel");
+    }
+}

@@ -1,0 +1,384 @@
+//! Matches messages to receives, in the order in which each sender sent them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+
+use super::MeshError;
+use super::frame::{Channel, Key};
+use super::outbox::{ALLOWANCE, cost};
+use super::receive::Slot;
+
+pub(super) struct Mailbox {
+    posted: FxHashMap<Key, VecDeque<Posted>>,
+    stored: FxHashMap<Key, VecDeque<Stored>>,
+    /// Announced messages that were asked for, by sender and id.
+    incoming: FxHashMap<(u32, u64), Incoming>,
+    peers: Vec<Peer>,
+    failed: Option<MeshError>,
+}
+
+struct Posted {
+    /// `None` takes a message from anybody.
+    from: Option<u32>,
+    slot: Arc<Slot>,
+}
+
+struct Stored {
+    from: u32,
+    fingerprint: u32,
+    what: Message,
+}
+
+enum Message {
+    Whole(Vec<u8>),
+    Announced { id: u64, len: u64 },
+}
+
+struct Incoming {
+    slot: Arc<Slot>,
+    left: u64,
+}
+
+#[derive(Default, Clone)]
+struct Peer {
+    /// Bytes that eager messages of this peer take up here.
+    held: u64,
+    /// Bytes freed that the peer has not been told of.
+    freed: u64,
+    /// Announced messages without a receive.
+    announced: usize,
+    gone: Option<MeshError>,
+}
+
+/// What to do for a receive that was just posted.
+pub(super) enum Match {
+    /// Nothing yet.
+    Waiting,
+    /// The message is here.
+    Deliver { from: u32, bytes: Vec<u8> },
+    /// Ask `from` for message `id`.
+    Ask { from: u32, id: u64 },
+    /// It can never be served.
+    Never(MeshError),
+}
+
+impl Mailbox {
+    pub(super) fn new(size: u32) -> Mailbox {
+        Mailbox {
+            posted: FxHashMap::default(),
+            stored: FxHashMap::default(),
+            incoming: FxHashMap::default(),
+            peers: vec![Peer::default(); size as usize],
+            failed: None,
+        }
+    }
+
+    /// Takes the first stored message that fits, or keeps the receive. A message of another fingerprint does
+    /// not fit and stays.
+    pub(super) fn post(
+        &mut self,
+        from: Option<u32>,
+        key: Key,
+        fingerprint: u32,
+        slot: Arc<Slot>,
+    ) -> Match {
+        if let Some(stored) = self.take_stored(from, key, fingerprint) {
+            return self.serve(stored, slot);
+        }
+        let gone = |peer: u32| self.peers[peer as usize].gone.clone();
+        if let Some(reason) = self.failed.clone().or_else(|| from.and_then(gone)) {
+            return Match::Never(reason);
+        }
+        self.posted.entry(key).or_default().push_back(Posted { from, slot });
+        Match::Waiting
+    }
+
+    /// An eager message begins: its bytes count until they are freed. `Err` closes the stream.
+    pub(super) fn hold(&mut self, from: u32, len: usize) -> Result<(), &'static str> {
+        let peer = &mut self.peers[from as usize];
+        peer.held += cost(len);
+        if peer.held > ALLOWANCE { Err("more bytes at once than allowed") } else { Ok(()) }
+    }
+
+    /// The receive that takes a held message, if there is one already.
+    pub(super) fn take_eager(&mut self, from: u32, key: Key, len: usize) -> Option<Arc<Slot>> {
+        let slot = self.take_posted(from, key)?;
+        self.free(from, len);
+        Some(slot)
+    }
+
+    /// An eager message for which there was no receive is here: delivers it to one that came since, or keeps it.
+    pub(super) fn store(
+        &mut self,
+        from: u32,
+        key: Key,
+        fingerprint: u32,
+        bytes: Vec<u8>,
+    ) -> Option<(Arc<Slot>, Vec<u8>)> {
+        if let Some(slot) = self.take_posted(from, key) {
+            self.free(from, bytes.len());
+            return Some((slot, bytes));
+        }
+        let what = Message::Whole(bytes);
+        self.stored.entry(key).or_default().push_back(Stored { from, fingerprint, what });
+        None
+    }
+
+    /// A message is announced; true if it is to be asked for now. `Err` closes the stream.
+    pub(super) fn announce(
+        &mut self,
+        from: u32,
+        key: Key,
+        fingerprint: u32,
+        id: u64,
+        len: u64,
+    ) -> Result<bool, &'static str> {
+        if let Some(slot) = self.take_posted(from, key) {
+            self.expect(from, id, len, slot);
+            return Ok(true);
+        }
+        let peer = &mut self.peers[from as usize];
+        peer.announced += 1;
+        if peer.announced > ANNOUNCED_MAX {
+            return Err("more announced messages than allowed");
+        }
+        let what = Message::Announced { id, len };
+        self.stored.entry(key).or_default().push_back(Stored { from, fingerprint, what });
+        Ok(false)
+    }
+
+    /// Expects message `id` of `from` in that slot.
+    pub(super) fn expect(&mut self, from: u32, id: u64, len: u64, slot: Arc<Slot>) {
+        let slot = if slot.accept(from, len) { slot } else { Slot::swallow() };
+        self.incoming.insert((from, id), Incoming { slot, left: len });
+    }
+
+    /// The slot for the next `len` bytes of message `id`, and whether they are its last.
+    pub(super) fn data(
+        &mut self,
+        from: u32,
+        id: u64,
+        len: usize,
+    ) -> Result<(Arc<Slot>, bool), &'static str> {
+        let entry = self.incoming.get_mut(&(from, id)).ok_or("bytes that nobody asked for")?;
+        entry.left = entry.left.checked_sub(len as u64).ok_or("more bytes than announced")?;
+        let (slot, last) = (entry.slot.clone(), entry.left == 0);
+        if last {
+            self.incoming.remove(&(from, id));
+        }
+        Ok((slot, last))
+    }
+
+    /// The bytes of an eager message that was refused or delivered are free again.
+    pub(super) fn free(&mut self, from: u32, len: usize) {
+        let peer = &mut self.peers[from as usize];
+        peer.held -= cost(len);
+        peer.freed += cost(len);
+    }
+
+    /// Freed bytes of which the peer should be told now.
+    pub(super) fn take_credit(&mut self, peer: u32) -> Option<u64> {
+        let freed = &mut self.peers[peer as usize].freed;
+        (*freed >= ALLOWANCE / 8).then(|| std::mem::take(freed))
+    }
+
+    /// Senders and fingerprints of the messages that are here for that tag.
+    pub(super) fn stored(&self, channel: Channel, tag: u64) -> Vec<(u32, u32)> {
+        let of_tag = |key: &Key| key.channel == channel && key.tag == tag;
+        let queues = self.stored.iter().filter(|(key, _)| of_tag(key));
+        queues.flat_map(|(_, queue)| queue.iter().map(|s| (s.from, s.fingerprint))).collect()
+    }
+
+    /// Forgets all messages and receives of that tag; returns the receives.
+    pub(super) fn discard(&mut self, channel: Channel, tag: u64) -> Vec<Arc<Slot>> {
+        let of_tag = |key: &Key| key.channel == channel && key.tag == tag;
+        let stored = self.stored.extract_if(|key, _| of_tag(key));
+        let dropped: Vec<Stored> = stored.flat_map(|(_, queue)| queue).collect();
+        for Stored { from, what, .. } in dropped {
+            match what {
+                Message::Whole(bytes) => self.free(from, bytes.len()),
+                Message::Announced { .. } => self.peers[from as usize].announced -= 1,
+            }
+        }
+        let posted = self.posted.extract_if(|key, _| of_tag(key));
+        posted.flat_map(|(_, queue)| queue).map(|posted| posted.slot).collect()
+    }
+
+    /// Receives whose deadline has passed.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Arc<Slot>> {
+        let late = |slot: &Slot| slot.deadline.is_some_and(|deadline| deadline <= now);
+        let mut expired = self.take_posted_if(|p| late(&p.slot) || p.slot.is_finished());
+        expired.extend(self.incoming.values().filter(|i| late(&i.slot)).map(|i| i.slot.clone()));
+        expired
+    }
+
+    /// Nothing more will come from that peer; returns the receives that only it could have served.
+    pub(super) fn peer_gone(&mut self, peer: u32, reason: &MeshError) -> Vec<Arc<Slot>> {
+        self.peers[peer as usize].gone = Some(reason.clone());
+        let mut gone = self.take_posted_if(|p| p.from == Some(peer));
+        let lost = self.incoming.extract_if(|&(from, _), _| from == peer);
+        gone.extend(lost.map(|(_, incoming)| incoming.slot));
+        gone
+    }
+
+    /// Nothing more will come from anybody; returns all receives.
+    pub(super) fn fail(&mut self, reason: &MeshError) -> Vec<Arc<Slot>> {
+        self.failed.get_or_insert_with(|| reason.clone());
+        let mut all = self.take_posted_if(|_| true);
+        all.extend(self.incoming.drain().map(|(_, incoming)| incoming.slot));
+        all
+    }
+
+    fn serve(&mut self, stored: Stored, slot: Arc<Slot>) -> Match {
+        let from = stored.from;
+        match stored.what {
+            Message::Whole(bytes) => {
+                self.free(from, bytes.len());
+                Match::Deliver { from, bytes }
+            }
+            Message::Announced { id, len } => {
+                self.peers[from as usize].announced -= 1;
+                match &self.peers[from as usize].gone {
+                    Some(reason) => Match::Never(reason.clone()),
+                    None => {
+                        self.expect(from, id, len, slot);
+                        Match::Ask { from, id }
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_stored(&mut self, from: Option<u32>, key: Key, fingerprint: u32) -> Option<Stored> {
+        let queue = self.stored.get_mut(&key)?;
+        let fits =
+            |s: &Stored| s.fingerprint == fingerprint && from.is_none_or(|from| from == s.from);
+        let at = queue.iter().position(fits)?;
+        let stored = queue.remove(at);
+        if queue.is_empty() {
+            self.stored.remove(&key);
+        }
+        stored
+    }
+
+    fn take_posted(&mut self, from: u32, key: Key) -> Option<Arc<Slot>> {
+        let queue = self.posted.get_mut(&key)?;
+        queue.retain(|p| !p.slot.is_finished());
+        let at = queue.iter().position(|p| p.from.is_none_or(|wanted| wanted == from));
+        let posted = at.and_then(|at| queue.remove(at));
+        if queue.is_empty() {
+            self.posted.remove(&key);
+        }
+        posted.map(|posted| posted.slot)
+    }
+
+    fn take_posted_if(&mut self, which: impl Fn(&Posted) -> bool) -> Vec<Arc<Slot>> {
+        let mut taken = Vec::new();
+        self.posted.retain(|_, queue| {
+            for posted in std::mem::take(queue) {
+                if which(&posted) { taken.push(posted.slot) } else { queue.push_back(posted) }
+            }
+            !queue.is_empty()
+        });
+        taken
+    }
+}
+
+/// An entry takes about 100 bytes: at most 100 MB for one peer that floods.
+const ANNOUNCED_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::super::receive::{Receive, Target};
+    use super::*;
+
+    const KEY: Key = Key { channel: Channel::PointToPoint, tag: 5, part: 0 };
+
+    fn receive() -> (Arc<Slot>, Receive) {
+        let slot = Slot::new(Target::Bytes { max: 100 }, None, None);
+        (slot.clone(), Receive { slot })
+    }
+
+    fn eager(mailbox: &mut Mailbox, from: u32, bytes: &[u8]) {
+        mailbox.hold(from, bytes.len()).unwrap();
+        if let Some(slot) = mailbox.take_eager(from, KEY, bytes.len()) {
+            slot.fill(bytes);
+            slot.complete(from);
+        } else if let Some((slot, bytes)) = mailbox.store(from, KEY, 0, bytes.to_vec()) {
+            slot.fill(&bytes);
+            slot.complete(from);
+        }
+    }
+
+    #[test]
+    fn messages_of_one_sender_keep_their_order() {
+        let mut mailbox = Mailbox::new(3);
+        eager(&mut mailbox, 1, b"first");
+        assert!(!mailbox.announce(1, KEY, 0, 9, 50).unwrap());
+        eager(&mut mailbox, 2, b"other");
+        let first = mailbox.post(Some(1), KEY, 0, receive().0);
+        assert!(matches!(first, Match::Deliver { from: 1, bytes } if bytes == b"first"));
+        let second = mailbox.post(None, KEY, 0, receive().0);
+        assert!(matches!(second, Match::Ask { from: 1, id: 9 }));
+        let third = mailbox.post(None, KEY, 0, receive().0);
+        assert!(matches!(third, Match::Deliver { from: 2, .. }));
+        assert!(matches!(mailbox.post(None, KEY, 0, receive().0), Match::Waiting));
+    }
+
+    #[test]
+    fn receives_are_served_in_the_order_of_posting() {
+        let mut mailbox = Mailbox::new(3);
+        let (a, wait_a) = receive();
+        let (b, wait_b) = receive();
+        let (c, wait_c) = receive();
+        mailbox.post(Some(2), KEY, 0, a);
+        mailbox.post(None, KEY, 0, b);
+        mailbox.post(Some(1), KEY, 0, c);
+        eager(&mut mailbox, 1, b"x");
+        eager(&mut mailbox, 1, b"y");
+        eager(&mut mailbox, 2, b"z");
+        assert_eq!(wait_b.wait().unwrap().bytes, b"x");
+        assert_eq!(wait_c.wait().unwrap().bytes, b"y");
+        assert_eq!(wait_a.wait().unwrap().bytes, b"z");
+    }
+
+    #[test]
+    fn a_cancelled_receive_takes_no_message() {
+        let mut mailbox = Mailbox::new(2);
+        let (a, dropped) = receive();
+        let (b, wait) = receive();
+        mailbox.post(Some(1), KEY, 0, a);
+        mailbox.post(Some(1), KEY, 0, b);
+        drop(dropped);
+        eager(&mut mailbox, 1, b"x");
+        assert_eq!(wait.wait().unwrap().bytes, b"x");
+    }
+
+    #[test]
+    fn a_peer_that_exceeds_its_allowance_is_refused() {
+        let mut mailbox = Mailbox::new(2);
+        let len = 1 << 20;
+        let refused = (0..9).find_map(|_| mailbox.hold(1, len).err());
+        assert_eq!(refused, Some("more bytes at once than allowed"));
+        assert!(mailbox.data(1, 77, 1).is_err());
+        mailbox.expect(1, 77, 10, receive().0);
+        assert!(!mailbox.data(1, 77, 9).unwrap().1);
+        assert_eq!(mailbox.data(1, 77, 2).err(), Some("more bytes than announced"));
+    }
+
+    #[test]
+    fn who_waits_for_a_lost_peer_is_found() {
+        let mut mailbox = Mailbox::new(3);
+        let reason = MeshError::Left { rank: 1 };
+        mailbox.post(Some(1), KEY, 0, receive().0);
+        mailbox.post(Some(2), KEY, 0, receive().0);
+        assert_eq!(mailbox.peer_gone(1, &reason).len(), 1);
+        assert!(
+            matches!(mailbox.post(Some(1), KEY, 0, receive().0), Match::Never(r) if r == reason)
+        );
+        assert_eq!(mailbox.fail(&reason).len(), 1);
+    }
+}

@@ -1,0 +1,459 @@
+//! What is on its way to one peer.
+//!
+//! Small messages go at once while the peer has room for them ([`ALLOWANCE`]); others are announced and wait
+//! until the peer has a receive for them. So a peer that is busy elsewhere never has to hold more than the
+//! allowance, and nothing that it waits for stands behind something that it does not want yet.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+
+use super::MeshError;
+use super::frame::{Channel, Frame, HEADER_LEN, Key, SEGMENT_MAX};
+use crate::Buffer;
+
+/// Bytes to send.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// Owned bytes.
+    Bytes(Vec<u8>),
+    /// A range of a buffer, which the sender leaves alone until it is told that the message is away.
+    Buffer(Buffer, Range<usize>),
+}
+
+impl Payload {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Buffer(_, range) => range.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Payload::Bytes(bytes) => bytes,
+            Payload::Buffer(buffer, range) => buffer.slice(range.clone()),
+        }
+    }
+}
+
+/// Called once when a message's bytes are in the kernel's hands, or cannot be sent any more.
+pub type OnSent = Box<dyn FnOnce(Result<(), MeshError>) + Send>;
+
+/// A message to one peer.
+pub(super) struct Message {
+    pub(super) key: Key,
+    pub(super) fingerprint: u32,
+    pub(super) payload: Payload,
+    pub(super) deadline: Option<Instant>,
+    pub(super) done: Option<OnSent>,
+}
+
+/// Outcomes to report once no lock is held.
+pub(super) type Reports = Vec<(OnSent, Result<(), MeshError>)>;
+
+pub(super) struct Outbox {
+    urgent: VecDeque<Item>,
+    bulk: VecDeque<Item>,
+    current: Option<Current>,
+    announced: FxHashMap<u64, Message>,
+    next_id: u64,
+    /// Bytes of eager messages for which the peer has not freed the room yet.
+    unfreed: u64,
+    closed: Option<MeshError>,
+    pub(super) bytes: u64,
+}
+
+enum Item {
+    Bare(Frame),
+    Eager(Message),
+    /// An announced message from byte `at` on.
+    Data {
+        id: u64,
+        at: usize,
+        message: Message,
+    },
+}
+
+/// The frame that is being written.
+struct Current {
+    header: [u8; HEADER_LEN],
+    item: Item,
+    /// The part of the item's payload that belongs to this frame.
+    segment: Range<usize>,
+    /// Bytes of header and segment that are away.
+    written: usize,
+}
+
+/// What a call of [`Outbox::drain`] left.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Drained {
+    /// Nothing is left.
+    Empty,
+    /// The socket takes no more for now.
+    Blocked,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Outbox {
+        Outbox {
+            urgent: VecDeque::new(),
+            bulk: VecDeque::new(),
+            current: None,
+            announced: FxHashMap::default(),
+            next_id: 0,
+            unfreed: 0,
+            closed: None,
+            bytes: 0,
+        }
+    }
+
+    /// Queues a message, or reports at once that the outbox is closed.
+    pub(super) fn push(&mut self, message: Message, reports: &mut Reports) {
+        if let Some(reason) = &self.closed {
+            report(message, Err(reason.clone()), reports);
+            return;
+        }
+        let len = message.payload.len();
+        let cost = cost(len);
+        let urgent = message.key.channel == Channel::Control;
+        let item = if len <= SEGMENT_MAX && self.unfreed + cost <= ALLOWANCE {
+            self.unfreed += cost;
+            Item::Eager(message)
+        } else {
+            let id = self.next_id;
+            self.next_id += 1;
+            let (key, fingerprint) = (message.key, message.fingerprint);
+            self.announced.insert(id, message);
+            Item::Bare(Frame::Announce { key, fingerprint, id, len: len as u64 })
+        };
+        if urgent { self.urgent.push_back(item) } else { self.bulk.push_back(item) }
+    }
+
+    /// Queues a frame without payload, ahead of bulk.
+    pub(super) fn push_bare(&mut self, frame: Frame) {
+        if self.closed.is_none() {
+            self.urgent.push_back(Item::Bare(frame));
+        }
+    }
+
+    /// Queues "goodbye" behind everything.
+    pub(super) fn push_last(&mut self, frame: Frame) {
+        if self.closed.is_none() {
+            self.bulk.push_back(Item::Bare(frame));
+        }
+    }
+
+    /// The peer asks for an announced message; an unknown id is one that was cancelled.
+    pub(super) fn ready(&mut self, id: u64) {
+        if let Some(message) = self.announced.remove(&id) {
+            let urgent = message.key.channel == Channel::Control;
+            let item = Item::Data { id, at: 0, message };
+            if urgent { self.urgent.push_back(item) } else { self.bulk.push_back(item) }
+        }
+    }
+
+    pub(super) fn credit(&mut self, bytes: u64) {
+        self.unfreed = self.unfreed.saturating_sub(bytes);
+    }
+
+    /// Nothing more can be sent; everybody who waits is told why. True if the stream stands between two frames.
+    pub(super) fn close(&mut self, reason: &MeshError, reports: &mut Reports) -> bool {
+        if self.closed.is_some() {
+            return false;
+        }
+        self.closed = Some(reason.clone());
+        let between = self.current.as_ref().is_none_or(|current| current.written == 0);
+        let items = self.urgent.drain(..).chain(self.bulk.drain(..));
+        let items = items.chain(self.current.take().map(|current| current.item));
+        for message in items.filter_map(Item::message) {
+            report(message, Err(reason.clone()), reports);
+        }
+        for (_, message) in self.announced.drain() {
+            report(message, Err(reason.clone()), reports);
+        }
+        between
+    }
+
+    /// Nothing is queued or announced.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_flushed() && self.announced.is_empty()
+    }
+
+    /// Nothing is queued.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.current.is_none() && self.urgent.is_empty() && self.bulk.is_empty()
+    }
+
+    /// Gives up the messages that `which` picks, telling their senders `reason`. Of a message that is partly
+    /// away the rest is copied first: the peer gets it whole, and the sender's memory is free.
+    pub(super) fn release(
+        &mut self,
+        which: impl Fn(&Message) -> bool,
+        reason: &MeshError,
+        reports: &mut Reports,
+    ) {
+        let mut give_up = |message: Message| report(message, Err(reason.clone()), reports);
+        let ids: Vec<u64> =
+            self.announced.iter().filter(|(_, m)| which(m)).map(|(&id, _)| id).collect();
+        for message in ids.iter().filter_map(|id| self.announced.remove(id)) {
+            give_up(message);
+        }
+        for queue in [&mut self.urgent, &mut self.bulk] {
+            for mut item in std::mem::take(queue) {
+                let started = matches!(item, Item::Data { at, .. } if at > 0);
+                match item.message_mut() {
+                    Some(message) if which(message) && started => give_up(detach(message)),
+                    Some(message) if which(message) => {
+                        if let Item::Eager(message) = &item {
+                            self.unfreed -= cost(message.payload.len());
+                        }
+                        give_up(item.message().expect("it has one"));
+                        continue;
+                    }
+                    _ => {}
+                }
+                queue.push_back(item);
+            }
+        }
+        if let Some(message) = self.current.as_mut().and_then(|c| c.item.message_mut())
+            && which(message)
+        {
+            give_up(detach(message));
+        }
+    }
+
+    /// Writes until nothing is left or `write` would block.
+    pub(super) fn drain(
+        &mut self,
+        mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+        reports: &mut Reports,
+    ) -> io::Result<Drained> {
+        loop {
+            let Some(current) = self.current.take().or_else(|| self.next()) else {
+                return Ok(Drained::Empty);
+            };
+            let current = self.current.insert(current);
+            match current.write(&mut write) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    current.written += n;
+                    self.bytes += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Drained::Blocked),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            if current.written == HEADER_LEN + current.segment.len() {
+                let current = self.current.take().expect("set above");
+                self.written(current, reports);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Current> {
+        let item = self.urgent.pop_front().or_else(|| self.bulk.pop_front())?;
+        let (frame, segment) = match &item {
+            Item::Bare(frame) => (*frame, 0..0),
+            Item::Eager(Message { key, fingerprint, payload, .. }) => {
+                let len = payload.len();
+                (Frame::Eager { key: *key, fingerprint: *fingerprint, len }, 0..len)
+            }
+            Item::Data { id, at, message } => {
+                let len = SEGMENT_MAX.min(message.payload.len() - at);
+                (Frame::Data { id: *id, len }, *at..at + len)
+            }
+        };
+        Some(Current { header: frame.encode(), item, segment, written: 0 })
+    }
+
+    fn written(&mut self, current: Current, reports: &mut Reports) {
+        match current.item {
+            Item::Bare(_) => {}
+            Item::Eager(message) => report(message, Ok(()), reports),
+            Item::Data { id, message, .. } => {
+                let at = current.segment.end;
+                if at == message.payload.len() {
+                    report(message, Ok(()), reports);
+                } else if message.key.channel == Channel::Control {
+                    self.urgent.push_front(Item::Data { id, at, message });
+                } else {
+                    self.bulk.push_front(Item::Data { id, at, message });
+                }
+            }
+        }
+    }
+}
+
+impl Current {
+    fn write(
+        &self,
+        write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let payload = match &self.item {
+            Item::Bare(_) => &[][..],
+            Item::Eager(message) | Item::Data { message, .. } => {
+                &message.payload.bytes()[self.segment.clone()]
+            }
+        };
+        match self.written.checked_sub(HEADER_LEN) {
+            Some(at) => write(&[IoSlice::new(&payload[at..])]),
+            None => {
+                let header = IoSlice::new(&self.header[self.written..]);
+                write(&[header, IoSlice::new(payload)])
+            }
+        }
+    }
+}
+
+impl Item {
+    fn message(self) -> Option<Message> {
+        match self {
+            Item::Bare(_) => None,
+            Item::Eager(message) | Item::Data { message, .. } => Some(message),
+        }
+    }
+
+    fn message_mut(&mut self) -> Option<&mut Message> {
+        match self {
+            Item::Bare(_) => None,
+            Item::Eager(message) | Item::Data { message, .. } => Some(message),
+        }
+    }
+}
+
+/// Leaves a copy of the message in its place and returns the original's sender to be told.
+fn detach(message: &mut Message) -> Message {
+    let copy = Payload::Bytes(message.payload.bytes().to_vec());
+    Message {
+        key: message.key,
+        fingerprint: message.fingerprint,
+        payload: std::mem::replace(&mut message.payload, copy),
+        deadline: message.deadline.take(),
+        done: message.done.take(),
+    }
+}
+
+fn report(message: Message, outcome: Result<(), MeshError>, reports: &mut Reports) {
+    if let Some(done) = message.done {
+        reports.push((done, outcome));
+    }
+}
+
+/// Room that an eager message takes at the receiver until it is wanted.
+pub(super) fn cost(len: usize) -> u64 {
+    (len + 2 * HEADER_LEN) as u64
+}
+
+/// Room for eager messages that a rank keeps for each peer. Large enough that messages of a pipelined
+/// collective need no announcement, small beside the buffers of a training process.
+pub(super) const ALLOWANCE: u64 = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use std::sync::Arc;
+
+    fn message(len: usize, done: Option<OnSent>) -> Message {
+        let key = Key { channel: Channel::PointToPoint, tag: 1, part: 0 };
+        let payload = Payload::Bytes(vec![7; len]);
+        Message { key, fingerprint: 0, payload, deadline: None, done }
+    }
+
+    fn drain(outbox: &mut Outbox, room: usize) -> (Vec<u8>, Reports) {
+        let (mut out, mut reports) = (Vec::new(), Vec::new());
+        let write = |parts: &[IoSlice<'_>]| {
+            let before = out.len();
+            for byte in parts.iter().flat_map(|p| p.iter()) {
+                if out.len() == room {
+                    break;
+                }
+                out.push(*byte);
+            }
+            match out.len() - before {
+                0 => Err(io::ErrorKind::WouldBlock.into()),
+                n => Ok(n),
+            }
+        };
+        outbox.drain(write, &mut reports).unwrap();
+        (out, reports)
+    }
+
+    fn header(bytes: &[u8]) -> Frame {
+        Frame::decode(bytes[..HEADER_LEN].try_into().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn small_messages_are_announced_once_the_room_is_used_up() {
+        let mut outbox = Outbox::new();
+        let mut reports = Vec::new();
+        for _ in 0..9 {
+            outbox.push(message(SEGMENT_MAX - 80, None), &mut reports);
+        }
+        let (out, _) = drain(&mut outbox, usize::MAX);
+        let last = header(&out[out.len() - HEADER_LEN..]);
+        assert!(matches!(last, Frame::Announce { id: 0, .. }), "{last:?}");
+        outbox.credit(ALLOWANCE);
+        outbox.push(message(1, None), &mut reports);
+        let (out, _) = drain(&mut outbox, usize::MAX);
+        assert!(matches!(header(&out), Frame::Eager { len: 1, .. }));
+    }
+
+    #[test]
+    fn urgent_frames_go_between_the_segments_of_a_long_message() {
+        let mut outbox = Outbox::new();
+        let mut reports = Vec::new();
+        outbox.push(message(2 * SEGMENT_MAX + 5, None), &mut reports);
+        assert!(!outbox.is_idle());
+        drain(&mut outbox, usize::MAX);
+        outbox.ready(0);
+        drain(&mut outbox, HEADER_LEN + 1);
+        outbox.push_bare(Frame::Ping);
+        let (out, _) = drain(&mut outbox, usize::MAX);
+        assert_eq!(header(&out[SEGMENT_MAX - 1..]), Frame::Ping);
+        let second = header(&out[SEGMENT_MAX - 1 + HEADER_LEN..]);
+        assert_eq!(second, Frame::Data { id: 0, len: SEGMENT_MAX });
+        assert!(outbox.is_idle());
+    }
+
+    #[test]
+    fn a_message_that_is_partly_away_is_finished_from_a_copy() {
+        let mut outbox = Outbox::new();
+        let told = Arc::new(Mutex::new(None));
+        let by = told.clone();
+        let mut reports = Vec::new();
+        let done: OnSent = Box::new(move |outcome| *by.lock() = Some(outcome));
+        outbox.push(message(100, Some(done)), &mut reports);
+        let (first, _) = drain(&mut outbox, HEADER_LEN + 10);
+        outbox.release(|m| m.key.tag == 1, &MeshError::Cancelled, &mut reports);
+        for (done, outcome) in reports {
+            done(outcome);
+        }
+        assert_eq!(*told.lock(), Some(Err(MeshError::Cancelled)));
+        let (rest, _) = drain(&mut outbox, usize::MAX);
+        assert_eq!(first.len() + rest.len(), HEADER_LEN + 100);
+        assert!(outbox.is_idle());
+    }
+
+    #[test]
+    fn a_closed_outbox_says_why() {
+        let mut outbox = Outbox::new();
+        let reason = MeshError::Left { rank: 3 };
+        let mut reports = Vec::new();
+        outbox.push(message(1, Some(Box::new(|_| ()))), &mut reports);
+        outbox.close(&reason, &mut reports);
+        outbox.push(message(1, Some(Box::new(|_| ()))), &mut reports);
+        assert!(reports.iter().all(|(_, outcome)| *outcome == Err(reason.clone())));
+        assert_eq!(reports.len(), 2);
+    }
+}

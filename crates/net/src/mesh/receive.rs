@@ -1,0 +1,192 @@
+//! A receive: where a message goes, and who is told when it is there.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::MeshError;
+use crate::Buffer;
+
+/// Where the bytes of a message go.
+#[derive(Debug)]
+pub enum Target {
+    /// Exactly these bytes of a buffer; a message of another size is an error.
+    Buffer {
+        /// The memory.
+        buffer: Buffer,
+        /// First byte.
+        at: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// Memory of their own; a longer message is an error.
+    Bytes {
+        /// Most bytes.
+        max: usize,
+    },
+}
+
+/// A message that has arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The sender.
+    pub from: u32,
+    /// The bytes, if the target was [`Target::Bytes`]; else empty.
+    pub bytes: Vec<u8>,
+}
+
+/// Called once with what became of a receive, by the mesh's thread: it must be short.
+pub type OnReceived = Box<dyn FnOnce(Result<Received, MeshError>) + Send>;
+
+/// Handle to a receive that is under way. Dropping it cancels: when `drop` returns, nobody writes to the
+/// target any more.
+#[derive(Debug)]
+pub struct Receive {
+    pub(super) slot: Arc<Slot>,
+}
+
+impl Receive {
+    /// Blocks until the message is there or cannot come any more; the receive's deadline bounds it.
+    pub fn wait(self) -> Result<Received, MeshError> {
+        let mut state = self.slot.state.lock();
+        loop {
+            if let Some(outcome) = state.outcome.take() {
+                return outcome;
+            }
+            self.slot.done.wait(&mut state);
+        }
+    }
+
+    /// Whether the message is there.
+    pub fn has_arrived(&self) -> bool {
+        matches!(self.slot.state.lock().outcome, Some(Ok(_)))
+    }
+}
+
+impl Drop for Receive {
+    fn drop(&mut self) {
+        self.slot.cancel();
+    }
+}
+
+/// One receive. The mesh's thread fills it; whoever holds the lock has the target.
+#[derive(Debug)]
+pub(super) struct Slot {
+    state: Mutex<State>,
+    done: Condvar,
+    pub(super) deadline: Option<Instant>,
+}
+
+struct State {
+    target: Option<Place>,
+    filled: usize,
+    outcome: Option<Result<Received, MeshError>>,
+    callback: Option<OnReceived>,
+    finished: bool,
+}
+
+enum Place {
+    Buffer { buffer: Buffer, at: usize, len: usize },
+    Bytes { bytes: Vec<u8>, max: usize },
+}
+
+impl Slot {
+    pub(super) fn new(
+        target: Target,
+        deadline: Option<Instant>,
+        callback: Option<OnReceived>,
+    ) -> Arc<Slot> {
+        let target = Some(match target {
+            Target::Buffer { buffer, at, len } => Place::Buffer { buffer, at, len },
+            Target::Bytes { max } => Place::Bytes { bytes: Vec::new(), max },
+        });
+        let state = State { target, filled: 0, outcome: None, callback, finished: false };
+        Arc::new(Slot { state: Mutex::new(state), done: Condvar::new(), deadline })
+    }
+
+    /// A receive that swallows what comes.
+    pub(super) fn swallow() -> Arc<Slot> {
+        let slot = Slot::new(Target::Bytes { max: 0 }, None, None);
+        slot.cancel();
+        slot
+    }
+
+    /// Whether a message of `len` bytes fits; if not, the receive has failed.
+    pub(super) fn accept(&self, from: u32, len: u64) -> bool {
+        let mut state = self.state.lock();
+        let expected = match &mut state.target {
+            None => return true,
+            Some(Place::Buffer { len, .. }) => *len as u64,
+            Some(Place::Bytes { bytes, max }) if len <= *max as u64 => {
+                // What has not arrived yet is not worth more memory than this.
+                bytes.reserve(usize::try_from(len).unwrap_or(0).min(RESERVE_MAX));
+                return true;
+            }
+            Some(Place::Bytes { max, .. }) => *max as u64,
+        };
+        if len == expected {
+            return true;
+        }
+        drop(state);
+        self.finish(Err(MeshError::Size { rank: from, sent: len, expected }));
+        false
+    }
+
+    /// The next bytes of the message; `accept` said that they fit.
+    pub(super) fn fill(&self, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        let filled = state.filled;
+        match &mut state.target {
+            None => {}
+            Some(Place::Buffer { buffer, at, .. }) => buffer.write(*at + filled, bytes),
+            Some(Place::Bytes { bytes: to, .. }) => to.extend_from_slice(bytes),
+        }
+        state.filled += bytes.len();
+    }
+
+    /// All bytes are there.
+    pub(super) fn complete(&self, from: u32) {
+        let bytes = match &mut self.state.lock().target {
+            Some(Place::Bytes { bytes, .. }) => std::mem::take(bytes),
+            _ => Vec::new(),
+        };
+        self.finish(Ok(Received { from, bytes }));
+    }
+
+    /// Tells who waits; only the first call counts. Afterwards nothing touches the target.
+    pub(super) fn finish(&self, outcome: Result<Received, MeshError>) {
+        let mut state = self.state.lock();
+        if state.finished {
+            return;
+        }
+        state.finished = true;
+        state.target = None;
+        match state.callback.take() {
+            Some(callback) => {
+                drop(state);
+                callback(outcome);
+            }
+            None => {
+                state.outcome = Some(outcome);
+                self.done.notify_all();
+            }
+        }
+    }
+
+    pub(super) fn cancel(&self) {
+        self.finish(Err(MeshError::Cancelled));
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.state.lock().finished
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes, finished: {}", self.filled, self.finished)
+    }
+}
+
+const RESERVE_MAX: usize = 1 << 20;

@@ -1,0 +1,180 @@
+//! Receiving: one call, many datagrams, each perhaps a train of packets.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::address;
+use super::socket::Socket;
+
+/// The most datagrams per call.
+const MESSAGES: usize = 32;
+/// The least, and bytes per call that are aimed at: what a call copies should still lie in a
+/// second-level cache when it is read. (Calls of 2 MB cost the switch a quarter more time per packet.)
+const MESSAGES_AT_LEAST: usize = 4;
+const CALL_BYTES: usize = 256 << 10;
+/// The most that a train can have, so nothing is ever cut off.
+const MESSAGE_BYTES: usize = 65_536;
+/// Room for the segment size and the traffic class.
+const CONTROL_BYTES: usize = 64;
+/// Congestion experienced, in the ECN bits.
+const CE: u8 = 0b11;
+
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL_BYTES]);
+
+/// Memory for one receiving call, taken once.
+pub struct RecvBatch {
+    payload: Box<[u8]>,
+    names: Box<[libc::sockaddr_storage]>,
+    control: Box<[Control]>,
+    vectors: Box<[libc::iovec]>,
+    headers: Box<[libc::mmsghdr]>,
+    filled: usize,
+    /// Datagrams to ask for, after the size of the last ones.
+    wanted: usize,
+}
+
+// SAFETY: its pointers point into its own boxes, which move with it.
+unsafe impl Send for RecvBatch {}
+
+/// A datagram: packets of one sender and one ECN mark.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// The sender.
+    pub from: SocketAddr,
+    /// The network marked congestion.
+    pub ce: bool,
+    bytes: &'a [u8],
+    segment: usize,
+}
+
+impl<'a> Message<'a> {
+    /// The packets, at least one; an empty datagram is one empty packet.
+    pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let empty = self.bytes.is_empty().then_some(self.bytes);
+        self.bytes.chunks(self.segment).chain(empty)
+    }
+}
+
+impl RecvBatch {
+    /// Two megabytes of room.
+    pub fn new() -> RecvBatch {
+        // SAFETY: integers and pointers, for which zero is a value; no pointer is used before `prepare`.
+        let header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut batch = RecvBatch {
+            payload: vec![0; MESSAGES * MESSAGE_BYTES].into(),
+            names: vec![address::unspecified(); MESSAGES].into(),
+            control: vec![Control([0; CONTROL_BYTES]); MESSAGES].into(),
+            vectors: vec![vector; MESSAGES].into(),
+            headers: vec![header; MESSAGES].into(),
+            filled: MESSAGES,
+            wanted: MESSAGES_AT_LEAST,
+        };
+        batch.prepare();
+        batch
+    }
+
+    /// Takes what has arrived, without waiting; returns the number of datagrams, 0 if there is none.
+    pub fn recv(&mut self, socket: &Socket) -> io::Result<usize> {
+        self.prepare();
+        // SAFETY: `prepare` made every header point at this batch's own memory with its true lengths.
+        let got = unsafe {
+            libc::recvmmsg(
+                socket.fd(),
+                self.headers.as_mut_ptr(),
+                self.wanted as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        if let Ok(got) = usize::try_from(got) {
+            self.filled = got;
+            let bytes: usize = self.headers[..got].iter().map(|h| h.msg_len as usize).sum();
+            let mean = (bytes / got.max(1)).max(1);
+            self.wanted = (CALL_BYTES / mean).clamp(MESSAGES_AT_LEAST, MESSAGES);
+            return Ok(got);
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            // An answer to an earlier send (the peer is gone) is no reason to stop.
+            io::ErrorKind::WouldBlock
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionRefused => Ok(0),
+            _ => Err(error),
+        }
+    }
+
+    /// What the last call took.
+    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+        (0..self.filled).map(|i| self.message(i))
+    }
+
+    /// Resets what the last call wrote.
+    fn prepare(&mut self) {
+        for i in 0..self.filled {
+            self.vectors[i] = libc::iovec {
+                iov_base: self.payload[i * MESSAGE_BYTES..].as_mut_ptr().cast(),
+                iov_len: MESSAGE_BYTES,
+            };
+            let header = &mut self.headers[i].msg_hdr;
+            header.msg_name = (&raw mut self.names[i]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_iov = &raw mut self.vectors[i];
+            header.msg_iovlen = 1;
+            header.msg_control = (&raw mut self.control[i]).cast();
+            header.msg_controllen = CONTROL_BYTES as _;
+            header.msg_flags = 0;
+        }
+        self.filled = 0;
+    }
+
+    fn message(&self, i: usize) -> Message<'_> {
+        let header = &self.headers[i];
+        let len = (header.msg_len as usize).min(MESSAGE_BYTES);
+        let start = i * MESSAGE_BYTES;
+        let (segment, class) = notes(&header.msg_hdr);
+        Message {
+            from: address::decode(&self.names[i]),
+            ce: class & CE == CE,
+            bytes: &self.payload[start..start + len],
+            segment: if segment == 0 { len.max(1) } else { segment },
+        }
+    }
+}
+
+impl Default for RecvBatch {
+    fn default() -> Self {
+        RecvBatch::new()
+    }
+}
+
+/// Segment size (0 if there is none) and traffic class out of a received header's control messages.
+fn notes(header: &libc::msghdr) -> (usize, u8) {
+    let (mut segment, mut class) = (0, 0);
+    // SAFETY: control pointer and length are as `prepare` set them or as the system shortened them.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !next.is_null() {
+        // SAFETY: not null, so a whole message header lies within the control memory; the system wrote a
+        // value of the type that level and type name (the unaligned reads cost nothing).
+        unsafe {
+            let data = libc::CMSG_DATA(next);
+            match ((*next).cmsg_level, (*next).cmsg_type) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    let size = data.cast::<libc::c_int>().read_unaligned();
+                    segment = usize::try_from(size).unwrap_or(0);
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => class = *data,
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    class = data.cast::<libc::c_int>().read_unaligned() as u8;
+                }
+                _ => {}
+            }
+            next = libc::CMSG_NXTHDR(header, next);
+        }
+    }
+    (segment, class)
+}

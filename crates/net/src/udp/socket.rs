@@ -1,0 +1,237 @@
+//! A UDP socket with the options that the data path needs.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use libc::c_int;
+use socket2::{Domain, Protocol, Type};
+
+use super::wake::Wake;
+use crate::NetError;
+
+/// DSCP 56 marks aggregation packets (PANAMA); ECT(0) lets routers mark instead of drop.
+const TRAFFIC_CLASS: c_int = 56 << 2 | 0b10;
+
+/// What to ask the system for.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketOptions {
+    /// Receive buffer, bytes. More than the system's limit needs a privilege; what was got is reported.
+    pub recv_buffer: usize,
+    /// Send buffer, bytes.
+    pub send_buffer: usize,
+    /// Let the system cut trains of packets on sending and join them on receipt.
+    pub segmentation: bool,
+    /// Look for packets this long before a thread sleeps. Costs a core; saves a wake-up (some 10 µs).
+    pub spin: Duration,
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        SocketOptions {
+            recv_buffer: 64 << 20,
+            send_buffer: 16 << 20,
+            segmentation: true,
+            spin: Duration::ZERO,
+        }
+    }
+}
+
+/// What the system gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketReport {
+    /// Receive buffer, bytes as the system counts them: its own book-keeping included.
+    pub recv_buffer: usize,
+    /// Send buffer, bytes as the system counts them.
+    pub send_buffer: usize,
+    /// Trains are cut on sending.
+    pub segments_on_send: bool,
+    /// Trains are joined on receipt.
+    pub joins_on_receipt: bool,
+    /// Congestion marks of arriving packets are seen.
+    pub sees_ecn: bool,
+}
+
+/// A UDP socket that does not block, and never lets the network fragment a packet.
+#[derive(Debug)]
+pub struct Socket {
+    socket: socket2::Socket,
+    local: SocketAddr,
+    report: SocketReport,
+    /// Cleared for good when the system refuses a train.
+    segments_on_send: AtomicBool,
+    spin: Duration,
+}
+
+impl Socket {
+    /// Binds `address`; port 0 lets the system choose.
+    ///
+    /// Errors: `Bind`, or `Option` for an option without which packets could be lost in silence. Options
+    /// that only make it faster are tried, and reported by [`Socket::report`].
+    pub fn bind(address: SocketAddr, options: &SocketOptions) -> Result<Socket, NetError> {
+        let failed = |source| NetError::Bind { what: "UDP socket", address, source };
+        let domain = Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP));
+        let socket = socket.map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        socket.bind(&address.into()).map_err(failed)?;
+        let local = socket.local_addr().map_err(failed)?.as_socket();
+        let report = configure(&socket, address.is_ipv6(), options)?;
+        Ok(Socket {
+            socket,
+            local: local.unwrap_or(address),
+            report,
+            segments_on_send: AtomicBool::new(report.segments_on_send),
+            spin: options.spin,
+        })
+    }
+
+    /// The address bound.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What the system gave.
+    pub fn report(&self) -> SocketReport {
+        SocketReport { segments_on_send: self.segments_on_send(), ..self.report }
+    }
+
+    /// Sleeps until a packet arrives, `wake` is rung or `timeout` has passed. True if there may be a packet.
+    pub fn wait(&self, wake: &Wake, timeout: Duration) -> bool {
+        self.poll_for(libc::POLLIN, Some(wake), timeout)
+    }
+
+    /// How long a thread looks for packets before it sleeps.
+    pub fn spin(&self) -> Duration {
+        self.spin
+    }
+
+    /// Sleeps until the system takes packets again or `timeout` has passed. True if it does.
+    pub(super) fn wait_writable(&self, timeout: Duration) -> bool {
+        self.poll_for(libc::POLLOUT, None, timeout)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub(super) fn segments_on_send(&self) -> bool {
+        self.segments_on_send.load(Ordering::Relaxed)
+    }
+
+    /// Falls back to single packets; says so the first time.
+    pub(super) fn give_up_segments(&self, reason: &io::Error) {
+        if self.segments_on_send.swap(false, Ordering::Relaxed) {
+            tracing::warn!(
+                address = %self.local, %reason,
+                "the system does not cut packet trains (UDP_SEGMENT) on this path; sending single packets, which is slower"
+            );
+        }
+    }
+
+    fn poll_for(&self, events: libc::c_short, wake: Option<&Wake>, timeout: Duration) -> bool {
+        let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        // A negative descriptor is one that poll skips.
+        let wake_fd = wake.map_or(-1, Wake::fd);
+        let mut fds = [entry(self.fd(), events), entry(wake_fd, libc::POLLIN)];
+        let timeout = libc::timespec {
+            tv_sec: timeout.as_secs().min(3600) as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: two entries and a time that live through the call; the signal mask may be null.
+        let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &timeout, std::ptr::null()) };
+        if let Some(wake) = wake.filter(|_| ready > 0 && fds[1].revents != 0) {
+            wake.quiet();
+        }
+        ready > 0 && fds[0].revents != 0
+    }
+}
+
+fn configure(
+    socket: &socket2::Socket,
+    v6: bool,
+    options: &SocketOptions,
+) -> Result<SocketReport, NetError> {
+    let set = |level, name, value| set_option(socket, level, name, value);
+    let required = |option, result: io::Result<()>| {
+        result.map_err(|source| NetError::Option { option, source })
+    };
+    let (level, tos, recv_tos, discover, probe) = if v6 {
+        (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_TCLASS,
+            libc::IPV6_RECVTCLASS,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_PROBE,
+        )
+    } else {
+        (
+            libc::IPPROTO_IP,
+            libc::IP_TOS,
+            libc::IP_RECVTOS,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_PROBE,
+        )
+    };
+    // "Probe": set "do not fragment", and ignore path MTUs that anybody could have forged.
+    required("IP_MTU_DISCOVER", set(level, discover, probe))?;
+    required("IP_TOS", set(level, tos, TRAFFIC_CLASS))?;
+    let recv_buffer = grow(socket, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, options.recv_buffer);
+    let send_buffer = grow(socket, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, options.send_buffer);
+    let udp = libc::SOL_UDP;
+    Ok(SocketReport {
+        recv_buffer,
+        send_buffer,
+        segments_on_send: options.segmentation && set(udp, libc::UDP_SEGMENT, 0).is_ok(),
+        joins_on_receipt: options.segmentation && set(udp, libc::UDP_GRO, 1).is_ok(),
+        sees_ecn: set(level, recv_tos, 1).is_ok(),
+    })
+}
+
+/// Asks for a buffer of `bytes`, beyond the system's limit if allowed; returns what there is now.
+fn grow(socket: &socket2::Socket, name: c_int, force: c_int, bytes: usize) -> usize {
+    let bytes = c_int::try_from(bytes / 2).unwrap_or(c_int::MAX / 2);
+    // The system doubles what is asked for and cuts it down to its limit without an error.
+    if set_option(socket, libc::SOL_SOCKET, force, bytes).is_err() {
+        let _ = set_option(socket, libc::SOL_SOCKET, name, bytes);
+    }
+    let got = match name {
+        libc::SO_RCVBUF => socket.recv_buffer_size(),
+        _ => socket.send_buffer_size(),
+    };
+    got.unwrap_or(0)
+}
+
+fn set_option(socket: &socket2::Socket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    // SAFETY: the value is an int that lives through the call, and its size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_carry_dscp_56_and_ect0() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let socket = Socket::bind(any, &SocketOptions::default()).unwrap();
+        assert_eq!(socket.socket.tos_v4().unwrap(), 0xe2);
+        let any = "[::1]:0".parse().unwrap();
+        if let Ok(socket) = Socket::bind(any, &SocketOptions::default()) {
+            assert_eq!(socket.socket.tclass_v6().unwrap(), 0xe2);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A plan and the operations under it.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use netsum_proto::Time;
+use netsum_proto::panama::Worker;
+use netsum_wire::TreeId;
+
+use super::retained::Retained;
+use super::{Operation, WorkerPlan};
+
+/// A plan at work.
+pub(super) struct Epoch {
+    pub(super) machine: Worker,
+    pub(super) retained: Retained,
+    /// Nothing more is sent or accepted.
+    pub(super) frozen: bool,
+    /// By tree.
+    switches: Vec<SocketAddr>,
+    /// Each switch once, in order: trees to one switch share trains.
+    destinations: Vec<SocketAddr>,
+    /// Place in `destinations`, by tree.
+    places: Vec<usize>,
+}
+
+/// An operation at work.
+pub(super) struct Active {
+    pub(super) operation: Operation,
+    /// Ranks (mod 64) that some result lacks.
+    pub(super) missing: u64,
+    element_bytes: u64,
+}
+
+impl Epoch {
+    pub(super) fn new(now: Time, plan: WorkerPlan) -> Epoch {
+        let WorkerPlan { config, switches } = plan;
+        let mut destinations = switches.clone();
+        destinations.sort();
+        destinations.dedup();
+        let place = |s: &SocketAddr| destinations.binary_search(s).expect("it is among them");
+        let window = usize::from(config.window_max) * usize::from(config.trees);
+        Epoch {
+            places: switches.iter().map(place).collect(),
+            retained: Retained::new(window, usize::from(config.fragment_bytes)),
+            machine: Worker::new(now, config),
+            frozen: false,
+            switches,
+            destinations,
+        }
+    }
+
+    /// Where the results of a tree come from; `None` for a tree that the plan does not have.
+    #[inline]
+    pub(super) fn switch(&self, tree: TreeId) -> Option<SocketAddr> {
+        self.switches.get(usize::from(tree.0)).copied()
+    }
+
+    /// Every switch of the plan, once.
+    pub(super) fn destinations(&self) -> &[SocketAddr] {
+        &self.destinations
+    }
+
+    /// Place of a tree's switch in `destinations`.
+    #[inline]
+    pub(super) fn destination(&self, tree: TreeId) -> usize {
+        self.places[usize::from(tree.0)]
+    }
+}
+
+impl Active {
+    pub(super) fn new(operation: Operation) -> Active {
+        let element_bytes = operation.submission.format.dtype.size() as u64;
+        Active { operation, missing: 0, element_bytes }
+    }
+
+    /// Bytes of the buffer that hold these elements.
+    #[inline]
+    pub(super) fn bytes(&self, elements: &Range<u64>) -> Range<usize> {
+        let at = |element: u64| (element * self.element_bytes) as usize;
+        at(elements.start)..at(elements.end)
+    }
+}

@@ -1,0 +1,396 @@
+//! What the worker's thread does.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use netsum_proto::panama::{self, Finished, Progress};
+use netsum_proto::{Drop, DropCounters};
+use netsum_wire::panama::{HEADER_LEN, Header};
+use rustc_hash::FxHashMap;
+
+use super::epoch::{Active, Epoch};
+use super::{Command, Event, Operation, Remaining, WorkerPlan, WorkerStats};
+use crate::NetError;
+use crate::clock::{Clock, CpuTime};
+use crate::udp::{RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
+
+/// Commands wake the thread, and deadlines are shorter while anything is in flight.
+const SLEEP: Duration = Duration::from_secs(1);
+/// After a receive error, so that a broken socket does not burn a core.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
+
+pub(super) struct Thread {
+    socket: Socket,
+    inbox: Receiver<Command>,
+    events: Sender<Event>,
+    wake: Arc<Wake>,
+    clock: Clock,
+    epoch: Option<Epoch>,
+    operations: FxHashMap<u64, Active>,
+    /// Submitted while no epoch runs.
+    backlog: Vec<Operation>,
+    outbound: SendBatch<Packet>,
+    headers: Vec<[u8; HEADER_LEN]>,
+    received: Traffic,
+    sent_before: Traffic,
+    destinations: usize,
+    drops: DropCounters,
+    receive_errors: u64,
+}
+
+/// A packet that waits in `outbound`: its header, and where its payload is.
+#[derive(Clone)]
+struct Packet {
+    header: u32,
+    payload: Option<(u64, Range<usize>)>,
+}
+
+impl Thread {
+    pub(super) fn new(
+        socket: Socket,
+        inbox: Receiver<Command>,
+        events: Sender<Event>,
+        wake: Arc<Wake>,
+    ) -> Thread {
+        Thread {
+            socket,
+            inbox,
+            events,
+            wake,
+            clock: Clock::start(),
+            epoch: None,
+            operations: FxHashMap::default(),
+            backlog: Vec::new(),
+            outbound: SendBatch::new(),
+            headers: Vec::new(),
+            received: Traffic::default(),
+            sent_before: Traffic::default(),
+            destinations: 0,
+            drops: DropCounters::default(),
+            receive_errors: 0,
+        }
+    }
+
+    /// Works until it is told to stop.
+    pub(super) fn run(mut self) {
+        let _obituary = Obituary(self.events.clone());
+        let mut batch = RecvBatch::new();
+        let mut busy = Instant::now();
+        loop {
+            if self.wake.take() && self.obey() {
+                return;
+            }
+            let got = match batch.recv(&self.socket) {
+                Ok(got) => got,
+                Err(error) => {
+                    self.receive_failed(error);
+                    0
+                }
+            };
+            self.take(&batch);
+            self.keep_time();
+            self.send();
+            self.report();
+            if got > 0 {
+                if !self.socket.spin().is_zero() {
+                    busy = Instant::now();
+                }
+            } else if busy.elapsed() < self.socket.spin() {
+                std::hint::spin_loop();
+            } else {
+                self.socket.wait(&self.wake, self.until_deadline());
+            }
+        }
+    }
+
+    fn take(&mut self, batch: &RecvBatch) {
+        let now = self.clock.now();
+        for message in batch.messages() {
+            for packet in message.segments() {
+                let taken = match Header::decode(packet) {
+                    Ok((header, payload)) => {
+                        let from = message.from;
+                        self.take_packet(now, from, message.ce, &header, payload)
+                    }
+                    Err(error) => Err(error.into()),
+                };
+                if let Err(reason) = taken {
+                    self.drops.count(reason);
+                }
+            }
+        }
+    }
+
+    fn take_packet(
+        &mut self,
+        now: netsum_proto::Time,
+        from: SocketAddr,
+        ce: bool,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), Drop> {
+        let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen);
+        let epoch = epoch.ok_or(Drop::NoLease)?;
+        if epoch.switch(header.tree).ok_or(Drop::NoLease)? != from {
+            return Err(Drop::UnknownSender);
+        }
+        let bytes = HEADER_LEN + payload.len();
+        self.received.count(1, bytes as u64);
+        let Some(accepted) = epoch.machine.handle(now, ce, header)? else {
+            return Ok(());
+        };
+        let active = self.operations.get_mut(&accepted.id);
+        let active = active.expect("the machine knows submitted operations only");
+        active.missing |= header.missing;
+        let place = active.bytes(&accepted.elements);
+        active.operation.buffer.write(place.start, payload);
+        epoch.retained.keep(accepted.g, payload);
+        Ok(())
+    }
+
+    fn keep_time(&mut self) {
+        let now = self.clock.now();
+        if let Some(epoch) = self.running() {
+            let due = epoch.machine.poll_timeout();
+            if due.is_some_and(|due| due <= now) {
+                epoch.machine.handle_timeout(now);
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
+            return;
+        };
+        let now = self.clock.now();
+        while let Some(outgoing) = epoch.machine.poll_transmit(now) {
+            let header = self.headers.len() as u32;
+            let mut bytes = [0; HEADER_LEN];
+            outgoing.header.encode(&mut bytes);
+            self.headers.push(bytes);
+            let operations = &self.operations;
+            let payload = outgoing.payload.map(|(id, elements)| {
+                let place = operations[&id].bytes(&elements);
+                (id, place)
+            });
+            let destination = epoch.destination(outgoing.tree);
+            self.outbound.push(destination, Packet { header, payload });
+        }
+        let (headers, operations) = (&self.headers, &self.operations);
+        self.outbound.flush(&self.socket, |packet| {
+            let header = &headers[packet.header as usize];
+            match &packet.payload {
+                Some((id, place)) => {
+                    let buffer = &operations[id].operation.buffer;
+                    [header, buffer.slice(place.clone())]
+                }
+                None => [header, &[]],
+            }
+        });
+        self.headers.clear();
+    }
+
+    /// Passes the machine's events on.
+    fn report(&mut self) {
+        while let Some(event) = self.running().and_then(|e| e.machine.poll_event()) {
+            match event {
+                panama::Event::Done { id, missing } => self.done(id, missing),
+                panama::Event::Mismatch { id } => self.tell(Event::Mismatch { id }),
+                panama::Event::Silent { tree, for_ns } => self.tell(Event::Silent { tree, for_ns }),
+            }
+        }
+    }
+
+    /// Lets go of the buffer first: who hears of it may use it.
+    fn done(&mut self, id: u64, missing: u64) {
+        self.operations.remove(&id);
+        self.tell(Event::Done { id, missing });
+    }
+
+    fn tell(&self, event: Event) {
+        // Nobody listens if the caller is about to stop us.
+        let _ = self.events.send(event);
+    }
+
+    fn receive_failed(&mut self, source: io::Error) {
+        self.receive_errors += 1;
+        if self.receive_errors.is_power_of_two() {
+            let what = "receiving from switches";
+            self.tell(Event::Io(NetError::Io { what, source }));
+        }
+        self.socket.wait(&self.wake, AFTER_ERROR);
+    }
+
+    fn until_deadline(&self) -> Duration {
+        let epoch = self.epoch.as_ref().filter(|epoch| !epoch.frozen);
+        let due = epoch.and_then(|epoch| epoch.machine.poll_timeout());
+        due.map_or(SLEEP, |due| Duration::from_nanos(due.since(self.clock.now())).min(SLEEP))
+    }
+
+    /// Does what was asked; true if that is to stop.
+    fn obey(&mut self) -> bool {
+        while let Ok(command) = self.inbox.try_recv() {
+            // Who asked may have gone; then nobody needs the answer.
+            match command {
+                Command::Begin(plan) => self.begin(plan),
+                Command::Submit(operation) => self.submit(operation),
+                Command::Freeze(reply) => {
+                    let _ = reply.send(self.freeze());
+                }
+                Command::Fetch(fragments, reply) => {
+                    let _ = reply.send(self.fetch(&fragments));
+                }
+                Command::Deliver(results) => self.deliver(&results),
+                Command::Resolve(finished, reply) => {
+                    let _ = reply.send(self.resolve(&finished));
+                }
+                Command::CancelAll(reply) => {
+                    self.epoch = None;
+                    self.operations.clear();
+                    self.backlog.clear();
+                    let _ = reply.send(());
+                }
+                Command::Stats(reply) => {
+                    let _ = reply.send(self.stats());
+                }
+                Command::Stop => {
+                    self.say_goodbye();
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn begin(&mut self, plan: WorkerPlan) {
+        assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
+        self.sent_before = self.sent();
+        let epoch = Epoch::new(self.clock.now(), plan);
+        for (index, switch) in epoch.destinations().iter().enumerate() {
+            self.outbound.set_destination(index, *switch);
+        }
+        self.destinations = epoch.destinations().len();
+        self.epoch = Some(epoch);
+        for operation in std::mem::take(&mut self.backlog) {
+            self.submit(operation);
+        }
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
+            self.backlog.push(operation);
+            return;
+        };
+        epoch.machine.submit(operation.submission.clone());
+        let active = Active::new(operation);
+        let id = active.operation.submission.id;
+        let twice = self.operations.insert(id, active);
+        assert!(twice.is_none(), "operation {id} is at work already");
+    }
+
+    fn freeze(&mut self) -> Progress {
+        // What is complete is complete, whatever the epoch's end says of the rest.
+        self.report();
+        self.epoch.as_mut().map_or_else(Progress::default, |epoch| {
+            epoch.frozen = true;
+            epoch.machine.progress()
+        })
+    }
+
+    fn fetch(&self, fragments: &[u64]) -> Vec<Option<Vec<u8>>> {
+        let retained = self.epoch.as_ref().map(|epoch| &epoch.retained);
+        let get = |&fragment: &u64| retained?.get(fragment).map(<[u8]>::to_vec);
+        fragments.iter().map(get).collect()
+    }
+
+    fn deliver(&mut self, results: &[(u64, Vec<u8>)]) {
+        let Some(epoch) = self.epoch.as_ref().filter(|epoch| epoch.frozen) else {
+            return;
+        };
+        for (fragment, payload) in results {
+            let place = epoch.machine.place_of(*fragment);
+            let active = place.and_then(|at| Some((self.operations.get(&at.id)?, at.elements)));
+            let Some((active, elements)) = active else {
+                self.drops.count(Drop::Unexpected);
+                continue;
+            };
+            let place = active.bytes(&elements);
+            if place.len() == payload.len() {
+                active.operation.buffer.write(place.start, payload);
+            } else {
+                self.drops.count(Drop::PayloadLength);
+            }
+        }
+    }
+
+    fn resolve(&mut self, finished: &Finished) -> Vec<Remaining> {
+        let Some(epoch) = self.epoch.take() else {
+            return std::mem::take(&mut self.backlog);
+        };
+        let mut remaining = Vec::new();
+        for submission in epoch.machine.remaining(finished) {
+            if let Some(active) = self.operations.remove(&submission.id) {
+                let buffer = active.operation.buffer;
+                remaining.push(Remaining { submission, buffer });
+            }
+        }
+        let mut done: Vec<_> = self.operations.drain().collect();
+        done.sort_by_key(|(id, _)| *id);
+        for (id, active) in done {
+            let missing = active.missing;
+            drop(active);
+            self.tell(Event::Done { id, missing });
+        }
+        remaining.append(&mut self.backlog);
+        remaining
+    }
+
+    fn say_goodbye(&mut self) {
+        if let Some(epoch) = self.running()
+            && epoch.machine.outstanding().next().is_none()
+        {
+            epoch.machine.finish();
+            self.send();
+        }
+    }
+
+    fn stats(&self) -> WorkerStats {
+        let machine = self.epoch.as_ref().map(|epoch| &epoch.machine);
+        WorkerStats {
+            trees: machine.map_or_else(Vec::new, |machine| machine.tree_stats().collect()),
+            received: self.received,
+            sent: self.sent(),
+            drops: self.drops.clone(),
+            failures: self.outbound.failures(),
+            socket: Some(self.socket.report()),
+            cpu: CpuTime::of_this_thread(),
+        }
+    }
+
+    fn sent(&self) -> Traffic {
+        let now = (0..self.destinations).map(|index| self.outbound.sent(index));
+        now.fold(self.sent_before, |mut sum, sent: Sent| {
+            sum += sent.into();
+            sum
+        })
+    }
+
+    fn running(&mut self) -> Option<&mut Epoch> {
+        self.epoch.as_mut().filter(|epoch| !epoch.frozen)
+    }
+}
+
+/// Reports the thread's death if it panics, so that nobody waits for it.
+struct Obituary(Sender<Event>);
+
+impl std::ops::Drop for Obituary {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.0.send(Event::Io(NetError::Stopped));
+        }
+    }
+}

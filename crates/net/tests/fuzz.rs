@@ -1,0 +1,40 @@
+//! The fuzzing targets on random bytes: a bounded part of what `cargo fuzz` does.
+
+use proptest::prelude::*;
+
+#[path = "../../../fuzz/src/lib.rs"]
+mod targets;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn decode_takes_anything(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        targets::decode(&bytes);
+    }
+
+    #[test]
+    fn switch_takes_anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        targets::switch(&bytes);
+    }
+
+    #[test]
+    fn worker_takes_anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        targets::worker(&bytes);
+    }
+}
+
+#[test]
+fn scripts_reach_the_machines() {
+    // Per packet: how (port, flags), kind, place (job, tree, epoch), vid, elements, format and the rest.
+    let both = [[0, 0, 1, 0, 8, 0], [0x11, 0, 1, 0, 8, 0]].concat();
+    assert_eq!(targets::switch(&both), 1);
+    assert_eq!(targets::switch(&both[..6]), 0);
+    let random = |seed: u64| {
+        let step = |x: u64| x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let bytes = std::iter::successors(Some(seed), |x| Some(step(*x))).map(|x| (x >> 56) as u8);
+        targets::switch(&bytes.take(4000).collect::<Vec<_>>())
+    };
+    let released: u64 = (0..50).map(random).sum();
+    assert!(released > 50, "{released} sums");
+}

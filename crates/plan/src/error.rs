@@ -1,0 +1,53 @@
+//! Why there is no tree, and what is wrong with one. The texts are shown to users as the reason
+//! why a job uses the host path.
+
+/// Why no tree could be given.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub enum PlanError {
+    /// Fewer than two ranks.
+    #[error("a job of {ranks} rank(s) has nothing to sum in the network")]
+    TooFewRanks {
+        /// Size of the job.
+        ranks: usize,
+    },
+    /// A rank stands on something that is not a host.
+    #[error("rank {rank} is placed on {node:?}, which is not a host")]
+    NotAHost {
+        /// The rank.
+        rank: usize,
+        /// Name of the node.
+        node: String,
+    },
+    /// All switches at a host are down.
+    #[error("host {host:?} has no live switch: {down} down")]
+    HostCutOff {
+        /// Name of the host.
+        host: String,
+        /// Names of its switches, with the verb: `rack0 is`.
+        down: String,
+    },
+    /// Live switches are there, but none reaches all ranks.
+    #[error("no live switch reaches the hosts of all ranks: {down} down")]
+    NoRoot {
+        /// Names of the switches that are down, with the verb.
+        down: String,
+    },
+    /// Trees are there, but they would change the bits of the sums.
+    #[error(
+        "the trees that are left add in another order than {order}; the host path keeps the bits"
+    )]
+    OtherOrder {
+        /// The job's order.
+        order: String,
+    },
+}
+
+/// What is wrong with a tree or a set of trees.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+#[error("tree with root {root:?}: {problem}")]
+pub struct Violation {
+    /// Name of the tree's root.
+    pub root: String,
+    /// What is wrong.
+    pub problem: String,
+}

@@ -1,0 +1,207 @@
+//! Grows one tree from a root: shortest ways, as few switches as a greedy cover finds.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+
+use netsum_topo::{AggregationTree, Child, EdgeId, NodeId, Parent, TreeNode};
+
+use crate::trees::Request;
+
+/// A tree and how it came about.
+pub(crate) struct Grown {
+    /// The switch from which it was grown; the tree's root unless that had only one child.
+    pub start: NodeId,
+    /// Links from `start` to the furthest rack switch.
+    pub depth: usize,
+    /// The tree, without switches that would only forward.
+    pub tree: AggregationTree,
+}
+
+/// Grows a tree from `start` to all ranks over live switches, without the links in `used`;
+/// `None` where a rank cannot be reached.
+pub(crate) fn grow(
+    request: &Request,
+    start: NodeId,
+    used: &HashSet<EdgeId>,
+    load: &HashMap<NodeId, u64>,
+) -> Option<Grown> {
+    let field = Field { request, load, used, distance: distances(request, start, used) };
+    let racks = field.attach()?;
+    let depth = racks.keys().map(|rack| field.distance[rack]).max()?;
+    let parents = field.parents(racks.keys().copied().collect(), depth);
+    let tree = Sketch { start, racks, parents }.contract().into_tree();
+    Some(Grown { start, depth, tree })
+}
+
+struct Field<'a> {
+    request: &'a Request<'a>,
+    load: &'a HashMap<NodeId, u64>,
+    used: &'a HashSet<EdgeId>,
+    distance: HashMap<NodeId, usize>,
+}
+
+impl Field<'_> {
+    /// Which ranks hang on which switch: each host on a nearest one, few switches in all.
+    fn attach(&self) -> Option<BTreeMap<NodeId, Vec<u32>>> {
+        let mut options: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
+        for &host in self.request.placement {
+            let near = || {
+                let neighbours = self.request.topology.neighbours(host).iter();
+                neighbours.filter_map(|(switch, _)| Some((*self.distance.get(switch)?, *switch)))
+            };
+            let least = near().min()?.0;
+            options.insert(
+                host,
+                near().filter(|&(d, _)| d == least).map(|(_, switch)| switch).collect(),
+            );
+        }
+        let chosen = cover(&options, self.load);
+        let mut racks: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
+        for (rank, host) in self.request.placement.iter().enumerate() {
+            racks.entry(chosen[host]).or_default().push(rank as u32);
+        }
+        Some(racks)
+    }
+
+    /// A parent one link nearer to the start for each switch needed, from the furthest inward.
+    fn parents(&self, needed: BTreeSet<NodeId>, depth: usize) -> BTreeMap<NodeId, NodeId> {
+        let mut needed = needed;
+        let mut parents = BTreeMap::new();
+        for distance in (1..=depth).rev() {
+            let level = needed.iter().filter(|switch| self.distance[switch] == distance);
+            let options = level.map(|&switch| (switch, self.nearer(switch))).collect();
+            let chosen = cover(&options, self.load);
+            needed.extend(chosen.values());
+            parents.extend(chosen);
+        }
+        parents
+    }
+
+    fn nearer(&self, switch: NodeId) -> Vec<NodeId> {
+        let wanted = self.distance[&switch] - 1;
+        let neighbours = self.request.topology.neighbours(switch).iter();
+        let free = neighbours.filter(|(_, link)| !self.used.contains(link));
+        free.map(|&(other, _)| other)
+            .filter(|other| self.distance.get(other) == Some(&wanted))
+            .collect()
+    }
+}
+
+/// Links from `start` to every live switch within reach.
+fn distances(request: &Request, start: NodeId, used: &HashSet<EdgeId>) -> HashMap<NodeId, usize> {
+    let mut distance = HashMap::from([(start, 0)]);
+    let mut queue = VecDeque::from([start]);
+    while let Some(here) = queue.pop_front() {
+        for &(other, link) in request.topology.neighbours(here) {
+            let passable = request.topology.is_switch(other) && request.live.contains(&other);
+            if passable && !used.contains(&link) && !distance.contains_key(&other) {
+                distance.insert(other, distance[&here] + 1);
+                queue.push_back(other);
+            }
+        }
+    }
+    distance
+}
+
+/// Gives each item one of its options so that few options are taken in all: again and again the
+/// option that serves most of what is left; among equals the least loaded, then the lowest id.
+fn cover(
+    options: &BTreeMap<NodeId, Vec<NodeId>>,
+    load: &HashMap<NodeId, u64>,
+) -> BTreeMap<NodeId, NodeId> {
+    let mut serves: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
+    for (&item, choices) in options {
+        for &choice in choices {
+            serves.entry(choice).or_default().insert(item);
+        }
+    }
+    let mut chosen = BTreeMap::new();
+    while chosen.len() < options.len() {
+        let rank = |(choice, items): &(&NodeId, &BTreeSet<NodeId>)| {
+            let idle = std::cmp::Reverse(load.get(choice).copied().unwrap_or(0));
+            (items.len(), idle, std::cmp::Reverse(**choice))
+        };
+        let (&best, _) = serves.iter().max_by_key(rank).expect("every item has an option");
+        let items = serves.remove(&best).expect("it was just found");
+        serves.values_mut().for_each(|others| others.retain(|item| !items.contains(item)));
+        chosen.extend(items.into_iter().map(|item| (item, best)));
+    }
+    chosen
+}
+
+/// Who hangs on whom, before the tree is written down.
+struct Sketch {
+    start: NodeId,
+    racks: BTreeMap<NodeId, Vec<u32>>,
+    parents: BTreeMap<NodeId, NodeId>,
+}
+
+/// A sketch without switches that only forward.
+struct Contracted {
+    root: NodeId,
+    racks: BTreeMap<NodeId, Vec<u32>>,
+    parents: BTreeMap<NodeId, Parent>,
+}
+
+impl Sketch {
+    /// Leaves out each switch that has one child and no rank: it would only pass packets on.
+    fn contract(self) -> Contracted {
+        let mut children: BTreeMap<NodeId, usize> = BTreeMap::new();
+        self.parents.values().for_each(|&parent| *children.entry(parent).or_default() += 1);
+        let forwards =
+            |switch: &NodeId| !self.racks.contains_key(switch) && children.get(switch) == Some(&1);
+        let mut parents = BTreeMap::new();
+        let mut root = self.start;
+        for (&switch, &above) in self.parents.iter().filter(|(switch, _)| !forwards(switch)) {
+            let mut via = Vec::new();
+            let mut parent = above;
+            while forwards(&parent) && parent != self.start {
+                via.push(parent);
+                parent = self.parents[&parent];
+            }
+            if forwards(&parent) {
+                root = switch;
+            } else {
+                parents.insert(switch, Parent { switch: parent, via });
+            }
+        }
+        Contracted { root, racks: self.racks, parents }
+    }
+}
+
+impl Contracted {
+    fn into_tree(self) -> AggregationTree {
+        let mut below: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
+        for (&switch, parent) in &self.parents {
+            below.entry(parent.switch).or_default().push(switch);
+        }
+        let mut nodes = Vec::new();
+        let mut queue = VecDeque::from([self.root]);
+        while let Some(switch) = queue.pop_front() {
+            let children = self.children(switch, &below);
+            queue.extend(children.iter().filter_map(|child| match child {
+                Child::Switch(below) => Some(*below),
+                Child::Rank(_) => None,
+            }));
+            nodes.push(TreeNode { switch, children, parent: self.parents.get(&switch).cloned() });
+        }
+        AggregationTree { root: self.root, nodes }
+    }
+
+    fn children(&self, switch: NodeId, below: &BTreeMap<NodeId, Vec<NodeId>>) -> Vec<Child> {
+        let ranks =
+            self.racks.get(&switch).into_iter().flatten().map(|&rank| (rank, Child::Rank(rank)));
+        let switches = below.get(&switch).into_iter().flatten();
+        let switches =
+            switches.map(|&child| (self.lowest_rank(child, below), Child::Switch(child)));
+        let mut children: Vec<(u32, Child)> = ranks.chain(switches).collect();
+        children.sort_unstable_by_key(|&(lowest, _)| lowest);
+        children.into_iter().map(|(_, child)| child).collect()
+    }
+
+    fn lowest_rank(&self, switch: NodeId, below: &BTreeMap<NodeId, Vec<NodeId>>) -> u32 {
+        let own = self.racks.get(&switch).and_then(|ranks| ranks.first()).copied();
+        let beneath =
+            below.get(&switch).into_iter().flatten().map(|&child| self.lowest_rank(child, below));
+        own.into_iter().chain(beneath).min().expect("every switch of a tree has a rank beneath")
+    }
+}

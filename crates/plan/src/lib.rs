@@ -1,0 +1,13 @@
+//! Finds aggregation trees, and checks them by other means.
+//!
+//! Owns: the search for trees and the verifier of plans. Must not know: packets, gRPC, the
+//! simulator, who asked. Start reading at [`aggregation_trees`]; [`verify`] says what a tree must be.
+
+mod error;
+mod grow;
+mod trees;
+mod verify;
+
+pub use error::{PlanError, Violation};
+pub use trees::{Request, aggregation_trees};
+pub use verify::{switch_links, verify, verify_set};

@@ -1,0 +1,161 @@
+//! The choice of trees: several through a Clos network, sharing no link between switches.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use netsum_topo::{AggregationTree, EdgeId, NodeId, SumOrder, Topology};
+
+use crate::error::PlanError;
+use crate::grow::{Grown, grow};
+use crate::verify::switch_links;
+
+/// What trees are wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The fabric.
+    pub topology: &'a Topology,
+    /// The host of each rank.
+    pub placement: &'a [NodeId],
+    /// Switches that may be used.
+    pub live: &'a HashSet<NodeId>,
+    /// At most so many trees; at least 1.
+    pub max_trees: usize,
+    /// How much each switch has to do already, in any unit; absent is 0.
+    pub load: &'a HashMap<NodeId, u64>,
+    /// The order in which the job has added so far; `None` for its first plan.
+    pub order: Option<&'a SumOrder>,
+}
+
+/// Finds up to `max_trees` trees that reach every rank and share no link between switches.
+///
+/// All have the least depth at which there is a tree at all, so ranks of one rack get the one tree
+/// at their rack switch, and ranks of one pod get roots within it. All add in the same order:
+/// `order`, or else the one that most of the possible roots give. Switches with less load are
+/// taken first, then lower ids: equal requests get equal trees.
+///
+/// On leaf-spine fabrics and fat trees, also with parts of them dead, the number of trees is the
+/// most possible (held to a brute-force search by the tests); on other graphs it is what taking
+/// roots one by one gives.
+///
+/// Source: PANAMA's controller ("several aggregation trees per job; only the ToR if the workers
+/// share a rack"); the search itself is ours.
+/// Errors say in words why there is no tree.
+pub fn aggregation_trees(request: &Request) -> Result<Vec<AggregationTree>, PlanError> {
+    check(request)?;
+    let none_used = HashSet::new();
+    let mut by_depth: BTreeMap<usize, Vec<Grown>> = BTreeMap::new();
+    for root in roots(request) {
+        if let Some(grown) = grow(request, root, &none_used, request.load) {
+            by_depth.entry(grown.depth).or_default().push(grown);
+        }
+    }
+    if by_depth.is_empty() {
+        return Err(PlanError::NoRoot { down: down(request, request.topology.switches()) });
+    }
+    for (&depth, candidates) in by_depth.range(..=DEPTH_MAX) {
+        let order = request.order.cloned().unwrap_or_else(|| commonest_order(candidates));
+        let trees = pack(request, candidates, depth, &order);
+        if !trees.is_empty() {
+            return Ok(trees);
+        }
+    }
+    match request.order {
+        Some(order) => Err(PlanError::OtherOrder { order: order.to_string() }),
+        None => Err(PlanError::NoRoot { down: down(request, request.topology.switches()) }),
+    }
+}
+
+fn check(request: &Request) -> Result<(), PlanError> {
+    let Request { topology, placement, live, .. } = request;
+    assert!(request.max_trees >= 1, "a request for no tree");
+    if placement.len() < 2 {
+        return Err(PlanError::TooFewRanks { ranks: placement.len() });
+    }
+    for (rank, &host) in placement.iter().enumerate() {
+        if topology.is_switch(host) {
+            return Err(PlanError::NotAHost { rank, node: topology.name(host).to_owned() });
+        }
+        let switches = || topology.neighbours(host).iter().map(|&(switch, _)| switch);
+        if !switches().any(|switch| live.contains(&switch)) {
+            let host = topology.name(host).to_owned();
+            return Err(PlanError::HostCutOff { host, down: down(request, switches()) });
+        }
+    }
+    Ok(())
+}
+
+/// Takes candidates one by one; each must keep its depth and the order without the links that
+/// earlier trees took.
+fn pack(
+    request: &Request,
+    candidates: &[Grown],
+    depth: usize,
+    order: &SumOrder,
+) -> Vec<AggregationTree> {
+    let mut trees: Vec<AggregationTree> = Vec::new();
+    let mut used: HashSet<EdgeId> = HashSet::new();
+    // A switch that an earlier tree of this plan passes counts as loaded, so that hosts with
+    // several switches spread their trees over them.
+    let mut load = request.load.clone();
+    for candidate in candidates {
+        if trees.len() == request.max_trees {
+            break;
+        }
+        let Some(grown) = grow(request, candidate.start, &used, &load) else {
+            continue;
+        };
+        let known = trees.iter().any(|tree| tree.root == grown.tree.root);
+        if grown.depth != depth || known || grown.tree.order() != *order {
+            continue;
+        }
+        used.extend(switch_links(request.topology, &grown.tree));
+        grown.tree.switches().for_each(|switch| *load.entry(switch).or_default() += 1);
+        trees.push(grown.tree);
+    }
+    trees
+}
+
+/// Live switches, least loaded first.
+fn roots(request: &Request) -> Vec<NodeId> {
+    let mut roots: Vec<NodeId> =
+        request.topology.switches().filter(|switch| request.live.contains(switch)).collect();
+    roots.sort_by_key(|switch| (request.load.get(switch).copied().unwrap_or(0), *switch));
+    roots
+}
+
+/// The order of most candidates; among equals that of the earliest.
+fn commonest_order(candidates: &[Grown]) -> SumOrder {
+    let mut counts: Vec<(SumOrder, usize)> = Vec::new();
+    for order in candidates.iter().map(|grown| grown.tree.order()) {
+        match counts.iter_mut().find(|(known, _)| *known == order) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((order, 1)),
+        }
+    }
+    let most = counts.iter().map(|&(_, count)| count).max().unwrap_or(0);
+    let found = counts.into_iter().find(|&(_, count)| count == most);
+    found.expect("there is at least one candidate").0
+}
+
+fn down(request: &Request, switches: impl Iterator<Item = NodeId>) -> String {
+    let dead = switches.filter(|switch| !request.live.contains(switch));
+    let names: Vec<&str> = dead.map(|switch| request.topology.name(switch)).collect();
+    match names.as_slice() {
+        [] => "none is".to_owned(),
+        [one] => format!("{one} is"),
+        [.., last] if names.len() <= NAMES_SHOWN => {
+            format!("{} and {last} are", names[..names.len() - 1].join(", "))
+        }
+        _ => format!(
+            "{} and {} more are",
+            names[..NAMES_SHOWN - 1].join(", "),
+            names.len() + 1 - NAMES_SHOWN
+        ),
+    }
+}
+
+/// Links from a root down to the furthest rack switch. A fat tree has 2; twice that leaves room
+/// for a way round a fault and keeps a sum's way short of a tour of the fabric.
+const DEPTH_MAX: usize = 4;
+
+/// A reason stays one readable line.
+const NAMES_SHOWN: usize = 6;

@@ -1,0 +1,224 @@
+//! The window of one tree: PANAMA's reaction to ECN, and ours.
+//!
+//! A result says which branches of the tree were congested on the way up, a bit each, and whether it met
+//! congestion on the way down. The paper ORs everything into one mark and runs DCTCP on it (RFC 8257);
+//! with several independently congested branches the job then backs off for the *union* of the marks and
+//! starves. The mended rule keeps one virtual DCTCP window per branch and uses the least: each
+//! branch gets the reaction that a DCTCP flow through it alone would show.
+
+/// How a worker reacts to congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CongestionRule {
+    /// The paper's: one DCTCP window, marked if any branch is.
+    Panama,
+    /// Least of one virtual DCTCP window per branch. The default.
+    PerBranch,
+    /// No reaction: this many fragments in flight.
+    Fixed(u16),
+}
+
+/// DCTCP's gain g (RFC 8257 §3.3).
+const GAIN: f64 = 1.0 / 16.0;
+/// Fragments in flight before anything is known; below any lease worth having.
+const INITIAL_WINDOW: f64 = 10.0;
+/// A virtual window may exceed the least one by this factor and offset: it must not run away while
+/// another branch holds it back, and must be free to grow past it.
+const CLIP_FACTOR: f64 = 2.0;
+const CLIP_OFFSET: f64 = 4.0;
+/// Bit of the way down, after the 32 branches of the way up.
+const DOWN: u8 = 32;
+
+/// One DCTCP control loop.
+#[derive(Clone, Debug)]
+struct Dctcp {
+    window: f64,
+    ssthresh: f64,
+    alpha: f64,
+    results: u32,
+    marked: u32,
+}
+
+impl Dctcp {
+    fn new(window: f64) -> Self {
+        Dctcp { window, ssthresh: f64::INFINITY, alpha: 1.0, results: 0, marked: 0 }
+    }
+
+    fn on_result(&mut self, marked: bool) {
+        self.results += 1;
+        self.marked += u32::from(marked);
+        if self.window >= self.ssthresh {
+            self.window += 1.0 / self.window;
+        } else if !marked {
+            self.window += 1.0;
+        }
+    }
+
+    fn end_observation(&mut self) {
+        let fraction = f64::from(self.marked) / f64::from(self.results.max(1));
+        self.alpha = (1.0 - GAIN) * self.alpha + GAIN * fraction;
+        if self.marked > 0 {
+            self.window = (self.window * (1.0 - self.alpha / 2.0)).max(1.0);
+            self.ssthresh = self.window;
+        }
+        (self.results, self.marked) = (0, 0);
+    }
+
+    fn halve(&mut self) {
+        self.window = (self.window / 2.0).max(1.0);
+        self.ssthresh = self.window;
+    }
+}
+
+/// Fragments that one tree may have in flight.
+#[derive(Clone, Debug)]
+pub struct Window {
+    rule: CongestionRule,
+    /// The loop of all branches that never marked (for `Panama`, of all).
+    clear: Dctcp,
+    /// Branches that have marked.
+    marked: Vec<(u8, Dctcp)>,
+    observation_ends: u32,
+    loss_ends: u32,
+    cap: u16,
+}
+
+impl Window {
+    /// `cap`: the most that the aggregators allow until a result says otherwise.
+    pub fn new(rule: CongestionRule, cap: u16) -> Self {
+        let initial = match rule {
+            CongestionRule::Fixed(fragments) => f64::from(fragments),
+            _ => INITIAL_WINDOW,
+        };
+        let clear = Dctcp::new(initial);
+        Window {
+            rule,
+            clear,
+            marked: Vec::new(),
+            observation_ends: 0,
+            loss_ends: 0,
+            cap: cap.max(1),
+        }
+    }
+
+    /// Fragments that may be in flight, at least 1.
+    pub fn fragments(&self) -> u32 {
+        let least = self.marked.iter().map(|(_, d)| d.window).fold(self.clear.window, f64::min);
+        (least as u32).clamp(1, u32::from(self.cap))
+    }
+
+    /// The most that the aggregators allow.
+    pub fn cap(&self) -> u16 {
+        self.cap
+    }
+
+    /// Takes `window_cap` of the latest result; 0 would stop the job for ever and counts as 1.
+    pub fn set_cap(&mut self, cap: u16) {
+        self.cap = cap.max(1);
+    }
+
+    /// A result came. `vid`: its number; `vid_next`: the next to be sent; `marks`: branches that marked
+    /// on the way up; `down`: CE on the way down.
+    pub fn on_result(&mut self, vid: u32, vid_next: u32, marks: u32, down: bool) {
+        match self.rule {
+            CongestionRule::Fixed(_) => return,
+            CongestionRule::Panama => self.clear.on_result(marks != 0 || down),
+            CongestionRule::PerBranch => {
+                self.on_branches(u64::from(marks) | u64::from(down) << DOWN)
+            }
+        }
+        if vid.wrapping_sub(self.observation_ends) as i32 >= 0 {
+            self.clear.end_observation();
+            self.marked.iter_mut().for_each(|(_, d)| d.end_observation());
+            self.observation_ends = vid_next;
+        }
+        self.clip();
+    }
+
+    /// A fragment was lost: halves once per window. PANAMA's fabric is lossless; on one that is not,
+    /// loss is the only signal of a switch that does not mark.
+    pub fn on_loss(&mut self, vid: u32, vid_next: u32) {
+        let already = vid.wrapping_sub(self.loss_ends) as i32;
+        if matches!(self.rule, CongestionRule::Fixed(_)) || already < 0 {
+            return;
+        }
+        self.loss_ends = vid_next;
+        self.clear.halve();
+        self.marked.iter_mut().for_each(|(_, d)| d.halve());
+    }
+
+    fn on_branches(&mut self, bits: u64) {
+        let mut new = bits;
+        for (branch, dctcp) in &mut self.marked {
+            dctcp.on_result(bits >> *branch & 1 == 1);
+            new &= !(1 << *branch);
+        }
+        while new != 0 {
+            // Until now this branch behaved like all that never marked: it starts with their state.
+            let mut dctcp = self.clear.clone();
+            dctcp.on_result(true);
+            self.marked.push((new.trailing_zeros() as u8, dctcp));
+            new &= new - 1;
+        }
+        self.clear.on_result(false);
+    }
+
+    fn clip(&mut self) {
+        let least = self.marked.iter().map(|(_, d)| d.window).fold(self.clear.window, f64::min);
+        let most = (CLIP_FACTOR * least + CLIP_OFFSET).min(f64::from(self.cap).max(1.0));
+        self.clear.window = self.clear.window.min(most);
+        self.marked.iter_mut().for_each(|(_, d)| d.window = d.window.min(most));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drive(window: &mut Window, results: u32, marks: impl Fn(u32) -> u32) {
+        for vid in 0..results {
+            window.on_result(vid, vid + window.fragments(), marks(vid), false);
+        }
+    }
+
+    #[test]
+    fn grows_to_the_cap_without_marks_and_never_past_it() {
+        for rule in [CongestionRule::Panama, CongestionRule::PerBranch] {
+            let mut window = Window::new(rule, 100);
+            drive(&mut window, 1000, |_| 0);
+            assert_eq!(window.fragments(), 100);
+            window.set_cap(7);
+            assert_eq!(window.fragments(), 7);
+            window.set_cap(0);
+            assert_eq!(window.fragments(), 1, "a cap of 0 would stop the job for ever");
+        }
+    }
+
+    #[test]
+    fn one_congested_branch_is_treated_alike_by_both_rules() {
+        let marks = |vid| u32::from(vid % 10 == 0);
+        let (mut paper, mut mended) =
+            (Window::new(CongestionRule::Panama, 500), Window::new(CongestionRule::PerBranch, 500));
+        drive(&mut paper, 5000, marks);
+        drive(&mut mended, 5000, marks);
+        assert!(paper.fragments().abs_diff(mended.fragments()) <= 2);
+    }
+
+    #[test]
+    fn loss_halves_once_per_window() {
+        let mut window = Window::new(CongestionRule::PerBranch, 64);
+        drive(&mut window, 500, |_| 0);
+        window.on_loss(500, 564);
+        window.on_loss(510, 565);
+        assert_eq!(window.fragments(), 32);
+        window.on_loss(564, 600);
+        assert_eq!(window.fragments(), 16);
+    }
+
+    #[test]
+    fn a_fixed_window_does_not_react() {
+        let mut window = Window::new(CongestionRule::Fixed(20), 64);
+        drive(&mut window, 500, |_| u32::MAX);
+        window.on_loss(1, 2);
+        assert_eq!(window.fragments(), 20);
+    }
+}

@@ -1,0 +1,114 @@
+//! Why a packet was dropped: every reason has a name and a counter.
+
+use netsum_wire::panama::DecodeError;
+
+macro_rules! drops {
+    ($($(#[$doc:meta])* $variant:ident => $text:literal,)*) => {
+        /// Why a machine did not take a packet.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+        #[repr(u8)]
+        pub enum Drop {
+            $($(#[$doc])* #[error($text)] $variant,)*
+        }
+
+        impl Drop {
+            /// Every reason, in counter order.
+            pub const ALL: &'static [Drop] = &[$(Drop::$variant,)*];
+
+            /// The reason as a metric label.
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Drop::$variant => $text,)*
+                }
+            }
+        }
+    };
+}
+
+drops! {
+    /// Shorter than a header.
+    TruncatedHeader => "truncated_header",
+    /// First byte names no protocol that we speak.
+    UnknownVersion => "unknown_version",
+    /// Kind or reserved flag.
+    UnknownKind => "unknown_kind",
+    /// Dtype or operation.
+    UnknownFormat => "unknown_format",
+    /// Length does not follow from the header.
+    PayloadLength => "payload_length",
+    /// No elements.
+    EmptyFragment => "empty_fragment",
+    /// Reserved field in use.
+    Reserved => "reserved_field",
+    /// The sender is no neighbour in any lease.
+    UnknownSender => "unknown_sender",
+    /// No lease for this job and tree.
+    NoLease => "no_lease",
+    /// An epoch that is over.
+    StaleEpoch => "stale_epoch",
+    /// An epoch whose lease is not here yet.
+    FutureEpoch => "future_epoch",
+    /// The sender is not a child (or the parent) in this tree.
+    NotANeighbour => "not_a_neighbour",
+    /// A kind that does not travel in this direction.
+    WrongDirection => "wrong_direction",
+    /// More elements than the plan's fragments have.
+    TooLarge => "too_large",
+    /// Ahead of what `window_cap` allows.
+    BeyondWindow => "beyond_window",
+    /// Older than what is retained.
+    TooOld => "too_old",
+    /// Already counted.
+    Duplicate => "duplicate",
+    /// Its sum was released without it (partial synchronisation).
+    Late => "late",
+    /// Children disagree on what this fragment is.
+    Mismatch => "mismatch",
+    /// Aggregation memory is full.
+    NoMemory => "no_memory",
+    /// Nobody asked for this.
+    Unexpected => "unexpected",
+}
+
+impl From<DecodeError> for Drop {
+    fn from(error: DecodeError) -> Drop {
+        match error {
+            DecodeError::TruncatedHeader => Drop::TruncatedHeader,
+            DecodeError::UnknownVersion => Drop::UnknownVersion,
+            DecodeError::UnknownKind => Drop::UnknownKind,
+            DecodeError::UnknownFormat => Drop::UnknownFormat,
+            DecodeError::PayloadLength => Drop::PayloadLength,
+            DecodeError::EmptyFragment => Drop::EmptyFragment,
+            DecodeError::Reserved => Drop::Reserved,
+        }
+    }
+}
+
+/// How often each reason occurred.
+#[derive(Clone, Debug)]
+pub struct DropCounters([u64; Drop::ALL.len()]);
+
+impl Default for DropCounters {
+    fn default() -> Self {
+        DropCounters([0; Drop::ALL.len()])
+    }
+}
+
+impl DropCounters {
+    /// Counts one.
+    #[inline]
+    pub fn count(&mut self, reason: Drop) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// How often `reason` occurred.
+    pub fn get(&self, reason: Drop) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Reasons that occurred, by label.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let all = Drop::ALL.iter().map(|&d| (d.label(), self.get(d)));
+        all.filter(|&(_, n)| n > 0)
+    }
+}

@@ -1,0 +1,255 @@
+//! Fragments in flight on one tree: what was sent when, what has come back, what to send again.
+
+use std::collections::VecDeque;
+
+use crate::Time;
+
+/// Results above a hole that make it a loss: reordering within a tree is rarer than that (RFC 5681's
+/// threshold).
+const HOLE_THRESHOLD: u32 = 3;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Unsent,
+    Sent(Time),
+    Resent(Time),
+    Received,
+}
+
+/// A sliding window of vids.
+#[derive(Clone, Debug)]
+pub(crate) struct Flight {
+    ring: Vec<State>,
+    /// Lowest vid whose result has not come.
+    base: u32,
+    /// Next vid that was never sent.
+    next: u32,
+    /// One past the highest vid whose result has come.
+    highest: u32,
+    /// Vids below were looked at for holes.
+    examined: u32,
+    /// Vids that wait to be sent again.
+    again: VecDeque<u32>,
+}
+
+/// What a result meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receipt {
+    /// It had come before.
+    Duplicate,
+    /// First one; the round trip if the fragment was sent once.
+    New {
+        /// Since it was sent.
+        rtt_ns: Option<u64>,
+        /// It answers a fragment that was sent again.
+        was_resent: bool,
+    },
+}
+
+impl Flight {
+    /// `most`: vids from `base` that may be in flight.
+    pub(crate) fn new(most: u16) -> Self {
+        let len = usize::from(most).next_power_of_two() * 2;
+        Flight {
+            ring: vec![State::Unsent; len],
+            base: 0,
+            next: 0,
+            highest: 0,
+            examined: 0,
+            again: VecDeque::with_capacity(len),
+        }
+    }
+
+    pub(crate) fn base(&self) -> u32 {
+        self.base
+    }
+
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+
+    pub(crate) fn highest(&self) -> u32 {
+        self.highest
+    }
+
+    /// Vids from the lowest unanswered to the last sent.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.next.wrapping_sub(self.base)
+    }
+
+    pub(crate) fn is_received(&self, vid: u32) -> bool {
+        let ahead = vid.wrapping_sub(self.base) as i32;
+        ahead < 0 || (ahead as usize) < self.ring.len() && self.at(vid) == State::Received
+    }
+
+    /// Whether a vid is one that a result may have.
+    pub(crate) fn covers(&self, vid: u32) -> bool {
+        (vid.wrapping_sub(self.base) as usize) < self.ring.len()
+    }
+
+    /// The next vid to send for the first time, if it lies below `limit`; vids whose results came
+    /// without us are passed over.
+    pub(crate) fn send_next(&mut self, now: Time, limit: u32) -> Option<u32> {
+        while self.next != limit {
+            let vid = self.next;
+            self.next = self.next.wrapping_add(1);
+            if self.at(vid) != State::Received {
+                *self.at_mut(vid) = State::Sent(now);
+                return Some(vid);
+            }
+        }
+        None
+    }
+
+    /// The next vid to send again.
+    pub(crate) fn send_again(&mut self, now: Time) -> Option<u32> {
+        while let Some(vid) = self.again.pop_front() {
+            if !self.is_received(vid) {
+                *self.at_mut(vid) = State::Resent(now);
+                return Some(vid);
+            }
+        }
+        None
+    }
+
+    /// A result came for a vid that this covers.
+    pub(crate) fn receive(&mut self, now: Time, vid: u32) -> Receipt {
+        let state = self.at(vid);
+        if state == State::Received {
+            return Receipt::Duplicate;
+        }
+        *self.at_mut(vid) = State::Received;
+        if vid.wrapping_sub(self.highest) as i32 >= 0 {
+            self.highest = vid.wrapping_add(1);
+        }
+        while self.base != self.highest && self.at(self.base) == State::Received {
+            // The ring's place is the vid's that lies a whole ring ahead.
+            *self.at_mut(self.base) = State::Unsent;
+            self.base = self.base.wrapping_add(1);
+        }
+        if self.next.wrapping_sub(self.base) as i32 <= 0 {
+            self.next = self.base;
+        }
+        let rtt_ns = match state {
+            State::Sent(at) => Some(now.since(at)),
+            _ => None,
+        };
+        Receipt::New { rtt_ns, was_resent: matches!(state, State::Resent(_)) }
+    }
+
+    /// Queues vids that results have overtaken; each is found once, later losses are the time-out's.
+    /// Returns how many.
+    pub(crate) fn find_holes(&mut self) -> usize {
+        let mut found = 0;
+        if self.examined.wrapping_sub(self.base) as i32 <= 0 {
+            self.examined = self.base;
+        }
+        while self.highest.wrapping_sub(self.examined) as i32 > HOLE_THRESHOLD as i32 {
+            if let State::Sent(_) = self.at(self.examined) {
+                self.again.push_back(self.examined);
+                found += 1;
+            }
+            self.examined = self.examined.wrapping_add(1);
+        }
+        found
+    }
+
+    /// Queues the lowest unanswered vid: whatever the cause of the silence, its answer tells.
+    pub(crate) fn probe(&mut self) -> Option<u32> {
+        let unanswered = self.in_flight() > 0 && self.at(self.base) != State::Unsent;
+        if unanswered && !self.again.contains(&self.base) {
+            self.again.push_front(self.base);
+        }
+        unanswered.then_some(self.base)
+    }
+
+    /// Queues everything that was sent before `since` and has no answer.
+    pub(crate) fn resend_older(&mut self, since: Time) -> usize {
+        let mut found = 0;
+        let mut vid = self.base;
+        while vid != self.next {
+            let old = match self.at(vid) {
+                State::Sent(at) | State::Resent(at) => at < since,
+                _ => false,
+            };
+            if old && !self.again.contains(&vid) {
+                self.again.push_back(vid);
+                found += 1;
+            }
+            vid = vid.wrapping_add(1);
+        }
+        found
+    }
+
+    fn at(&self, vid: u32) -> State {
+        self.ring[vid as usize & (self.ring.len() - 1)]
+    }
+
+    fn at_mut(&mut self, vid: u32) -> &mut State {
+        let mask = self.ring.len() - 1;
+        &mut self.ring[vid as usize & mask]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(n: u32) -> Flight {
+        let mut flight = Flight::new(64);
+        for _ in 0..n {
+            flight.send_next(Time(0), n).unwrap();
+        }
+        flight
+    }
+
+    #[test]
+    fn a_hole_is_resent_once_after_three_later_results() {
+        let mut flight = sent(10);
+        for vid in [0, 2, 3] {
+            flight.receive(Time(5), vid);
+            assert_eq!(flight.find_holes(), 0);
+        }
+        flight.receive(Time(5), 4);
+        assert_eq!(flight.find_holes(), 1);
+        flight.receive(Time(5), 5);
+        assert_eq!(flight.find_holes(), 0);
+        assert_eq!(flight.send_again(Time(6)), Some(1));
+        assert_eq!(flight.send_again(Time(6)), None);
+        let receipt = flight.receive(Time(9), 1);
+        assert_eq!(receipt, Receipt::New { rtt_ns: None, was_resent: true });
+        assert_eq!(flight.base(), 6);
+    }
+
+    #[test]
+    fn a_probe_is_not_queued_twice() {
+        let mut flight = sent(3);
+        assert_eq!(flight.probe(), Some(0));
+        assert_eq!(flight.probe(), Some(0));
+        assert_eq!(flight.send_again(Time(1)), Some(0));
+        assert_eq!(flight.send_again(Time(1)), None);
+    }
+
+    #[test]
+    fn results_that_came_without_us_are_not_sent() {
+        let mut flight = sent(1);
+        flight.receive(Time(1), 2);
+        assert_eq!(flight.send_next(Time(1), 4), Some(1));
+        assert_eq!(flight.send_next(Time(1), 4), Some(3));
+        flight.receive(Time(1), 0);
+        flight.receive(Time(1), 1);
+        assert_eq!(flight.base(), 3);
+    }
+
+    #[test]
+    fn the_ring_comes_round() {
+        let mut flight = Flight::new(4);
+        for vid in 0..1000 {
+            assert_eq!(flight.send_next(Time(0), u32::MAX), Some(vid));
+            assert!(matches!(flight.receive(Time(1), vid), Receipt::New { .. }));
+            assert!(flight.is_received(vid));
+        }
+        assert_eq!(flight.in_flight(), 0);
+    }
+}

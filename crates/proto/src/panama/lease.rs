@@ -1,0 +1,123 @@
+//! What a controller grants a job at one aggregator.
+
+use netsum_wire::{Epoch, JobId, TreeId};
+
+use crate::PortId;
+
+/// Children that one tree node may have: the width of an `arrived` bitmap.
+pub const MAX_CHILDREN: usize = 64;
+/// Bits of a header's `marks`.
+const MAX_BRANCHES: u8 = 32;
+/// Releasing is a fraction in thousandths; this is "all".
+pub(crate) const ALL: u16 = 1000;
+
+/// Grant to one job at one tree node, for one epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Job.
+    pub job: JobId,
+    /// Version of the plan; a lease of a later epoch replaces this one.
+    pub epoch: Epoch,
+    /// Tree.
+    pub tree: TreeId,
+    /// Who contributes (`members`), by child index: their order is the order of additions.
+    pub children: Vec<Child>,
+    /// Next node towards the root; `None` at the root.
+    pub parent: Option<PortId>,
+    /// The most fragments in flight, whatever memory there is.
+    pub slots: u16,
+    /// Largest payload, counted in the type in which elements are added.
+    pub fragment_bytes: u16,
+    /// Children, in thousandths of all, whose fragments suffice to release a sum; 1000 is full
+    /// synchronisation, 880 is the paper's panama-0.88.
+    pub release_permille: u16,
+}
+
+/// One child of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// Neighbour.
+    pub port: PortId,
+    /// Ranks beneath it, a bit each (mod 64).
+    pub ranks: u64,
+    /// Its bit in `marks`, 0..32, of its own in the tree where there are no more than 32 branches.
+    pub branch: u8,
+}
+
+/// Why a lease cannot be installed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// No children, or more than an aggregator can tell apart.
+    #[error("a tree node needs 1 to {MAX_CHILDREN} children, the lease has {0}")]
+    Children(usize),
+    /// Two children (or a child and the parent) are the same neighbour.
+    #[error("neighbour {0:?} occurs twice in the lease")]
+    DuplicateNeighbour(PortId),
+    /// Branch number.
+    #[error("branch {0} is not below {MAX_BRANCHES}")]
+    Branch(u8),
+    /// Zero or absurd.
+    #[error("a lease of {0} slots is not between 1 and 16384")]
+    Slots(u16),
+    /// Fraction.
+    #[error("release_permille {0} is not between 1 and {ALL}")]
+    ReleasePermille(u16),
+    /// Fragment size.
+    #[error("fragments of {0} bytes are not between 64 and 8960, in steps of 8")]
+    FragmentBytes(u16),
+    /// An older plan than the one at work.
+    #[error("epoch {offered} is not after the installed epoch {installed}")]
+    Epoch {
+        /// Of the lease.
+        offered: Epoch,
+        /// Already here.
+        installed: Epoch,
+    },
+    /// Not even one fragment of each child fits.
+    #[error("aggregation memory is full: one slot needs {needed} bytes, {free} are free")]
+    NoMemory {
+        /// For one slot: a buffer per child and one for the sum.
+        needed: u64,
+        /// Not reserved by other leases.
+        free: u64,
+    },
+}
+
+impl Lease {
+    /// Checks everything that does not depend on the switch.
+    pub fn validate(&self) -> Result<(), LeaseError> {
+        let n = self.children.len();
+        if n == 0 || n > MAX_CHILDREN {
+            return Err(LeaseError::Children(n));
+        }
+        let mut ports: Vec<PortId> = self.children.iter().map(|c| c.port).collect();
+        ports.extend(self.parent);
+        ports.sort();
+        if let Some(twice) = ports.windows(2).find(|w| w[0] == w[1]) {
+            return Err(LeaseError::DuplicateNeighbour(twice[0]));
+        }
+        if let Some(child) = self.children.iter().find(|c| c.branch >= MAX_BRANCHES) {
+            return Err(LeaseError::Branch(child.branch));
+        }
+        if self.slots == 0 || self.slots > 16384 {
+            return Err(LeaseError::Slots(self.slots));
+        }
+        if self.release_permille == 0 || self.release_permille > ALL {
+            return Err(LeaseError::ReleasePermille(self.release_permille));
+        }
+        if !(64..=8960).contains(&self.fragment_bytes) || !self.fragment_bytes.is_multiple_of(8) {
+            return Err(LeaseError::FragmentBytes(self.fragment_bytes));
+        }
+        Ok(())
+    }
+
+    /// Whether sums may be released before all children are in.
+    pub fn is_partial(&self) -> bool {
+        self.release_permille < ALL
+    }
+
+    /// Children that suffice.
+    pub(crate) fn needed(&self) -> u32 {
+        (self.children.len() as u32 * u32::from(self.release_permille)).div_ceil(u32::from(ALL))
+    }
+}

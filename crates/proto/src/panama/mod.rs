@@ -1,0 +1,30 @@
+//! Protocol `panama`: streaming aggregation over several trees (PANAMA, MLSys 2021).
+//!
+//! One fragment's life: [`Worker`] gives it to a tree and a vid, within that tree's window; each
+//! [`Switch`] on the way holds the children's fragments in port buffers until all `members` are in, adds
+//! them in child order and releases one partial upward, at the root the result downward; the result is
+//! the acknowledgement. Both ends retain what the other may still lack, so a fragment that is sent again
+//! under its vid is answered, never counted twice. When a tree dies, [`resolve`] tells every worker alike
+//! which results the peers can serve and what must be summed again.
+//!
+//! The decisions where the paper leaves a hole are in docs/adr/.
+
+mod flight;
+mod lease;
+mod memory;
+mod slab;
+mod switch;
+mod transition;
+mod tree;
+mod worker;
+
+pub use lease::{Child, Lease, LeaseError, MAX_CHILDREN};
+pub use memory::Memory;
+pub use slab::{BufferId, Slab};
+pub use switch::{Switch, Transmit};
+pub use transition::{Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve};
+pub use tree::TreeCounters;
+pub use worker::{
+    Accepted, Event, Fragments, Outgoing, Submission, TreeStats, Worker, WorkerConfig,
+    elements_per_fragment, fragments_of,
+};

@@ -1,0 +1,289 @@
+//! The aggregating switch: any number of jobs, by lease, in bounded memory.
+
+use std::collections::VecDeque;
+
+use netsum_wire::panama::{DecodeError, Header, Kind};
+use netsum_wire::{Epoch, JobId, TreeId};
+use rustc_hash::FxHashMap;
+
+use super::lease::{Lease, LeaseError};
+use super::memory::Memory;
+use super::tree::{Tree, TreeCounters};
+use crate::{Drop, DropCounters, PortId, Time};
+
+/// A packet to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit<B> {
+    /// A stored packet.
+    Data {
+        /// Neighbour.
+        to: PortId,
+        /// Header and payload.
+        buffer: B,
+    },
+    /// A header alone.
+    Control {
+        /// Neighbour.
+        to: PortId,
+        /// What to send.
+        header: Header,
+    },
+}
+
+/// Packets that wait to be sent.
+pub(crate) struct Outbox<B>(VecDeque<Transmit<B>>);
+
+impl<B> Outbox<B> {
+    pub(crate) fn push(&mut self, transmit: Transmit<B>) {
+        self.0.push_back(transmit);
+    }
+}
+
+/// Protocol `panama`'s switch as a state machine; `M` says what payload is.
+///
+/// Drive it so: `handle` a packet, drain `poll_transmit`, send, call `flushed`. Every reason for which a
+/// packet is dropped is counted here.
+pub struct Switch<M: Memory> {
+    trees: FxHashMap<(JobId, TreeId), Tree<M::Buffer>>,
+    memory: M,
+    outbox: Outbox<M::Buffer>,
+    drops: DropCounters,
+}
+
+impl<M: Memory> Switch<M> {
+    /// A switch without leases.
+    pub fn new(memory: M) -> Self {
+        Switch {
+            trees: FxHashMap::default(),
+            memory,
+            outbox: Outbox(VecDeque::new()),
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// Admits a job's tree. Memory is shared by all (job, tree) pairs: the others' `window_cap` shrinks
+    /// to make room, and what they free is given out as it becomes free. A later epoch of the same
+    /// (job, tree) replaces the older at once; the same lease again changes nothing.
+    pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
+        lease.validate()?;
+        let key = (lease.job, lease.tree);
+        if let Some(old) = self.trees.get(&key) {
+            if old.lease == lease {
+                return Ok(());
+            }
+            let (offered, installed) = (lease.epoch, old.epoch());
+            if offered.0.wrapping_sub(installed.0) as i16 <= 0 {
+                return Err(LeaseError::Epoch { offered, installed });
+            }
+        }
+        self.share_memory(1);
+        let replaced = self.trees.get(&key).map_or(0, |t| reserved(&self.memory, t));
+        let needed = slot_bytes(&self.memory, &lease);
+        let free = self.free() + replaced;
+        if needed > free {
+            self.share_memory(0);
+            return Err(LeaseError::NoMemory { needed, free });
+        }
+        if let Some(mut old) = self.trees.remove(&key) {
+            old.clear(&mut self.memory);
+        }
+        let mut tree = Tree::new(lease, now);
+        tree.raise_cap(1);
+        self.trees.insert(key, tree);
+        self.share_memory(0);
+        Ok(())
+    }
+
+    /// Takes back a job's leases of epochs up to `up_to`; its memory is free at once.
+    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        let memory = &mut self.memory;
+        self.trees.retain(|(of, _), tree| {
+            let keep = *of != job || tree.epoch().0.wrapping_sub(up_to.0) as i16 > 0;
+            if !keep {
+                tree.clear(memory);
+            }
+            keep
+        });
+        self.share_memory(0);
+    }
+
+    /// Takes back leases whose neighbours have been silent for `idle_ns`: a dead job's memory comes back
+    /// even while no controller is there. Returns them.
+    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
+        let memory = &mut self.memory;
+        let mut expired = Vec::new();
+        self.trees.retain(|_, tree| {
+            let keep = now.since(tree.heard) < idle_ns;
+            if !keep {
+                tree.clear(memory);
+                expired.push(tree.lease.clone());
+            }
+            keep
+        });
+        if !expired.is_empty() {
+            self.share_memory(0);
+        }
+        expired
+    }
+
+    /// Takes a packet from neighbour `from`. `ce`: its IP header says congestion experienced.
+    ///
+    /// Errors are reasons to drop it; they are counted, and no state changed but where a packet sent
+    /// again is answered.
+    #[inline]
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: PortId,
+        ce: bool,
+        header: &Header,
+        payload: &M::Payload,
+    ) -> Result<(), Drop> {
+        let outcome = self.dispatch(now, from, ce, header, payload);
+        if let Err(reason) = outcome {
+            self.drops.count(reason);
+        }
+        outcome
+    }
+
+    /// Counts bytes that are no packet.
+    pub fn count_decode_error(&mut self, error: DecodeError) {
+        self.drops.count(error.into());
+    }
+
+    /// Counts a packet that the driver could not attribute.
+    pub fn count_drop(&mut self, reason: Drop) {
+        self.drops.count(reason);
+    }
+
+    /// The next packet to send.
+    #[inline]
+    pub fn poll_transmit(&mut self) -> Option<Transmit<M::Buffer>> {
+        self.outbox.0.pop_front()
+    }
+
+    /// Everything polled so far is on the wire.
+    #[inline]
+    pub fn flushed(&mut self) {
+        self.memory.flushed();
+    }
+
+    /// Where the buffers of `poll_transmit` are.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Leases at work.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.trees.values().map(|t| &t.lease)
+    }
+
+    /// Counters of each (job, tree).
+    pub fn tree_counters(&self) -> impl Iterator<Item = (JobId, TreeId, &TreeCounters)> {
+        self.trees.iter().map(|(&(job, tree), t)| (job, tree, &t.counters))
+    }
+
+    /// Fragments in flight that each (job, tree) may have here.
+    pub fn window_caps(&self) -> impl Iterator<Item = (JobId, TreeId, u16)> + '_ {
+        self.trees.iter().map(|(&(job, tree), t)| (job, tree, t.accepted_cap()))
+    }
+
+    /// Dropped packets by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn dispatch(
+        &mut self,
+        now: Time,
+        from: PortId,
+        ce: bool,
+        header: &Header,
+        payload: &M::Payload,
+    ) -> Result<(), Drop> {
+        let tree = self.trees.get_mut(&(header.job, header.tree)).ok_or(Drop::NoLease)?;
+        match header.epoch.0.wrapping_sub(tree.epoch().0) as i16 {
+            0 => {}
+            ..0 => return Err(Drop::StaleEpoch),
+            _ => return Err(Drop::FutureEpoch),
+        }
+        tree.heard = now;
+        let (memory, out) = (&mut self.memory, &mut self.outbox);
+        if tree.lease.parent == Some(from) {
+            return match header.kind {
+                Kind::Result if ce => {
+                    let header = Header { congested_down: true, ..*header };
+                    tree.pass_result(&header, payload, memory, out)
+                }
+                Kind::Result => tree.pass_result(header, payload, memory, out),
+                Kind::Waiting | Kind::Mismatch => tree.pass_notice(header, out),
+                _ => Err(Drop::WrongDirection),
+            };
+        }
+        let child = tree.child(from).ok_or(Drop::NotANeighbour)?;
+        match header.kind {
+            Kind::Contribution | Kind::Partial => {
+                tree.contribute(child, ce, header, payload, memory, out)?;
+            }
+            Kind::Acknowledgement => tree.acknowledge(child, header.vid, memory, out)?,
+            Kind::Mismatch => tree.spread_mismatch(header, Some(from), out),
+            Kind::Fin => {
+                if tree.finish(child) {
+                    tree.clear(memory);
+                    if let Some(to) = tree.lease.parent {
+                        out.push(Transmit::Control { to, header: *header });
+                    }
+                }
+            }
+            _ => return Err(Drop::WrongDirection),
+        }
+        if tree.settle_cap() {
+            self.share_memory(0);
+        }
+        Ok(())
+    }
+
+    /// Divides the memory by (job, tree) pairs, not by jobs: all trees of a job may share this switch.
+    /// One share more than there are pairs, and `coming` ones: the next job must find room before
+    /// the others have shrunk.
+    fn share_memory(&mut self, coming: u64) {
+        let share = self.memory.limit() / (self.trees.len() as u64 + 1 + coming);
+        for tree in self.trees.values_mut() {
+            let fair = fair_cap(&self.memory, tree, share);
+            if fair < tree.accepted_cap() {
+                tree.lower_cap(fair);
+                tree.settle_cap();
+            }
+        }
+        let mut free = self.free();
+        for tree in self.trees.values_mut() {
+            let (fair, now) = (fair_cap(&self.memory, tree, share), tree.accepted_cap());
+            if fair > now {
+                let slot = slot_bytes(&self.memory, &tree.lease);
+                let more = (free / slot).min(u64::from(fair - now));
+                free -= more * slot;
+                tree.raise_cap(now + more as u16);
+            }
+        }
+    }
+
+    fn free(&self) -> u64 {
+        let reserved = self.trees.values().map(|t| reserved(&self.memory, t)).sum();
+        self.memory.limit().saturating_sub(reserved)
+    }
+}
+
+fn fair_cap<M: Memory>(memory: &M, tree: &Tree<M::Buffer>, share: u64) -> u16 {
+    let slots = share / slot_bytes(memory, &tree.lease);
+    slots.clamp(1, u64::from(tree.lease.slots)) as u16
+}
+
+fn reserved<M: Memory>(memory: &M, tree: &Tree<M::Buffer>) -> u64 {
+    tree.reserved_buffers() * memory.cost(tree.lease.fragment_bytes)
+}
+
+/// Memory of one fragment in flight: a port buffer per child, the sum that is being made, and a sum that
+/// is kept.
+fn slot_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
+    (lease.children.len() as u64 + 2) * memory.cost(lease.fragment_bytes)
+}

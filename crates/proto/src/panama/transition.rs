@@ -1,0 +1,184 @@
+//! From one epoch to the next without losing or repeating a sum.
+//!
+//! When a tree dies, each worker stops and tells the others which results it has. Everybody then knows
+//! the same: a fragment that some worker has is served by the lowest such rank to those who lack it (its
+//! own contribution may be overwritten by now, so it *must* not be summed again); a fragment that nobody
+//! has is summed again, from contributions that are all intact. Workers retain their last `window_max`
+//! results per tree, which is all that another can lack: it contributed to the newest result, so it lacks
+//! nothing that lies a window or more below it.
+
+use netsum_wire::Rank;
+
+/// Results that one worker has in an epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// By tree.
+    pub trees: Vec<TreeProgress>,
+}
+
+/// Results that one worker has of one tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TreeProgress {
+    /// All results below this vid are here.
+    pub base: u32,
+    /// For `base`, `base + 1`, …: whether it is here.
+    pub above: Vec<bool>,
+}
+
+/// Fragments of the old epoch that need no more summing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finished {
+    trees: Vec<TreeProgress>,
+}
+
+/// A result that a peer must be given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Serve {
+    /// Fragment of the old epoch.
+    pub g: u64,
+    /// Who gives it.
+    pub from: Rank,
+    /// Who lacks it.
+    pub to: Vec<Rank>,
+}
+
+/// What every worker concludes alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolution {
+    /// Fragments that are summed.
+    pub finished: Finished,
+    /// Results to hand over, by fragment.
+    pub serve: Vec<Serve>,
+}
+
+/// Bytes that are not a progress report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed progress report")]
+pub struct ProgressError;
+
+/// Longest `above` that a report may have: twice the largest window.
+const MAX_ABOVE: usize = 65536;
+
+impl TreeProgress {
+    fn has(&self, vid: u32) -> bool {
+        vid < self.base || self.above.get((vid - self.base) as usize).copied().unwrap_or(false)
+    }
+
+    fn end(&self) -> u32 {
+        self.base.saturating_add(self.above.len() as u32)
+    }
+}
+
+impl Progress {
+    /// Big-endian: trees u8; per tree base u32, count u32, then a bit per vid, lowest first.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.trees.len() as u8];
+        for tree in &self.trees {
+            bytes.extend(tree.base.to_be_bytes());
+            bytes.extend((tree.above.len() as u32).to_be_bytes());
+            let pack = |bits: &[bool]| bits.iter().rev().fold(0u8, |b, &x| b << 1 | u8::from(x));
+            bytes.extend(tree.above.chunks(8).map(pack));
+        }
+        bytes
+    }
+
+    /// The inverse of `to_bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Progress, ProgressError> {
+        let (&count, mut rest) = bytes.split_first().ok_or(ProgressError)?;
+        let mut trees = Vec::with_capacity(usize::from(count));
+        for _ in 0..count {
+            let (head, after) = rest.split_first_chunk::<8>().ok_or(ProgressError)?;
+            let base = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
+            let len = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
+            if len > MAX_ABOVE || base.checked_add(len as u32).is_none() {
+                return Err(ProgressError);
+            }
+            let (bits, after) = after.split_at_checked(len.div_ceil(8)).ok_or(ProgressError)?;
+            let above = (0..len).map(|i| bits[i / 8] >> (i % 8) & 1 == 1).collect();
+            trees.push(TreeProgress { base, above });
+            rest = after;
+        }
+        if rest.is_empty() { Ok(Progress { trees }) } else { Err(ProgressError) }
+    }
+}
+
+impl Finished {
+    /// Whether fragment `g` of the old epoch is summed.
+    pub fn contains(&self, g: u64) -> bool {
+        let trees = self.trees.len() as u64;
+        trees > 0 && self.trees[(g % trees) as usize].has((g / trees) as u32)
+    }
+}
+
+/// Concludes from the reports of all ranks, by rank; they must have the same number of trees.
+pub fn resolve(reports: &[Progress]) -> Resolution {
+    let trees = reports.first().map_or(0, |r| r.trees.len());
+    assert!(reports.iter().all(|r| r.trees.len() == trees), "reports of one epoch");
+    let mut resolution = Resolution::default();
+    for tree in 0..trees {
+        let of: Vec<&TreeProgress> = reports.iter().map(|r| &r.trees[tree]).collect();
+        let from = of.iter().map(|t| t.base).min().unwrap_or(0);
+        let to = of.iter().map(|t| t.end()).max().unwrap_or(0);
+        let mut above = Vec::with_capacity((to - from) as usize);
+        for vid in from..to {
+            let holder = of.iter().position(|t| t.has(vid));
+            above.push(holder.is_some());
+            let Some(holder) = holder else { continue };
+            let lacking = of.iter().enumerate().filter(|(_, t)| !t.has(vid));
+            let to: Vec<Rank> = lacking.map(|(rank, _)| Rank(rank as u32)).collect();
+            if !to.is_empty() {
+                let g = u64::from(vid) * trees as u64 + tree as u64;
+                resolution.serve.push(Serve { g, from: Rank(holder as u32), to });
+            }
+        }
+        resolution.finished.trees.push(TreeProgress { base: from, above });
+    }
+    resolution
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn progress() -> impl Strategy<Value = Progress> {
+        let tree = (0..1000u32, prop::collection::vec(any::<bool>(), 0..40))
+            .prop_map(|(base, above)| TreeProgress { base, above });
+        prop::collection::vec(tree, 0..4).prop_map(|trees| Progress { trees })
+    }
+
+    proptest! {
+        #[test]
+        fn reports_survive_the_wire(progress in progress()) {
+            prop_assert_eq!(Progress::from_bytes(&progress.to_bytes()).unwrap(), progress);
+        }
+
+        #[test]
+        fn any_bytes_are_a_report_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Progress::from_bytes(&bytes);
+        }
+    }
+
+    #[test]
+    fn who_has_it_serves_it_and_what_nobody_has_is_summed_again() {
+        let report = |base, above: &[bool]| Progress {
+            trees: vec![TreeProgress { base, above: above.to_vec() }],
+        };
+        let resolution = resolve(&[
+            report(5, &[false, true]),        // lacks 5, has 6
+            report(6, &[]),                   // has up to 5
+            report(6, &[false, false, true]), // has 8
+        ]);
+        let serve = |g, from, to: &[u32]| Serve {
+            g,
+            from: Rank(from),
+            to: to.iter().map(|&r| Rank(r)).collect(),
+        };
+        assert_eq!(
+            resolution.serve,
+            [serve(5, 1, &[0]), serve(6, 0, &[1, 2]), serve(8, 2, &[0, 1])]
+        );
+        let finished: Vec<u64> = (0..10).filter(|&g| !resolution.finished.contains(g)).collect();
+        assert_eq!(finished, [7, 9]);
+    }
+}

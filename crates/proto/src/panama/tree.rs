@@ -1,0 +1,591 @@
+//! One tree node's state: from the children's fragments to one sum, exactly once.
+//!
+//! Vids live in a ring. Below `released` (PANAMA's expected vid: the lowest not yet summed) lie the last
+//! `cap` sums, retained because a child may still lack them; from `released` up to `cap` ahead lie the
+//! port buffers that fill. A vid that is complete is released even if an earlier one is not: the hole
+//! shows at the workers, who send that fragment again.
+//!
+//! Why `cap` sums suffice: a child sends vid v only while its lowest missing result is above v − cap. So
+//! once v is released, every child that contributed to it has all results up to v − cap.
+
+use netsum_wire::panama::{Header, Kind};
+use netsum_wire::{Epoch, Format, Vid};
+
+use super::lease::Lease;
+use super::memory::Memory;
+use super::switch::{Outbox, Transmit};
+use crate::{Drop, PortId, Time};
+
+/// What happened in one tree at one switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeCounters {
+    /// Fragments of children that were counted.
+    pub contributions: u64,
+    /// Sums released (upward, or at the root downward).
+    pub released: u64,
+    /// Of these, without all children.
+    pub released_partially: u64,
+    /// Results that passed on their way down.
+    pub results: u64,
+    /// Fragments that had been counted before.
+    pub duplicates: u64,
+    /// Of these, answered with the retained sum.
+    pub answered: u64,
+    /// Of these, answered with "waiting for others".
+    pub waiting: u64,
+    /// Fragments that came after their sum was released without them.
+    pub late: u64,
+    /// Sums whose inputs carried a mark of congestion.
+    pub marked: u64,
+    /// Fragments on which children disagreed.
+    pub mismatches: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nobody has contributed.
+    Empty,
+    /// Some have.
+    Filling,
+    /// The partial went up, the result has not come back.
+    Partial,
+    /// The result is here.
+    Result,
+}
+
+#[derive(Clone, Debug)]
+struct Slot<B> {
+    phase: Phase,
+    /// Children that have contributed.
+    arrived: u64,
+    /// Children that sent again while the result was not here.
+    asked: u64,
+    marks: u32,
+    cap: u16,
+    missing: u64,
+    /// What the fragment is, by its first contribution.
+    chunk: u32,
+    format: Format,
+    n_elems: u16,
+    /// The sum, from `Partial` on.
+    sum: Option<B>,
+}
+
+/// State of one (job, tree) at one switch.
+pub(crate) struct Tree<B> {
+    pub(crate) lease: Lease,
+    pub(crate) counters: TreeCounters,
+    slots: Vec<Option<Slot<B>>>,
+    /// Fragments that wait, by slot and child.
+    port_buffers: Vec<Option<B>>,
+    released: u32,
+    retained_from: u32,
+    cap: Cap,
+    /// Below this vid a child has every result, as far as is known (used when sums are released
+    /// without all children).
+    has_results_below: Vec<u32>,
+    finished: u64,
+    /// When a neighbour was last heard.
+    pub(crate) heard: Time,
+}
+
+/// How much is in flight and kept here, in fragments.
+#[derive(Clone, Copy, Debug)]
+struct Cap {
+    /// In flight, as the workers are told.
+    announced: u16,
+    /// In flight, as is accepted: port buffers are reserved for it.
+    accepted: u16,
+    /// Sums kept for children that may lack them.
+    retained: u16,
+    /// Once `released` has come here, every worker obeys what is announced.
+    obeyed_from: u32,
+}
+
+impl<B: Copy> Tree<B> {
+    pub(crate) fn new(lease: Lease, now: Time) -> Self {
+        let ring = usize::from(lease.slots).next_power_of_two() * 2;
+        let children = lease.children.len();
+        Tree {
+            counters: TreeCounters::default(),
+            slots: std::iter::repeat_with(|| None).take(ring).collect(),
+            port_buffers: vec![None; ring * children],
+            released: 0,
+            retained_from: 0,
+            cap: Cap { announced: 0, accepted: 0, retained: 0, obeyed_from: 0 },
+            has_results_below: vec![0; children],
+            finished: 0,
+            heard: now,
+            lease,
+        }
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.lease.epoch
+    }
+
+    /// Fragments in flight that are accepted.
+    pub(crate) fn accepted_cap(&self) -> u16 {
+        self.cap.accepted
+    }
+
+    /// Buffers that the tree may need: for each fragment in flight one per child and one for the sum
+    /// that is being made, and the sums that are kept.
+    pub(crate) fn reserved_buffers(&self) -> u64 {
+        let per_fragment = self.lease.children.len() as u64 + 1;
+        u64::from(self.cap.accepted) * per_fragment + u64::from(self.cap.retained)
+    }
+
+    /// Accepts and announces more.
+    pub(crate) fn raise_cap(&mut self, cap: u16) {
+        let retained = cap.max(self.cap.retained);
+        self.cap = Cap { announced: cap, accepted: cap, retained, ..self.cap };
+        if retained == cap {
+            self.cap.obeyed_from = self.released;
+        }
+    }
+
+    /// Announces less. A busy tree keeps its memory until every worker must have seen the new cap:
+    /// results up to `released + accepted` may carry the old one, and a worker sends that much beyond
+    /// the last of them before it must have seen the next. An idle tree gives its port buffers up at
+    /// once; should a worker still send by the old cap, the excess is dropped and sent again.
+    pub(crate) fn lower_cap(&mut self, cap: u16) {
+        if cap < self.cap.announced {
+            self.cap.announced = cap;
+            self.cap.obeyed_from = self.released.wrapping_add(2 * u32::from(self.cap.retained));
+        }
+        if self.port_buffers.iter().all(Option::is_none) {
+            self.cap.accepted = self.cap.announced;
+        }
+        if self.counters.contributions == 0 {
+            self.cap.obeyed_from = self.released;
+        }
+    }
+
+    /// Lets go of what the old cap needed once nobody can use it; true if memory became free.
+    pub(crate) fn settle_cap(&mut self) -> bool {
+        let obeyed = self.released.wrapping_sub(self.cap.obeyed_from) as i32 >= 0;
+        let settles = obeyed && self.cap.announced < self.cap.retained;
+        if settles {
+            self.cap.accepted = self.cap.announced;
+            self.cap.retained = self.cap.announced;
+        }
+        settles
+    }
+
+    /// Frees everything the tree holds.
+    pub(crate) fn clear<M: Memory<Buffer = B>>(&mut self, memory: &mut M) {
+        for buffer in self.port_buffers.iter_mut().filter_map(Option::take) {
+            memory.free(buffer);
+        }
+        for slot in self.slots.iter_mut().filter_map(Option::take) {
+            if let Some(sum) = slot.sum {
+                memory.free(sum);
+            }
+        }
+        self.retained_from = self.released;
+    }
+
+    /// Index of the child at `port`.
+    #[inline]
+    pub(crate) fn child(&self, port: PortId) -> Option<usize> {
+        self.lease.children.iter().position(|c| c.port == port)
+    }
+
+    /// A child's fragment: places it, and releases the sum if it was the last one awaited.
+    pub(crate) fn contribute<M: Memory<Buffer = B>>(
+        &mut self,
+        child: usize,
+        ce: bool,
+        header: &Header,
+        payload: &M::Payload,
+        memory: &mut M,
+        out: &mut Outbox<B>,
+    ) -> Result<(), Drop> {
+        let index = self.admit(header)?;
+        let bit = 1u64 << child;
+        let slot = self.slots[index].as_ref();
+        match slot.map_or(Phase::Empty, |s| s.phase) {
+            Phase::Partial | Phase::Result => {
+                return Err(self.answer_released(index, child, header, memory, out));
+            }
+            Phase::Filling if slot.is_some_and(|s| s.arrived & bit != 0) => {
+                return Err(self.answer_waiting(index, child, header, out));
+            }
+            Phase::Filling => self.check_agreement(index, header, out)?,
+            Phase::Empty => {
+                self.slots[index] = Some(Slot {
+                    phase: Phase::Filling,
+                    arrived: 0,
+                    asked: 0,
+                    marks: 0,
+                    cap: self.cap.announced,
+                    missing: 0,
+                    chunk: header.chunk,
+                    format: header.format,
+                    n_elems: header.n_elems,
+                    sum: None,
+                });
+            }
+        }
+        self.place(index, child, ce, header, payload, memory, out)
+    }
+
+    /// "I have every result below `vid`": a child that contributes nothing may hold nobody back.
+    pub(crate) fn acknowledge<M: Memory<Buffer = B>>(
+        &mut self,
+        child: usize,
+        vid: Vid,
+        memory: &mut M,
+        out: &mut Outbox<B>,
+    ) -> Result<(), Drop> {
+        let ahead = vid.0.wrapping_sub(self.released) as i32;
+        if !self.lease.is_partial() || ahead > i32::from(self.cap.accepted) {
+            return Err(Drop::Unexpected);
+        }
+        self.note_results_below(child, vid.0);
+        for offset in 0..u32::from(self.cap.accepted) {
+            let vid = self.released.wrapping_add(offset);
+            if self.is_releasable(vid) {
+                self.release(vid, None, memory, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The child sends no more; true if it was the last one.
+    pub(crate) fn finish(&mut self, child: usize) -> bool {
+        self.finished |= 1 << child;
+        self.finished.count_ones() as usize == self.lease.children.len()
+    }
+
+    /// A result on its way down.
+    pub(crate) fn pass_result<M: Memory<Buffer = B>>(
+        &mut self,
+        header: &Header,
+        payload: &M::Payload,
+        memory: &mut M,
+        out: &mut Outbox<B>,
+    ) -> Result<(), Drop> {
+        let index = self.admit(header)?;
+        let vid = header.vid.0;
+        let phase = self.slots[index].as_ref().map_or(Phase::Empty, |s| s.phase);
+        match phase {
+            Phase::Result => {
+                self.hand_down_to_asked(index, out);
+                return Err(Drop::Duplicate);
+            }
+            // The nodes above may release without us only if the plan says so.
+            Phase::Empty | Phase::Filling if !self.lease.is_partial() => {
+                return Err(Drop::Unexpected);
+            }
+            _ => {}
+        }
+        if self.slots[index].as_ref().is_some_and(|s| !s.is_of(header)) {
+            return Err(Drop::Mismatch);
+        }
+        let buffer = memory.store(header, payload).ok_or(Drop::NoMemory)?;
+        self.free_port_buffers(index, memory);
+        let old = self.slots[index].take();
+        self.slots[index] = Some(Slot {
+            phase: Phase::Result,
+            arrived: old.as_ref().map_or(0, |s| s.arrived),
+            asked: 0,
+            marks: header.marks,
+            cap: header.window_cap,
+            missing: header.missing,
+            chunk: header.chunk,
+            format: header.format,
+            n_elems: header.n_elems,
+            sum: Some(buffer),
+        });
+        if let Some(partial) = old.and_then(|s| s.sum) {
+            memory.free(partial);
+        }
+        self.counters.results += 1;
+        self.hand_down(buffer, out);
+        self.advance(vid, memory);
+        Ok(())
+    }
+
+    /// Every worker of the tree must hear that this sum will never be: tells all neighbours but the one
+    /// that said so.
+    pub(crate) fn spread_mismatch(
+        &self,
+        notice: &Header,
+        from: Option<PortId>,
+        out: &mut Outbox<B>,
+    ) {
+        let neighbours = self.lease.children.iter().map(|c| c.port).chain(self.lease.parent);
+        for to in neighbours.filter(|&n| Some(n) != from) {
+            out.push(Transmit::Control { to, header: *notice });
+        }
+    }
+
+    /// "Waiting" or "mismatch" from above: passed to whom it concerns.
+    pub(crate) fn pass_notice(&mut self, header: &Header, out: &mut Outbox<B>) -> Result<(), Drop> {
+        if header.kind == Kind::Mismatch {
+            self.spread_mismatch(header, self.lease.parent, out);
+            return Ok(());
+        }
+        let index = self.admit(header)?;
+        let slot = self.slots[index].as_mut().ok_or(Drop::Unexpected)?;
+        let asked = std::mem::take(&mut slot.asked);
+        for (i, child) in self.lease.children.iter().enumerate() {
+            if asked & 1 << i != 0 {
+                out.push(Transmit::Control { to: child.port, header: *header });
+            }
+        }
+        Ok(())
+    }
+
+    /// Slot of a packet's vid, if that lies where packets are expected.
+    #[inline]
+    fn admit(&self, header: &Header) -> Result<usize, Drop> {
+        let bytes = usize::from(header.n_elems) * header.format.dtype.accumulator_size();
+        if bytes > usize::from(self.lease.fragment_bytes) {
+            return Err(Drop::TooLarge);
+        }
+        let vid = header.vid.0;
+        if vid.wrapping_sub(self.released) as i32 >= i32::from(self.cap.accepted) {
+            return Err(Drop::BeyondWindow);
+        }
+        if (vid.wrapping_sub(self.retained_from) as i32) < 0 {
+            return Err(Drop::TooOld);
+        }
+        Ok(self.index(vid))
+    }
+
+    #[inline]
+    fn index(&self, vid: u32) -> usize {
+        vid as usize & (self.slots.len() - 1)
+    }
+
+    fn check_agreement(
+        &mut self,
+        index: usize,
+        header: &Header,
+        out: &mut Outbox<B>,
+    ) -> Result<(), Drop> {
+        if self.slots[index].as_ref().is_some_and(|s| s.is_of(header)) {
+            return Ok(());
+        }
+        self.counters.mismatches += 1;
+        let notice = Header { kind: Kind::Mismatch, n_elems: 0, ..*header };
+        self.spread_mismatch(&notice, None, out);
+        Err(Drop::Mismatch)
+    }
+
+    #[allow(clippy::too_many_arguments)] // One step of the packet's life: where, who, what, with what.
+    fn place<M: Memory<Buffer = B>>(
+        &mut self,
+        index: usize,
+        child: usize,
+        ce: bool,
+        header: &Header,
+        payload: &M::Payload,
+        memory: &mut M,
+        out: &mut Outbox<B>,
+    ) -> Result<(), Drop> {
+        let vid = header.vid.0;
+        let branch = u32::from(ce) << self.lease.children[child].branch;
+        let slot = self.slots[index].as_mut().expect("the caller made it");
+        let before = (slot.arrived, slot.marks, slot.cap, slot.missing);
+        slot.arrived |= 1 << child;
+        slot.marks |= header.marks | branch;
+        slot.cap = slot.cap.min(header.window_cap);
+        slot.missing |= header.missing;
+        if self.lease.is_partial() {
+            self.note_results_below(child, vid.wrapping_sub(u32::from(self.lease.slots) - 1));
+        }
+        let placed = if self.is_releasable(vid) {
+            self.release(vid, Some((child, header, payload)), memory, out)
+        } else {
+            let stored = memory.store(header, payload).ok_or(Drop::NoMemory);
+            stored.map(|b| self.port_buffers[index * self.lease.children.len() + child] = Some(b))
+        };
+        if placed.is_err() {
+            // Nothing was counted: the worker sends it again.
+            if let Some(slot) = self.slots[index].as_mut() {
+                (slot.arrived, slot.marks, slot.cap, slot.missing) = before;
+            }
+            return placed;
+        }
+        self.counters.contributions += 1;
+        Ok(())
+    }
+
+    /// Whether enough children are in, and nobody who is not would lose the result by lagging more than
+    /// what is retained.
+    fn is_releasable(&self, vid: u32) -> bool {
+        let Some(slot) = &self.slots[self.index(vid)] else {
+            return false;
+        };
+        let children = self.lease.children.len();
+        let arrived = slot.arrived.count_ones();
+        if slot.phase != Phase::Filling || arrived < self.lease.needed() {
+            return false;
+        }
+        let keeps_up =
+            |child: &u32| (vid.wrapping_sub(*child) as i32) < i32::from(self.cap.accepted);
+        let mut absent =
+            self.has_results_below.iter().enumerate().filter(|(i, _)| slot.arrived & 1 << i == 0);
+        arrived as usize == children || absent.all(|(_, below)| keeps_up(below))
+    }
+
+    fn note_results_below(&mut self, child: usize, vid: u32) {
+        let known = &mut self.has_results_below[child];
+        if vid.wrapping_sub(*known) as i32 > 0 {
+            *known = vid;
+        }
+    }
+
+    /// Adds what is in and sends the sum on.
+    fn release<M: Memory<Buffer = B>>(
+        &mut self,
+        vid: u32,
+        arriving: Option<(usize, &Header, &M::Payload)>,
+        memory: &mut M,
+        out: &mut Outbox<B>,
+    ) -> Result<(), Drop> {
+        let index = self.index(vid);
+        let children = self.lease.children.len();
+        let slot = self.slots[index].as_ref().expect("a releasable slot");
+        let absent = self.lease.children.iter().enumerate();
+        let absent =
+            absent.filter(|(i, _)| slot.arrived & 1 << i == 0).fold(0, |m, (_, c)| m | c.ranks);
+        let root = self.lease.parent.is_none();
+        let header = Header {
+            kind: if root { Kind::Result } else { Kind::Partial },
+            resent: false,
+            congested_down: false,
+            tree: self.lease.tree,
+            format: slot.format,
+            job: self.lease.job,
+            vid: Vid(vid),
+            chunk: slot.chunk,
+            epoch: self.lease.epoch,
+            window_cap: slot.cap.min(self.cap.announced),
+            n_elems: slot.n_elems,
+            marks: slot.marks,
+            missing: slot.missing | absent,
+        };
+        let stored = &self.port_buffers[index * children..(index + 1) * children];
+        let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;
+        self.free_port_buffers(index, memory);
+        let slot = self.slots[index].as_mut().expect("a releasable slot");
+        slot.phase = if root { Phase::Result } else { Phase::Partial };
+        slot.sum = Some(sum);
+        self.counters.released += 1;
+        self.counters.released_partially += u64::from(absent != 0);
+        self.counters.marked += u64::from(header.marks != 0);
+        match self.lease.parent {
+            Some(parent) => out.push(Transmit::Data { to: parent, buffer: sum }),
+            None => self.hand_down(sum, out),
+        }
+        self.advance(vid, memory);
+        Ok(())
+    }
+
+    fn free_port_buffers<M: Memory<Buffer = B>>(&mut self, index: usize, memory: &mut M) {
+        let children = self.lease.children.len();
+        let buffers = &mut self.port_buffers[index * children..(index + 1) * children];
+        buffers.iter_mut().filter_map(Option::take).for_each(|b| memory.free(b));
+    }
+
+    fn hand_down(&self, sum: B, out: &mut Outbox<B>) {
+        for child in &self.lease.children {
+            out.push(Transmit::Data { to: child.port, buffer: sum });
+        }
+    }
+
+    fn hand_down_to_asked(&mut self, index: usize, out: &mut Outbox<B>) {
+        let Some(Slot { asked, sum: Some(sum), .. }) = self.slots[index].as_mut() else {
+            return;
+        };
+        let asked = std::mem::take(asked);
+        for (i, child) in self.lease.children.iter().enumerate() {
+            if asked & 1 << i != 0 {
+                out.push(Transmit::Data { to: child.port, buffer: *sum });
+            }
+        }
+    }
+
+    /// Moves past released vids and lets go of sums that every child has.
+    fn advance<M: Memory<Buffer = B>>(&mut self, vid: u32, memory: &mut M) {
+        if vid != self.released {
+            return;
+        }
+        let is_released = |slot: &Option<Slot<B>>| {
+            slot.as_ref().is_some_and(|s| matches!(s.phase, Phase::Partial | Phase::Result))
+        };
+        while is_released(&self.slots[self.index(self.released)]) {
+            self.released = self.released.wrapping_add(1);
+            let keep = u32::from(self.cap.retained);
+            while self.released.wrapping_sub(self.retained_from) > keep {
+                let index = self.index(self.retained_from);
+                if let Some(sum) = self.slots[index].take().and_then(|s| s.sum) {
+                    memory.free(sum);
+                }
+                self.retained_from = self.retained_from.wrapping_add(1);
+            }
+        }
+    }
+
+    /// A fragment whose sum was released: the child gets the result, if it is here.
+    fn answer_released<M: Memory<Buffer = B>>(
+        &mut self,
+        index: usize,
+        child: usize,
+        header: &Header,
+        memory: &mut M,
+        out: &mut Outbox<B>,
+    ) -> Drop {
+        let bit = 1u64 << child;
+        let slot = self.slots[index].as_mut().expect("a released slot");
+        let counted = slot.arrived & bit != 0;
+        slot.arrived |= bit;
+        let sum = slot.sum.expect("a released slot holds its sum");
+        self.counters.duplicates += u64::from(counted);
+        self.counters.late += u64::from(!counted);
+        // A late fragment asks too: its worker may not have wanted the result when that passed.
+        if header.resent || !counted {
+            self.counters.answered += 1;
+            if slot.phase == Phase::Result {
+                out.push(Transmit::Data { to: self.lease.children[child].port, buffer: sum });
+            } else if let Some(parent) = self.lease.parent {
+                slot.asked |= bit;
+                memory.mark_resent(sum);
+                out.push(Transmit::Data { to: parent, buffer: sum });
+            }
+        }
+        if counted { Drop::Duplicate } else { Drop::Late }
+    }
+
+    /// A fragment that is here and whose sum is not complete: the child learns who is awaited.
+    fn answer_waiting(
+        &mut self,
+        index: usize,
+        child: usize,
+        header: &Header,
+        out: &mut Outbox<B>,
+    ) -> Drop {
+        self.counters.duplicates += 1;
+        if header.resent {
+            let arrived = self.slots[index].as_ref().map_or(0, |s| s.arrived);
+            let absent = self.lease.children.iter().enumerate();
+            let absent =
+                absent.filter(|(i, _)| arrived & 1 << i == 0).fold(0, |m, (_, c)| m | c.ranks);
+            let notice = Header { kind: Kind::Waiting, n_elems: 0, missing: absent, ..*header };
+            self.counters.waiting += 1;
+            out.push(Transmit::Control { to: self.lease.children[child].port, header: notice });
+        }
+        Drop::Duplicate
+    }
+}
+
+impl<B> Slot<B> {
+    fn is_of(&self, header: &Header) -> bool {
+        self.chunk == header.chunk && self.format == header.format && self.n_elems == header.n_elems
+    }
+}

@@ -1,0 +1,170 @@
+//! A switch among hostile neighbours: nothing panics, nothing grows, nobody else's sum changes.
+
+use netsum_proto::panama::*;
+use netsum_proto::{Drop, PortId, Time};
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
+use netsum_wire::*;
+use proptest::prelude::*;
+
+const NOW: Time = Time(0);
+const SLOTS: u16 = 8;
+
+fn lease(job: u32, ports: &[u32]) -> Lease {
+    let child = |(i, &p): (usize, &u32)| Child { port: PortId(p), ranks: 1 << i, branch: i as u8 };
+    Lease {
+        job: JobId(job),
+        epoch: Epoch(5),
+        tree: TreeId(0),
+        children: ports.iter().enumerate().map(child).collect(),
+        parent: None,
+        slots: SLOTS,
+        fragment_bytes: 64,
+        release_permille: 1000,
+    }
+}
+
+fn header(job: u32, vid: u32) -> Header {
+    Header {
+        kind: Kind::Contribution,
+        resent: false,
+        congested_down: false,
+        tree: TreeId(0),
+        format: Format { dtype: Dtype::I32, op: ReduceOp::Sum },
+        job: JobId(job),
+        vid: Vid(vid),
+        chunk: 77,
+        epoch: Epoch(5),
+        window_cap: NO_CAP,
+        n_elems: 16,
+        marks: 0,
+        missing: 0,
+    }
+}
+
+fn switch() -> Switch<Slab> {
+    let mut switch = Switch::new(Slab::new(1 << 20));
+    switch.install(NOW, lease(1, &[10, 11])).unwrap();
+    switch.install(NOW, lease(2, &[20, 21])).unwrap();
+    switch
+}
+
+fn drain(switch: &mut Switch<Slab>) -> Vec<(PortId, Vec<u8>)> {
+    let mut sent = Vec::new();
+    while let Some(transmit) = switch.poll_transmit() {
+        if let Transmit::Data { to, buffer } = transmit {
+            sent.push((to, switch.memory().packet(buffer).to_vec()));
+        }
+    }
+    switch.flushed();
+    sent
+}
+
+#[test]
+fn every_reason_to_drop_is_told_apart() {
+    let mut switch = switch();
+    let payload = [0; 64];
+    let mut drop = |from: u32, header: Header, payload: &[u8]| {
+        switch.handle(NOW, PortId(from), false, &header, payload).unwrap_err()
+    };
+    let good = header(1, 0);
+    assert_eq!(drop(10, Header { job: JobId(3), ..good }, &payload), Drop::NoLease);
+    assert_eq!(drop(10, Header { tree: TreeId(1), ..good }, &payload), Drop::NoLease);
+    assert_eq!(drop(10, Header { epoch: Epoch(4), ..good }, &payload), Drop::StaleEpoch);
+    assert_eq!(drop(10, Header { epoch: Epoch(6), ..good }, &payload), Drop::FutureEpoch);
+    assert_eq!(drop(20, good, &payload), Drop::NotANeighbour);
+    assert_eq!(drop(10, Header { kind: Kind::Result, ..good }, &payload), Drop::WrongDirection);
+    assert_eq!(drop(10, Header { n_elems: 17, ..good }, &[0; 68]), Drop::TooLarge);
+    assert_eq!(drop(10, header(1, u32::MAX), &payload), Drop::TooOld);
+    let acknowledgement = Header { kind: Kind::Acknowledgement, n_elems: 0, ..good };
+    assert_eq!(drop(10, acknowledgement, &[]), Drop::Unexpected);
+    switch.handle(NOW, PortId(10), false, &good, &payload).unwrap();
+    let again = switch.handle(NOW, PortId(10), false, &good, &payload);
+    assert_eq!(again, Err(Drop::Duplicate));
+    let other = Header { chunk: 78, ..good };
+    assert_eq!(switch.handle(NOW, PortId(11), false, &other, &payload), Err(Drop::Mismatch));
+    assert_eq!(switch.drops().get(Drop::NoLease), 2);
+    assert_eq!(switch.drops().iter().map(|(_, n)| n).sum::<u64>(), 11);
+}
+
+#[test]
+fn a_sender_that_ignores_its_window_gets_no_more_than_that() {
+    let mut switch = switch();
+    let mut taken = 0;
+    for vid in 0..1000 {
+        match switch.handle(NOW, PortId(10), false, &header(1, vid), &[1; 64]) {
+            Ok(()) => taken += 1,
+            Err(reason) => assert_eq!(reason, Drop::BeyondWindow),
+        }
+    }
+    assert_eq!(taken, SLOTS);
+    let slot = switch.memory().cost(64);
+    assert_eq!(switch.memory().used(), u64::from(SLOTS) * slot);
+}
+
+fn hostile_header() -> impl Strategy<Value = Header> {
+    let kinds = prop::sample::select(vec![
+        Kind::Contribution,
+        Kind::Partial,
+        Kind::Result,
+        Kind::Waiting,
+        Kind::Mismatch,
+        Kind::Acknowledgement,
+        Kind::Fin,
+    ]);
+    let fields = (0..3u32, prop_oneof![0..12u32, any::<u32>()], any::<u16>(), 0..20u16);
+    (kinds, any::<bool>(), fields, any::<u64>(), 3..8u16).prop_map(
+        |(kind, resent, (job, vid, window_cap, n_elems), missing, epoch)| Header {
+            kind,
+            resent,
+            vid: Vid(vid),
+            window_cap,
+            n_elems,
+            missing,
+            marks: missing as u32,
+            chunk: if missing % 2 == 0 { 77 } else { missing as u32 },
+            epoch: Epoch(epoch),
+            ..header(job, 0)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Job 1's neighbours, and strangers, send whatever they like in the name of any job.
+    #[test]
+    fn another_jobs_sums_stay_exact(
+        noise in prop::collection::vec((prop::sample::select(vec![10, 11, 99]), hostile_header()), 0..400),
+        raw in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 0..50),
+    ) {
+        let mut switch = switch();
+        let mut noise = noise.into_iter();
+        let mut results = 0;
+        for vid in 0..40u32 {
+            for (from, header) in noise.by_ref().take(10) {
+                let payload = vec![0xa5; header.payload_len()];
+                let _ = switch.handle(NOW, PortId(from), true, &header, &payload);
+            }
+            if let Some(bytes) = raw.get(vid as usize) {
+                match Header::decode(bytes) {
+                    Ok((header, payload)) => {
+                        let _ = switch.handle(NOW, PortId(10), false, &header, payload);
+                    }
+                    Err(error) => switch.count_decode_error(error),
+                }
+            }
+            for (child, value) in [(20, 3i32), (21, 4)] {
+                let payload = value.to_le_bytes().repeat(16);
+                switch.handle(NOW, PortId(child), false, &header(2, vid), &payload).unwrap();
+            }
+            for (to, packet) in drain(&mut switch) {
+                if to == PortId(20) || to == PortId(21) {
+                    prop_assert_eq!(&packet[HEADER_LEN..], &7i32.to_le_bytes().repeat(16)[..]);
+                    results += 1;
+                }
+            }
+            prop_assert!(switch.memory().used() <= 1 << 20);
+        }
+        prop_assert_eq!(results, 80);
+    }
+}

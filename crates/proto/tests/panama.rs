@@ -1,0 +1,296 @@
+//! Protocol `panama` against an oracle: whatever the network does, every sum is exact, once, and the
+//! same bits at every rank.
+
+#[path = "world/oracle.rs"]
+mod oracle;
+mod world;
+
+use netsum_proto::panama::*;
+use netsum_proto::{CongestionRule, Time};
+use netsum_wire::*;
+use proptest::prelude::*;
+use world::{Faults, Layout, Random, World};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn format(random: &mut Random) -> Format {
+    let dtypes = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::I32, Dtype::I64];
+    let ops = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
+    Format { dtype: dtypes[random.below(5) as usize], op: ops[random.below(3) as usize] }
+}
+
+/// Any bits, so that NaNs, infinities, subnormals and overflowing integers all occur.
+fn bits(format: Format, numel: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let bytes =
+        (0..(numel * format.dtype.size()).div_ceil(8)).flat_map(|_| random.next().to_le_bytes());
+    let mut bytes: Vec<u8> = bytes.collect();
+    bytes.truncate(numel * format.dtype.size());
+    if format.dtype == Dtype::F32 {
+        // Gradients of like size, so that rounding shows the order of additions.
+        for x in bytes.chunks_exact_mut(4).skip(numel / 8) {
+            let unit = f32::from_le_bytes(x.try_into().unwrap()).to_bits() >> 9;
+            x.copy_from_slice(&(unit as f32 / 8_388_608.0 - 0.5).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn seed_of(job: usize, operation: usize, rank: u32) -> u64 {
+    (job as u64) << 40 | (operation as u64) << 20 | u64::from(rank)
+}
+
+/// Every fragment of every worker's buffer is the oracle's sum over those whom it does not lack.
+fn check_sums(world: &World) -> Result<(), TestCaseError> {
+    for (j, job) in world.jobs.iter().enumerate() {
+        let everyone = job.shape.mask();
+        let first = &world.hosts[job.hosts[0]];
+        for (i, reference) in first.operations.iter().enumerate() {
+            let inputs: Vec<Vec<u8>> = (0..job.hosts.len() as u32)
+                .map(|rank| bits(reference.format, reference.numel, seed_of(j, i, rank)))
+                .collect();
+            let size = reference.format.dtype.size();
+            for element in 0..reference.numel {
+                let at = element * size..(element + 1) * size;
+                let missing = reference.missing.range(..=element as u64).next_back();
+                let present = everyone & !missing.map_or(0, |(_, &m)| m);
+                let of = |rank: u32| inputs[rank as usize][at.clone()].to_vec();
+                let expected = oracle::element(reference.format, &job.shape, present, &of);
+                prop_assert_eq!(
+                    &reference.buffer[at.clone()],
+                    &expected[..],
+                    "job {} operation {} {:?} element {}",
+                    j,
+                    i,
+                    reference.format,
+                    element
+                );
+            }
+            for &host in &job.hosts[1..] {
+                prop_assert!(world.hosts[host].operations[i].buffer == reference.buffer);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All jobs give their memory back.
+fn check_memory_returns(world: &mut World) -> Result<(), TestCaseError> {
+    for switch in world.switches.iter_mut().flatten() {
+        let jobs: Vec<(JobId, Epoch)> = switch.leases().map(|l| (l.job, l.epoch)).collect();
+        for (job, epoch) in jobs {
+            switch.revoke(job, epoch);
+        }
+        while switch.poll_transmit().is_some() {}
+        switch.flushed();
+        prop_assert_eq!(switch.memory().used(), 0);
+    }
+    Ok(())
+}
+
+fn layout() -> impl Strategy<Value = Layout> {
+    (2..=32u32, 1..=3u32, 1..=4u8, 1..=48u16).prop_map(|(workers, levels, trees, window_max)| {
+        Layout { workers, levels, trees, window_max, ..Layout::default() }
+    })
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    (0.0..0.08f64, 0.0..0.05f64, 0.0..0.03f64, 0.0..0.2f64, 0..200_000u64).prop_map(
+        |(loss, duplication, corruption, marking, jitter_ns)| Faults {
+            loss,
+            duplication,
+            corruption,
+            marking,
+            jitter_ns,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_sum_is_exact_and_alike_whatever_the_network_does(
+        seed: u64, layout in layout(), faults in faults(), jobs in 1..=3usize,
+    ) {
+        let mut world = World::new(seed, layout, faults);
+        let mut random = Random(seed ^ 1);
+        for _ in 0..jobs {
+            let job = world.add_job();
+            for i in 0..=random.below(3) as usize {
+                let (format, numel) = (format(&mut random), 1 + random.below(600) as usize);
+                world.submit(job, format, numel, |rank| bits(format, numel, seed_of(job, i, rank)));
+            }
+        }
+        prop_assert!(world.run(Time(300 * SECOND), World::all_done), "not done in time");
+        check_sums(&world)?;
+        check_memory_returns(&mut world)?;
+    }
+
+    #[test]
+    fn partial_sums_say_whom_they_lack(
+        seed: u64, faults in faults(), workers in 3..=17u32, levels in 1..=2u32, permille in 400..1000u16,
+    ) {
+        let layout = Layout { workers, levels, release_permille: permille, ..Layout::default() };
+        let mut world = World::new(seed, layout, faults);
+        let job = world.add_job();
+        let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+        let numel = 3000;
+        // The last rank comes late: the others need not wait for all it owes.
+        for rank in 0..workers - 1 {
+            world.submit_at(job, rank, format, numel, bits(format, numel, seed_of(job, 0, rank)));
+        }
+        world.run(Time(SECOND / 2), World::all_done);
+        world.submit_at(job, workers - 1, format, numel, bits(format, numel, seed_of(job, 0, workers - 1)));
+        prop_assert!(world.run(Time(300 * SECOND), World::all_done), "not done in time");
+        check_sums(&world)?;
+        check_memory_returns(&mut world)?;
+    }
+
+    #[test]
+    fn a_dead_switch_costs_a_transition_and_nothing_else(
+        seed: u64, layout in layout(), faults in faults(), kill_after in 0..4_000u64, which in 0..4usize,
+    ) {
+        let trees = layout.trees;
+        let mut world = World::new(seed, layout, faults);
+        let mut random = Random(seed ^ 2);
+        let job = world.add_job();
+        for i in 0..3 {
+            let (format, numel) = (format(&mut random), 1 + random.below(3000) as usize);
+            world.submit(job, format, numel, |rank| bits(format, numel, seed_of(job, i, rank)));
+        }
+        world.run(Time(kill_after * 1000), World::all_done);
+        world.kill_switch(which % usize::from(trees));
+        world.run(Time(300 * SECOND), |w| w.all_done() || w.hosts.iter().any(|h| h.silent));
+        transition(&mut world, job, trees.max(2) - 1);
+        prop_assert!(world.run(Time(600 * SECOND), World::all_done), "not done in time");
+        check_sums(&world)?;
+    }
+}
+
+/// What `collective` does between the workers, over a network that loses nothing: reports to all, results
+/// served, the rest submitted again under the next epoch.
+fn transition(world: &mut World, job: usize, trees: u8) {
+    let hosts = world.jobs[job].hosts.clone();
+    let machines: Vec<Worker> =
+        hosts.iter().map(|&h| world.hosts[h].machine.take().unwrap()).collect();
+    let reports: Vec<Progress> = machines.iter().map(|m| m.progress()).collect();
+    let resolution = resolve(&reports);
+    for serve in &resolution.serve {
+        let from = hosts[serve.from.0 as usize];
+        let payload = world.hosts[from].retained.get(&serve.g);
+        let payload = payload.expect("a holder retains what another may lack").clone();
+        for to in &serve.to {
+            let accepted = machines[to.0 as usize].place_of(serve.g).expect("it lacks the result");
+            let operation = &mut world.hosts[hosts[to.0 as usize]].operations[accepted.id as usize];
+            let size = operation.format.dtype.size();
+            let place =
+                accepted.elements.start as usize * size..accepted.elements.end as usize * size;
+            operation.buffer[place].copy_from_slice(&payload);
+        }
+    }
+    let outstanding: Vec<Vec<u64>> =
+        machines.iter().map(|m| m.outstanding().map(|s| s.id).collect()).collect();
+    let rest: Vec<Vec<Submission>> =
+        machines.into_iter().map(|m| m.remaining(&resolution.finished)).collect();
+    world.begin(job, trees);
+    for (i, &host) in hosts.iter().enumerate() {
+        for &id in &outstanding[i] {
+            if !rest[i].iter().any(|s| s.id == id) {
+                world.hosts[host].operations[id as usize].done = Some(0);
+            }
+        }
+        for submission in &rest[i] {
+            world.hosts[host].machine.as_mut().unwrap().submit(submission.clone());
+        }
+    }
+    for &host in &hosts {
+        world.pump_host(host);
+    }
+}
+
+#[test]
+fn fragments_go_to_the_trees_in_turn() {
+    let config = WorkerConfig {
+        job: JobId(1),
+        epoch: Epoch(1),
+        rank: Rank(0),
+        ranks: 2,
+        trees: 4,
+        window_max: 64,
+        fragment_bytes: 64,
+        congestion: CongestionRule::PerBranch,
+        partial: false,
+    };
+    let mut worker = Worker::new(Time(0), config);
+    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    let fragments = Fragments::All;
+    worker.submit(Submission { id: 0, format, numel: 8 * 16, fingerprint: 7, fragments });
+    let mut sent = Vec::new();
+    while let Some(packet) = worker.poll_transmit(Time(0)) {
+        sent.push((packet.tree.0, packet.header.vid.0, packet.payload.unwrap().1.start / 16));
+    }
+    // p1..p8 of the paper's example: {p1,p5} to T1, {p2,p6} to T2, …
+    let expected: Vec<_> = (0..8).map(|p| (p as u8 % 4, p as u32 / 4, p)).collect();
+    assert_eq!(sent, expected);
+}
+
+#[test]
+fn ranks_that_disagree_hear_of_it() {
+    let mut world = World::new(1, Layout::default(), Faults::default());
+    let job = world.add_job();
+    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    for rank in 0..4 {
+        let numel = if rank == 2 { 101 } else { 100 };
+        world.submit_at(job, rank, format, numel, vec![0; numel * 4]);
+    }
+    world.run(Time(SECOND), |w| w.hosts.iter().all(|h| h.mismatch));
+    let told: Vec<bool> = world.hosts.iter().map(|h| h.mismatch).collect();
+    assert_eq!(told, [true; 4]);
+}
+
+#[test]
+fn a_straggler_is_named() {
+    let mut world = World::new(1, Layout::default(), Faults::default());
+    let job = world.add_job();
+    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    for rank in [0, 1, 3] {
+        world.submit_at(job, rank, format, 100, vec![0; 400]);
+    }
+    world.run(Time(SECOND), |_| false);
+    let waits = |h: usize| world.hosts[h].machine.as_ref().unwrap().tree_stats().next().unwrap();
+    // Rank 3's own rack switch knows that it waits for 2; the root only knows which rack is late.
+    for (host, late) in [(3, 0b0100), (0, 0b1100), (1, 0b1100)] {
+        assert_eq!(waits(host).waiting_for, late, "host {host}");
+        assert_eq!(waits(host).window, 10, "waiting is no congestion");
+    }
+}
+
+#[test]
+fn memory_is_shared_by_pairs_of_job_and_tree() {
+    let layout =
+        Layout { window_max: 512, fragment_bytes: 1408, memory: 2 << 20, ..Layout::default() };
+    let mut world = World::new(3, layout, Faults { jitter_ns: 50_000, ..Faults::default() });
+    let caps = |world: &World| -> Vec<u16> {
+        let mut caps: Vec<u16> =
+            world.switches[101].as_ref().unwrap().window_caps().map(|(_, _, c)| c).collect();
+        caps.sort();
+        caps
+    };
+    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    let first = world.add_job();
+    let alone = caps(&world);
+    assert_eq!(alone.len(), 2);
+    world.submit(first, format, 300_000, |rank| bits(format, 300_000, seed_of(first, 0, rank)));
+    world.run(Time(2_000_000), World::all_done);
+    let second = world.add_job();
+    world.submit(second, format, 300_000, |rank| bits(format, 300_000, seed_of(second, 0, rank)));
+    assert!(world.run(Time(60 * SECOND), World::all_done));
+    let shared = caps(&world);
+    assert_eq!(shared.len(), 4);
+    assert!(
+        shared.iter().all(|&c| c.abs_diff(alone[0] * 3 / 5) <= 1),
+        "{alone:?} became {shared:?}"
+    );
+    check_sums(&world).unwrap();
+}

@@ -1,0 +1,510 @@
+//! A small world to drive the machines in: switches, workers and a network that loses, repeats, delays
+//! and corrupts packets, all from one seed. Faults are here, checks are in the tests.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use netsum_proto::panama::*;
+use netsum_proto::{CongestionRule, PortId, Time};
+use netsum_wire::panama::{HEADER_LEN, Header};
+use netsum_wire::*;
+
+/// SplitMix64: reproducible, and good enough to choose faults.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub fn chance(&mut self, p: f64) -> bool {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= p && p > 0.0
+    }
+}
+
+/// What the network does to packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub loss: f64,
+    pub duplication: f64,
+    pub corruption: f64,
+    pub marking: f64,
+    /// Delays vary by this much, so packets overtake each other.
+    pub jitter_ns: u64,
+}
+
+/// In which order ranks are added: the shape of a tree.
+#[derive(Clone, Debug)]
+pub enum Shape {
+    Rank(u32),
+    Node(Vec<Shape>),
+}
+
+impl Shape {
+    /// `ranks` under `levels` levels of switches, each with up to `radix` children at the lowest.
+    pub fn of(ranks: std::ops::Range<u32>, levels: u32) -> Shape {
+        let n = ranks.end - ranks.start;
+        if levels <= 1 {
+            return Shape::Node(ranks.map(Shape::Rank).collect());
+        }
+        let groups = if n > 6 { 3 } else { 2 };
+        let size = n.div_ceil(groups).max(1);
+        let starts = (ranks.start..ranks.end).step_by(size as usize);
+        let group = |s: u32| Shape::of(s..(s + size).min(ranks.end), levels - 1);
+        Shape::Node(starts.map(group).collect())
+    }
+
+    pub fn ranks(&self) -> Vec<u32> {
+        match self {
+            Shape::Rank(rank) => vec![*rank],
+            Shape::Node(children) => children.iter().flat_map(Shape::ranks).collect(),
+        }
+    }
+
+    pub fn mask(&self) -> u64 {
+        self.ranks().iter().fold(0, |m, r| m | 1 << (r % 64))
+    }
+}
+
+/// One worker's operation.
+pub struct Operation {
+    pub format: Format,
+    pub numel: usize,
+    pub buffer: Vec<u8>,
+    pub done: Option<u64>,
+    /// By fragment of the epoch: whose contribution the result lacks.
+    pub missing: BTreeMap<u64, u64>,
+}
+
+pub struct Host {
+    pub machine: Option<Worker>,
+    pub operations: Vec<Operation>,
+    pub retained: BTreeMap<u64, Vec<u8>>,
+    pub silent: bool,
+    pub mismatch: bool,
+    /// Port of the switch above, by tree.
+    above: Vec<PortId>,
+    job: usize,
+    wake: Option<Time>,
+}
+
+pub struct Job {
+    pub id: JobId,
+    pub shape: Shape,
+    pub hosts: Vec<usize>,
+    pub trees: u8,
+    pub epoch: u16,
+}
+
+/// What a world is made of.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub workers: u32,
+    pub levels: u32,
+    pub trees: u8,
+    pub window_max: u16,
+    pub fragment_bytes: u16,
+    pub memory: u64,
+    pub release_permille: u16,
+    pub congestion: CongestionRule,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Layout {
+            workers: 4,
+            levels: 2,
+            trees: 2,
+            window_max: 32,
+            fragment_bytes: 64,
+            memory: 1 << 22,
+            release_permille: 1000,
+            congestion: CongestionRule::PerBranch,
+        }
+    }
+}
+
+struct Arrival {
+    to: usize,
+    from: usize,
+    ce: bool,
+    packet: Vec<u8>,
+    checksum: u16,
+}
+
+/// Node numbers: switches first, then hosts; a node's number is its port at every neighbour.
+pub struct World {
+    pub now: Time,
+    pub faults: Faults,
+    pub random: Random,
+    pub layout: Layout,
+    pub switches: Vec<Option<Switch<Slab>>>,
+    pub hosts: Vec<Host>,
+    pub jobs: Vec<Job>,
+    pub sent: u64,
+    queue: BinaryHeap<Reverse<(Time, u64)>>,
+    arrivals: BTreeMap<u64, Arrival>,
+    sequence: u64,
+}
+
+const FIRST_HOST: usize = 10_000;
+
+impl World {
+    pub fn new(seed: u64, layout: Layout, faults: Faults) -> World {
+        World {
+            now: Time(0),
+            faults,
+            random: Random(seed),
+            layout,
+            switches: Vec::new(),
+            hosts: Vec::new(),
+            jobs: Vec::new(),
+            sent: 0,
+            queue: BinaryHeap::new(),
+            arrivals: BTreeMap::new(),
+            sequence: 0,
+        }
+    }
+
+    /// Adds a job whose trees share all but their root with each other and all other jobs.
+    pub fn add_job(&mut self) -> usize {
+        let Layout { workers, levels, trees, .. } = self.layout;
+        let job = self.jobs.len();
+        let hosts: Vec<usize> = (0..workers as usize).map(|i| self.hosts.len() + i).collect();
+        for _ in 0..workers {
+            self.hosts.push(Host {
+                machine: None,
+                operations: Vec::new(),
+                retained: BTreeMap::new(),
+                silent: false,
+                mismatch: false,
+                above: Vec::new(),
+                job,
+                wake: None,
+            });
+        }
+        let shape = Shape::of(0..workers, levels);
+        self.jobs.push(Job { id: JobId(job as u32 + 1), shape, hosts, trees, epoch: 0 });
+        self.begin(job, trees);
+        job
+    }
+
+    /// Starts a new epoch of a job on `trees` trees: leases at the switches, fresh machines at the hosts.
+    pub fn begin(&mut self, job: usize, trees: u8) {
+        self.jobs[job].epoch += 1;
+        self.jobs[job].trees = trees;
+        for &host in &self.jobs[job].hosts.clone() {
+            self.hosts[host].above.clear();
+            self.hosts[host].retained.clear();
+        }
+        let shape = self.jobs[job].shape.clone();
+        for tree in 0..trees {
+            let root =
+                usize::from(tree) + usize::from(trees) * usize::from(self.jobs[job].epoch > 1);
+            let mut shared = 100;
+            let mut branch = 0;
+            self.lease(job, tree, &shape, root, None, &mut shared, &mut branch);
+        }
+        let (id, epoch) = (self.jobs[job].id, self.jobs[job].epoch);
+        for (rank, &host) in self.jobs[job].hosts.clone().iter().enumerate() {
+            let config = WorkerConfig {
+                job: id,
+                epoch: Epoch(epoch),
+                rank: Rank(rank as u32),
+                ranks: self.layout.workers,
+                trees,
+                window_max: self.layout.window_max,
+                fragment_bytes: self.layout.fragment_bytes,
+                congestion: self.layout.congestion,
+                partial: self.layout.release_permille < 1000,
+            };
+            self.hosts[host].machine = Some(Worker::new(self.now, config));
+            self.hosts[host].silent = false;
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn lease(
+        &mut self,
+        job: usize,
+        tree: u8,
+        shape: &Shape,
+        node: usize,
+        parent: Option<PortId>,
+        shared: &mut usize,
+        branch: &mut u8,
+    ) {
+        let Shape::Node(parts) = shape else { panic!("a switch stands for a node") };
+        let mut children = Vec::new();
+        for part in parts {
+            let port = match part {
+                Shape::Rank(rank) => {
+                    let host = self.jobs[job].hosts[*rank as usize];
+                    self.hosts[host].above.push(PortId(node as u32));
+                    FIRST_HOST + host
+                }
+                Shape::Node(_) => {
+                    *shared += 1;
+                    let below = *shared;
+                    self.lease(job, tree, part, below, Some(PortId(node as u32)), shared, branch);
+                    below
+                }
+            };
+            let child =
+                Child { port: PortId(port as u32), ranks: part.mask(), branch: *branch % 32 };
+            children.push(child);
+            *branch += 1;
+        }
+        let lease = Lease {
+            job: self.jobs[job].id,
+            epoch: Epoch(self.jobs[job].epoch),
+            tree: TreeId(tree),
+            children,
+            parent,
+            slots: self.layout.window_max,
+            fragment_bytes: self.layout.fragment_bytes,
+            release_permille: self.layout.release_permille,
+        };
+        if self.switches.len() <= node {
+            self.switches.resize_with(node + 1, || None);
+        }
+        let memory = self.layout.memory;
+        let switch = self.switches[node].get_or_insert_with(|| Switch::new(Slab::new(memory)));
+        switch.install(self.now, lease).expect("a valid lease");
+    }
+
+    /// Every worker submits an operation; `values` makes each rank's buffer.
+    pub fn submit(
+        &mut self,
+        job: usize,
+        format: Format,
+        numel: usize,
+        values: impl Fn(u32) -> Vec<u8>,
+    ) {
+        for rank in 0..self.layout.workers {
+            self.submit_at(job, rank, format, numel, values(rank));
+        }
+    }
+
+    pub fn submit_at(
+        &mut self,
+        job: usize,
+        rank: u32,
+        format: Format,
+        numel: usize,
+        buffer: Vec<u8>,
+    ) {
+        let host = self.jobs[job].hosts[rank as usize];
+        let id = self.hosts[host].operations.len() as u64;
+        assert_eq!(buffer.len(), numel * format.dtype.size());
+        let missing = BTreeMap::new();
+        self.hosts[host].operations.push(Operation { format, numel, buffer, done: None, missing });
+        self.hosts[host].machine.as_mut().unwrap().submit(Submission {
+            id,
+            format,
+            numel: numel as u64,
+            fingerprint: (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24,
+            fragments: Fragments::All,
+        });
+        self.pump_host(host);
+    }
+
+    /// A switch dies: its state is gone, packets to it vanish.
+    pub fn kill_switch(&mut self, node: usize) {
+        self.switches[node] = None;
+    }
+
+    /// Runs until nothing is left to do, `until`, or `done` says so; false at the time limit.
+    pub fn run(&mut self, until: Time, mut done: impl FnMut(&World) -> bool) -> bool {
+        while !done(self) {
+            let Some(&Reverse((at, sequence))) = self.queue.peek() else { return done(self) };
+            if at > until {
+                self.now = until;
+                return false;
+            }
+            self.queue.pop();
+            self.now = at;
+            match self.arrivals.remove(&sequence) {
+                Some(arrival) => self.arrive(arrival),
+                None => self.wake_hosts(),
+            }
+        }
+        true
+    }
+
+    pub fn all_done(&self) -> bool {
+        self.hosts.iter().all(|h| h.operations.iter().all(|o| o.done.is_some()))
+    }
+
+    /// The world's limit on a switch's memory, checked after each packet.
+    fn check_memory(&self, node: usize) {
+        if let Some(switch) = &self.switches[node] {
+            let used = switch.memory().used();
+            assert!(used <= self.layout.memory, "switch {node} holds {used} bytes");
+        }
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        if checksum(&arrival.packet) != arrival.checksum {
+            return; // The kernel drops it.
+        }
+        let from = PortId(arrival.from as u32);
+        let decoded = Header::decode(&arrival.packet);
+        if arrival.to >= FIRST_HOST {
+            let host = arrival.to - FIRST_HOST;
+            if let Ok((header, payload)) = decoded {
+                let payload = payload.to_vec();
+                self.host_takes(host, arrival.ce, &header, &payload);
+            }
+            self.pump_host(host);
+            return;
+        }
+        let Some(switch) = &mut self.switches[arrival.to] else { return };
+        match decoded {
+            Ok((header, payload)) => {
+                let _ = switch.handle(self.now, from, arrival.ce, &header, payload);
+            }
+            Err(error) => switch.count_decode_error(error),
+        }
+        self.check_memory(arrival.to);
+        self.pump_switch(arrival.to);
+    }
+
+    fn host_takes(&mut self, host: usize, ce: bool, header: &Header, payload: &[u8]) {
+        let host = &mut self.hosts[host];
+        let Some(machine) = &mut host.machine else { return };
+        if let Ok(Some(accepted)) = machine.handle(self.now, ce, header) {
+            let operation = &mut host.operations[accepted.id as usize];
+            let size = operation.format.dtype.size();
+            let place =
+                accepted.elements.start as usize * size..accepted.elements.end as usize * size;
+            operation.buffer[place].copy_from_slice(payload);
+            operation.missing.insert(accepted.elements.start, header.missing);
+            let keep = u64::from(self.layout.window_max) * u64::from(self.jobs[host.job].trees);
+            host.retained.insert(accepted.g, payload.to_vec());
+            // The vid that lay a window below on the same tree.
+            if let Some(old) = accepted.g.checked_sub(keep) {
+                host.retained.remove(&old);
+            }
+        }
+    }
+
+    fn pump_switch(&mut self, node: usize) {
+        loop {
+            let switch = self.switches[node].as_mut().unwrap();
+            let Some(transmit) = switch.poll_transmit() else { break };
+            let (to, packet) = match transmit {
+                Transmit::Data { to, buffer } => (to, switch.memory().packet(buffer).to_vec()),
+                Transmit::Control { to, header } => (to, encode(&header, &[])),
+            };
+            self.send(node, to.0 as usize, packet);
+        }
+        self.switches[node].as_mut().unwrap().flushed();
+    }
+
+    pub fn pump_host(&mut self, host: usize) {
+        loop {
+            let h = &mut self.hosts[host];
+            let Some(machine) = &mut h.machine else { return };
+            let Some(outgoing) = machine.poll_transmit(self.now) else { break };
+            let payload = outgoing.payload.map_or(&[][..], |(id, elements)| {
+                let operation = &h.operations[id as usize];
+                let size = operation.format.dtype.size();
+                &operation.buffer[elements.start as usize * size..elements.end as usize * size]
+            });
+            let packet = encode(&outgoing.header, payload);
+            let to = h.above[usize::from(outgoing.tree.0)].0 as usize;
+            self.send(FIRST_HOST + host, to, packet);
+        }
+        self.drain_events(host);
+        let h = &mut self.hosts[host];
+        let deadline = h.machine.as_ref().and_then(|m| m.poll_timeout());
+        if deadline != h.wake {
+            h.wake = deadline;
+            if let Some(at) = deadline {
+                self.sequence += 1;
+                self.queue.push(Reverse((at.max(self.now), self.sequence)));
+            }
+        }
+    }
+
+    fn drain_events(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        while let Some(event) = h.machine.as_mut().and_then(|m| m.poll_event()) {
+            match event {
+                Event::Done { id, missing } => {
+                    let operation = &mut h.operations[id as usize];
+                    assert!(operation.done.is_none(), "operation {id} is done twice");
+                    operation.done = Some(missing);
+                }
+                Event::Mismatch { .. } => h.mismatch = true,
+                Event::Silent { .. } => h.silent = true,
+            }
+        }
+    }
+
+    fn wake_hosts(&mut self) {
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].wake.is_some_and(|at| at <= self.now) {
+                self.hosts[host].wake = None;
+                if let Some(machine) = &mut self.hosts[host].machine {
+                    machine.handle_timeout(self.now);
+                }
+                self.pump_host(host);
+            }
+        }
+    }
+
+    pub fn send(&mut self, from: usize, to: usize, packet: Vec<u8>) {
+        self.sent += 1;
+        let copies = 1 + u32::from(self.random.chance(self.faults.duplication));
+        for _ in 0..copies {
+            if self.random.chance(self.faults.loss) {
+                continue;
+            }
+            let checksum = checksum(&packet);
+            let mut packet = packet.clone();
+            if self.random.chance(self.faults.corruption) {
+                self.corrupt(&mut packet);
+            }
+            let delay = 10_000 + self.random.below(self.faults.jitter_ns + 1);
+            let ce = self.random.chance(self.faults.marking);
+            self.sequence += 1;
+            self.queue.push(Reverse((self.now.after(delay), self.sequence)));
+            self.arrivals.insert(self.sequence, Arrival { to, from, ce, packet, checksum });
+        }
+    }
+
+    fn corrupt(&mut self, packet: &mut Vec<u8>) {
+        let at = self.random.below(packet.len() as u64) as usize;
+        if self.random.chance(0.3) {
+            packet.truncate(at);
+        } else {
+            packet[at] ^= 1 << self.random.below(8);
+        }
+    }
+}
+
+fn encode(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut head = [0; HEADER_LEN];
+    header.encode(&mut head);
+    [&head[..], payload].concat()
+}
+
+/// UDP's checksum (RFC 1071) with the length, which is what protects a payload on its way.
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
+    let mut sum: u32 = words.sum::<u32>() + bytes.len() as u32;
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}

@@ -1,0 +1,51 @@
+//! Python callbacks run on a small pool: one of them may block on another operation, so they must never run on
+//! the threads that complete operations.
+
+use crossbeam_channel::{Sender, unbounded};
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+
+/// Two, as Gloo has run loops: a callback that waits does not hold up the next one.
+const THREADS: usize = 2;
+
+struct Pool {
+    /// A forked child has none of its parent's threads.
+    process: u32,
+    queue: Sender<Py<PyAny>>,
+}
+
+static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+
+/// Calls `callback()` soon, on a thread of the pool. An exception is printed, as there is nobody to catch it.
+pub(crate) fn call(callback: Py<PyAny>) {
+    let mut pool = POOL.lock();
+    let process = std::process::id();
+    let pool = match pool.take() {
+        Some(known) if known.process == process => pool.insert(known),
+        _ => pool.insert(start(process)),
+    };
+    // The pool lives as long as the process.
+    let _ = pool.queue.send(callback);
+}
+
+fn start(process: u32) -> Pool {
+    let (queue, inbox) = unbounded::<Py<PyAny>>();
+    for _ in 0..THREADS {
+        let inbox = inbox.clone();
+        std::thread::spawn(move || {
+            for callback in inbox {
+                run(&callback);
+            }
+        });
+    }
+    Pool { process, queue }
+}
+
+fn run(callback: &Py<PyAny>) {
+    // None while the interpreter ends: then nobody waits for the callback either.
+    Python::try_attach(|py| {
+        if let Err(error) = callback.call0(py) {
+            error.write_unraisable(py, Some(callback.bind(py)));
+        }
+    });
+}

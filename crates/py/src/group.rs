@@ -1,0 +1,254 @@
+//! A group of ranks. Buffers come as addresses and sizes: whoever calls keeps them alive until the Work is done.
+
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use netsum_collective as core;
+use netsum_collective::{Buffer, Combine, Dtype, GroupConfig, Options};
+use pyo3::prelude::*;
+
+use crate::errors;
+use crate::work::Work;
+
+/// One rank's handle to its group.
+#[pyclass(frozen, module = "netsum._core")]
+pub(crate) struct Group(core::Group);
+
+/// Address and bytes (for reduce_scatter's inputs, elements) of host memory.
+type Span = (usize, usize);
+
+#[pymethods]
+impl Group {
+    /// Opens this rank's sockets; rank 0 registers the job with the controller, if there is one.
+    #[new]
+    #[pyo3(signature = (rank, size, name, controller, host, timeout_s, options))]
+    #[allow(clippy::too_many_arguments)] // Python passes them by name.
+    fn new(
+        py: Python<'_>,
+        rank: u32,
+        size: u32,
+        name: String,
+        controller: Option<String>,
+        host: Option<String>,
+        timeout_s: f64,
+        mut options: BTreeMap<String, String>,
+    ) -> PyResult<Group> {
+        // Without a fabric, the way to the rendezvous tells which of this machine's addresses the others reach.
+        if let Ok(rendezvous) = std::env::var("MASTER_ADDR") {
+            options.entry("rendezvous".to_owned()).or_insert(rendezvous);
+        }
+        let options = Options::parse(&options).map_err(|error| errors::raise(py, error))?;
+        let timeout = errors::seconds(timeout_s)?;
+        let config = GroupConfig { rank, size, name, controller, host, timeout, options };
+        let group = py.detach(|| core::Group::new(config));
+        Ok(Group(group.map_err(|error| errors::raise(py, error))?))
+    }
+
+    /// What the other ranks must be given; opaque.
+    fn address(&self) -> Vec<u8> {
+        self.0.address()
+    }
+
+    /// Blocks until all ranks are connected and, with a controller, the first plan is here.
+    fn connect(&self, py: Python<'_>, addresses: Vec<Vec<u8>>) -> PyResult<()> {
+        py.detach(|| self.0.connect(&addresses)).map_err(|error| errors::raise(py, error))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn allreduce(
+        &self,
+        py: Python<'_>,
+        ptr: usize,
+        numel: usize,
+        dtype: &str,
+        op: &str,
+        factor: f64,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
+        let (buffer, timeout) = (elements(py, ptr, numel, dtype)?, errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.allreduce(buffer, dtype, how, timeout))))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        ptr: usize,
+        numel: usize,
+        dtype: &str,
+        op: &str,
+        factor: f64,
+        root: u32,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
+        let (buffer, timeout) = (elements(py, ptr, numel, dtype)?, errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.reduce(buffer, dtype, how, root, timeout))))
+    }
+
+    fn broadcast(
+        &self,
+        py: Python<'_>,
+        ptr: usize,
+        nbytes: usize,
+        root: u32,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (buffer, timeout) = (bytes((ptr, nbytes)), errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.broadcast(buffer, root, timeout))))
+    }
+
+    fn allgather(
+        &self,
+        py: Python<'_>,
+        outs: Vec<Span>,
+        in_: Span,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (outs, own, timeout) = (all(outs), bytes(in_), errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.allgather(outs, own, timeout))))
+    }
+
+    fn gather(
+        &self,
+        py: Python<'_>,
+        outs: Vec<Span>,
+        in_: Span,
+        root: u32,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (outs, own, timeout) = (all(outs), bytes(in_), errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.gather(outs, own, root, timeout))))
+    }
+
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        out: Span,
+        ins: Vec<Span>,
+        root: u32,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (own, ins, timeout) = (bytes(out), all(ins), errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.scatter(own, ins, root, timeout))))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn reduce_scatter(
+        &self,
+        py: Python<'_>,
+        out_ptr: usize,
+        ins: Vec<Span>,
+        dtype: &str,
+        op: &str,
+        factor: f64,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
+        let timeout = errors::seconds(timeout_s)?;
+        let own = ins.get(self.0.rank() as usize).map_or(0, |&(_, numel)| numel);
+        let output = elements(py, out_ptr, own, dtype)?;
+        let ins = ins.into_iter().map(|(ptr, numel)| elements(py, ptr, numel, dtype));
+        let ins = ins.collect::<PyResult<Vec<Buffer>>>()?;
+        Ok(Work(py.detach(|| self.0.reduce_scatter(output, ins, dtype, how, timeout))))
+    }
+
+    fn alltoall(
+        &self,
+        py: Python<'_>,
+        outs: Vec<Span>,
+        ins: Vec<Span>,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (outs, ins, timeout) = (all(outs), all(ins), errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.alltoall(outs, ins, timeout))))
+    }
+
+    fn barrier(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Work> {
+        let timeout = errors::seconds(timeout_s)?;
+        Ok(Work(py.detach(|| self.0.barrier(timeout))))
+    }
+
+    fn send(
+        &self,
+        py: Python<'_>,
+        ptr: usize,
+        nbytes: usize,
+        dst: u32,
+        tag: u64,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (buffer, timeout) = (bytes((ptr, nbytes)), errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.send(buffer, dst, tag, timeout))))
+    }
+
+    /// `src` None: from any rank; the Work then says which.
+    #[pyo3(signature = (ptr, nbytes, src, tag, timeout_s))]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        ptr: usize,
+        nbytes: usize,
+        src: Option<u32>,
+        tag: u64,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (buffer, timeout) = (bytes((ptr, nbytes)), errors::seconds(timeout_s)?);
+        Ok(Work(py.detach(|| self.0.receive(buffer, src, tag, timeout))))
+    }
+
+    /// What the group has done and how it stands, as JSON.
+    fn stats(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.stats())
+    }
+
+    /// Leaves the job in good order.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+
+    /// Fails everything that is under way, and every later call.
+    fn abort(&self, py: Python<'_>, reason: &str) {
+        py.detach(|| self.0.abort(reason));
+    }
+}
+
+fn bytes((ptr, len): Span) -> Buffer {
+    if len == 0 {
+        return Buffer::from_vec(Vec::new());
+    }
+    // SAFETY: by this module's contract the caller passes memory of `len` bytes and keeps it alive, and does not
+    // touch it, until the Work is done; netsum.torch holds the tensors in its own Work.
+    unsafe { Buffer::from_raw(ptr as *mut u8, len, Box::new(())) }
+}
+
+fn elements(py: Python<'_>, ptr: usize, numel: usize, dtype: Dtype) -> PyResult<Buffer> {
+    let len = numel.checked_mul(dtype.size());
+    let len = len.ok_or_else(|| unsupported(py, format!("{numel} elements of {dtype}")))?;
+    Ok(bytes((ptr, len)))
+}
+
+fn all(spans: Vec<Span>) -> Vec<Buffer> {
+    spans.into_iter().map(bytes).collect()
+}
+
+fn dtype_of(py: Python<'_>, name: &str) -> PyResult<Dtype> {
+    name.parse().map_err(|_| unsupported(py, format!("dtype {name} cannot be reduced")))
+}
+
+fn combine(py: Python<'_>, op: &str, factor: f64) -> PyResult<Combine> {
+    match op {
+        "avg" => Ok(Combine::Average),
+        "premul_sum" => Ok(Combine::ScaledSum(factor)),
+        _ => {
+            let plain = op.parse().map(Combine::Plain);
+            plain.map_err(|_| unsupported(py, format!("operation {op} does not exist")))
+        }
+    }
+}
+
+fn unsupported(py: Python<'_>, text: String) -> PyErr {
+    errors::raise(py, core::Error::Unsupported(text))
+}

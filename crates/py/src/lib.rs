@@ -1,0 +1,46 @@
+//! `netsum._core`: the Rust core for Python.
+//!
+//! Owns: nothing but the translation of arguments, errors and callbacks. Must not know: algorithms. Every call
+//! that can block releases the interpreter lock; a panic becomes an exception.
+//! Start reading at [`group`].
+
+mod callbacks;
+mod errors;
+mod group;
+mod work;
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use tracing_subscriber::EnvFilter;
+
+/// What the controller at `controller` ("host:port") knows, as JSON.
+#[pyfunction]
+fn status(py: Python<'_>, controller: &str, timeout_s: f64) -> PyResult<String> {
+    let timeout = errors::seconds(timeout_s)?;
+    let answer = py.detach(|| netsum_collective::controller_status(controller, timeout));
+    answer.map_err(|error| errors::raise(py, error))
+}
+
+/// Version of the core.
+#[pyfunction]
+const fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+#[pymodule]
+fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // Warnings of the data path reach the user; NETSUM_LOG=debug shows more. A second import changes nothing.
+    let filter = EnvFilter::try_from_env("NETSUM_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = log.try_init();
+    errors::register(py, module)?;
+    module.add_class::<group::Group>()?;
+    module.add_class::<work::Work>()?;
+    module.add_function(wrap_pyfunction!(status, module)?)?;
+    module.add_function(wrap_pyfunction!(version, module)?)?;
+    Ok(())
+}
+
+/// How long a blocked call goes without looking for Ctrl-C.
+const SIGNAL_CHECK: Duration = Duration::from_millis(200);

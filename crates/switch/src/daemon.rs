@@ -1,0 +1,194 @@
+//! The process: a data thread that works whether the controller is there or not, and a session with it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use netsum_control::client::{SwitchClient, SwitchNotice};
+use netsum_control::pb;
+use netsum_net::switch::{SwitchDriver, SwitchOptions};
+use netsum_net::udp::SocketOptions;
+use netsum_net::{NetError, mtu_of};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::metrics::Metrics;
+use crate::{Config, SwitchError, convert, http};
+
+/// What the controller plans with if the interface is not known.
+const USUAL_MTU: u32 = 1500;
+/// Fresh counters for the controller; its heartbeats carry the last.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// A window of several jobs; with less the controller plans smaller windows.
+const ENOUGH_RECEIVE_BUFFER: usize = 16 << 20;
+
+/// A switch whose sockets are open.
+pub struct Daemon {
+    config: Config,
+    driver: Arc<SwitchDriver>,
+    metrics: Option<TcpListener>,
+    /// Since when no controller is there.
+    away_since: Option<Instant>,
+    /// Longest of all leases: who is silent for longer has no job here any more.
+    idle_expiry: Option<Duration>,
+}
+
+impl Daemon {
+    /// Opens the sockets and starts the data thread; the controller is not needed for that.
+    pub async fn start(config: Config) -> Result<Daemon, SwitchError> {
+        let options = SwitchOptions {
+            bind: config.listen,
+            memory: config.memory,
+            socket: SocketOptions::default(),
+        };
+        let metrics = match config.metrics {
+            None => None,
+            Some(address) => {
+                let listener = TcpListener::bind(address).await;
+                Some(listener.map_err(|source| SwitchError::Metrics { address, source })?)
+            }
+        };
+        let driver = Arc::new(SwitchDriver::start(&options)?);
+        let socket = driver.socket();
+        tracing::info!(name = config.name, address = %driver.local_addr(), ?socket, "listening");
+        if socket.recv_buffer < ENOUGH_RECEIVE_BUFFER {
+            tracing::warn!(
+                bytes = socket.recv_buffer,
+                "a small receive buffer makes small windows; raise net.core.rmem_max or give the process CAP_NET_ADMIN"
+            );
+        }
+        Ok(Daemon { config, driver, metrics, away_since: Some(Instant::now()), idle_expiry: None })
+    }
+
+    /// Where data is received.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.driver.local_addr()
+    }
+
+    /// Where metrics are served, if they are.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Serves until `shutdown` completes. Errors: the data thread or the session has died.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), SwitchError> {
+        let metrics = self.metrics.take().map(|listener| {
+            let metrics = Arc::new(Metrics::new(&self.config.name, self.driver.clone()));
+            tokio::spawn(http::serve(listener, metrics))
+        });
+        let (client, notices) = SwitchClient::spawn(&self.config.controller, self.hello());
+        let outcome = self.serve(&client, notices, shutdown).await;
+        client.close();
+        if let Some(task) = metrics {
+            task.abort();
+        }
+        outcome
+    }
+
+    async fn serve(
+        &mut self,
+        client: &SwitchClient,
+        mut notices: UnboundedReceiver<SwitchNotice>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), SwitchError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut clock = tokio::time::interval(HEARTBEAT);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return Ok(()),
+                _ = clock.tick() => self.tick(client)?,
+                notice = notices.recv() => {
+                    self.obey(client, notice.ok_or(SwitchError::SessionEnded)?)?;
+                }
+            }
+        }
+    }
+
+    /// What the switch says of itself at each connection.
+    fn hello(&self) -> impl Fn() -> pb::SwitchHello + Send + 'static {
+        let (driver, name) = (self.driver.clone(), self.config.name.clone());
+        let memory_bytes = self.config.memory;
+        move || {
+            let address = driver.local_addr();
+            let snapshot = driver.snapshot();
+            pb::SwitchHello {
+                name: name.clone(),
+                udp_address: address.to_string(),
+                memory_bytes,
+                receive_buffer_bytes: driver.socket().recv_buffer as u64,
+                mtu: mtu_of(address.ip()).unwrap_or(USUAL_MTU),
+                // Without a data thread there are none, and the process is about to end.
+                installed: snapshot.map_or_else(|_| Vec::new(), |s| convert::installed(&s.trees)),
+            }
+        }
+    }
+
+    fn tick(&mut self, client: &SwitchClient) -> Result<(), NetError> {
+        client.heartbeat(convert::heartbeat(&self.driver.snapshot()?));
+        if let (Some(since), Some(idle)) = (self.away_since, self.idle_expiry)
+            && since.elapsed() >= idle
+        {
+            for lease in self.driver.expire(idle)? {
+                tracing::warn!(
+                    job = lease.job.0,
+                    tree = lease.tree.0,
+                    epoch = lease.epoch.0,
+                    "took a lease back: its neighbours are silent and the controller is away"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, client: &SwitchClient, notice: SwitchNotice) -> Result<(), NetError> {
+        match notice {
+            SwitchNotice::Connected => {
+                self.away_since = None;
+                tracing::info!(controller = self.config.controller, "connected");
+            }
+            SwitchNotice::Away { reason } => {
+                self.away_since.get_or_insert_with(Instant::now);
+                tracing::warn!(
+                    controller = self.config.controller,
+                    reason,
+                    "away; leases stay, trying again"
+                );
+            }
+            SwitchNotice::Refused { reason } => {
+                self.away_since.get_or_insert_with(Instant::now);
+                tracing::error!(
+                    controller = self.config.controller,
+                    reason,
+                    "refused this switch; trying again"
+                );
+            }
+            SwitchNotice::Install(lease) => {
+                let (job, tree, epoch) = (lease.job, lease.tree, lease.epoch);
+                let outcome = match self.install(&lease) {
+                    Err(SwitchError::Net(NetError::Stopped)) => return Err(NetError::Stopped),
+                    Err(error) => Err(error.to_string()),
+                    Ok(()) => Ok(()),
+                };
+                match &outcome {
+                    Ok(()) => tracing::info!(job, tree, epoch, "installed a lease"),
+                    Err(reason) => tracing::warn!(job, tree, epoch, reason, "refused a lease"),
+                }
+                client.ack(&lease, outcome);
+            }
+            SwitchNotice::Revoke(revoke) => match convert::revoke(&revoke) {
+                Ok((job, up_to)) => {
+                    self.driver.revoke(job, up_to)?;
+                    tracing::info!(job = job.0, up_to = up_to.0, "revoked");
+                }
+                Err(reason) => tracing::error!(reason, "a revocation makes no sense; left out"),
+            },
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, message: &pb::Lease) -> Result<(), SwitchError> {
+        self.driver.install(convert::lease(message).map_err(SwitchError::Lease)?)?;
+        self.idle_expiry = self.idle_expiry.max(convert::idle_expiry(message));
+        Ok(())
+    }
+}

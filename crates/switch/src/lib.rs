@@ -1,0 +1,16 @@
+//! The aggregation daemon `netsum-switch`.
+//!
+//! Owns: the process around [`netsum_net::switch::SwitchDriver`]: its configuration, its session with
+//! the controller, its metrics. Must not know: how trees are planned, what a packet means, frameworks.
+//! Start reading at [`Daemon`].
+
+mod config;
+mod convert;
+mod daemon;
+mod error;
+mod http;
+mod metrics;
+
+pub use config::{Arguments, Config};
+pub use daemon::Daemon;
+pub use error::SwitchError;

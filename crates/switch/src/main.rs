@@ -1,0 +1,64 @@
+//! `netsum-switch`: see `--help`.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use netsum_switch::{Arguments, Config, Daemon, SwitchError};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("netsum-switch: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), SwitchError> {
+    let config = Config::new(arguments)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|source| SwitchError::System { what: "cannot start a runtime", source })?;
+    runtime.block_on(async {
+        let name = config.name.clone();
+        let shutdown = shutdown()?;
+        let daemon = Daemon::start(config).await?;
+        announce(&name, &daemon);
+        daemon.run(shutdown).await
+    })
+}
+
+/// Tells whoever started us that data can come. A closed stdout is no reason to stop.
+fn announce(name: &str, daemon: &Daemon) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "ready {name} {}", daemon.local_addr());
+    let _ = out.flush();
+}
+
+/// Completes on SIGTERM or SIGINT.
+fn shutdown() -> Result<impl Future<Output = ()>, SwitchError> {
+    let handler = |kind| {
+        let what = "cannot handle signals";
+        signal(kind).map_err(|source| SwitchError::System { what, source })
+    };
+    let (mut terminate, mut interrupt) =
+        (handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+    })
+}

@@ -1,0 +1,98 @@
+//! The daemon as a process: its one line on stdout, its metrics, its end, its errors.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsum-switch"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A port that was free just now.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn ready_line(process: &mut Process) -> String {
+    let mut line = String::new();
+    let out = process.0.stdout.as_mut().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn serves_without_a_controller_and_stops_when_asked() {
+    let (nobody, listen, metrics) = (free().to_string(), free().to_string(), free());
+    let mut process = Process(
+        command(&["--name", "s0", "--controller", &nobody, "--listen", &listen])
+            .args(["--memory", "1MiB", "--metrics", &metrics.to_string()])
+            .spawn()
+            .unwrap(),
+    );
+    assert_eq!(ready_line(&mut process), format!("ready s0 {listen}"));
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(b"hello", &listen).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    let wanted = "netsum_switch_dropped_packets_total{switch=\"s0\",reason=\"unknown_sender\"} 1";
+    let mut page = get(metrics, "/metrics");
+    while !page.contains(wanted) && Instant::now() < end {
+        page = get(metrics, "/metrics");
+    }
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains(wanted), "{page}");
+    assert!(page.contains("netsum_switch_memory_limit_bytes{switch=\"s0\"} 1048576"), "{page}");
+    assert!(page.contains("netsum_switch_leases{switch=\"s0\"} 0"), "{page}");
+    assert!(page.ends_with("# EOF\n"), "{page}");
+    assert!(get(metrics, "/").starts_with("HTTP/1.1 404"));
+    let pid = process.0.id().to_string();
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    assert!(process.0.wait().unwrap().success());
+}
+
+fn output(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+#[test]
+fn a_busy_port_and_a_wrong_fabric_are_named() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let got = output(&["--name=s0", "--controller=127.0.0.1:1", "--listen", &listen]);
+    let text = String::from_utf8(got.stderr).unwrap();
+    assert_eq!(got.status.code(), Some(1));
+    assert!(text.contains(&listen) && text.contains("choose another port"), "{text}");
+    assert!(got.stdout.is_empty());
+
+    let metrics = TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = metrics.local_addr().unwrap().to_string();
+    let listen = free().to_string();
+    let got = output(&["--name=s", "--controller=a:1", "--listen", &listen, "--metrics", &metrics]);
+    let text = String::from_utf8(got.stderr).unwrap();
+    assert!(text.contains(&metrics) && text.contains("--metrics"), "{text}");
+
+    let got = output(&["--name=s0", "--fabric=/nowhere.toml"]);
+    let text = String::from_utf8(got.stderr).unwrap();
+    assert_eq!(got.status.code(), Some(1));
+    assert!(text.contains("/nowhere.toml"), "{text}");
+    assert_eq!(output(&["--name=s0"]).status.code(), Some(2));
+}

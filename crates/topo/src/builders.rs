@@ -1,0 +1,224 @@
+//! Builders of common fabrics.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::error::TopoError;
+use crate::fabric::{Fabric, Host, Link, Switch};
+use crate::units::{Bytes, Rate};
+
+/// Where the processes of a built fabric listen.
+///
+/// Controller `base.0.1:7700`; host i at `base.(1 + i/250).(1 + i%250)`; switch i at
+/// `base.(128 + i/250).(1 + i%250):7701`, its metrics at port 9100 there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addressing {
+    /// The first two bytes of every address, as `[127, 77]`.
+    pub base: [u8; 2],
+    /// Aggregation memory of every switch.
+    pub memory: Bytes,
+    /// Whether switches serve metrics.
+    pub metrics: bool,
+}
+
+impl Default for Addressing {
+    /// Loopback addresses `127.77.x.x`, 64 MiB per switch, no metrics.
+    fn default() -> Addressing {
+        Addressing { base: [127, 77], memory: Bytes(64 << 20), metrics: false }
+    }
+}
+
+/// Racks `rack0…` of hosts `h0…` (rack by rack), each rack switch linked to every spine `spine0…`.
+///
+/// `rate` is that of a host's link, `uplink_rate` that of each rack–spine link. With no spines
+/// there can be one rack only. Errors: a zero, or more nodes than the addressing holds.
+pub fn leaf_spine(
+    racks: u32,
+    hosts_per_rack: u32,
+    spines: u32,
+    rate: Rate,
+    uplink_rate: Rate,
+    addressing: Addressing,
+) -> Result<Fabric, TopoError> {
+    let shape = format!("a leaf-spine of {racks} racks × {hosts_per_rack} hosts, {spines} spines");
+    if racks > 1 && spines == 0 {
+        return Err(TopoError::Shape {
+            shape,
+            problem: "several racks need at least one spine".to_owned(),
+        });
+    }
+    let mut builder = Builder::new("leaf-spine", addressing);
+    for rack in 0..racks {
+        let rack_name = builder.switch(format!("rack{rack}"));
+        for _ in 0..hosts_per_rack {
+            builder.host_at(&rack_name, rate);
+        }
+    }
+    for spine in 0..spines {
+        let spine_name = builder.switch(format!("spine{spine}"));
+        for rack in 0..racks {
+            builder.link(&format!("rack{rack}"), &spine_name, uplink_rate);
+        }
+    }
+    builder.finish(shape)
+}
+
+/// Hosts `h0…` at one switch `rack0`. Errors as [`leaf_spine`].
+pub fn single_switch(hosts: u32, rate: Rate, addressing: Addressing) -> Result<Fabric, TopoError> {
+    leaf_spine(1, hosts, 0, rate, rate, addressing)
+}
+
+/// The k-ary fat tree: k pods of k/2 rack and k/2 aggregation switches, (k/2)² cores, k³/4 hosts,
+/// every link of the same rate.
+///
+/// Rack switches `rackP.E`, aggregation switches `aggP.A`, cores `coreA.C`: core A.C is linked to
+/// switch A of every pod. Errors: an odd or zero k, or more nodes than the addressing holds.
+pub fn fat_tree(k: u32, rate: Rate, addressing: Addressing) -> Result<Fabric, TopoError> {
+    let shape = format!("a fat tree with k = {k}");
+    if k == 0 || k % 2 == 1 || k > FAT_TREE_MAX {
+        let problem = format!("k must be even, from 2 to {FAT_TREE_MAX}");
+        return Err(TopoError::Shape { shape, problem });
+    }
+    let half = k / 2;
+    let mut builder = Builder::new("fat-tree", addressing);
+    for pod in 0..k {
+        for edge in 0..half {
+            let rack = builder.switch(format!("rack{pod}.{edge}"));
+            for _ in 0..half {
+                builder.host_at(&rack, rate);
+            }
+        }
+    }
+    for pod in 0..k {
+        for agg in 0..half {
+            let name = builder.switch(format!("agg{pod}.{agg}"));
+            for edge in 0..half {
+                builder.link(&format!("rack{pod}.{edge}"), &name, rate);
+            }
+        }
+    }
+    for agg in 0..half {
+        for core in 0..half {
+            let name = builder.switch(format!("core{agg}.{core}"));
+            for pod in 0..k {
+                builder.link(&format!("agg{pod}.{agg}"), &name, rate);
+            }
+        }
+    }
+    builder.finish(shape)
+}
+
+struct Builder {
+    fabric: Fabric,
+    addressing: Addressing,
+}
+
+impl Builder {
+    fn new(name: &str, addressing: Addressing) -> Builder {
+        let [a, b] = addressing.base;
+        let controller = SocketAddr::from((Ipv4Addr::new(a, b, 0, 1), 7700));
+        let fabric = Fabric {
+            name: name.to_owned(),
+            controller,
+            hosts: Vec::new(),
+            switches: Vec::new(),
+            links: Vec::new(),
+        };
+        Builder { fabric, addressing }
+    }
+
+    fn host_at(&mut self, switch: &str, rate: Rate) {
+        let index = self.fabric.hosts.len();
+        let name = format!("h{index}");
+        self.fabric
+            .hosts
+            .push(Host { name: name.clone(), address: self.address(HOST_BASE, index) });
+        self.link(&name, switch, rate);
+    }
+
+    fn switch(&mut self, name: String) -> String {
+        let ip = self.address(SWITCH_BASE, self.fabric.switches.len());
+        self.fabric.switches.push(Switch {
+            name: name.clone(),
+            address: SocketAddr::new(ip, 7701),
+            memory: self.addressing.memory,
+            metrics: self.addressing.metrics.then(|| SocketAddr::new(ip, 9100)),
+        });
+        name
+    }
+
+    fn link(&mut self, a: &str, b: &str, rate: Rate) {
+        self.fabric.links.push(Link { ends: [a.to_owned(), b.to_owned()], rate, latency: None });
+    }
+
+    /// Beyond the range the address wraps; `finish` refuses such a fabric.
+    fn address(&self, third: usize, index: usize) -> IpAddr {
+        let [a, b] = self.addressing.base;
+        Ipv4Addr::new(a, b, (third + index / PER_BYTE) as u8, (1 + index % PER_BYTE) as u8).into()
+    }
+
+    fn finish(self, shape: String) -> Result<Fabric, TopoError> {
+        let most = PER_BYTE * (SWITCH_BASE - HOST_BASE);
+        if self.fabric.hosts.len() > most || self.fabric.switches.len() > most {
+            let problem = format!(
+                "the addressing holds {most} hosts and {most} switches; build a smaller one"
+            );
+            return Err(TopoError::Shape { shape, problem });
+        }
+        Fabric::parse(&self.fabric.to_toml(), &shape)
+    }
+}
+
+/// Third address byte of the first host and of the first switch; 250 of each per byte.
+const HOST_BASE: usize = 1;
+const SWITCH_BASE: usize = 128;
+const PER_BYTE: usize = 250;
+
+/// 65,536 hosts: more than the addressing holds, and far from overflow.
+const FAT_TREE_MAX: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::NodeKind;
+
+    const RATE: Rate = Rate(10_000_000_000);
+
+    #[test]
+    fn fat_tree_counts() {
+        for k in [2u32, 4, 8] {
+            let graph = fat_tree(k, RATE, Addressing::default()).unwrap().topology();
+            assert_eq!(graph.hosts().count() as u32, k * k * k / 4);
+            assert_eq!(graph.switches().count() as u32, k * k + k * k / 4);
+            assert_eq!(graph.edges().count() as u32, 3 * k * k * k / 4);
+            for (id, node) in graph.nodes() {
+                let degree = if node.kind == NodeKind::Host { 1 } else { k };
+                assert_eq!(graph.neighbours(id).len() as u32, degree, "{}", node.name);
+            }
+        }
+    }
+
+    #[test]
+    fn study_sized_fat_tree() {
+        let fabric = fat_tree(16, RATE, Addressing::default()).unwrap();
+        assert_eq!((fabric.hosts.len(), fabric.switches.len()), (1024, 320));
+    }
+
+    #[test]
+    fn impossible_shapes_are_named() {
+        let fail = |result: Result<Fabric, TopoError>| result.unwrap_err().to_string();
+        assert!(fail(fat_tree(3, RATE, Addressing::default())).contains("k must be even"));
+        assert!(
+            fail(leaf_spine(2, 2, 0, RATE, RATE, Addressing::default()))
+                .contains("at least one spine")
+        );
+        assert!(
+            fail(leaf_spine(0, 2, 1, RATE, RATE, Addressing::default())).contains("no [[host]]")
+        );
+        assert!(
+            fail(leaf_spine(2, 2, 1, RATE, Rate(0), Addressing::default())).contains("rate is 0")
+        );
+        assert!(
+            fail(single_switch(40_000, RATE, Addressing::default())).contains("holds 31750 hosts")
+        );
+    }
+}

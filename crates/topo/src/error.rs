@@ -1,0 +1,79 @@
+//! What can be wrong with a fabric or with what is read from text.
+
+use std::path::PathBuf;
+
+/// Why a fabric file was refused, or a text was not what it should be.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub enum TopoError {
+    /// The file could not be read at all.
+    #[error("cannot read the fabric file {}: {reason}; give the path of a fabric .toml file", file.display())]
+    Unreadable {
+        /// The path as given.
+        file: PathBuf,
+        /// The operating system's words.
+        reason: String,
+    },
+    /// Not TOML, a missing field, or a field that a fabric does not have.
+    #[error("{file}: {reason}")]
+    Syntax {
+        /// Where the text came from.
+        file: String,
+        /// The parser's message, with line and column.
+        reason: String,
+    },
+    /// TOML, but not a fabric that could work.
+    #[error("{file}:{line}: {entry}: {problem}")]
+    Invalid {
+        /// Where the text came from.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The entry, as `host "h0"`.
+        entry: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+    /// A size, rate or time that has no meaning.
+    #[error("{text:?} is not a {what}; write it like {example:?}")]
+    Unit {
+        /// The text as given.
+        text: String,
+        /// "size", "rate" or "time".
+        what: &'static str,
+        /// A text that would be right.
+        example: &'static str,
+    },
+    /// A builder was asked for a shape that does not exist.
+    #[error("cannot build {shape}: {problem}")]
+    Shape {
+        /// The builder and its arguments.
+        shape: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+/// Why a text is not a sum order such as `[[0,1],[2,3]]`.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub enum OrderError {
+    /// A byte that cannot stand there.
+    #[error("sum order: unexpected {found} at byte {at}")]
+    Unexpected {
+        /// What was found.
+        found: String,
+        /// Offset in the text.
+        at: usize,
+    },
+    /// Deeper than any fabric.
+    #[error("sum order: nested deeper than {limit}")]
+    TooDeep {
+        /// The bound.
+        limit: usize,
+    },
+    /// A rank twice.
+    #[error("sum order: rank {rank} stands in it twice")]
+    Repeated {
+        /// The rank.
+        rank: u32,
+    },
+}

@@ -1,0 +1,23 @@
+//! Topology, trees and plans as plain types, and the fabric file that people write.
+//!
+//! Owns: the fabric file with its checks, the graph of hosts and switches, builders of common
+//! shapes, and what a plan *is*. Must not know: how a plan is found, packets, processes.
+//! Start reading at [`Fabric`] (what people write), [`Topology`] (what algorithms walk) and
+//! [`Plan`] (what the controller hands to workers and switches).
+
+mod builders;
+mod error;
+mod fabric;
+mod graph;
+mod order;
+mod parse;
+mod tree;
+mod units;
+
+pub use builders::{Addressing, fat_tree, leaf_spine, single_switch};
+pub use error::{OrderError, TopoError};
+pub use fabric::{Fabric, Host, Link, Switch};
+pub use graph::{Edge, EdgeId, Node, NodeId, NodeKind, Topology};
+pub use order::SumOrder;
+pub use tree::{AggregationTree, Child, CongestionRule, Parent, Plan, TreeNode};
+pub use units::{Bytes, Latency, Rate};

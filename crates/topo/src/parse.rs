@@ -1,0 +1,329 @@
+//! From the text of a fabric file to a [`Fabric`]: every check, each error with its line.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::error::TopoError;
+use crate::fabric::{Fabric, Host, Link, Switch};
+use crate::graph::NodeKind;
+
+/// Parses and checks `text`; `file` names it in errors.
+pub(crate) fn fabric(text: &str, file: &str) -> Result<Fabric, TopoError> {
+    let raw: RawFabric = toml::from_str(text).map_err(|error| TopoError::Syntax {
+        file: file.to_owned(),
+        reason: error.to_string().trim_end().to_owned(),
+    })?;
+    let checker = Checker { text, file };
+    let fabric = checker.convert(&raw)?;
+    checker.check_names(&raw)?;
+    checker.check_addresses(&raw, &fabric)?;
+    checker.check_links(&raw)?;
+    checker.check_reach(&raw, &fabric)?;
+    Ok(fabric)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFabric {
+    name: Spanned<String>,
+    controller: Spanned<String>,
+    #[serde(default)]
+    host: Vec<RawHost>,
+    #[serde(default)]
+    switch: Vec<RawSwitch>,
+    #[serde(default)]
+    link: Vec<RawLink>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHost {
+    name: Spanned<String>,
+    address: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSwitch {
+    name: Spanned<String>,
+    address: Spanned<String>,
+    memory: Spanned<String>,
+    metrics: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLink {
+    ends: Spanned<[String; 2]>,
+    rate: Spanned<String>,
+    latency: Option<Spanned<String>>,
+}
+
+struct Checker<'a> {
+    text: &'a str,
+    file: &'a str,
+}
+
+impl Checker<'_> {
+    fn convert(&self, raw: &RawFabric) -> Result<Fabric, TopoError> {
+        let controller = self.read(&raw.controller, "controller", SOCKET_HELP)?;
+        self.check_port(&raw.controller, "controller", controller)?;
+        Ok(Fabric {
+            name: raw.name.get_ref().clone(),
+            controller,
+            hosts: raw.host.iter().map(|host| self.host(host)).collect::<Result<_, _>>()?,
+            switches: raw
+                .switch
+                .iter()
+                .map(|switch| self.switch(switch))
+                .collect::<Result<_, _>>()?,
+            links: raw.link.iter().map(|link| self.link(link)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn host(&self, raw: &RawHost) -> Result<Host, TopoError> {
+        let entry = format!("host {:?}", raw.name.get_ref());
+        let address: std::net::IpAddr = self.read(
+            &raw.address,
+            &entry,
+            "write an IP address without a port, like \"10.0.0.1\"",
+        )?;
+        if address.is_unspecified() || address.is_multicast() {
+            let problem = format!(
+                "address {address} is not that of one machine; write the one that workers bind"
+            );
+            return Err(self.invalid(&raw.address, &entry, problem));
+        }
+        Ok(Host { name: raw.name.get_ref().clone(), address })
+    }
+
+    fn switch(&self, raw: &RawSwitch) -> Result<Switch, TopoError> {
+        let entry = format!("switch {:?}", raw.name.get_ref());
+        let address = self.read(&raw.address, &entry, SOCKET_HELP)?;
+        self.check_port(&raw.address, &entry, address)?;
+        let memory = self.unit(&raw.memory, &entry, "memory")?;
+        if memory == crate::Bytes(0) {
+            let problem =
+                "memory is 0: it could hold no sum; give it some, like \"64MiB\"".to_owned();
+            return Err(self.invalid(&raw.memory, &entry, problem));
+        }
+        let metrics = match &raw.metrics {
+            None => None,
+            Some(text) => {
+                let metrics = self.read(text, &entry, SOCKET_HELP)?;
+                self.check_port(text, &entry, metrics)?;
+                Some(metrics)
+            }
+        };
+        Ok(Switch { name: raw.name.get_ref().clone(), address, memory, metrics })
+    }
+
+    fn link(&self, raw: &RawLink) -> Result<Link, TopoError> {
+        let entry = link_entry(raw);
+        let rate = self.unit(&raw.rate, &entry, "rate")?;
+        if rate == crate::Rate(0) {
+            let problem =
+                "rate is 0: nothing could pass; give its rate, or delete the link".to_owned();
+            return Err(self.invalid(&raw.rate, &entry, problem));
+        }
+        let latency = match &raw.latency {
+            None => None,
+            Some(text) => Some(self.unit(text, &entry, "latency")?),
+        };
+        Ok(Link { ends: raw.ends.get_ref().clone(), rate, latency })
+    }
+
+    fn check_names(&self, raw: &RawFabric) -> Result<(), TopoError> {
+        self.check_name(&raw.name, "fabric")?;
+        let mut lines = HashMap::new();
+        let hosts = raw.host.iter().map(|host| (&host.name, "host"));
+        let switches = raw.switch.iter().map(|switch| (&switch.name, "switch"));
+        for (name, kind) in hosts.chain(switches) {
+            self.check_name(name, kind)?;
+            if let Some(line) = lines.insert(name.get_ref().as_str(), self.line(name)) {
+                let problem = format!(
+                    "line {line} has the same name; names of hosts and switches must differ"
+                );
+                return Err(self.invalid(name, &format!("{kind} {:?}", name.get_ref()), problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_name(&self, name: &Spanned<String>, kind: &str) -> Result<(), TopoError> {
+        let text = name.get_ref();
+        let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let plain = !text.is_empty() && text.len() <= NAME_MAX && text.chars().all(good);
+        // The name becomes a folder name: it must not climb out of its place.
+        if plain && !text.starts_with('.') {
+            return Ok(());
+        }
+        let problem = format!(
+            "a name has 1 to {NAME_MAX} letters, digits, '.', '_' or '-' and does not begin with '.'"
+        );
+        Err(self.invalid(name, &format!("{kind} {text:?}"), problem))
+    }
+
+    fn check_addresses(&self, raw: &RawFabric, fabric: &Fabric) -> Result<(), TopoError> {
+        let mut hosts = HashMap::new();
+        for (raw, host) in raw.host.iter().zip(&fabric.hosts) {
+            if let Some(other) = hosts.insert(host.address, &host.name) {
+                let problem = format!(
+                    "address {} is also that of host {other:?}; give each its own",
+                    host.address
+                );
+                return Err(self.invalid(&raw.address, &format!("host {:?}", host.name), problem));
+            }
+        }
+        let mut udp = HashMap::new();
+        let mut tcp = HashMap::from([(fabric.controller, "the controller".to_owned())]);
+        for (raw, switch) in raw.switch.iter().zip(&fabric.switches) {
+            let entry = format!("switch {:?}", switch.name);
+            if let Some(other) = udp.insert(switch.address, entry.clone()) {
+                let problem = format!(
+                    "address {} is also that of {other}; give each its own",
+                    switch.address
+                );
+                return Err(self.invalid(&raw.address, &entry, problem));
+            }
+            let (Some(text), Some(metrics)) = (&raw.metrics, switch.metrics) else {
+                continue;
+            };
+            if let Some(other) = tcp.insert(metrics, format!("the metrics of {entry}")) {
+                let problem =
+                    format!("metrics {metrics} is also the address of {other}; give each its own");
+                return Err(self.invalid(text, &entry, problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_links(&self, raw: &RawFabric) -> Result<(), TopoError> {
+        let hosts = raw.host.iter().map(|host| (host.name.get_ref().as_str(), NodeKind::Host));
+        let switches =
+            raw.switch.iter().map(|switch| (switch.name.get_ref().as_str(), NodeKind::Switch));
+        let kinds: HashMap<&str, NodeKind> = hosts.chain(switches).collect();
+        let mut seen = HashSet::new();
+        for link in &raw.link {
+            let [a, b] = link.ends.get_ref();
+            let fail = |problem: String| Err(self.invalid(&link.ends, &link_entry(link), problem));
+            if let Some(unknown) =
+                [a, b].into_iter().find(|name| !kinds.contains_key(name.as_str()))
+            {
+                return fail(format!(
+                    "no host or switch is named {unknown:?}; add it, or correct the name"
+                ));
+            }
+            if a == b {
+                return fail("both ends are the same; a link joins two".to_owned());
+            }
+            if [a, b].into_iter().all(|name| kinds[name.as_str()] == NodeKind::Host) {
+                return fail(
+                    "both ends are hosts, and hosts do not forward; put a switch between them"
+                        .to_owned(),
+                );
+            }
+            if !seen.insert(if a < b { (a, b) } else { (b, a) }) {
+                return fail(
+                    "this link is there already; write one link with the sum of the rates"
+                        .to_owned(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn check_reach(&self, raw: &RawFabric, fabric: &Fabric) -> Result<(), TopoError> {
+        let Some(first) = raw.host.first() else {
+            let problem = "there is no [[host]]; a fabric needs at least one".to_owned();
+            return Err(self.invalid(&raw.name, &format!("fabric {:?}", fabric.name), problem));
+        };
+        let graph = fabric.topology();
+        let start = graph.find(first.name.get_ref()).expect("every host is in the graph");
+        let reached: HashSet<_> = graph.reachable(start).into_iter().collect();
+        let hosts = raw.host.iter().map(|host| (&host.name, "host"));
+        let switches = raw.switch.iter().map(|switch| (&switch.name, "switch"));
+        for (name, kind) in hosts.chain(switches) {
+            let entry = format!("{kind} {:?}", name.get_ref());
+            let id = graph.find(name.get_ref()).expect("every entry is in the graph");
+            if graph.neighbours(id).is_empty() {
+                let problem =
+                    format!("it has no link; add a [[link]] with {:?} at one end", name.get_ref());
+                return Err(self.invalid(name, &entry, problem));
+            }
+            if !reached.contains(&id) {
+                let problem = format!(
+                    "no path leads to it from host {:?}; add the missing [[link]]",
+                    first.name.get_ref()
+                );
+                return Err(self.invalid(name, &entry, problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_port(
+        &self,
+        at: &Spanned<String>,
+        entry: &str,
+        address: SocketAddr,
+    ) -> Result<(), TopoError> {
+        if address.port() != 0 && !address.ip().is_unspecified() {
+            return Ok(());
+        }
+        let problem = format!(
+            "others could not find {address}; write the machine's own address and a port above 0"
+        );
+        Err(self.invalid(at, entry, problem))
+    }
+
+    fn read<T: FromStr>(
+        &self,
+        text: &Spanned<String>,
+        entry: &str,
+        help: &str,
+    ) -> Result<T, TopoError> {
+        let problem = |_| {
+            self.invalid(text, entry, format!("{:?} is not an address; {help}", text.get_ref()))
+        };
+        text.get_ref().parse().map_err(problem)
+    }
+
+    fn unit<T: FromStr<Err = TopoError>>(
+        &self,
+        text: &Spanned<String>,
+        entry: &str,
+        field: &str,
+    ) -> Result<T, TopoError> {
+        text.get_ref()
+            .parse()
+            .map_err(|error: TopoError| self.invalid(text, entry, format!("{field}: {error}")))
+    }
+
+    fn invalid<T>(&self, at: &Spanned<T>, entry: &str, problem: String) -> TopoError {
+        TopoError::Invalid {
+            file: self.file.to_owned(),
+            line: self.line(at),
+            entry: entry.to_owned(),
+            problem,
+        }
+    }
+
+    fn line<T>(&self, at: &Spanned<T>) -> usize {
+        self.text[..at.span().start].matches('\n').count() + 1
+    }
+}
+
+fn link_entry(link: &RawLink) -> String {
+    let [a, b] = link.ends.get_ref();
+    format!("link {a:?}–{b:?}")
+}
+
+const SOCKET_HELP: &str = "write address:port, like \"10.0.0.1:7701\"";
+
+/// Long enough for any host name label; short enough for tables and folder names.
+const NAME_MAX: usize = 63;

@@ -1,0 +1,206 @@
+//! What arbitrary bytes may do to netsum: nothing.
+//!
+//! `cargo +nightly fuzz run switch` (or `decode`, `worker`) searches with libFuzzer; a bounded run of the
+//! same functions on random bytes is part of the tests of crate `net` (`tests/fuzz.rs`).
+
+use std::collections::HashSet;
+
+use netsum_proto::panama::{
+    Child, Fragments, Lease, Memory, Slab, Submission, Switch, Transmit, Worker, WorkerConfig,
+};
+use netsum_proto::{CongestionRule, PortId, Time};
+use netsum_wire::panama::{HEADER_LEN, Header};
+use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp, TreeId};
+
+/// Enough for the windows of all leases below and nothing beyond.
+const MEMORY: u64 = 64 << 10;
+const FRAGMENT_BYTES: u16 = 64;
+const SLOTS: u16 = 4;
+const EPOCH: u16 = 3;
+
+/// Bytes are a packet that encodes to the same bytes, or are refused with a reason.
+pub fn decode(bytes: &[u8]) {
+    if let Ok((header, payload)) = Header::decode(bytes) {
+        let mut again = [0; HEADER_LEN];
+        header.encode(&mut again);
+        assert_eq!(bytes[..HEADER_LEN], again);
+        assert_eq!(bytes[HEADER_LEN..], *payload);
+    }
+}
+
+/// Bytes are packets from neighbours and strangers to a switch with three leases. Its memory stays
+/// bounded, and what it sends are well-formed packets to neighbours of the right lease. Returns the sums
+/// that it released.
+pub fn switch(bytes: &[u8]) -> u64 {
+    let mut switch = Switch::new(Slab::new(MEMORY));
+    for lease in [
+        lease(1, &[0, 1], None, 1000),
+        lease(2, &[2, 3], Some(4), 1000),
+        lease(3, &[5, 6, 7], None, 600),
+    ] {
+        switch.install(Time(0), lease).expect("three small leases fit");
+    }
+    let mut script = Script(bytes);
+    let mut packet = Vec::new();
+    let mut now = 0;
+    while let Some(step) = script.next_packet(&mut packet) {
+        now += 1000;
+        if let Ok((header, payload)) = Header::decode(&packet) {
+            let _ = switch.handle(Time(now), PortId(step.port.into()), step.ce, &header, payload);
+        }
+        if step.flush {
+            drain(&mut switch);
+        }
+        assert!(switch.memory().used() <= switch.memory().limit());
+    }
+    drain(&mut switch);
+    let released = switch.tree_counters().map(|(.., counters)| counters.released).sum();
+    for job in 1..=3 {
+        switch.revoke(JobId(job), Epoch(EPOCH));
+    }
+    switch.flushed();
+    assert_eq!(switch.memory().used(), 0, "ended jobs leave nothing");
+    released
+}
+
+/// Bytes are packets to a worker with two trees and two operations. No fragment is accepted twice, or
+/// with another place than its own.
+pub fn worker(bytes: &[u8]) -> usize {
+    let config = WorkerConfig {
+        job: JobId(1),
+        epoch: Epoch(EPOCH),
+        rank: Rank(0),
+        ranks: 2,
+        trees: 2,
+        window_max: SLOTS,
+        fragment_bytes: FRAGMENT_BYTES,
+        congestion: CongestionRule::PerBranch,
+        partial: bytes.first().is_some_and(|b| b & 1 == 1),
+    };
+    let mut worker = Worker::new(Time(0), config);
+    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    for id in 0..2 {
+        let fragments = Fragments::All;
+        worker.submit(Submission { id, format, numel: 100, fingerprint: 7, fragments });
+    }
+    let mut script = Script(bytes);
+    let mut packet = Vec::new();
+    let mut accepted = HashSet::new();
+    let mut now = 0;
+    while let Some(step) = script.next_packet(&mut packet) {
+        now += 1_000_000;
+        let decoded = Header::decode(&packet);
+        let taken = decoded.map(|(header, _)| (header, worker.handle(Time(now), step.ce, &header)));
+        if let Ok((header, Ok(Some(place)))) = taken {
+            assert!(accepted.insert(place.g), "fragment {} twice", place.g);
+            assert!(place.elements.end <= 100 && place.id < 2);
+            assert_eq!(place.elements.end - place.elements.start, header.n_elems.into());
+        }
+        if worker.poll_timeout().is_some_and(|due| due <= Time(now)) {
+            worker.handle_timeout(Time(now));
+        }
+        while worker.poll_event().is_some() {}
+        let mut sent = 0;
+        while worker.poll_transmit(Time(now)).is_some() {
+            sent += 1;
+            assert!(sent < 1000, "a worker sends at most a window at a time");
+        }
+    }
+    accepted.len()
+}
+
+fn lease(job: u32, ports: &[u32], parent: Option<u32>, release_permille: u16) -> Lease {
+    let child =
+        |(i, &port): (usize, &u32)| Child { port: PortId(port), ranks: 1 << i, branch: i as u8 };
+    Lease {
+        job: JobId(job),
+        epoch: Epoch(EPOCH),
+        tree: TreeId(0),
+        children: ports.iter().enumerate().map(child).collect(),
+        parent: parent.map(PortId),
+        slots: SLOTS,
+        fragment_bytes: FRAGMENT_BYTES,
+        release_permille,
+    }
+}
+
+fn drain(switch: &mut Switch<Slab>) {
+    while let Some(transmit) = switch.poll_transmit() {
+        let (to, header) = match transmit {
+            Transmit::Control { to, header } => (to, header),
+            Transmit::Data { to, buffer } => {
+                let packet = switch.memory().packet(buffer);
+                (to, Header::decode(packet).expect("a switch sends packets").0)
+            }
+        };
+        let of = switch.leases().find(|lease| lease.job == header.job).expect("a leased job");
+        let neighbour = of.parent == Some(to) || of.children.iter().any(|child| child.port == to);
+        assert!(neighbour, "{to:?} is not of job {}", header.job);
+    }
+    switch.flushed();
+}
+
+/// Bytes as a sequence of packets.
+struct Script<'a>(&'a [u8]);
+
+/// How a packet comes.
+struct Step {
+    port: u8,
+    ce: bool,
+    flush: bool,
+}
+
+impl Script<'_> {
+    /// The next packet: raw bytes, or (most often) a plausible one of which the script says each field.
+    fn next_packet(&mut self, packet: &mut Vec<u8>) -> Option<Step> {
+        let how = self.byte()?;
+        let stranger = if how >> 4 == 0xe { 8 } else { 0 };
+        let step = Step { port: (how & 7) + stranger, ce: how & 8 != 0, flush: how & 16 != 0 };
+        packet.clear();
+        if how >> 4 == 0xf {
+            let len = usize::from(self.byte()? & 63).min(self.0.len());
+            let (raw, rest) = self.0.split_at(len);
+            packet.extend_from_slice(raw);
+            self.0 = rest;
+            return Some(step);
+        }
+        let [kind, place, vid, count, rest] =
+            [self.byte()?, self.byte()?, self.byte()?, self.byte()?, self.byte()?];
+        // Three of four values of a byte are the usual thing, so that random bytes get somewhere.
+        let usual = |byte: u8| byte < 0xc0;
+        let kind = match kind {
+            0..0x80 => 0,
+            0x80..0xb0 => 2,
+            _ => kind & 0x3f,
+        };
+        let of_port = [1, 1, 2, 2, 2, 3, 3, 3][usize::from(step.port & 7)];
+        let (job, epoch) = match usual(place) {
+            true => (of_port, EPOCH),
+            false => (u32::from(place & 3), u16::from(place >> 2 & 7)),
+        };
+        let vid = if usual(vid) { i32::from(vid & 7) } else { i32::from(vid as i8) };
+        let count = if usual(count) { 8 } else { count & 31 };
+        let (format, chunk) = if usual(rest) { (0, 0) } else { (usize::from(rest & 3), rest >> 2) };
+        packet.extend([0x11, kind, u8::from(place == 0xff), [0x00, 0x30, 0x20, 0x10][format]]);
+        packet.extend(job.to_be_bytes());
+        packet.extend(vid.to_be_bytes());
+        packet.extend(u32::from(chunk).to_be_bytes());
+        packet.extend(epoch.to_be_bytes());
+        packet.extend(u16::from(rest >> 2).to_be_bytes());
+        packet.extend(u16::from(count).to_be_bytes());
+        packet.extend([0; 16]);
+        let size = match kind & 15 {
+            0 | 2 => [4, 4, 2, 2][format],
+            1 => 4,
+            _ => 0,
+        };
+        packet.resize(HEADER_LEN + usize::from(count) * size, rest);
+        Some(step)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+}

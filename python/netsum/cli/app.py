@@ -1,0 +1,49 @@
+"""The `netsum` command and its sub-commands."""
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from netsum.cli import demo, doctor, fabric, run, top, version
+from netsum.cli.output import errors
+from netsum.demo.errors import DemoError
+from netsum.fabric.errors import FabricError
+
+app = typer.Typer(
+    help="Gradient sums computed inside the network.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+app.command("demo")(demo.demo)
+app.add_typer(fabric.app, name="fabric")
+app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("doctor")(doctor.doctor)
+app.command("top")(top.top)
+app.command("version")(version.version)
+
+
+def main() -> None:
+    """Entry point. What goes wrong is said in one message, and the exit code is 1; Ctrl-C gives 130."""
+    sys.exit(_guarded(app))
+
+
+def _guarded(command: Callable[..., object]) -> int:
+    try:
+        return command(standalone_mode=False) or 0
+    except (FabricError, DemoError) as error:
+        errors.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False, soft_wrap=True)
+        return 1
+    except typer.Exit as ended:
+        return ended.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        errors.print("stopped; nothing is left running")
+        return 130
+    except Exception as error:
+        # Mistakes on the command line, which typer's own parser reports with usage and code.
+        if hasattr(error, "show") and hasattr(error, "exit_code"):
+            error.show()
+            return error.exit_code
+        raise
+
+
+def _plain(error: Exception) -> str:
+    return str(error).replace("[", "\\[")

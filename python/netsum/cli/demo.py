@@ -1,0 +1,50 @@
+"""`netsum demo`."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from netsum.cli.output import console, errors, print_json, stop_on_termination
+from netsum.demo import report, session
+from netsum.demo.errors import DemoError
+from netsum.demo.result import complaints, summarize
+from netsum.demo.show import Terminal, tables
+
+
+def demo(
+    kill_switch: Annotated[
+        bool, typer.Option("--kill-switch", help="kill a spine and a rack switch on the way")
+    ] = False,
+    epochs: Annotated[
+        int | None, typer.Option(min=3, max=200, help="passes over the images [12; 20 with kills]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON, the rest to stderr")] = False,
+    out: Annotated[Path, typer.Option(help="folder for report.html, result.json and logs")] = Path("out/demo"),
+) -> None:
+    """Train LeNet-5 through a local fabric of four switches, and the same on Gloo beside it."""
+    for module, package in (("torch", "torch"), ("sklearn", "scikit-learn")):
+        if importlib.util.find_spec(module) is None:
+            raise DemoError(f"the demo needs {package}; run `make demo`, or `pip install 'netsum[demo]'`")
+    stop_on_termination()
+    passes = epochs or (20 if kill_switch else 12)
+    screen = errors if as_json else console
+    terminal = Terminal(screen)
+    try:
+        outcome = session.run(out, passes, kill_switch, terminal)
+    finally:
+        terminal.close()
+    result = summarize(outcome)
+    broken = complaints(result)
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    (out / "report.html").write_text(report.render(outcome, result, broken), encoding="utf-8")
+    for table in tables(result):
+        screen.print()
+        screen.print(table)
+    screen.print(f"\nreport: {out / 'report.html'}   numbers: {out / 'result.json'}", highlight=False)
+    if as_json:
+        print_json(result)
+    if broken:
+        raise DemoError("; ".join(broken))

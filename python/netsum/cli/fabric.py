@@ -1,0 +1,77 @@
+"""`netsum fabric up|status|down`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from netsum.cli.output import console, print_json, stop_on_termination
+from netsum.fabric.description import Description
+from netsum.fabric.local import CONTROLLER_NAME, LocalFabric, alive_switches, controller_status
+
+app = typer.Typer(help="Start, look at and stop a fabric on this machine.", no_args_is_help=True, rich_markup_mode=None)
+File = Annotated[Path, typer.Argument(metavar="FABRIC.toml", help="the fabric file")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command()
+def up(file: File, as_json: Json = False) -> None:
+    """Start the controller and the switches of a fabric file, and wait until they serve."""
+    stop_on_termination()
+    fabric = LocalFabric(Description.read(file))
+    fabric.up()
+    if as_json:
+        print_json(_report(fabric))
+        return
+    description = fabric.description
+    console.print(f"fabric '{description.name}' is up: {len(description.switches)} switches", highlight=False)
+    console.print(f"  export NETSUM_CONTROLLER={description.controller}", highlight=False)
+    console.print(f"  logs: {fabric.folder}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def status(file: File, as_json: Json = False) -> None:
+    """Which processes of a fabric file run, and what the controller sees. Exit code 1 if a part is missing."""
+    fabric = LocalFabric(Description.read(file))
+    report = _report(fabric)
+    if as_json:
+        print_json(report)
+    else:
+        console.print(_table(report))
+    if not all(part["process"] and part["alive"] for part in report["parts"]):
+        raise typer.Exit(1)
+
+
+@app.command()
+def down(file: File) -> None:
+    """Stop what `up` started. Says what it stopped; nothing running is fine."""
+    fabric = LocalFabric(Description.read(file))
+    stopped = fabric.down()
+    console.print(
+        f"stopped: {', '.join(stopped)}" if stopped else f"fabric '{fabric.description.name}' was not running"
+    )
+
+
+def _report(fabric: LocalFabric) -> dict:
+    """`parts`: per process, its id and whether the controller sees it alive. `controller`: its status, or the error."""
+    parts = [{"name": name, "process": fabric.process(name).pid(), "alive": False} for name in fabric.names()]
+    report = {"fabric": fabric.description.name, "address": fabric.description.controller, "parts": parts}
+    if fabric.process(CONTROLLER_NAME).pid() is None:
+        return report
+    seen = controller_status(fabric.description.controller, 2.0)
+    alive = alive_switches(seen) | {CONTROLLER_NAME}
+    for part in parts:
+        part["alive"] = part["name"] in alive
+    report["controller"] = seen
+    return report
+
+
+def _table(report: dict) -> Table:
+    table = Table(title=f"fabric {report['fabric']}, controller {report['address']}", title_justify="left")
+    for heading in ("part", "process", "state"):
+        table.add_column(heading)
+    for part in report["parts"]:
+        state = "alive" if part["alive"] else "not seen by the controller" if part["process"] else "not running"
+        table.add_row(part["name"], str(part["process"] or "-"), state)
+    return table

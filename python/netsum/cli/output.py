@@ -1,0 +1,27 @@
+"""Where the command writes: results to stdout, everything else to stderr."""
+
+import json
+import signal
+import sys
+from typing import Any
+
+from rich.console import Console
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout, for scripts."""
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def stop_on_termination() -> None:
+    """Let SIGTERM and a closed terminal end the command as Ctrl-C does, so that what it started is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)

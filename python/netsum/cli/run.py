@@ -1,0 +1,63 @@
+"""`netsum run`."""
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from netsum.cli.output import errors, stop_on_termination
+from netsum.fabric.builtin import demo_description
+from netsum.fabric.description import Description
+from netsum.fabric.errors import FabricError
+from netsum.fabric.local import LocalFabric, controller_status, temporary
+from netsum.launch import Workers
+
+
+def run(
+    script: Annotated[Path, typer.Argument(help="the training script; its arguments follow")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="passed to the script")] = None,
+    count: Annotated[int, typer.Option("-n", "--workers", min=1, max=1024, help="workers on this machine")] = 2,
+    fabric: Annotated[Path | None, typer.Option(help="fabric file; it is started if it does not run")] = None,
+    protocol: Annotated[str, typer.Option(help="protocol between workers and switches")] = "panama",
+) -> None:
+    """Run a torch script as N workers on a fabric, by torchrun; its exit code is passed on.
+
+    The fabric is that of --fabric, or of NETSUM_CONTROLLER, or else a local one that lives as long as the script.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise FabricError(
+            "`netsum run` starts scripts by torchrun, and torch is not installed: `pip install 'netsum[torch]'`"
+        )
+    if not script.is_file():
+        raise FabricError(f"{script}: no such script")
+    stop_on_termination()
+    with _controller(fabric) as address:
+        environment = {"NETSUM_CONTROLLER": address, "NETSUM_PROTOCOL": protocol}
+        workers = Workers([str(script), *(arguments or [])], count, environment)
+        try:
+            code = workers.wait()
+        finally:
+            workers.stop()
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _controller(file: Path | None) -> Iterator[str]:
+    """The address of a controller that answers, for the length of a `with` block."""
+    given = os.environ.get("NETSUM_CONTROLLER")
+    if file is None and given:
+        controller_status(given, 2.0)
+        yield given
+        return
+    description = Description.read(file) if file else demo_description()
+    if LocalFabric(description).running():
+        controller_status(description.controller, 2.0)
+        yield description.controller
+        return
+    with temporary(description) as fabric:
+        errors.print(f"started fabric '{description.name}' ({len(description.switches)} switches)", highlight=False)
+        yield fabric.description.controller

@@ -1,0 +1,139 @@
+"""`netsum top`."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
+from netsum.cli.output import console, print_json, stop_on_termination
+from netsum.fabric.description import Description
+from netsum.fabric.errors import FabricError
+from netsum.fabric.local import controller_status
+
+PERIOD_S = 1.0
+"""Switches and workers report once a second."""
+
+
+def top(
+    fabric: Annotated[Path | None, typer.Option(help="fabric file; without it, NETSUM_CONTROLLER")] = None,
+    once: Annotated[bool, typer.Option("--once", help="print once and end")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="with --once: print JSON")] = False,
+) -> None:
+    """Watch switches, links and jobs of a fabric. Ctrl-C ends it."""
+    if as_json and not once:
+        raise FabricError("--json needs --once: a live picture is not a document")
+    address = _address(fabric)
+    stop_on_termination()
+    before = controller_status(address, 2.0)
+    time.sleep(PERIOD_S)
+    now = controller_status(address, 2.0)
+    if as_json:
+        print_json({**now, "link_rates": link_rates(before, now, PERIOD_S)})
+    elif once:
+        console.print(_screen(before, now, PERIOD_S))
+    else:
+        _watch(address, now)
+
+
+def link_rates(before: dict, now: dict, seconds: float) -> list[dict]:
+    """Bits per second on each link in each direction, from two readings. A counter that fell was started again."""
+    old = {(link["a"], link["b"]): link for link in before["links"]}
+    rates = []
+    for link in now["links"]:
+        last = old.get((link["a"], link["b"]), {})
+        ab, ba = (
+            8 * max(link[key] - (past if link[key] >= (past := last.get(key, 0)) else 0), 0) / seconds
+            for key in ("bytes_ab", "bytes_ba")
+        )
+        rates.append({"a": link["a"], "b": link["b"], "ab_bps": ab, "ba_bps": ba, "rate_bps": link["rate_bps"]})
+    return rates
+
+
+def _address(fabric: Path | None) -> str:
+    if fabric:
+        return Description.read(fabric).controller
+    address = os.environ.get("NETSUM_CONTROLLER")
+    if not address:
+        raise FabricError("which fabric? pass --fabric FABRIC.toml, or set NETSUM_CONTROLLER=address:port")
+    return address
+
+
+def _watch(address: str, before: dict) -> None:
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        last = time.monotonic()
+        while True:
+            time.sleep(PERIOD_S)
+            now = controller_status(address, 2.0)
+            at = time.monotonic()
+            live.update(_screen(before, now, at - last), refresh=True)
+            before, last = now, at
+
+
+def _screen(before: dict, now: dict, seconds: float) -> Group:
+    return Group(_switches(now), _links(link_rates(before, now, seconds)), *_jobs(now))
+
+
+def _switches(status: dict) -> Table:
+    table = _new_table(
+        f"fabric {status['fabric']}: switches", ("switch", "state", "memory used", "leased", "of", "drops")
+    )
+    for switch in status["switches"]:
+        mark = "green" if switch["state"] == "up" else "red"
+        sizes = [
+            f"{switch[key] / (1 << 20):.1f} MiB" for key in ("memory_used_bytes", "memory_leased_bytes", "memory_bytes")
+        ]
+        table.add_row(switch["name"], f"[{mark}]{switch['state']}[/{mark}]", *sizes, str(sum(switch["drops"].values())))
+    return table
+
+
+def _links(rates: list[dict]) -> Table:
+    table = _new_table("links: aggregation traffic", ("link", "forth", "back", "load"))
+    for link in rates:
+        load = max(link["ab_bps"], link["ba_bps"]) / link["rate_bps"] if link["rate_bps"] else 0.0
+        table.add_row(f"{link['a']} - {link['b']}", _rate(link["ab_bps"]), _rate(link["ba_bps"]), f"{load:.1%}")
+    return table
+
+
+def _jobs(status: dict) -> list[Table]:
+    running = [job for job in status["jobs"] if job["state"] != "ended"]
+    return [_job(job) for job in running] or [_new_table("no jobs", ())]
+
+
+def _job(job: dict) -> Table:
+    path = (
+        f"{len(job['trees'])} trees: {', '.join(tree['root'] for tree in job['trees'])}"
+        if job["trees"]
+        else "host path"
+    )
+    reason = f" ({job['reason']})" if job["reason"] else ""
+    title = f"job {job['job']} '{job['name']}': {job['state']}, epoch {job['epoch']}, {path}{reason}"
+    table = _new_table(title, ("rank", "host", "state", "tree", "window", "rtt", "results", "resent", "marks"))
+    for rank in job["ranks"]:
+        who = (str(rank["rank"]), rank["host"], rank["state"])
+        statistics = rank["statistics"] or {"trees": []}
+        for tree in statistics["trees"]:
+            counts = [str(tree[key]) for key in ("results", "retransmits", "marks")]
+            table.add_row(*who, str(tree["tree"]), str(tree["window"]), f"{tree['rtt_ns'] / 1e3:.0f} us", *counts)
+            who = ("", "", "")
+        if not statistics["trees"]:
+            table.add_row(*who, "-", "", "", "", "", "")
+    return table
+
+
+def _new_table(title: str, headings: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading)
+    return table
+
+
+def _rate(bits_per_s: float) -> str:
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits_per_s >= size:
+            return f"{bits_per_s / size:.1f} {unit}"
+    return f"{bits_per_s:.0f} bit/s"

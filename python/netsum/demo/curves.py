@@ -1,0 +1,86 @@
+"""Line charts as SVG. Colours come from the page's CSS variables: series n has class `series-n`."""
+
+import math
+from html import escape
+
+WIDTH, HEIGHT = 760, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 30, 38
+
+
+def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float, float]]], marks=()) -> str:
+    """SVG of several series of (x, y). marks: (x, text) to draw as upright lines."""
+    points = [point for line in series.values() for point in line]
+    x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
+    y_high = max(y for _, y in points) or 1.0
+    y_low = min(0.0, *(y for _, y in points))
+    step = _round_step((y_high - y_low) / 4)
+    y_high = math.ceil(y_high / step) * step
+    scale = _Scale(x_low, x_high, y_low, y_high)
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
+        f'<text x="{_LEFT}" y="16" class="title">{escape(title)}</text>',
+        *_grid(scale, step, unit),
+        *[_mark(scale, x, text) for x, text in marks],
+        *[_line(scale, line, n) for n, line in enumerate(series.values())],
+        *_legend(list(series)),
+        f'<text x="{WIDTH - _RIGHT}" y="{HEIGHT - 4}" class="axis" text-anchor="end">{escape(x_name)}</text>',
+        "</svg>",
+    ]
+    return "\n".join(parts)
+
+
+class _Scale:
+    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
+        self.x_low, self.x_high, self.y_low, self.y_high = x_low, x_high, y_low, y_high
+
+    def x(self, value: float) -> float:
+        return _LEFT + (value - self.x_low) / ((self.x_high - self.x_low) or 1) * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        return HEIGHT - _BOTTOM - (value - self.y_low) / (self.y_high - self.y_low) * (HEIGHT - _TOP - _BOTTOM)
+
+
+def _round_step(rough: float) -> float:
+    """The next of 1, 2, 5 x 10^n."""
+    size = 10 ** math.floor(math.log10(rough))
+    return next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
+
+
+def _grid(scale: _Scale, step: float, unit: str) -> list[str]:
+    parts = []
+    for i in range(round((scale.y_high - scale.y_low) / step) + 1):
+        value = scale.y_low + i * step
+        y = scale.y(value)
+        parts.append(f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="axis" text-anchor="end">{value:g}{unit}</text>')
+    x_step = max(_round_step((scale.x_high - scale.x_low) / 6 or 1.0), 1.0)
+    first = math.ceil(scale.x_low / x_step)
+    for i in range(first, int(scale.x_high / x_step) + 1):
+        value = i * x_step
+        x = scale.x(value)
+        parts.append(
+            f'<text x="{x:.1f}" y="{HEIGHT - _BOTTOM + 16}" class="axis" text-anchor="middle">{value:g}</text>'
+        )
+    return parts
+
+
+def _line(scale: _Scale, line: list[tuple[float, float]], index: int) -> str:
+    path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line)
+    return f'<polyline points="{path}" class="line series-{index}"/>'
+
+
+def _mark(scale: _Scale, x: float, text: str) -> str:
+    at = scale.x(x)
+    return (
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}" class="mark"/>'
+        f'<text x="{at + 4:.1f}" y="{_TOP + 10}" class="killed-note">{escape(text)}</text>'
+    )
+
+
+def _legend(names: list[str]) -> list[str]:
+    parts, x = [], WIDTH - _RIGHT
+    for index, name in reversed(list(enumerate(names))):
+        x -= 7 * len(name) + 30
+        parts.append(f'<line x1="{x}" x2="{x + 18}" y1="12" y2="12" class="line series-{index}"/>')
+        parts.append(f'<text x="{x + 22}" y="16" class="axis">{escape(name)}</text>')
+    return parts

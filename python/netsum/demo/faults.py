@@ -1,0 +1,57 @@
+"""Kills switches in the middle of a training and starts them again."""
+
+import time
+from dataclasses import dataclass
+
+from netsum.fabric.local import LocalFabric, alive_switches
+
+DOWN_S = 2.0
+"""How long a killed switch stays away."""
+
+
+@dataclass
+class Kill:
+    """One kill. progress: share of the steps done before it. at_unix_s: when it happened, None before."""
+
+    switch: str
+    progress: float
+    at_unix_s: float | None = None
+    restarted: bool = False
+
+
+class FaultScript:
+    """Kills in turn: the next waits until the last switch is back in the controller's eyes."""
+
+    def __init__(self, fabric: LocalFabric, kills: list[Kill]) -> None:
+        self._fabric = fabric
+        self.kills = kills
+
+    def advance(self, progress: float, status: dict) -> str | None:
+        """Do what is due; a line that says what was done, or None. Never blocks."""
+        for kill in self.kills:
+            if kill.at_unix_s is None:
+                return self._kill(kill) if progress >= kill.progress else None
+            if not kill.restarted:
+                return self._restart(kill) if time.time() >= kill.at_unix_s + DOWN_S else None
+            if kill.switch not in alive_switches(status):
+                return None
+        return None
+
+    def unfinished(self) -> list[Kill]:
+        """Kills that did not happen: the training was over before."""
+        return [kill for kill in self.kills if kill.at_unix_s is None]
+
+    def _kill(self, kill: Kill) -> str:
+        self._fabric.daemon(kill.switch).kill()
+        kill.at_unix_s = time.time()
+        return f"{kill.switch} killed (SIGKILL)"
+
+    def _restart(self, kill: Kill) -> str:
+        self._fabric.daemon(kill.switch).start(tied=True)
+        kill.restarted = True
+        return f"{kill.switch} started again"
+
+
+def demo_kills() -> list[Kill]:
+    """One spine, which leaves the other tree, then one rack switch, which leaves no tree at all."""
+    return [Kill("spine1", 0.2), Kill("rack0", 0.55)]

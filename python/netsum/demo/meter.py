@@ -1,0 +1,47 @@
+"""Bytes per link of a fabric, taken from the switches' counters by way of the controller."""
+
+from collections import defaultdict
+
+from netsum.fabric.description import Description
+from netsum.fabric.sockets import split_address
+
+
+class LinkMeter:
+    """Adds up what the switches report, across restarts of a switch, which start its counters again.
+
+    A switch counts per neighbour's socket, and folds those of jobs that are over into one of port 0; so sockets are
+    taken together by IP address, which must be different for each host and switch of the fabric. A link between two
+    switches has two reporters; the one that has seen more is believed, since the other may have been dead for a while.
+    """
+
+    def __init__(self, fabric: Description) -> None:
+        self._fabric = fabric
+        self._names = {host.address: host.name for host in fabric.hosts}
+        self._names |= {split_address(switch.address)[0]: switch.name for switch in fabric.switches}
+        self._begun = False
+        self._last: dict[tuple[str, str], int] = {}
+        self._total: dict[tuple[str, str], int] = defaultdict(int)
+
+    def read(self, status: dict) -> None:
+        """Take one status of the controller into account."""
+        for switch in status["switches"]:
+            for neighbour, now in self._counts(switch).items():
+                key = (switch["name"], neighbour)
+                before = self._last.get(key, 0 if self._begun else now)
+                self._total[key] += now - before if now >= before else now
+                self._last[key] = now
+        self._begun = True
+
+    def link_bytes(self) -> dict[str, int]:
+        """Bytes per link since the first reading, both directions together."""
+        total = self._total
+        return {link.name: max(total.get(link.ends, 0), total.get(link.ends[::-1], 0)) for link in self._fabric.links}
+
+    def _counts(self, switch: dict) -> dict[str, int]:
+        """Bytes that a switch has exchanged with each neighbour, by name."""
+        counts: dict[str, int] = defaultdict(int)
+        for neighbour in switch["neighbours"]:
+            name = self._names.get(split_address(neighbour["address"])[0])
+            if name is not None:
+                counts[name] += neighbour["rx_bytes"] + neighbour["tx_bytes"]
+        return counts

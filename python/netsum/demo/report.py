@@ -1,0 +1,127 @@
+"""The demo's report: one HTML file that needs nothing else, for light and dark screens."""
+
+from html import escape
+from pathlib import Path
+
+from netsum.demo.curves import chart
+from netsum.demo.picture import draw
+from netsum.demo.result import placement
+from netsum.demo.runner import Record
+from netsum.demo.session import Outcome
+from netsum.demo.show import megabytes
+
+_STYLE = Path(__file__).with_name("report.css")
+
+
+def render(outcome: Outcome, result: dict, complaints: list[str]) -> str:
+    """The page, from what the demo found out. complaints: promises that were not kept."""
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>netsum demo</title><style>{_STYLE.read_text()}</style></head><body>",
+            "<h1>Gradients added inside the network</h1>",
+            f'<p class="lead">{_lead(result)}</p>',
+            *[f'<p class="bad">{escape(text)}</p>' for text in complaints],
+            _cards(result),
+            "<h2>The fabric and its load</h2>",
+            _fabric(outcome, result),
+            "<h2>Training</h2>",
+            _curves(outcome),
+            *([_killed(outcome, result)] if outcome.killed else []),
+            "<h2>Bytes per link</h2>",
+            _link_table(result),
+            "</body></html>",
+        ]
+    )
+
+
+def _lead(result: dict) -> str:
+    return (
+        f"LeNet-5 ({result['parameters']:,} parameters) on scikit-learn's handwritten digits, {result['ranks']} "
+        f"workers, {result['epochs']} epochs, {result['steps']} steps, DistributedDataParallel. "
+        f"Every process ran on one machine with {result['machine']['cpus']} cores, over loopback."
+    )
+
+
+def _cards(result: dict) -> str:
+    uplink = result["uplink_bytes"]
+    step = result["step_time_s"]
+    sums = result["control_sums"]
+    saved = uplink["netsum"] / uplink["ring"] if uplink["ring"] else 0.0
+    aside = f"; {megabytes(result['host_path_bytes'])} more went between hosts" if result["pauses"] else ""
+    cards = [
+        (f"{result['accuracy']['netsum']:.1%}", f"accuracy; Gloo {result['accuracy']['gloo']:.1%}"),
+        (f"{step['netsum'] * 1e3:.1f} ms", f"median step; Gloo {step['gloo'] * 1e3:.1f} ms"),
+        (f"{saved:.0%}", f"of a ring's bytes on the rack uplinks{aside}"),
+        ("identical" if result["bit_identical"] else "DIFFERENT", "bits of the parameters on all ranks"),
+        (f"{sums['wrong_elements']} wrong", f"elements in {sums['checked']} control sums of known value"),
+    ]
+    return (
+        '<div class="cards">'
+        + "".join(f'<div class="card"><b>{b}</b><span>{s}</span></div>' for b, s in cards)
+        + "</div>"
+    )
+
+
+def _fabric(outcome: Outcome, result: dict) -> str:
+    killed = {kill.switch for kill in outcome.kills}
+    picture = draw(outcome.fabric, result["link_bytes"], placement(outcome.fabric), killed)
+    return (
+        f"<figure>{picture}<figcaption>"
+        '<span class="key" style="background:var(--ours)"></span>netsum, counted by the switches &nbsp; '
+        '<span class="key" style="background:var(--ring)"></span>a ring, computed for the same buffers. '
+        "Width by bytes in both directions.</figcaption></figure>"
+    )
+
+
+def _curves(outcome: Outcome) -> str:
+    both = {"netsum": outcome.shown, "gloo": outcome.gloo}
+    loss = {name: [(e["epoch"] + 1, e["loss"]) for e in record.epochs] for name, record in both.items()}
+    accuracy = {name: [(e["epoch"] + 1, 100 * e["accuracy"]) for e in record.epochs] for name, record in both.items()}
+    charts = [
+        chart("loss of rank 0", "", "epoch", loss),
+        chart("accuracy on test images", " %", "epoch", accuracy),
+        _progress_chart(outcome.shown, outcome),
+    ]
+    return "".join(f"<figure>{svg}</figure><br>" for svg in charts)
+
+
+def _progress_chart(record: Record, outcome: Outcome) -> str:
+    """Steps over time: a pause is a flat stretch."""
+    begin = record.steps[0]["at_unix_s"]
+    line = [(step["at_unix_s"] - begin, step["step"]) for step in record.steps]
+    marks = [(kill.at_unix_s - begin, f"{kill.switch} killed") for kill in outcome.kills]
+    return chart("steps done", "", "seconds", {"netsum": line}, marks)
+
+
+def _killed(outcome: Outcome, result: dict) -> str:
+    rows = "".join(f"<tr><td>{escape(p['what'])}</td><td>{p['seconds']:.2f} s</td></tr>" for p in result["pauses"])
+    first = outcome.kills[0].at_unix_s
+    plans = [(plan["at_unix_s"], f"rank 0: {plan['what'].rstrip('; ')}") for plan in result["plans"]]
+    happenings = sorted([*outcome.happenings, *plans])
+    story = "".join(f"<li>{at - first:+.2f} s: {escape(text)}</li>" for at, text in happenings)
+    verdict = (
+        "The parameters equal those of a run in which nothing was killed, to the bit, and every control sum is exact: "
+        "nothing was lost, nothing counted twice."
+        if result["equals_run_without_kills"] and not result["control_sums"]["wrong_elements"]
+        else '<span class="bad">The result differs from a run in which nothing was killed.</span>'
+    )
+    return (
+        "<h2>What was killed</h2><table><tr><th>what</th><th>longest step after it, beyond the usual</th></tr>"
+        f"{rows}</table><ul>{story}</ul><p>{verdict}</p>"
+    )
+
+
+def _link_table(result: dict) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{megabytes(c['netsum'])}</td><td>{megabytes(c['ring'])}</td>"
+        f"<td>{c['netsum'] / c['ring']:.2f}</td></tr>"
+        for name, c in result["link_bytes"].items()
+    )
+    return (
+        f"<table><tr><th>link</th><th>netsum</th><th>ring</th><th>ratio</th></tr>{rows}</table>"
+        f'<p class="lead">Both directions together. Hosts also sent each other {megabytes(result["host_path_bytes"])} '
+        "directly: the start of the job, small messages, and sums made while a tree was away. "
+        f"The ring's column is {escape(result['ring_is'])}.</p>"
+    )

@@ -1,0 +1,97 @@
+"""The demo's numbers: `result.json`, and whether they are what the demo promises."""
+
+import os
+import platform
+import time
+
+from netsum.demo.ring import ring_link_bytes
+from netsum.demo.runner import RANKS
+from netsum.demo.session import Outcome
+from netsum.fabric.description import Description
+
+ACCURACY_FLOOR = 0.95
+CONTROL_BYTES = 4 * 8192
+"""Of the control sum that goes with every step: ELEMENTS of `control_sum`, four bytes each."""
+
+RING = (
+    "computed: 2(N-1)/N of the same buffers over each edge of the ring 0-1-2-3-0, along shortest paths, without headers"
+)
+"""What the bytes of the ring are; those of netsum are counted, headers and resends included."""
+
+
+def summarize(outcome: Outcome) -> dict:
+    """The content of `result.json`. Bytes are of both directions of a link together; times in seconds."""
+    shown, gloo = outcome.shown, outcome.gloo
+    ring = ring_link_bytes(outcome.fabric, placement(outcome.fabric), summed_bytes(outcome))
+    measured = outcome.link_bytes
+    stats = shown.ranks[0]["stats"]
+    return {
+        "accuracy": {"netsum": shown.accuracy, "gloo": gloo.accuracy},
+        "bit_identical": shown.bit_identical and outcome.plain.bit_identical,
+        "step_time_s": {"netsum": shown.step_time_s, "gloo": gloo.step_time_s},
+        "images_per_s": {"netsum": shown.images_per_s, "gloo": gloo.images_per_s},
+        "link_bytes": {name: {"netsum": measured[name], "ring": round(ring[name])} for name in ring},
+        "uplink_bytes": {
+            "netsum": sum(measured[name] for name in uplinks(outcome.fabric)),
+            "ring": round(sum(ring[name] for name in uplinks(outcome.fabric))),
+        },
+        "ring_is": RING,
+        "host_path_bytes": sum(rank["stats"]["host_bytes_tx"] for rank in shown.ranks),
+        "summed_bytes": summed_bytes(outcome),
+        "trees": len(stats["trees"]),
+        "path": stats["path"],
+        "operations": {"all": stats["operations"], "in_network": stats["network_operations"]},
+        "pauses": pauses(outcome),
+        "plans": stats["pauses"],
+        "redone_fragments": sum(rank["stats"]["redone"] for rank in shown.ranks),
+        "control_sums": {"checked": shown.control_sums, "wrong_elements": shown.wrong_elements},
+        "equals_run_without_kills": outcome.killed and outcome.killed.digest == outcome.plain.digest,
+        "ranks": shown.start["ranks"],
+        "epochs": outcome.epochs,
+        "steps": len(shown.steps),
+        "parameters": shown.start["parameters"],
+        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "at_unix_s": round(time.time()),
+    }
+
+
+def complaints(result: dict) -> list[str]:
+    """What the demo promises and this run did not keep; empty when all is well."""
+    found = []
+    for backend, accuracy in result["accuracy"].items():
+        if accuracy <= ACCURACY_FLOOR:
+            found.append(f"accuracy on {backend} is {accuracy:.1%}, not above {ACCURACY_FLOOR:.0%}")
+    if not result["bit_identical"]:
+        found.append("the ranks ended with different parameters")
+    if result["control_sums"]["wrong_elements"]:
+        found.append(f"{result['control_sums']['wrong_elements']} elements of control sums are wrong")
+    if result["equals_run_without_kills"] is False:
+        found.append("parameters after the kills differ from those of the run without")
+    if not result["operations"]["in_network"]:
+        found.append("no operation went through the switches")
+    return found
+
+
+def pauses(outcome: Outcome) -> list[dict]:
+    """One entry per killed process: what, when (Unix seconds), and how much longer than usual a step then took."""
+    return [
+        {"what": f"{kill.switch} killed", "when": kill.at_unix_s, "seconds": outcome.shown.pause_after(kill.at_unix_s)}
+        for kill in outcome.kills
+    ]
+
+
+def summed_bytes(outcome: Outcome) -> int:
+    """Bytes that each rank has handed to allreduce: gradients and control sums of all steps."""
+    shown = outcome.shown
+    return len(shown.steps) * (4 * shown.start["parameters"] + CONTROL_BYTES)
+
+
+def placement(fabric: Description) -> list[str]:
+    """Host of each rank, by the rule of the core: rank r of n takes local host floor(r * hosts / n)."""
+    return [fabric.hosts[rank * len(fabric.hosts) // RANKS].name for rank in range(RANKS)]
+
+
+def uplinks(fabric: Description) -> list[str]:
+    """Links between two switches."""
+    switches = {switch.name for switch in fabric.switches}
+    return [link.name for link in fabric.links if set(link.ends) <= switches]

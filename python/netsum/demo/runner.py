@@ -1,0 +1,120 @@
+"""One training of the demo as processes, and what it reports."""
+
+import json
+import statistics
+import sys
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from netsum.demo.errors import DemoError
+from netsum.launch import Workers
+
+RANKS = 4
+# By path: importing it would load torch into the command line.
+SCRIPT = Path(__file__).with_name("train.py")
+
+
+@dataclass
+class Record:
+    """What a finished training left behind. Times are Unix seconds where they end in `_at`, else seconds."""
+
+    backend: str
+    start: dict
+    steps: list[dict]
+    epochs: list[dict]
+    ranks: list[dict] = field(default_factory=list)
+
+    @property
+    def accuracy(self) -> float:
+        return self.ranks[0]["accuracy"]
+
+    @property
+    def bit_identical(self) -> bool:
+        return len({rank["digest"] for rank in self.ranks}) == 1
+
+    @property
+    def digest(self) -> str:
+        return self.ranks[0]["digest"]
+
+    @property
+    def step_time_s(self) -> float:
+        """Median over steps; the first, which sets up the model's buckets, is left out."""
+        return statistics.median(step["seconds"] for step in self.steps[1:])
+
+    @property
+    def images_per_s(self) -> float:
+        """Images over training time, control sums and pauses left in."""
+        seconds = self.steps[-1]["at_unix_s"] - self.steps[0]["at_unix_s"]
+        return (len(self.steps) - 1) * self.start["batch"] * self.start["ranks"] / seconds
+
+    @property
+    def wrong_elements(self) -> int:
+        return sum(rank["wrong_elements"] for rank in self.ranks)
+
+    @property
+    def control_sums(self) -> int:
+        return sum(rank["control_sums"] for rank in self.ranks)
+
+    def pause_after(self, unix_s: float, within_s: float = 15.0) -> float:
+        """How much longer than usual the longest wait for a step was, of those that end within `within_s`."""
+        times = [step["at_unix_s"] for step in self.steps]
+        gaps = [(end, end - begin) for begin, end in pairwise(times)]
+        usual = statistics.median(gap for _, gap in gaps)
+        after = [gap for end, gap in gaps if unix_s < end <= unix_s + within_s]
+        return max(max(after, default=usual) - usual, 0.0)
+
+
+class Training:
+    """A training that runs: `read` gives what it has told since the last call."""
+
+    def __init__(self, backend: str, out: Path, epochs: int, seed: int, environment: dict[str, str]) -> None:
+        self.backend = backend
+        self.out = out
+        out.mkdir(parents=True, exist_ok=True)
+        for old in [out / "events.jsonl", *out.glob("rank-*.json")]:
+            old.unlink(missing_ok=True)
+        script = [str(SCRIPT), backend, str(out), "--epochs", str(epochs), "--seed", str(seed)]
+        self.workers = Workers(script, RANKS, environment, log=self.log)
+        self._read_bytes = 0
+        self._events: list[dict] = []
+
+    @property
+    def log(self) -> Path:
+        return self.out / "workers.log"
+
+    def read(self) -> list[dict]:
+        """Events since the last call. Raises DemoError where the workers have failed."""
+        code = self.workers.poll()
+        fresh = self._read_events()
+        self._events += fresh
+        if code not in (None, 0):
+            raise DemoError(f"the training on {self.backend} failed (exit code {code}):\n{self._last_words()}")
+        return fresh
+
+    def running(self) -> bool:
+        return self.workers.poll() is None
+
+    def record(self) -> Record:
+        """What it left behind. Call it when `running` is False and `read` gives nothing more."""
+        by_kind = {kind: [e for e in self._events if e["event"] == kind] for kind in ("start", "step", "epoch")}
+        ranks = [json.loads((self.out / f"rank-{r}.json").read_text()) for r in range(RANKS)]
+        return Record(self.backend, by_kind["start"][0], by_kind["step"], by_kind["epoch"], ranks)
+
+    def stop(self) -> None:
+        self.workers.stop()
+
+    def _read_events(self) -> list[dict]:
+        try:
+            with (self.out / "events.jsonl").open("rb") as file:
+                file.seek(self._read_bytes)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(["  " + line for line in lines[-25:]] + [f"  (log: {self.log}; python: {sys.executable})"])

@@ -1,0 +1,138 @@
+"""The demo from beginning to end: a fabric, the trainings, and what came out."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from netsum.demo.errors import DemoError
+from netsum.demo.faults import FaultScript, Kill, demo_kills
+from netsum.demo.meter import LinkMeter
+from netsum.demo.runner import Record, Training
+from netsum.fabric.builtin import demo_description
+from netsum.fabric.description import Description
+from netsum.fabric.local import LocalFabric, temporary
+
+SEED = 20
+TICK_S = 0.05
+STATUS_S = 0.5
+"""Between looks at the fabric's counters."""
+TRAINING_S = 240.0
+"""A training that takes longer hangs: it takes half a minute on two cores."""
+
+
+@dataclass
+class Outcome:
+    """All that the demo found out.
+
+    plain: the training on netsum with nothing killed. killed: the one with kills, or None. link_bytes: of the training
+    that is shown, killed if there is one.
+    """
+
+    fabric: Description
+    epochs: int
+    plain: Record
+    gloo: Record
+    killed: Record | None
+    kills: list[Kill]
+    link_bytes: dict[str, int]
+    happenings: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def shown(self) -> Record:
+        return self.killed or self.plain
+
+
+class Viewer:
+    """What a demo shows as it goes. This one shows nothing; `show.Terminal` draws."""
+
+    def phase(self, title: str) -> None:
+        """A new part of the demo begins."""
+
+    def event(self, event: dict) -> None:
+        """A training told something."""
+
+    def links(self, link_bytes: dict[str, int]) -> None:
+        """The counters of the fabric were read."""
+
+    def happening(self, text: str) -> None:
+        """A switch was killed or started."""
+
+
+def run(out: Path, epochs: int, kill_switch: bool, viewer: Viewer) -> Outcome:
+    """Run the demo. Raises DemoError or FabricError; all processes are stopped however it ends."""
+    description = demo_description()
+    kills = demo_kills() if kill_switch else []
+    killed, happenings = None, []
+    with temporary(description) as fabric:
+        viewer.phase("netsum: gradients are added by two racks and two spines")
+        plain, meter, _ = _train_on_fabric(fabric, out / "netsum", epochs, [], viewer)
+        if kill_switch:
+            viewer.phase("netsum again, and switches are killed")
+            killed, meter, happenings = _train_on_fabric(fabric, out / "netsum-killed", epochs, kills, viewer)
+    viewer.phase("gloo: the same training, hosts add in a ring")
+    gloo = _train("gloo", out / "gloo", epochs, {}, viewer, lambda _: None)
+    return Outcome(description, epochs, plain, gloo, killed, kills, meter.link_bytes(), happenings)
+
+
+def _train_on_fabric(
+    fabric: LocalFabric, out: Path, epochs: int, kills: list[Kill], viewer: Viewer
+) -> tuple[Record, LinkMeter, list[tuple[float, str]]]:
+    meter = LinkMeter(fabric.description)
+    meter.read(fabric.status())
+    script = FaultScript(fabric, kills)
+    happenings: list[tuple[float, str]] = []
+    next_look = 0.0
+
+    def look(progress: float) -> None:
+        nonlocal next_look
+        if time.monotonic() < next_look:
+            return
+        next_look = time.monotonic() + STATUS_S
+        status = fabric.status()
+        meter.read(status)
+        viewer.links(meter.link_bytes())
+        done = script.advance(progress, status)
+        if done:
+            happenings.append((time.time(), done))
+            viewer.happening(done)
+
+    # Ranks are placed by the rule of the core, whatever host the caller may have named for another fabric.
+    environment = {"NETSUM_CONTROLLER": fabric.description.controller, "NETSUM_HOST": ""}
+    record = _train("netsum", out, epochs, environment, viewer, look)
+    time.sleep(1.2)  # The last counters reach the controller with the next heartbeat, one second apart.
+    meter.read(fabric.status())
+    if script.unfinished():
+        raise DemoError(f"the training was over before {script.unfinished()[0].switch} was killed; raise --epochs")
+    return record, meter, happenings
+
+
+def _train(
+    backend: str,
+    out: Path,
+    epochs: int,
+    environment: dict[str, str],
+    viewer: Viewer,
+    look: Callable[[float], None],
+) -> Record:
+    """One training to its end; `look` is called all the while with the share of the steps done."""
+    training = Training(backend, out, epochs, SEED, environment)
+    steps, done = 1, 0
+    deadline = time.monotonic() + TRAINING_S
+    try:
+        while True:
+            running = training.running()
+            for event in training.read():
+                viewer.event(event)
+                steps = event.get("steps", steps)
+                done = event.get("step", done)
+            look(done / steps)
+            if not running:
+                return training.record()
+            if time.monotonic() > deadline:
+                raise DemoError(
+                    f"the training on {backend} hangs: not done in {TRAINING_S:.0f} s (log: {training.log})"
+                )
+            time.sleep(TICK_S)
+    finally:
+        training.stop()

@@ -1,0 +1,119 @@
+"""The demo in a terminal: progress as it goes, and the table at the end."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from netsum.demo.session import Viewer
+
+
+class Terminal(Viewer):
+    """Draws a progress bar with the loss, and a line per epoch. Where there is no terminal, lines alone."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress: Progress | None = None
+        self._task = None
+        self._link_text = ""
+
+    def phase(self, title: str) -> None:
+        self.close()
+        self._console.print(f"\n[bold]{title}[/bold]")
+        self._link_text = ""
+        self._progress = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            TimeElapsedColumn(),
+            TextColumn("[cyan]{task.fields[note]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("starting workers", total=None, note="")
+        if self._console.is_terminal:
+            self._progress.start()
+
+    def event(self, event: dict) -> None:
+        kind = event["event"]
+        if kind == "start":
+            self._progress.update(self._task, total=event["steps"], description="training")
+        elif kind == "step":
+            note = f"loss {event['loss']:.3f} {self._link_text}"
+            self._progress.update(self._task, completed=event["step"] + 1, note=note)
+        elif kind == "epoch":
+            self._console.print(
+                f"  epoch {event['epoch'] + 1:3d}   loss {event['loss']:.4f}   accuracy {event['accuracy']:6.1%}   "
+                f"{event['images_per_s']:7.0f} images/s   {self._link_text}",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def links(self, link_bytes: dict[str, int]) -> None:
+        spines = sum(count for name, count in link_bytes.items() if "spine" in name)
+        self._link_text = f"rack uplinks {megabytes(spines)}"
+
+    def happening(self, text: str) -> None:
+        self._console.print(f"  [bold red]{text}[/bold red]")
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+def tables(result: dict) -> list[Table]:
+    """The closing tables: netsum beside Gloo, bytes per link, pauses if there were any."""
+    return [_against_gloo(result), _links(result), *([_pauses(result)] if result["pauses"] else [])]
+
+
+def _against_gloo(result: dict) -> Table:
+    table = Table(title="the same training, two ways", title_justify="left")
+    for heading in ("", "netsum", "gloo"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    accuracy, step, images = result["accuracy"], result["step_time_s"], result["images_per_s"]
+    table.add_row("accuracy", f"{accuracy['netsum']:.2%}", f"{accuracy['gloo']:.2%}")
+    table.add_row("step time, median", f"{step['netsum'] * 1e3:.1f} ms", f"{step['gloo'] * 1e3:.1f} ms")
+    table.add_row("throughput", f"{images['netsum']:.0f} images/s", f"{images['gloo']:.0f} images/s")
+    uplink = result["uplink_bytes"]
+    table.add_row("bytes on rack uplinks", megabytes(uplink["netsum"]), f"{megabytes(uplink['ring'])} (ring, computed)")
+    table.add_row("bytes between hosts", megabytes(result["host_path_bytes"]), "")
+    table.add_row("ranks identical to the bit", "yes" if result["bit_identical"] else "NO", "")
+    sums = result["control_sums"]
+    table.add_row("control sums, exact", f"{sums['checked']}, {sums['wrong_elements']} elements wrong", "")
+    if result["equals_run_without_kills"] is not None:
+        table.add_row("parameters equal run without kills", "yes" if result["equals_run_without_kills"] else "NO", "")
+    return table
+
+
+def _links(result: dict) -> Table:
+    table = Table(title="bytes per link, both directions", title_justify="left")
+    for heading in ("link", "netsum, counted", "ring, computed", "ratio"):
+        table.add_column(heading, justify="left" if heading == "link" else "right")
+    for name, count in result["link_bytes"].items():
+        ratio = f"{count['netsum'] / count['ring']:.2f}" if count["ring"] else "-"
+        table.add_row(name, megabytes(count["netsum"]), megabytes(count["ring"]), ratio)
+    table.caption = (
+        f"and {megabytes(result['host_path_bytes'])} between hosts: start, small messages, and while trees were away"
+    )
+    return table
+
+
+def _pauses(result: dict) -> Table:
+    table = Table(title="what was killed", title_justify="left")
+    table.add_column("what")
+    table.add_column("longest step after it, beyond the usual", justify="right")
+    for pause in result["pauses"]:
+        table.add_row(pause["what"], f"{pause['seconds']:.2f} s")
+    sums = result["control_sums"]
+    table.caption = (
+        "nothing was lost or counted twice: all control sums are exact, and the parameters are those of the run "
+        "without kills, to the bit"
+        if not sums["wrong_elements"] and result["equals_run_without_kills"]
+        else "SOMETHING WAS LOST OR COUNTED TWICE: see the rows above"
+    )
+    return table

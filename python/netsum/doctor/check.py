@@ -1,0 +1,35 @@
+"""One thing that was looked at."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Check:
+    """name: what was looked at. found: what was seen, with units. advice: what to do; empty if nothing."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def ok(name: str, found: str) -> Check:
+    return Check(name, Verdict.OK, found)
+
+
+def warn(name: str, found: str, advice: str) -> Check:
+    return Check(name, Verdict.WARN, found, advice)
+
+
+def fail(name: str, found: str, advice: str) -> Check:
+    return Check(name, Verdict.FAIL, found, advice)

@@ -1,0 +1,40 @@
+"""Checks of a fabric that should be running."""
+
+import socket
+
+from netsum.doctor.check import Check, fail, ok
+from netsum.fabric.errors import FabricError
+from netsum.fabric.local import LocalFabric, alive_switches, controller_status
+from netsum.fabric.sockets import check_free, is_local, split_address
+
+
+def addresses_free(fabric: LocalFabric) -> list[Check]:
+    """For a fabric that does not run: whether its local addresses are free, or who has them."""
+    wanted = [(fabric.description.controller, socket.SOCK_STREAM, "controller")]
+    wanted += [(switch.address, socket.SOCK_DGRAM, f"switch {switch.name}") for switch in fabric.description.switches]
+    found = []
+    for address, kind, what in wanted:
+        try:
+            if is_local(split_address(address)[0]):
+                check_free(address, kind, what)
+        except FabricError as error:
+            found.append(fail("addresses", str(error), "stop that process, or change the fabric file"))
+    return found or [ok("addresses", f"all {len(wanted)} free or on other machines")]
+
+
+def controller_and_switches(address: str) -> tuple[list[Check], dict | None]:
+    """Whether the controller answers and sees its switches; and its status, if it answers."""
+    try:
+        status = controller_status(address, 2.0)
+    except FabricError as error:
+        return [fail("controller", str(error), "start it, or correct NETSUM_CONTROLLER")], None
+    checks = [ok("controller", f"{address} answers, fabric '{status['fabric']}', version {status['version']}")]
+    alive = alive_switches(status)
+    for switch in status["switches"]:
+        text = f"{switch['name']} at {switch['address']}"
+        if switch["name"] in alive:
+            checks.append(ok("switch", f"{text} is up, {switch['memory_bytes'] >> 20} MiB"))
+        else:
+            advice = f"start it: netsum-switch --fabric FILE --name {switch['name']}, and read its log"
+            checks.append(fail("switch", f"{text} is {switch['state']}", advice))
+    return checks, status

@@ -1,0 +1,99 @@
+"""A sum through the fabric with no framework: a few processes, one allreduce, the expected values.
+
+Also the smallest user of `netsum.Group`: make it, exchange addresses by any means, connect, sum, close.
+"""
+
+import array
+import json
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+
+from netsum.doctor.check import Check, fail, ok, warn
+
+RANKS = 4
+ELEMENTS = 64 * 1024
+TIMEOUT_S = 20.0
+STATS_S = 3.0
+
+
+def selftest(controller: str) -> Check:
+    """Sum floats of RANKS processes on this machine through the fabric of `controller`, and compare."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(RANKS)]
+    workers = [
+        context.Process(target=_work, args=(rank, controller, pipes[rank][1]), daemon=True) for rank in range(RANKS)
+    ]
+    try:
+        for worker in workers:
+            worker.start()
+        ends = [mine for mine, _ in pipes]
+        addresses = [_answer(end, rank) for rank, end in enumerate(ends)]
+        for end in ends:
+            end.send(addresses)
+        answers = [_answer(end, rank) for rank, end in enumerate(ends)]
+    except _SelftestError as error:
+        return fail("sum through the fabric", str(error), "read the log of the controller and of the switches")
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+    return _judge(answers)
+
+
+class _SelftestError(Exception):
+    """A process of the self-test failed."""
+
+
+def _answer(end: Connection, rank: int):
+    """The next message of a process, which is (value, error). Raises _SelftestError for an error or silence."""
+    try:
+        if not end.poll(TIMEOUT_S):
+            raise _SelftestError(f"rank {rank} said nothing for {TIMEOUT_S:.0f} s")
+        value, error = end.recv()
+    except (EOFError, ConnectionResetError):
+        raise _SelftestError(f"rank {rank} ended without a word") from None
+    if error:
+        raise _SelftestError(f"rank {rank}: {error}")
+    return value
+
+
+def _judge(answers: list[dict]) -> Check:
+    name = f"sum of {ELEMENTS} floats over {RANKS} processes"
+    wrong = sum(answer["wrong"] for answer in answers)
+    stats = answers[0]["stats"]
+    if wrong:
+        return fail(name, f"{wrong} values are wrong", "report this as a bug, with the logs of the fabric")
+    if stats["path"] == "trees" and stats["network_operations"]:
+        return ok(name, f"right, added in the network by {len(stats['trees'])} trees")
+    return warn(name, f"right, but added by the hosts: {stats['reason']}", "mend what the reason names")
+
+
+def _stats(group) -> dict:
+    """The counters of a group, once they name its trees: those come a moment after the sums."""
+    deadline = time.monotonic() + STATS_S
+    while True:
+        stats = json.loads(group.stats())
+        if stats["path"] != "trees" or stats["trees"] or time.monotonic() > deadline:
+            return stats
+        time.sleep(0.05)
+
+
+def _work(rank: int, controller: str, end: Connection) -> None:
+    """One process of the self-test."""
+    try:
+        from netsum import Group
+
+        group = Group(rank, RANKS, "doctor", controller, None, TIMEOUT_S, {"min_bytes": "0"})
+        end.send((group.address(), None))
+        group.connect(end.recv())
+        values = array.array("f", [float(i % 97 + rank) for i in range(ELEMENTS)])
+        address, _ = values.buffer_info()
+        group.allreduce(address, ELEMENTS, "float32", "sum", 1.0, TIMEOUT_S).wait(None)
+        expected = RANKS * (RANKS - 1) // 2
+        wrong = sum(value != RANKS * (i % 97) + expected for i, value in enumerate(values))
+        group.barrier(TIMEOUT_S).wait(None)
+        end.send(({"wrong": wrong, "stats": _stats(group)}, None))
+        group.close()
+    except Exception as error:
+        end.send((None, f"{type(error).__name__}: {error}"))

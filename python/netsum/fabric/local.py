@@ -1,0 +1,151 @@
+"""A whole fabric as processes on this machine."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from netsum.fabric import binaries
+from netsum.fabric.description import Description
+from netsum.fabric.errors import FabricError
+from netsum.fabric.processes import Daemon
+from netsum.fabric.sockets import check_free
+from netsum.fabric.state import state_home
+
+CONTROLLER_NAME = "controller"
+JOIN_S = 10.0
+"""Given to the switches to be alive in the controller's eyes."""
+
+
+class LocalFabric:
+    """The controller and the switches of one fabric file."""
+
+    def __init__(self, description: Description, folder: Path | None = None) -> None:
+        self.description = description
+        self.folder = folder or state_home() / description.name
+
+    def up(self, tied: bool = False) -> None:
+        """Start everything, wait until it serves, and let the controller confirm it.
+
+        tied: all of it dies with the caller. Raises FabricError, after stopping what had been started.
+        """
+        self._check_description()
+        if self.running():
+            raise FabricError(
+                f"fabric '{self.description.name}' runs already ({', '.join(self.running())}); "
+                f"stop it by `netsum fabric down {self.description.path}`"
+            )
+        self._check_addresses()
+        try:
+            for daemon in self._start_all(tied):
+                daemon.wait_ready()
+            self.wait_alive([switch.name for switch in self.description.switches])
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> list[str]:
+        """Stop everything; names of what ran. Asks all before it waits for any."""
+        ran = self.running()
+        daemons = [self.process(name) for name in self.names()]
+        for daemon in daemons:
+            daemon.ask_to_stop()
+        for daemon in daemons:
+            daemon.stop()
+        return ran
+
+    def names(self) -> list[str]:
+        """Names of the processes of this fabric: switches first, so that they stop before the controller."""
+        return [*(switch.name for switch in self.description.switches), CONTROLLER_NAME]
+
+    def running(self) -> list[str]:
+        return [name for name in self.names() if self.process(name).pid() is not None]
+
+    def process(self, name: str) -> Daemon:
+        """A part of this fabric as it runs, to be looked at or stopped; `daemon` gives one that can be started."""
+        return Daemon(name, [], self.folder)
+
+    def daemon(self, name: str) -> Daemon:
+        """The daemon of a switch, or the controller's.
+
+        Raises FabricError for a name that the file lacks, or a program that is not there.
+        """
+        fabric = str(self.description.path)
+        if name == CONTROLLER_NAME:
+            store = str(self.folder / "controller.sqlite")
+            command = [str(binaries.find(binaries.CONTROLLER)), "--fabric", fabric, "--store", store]
+        elif any(switch.name == name for switch in self.description.switches):
+            command = [str(binaries.find(binaries.SWITCH)), "--fabric", fabric, "--name", name]
+        else:
+            raise FabricError(f"fabric '{self.description.name}' has no process '{name}'; it has {self.names()}")
+        return Daemon(name, command, self.folder)
+
+    def status(self, timeout_s: float = 2.0) -> dict:
+        """The controller's view. Raises FabricError where it does not answer."""
+        return controller_status(self.description.controller, timeout_s)
+
+    def wait_alive(self, switches: list[str]) -> None:
+        """Block until the controller counts these switches as alive. Raises FabricError, which names the others."""
+        deadline = time.monotonic() + JOIN_S
+        while True:
+            missing = sorted(set(switches) - alive_switches(self.status()))
+            if not missing:
+                return
+            dead = [name for name in missing if self.process(name).pid() is None]
+            if dead:
+                raise FabricError(f"switch {dead[0]} has ended:\n{self.process(dead[0]).last_words()}")
+            if time.monotonic() > deadline:
+                words = self.process(missing[0]).last_words()
+                raise FabricError(f"the controller does not see switches {', '.join(missing)}:\n{words}")
+            time.sleep(0.05)
+
+    def _start_all(self, tied: bool) -> list[Daemon]:
+        controller = self.daemon(CONTROLLER_NAME)
+        controller.start(tied)
+        controller.wait_ready()
+        switches = [self.daemon(switch.name) for switch in self.description.switches]
+        for switch in switches:
+            switch.start(tied)
+        return switches
+
+    def _check_description(self) -> None:
+        """Let the controller judge the file: it alone knows all of its rules."""
+        command = [str(binaries.find(binaries.CONTROLLER)), "--fabric", str(self.description.path), "--check"]
+        verdict = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        if verdict.returncode != 0:
+            raise FabricError((verdict.stderr or verdict.stdout).strip())
+
+    def _check_addresses(self) -> None:
+        """Name a busy or foreign address before any process is started."""
+        check_free(self.description.controller, socket.SOCK_STREAM, "the controller")
+        for switch in self.description.switches:
+            check_free(switch.address, socket.SOCK_DGRAM, f"switch {switch.name}")
+
+
+@contextlib.contextmanager
+def temporary(description: Description) -> Iterator[LocalFabric]:
+    """A fabric for the length of a `with` block; it is stopped however the block ends."""
+    fabric = LocalFabric(description)
+    fabric.up(tied=True)
+    try:
+        yield fabric
+    finally:
+        fabric.down()
+
+
+def controller_status(address: str, timeout_s: float) -> dict:
+    """The status of the controller at `address` (`host:port`). Raises FabricError where it does not answer."""
+    from netsum import NetsumError, status
+
+    try:
+        return json.loads(status(address, timeout_s))
+    except NetsumError as error:
+        raise FabricError(f"controller {address}: {error}; start it by `netsum fabric up FABRIC.toml`") from error
+
+
+def alive_switches(status: dict) -> set[str]:
+    """Names of the switches whose session with the controller is up."""
+    return {switch["name"] for switch in status["switches"] if switch["state"] == "up"}

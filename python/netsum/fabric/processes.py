@@ -1,0 +1,161 @@
+"""One daemon as a process: start, readiness, stop, and the file that remembers it."""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from netsum.fabric.errors import FabricError
+
+READY_S = 10.0
+"""A daemon that has not said `ready` by then is broken: both take well under a second."""
+STOP_S = 3.0
+"""Given to a daemon between SIGTERM and SIGKILL."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Daemon:
+    """A daemon that is to run: its name in the fabric, its command line, and the folder of its files."""
+
+    name: str
+    command: list[str]
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def out(self) -> Path:
+        return self.folder / f"{self.name}.out"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.folder / f"{self.name}.pid"
+
+    def start(self, tied: bool) -> None:
+        """Start the process, without waiting for it. tied: it dies with the caller, however that ends.
+
+        Raises FabricError where it runs already or cannot be executed.
+        """
+        if self.pid() is not None:
+            raise FabricError(f"{self.name} runs already as process {self.pid()}; stop it by `netsum fabric down`")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with self.out.open("wb") as out, self.log.open("ab") as log:
+                process = subprocess.Popen(
+                    self.command,
+                    env={**os.environ, "NO_COLOR": "1"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent if tied else None,
+                )
+        except OSError as error:
+            raise FabricError(f"{self.name}: cannot run {self.command[0]}: {error}") from error
+        _children[process.pid] = process
+        self.pid_file.write_text(json.dumps({"pid": process.pid, "command": self.command}))
+
+    def wait_ready(self) -> None:
+        """Block until the daemon has said `ready`. Raises FabricError with the end of its log where it does not."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            if any(line.startswith("ready") for line in _lines(self.out)):
+                return
+            if self.pid() is None:
+                raise FabricError(f"{self.name} ended before it was ready:\n{self.last_words()}")
+            time.sleep(0.02)
+        raise FabricError(f"{self.name} was not ready after {READY_S:.0f} s:\n{self.last_words()}")
+
+    def pid(self) -> int | None:
+        """The process id, or None where it does not run. A file left over from another process is not believed."""
+        try:
+            remembered = json.loads(self.pid_file.read_text())
+            pid, command = int(remembered["pid"]), list(remembered["command"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        child = _children.get(pid)
+        if child is not None:
+            return pid if child.poll() is None else None
+        running = _command_line(pid)
+        # A script's command line begins with its interpreter.
+        ours = command and running is not None and running[-len(command) :] == command
+        return pid if ours else None
+
+    def kill(self) -> None:
+        """SIGKILL: what a power cut does to it."""
+        pid = self.pid()
+        if pid is not None:
+            _signal(pid, signal.SIGKILL)
+            _gone(pid, STOP_S)
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM, without waiting."""
+        pid = self.pid()
+        if pid is not None:
+            _signal(pid, signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Stop it: SIGTERM, and SIGKILL where that does not help. Forgets the process."""
+        pid = self.pid()
+        if pid is not None:
+            _signal(pid, signal.SIGTERM)
+            if not _gone(pid, STOP_S):
+                _signal(pid, signal.SIGKILL)
+                _gone(pid, STOP_S)
+        self.pid_file.unlink(missing_ok=True)
+
+    def last_words(self) -> str:
+        """The last lines of its log, and where the rest is."""
+        lines = _lines(self.log)[-8:]
+        return "\n".join(["  " + line for line in lines] + [f"  (log: {self.log})"])
+
+
+_children: dict[int, subprocess.Popen] = {}
+"""Processes started here, so that their ends are collected."""
+# After a fork they are the parent's, not ours.
+os.register_at_fork(after_in_child=_children.clear)
+
+
+def die_with_parent() -> None:
+    """To be called in a new process: have the kernel end it when the thread that made it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _command_line(pid: int) -> list[str] | None:
+    """The command line of a live process; None for one that is gone or only waits to be collected."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return None
+    return raw.decode(errors="replace").rstrip("\0").split("\0") if raw else None
+
+
+def _signal(pid: int, which: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, which)
+
+
+def _gone(pid: int, seconds: float) -> bool:
+    """Wait for the end of a process; whether it came."""
+    deadline = time.monotonic() + seconds
+    child = _children.get(pid)
+    while time.monotonic() < deadline:
+        if (child.poll() is not None) if child else (_command_line(pid) is None):
+            return True
+        time.sleep(0.02)
+    return False

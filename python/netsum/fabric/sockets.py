@@ -1,0 +1,81 @@
+"""Addresses: taking them apart, whether they are free, and who has them."""
+
+import contextlib
+import errno
+import os
+import socket
+from pathlib import Path
+
+from netsum.fabric.errors import FabricError
+
+_TABLES = {socket.SOCK_STREAM: ("tcp", "tcp6"), socket.SOCK_DGRAM: ("udp", "udp6")}
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of `host:port`. Raises FabricError where it is not of that form."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise FabricError(f"'{address}' is not an address of the form 127.0.0.1:7700")
+    return host.strip("[]"), int(port)
+
+
+def family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def is_local(host: str) -> bool:
+    """Whether `host` is an address of this machine."""
+    try:
+        with socket.socket(family(host), socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+def check_free(address: str, kind: socket.SocketKind, what: str) -> None:
+    """Raise FabricError where `what` could not listen at `address`, with who has it if that can be seen."""
+    host, port = split_address(address)
+    with socket.socket(family(host), kind) as probe:
+        if kind == socket.SOCK_STREAM:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                who = holder(port, kind) or "another process (run as root to see which)"
+                raise FabricError(
+                    f"{what}: address {address} is held by {who}; stop it, or change the address in the fabric file"
+                ) from error
+            reason = f"{error.strerror}; is it an address of this machine?"
+            raise FabricError(f"{what}: cannot bind {address}: {reason}") from error
+
+
+def holder(port: int, kind: socket.SocketKind) -> str | None:
+    """Who listens at a port: "NAME (process ID)"; None where nobody does or it may not be seen."""
+    inodes = {inode for table in _TABLES[kind] for inode in _listeners(Path("/proc/net") / table, port)}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for folder in Path("/proc").glob("[0-9]*"):
+        if wanted & _open_files(folder):
+            with contextlib.suppress(OSError):
+                return f"{(folder / 'comm').read_text().strip()} (process {folder.name})"
+    return None
+
+
+def _open_files(process: Path) -> set[str]:
+    """What the descriptors of a process name; those that may not be seen, or close meanwhile, are left out."""
+    names = set()
+    with contextlib.suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                names.add(os.readlink(descriptor))
+    return names
+
+
+def _listeners(table: Path, port: int) -> list[str]:
+    """Inodes of the sockets of a /proc/net table that are bound to `port` and connected to nobody."""
+    try:
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    except OSError:
+        return []
+    return [row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[2].endswith(":0000")]

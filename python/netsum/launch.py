@@ -1,0 +1,64 @@
+"""Starts training scripts under torchrun, as one process group that can be stopped as one."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from netsum.fabric.processes import die_with_parent
+
+STOP_S = 5.0
+"""Given to workers between SIGTERM and SIGKILL: torchrun passes the signal on and waits for them."""
+
+
+class Workers:
+    """`count` processes of one script, started by torchrun in a session of their own.
+
+    Whoever makes one calls `stop` in the end; after a normal end that does nothing.
+    """
+
+    def __init__(self, script: Sequence[str], count: int, environment: dict[str, str], log: Path | None = None) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(count),
+            *script,
+        ]
+        # As many threads as cores per worker would only make the workers wait for each other.
+        settings = {"OMP_NUM_THREADS": "1", **os.environ, **environment}
+        output = log.open("wb") if log else None
+        try:
+            self.process = subprocess.Popen(
+                command,
+                env=settings,
+                start_new_session=True,
+                stdout=output,
+                stderr=subprocess.STDOUT if log else None,
+                preexec_fn=die_with_parent,
+            )
+        finally:
+            if output:
+                output.close()
+
+    def poll(self) -> int | None:
+        """The exit code, or None while they run."""
+        return self.process.poll()
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    def stop(self) -> None:
+        """End all of them, workers that outlive torchrun included."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()

@@ -1,0 +1,31 @@
+"""The torch backend: `torch.distributed.init_process_group("netsum")`, with no import needed (torch 2.14 or later).
+
+Start reading at `create`, then `backend`. Operations are in `reductions`, `movements` and `points`; what they return is
+in `work`.
+"""
+
+import json
+
+import torch.distributed as dist
+
+from netsum.torch.backend import NetsumBackend, NetsumProcessGroup, Options
+from netsum.torch.create import BACKENDS, create
+
+__all__ = ["NetsumBackend", "NetsumProcessGroup", "Options", "register", "stats"]
+
+
+def register() -> None:
+    """Make the name "netsum" known to torch. torch calls this through the entry point; calling it again is harmless."""
+    dist.Backend.register_backend("netsum", create, extended_api=True, devices=["cpu"])
+
+
+def stats(group: dist.ProcessGroup | None = None) -> dict:
+    """Counters of a group since it was made: path, trees, bytes, pauses; see `netsum.Group.stats`.
+
+    group: the world if None. Raises ValueError where the group is not netsum's.
+    """
+    name = (group or dist.group.WORLD).group_name
+    backend = BACKENDS.get(name)
+    if backend is None:
+        raise ValueError(f"netsum: group '{name}' is not made by backend netsum")
+    return json.loads(backend.engine.core.stats())

@@ -1,0 +1,92 @@
+"""Makes a group when torch asks for one: settings, meeting of the ranks, choice of shape."""
+
+import os
+import warnings
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from netsum import _core
+from netsum.config import Settings
+from netsum.torch.backend import NetsumBackend, NetsumProcessGroup, Options
+from netsum.torch.engine import Engine
+
+BACKENDS: dict[str, NetsumBackend] = {}
+"""Backends of this process by the name torch gave their group, until they are shut down.
+
+It is also what keeps them: torch's debug wrapper holds the C++ half of a backend alone, and the methods are in ours.
+"""
+
+_warned = False
+
+
+def create(group, options):
+    """The creator that torch calls on every rank of a new group.
+
+    group: `_DistributedBackendOptions`. options: `netsum.torch.Options` or None. Blocks until all ranks have met.
+    Raises netsum's errors where they do not, and ValueError for what the group asks that netsum cannot give.
+    """
+    if group.enable_reconfigure:
+        raise ValueError("netsum: reconfigurable groups are not supported; leave enable_reconfigure unset")
+    own = options if isinstance(options, Options) else Options(in_network=not group.global_ranks_in_group)
+    settings = Settings.from_environment()
+    if not own.in_network:
+        settings = settings.host_path_only()
+    elif settings.controller is None:
+        _warn_of_host_path()
+    engine = _meet(group, settings)
+    backend = NetsumBackend(engine, own)
+    BACKENDS[engine.name] = backend
+    engine.at_close = lambda: BACKENDS.pop(engine.name, None)
+    return NetsumProcessGroup(group.store, backend) if _whole_group_is_ours(group, settings.torch_shape) else backend
+
+
+def _meet(group, settings: Settings) -> Engine:
+    """Exchange addresses through the store and connect."""
+    rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
+    # A name that tells jobs apart in `netsum top`: torchrun's run id where there is one.
+    run = os.environ.get("TORCHELASTIC_RUN_ID") or "torch"
+    core = _core.Group(
+        rank, size, f"{run}/{group.group_id}", settings.controller, settings.host, timeout_s, settings.options
+    )
+    # A store may outlive a group of the same name: the n-th making of a group reads the n-th addresses.
+    making = group.store.add(f"netsum/making/{rank}", 1)
+    group.store.set(f"netsum/{making}/{rank}", core.address())
+    keys = [f"netsum/{making}/{peer}" for peer in range(size)]
+    _wait_for_all(group.store, keys, group.timeout)
+    core.connect([group.store.get(key) for key in keys])
+    return Engine(core, rank, size, timeout_s, group.group_id)
+
+
+def _wait_for_all(store, keys: list[str], timeout: timedelta) -> None:
+    try:
+        store.wait(keys, timeout)
+    except dist.DistStoreError as error:
+        missing = [peer for peer, key in enumerate(keys) if not store.check([key])]
+        raise _core.OperationTimeout(
+            f"netsum: ranks {missing} of {len(keys)} did not come to the meeting of the group in "
+            f"{timeout.total_seconds():.0f} s; look at what they wrote last"
+        ) from error
+
+
+def _whole_group_is_ours(group, shape: str) -> bool:
+    """Whether the process group may be replaced: it has no other backend's half, and torch puts no wrapper around."""
+    outer = group.process_group
+    return (
+        shape == "auto"
+        and outer.name() == "custom"
+        and not outer._device_types
+        and dist.get_debug_level() != dist.DebugLevel.DETAIL
+        and os.environ.get("TORCH_DIST_NAN_CHECK", "0") != "1"
+    )
+
+
+def _warn_of_host_path() -> None:
+    global _warned
+    if not _warned and os.environ.get("RANK", "0") == "0":
+        warnings.warn(
+            "netsum: NETSUM_CONTROLLER is not set, so hosts do all the adding and no switch does; "
+            "start a fabric by `netsum fabric up FABRIC.toml` and set NETSUM_CONTROLLER=address:port",
+            stacklevel=2,
+        )
+    _warned = True

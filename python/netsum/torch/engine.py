@@ -1,0 +1,139 @@
+"""One group at work: the core, its timeout, and the memory of what is in flight."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from netsum.torch.tensors import Staging
+from netsum.torch.work import NetsumWork
+
+_OPS = {
+    c10d.ReduceOp.RedOpType.SUM: "sum",
+    c10d.ReduceOp.RedOpType.AVG: "avg",
+    c10d.ReduceOp.RedOpType.PRODUCT: "product",
+    c10d.ReduceOp.RedOpType.MIN: "min",
+    c10d.ReduceOp.RedOpType.MAX: "max",
+    c10d.ReduceOp.RedOpType.BAND: "band",
+    c10d.ReduceOp.RedOpType.BOR: "bor",
+    c10d.ReduceOp.RedOpType.BXOR: "bxor",
+    c10d.ReduceOp.RedOpType.PREMUL_SUM: "premul_sum",
+}
+_ZERO = timedelta(0)
+_FORGET_AT = 32
+"""Works held before those that have ended are looked for: rarely enough to cost nothing per operation."""
+
+
+class Engine:
+    """A connected core group, shared by the shapes that torch sees of it.
+
+    core: `netsum._core.Group`, connected. timeout_s: of an operation whose caller names none.
+    """
+
+    def __init__(self, core, rank: int, size: int, timeout_s: float, name: str) -> None:
+        self.core = core
+        self.rank = rank
+        self.size = size
+        self.timeout_s = timeout_s
+        self.name = name
+        self.operations = 0
+        self.batch: list[NetsumWork] | None = None
+        self.at_close: Callable[[], object] = lambda: None
+        self._in_flight: list[NetsumWork] = []
+        self._forget_at = _FORGET_AT
+
+    def start(self, parts: list, staging: Staging, result: list) -> NetsumWork:
+        """Wrap started parts as one Work, and hold its memory until they have ended."""
+        self.operations += 1
+        work = NetsumWork(parts, staging, result)
+        self._in_flight.append(work)
+        if len(self._in_flight) >= self._forget_at:
+            self._in_flight = [each for each in self._in_flight if not all(part.done() for part in each._parts)]
+            self._forget_at = max(2 * len(self._in_flight), _FORGET_AT)
+        if self.batch is not None:
+            self.batch.append(work)
+        return work
+
+    def start_or_wait(self, parts: list, staging: Staging, result: list, opts) -> NetsumWork | None:
+        """As `start`; where the caller is synchronous, wait here and return None, which torch does not wait for."""
+        work = self.start(parts, staging, result)
+        if opts.asyncOp or self.batch is not None:
+            return work
+        work.wait()
+        return None
+
+    def seconds(self, opts) -> float:
+        """The timeout of one operation in seconds: the caller's, or the group's."""
+        given = getattr(opts, "timeout", _ZERO)
+        if given > _ZERO:
+            return given.total_seconds()
+        return self.timeout_s
+
+    def begin_batch(self) -> None:
+        if self.batch is not None:
+            raise RuntimeError("netsum: coalescing was begun twice; end the first batch before")
+        self.batch = []
+
+    def end_batch(self) -> NetsumWork:
+        """One Work that covers everything started since `begin_batch`, point-to-point included."""
+        if self.batch is None:
+            raise RuntimeError("netsum: coalescing was ended without being begun")
+        works, self.batch = self.batch, None
+        return Batch(works)
+
+    def close(self) -> None:
+        """Leave the job. Later calls raise."""
+        self.core.close()
+        self._in_flight.clear()
+        self.at_close()
+
+    def abort(self, reason: str) -> None:
+        self.core.abort(reason)
+
+
+class Batch(NetsumWork):
+    """The work of a coalesced batch: ends when all of its works have, and finishes each."""
+
+    def __init__(self, works: list[NetsumWork]) -> None:
+        super().__init__(
+            [part for work in works for part in work._parts],
+            _Together([work._staging for work in works]),
+            [tensor for work in works for tensor in work._result],
+        )
+
+
+class _Together(Staging):
+    """The staging of several works as one."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: list[Staging]) -> None:
+        super().__init__()
+        self.members = members
+
+    def finish(self) -> None:
+        for member in self.members:
+            member.finish()
+
+
+def operation_of(reduce_op) -> tuple[str, float]:
+    """(name, factor) of a torch ReduceOp; the factor is 1 except for PREMUL_SUM."""
+    name = _OPS.get(getattr(reduce_op, "op", reduce_op))
+    if name is None:
+        raise ValueError(f"netsum: reduce operation {reduce_op} is not known")
+    if name != "premul_sum":
+        return name, 1.0
+    factor = reduce_op.factor
+    if isinstance(factor, torch.Tensor):
+        if factor.numel() != 1:
+            raise ValueError(f"netsum: PREMUL_SUM takes one factor, not {factor.numel()}")
+        factor = factor.item()
+    return name, float(factor)
+
+
+def one(tensors: list[torch.Tensor], operation: str) -> torch.Tensor:
+    """The single tensor of a list, which torch passes for groups of devices of old."""
+    if len(tensors) != 1:
+        raise ValueError(f"netsum {operation}: expected one tensor, got {len(tensors)}")
+    return tensors[0]

@@ -1,0 +1,99 @@
+"""What stands before every operation: torch's short forms of a call, and events for torch's profiler.
+
+An event spans the operation from its start to its end on another thread, and carries the shapes of its inputs, as
+those of torch's own backends do.
+"""
+
+import threading
+from collections.abc import Callable
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from netsum.torch.work import when_all_done
+
+event_prefix = "netsum"
+
+# Per method: the title of its event as torch's backends have it, which argument holds its inputs, and the type of its
+# options, which come last (None: it has none).
+_OPERATIONS = {
+    "allreduce": ("all_reduce", 0, c10d.AllreduceOptions),
+    "allreduce_coalesced": ("all_reduce", 0, c10d.AllreduceCoalescedOptions),
+    "reduce": ("reduce", 0, c10d.ReduceOptions),
+    "reduce_scatter": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
+    "reduce_scatter_single": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
+    "reduce_scatter_single_coalesced": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
+    "_reduce_scatter_base": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
+    "broadcast": ("broadcast", 0, c10d.BroadcastOptions),
+    "allgather": ("all_gather", 1, c10d.AllgatherOptions),
+    "allgather_coalesced": ("all_gather", 1, c10d.AllgatherOptions),
+    "all_gather_single": ("all_gather", 1, c10d.AllgatherOptions),
+    "all_gather_single_coalesced": ("all_gather", 1, c10d.AllgatherOptions),
+    "_allgather_base": ("all_gather", 1, c10d.AllgatherOptions),
+    "allgather_into_tensor_coalesced": ("all_gather", 1, c10d.AllgatherOptions),
+    "gather": ("gather", 1, c10d.GatherOptions),
+    "scatter": ("scatter", 1, c10d.ScatterOptions),
+    "alltoall": ("all_to_all", 1, c10d.AllToAllOptions),
+    "all_to_all_single": ("all_to_all", 1, c10d.AllToAllOptions),
+    "alltoall_base": ("all_to_all", 1, c10d.AllToAllOptions),
+    "barrier": ("barrier", None, c10d.BarrierOptions),
+    "send": ("send", 0, None),
+    "recv": ("recv", 0, None),
+    "recv_anysource": ("recvAnySource", 0, None),
+}
+
+
+def with_entries(shape: type) -> type:
+    """Class decorator: put an entry before every operation of a shape.
+
+    `allreduce(tensor)`, `broadcast(tensor, root)` and the like are left to the C++ base, which makes the full form of
+    them and calls us again.
+    """
+    base = next(parent for parent in shape.__mro__ if parent in (c10d.Backend, c10d.ProcessGroup))
+    for name, (title, inputs, options) in _OPERATIONS.items():
+        full, short = getattr(shape, name), getattr(base, name, None)
+        setattr(shape, name, _entry(full, short, options, title, inputs))
+    return shape
+
+
+def _entry(full: Callable, short: Callable | None, options: type | None, title: str, inputs: int | None) -> Callable:
+    profiling = torch.autograd._profiler_enabled
+
+    # Its name must not be the operation's: pybind11 takes a frame of that name for the override that calls its base.
+    def entry(self, *arguments, **named):
+        if options is not None and (named or not arguments or type(arguments[-1]) is not options):
+            return short(self, *arguments, **named)
+        if profiling():
+            tensors = _flatten(arguments[inputs]) if inputs is not None else []
+            return _recorded(full, f"{event_prefix}:{title}", tensors, options, self, arguments)
+        return full(self, *arguments, **named)
+
+    entry.__doc__ = full.__doc__
+    return entry
+
+
+def _recorded(full: Callable, event: str, tensors: list, options: type | None, group, arguments: tuple):
+    """Run an operation within an event of the profiler. It is left to its waiter, so that the event ends elsewhere."""
+    if options is not None:
+        arguments[-1].asyncOp = True
+    handle = torch.autograd._record_function_with_args_enter(event, *tensors)
+    try:
+        work = full(group, *arguments)
+    except BaseException:
+        torch.autograd._record_function_with_args_exit(handle)
+        raise
+    work.recorded = threading.Event()
+
+    def close() -> None:
+        torch.autograd._record_function_with_args_exit(handle)
+        work.recorded.set()
+
+    when_all_done(work._parts, close)
+    return work
+
+
+def _flatten(tensors) -> list[torch.Tensor]:
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return [tensor for item in tensors for tensor in _flatten(item)]

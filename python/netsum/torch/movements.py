@@ -1,0 +1,103 @@
+"""Collectives that move bytes and add nothing: any element type goes."""
+
+from netsum.torch.engine import Engine, one
+from netsum.torch.tensors import Staging, equal_spans, span, split_spans
+
+
+class Movements:
+    """Methods that torch calls; `engine` is the group they work on. Arguments come by position."""
+
+    engine: Engine
+
+    def broadcast(self, tensors, opts):
+        engine, staging = self.engine, Staging()
+        memory = staging.update(one(tensors, "broadcast"), "broadcast")
+        part = engine.core.broadcast(*span(memory), opts.rootRank, engine.seconds(opts))
+        return engine.start_or_wait([part], staging, tensors, opts)
+
+    def allgather(self, outputs, inputs, opts):
+        engine, staging = self.engine, Staging()
+        parts = [_allgather(engine, staging, outs, source, opts) for outs, source in zip(outputs, inputs, strict=True)]
+        return engine.start_or_wait(parts, staging, outputs, opts)
+
+    def allgather_coalesced(self, outputs, inputs, opts):
+        # outputs[rank][i] here, where allgather has outputs[i][rank].
+        return Movements.allgather(self, [list(column) for column in zip(*outputs, strict=True)], inputs, opts)
+
+    def all_gather_single(self, output, source, opts):
+        engine, staging = self.engine, Staging()
+        part = _all_gather_single(engine, staging, output, source, opts)
+        return engine.start_or_wait([part], staging, [output], opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts):
+        engine, staging = self.engine, Staging()
+        parts = [
+            _all_gather_single(engine, staging, output, source, opts)
+            for output, source in zip(outputs, inputs, strict=True)
+        ]
+        return engine.start_or_wait(parts, staging, outputs, opts)
+
+    def gather(self, outputs, inputs, opts):
+        engine, staging = self.engine, Staging()
+        source = staging.read(one(inputs, "gather"), "gather")
+        outs = []
+        if engine.rank == opts.rootRank:
+            outs = [span(staging.write(out, "gather")) for out in _for_all(engine, outputs, "gather")]
+        part = engine.core.gather(outs, span(source), opts.rootRank, engine.seconds(opts))
+        return engine.start_or_wait([part], staging, outputs, opts)
+
+    def scatter(self, outputs, inputs, opts):
+        engine, staging = self.engine, Staging()
+        output = staging.write(one(outputs, "scatter"), "scatter")
+        ins = []
+        if engine.rank == opts.rootRank:
+            ins = [span(staging.read(source, "scatter")) for source in _for_all(engine, inputs, "scatter")]
+        part = engine.core.scatter(span(output), ins, opts.rootRank, engine.seconds(opts))
+        return engine.start_or_wait([part], staging, outputs, opts)
+
+    def alltoall(self, outputs, inputs, opts):
+        engine, staging = self.engine, Staging()
+        outs = [span(staging.write(out, "alltoall")) for out in outputs]
+        ins = [span(staging.read(source, "alltoall")) for source in inputs]
+        part = engine.core.alltoall(outs, ins, engine.seconds(opts))
+        return engine.start_or_wait([part], staging, outputs, opts)
+
+    def all_to_all_single(self, output, source, output_splits, input_splits, opts):
+        engine, staging = self.engine, Staging()
+        target = staging.write(output, "alltoall")
+        memory = staging.read(source, "alltoall")
+        outs = split_spans(target, output_splits, engine.size, "alltoall")
+        ins = split_spans(memory, input_splits, engine.size, "alltoall")
+        part = engine.core.alltoall(outs, ins, engine.seconds(opts))
+        return engine.start_or_wait([part], staging, [output], opts)
+
+    # Names that torch had before 2.14; some callers still use them.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+def _allgather(engine: Engine, staging: Staging, outs, source, opts):
+    if len(outs) != engine.size:
+        raise ValueError(f"netsum allgather: {len(outs)} outputs for {engine.size} ranks")
+    memory = staging.read(source, "allgather")
+    targets = [span(staging.write(out, "allgather")) for out in outs]
+    return engine.core.allgather(targets, span(memory), engine.seconds(opts))
+
+
+def _all_gather_single(engine: Engine, staging: Staging, output, source, opts):
+    if output.numel() != source.numel() * engine.size or output.dtype != source.dtype:
+        raise ValueError(
+            f"netsum allgather: the output has {output.numel()} elements of {output.dtype}, expected "
+            f"{engine.size} ranks x {source.numel()} elements of {source.dtype}"
+        )
+    memory = staging.read(source, "allgather")
+    target = staging.write(output, "allgather")
+    return engine.core.allgather(equal_spans(target, engine.size, "allgather"), span(memory), engine.seconds(opts))
+
+
+def _for_all(engine: Engine, lists, operation: str) -> list:
+    tensors = one(lists, operation)
+    if len(tensors) != engine.size:
+        raise ValueError(f"netsum {operation}: {len(tensors)} tensors for {engine.size} ranks")
+    return tensors

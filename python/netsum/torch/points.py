@@ -1,0 +1,105 @@
+"""Messages between two ranks, barriers, and batches of operations."""
+
+import time
+
+import torch
+
+from netsum import NetsumError, OperationTimeout
+from netsum.torch.engine import Engine, one
+from netsum.torch.tensors import Staging, span
+
+# Tags of the monitored barrier; torch passes tags of 31 bits, so these meet no user's.
+_ARRIVED_TAG = 1 << 31
+_RELEASED_TAG = _ARRIVED_TAG + 1
+
+
+class Points:
+    """Methods that torch calls; `engine` is the group they work on. Arguments come by position."""
+
+    engine: Engine
+
+    def send(self, tensors, destination, tag):
+        engine, staging = self.engine, Staging()
+        memory = staging.read(one(tensors, "send"), "send")
+        part = engine.core.send(*span(memory), destination, tag, engine.timeout_s)
+        return engine.start([part], staging, tensors)
+
+    def recv(self, tensors, source, tag):
+        engine, staging = self.engine, Staging()
+        memory = staging.write(one(tensors, "recv"), "recv")
+        part = engine.core.recv(*span(memory), source, tag, engine.timeout_s)
+        return engine.start([part], staging, tensors)
+
+    def recv_anysource(self, tensors, tag):
+        return self.recv(tensors, None, tag)
+
+    # What the C++ trampoline of ProcessGroup looks for.
+    def recvAnysource(self, tensors, tag):
+        return self.recv(tensors, None, tag)
+
+    def barrier(self, opts):
+        engine = self.engine
+        part = engine.core.barrier(engine.seconds(opts))
+        return engine.start_or_wait([part], Staging(), [], opts)
+
+    def start_coalescing(self, *device):
+        self.engine.begin_batch()
+
+    def end_coalescing(self, *device):
+        return self.engine.end_batch()
+
+    def _start_coalescing(self, *device):
+        self.engine.begin_batch()
+
+    def _end_coalescing(self, *device):
+        return self.engine.end_batch()
+
+
+def monitored_barrier(engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
+    """A barrier by way of rank 0, which names the ranks that did not come. Blocks for `seconds` at most.
+
+    Raises NetsumError at rank 0 with the first missing rank, or with all of them if `wait_all_ranks`; at the others if
+    rank 0 does not release them. The texts are those of torch's own barrier.
+    """
+    if engine.rank == 0:
+        _collect(engine, seconds, wait_all_ranks)
+    else:
+        _report(engine, seconds)
+
+
+def _collect(engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
+    if seconds <= 0:
+        raise OperationTimeout(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {seconds * 1000:.0f} ms")
+    deadline = time.monotonic() + seconds
+    token = torch.zeros(1, dtype=torch.uint8)
+    missing = []
+    for rank in range(1, engine.size):
+        left = max(deadline - time.monotonic(), 0.001)
+        try:
+            engine.core.recv(*span(token), rank, _ARRIVED_TAG, left).wait(None)
+        except NetsumError as error:
+            missing.append(rank)
+            if not wait_all_ranks:
+                raise NetsumError(_missing_text(missing, seconds)) from error
+    if missing:
+        raise NetsumError(_missing_text(missing, seconds))
+    for rank in range(1, engine.size):
+        engine.core.send(*span(token), rank, _RELEASED_TAG, seconds).wait(None)
+
+
+def _report(engine: Engine, seconds: float) -> None:
+    token = torch.zeros(1, dtype=torch.uint8)
+    try:
+        engine.core.send(*span(token), 0, _ARRIVED_TAG, seconds).wait(None)
+        engine.core.recv(*span(token), 0, _RELEASED_TAG, seconds).wait(None)
+    except NetsumError as error:
+        raise NetsumError(
+            f"[Rank {engine.rank}]: Rank {engine.rank} successfully reached monitoredBarrier, but received errors "
+            f"while waiting for send/recv from rank 0; rank 0 names the ranks that are missing. {error}"
+        ) from error
+
+
+def _missing_text(missing: list[int], seconds: float) -> str:
+    word = "Rank" if len(missing) == 1 else "Ranks"
+    names = ", ".join(str(rank) for rank in missing)
+    return f"[Rank 0]: {word} {names} failed to pass monitoredBarrier in {seconds * 1000:.0f} ms"

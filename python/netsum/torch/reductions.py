@@ -1,0 +1,110 @@
+"""Collectives that add: allreduce, reduce, reduce_scatter and their coalesced kinds."""
+
+import torch
+
+from netsum.torch.engine import Engine, one, operation_of
+from netsum.torch.sparse import sum_sparse
+from netsum.torch.tensors import ELEMENT_NAMES, Staging, elements
+
+
+class Reductions:
+    """Methods that torch calls; `engine` is the group they work on. Arguments come by position."""
+
+    engine: Engine
+
+    def allreduce(self, tensors, opts):
+        tensor = one(tensors, "allreduce")
+        if tensor.layout is not torch.strided:
+            return self.allreduce_sparse(tensors, opts)
+        engine = self.engine
+        op, factor = operation_of(opts.reduceOp)
+        staging = Staging()
+        part = _allreduce(engine, staging, tensor, op, factor, engine.seconds(opts))
+        return engine.start_or_wait([part], staging, tensors, opts)
+
+    def allreduce_coalesced(self, tensors, opts):
+        engine = self.engine
+        op, factor = operation_of(opts.reduceOp)
+        staging = Staging()
+        seconds = engine.seconds(opts)
+        parts = [_allreduce(engine, staging, tensor, op, factor, seconds) for tensor in tensors]
+        return engine.start_or_wait(parts, staging, tensors, opts)
+
+    def allreduce_sparse(self, tensors, opts):
+        """Sum sparse COO tensors in place: indices and values of all ranks are gathered and added at each rank."""
+        return sum_sparse(self.engine, one(tensors, "allreduce_sparse"), opts)
+
+    def reduce(self, tensors, opts):
+        engine = self.engine
+        tensor = one(tensors, "reduce")
+        op, factor = operation_of(opts.reduceOp)
+        staging = Staging()
+        memory = staging.update(tensor, "reduce")
+        part = engine.core.reduce(*elements(memory, "reduce", op), op, factor, opts.rootRank, engine.seconds(opts))
+        return engine.start_or_wait([part], staging, tensors, opts)
+
+    def reduce_scatter(self, outputs, inputs, opts):
+        output, sources = one(outputs, "reduce_scatter"), one(inputs, "reduce_scatter")
+        engine = self.engine
+        if len(sources) != engine.size:
+            raise ValueError(f"netsum reduce_scatter: {len(sources)} inputs for {engine.size} ranks")
+        staging = Staging()
+        memories = [staging.read(source, "reduce_scatter") for source in sources]
+        part = _reduce_scatter(engine, staging, output, memories, opts)
+        return engine.start_or_wait([part], staging, outputs, opts)
+
+    def reduce_scatter_single(self, output, source, opts):
+        engine, staging = self.engine, Staging()
+        part = _reduce_scatter_single(engine, staging, output, source, opts)
+        return engine.start_or_wait([part], staging, [output], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        engine, staging = self.engine, Staging()
+        parts = [
+            _reduce_scatter_single(engine, staging, output, source, opts)
+            for output, source in zip(outputs, inputs, strict=True)
+        ]
+        return engine.start_or_wait(parts, staging, outputs, opts)
+
+    # Names that torch had before 2.14; some callers still use them.
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+
+def _allreduce(engine: Engine, staging: Staging, tensor, op: str, factor: float, seconds: float):
+    memory = staging.update(tensor, "allreduce")
+    name = ELEMENT_NAMES.get(memory.dtype)
+    if name is None:
+        return engine.core.allreduce(*elements(memory, "allreduce", op), op, factor, seconds)
+    return engine.core.allreduce(memory.data_ptr(), memory.numel(), name, op, factor, seconds)
+
+
+def _reduce_scatter_single(engine: Engine, staging: Staging, output, source, opts):
+    memory = staging.read(source, "reduce_scatter")
+    if memory.numel() != output.numel() * engine.size:
+        raise ValueError(
+            f"netsum reduce_scatter: the input has {memory.numel()} elements, expected {engine.size} ranks x "
+            f"{output.numel()} elements of the output"
+        )
+    pieces = list(memory.view(-1).tensor_split(engine.size)) if memory.numel() else [memory.view(-1)] * engine.size
+    return _reduce_scatter(engine, staging, output, pieces, opts)
+
+
+def _reduce_scatter(engine: Engine, staging: Staging, output, pieces: list, opts):
+    mine = pieces[engine.rank]
+    if output.numel() != mine.numel() or any(piece.dtype != output.dtype for piece in pieces):
+        raise ValueError(
+            f"netsum reduce_scatter: the output has {output.numel()} elements of {output.dtype}, input "
+            f"{engine.rank} has {mine.numel()} of {mine.dtype}; they must be equal"
+        )
+    op, factor = operation_of(opts.reduceOp)
+    memory = staging.write(output, "reduce_scatter")
+    spans = [elements(piece, "reduce_scatter", op) for piece in pieces]
+    return engine.core.reduce_scatter(
+        memory.data_ptr(),
+        [(address, count) for address, count, _ in spans],
+        spans[0][2],
+        op,
+        factor,
+        engine.seconds(opts),
+    )

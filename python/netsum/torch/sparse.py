@@ -1,0 +1,40 @@
+"""Sum of sparse COO tensors, whose indices differ from rank to rank: a gather, then the same adds at every rank."""
+
+import torch
+
+from netsum import Unsupported
+from netsum.torch.engine import Engine, operation_of
+from netsum.torch.tensors import Staging, span
+
+
+def sum_sparse(engine: Engine, tensor: torch.Tensor, opts):
+    """Replace `tensor` by the sum over ranks. Ends before it returns: sizes must be known before values can travel.
+
+    Ranks are added in rank order, so all hold identical bits.
+    """
+    op, _ = operation_of(opts.reduceOp)
+    if op != "sum" or tensor.layout is not torch.sparse_coo or not tensor.is_cpu:
+        raise Unsupported(
+            f"netsum allreduce: of sparse tensors only the sum of COO tensors in host memory is supported, not "
+            f"'{op}' of {tensor.layout} on {tensor.device}; pass `x.to_dense()`"
+        )
+    seconds = engine.seconds(opts)
+    mine = tensor.detach().coalesce()
+    counts = [int(c) for c in _gather(engine, torch.tensor([mine._nnz()]), [(1,)] * engine.size, seconds)]
+    dense_shape = tuple(mine.values().shape[1:])
+    indices = _gather(engine, mine.indices(), [(mine.sparse_dim(), n) for n in counts], seconds)
+    values = _gather(engine, mine.values(), [(n, *dense_shape) for n in counts], seconds)
+    total = torch.sparse_coo_tensor(indices[0], values[0], tensor.shape)
+    for index, value in zip(indices[1:], values[1:], strict=True):
+        total = total + torch.sparse_coo_tensor(index, value, tensor.shape)
+    with torch.no_grad():
+        tensor.copy_(total.coalesce())
+    work = engine.start([], Staging(), [tensor])
+    return work if opts.asyncOp else None
+
+
+def _gather(engine: Engine, mine: torch.Tensor, shapes: list[tuple[int, ...]], seconds: float) -> list[torch.Tensor]:
+    mine = mine.contiguous()
+    outs = [torch.empty(shape, dtype=mine.dtype) for shape in shapes]
+    engine.core.allgather([span(out) for out in outs], span(mine), seconds).wait(None)
+    return outs

@@ -1,0 +1,138 @@
+"""Tensors as host memory: names of element types, device checks, staging of what is not dense."""
+
+import math
+
+import torch
+
+from netsum import Unsupported
+
+ELEMENT_NAMES = {
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float64: "float64",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.bool: "bool",
+}
+# Adding complex numbers is adding pairs; the other operations are not defined on them.
+PAIR_OPERATIONS = ("sum", "avg", "premul_sum")
+
+
+class Staging:
+    """The memory of one operation: every tensor it touches, kept alive, and the copies to make at its end."""
+
+    __slots__ = ("copies", "kept")
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+        self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def read(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
+        """A dense tensor with the values of `tensor`: itself where it is dense, else a copy."""
+        check_device(tensor, operation)
+        if not is_plain(tensor):
+            tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        self.kept.append(tensor)
+        return tensor
+
+    def write(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
+        """A dense tensor to receive the values of `tensor`, copied back by `finish` where it is not itself."""
+        return self._writable(tensor, operation, filled=False)
+
+    def update(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
+        """As `write`, and filled with the present values: for operations in place."""
+        return self._writable(tensor, operation, filled=True)
+
+    def finish(self) -> None:
+        """Copy staged results to the caller's tensors."""
+        with torch.no_grad():
+            for target, staged in self.copies:
+                target.copy_(staged)
+
+    def _writable(self, tensor: torch.Tensor, operation: str, filled: bool) -> torch.Tensor:
+        check_device(tensor, operation)
+        self.kept.append(tensor)
+        if is_plain(tensor):
+            return tensor
+        staged = torch.empty(tensor.shape, dtype=tensor.dtype)
+        if filled:
+            staged.copy_(tensor.detach())
+        self.kept.append(staged)
+        self.copies.append((tensor, staged))
+        return staged
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the memory of `tensor` holds its values in order, with no lazy conjugation or sign."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def check_device(tensor: torch.Tensor, operation: str) -> None:
+    """Raise Unsupported where the values of `tensor` are not plain host memory."""
+    if tensor.is_cpu and tensor.layout is torch.strided:
+        return
+    if not tensor.is_cpu:
+        raise Unsupported(
+            f"netsum {operation}: the tensor is on device '{tensor.device}', but this backend sums host memory "
+            f"only; pass `x.cpu()`, or let another backend have that device: "
+            f"init_process_group('cpu:netsum,{tensor.device.type}:<its backend>')"
+        )
+    raise Unsupported(
+        f"netsum {operation}: layout {tensor.layout} is not supported; pass `x.to_dense()` "
+        f"(sparse tensors can be summed by all_reduce alone)"
+    )
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """(address, bytes) of a dense tensor."""
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def elements(tensor: torch.Tensor, operation: str, op: str) -> tuple[int, int, str]:
+    """(address, number of elements, name of the element type) of a dense tensor that is to be added up."""
+    name = ELEMENT_NAMES.get(tensor.dtype)
+    if name:
+        return tensor.data_ptr(), tensor.numel(), name
+    if tensor.is_complex() and op in PAIR_OPERATIONS:
+        pairs = torch.view_as_real(tensor)
+        if pairs.dtype in ELEMENT_NAMES:
+            return pairs.data_ptr(), pairs.numel(), ELEMENT_NAMES[pairs.dtype]
+    raise Unsupported(
+        f"netsum {operation}: cannot do '{op}' on {tensor.dtype}; "
+        f"types that can: {', '.join(sorted(ELEMENT_NAMES.values()))}, and complex for {', '.join(PAIR_OPERATIONS)}"
+    )
+
+
+def equal_spans(tensor: torch.Tensor, parts: int, operation: str) -> list[tuple[int, int]]:
+    """`tensor` cut into `parts` equal (address, bytes). Raises ValueError where it cannot be cut so."""
+    if tensor.numel() % parts:
+        raise ValueError(f"netsum {operation}: {tensor.numel()} elements cannot be cut into {parts} equal parts")
+    address, size = span(tensor)
+    step = size // parts
+    return [(address + i * step, step) for i in range(parts)]
+
+
+def split_spans(tensor: torch.Tensor, splits: list[int], parts: int, operation: str) -> list[tuple[int, int]]:
+    """`tensor` cut along dimension 0 by `splits` (rows per part; empty means equal parts)."""
+    if not splits:
+        if tensor.dim() and tensor.size(0) % parts:
+            raise ValueError(
+                f"netsum {operation}: dimension 0 has {tensor.size(0)} rows, which {parts} ranks cannot share "
+                f"equally; pass split sizes"
+            )
+        return equal_spans(tensor, parts, operation)
+    rows = tensor.size(0) if tensor.dim() else 1
+    if len(splits) != parts or sum(splits) != rows:
+        raise ValueError(
+            f"netsum {operation}: split sizes {list(splits)} must be {parts} numbers whose sum is {rows} rows"
+        )
+    row = math.prod(tensor.shape[1:]) * tensor.element_size()
+    spans, address = [], tensor.data_ptr()
+    for count in splits:
+        spans.append((address, count * row))
+        address += count * row
+    return spans

@@ -1,0 +1,136 @@
+"""The `netsum` command on a real fabric: what it prints, its exit codes, and that nothing is left running."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from netsum.fabric.builtin import demo_toml
+from netsum.fabric.description import Description
+from netsum.fabric.local import LocalFabric
+
+BLOCK = 60 + os.getpid() % 15
+"""Of loopback addresses: not the demo's, so that tests run beside one."""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    settings = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "COLUMNS": "200"}
+    settings.pop("NETSUM_CONTROLLER", None)
+    return settings
+
+
+@pytest.fixture
+def netsum(environment):
+    def call(*arguments: str | Path, code: int | None = 0) -> subprocess.CompletedProcess:
+        ended = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=60)
+        assert code is None or ended.returncode == code, ended.stdout + ended.stderr
+        return ended
+
+    return call
+
+
+@pytest.fixture
+def fabric(tmp_path):
+    """A fabric file that no other test uses; its processes are stopped in the end."""
+    path = tmp_path / "fabric.toml"
+    path.write_text(demo_toml(BLOCK))
+    yield path
+    description = Description.read(path)
+    LocalFabric(description, tmp_path / "state" / "netsum" / description.name).down()
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-c", "from netsum.cli import main; main()", *map(str, arguments)]
+
+
+def test_the_command_does_not_load_torch():
+    code = "import sys, netsum.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_up_status_doctor_down(netsum, fabric):
+    assert "4 switches" in netsum("fabric", "up", fabric).stdout
+    assert "runs already" in netsum("fabric", "up", fabric, code=1).stderr
+    status = json.loads(netsum("fabric", "status", fabric, "--json").stdout)
+    assert all(part["alive"] for part in status["parts"]) and len(status["parts"]) == 5
+    checks = json.loads(netsum("doctor", "--fabric", fabric, "--json").stdout)["checks"]
+    assert "added in the network by 2 trees" in checks[-1]["found"]
+    top = json.loads(netsum("top", "--fabric", fabric, "--once", "--json").stdout)
+    assert len(top["link_rates"]) == 8
+    assert "rack0" in netsum("top", "--fabric", fabric, "--once").stdout
+    assert "rack0" in netsum("fabric", "down", fabric).stdout
+    assert "was not running" in netsum("fabric", "down", fabric).stdout
+    netsum("fabric", "status", fabric, code=1)
+
+
+def test_a_dead_switch_is_named(netsum, fabric):
+    netsum("fabric", "up", fabric)
+    parts = json.loads(netsum("fabric", "status", fabric, "--json").stdout)["parts"]
+    os.kill(next(part["process"] for part in parts if part["name"] == "spine1"), signal.SIGKILL)
+    time.sleep(0.5)
+    netsum("fabric", "status", fabric, code=1)
+    checks = json.loads(netsum("doctor", "--fabric", fabric, "--json", code=1).stdout)["checks"]
+    failed = [check for check in checks if check["verdict"] == "fail"]
+    assert len(failed) == 1 and "spine1" in failed[0]["found"] and failed[0]["advice"]
+
+
+def test_a_busy_port_is_named_and_nothing_stays(netsum, fabric):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind((f"127.{BLOCK}.2.2", 7701))
+        ended = netsum("fabric", "up", fabric, code=1)
+    assert "switch rack1" in ended.stderr and f"process {os.getpid()}" in ended.stderr
+    assert "was not running" in netsum("fabric", "down", fabric).stdout
+
+
+def test_doctor_starts_a_fabric_and_stops_it(netsum, fabric):
+    checks = json.loads(netsum("doctor", "--fabric", fabric, "--json").stdout)["checks"]
+    assert "right" in checks[-1]["found"]
+    assert "was not running" in netsum("fabric", "down", fabric).stdout
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="`netsum run` starts scripts by torchrun")
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_leaves_nothing(environment, fabric, netsum, tmp_path, which):
+    script = tmp_path / "sleep.py"
+    script.write_text("import time; print('begun', flush=True); time.sleep(60)")
+    arguments = ("run", "-n", "1", "--fabric", fabric, script)
+    process = subprocess.Popen(command(*arguments), env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(which)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "was not running" in netsum("fabric", "down", fabric).stdout
+    assert str(script) not in subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("fabric", "up", "none.toml"), 1, "no such file"),
+        (("top",), 1, "which fabric?"),
+        (("top", "--json", "--fabric", "x"), 1, "--json needs --once"),
+        (("demo", "--epochs", "1"), 2, "epochs"),
+        (("nonsense",), 2, "No such command"),
+    ],
+)
+def test_wrong_use(netsum, arguments, code, said):
+    assert said in netsum(*arguments, code=code).stderr
+
+
+def test_an_absent_controller_is_named(netsum, environment):
+    environment["NETSUM_CONTROLLER"] = "127.0.0.1:1"
+    assert "127.0.0.1:1" in netsum("top", "--once", code=1).stderr
+
+
+def test_missing_daemons_are_named(netsum, environment, fabric):
+    environment.update(NETSUM_BIN="/nowhere", PATH="/nowhere")
+    ended = netsum("fabric", "up", fabric, code=None)
+    assert ended.returncode == 0 or "cargo build --release" in ended.stderr

@@ -1,0 +1,48 @@
+"""Parts of the demo that need no training: pauses, charts, the picture of the fabric."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from netsum.demo.curves import chart
+from netsum.demo.picture import draw
+from netsum.demo.runner import Record
+from netsum.fabric.builtin import demo_toml
+from netsum.fabric.description import Description
+
+
+def record(times: list[float]) -> Record:
+    steps = [{"at_unix_s": at, "step": i, "seconds": 0.1} for i, at in enumerate(times)]
+    return Record("netsum", {"batch": 16, "ranks": 4}, steps, [], [])
+
+
+def test_a_pause_is_the_longest_gap_after_a_kill():
+    found = record([0.0, 0.1, 0.2, 1.7, 1.8, 1.9, 5.9, 6.0])
+    assert found.pause_after(0.25) == pytest.approx(3.9)
+    assert found.pause_after(0.25, within_s=2.0) == pytest.approx(1.4)
+    assert found.pause_after(5.95) == pytest.approx(0.0)
+
+
+def test_throughput_counts_the_time_between_steps():
+    assert record([0.0, 0.5, 1.0]).images_per_s == pytest.approx(128.0)
+
+
+def test_charts_are_well_formed():
+    series = {"a <b>": [(1, 2.5), (2, 0.1)], "c": [(1, 0.0), (2, 0.0)]}
+    root = ElementTree.fromstring(chart("loss & more", " %", "epoch", series, marks=[(1.5, "spine1 <killed>")]))
+    assert len(root.findall("polyline")) == 2
+
+
+def test_charts_of_flat_and_single_points():
+    ElementTree.fromstring(chart("flat", "", "epoch", {"a": [(1, 0.0)]}))
+
+
+def test_the_picture_has_every_part(tmp_path):
+    path = tmp_path / "demo.toml"
+    path.write_text(demo_toml(77))
+    fabric = Description.read(path)
+    loads = {link.name: {"netsum": 1e6, "ring": 2e6} for link in fabric.links}
+    text = draw(fabric, loads, ["h0", "h1", "h2", "h3"], {"spine1"})
+    root = ElementTree.fromstring(text)
+    assert len(root.findall("g")) == 8 and len(root.findall("rect")) == 8
+    assert "rank 3" in text and "killed, came back" in text

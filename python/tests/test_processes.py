@@ -1,0 +1,119 @@
+"""Daemons as real processes: readiness, ends, files left over."""
+
+import json
+import os
+import socket
+import sys
+import time
+
+import pytest
+
+from netsum.fabric.errors import FabricError
+from netsum.fabric.processes import Daemon
+from netsum.fabric.sockets import check_free, holder
+
+READY = "import sys, time; print('ready to serve', flush=True); time.sleep(60)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY
+BROKEN = "import sys; sys.exit('cannot bind 127.0.0.1:1')"
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    made = []
+
+    def make(code: str) -> Daemon:
+        made.append(Daemon(f"d{len(made)}", [sys.executable, "-c", code], tmp_path))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def test_start_ready_stop(daemon):
+    one = daemon(READY)
+    assert one.pid() is None
+    one.start(tied=False)
+    one.wait_ready()
+    pid = one.pid()
+    assert pid is not None
+    with pytest.raises(FabricError, match=f"runs already as process {pid}"):
+        one.start(tied=False)
+    one.stop()
+    assert one.pid() is None and not one.pid_file.exists()
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_another_command_finds_and_stops_it(daemon, tmp_path):
+    one = daemon(READY)
+    one.start(tied=True)
+    one.wait_ready()
+    later = Daemon(one.name, [], tmp_path)
+    assert later.pid() == one.pid()
+    later.stop()
+    assert one.pid() is None
+
+
+def test_who_ignores_sigterm_is_killed(daemon, monkeypatch):
+    monkeypatch.setattr("netsum.fabric.processes.STOP_S", 0.3)
+    one = daemon(DEAF)
+    one.start(tied=False)
+    one.wait_ready()
+    one.stop()
+    assert one.pid() is None
+
+
+def test_a_daemon_that_ends_gives_its_last_words(daemon):
+    one = daemon(BROKEN)
+    one.start(tied=False)
+    with pytest.raises(FabricError, match="ended before it was ready:\n  cannot bind"):
+        one.wait_ready()
+
+
+def test_a_daemon_that_is_never_ready(daemon, monkeypatch):
+    monkeypatch.setattr("netsum.fabric.processes.READY_S", 0.3)
+    one = daemon("import time; time.sleep(60)")
+    one.start(tied=False)
+    with pytest.raises(FabricError, match="not ready after"):
+        one.wait_ready()
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    with pytest.raises(FabricError, match="cannot run /nowhere/daemon"):
+        Daemon("x", ["/nowhere/daemon"], tmp_path).start(tied=False)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"pid": os.getpid(), "command": ["netsum-switch"]})])
+def test_a_stale_file_is_not_believed(tmp_path, text):
+    one = Daemon("old", [], tmp_path)
+    one.pid_file.write_text(text)
+    assert one.pid() is None
+    one.stop()
+    assert not one.pid_file.exists()
+
+
+def test_a_killed_daemon_is_seen_at_once(daemon):
+    one = daemon(READY)
+    one.start(tied=False)
+    one.wait_ready()
+    began = time.monotonic()
+    one.kill()
+    assert one.pid() is None and time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_busy_address_names_its_holder(kind):
+    with socket.socket(socket.AF_INET, kind) as taken:
+        taken.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            taken.listen()
+        port = taken.getsockname()[1]
+        assert f"process {os.getpid()}" in holder(port, kind)
+        with pytest.raises(FabricError, match=rf"spine9: address 127\.0\.0\.1:{port} is held by .*{os.getpid()}"):
+            check_free(f"127.0.0.1:{port}", kind, "spine9")
+    check_free(f"127.0.0.1:{port}", kind, "spine9")
+
+
+def test_an_address_of_another_machine(monkeypatch):
+    with pytest.raises(FabricError, match="an address of this machine"):
+        check_free("192.0.2.1:7700", socket.SOCK_STREAM, "the controller")

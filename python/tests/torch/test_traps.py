@@ -1,0 +1,193 @@
+"""The traps of a backend written in Python, one test each; the numbers are those of the project's notes on collectives.
+
+1 errors that C++ does not see · 2 futures completed on the progress thread · 3 waits with a timeout · 4 options that
+call themselves · 5 forwarding to the base class · 6 the backend's type · 7 batches with messages in them · 8 futures
+nobody asked for · 9 the interpreter lock.
+"""
+
+import os
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch._C import _distributed_c10d as c10d
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+from torch.nn.parallel import DistributedDataParallel
+
+import netsum
+
+
+def _sync(x):
+    dist.all_reduce(x)
+
+
+def _async(x):
+    dist.all_reduce(x, async_op=True).wait()
+
+
+def _async_with_timeout(x):
+    dist.all_reduce(x, async_op=True).wait(timedelta(seconds=15))
+
+
+def _future(x):
+    dist.all_reduce(x, async_op=True).get_future().wait()
+
+
+def _future_then(x):
+    dist.all_reduce(x, async_op=True).get_future().then(lambda done: done.value()[0]).wait()
+
+
+def _functional(x):
+    functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+
+
+PATHS = [_sync, _async, _async_with_timeout, _future, _future_then, _functional]
+
+
+@pytest.mark.parametrize("shape", ["auto", "backend"])
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
+def test_1_a_lost_rank_raises_on_every_path(ranks, path, shape):
+    def body(rank, size):
+        dist.barrier()
+        if rank == 1:
+            os._exit(0)
+        with pytest.raises(RuntimeError):
+            path(torch.ones(4))
+        os._exit(0)
+
+    ranks(body, NETSUM_TORCH_SHAPE=shape)
+
+
+@pytest.mark.parametrize("shape", ["auto", "backend"])
+def test_1_a_lost_rank_raises_in_ddp(ranks, shape):
+    def body(rank, size):
+        model = DistributedDataParallel(torch.nn.Linear(4, 4))
+        dist.barrier()
+        if rank == 1:
+            os._exit(0)
+        with pytest.raises(RuntimeError):
+            model(torch.ones(2, 4)).sum().backward()
+        os._exit(0)
+
+    ranks(body, NETSUM_TORCH_SHAPE=shape)
+
+
+def test_2_a_callback_that_reduces_does_not_deadlock(ranks):
+    def body(rank, size):
+        model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 8)))
+        state = power.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1)
+        model.register_comm_hook(state, power.powerSGD_hook)
+        for _ in range(5):
+            model(torch.randn(4, 32)).sum().backward()
+        done = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+        nested = done.then(lambda _: dist.all_reduce(torch.ones(2), async_op=True).get_future().wait())
+        assert nested.wait()[0].tolist() == [size, size]
+
+    ranks(body)
+
+
+def test_3_a_wait_with_a_timeout_ends_and_the_operation_lives_on(ranks):
+    def body(rank, size):
+        x = torch.ones(3)
+        if rank == 1:
+            time.sleep(1.0)
+        work = dist.all_reduce(x, async_op=True)
+        if rank == 0:
+            with pytest.raises(netsum.OperationTimeout):
+                work.wait(timedelta(milliseconds=100))
+        work.wait()
+        assert x.tolist() == [2.0] * 3
+
+    ranks(body)
+
+
+def test_4_options_and_splitting_answer(ranks):
+    def body(rank, size):
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        assert backend.options is not None
+        assert backend.supports_splitting is False
+        with pytest.raises(RuntimeError, match="split"):
+            dist.split_group(dist.group.WORLD, [[0, 1]])
+
+    ranks(body)
+
+
+def test_5_an_override_may_forward(ranks):
+    def body(rank, size):
+        from netsum.torch import NetsumProcessGroup
+
+        calls = []
+
+        class Counting(NetsumProcessGroup):
+            def allreduce(self, tensors, opts):
+                calls.append(len(tensors))
+                return super().allreduce(tensors, opts)
+
+        dist.group.WORLD.__class__ = Counting
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        dist.ProcessGroup.allreduce(dist.group.WORLD, [x], c10d.AllreduceOptions()).wait()
+        assert x.tolist() == [4.0, 4.0] and calls == [1, 1]
+
+    ranks(body)
+
+
+def test_6_the_backend_is_not_taken_for_gloo(ranks):
+    def body(rank, size):
+        assert dist.Backend.backend_type_map["netsum"] == dist.ProcessGroup.BackendType.CUSTOM
+        model = DistributedDataParallel(torch.nn.Linear(2, 2))
+        assert model._get_ddp_logging_data()["backend_name"] == "netsum"
+
+    ranks(body)
+
+
+def test_7_the_end_of_a_batch_covers_its_messages(ranks):
+    def body(rank, size):
+        out, into = torch.full((200_000,), float(rank)), torch.empty(200_000)
+        with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as batch:
+            dist.isend(out, 1 - rank)
+            dist.irecv(into, 1 - rank)
+        assert len(batch.works) == 1
+        batch.wait()
+        assert (into == 1 - rank).all()
+
+    ranks(body)
+
+
+def test_8_no_future_is_made_unless_asked_for(ranks):
+    def body(rank, size):
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        work.wait()
+        assert work._future is None
+        assert work.get_future() is work.get_future()
+        assert work.is_completed() and work.is_success()
+
+    ranks(body)
+
+
+def test_9_a_wait_leaves_the_interpreter_to_others(ranks):
+    def body(rank, size):
+        if rank == 1:
+            time.sleep(0.6)
+            dist.barrier()
+            return
+        turns = 0
+
+        def count():
+            nonlocal turns
+            end = time.monotonic() + 0.4
+            while time.monotonic() < end:
+                turns += 1
+                time.sleep(0.001)
+
+        counter = threading.Thread(target=count)
+        counter.start()
+        dist.barrier()
+        counter.join()
+        assert turns > 20
+
+    ranks(body)

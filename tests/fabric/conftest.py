@@ -1,0 +1,17 @@
+"""Skips every test of this folder with one reason where the machine cannot run it."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import network
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = network.why_not()
+    for item in items:
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))

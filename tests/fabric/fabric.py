@@ -1,0 +1,156 @@
+"""The shipped daemons and workers on a network of namespaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from network import Network
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+CONTROLLER_PORT, SWITCH_PORT = 7700, 7701
+
+
+def description(network: Network, memory: str) -> str:
+    """The fabric file of a network."""
+    controller = f"{network.address[network.spines[0]]}:{CONTROLLER_PORT}"
+    lines = ['name = "test"', f'controller = "{controller}"']
+    for host in network.hosts:
+        lines += ["[[host]]", f'name = "{host}"', f'address = "{network.address[host]}"']
+    for switch in network.racks + network.spines:
+        lines += ["[[switch]]", f'name = "{switch}"', f'memory = "{memory}"']
+        lines += [f'address = "{network.address[switch]}:{SWITCH_PORT}"']
+    for link in network.links:
+        lines += ["[[link]]", f'ends = ["{link.a}", "{link.b}"]', f'rate = "{link.rate_bps // 1000000}Mbit/s"']
+    return "\n".join(lines) + "\n"
+
+
+class Fabric:
+    """Controller at the first spine, one switch daemon per rack and spine; a context manager."""
+
+    def __init__(self, network: Network, memory: str = "64MiB", controller_options: tuple[str, ...] = ()):
+        self.network = network
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="netsum-fabric-"))
+        self.file = self.directory / "fabric.toml"
+        self.file.write_text(description(network, memory))
+        self.controller_options = controller_options
+        self.processes: dict[str, subprocess.Popen] = {}
+
+    def __enter__(self) -> Fabric:
+        try:
+            self.start_controller()
+            for switch in self.network.racks + self.network.spines:
+                self.start_switch(switch)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def controller(self) -> str:
+        return f"{self.network.address[self.network.spines[0]]}:{CONTROLLER_PORT}"
+
+    def start_controller(self) -> None:
+        store = self.directory / "controller.sqlite"
+        options = ("--fabric", str(self.file), "--store", str(store), *self.controller_options)
+        self._start("controller", self.network.spines[0], "netsum-controller", *options)
+
+    def start_switch(self, name: str) -> None:
+        self._start(name, name, "netsum-switch", "--fabric", str(self.file), "--name", name)
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def log(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()
+
+    def status(self) -> dict:
+        """The controller's view, asked from its own namespace."""
+        code = f"import netsum._core as c; print(c.status({self.controller!r}, 5.0))"
+        inside = self.network.inside(self.network.spines[0])
+        return json.loads(subprocess.check_output([*inside, sys.executable, "-c", code]))
+
+    def _start(self, name: str, node: str, binary: str, *options: str) -> None:
+        path = REPOSITORY / "target" / "release" / binary
+        log = open(self.directory / f"{name}.log", "ab")
+        command = [*self.network.inside(node), str(path), *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        self.processes[name] = process
+        line = process.stdout.readline().decode()
+        if not line.startswith("ready"):
+            process.wait(5)
+            raise RuntimeError(f"{binary} on {node} did not start:\n{self.log(name)}")
+
+
+class Workers:
+    """Ranks of one job, each in its host's namespace, running a script with arguments."""
+
+    def __init__(self, fabric: Fabric, hosts: list[str], script: str, *arguments: str, **environment: str):
+        self.fabric, self.hosts = fabric, hosts
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="netsum-workers-"))
+        self.processes = []
+        network = fabric.network
+        for rank, host in enumerate(hosts):
+            env = os.environ | {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(hosts)),
+                "MASTER_ADDR": network.address[hosts[0]],
+                "MASTER_PORT": "29500",
+                "NETSUM_CONTROLLER": fabric.controller,
+                "NETSUM_HOST": host,
+                "GLOO_SOCKET_IFNAME": network.rack_of[host],
+                "OMP_NUM_THREADS": "1",
+                "RESULT": str(self.directory / f"{rank}.json"),
+                **environment,
+            }
+            command = [*network.inside(host), sys.executable, str(pathlib.Path(__file__).parent / script)]
+            errors = open(self.directory / f"{rank}.log", "wb")
+            process = subprocess.Popen([*command, *arguments], env=env, stdout=errors, stderr=errors)
+            self.processes.append(process)
+
+    def wait(self, timeout_s: float, expect_failure: bool = False) -> list[dict]:
+        """Each rank's result, by rank; raises with the log of the first rank that failed."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            for rank, process in enumerate(self.processes):
+                code = process.wait(max(0.1, deadline - time.monotonic()))
+                if code != 0 and not expect_failure:
+                    raise RuntimeError(f"rank {rank} ended with {code}:\n{self.log(rank)}")
+        except subprocess.TimeoutExpired as late:
+            logs = "\n".join(f"--- rank {r}\n{self.log(r)}" for r in range(len(self.hosts)))
+            raise RuntimeError(f"workers are not done after {timeout_s} s:\n{logs}") from late
+        finally:
+            for process in self.processes:
+                process.kill()
+        results = [self.directory / f"{rank}.json" for rank in range(len(self.hosts))]
+        return [json.loads(r.read_text()) if r.exists() else {} for r in results]
+
+    def wait_for_step(self, step: int, timeout_s: float) -> None:
+        """Returns once rank 0 has printed `step N`."""
+        deadline = time.monotonic() + timeout_s
+        while f"step {step}\n" not in self.log(0):
+            if time.monotonic() > deadline or self.processes[0].poll() is not None:
+                raise RuntimeError(f"rank 0 has not come to step {step}:\n{self.log(0)}")
+            time.sleep(0.02)
+
+    def log(self, rank: int) -> str:
+        return (self.directory / f"{rank}.log").read_text(errors="replace")[-3000:]

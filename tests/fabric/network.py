@@ -1,0 +1,156 @@
+"""A leaf-spine network of namespaces, with every link shaped.
+
+Hosts have one link to their rack, racks one link to each spine. Host h of rack r is 10.77.r.h+1, rack r is
+10.77.r.254, spine s is 10.77.100.s+1. Traffic between racks takes the spines by a hash of the flow (ECMP).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+
+PREFIX = "netsum-"
+BURST_BYTES = 20_000
+QUEUE_BYTES = 3_000_000
+
+
+def why_not() -> str | None:
+    """Why this machine cannot run such a network, or None."""
+    if os.geteuid() != 0:
+        return "needs root (network namespaces)"
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        return f"needs {' and '.join(missing)} (Debian: iproute2)"
+    probe = subprocess.run(["ip", "netns", "add", PREFIX + "probe"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        return f"the kernel refuses network namespaces: {probe.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", PREFIX + "probe"], check=True)
+    return None
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """One veth pair; its ends are named after the node at the other end."""
+
+    a: str
+    b: str
+    rate_bps: int
+
+
+class Network:
+    """`racks` × `hosts_per_rack` hosts below `spines` spines; use as a context manager."""
+
+    def __init__(
+        self,
+        racks: int,
+        hosts_per_rack: int,
+        spines: int,
+        rate_bps: int,
+        uplink_bps: int | None = None,
+        mtu: int = 1500,
+    ):
+        self.racks = [f"rack{r}" for r in range(racks)]
+        self.spines = [f"spine{s}" for s in range(spines)]
+        self.hosts = [f"h{r * hosts_per_rack + i}" for r in range(racks) for i in range(hosts_per_rack)]
+        self.rack_of = {h: f"rack{i // hosts_per_rack}" for i, h in enumerate(self.hosts)}
+        self.rate_bps, self.mtu = rate_bps, mtu
+        uplink = uplink_bps or rate_bps
+        self.links = [Link(h, self.rack_of[h], rate_bps) for h in self.hosts]
+        self.links += [Link(rack, spine, uplink) for rack in self.racks for spine in self.spines]
+        self.address = {f"rack{r}": f"10.77.{r}.254" for r in range(racks)}
+        self.address |= {f"spine{s}": f"10.77.100.{s + 1}" for s in range(spines)}
+        for i, host in enumerate(self.hosts):
+            self.address[host] = f"10.77.{i // hosts_per_rack}.{i % hosts_per_rack + 1}"
+
+    def __enter__(self) -> Network:
+        self.remove()
+        try:
+            for node in self.address:
+                self._add_node(node)
+            for link in self.links:
+                self._add_link(link)
+            self._add_routes()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes namespaces of this and of earlier runs; links go with them."""
+        for line in run("ip", "netns", "list").splitlines():
+            name = line.split()[0] if line.strip() else ""
+            if name.startswith(PREFIX):
+                for pid in run("ip", "netns", "pids", name).split():
+                    subprocess.run(["kill", "-9", pid], capture_output=True)
+                run("ip", "netns", "del", name)
+
+    def inside(self, node: str) -> list[str]:
+        """The words that run a command in a node."""
+        return ["ip", "netns", "exec", PREFIX + node]
+
+    def link_bytes(self) -> dict[str, int]:
+        """Bytes sent so far in each direction: `h0>rack0` and so on, Ethernet headers included."""
+        sent = {}
+        for link in self.links:
+            for node, peer in ((link.a, link.b), (link.b, link.a)):
+                path = f"/sys/class/net/{peer}/statistics/tx_bytes"
+                sent[f"{node}>{peer}"] = int(run(*self.inside(node), "cat", path))
+        return sent
+
+    def _add_node(self, node: str) -> None:
+        run("ip", "netns", "add", PREFIX + node)
+        inside = self.inside(node)
+        run(*inside, "ip", "link", "set", "lo", "up")
+        if node not in self.rack_of:
+            run(*inside, "ip", "address", "add", f"{self.address[node]}/32", "dev", "lo")
+        for setting in ("ipv4.ip_forward=1", "ipv4.fib_multipath_hash_policy=1", "ipv4.conf.all.rp_filter=0"):
+            run(*inside, "sysctl", "-qw", f"net.{setting}")
+        # Gloo takes the first address of an interface, and link-local ones do not cross a router.
+        run(*inside, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
+
+    def _add_link(self, link: Link) -> None:
+        run(
+            *("ip", "link", "add", link.b, "mtu", str(self.mtu), "netns", PREFIX + link.a, "type", "veth"),
+            *("peer", "name", link.a, "mtu", str(self.mtu), "netns", PREFIX + link.b),
+        )
+        for node, peer in ((link.a, link.b), (link.b, link.a)):
+            run(*self.inside(node), "ip", "link", "set", peer, "up")
+            run(
+                *self.inside(node),
+                *("tc", "qdisc", "add", "dev", peer, "root", "tbf", "rate", f"{link.rate_bps}bit"),
+                *("burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES)),
+            )
+
+    def _add_routes(self) -> None:
+        for host, rack in self.rack_of.items():
+            run(*self.inside(host), "ip", "address", "add", f"{self.address[host]}/32", "dev", rack)
+            self._route(host, "10.77.0.0/16", rack)
+            run(*self.inside(rack), "ip", "route", "add", self.address[host], "dev", host)
+        for rack in self.racks:
+            hops = [w for s in self.spines for w in ("nexthop", "via", self.address[s], "dev", s, "onlink")]
+            source = ("src", self.address[rack])
+            run(*self.inside(rack), "ip", "route", "add", "10.77.0.0/16", *source, *hops)
+            subnet = self.address[rack].rsplit(".", 1)[0] + ".0/24"
+            for spine in self.spines:
+                self._route(rack, self.address[spine], spine)
+                self._route(spine, subnet, rack)
+        # The controller is at the first spine; the others reach it through a rack.
+        for spine in self.spines[1:]:
+            self._route(spine, self.address[self.spines[0]], self.racks[0])
+            self._route(self.spines[0], self.address[spine], self.racks[0])
+
+    def _route(self, node: str, destination: str, peer: str) -> None:
+        via = ("via", self.address[peer], "dev", peer, "onlink", "src", self.address[node])
+        run(*self.inside(node), "ip", "route", "add", destination, *via)

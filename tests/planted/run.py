@@ -1,0 +1,69 @@
+"""Plants bugs in copies of `wire` and `proto` and demands that the tests catch each of them.
+
+    python tests/planted/run.py [NAME…]
+
+Each bug is one replacement in one file (bugs.json). A bug that no test notices is a hole in the tests: the
+program then exits with 1 and names it. About 20 s per bug.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+def copy_of_crates(folder: pathlib.Path) -> None:
+    for crate in ("wire", "proto"):
+        shutil.copytree(REPOSITORY / "crates" / crate, folder / "crates" / crate)
+    text = (REPOSITORY / "Cargo.toml").read_text()
+    (folder / "Cargo.toml").write_text(text)
+    shutil.copy(REPOSITORY / "Cargo.lock", folder)
+
+
+def is_caught(folder: pathlib.Path, bug: dict) -> bool:
+    path = folder / bug["file"]
+    original = path.read_text()
+    if original.count(bug["find"]) != 1:
+        raise SystemExit(f"{bug['name']}: `{bug['find']}` occurs {original.count(bug['find'])} times in {bug['file']}")
+    path.write_text(original.replace(bug["find"], bug["replace"]))
+    command = ["cargo", "test", "--release", "--quiet", "-p", "netsum-wire", "-p", "netsum-proto"]
+    environment = os.environ | {
+        "CARGO_TARGET_DIR": str(REPOSITORY / "target" / "planted"),
+        "PROPTEST_MAX_SHRINK_ITERS": "0",
+        "RUST_BACKTRACE": "0",
+    }
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        path.write_text(original)
+    if "could not compile" in done.stderr:
+        raise SystemExit(f"{bug['name']} does not compile:\n{done.stderr}")
+    return done.returncode != 0
+
+
+def main() -> None:
+    bugs = json.loads((pathlib.Path(__file__).parent / "bugs.json").read_text())
+    chosen = [b for b in bugs if not sys.argv[1:] or b["name"] in sys.argv[1:]]
+    missed = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        copy_of_crates(folder)
+        for bug in chosen:
+            caught = is_caught(folder, bug)
+            missed += [] if caught else [bug["name"]]
+            print(f"{'caught' if caught else 'MISSED':6}  {bug['name']}: {bug['what']}", flush=True)
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} caught")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
