@@ -1,7 +1,5 @@
 """Messages between two ranks, barriers, and batches of operations."""
 
-import time
-
 import torch
 
 from netsum import NetsumError, OperationTimeout
@@ -70,21 +68,23 @@ def monitored_barrier(engine: Engine, seconds: float, wait_all_ranks: bool) -> N
 def _collect(engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
     if seconds <= 0:
         raise OperationTimeout(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {seconds * 1000:.0f} ms")
-    deadline = time.monotonic() + seconds
-    token = torch.zeros(1, dtype=torch.uint8)
+    # All receives stand from the start, each with the whole time: waiting for a missing rank takes none from the others.
+    # All are waited for, since each writes into `tokens` until it ends.
+    tokens = torch.zeros(engine.size, dtype=torch.uint8)
+    arrivals = {
+        rank: engine.core.recv(*span(tokens[rank : rank + 1]), rank, _ARRIVED_TAG, seconds)
+        for rank in range(1, engine.size)
+    }
     missing = []
-    for rank in range(1, engine.size):
-        left = max(deadline - time.monotonic(), 0.001)
+    for rank, arrival in arrivals.items():
         try:
-            engine.core.recv(*span(token), rank, _ARRIVED_TAG, left).wait(None)
-        except NetsumError as error:
+            arrival.wait(None)
+        except NetsumError:
             missing.append(rank)
-            if not wait_all_ranks:
-                raise NetsumError(_missing_text(missing, seconds)) from error
     if missing:
-        raise NetsumError(_missing_text(missing, seconds))
-    for rank in range(1, engine.size):
-        engine.core.send(*span(token), rank, _RELEASED_TAG, seconds).wait(None)
+        raise NetsumError(_missing_text(missing if wait_all_ranks else missing[:1], seconds))
+    for rank in arrivals:
+        engine.core.send(*span(tokens[:1]), rank, _RELEASED_TAG, seconds).wait(None)
 
 
 def _report(engine: Engine, seconds: float) -> None:

@@ -83,14 +83,16 @@ def test_barrier_waits_for_the_last(ranks):
 
 @pytest.mark.parametrize("wait_all", [False, True])
 def test_monitored_barrier_names_who_is_missing(ranks, wait_all):
+    waited_s = 3
+
     def body(rank, size):
         dist.monitored_barrier()
         if rank in (1, 2):
-            time.sleep(2.5)
+            time.sleep(4 * waited_s)
             os._exit(0)
         pattern = "Ranks 1, 2 failed" if wait_all else "Rank 1 failed"
         with pytest.raises(RuntimeError, match=pattern if rank == 0 else "successfully reached monitoredBarrier"):
-            dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=wait_all)
+            dist.monitored_barrier(timeout=timedelta(seconds=waited_s), wait_all_ranks=wait_all)
         os._exit(0)
 
     ranks(body, 4)
