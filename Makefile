@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NAME   ?= switch
 DEMO   ?=
+# Property tests draw their cases from this seed, so that a run can be repeated; `SEED=` draws new ones.
+SEED   ?= 1
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
@@ -23,8 +25,8 @@ build: $(STAMPS)/daemons $(STAMPS)/package ## the daemons, and the Python packag
 demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=--kill-switch kills switches on the way
 	$(BIN)/netsum demo $(DEMO)
 
-test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces
-	cargo test --release --workspace --quiet
+test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
+	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet
 	$(BIN)/pytest python/tests --ignore python/tests/torch
 	$(BIN)/pytest python/tests/torch
 	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
