@@ -7,11 +7,13 @@ Hosts have one link to their rack, racks one link to each spine. Host h of rack 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import shutil
 import subprocess
 
 PREFIX = "netsum-"
+LOCK = "/run/lock/netsum-fabric"
 BURST_BYTES = 20_000
 QUEUE_BYTES = 3_000_000
 
@@ -57,12 +59,13 @@ class Network:
         rate_bps: int,
         uplink_bps: int | None = None,
         mtu: int = 1500,
+        queue_bytes: int = QUEUE_BYTES,
     ):
         self.racks = [f"rack{r}" for r in range(racks)]
         self.spines = [f"spine{s}" for s in range(spines)]
         self.hosts = [f"h{r * hosts_per_rack + i}" for r in range(racks) for i in range(hosts_per_rack)]
         self.rack_of = {h: f"rack{i // hosts_per_rack}" for i, h in enumerate(self.hosts)}
-        self.rate_bps, self.mtu = rate_bps, mtu
+        self.rate_bps, self.mtu, self.queue_bytes = rate_bps, mtu, queue_bytes
         uplink = uplink_bps or rate_bps
         self.links = [Link(h, self.rack_of[h], rate_bps) for h in self.hosts]
         self.links += [Link(rack, spine, uplink) for rack in self.racks for spine in self.spines]
@@ -72,6 +75,9 @@ class Network:
             self.address[host] = f"10.77.{i // hosts_per_rack}.{i % hosts_per_rack + 1}"
 
     def __enter__(self) -> Network:
+        # Names of namespaces are the machine's: another run waits for this one's end.
+        self.lock = open(LOCK, "w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
         self.remove()
         try:
             for node in self.address:
@@ -80,12 +86,13 @@ class Network:
                 self._add_link(link)
             self._add_routes()
         except BaseException:
-            self.remove()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+        self.lock.close()
 
     def remove(self) -> None:
         """Removes namespaces of this and of earlier runs; links go with them."""
@@ -130,7 +137,7 @@ class Network:
             run(
                 *self.inside(node),
                 *("tc", "qdisc", "add", "dev", peer, "root", "tbf", "rate", f"{link.rate_bps}bit"),
-                *("burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES)),
+                *("burst", str(BURST_BYTES), "limit", str(self.queue_bytes)),
             )
 
     def _add_routes(self) -> None:

@@ -14,6 +14,8 @@ from network import Network
 from test_throughput import RATE_BPS, write
 
 SECONDS = 15
+FLOWS = 4
+SWITCH_QUEUE_BYTES = 250_000
 
 TCP_SINK = """
 import json, socket, sys, time
@@ -26,14 +28,16 @@ print(json.dumps(line))
 """
 TCP_SOURCE = """
 import socket, sys, time
-connection = socket.create_connection((sys.argv[1], 5001))
+connection = socket.socket()
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, sys.argv[3].encode())
+connection.connect((sys.argv[1], 5001))
 end, block = time.monotonic() + float(sys.argv[2]), bytes(1 << 16)
 while time.monotonic() < end: connection.send(block)
 """
 
 
-def steady(fabric: Fabric, hosts: list[str]) -> Workers:
-    arguments = {"sizes_mib": [2], "repeats": 0, "gloo": False, "seconds": SECONDS}
+def steady(fabric: Fabric, hosts: list[str], seconds: float = SECONDS) -> Workers:
+    arguments = {"sizes_mib": [2], "repeats": 0, "gloo": False, "seconds": seconds}
     return Workers(fabric, hosts, "worker.py", json.dumps(arguments))
 
 
@@ -65,26 +69,49 @@ def test_two_jobs_share_the_uplinks_equally():
     assert abs(rates[0] - rates[1]) <= 0.1 * max(rates), rates
 
 
-@pytest.mark.figures
-@pytest.mark.xfail(
-    strict=True,
-    reason="in a queue that is served in order, on the host that sends both, TCP keeps less queued than one train"
-    " of the worker and gets 0.21 of the link, the job 0.72; a queue per flow is the way out, not measured here",
-)
-def test_a_job_and_a_tcp_flow_both_get_on():
-    with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
-        h = network.hosts
-        job = steady(fabric, h)
+def flow(network: Network, source: str, sink: str, control: str) -> list:
+    """The time line of one TCP flow of `SECONDS`."""
+    receiver = [sys.executable, "-c", TCP_SINK]
+    receiver = subprocess.Popen([*network.inside(sink), *receiver], stdout=subprocess.PIPE)
+    time.sleep(0.5)
+    try:
+        sender = [sys.executable, "-c", TCP_SOURCE, network.address[sink], str(SECONDS), control]
+        subprocess.check_call([*network.inside(source), *sender])
+        return json.loads(receiver.communicate(timeout=30)[0])
+    finally:
+        receiver.kill()
+
+
+def beside_tcp(network: Network, workers: list[str], source: str, sink: str) -> dict:
+    """Shares of a job, and of TCP flows that come one after another to share a link with it."""
+    with network, Fabric(network) as fabric:
+        job = steady(fabric, workers, (SECONDS + 1) * FLOWS)
         job.wait_for_step(0, 100)
-        sink = [sys.executable, "-c", TCP_SINK]
-        sink = subprocess.Popen([*network.inside(h[7]), *sink], stdout=subprocess.PIPE)
-        time.sleep(0.5)
-        try:
-            source = [sys.executable, "-c", TCP_SOURCE, network.address[h[7]], str(SECONDS)]
-            subprocess.check_call([*network.inside(h[0]), *source])
-            tcp = json.loads(sink.communicate(timeout=30)[0])
-        finally:
-            sink.kill()
-        job_rate, tcp_rate = rates_together(job.wait(150)[0]["line"], tcp)
-    write("beside_tcp", {"unit": "fraction of the link", "job": job_rate, "tcp": tcp_rate})
-    assert job_rate >= 0.4 and tcp_rate >= 0.4, (job_rate, tcp_rate)
+        flows = [flow(network, source, sink, "cubic") for _ in range(FLOWS)]
+        line = job.wait(300)[0]["line"]
+    shares = [rates_together([x for x in line if x[0] >= tcp[0][0]], tcp) for tcp in flows]
+    means = [sum(s) / FLOWS for s in zip(*shares, strict=True)]
+    return {"unit": "fraction of the link", "job": means[0], "tcp": means[1], "flows": shares}
+
+
+# 20 ms of queue; nothing marks, so both learn of congestion by loss. Who loses how often in a queue that just
+# drops depends on phases (Floyd and Jacobson 1991), so single flows differ and their mean counts. On an uplink
+# the job gets more of this queue and less of a shorter one (docs/operations.md).
+
+
+@pytest.mark.figures
+def test_a_job_and_a_tcp_flow_share_an_uplink():
+    # One tree, so that all of the job crosses the link that the flow does.
+    network = Network(2, 4, 1, RATE_BPS, queue_bytes=SWITCH_QUEUE_BYTES)
+    h = network.hosts
+    shares = beside_tcp(network, [h[0], h[1], h[4], h[5]], h[2], h[6])
+    write("uplink_beside_tcp", shares)
+    assert min(shares["job"], shares["tcp"]) >= 0.25, shares
+
+
+@pytest.mark.figures
+def test_a_job_and_a_tcp_flow_share_the_link_of_their_host():
+    network = Network(2, 4, 2, RATE_BPS, queue_bytes=SWITCH_QUEUE_BYTES)
+    shares = beside_tcp(network, network.hosts, network.hosts[0], network.hosts[7])
+    write("host_link_beside_tcp", shares)
+    assert min(shares["job"], shares["tcp"]) >= 0.4, shares

@@ -49,7 +49,7 @@ fn receive(at: &Socket, count: usize) -> Received {
         for message in batch.messages() {
             got.marked += usize::from(message.ce);
             got.from.push(message.from);
-            got.packets.extend(message.segments().map(<[u8]>::to_vec));
+            got.packets.extend(batch.packets(message).map(<[u8]>::to_vec));
         }
     }
     got

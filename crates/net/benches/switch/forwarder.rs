@@ -108,7 +108,7 @@ fn run(socket: &Socket, shared: &Shared) {
             let Some(worker) = workers.iter().position(|w| *w == message.from) else {
                 continue;
             };
-            for packet in message.segments().filter(|packet| packet.len() >= HEADER_LEN) {
+            for packet in batch.packets(message).filter(|packet| packet.len() >= HEADER_LEN) {
                 let vid = u32::from_be_bytes([packet[8], packet[9], packet[10], packet[11]]);
                 let slot = &mut arrived[vid as usize % RING];
                 *slot |= 1 << worker;

@@ -158,7 +158,7 @@ impl Worker {
 
     fn take(&mut self, batch: &RecvBatch, sums: Option<&Vec<Vec<u8>>>, counted: &mut Counted) {
         self.heard = Instant::now();
-        for packet in batch.messages().flat_map(|message| message.segments()) {
+        for packet in batch.messages().flat_map(|message| batch.packets(message)) {
             let (header, payload) = Header::decode(packet).expect("a packet");
             let vid = header.vid.0;
             let place = self.place(vid);

@@ -5,6 +5,7 @@
 //! Everybody else talks to it by commands.
 
 mod ports;
+mod store;
 mod thread;
 
 use std::fmt;

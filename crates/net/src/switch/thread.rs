@@ -11,9 +11,10 @@ use netsum_wire::panama::{HEADER_LEN, Header};
 use rustc_hash::FxHashSet;
 
 use super::ports::Ports;
+use super::store::Store;
 use super::{Command, LeaseKey, SwitchLease, SwitchSnapshot, TreeSnapshot};
 use crate::clock::{Clock, CpuTime};
-use crate::udp::{RecvBatch, SendBatch, Socket, Wake};
+use crate::udp::{SendBatch, Socket, Wake};
 
 /// Commands wake the thread, so this bounds nothing but the harm of a lost wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -22,7 +23,7 @@ const AFTER_ERROR: Duration = Duration::from_millis(100);
 
 pub(super) struct Thread {
     socket: Socket,
-    switch: Switch<Slab>,
+    switch: Switch<Store>,
     ports: Ports,
     inbox: Receiver<Command>,
     wake: Arc<Wake>,
@@ -49,7 +50,7 @@ impl Thread {
     ) -> Thread {
         Thread {
             socket,
-            switch: Switch::new(Slab::new(memory)),
+            switch: Switch::new(Store::new(memory)),
             ports: Ports::default(),
             inbox,
             wake,
@@ -62,19 +63,18 @@ impl Thread {
 
     /// Works until it is told to stop.
     pub(super) fn run(mut self) {
-        let mut batch = RecvBatch::new();
         let mut busy = Instant::now();
         loop {
             if self.wake.take() && self.obey() {
                 return;
             }
-            match batch.recv(&self.socket) {
+            match self.switch.memory_mut().recv(&self.socket) {
                 Ok(0) if busy.elapsed() < self.socket.spin() => std::hint::spin_loop(),
                 Ok(0) => {
                     self.socket.wait(&self.wake, SLEEP);
                 }
-                Ok(_) => {
-                    self.take(&batch);
+                Ok(messages) => {
+                    self.take(messages);
                     self.send();
                     if !self.socket.spin().is_zero() {
                         busy = Instant::now();
@@ -85,23 +85,24 @@ impl Thread {
         }
     }
 
-    fn take(&mut self, batch: &RecvBatch) {
+    fn take(&mut self, messages: usize) {
         let now = self.clock.now();
-        for message in batch.messages() {
+        for message in 0..messages {
+            let message = self.switch.memory().batch().message(message);
             let Some(port) = self.ports.find(message.from) else {
-                for _ in message.segments() {
-                    self.switch.count_drop(Drop::UnknownSender);
-                }
+                message.packets().for_each(|_| self.switch.count_drop(Drop::UnknownSender));
                 continue;
             };
             let (mut packets, mut bytes) = (0, 0);
-            for packet in message.segments() {
+            for place in message.packets() {
+                let packet = self.switch.memory().batch().bytes(place);
                 packets += 1;
                 bytes += packet.len() as u64;
                 match Header::decode(packet) {
                     // What is dropped is counted by the machine.
-                    Ok((header, payload)) => {
-                        let _ = self.switch.handle(now, port, message.ce, &header, payload);
+                    Ok((header, _)) => {
+                        let payload = place.after(HEADER_LEN);
+                        let _ = self.switch.handle(now, port, message.ce, &header, &payload);
                     }
                     Err(error) => self.switch.count_decode_error(error),
                 }
@@ -125,9 +126,9 @@ impl Thread {
                 }
             }
         }
-        let (slab, headers) = (self.switch.memory(), &self.headers);
+        let (store, headers) = (self.switch.memory(), &self.headers);
         self.outbound.flush(&self.socket, |packet| match *packet {
-            Packet::Stored(buffer) => [slab.packet(buffer), &[]],
+            Packet::Stored(buffer) => store.packet(buffer),
             Packet::Header(index) => [&headers[index as usize], &[]],
         });
         self.switch.flushed();
@@ -223,7 +224,7 @@ impl Thread {
     }
 
     fn snapshot(&self) -> SwitchSnapshot {
-        let memory = self.switch.memory();
+        let memory = self.switch.memory().slab();
         // The machine gives all three in the same order.
         let (leases, caps) = (self.switch.leases(), self.switch.window_caps());
         let trees = leases.zip(caps).zip(self.switch.tree_counters());

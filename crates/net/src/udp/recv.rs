@@ -42,20 +42,45 @@ unsafe impl Send for RecvBatch {}
 
 /// A datagram: packets of one sender and one ECN mark.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct Message {
     /// The sender.
     pub from: SocketAddr,
     /// The network marked congestion.
     pub ce: bool,
-    bytes: &'a [u8],
-    segment: usize,
+    place: Place,
+    segment: u32,
 }
 
-impl<'a> Message<'a> {
-    /// The packets, at least one; an empty datagram is one empty packet.
-    pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let empty = self.bytes.is_empty().then_some(self.bytes);
-        self.bytes.chunks(self.segment).chain(empty)
+/// Where bytes lie in a batch, until its next call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    start: u32,
+    len: u32,
+}
+
+impl Place {
+    /// Whether it has no bytes.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// What follows the first `bytes` bytes.
+    #[inline]
+    pub fn after(self, bytes: usize) -> Place {
+        let skipped = (bytes as u32).min(self.len);
+        Place { start: self.start + skipped, len: self.len - skipped }
+    }
+}
+
+impl Message {
+    /// Where its packets lie, at least one; an empty datagram is one empty packet.
+    #[inline]
+    pub fn packets(self) -> impl Iterator<Item = Place> {
+        let Place { start, len } = self.place;
+        (0..len.max(1))
+            .step_by(self.segment as usize)
+            .map(move |offset| Place { start: start + offset, len: self.segment.min(len - offset) })
     }
 }
 
@@ -109,8 +134,33 @@ impl RecvBatch {
     }
 
     /// What the last call took.
-    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+    pub fn messages(&self) -> impl Iterator<Item = Message> {
         (0..self.filled).map(|i| self.message(i))
+    }
+
+    /// Datagram `i` of those that the last call took.
+    pub fn message(&self, i: usize) -> Message {
+        assert!(i < self.filled, "datagram {i} of {}", self.filled);
+        let header = &self.headers[i];
+        let len = (header.msg_len as usize).min(MESSAGE_BYTES);
+        let (segment, class) = notes(&header.msg_hdr);
+        Message {
+            from: address::decode(&self.names[i]),
+            ce: class & CE == CE,
+            place: Place { start: (i * MESSAGE_BYTES) as u32, len: len as u32 },
+            segment: if segment == 0 { len.max(1) } else { segment } as u32,
+        }
+    }
+
+    /// The packets of a datagram.
+    pub fn packets(&self, message: Message) -> impl Iterator<Item = &[u8]> {
+        message.packets().map(|place| self.bytes(place))
+    }
+
+    /// The bytes at a place that the last call filled.
+    #[inline]
+    pub fn bytes(&self, place: Place) -> &[u8] {
+        &self.payload[place.start as usize..][..place.len as usize]
     }
 
     /// Resets what the last call wrote.
@@ -130,19 +180,6 @@ impl RecvBatch {
             header.msg_flags = 0;
         }
         self.filled = 0;
-    }
-
-    fn message(&self, i: usize) -> Message<'_> {
-        let header = &self.headers[i];
-        let len = (header.msg_len as usize).min(MESSAGE_BYTES);
-        let start = i * MESSAGE_BYTES;
-        let (segment, class) = notes(&header.msg_hdr);
-        Message {
-            from: address::decode(&self.names[i]),
-            ce: class & CE == CE,
-            bytes: &self.payload[start..start + len],
-            segment: if segment == 0 { len.max(1) } else { segment },
-        }
     }
 }
 

@@ -15,8 +15,8 @@ const TRAIN_PACKETS: usize = 64;
 const TRAIN_BYTES: usize = 65_000;
 /// Messages per call; the system's own bound is 1,024.
 const CALL_MESSAGES: usize = 512;
-/// A worker's small send buffer empties in 10 ms at 100 Mbit/s; after this long the path is stuck, and what
-/// is dropped comes again by the protocol's timeout.
+/// A worker's send buffer empties in milliseconds; after this long the path is stuck, and what is dropped comes
+/// again by the protocol's timeout.
 const BLOCKED_AT_MOST: Duration = Duration::from_millis(200);
 
 /// Packets and their bytes (without IP and UDP headers) that left for one destination.

@@ -97,12 +97,28 @@ impl Socket {
 
     /// What the system gave.
     pub fn report(&self) -> SocketReport {
-        SocketReport { segments_on_send: self.segments_on_send(), ..self.report }
+        let send_buffer = self.socket.send_buffer_size().unwrap_or(self.report.send_buffer);
+        SocketReport { send_buffer, segments_on_send: self.segments_on_send(), ..self.report }
+    }
+
+    /// Sets the send buffer to so many bytes as the system counts them, or to its own bounds.
+    pub fn limit_send_buffer(&self, bytes: usize) {
+        grow(&self.socket, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, bytes);
     }
 
     /// Sleeps until a packet arrives, `wake` is rung or `timeout` has passed. True if there may be a packet.
     pub fn wait(&self, wake: &Wake, timeout: Duration) -> bool {
         self.poll_for(libc::POLLIN, Some(wake), timeout)
+    }
+
+    /// As `wait`, and at most until the send buffer is half empty.
+    pub fn wait_or_send(&self, wake: &Wake, timeout: Duration) {
+        self.poll_for(libc::POLLIN | libc::POLLOUT, Some(wake), timeout);
+    }
+
+    /// Whether the send buffer is half empty.
+    pub fn writable(&self) -> bool {
+        self.poll_for(libc::POLLOUT, None, Duration::ZERO)
     }
 
     /// How long a thread looks for packets before it sleeps.
@@ -192,7 +208,7 @@ fn configure(
     })
 }
 
-/// Asks for a buffer of `bytes`, beyond the system's limit if allowed; returns what there is now.
+/// Asks for a buffer of `bytes`, as the system counts them, beyond the system's limit if allowed; returns what there is now.
 fn grow(socket: &socket2::Socket, name: c_int, force: c_int, bytes: usize) -> usize {
     let bytes = c_int::try_from(bytes / 2).unwrap_or(c_int::MAX / 2);
     // The system doubles what is asked for and cuts it down to its limit without an error.

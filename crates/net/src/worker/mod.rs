@@ -5,6 +5,7 @@
 //! results is kept besides, so that after a tree's death the workers can complete each other.
 
 mod epoch;
+mod queue;
 mod retained;
 mod thread;
 
@@ -87,11 +88,8 @@ pub struct WorkerStats {
     pub cpu: CpuTime,
 }
 
-/// Bytes that a worker may have in its host's output queue, as the system counts them. The rest of a window
-/// waits here: in a queue that is served in order, shares follow what each flow has in it, and TCP keeps to
-/// about this much (TCP small queues). With all of a window in it, a TCP flow of the same host got 10 % of
-/// the link.
-const SMALL_QUEUE: usize = 128 << 10;
+/// Bytes in the host's output queue until a rate is known.
+const INITIAL_QUEUE: usize = 128 << 10;
 
 /// A worker at work; dropping it stops the thread.
 pub struct WorkerDriver {
@@ -118,21 +116,22 @@ impl WorkerDriver {
     /// Binds a port of `bind` and starts the thread `netsum-io`. Events come by the receiver, which never
     /// makes the driver wait.
     pub fn start(bind: IpAddr) -> Result<(WorkerDriver, Receiver<Event>), NetError> {
-        let options = SocketOptions { send_buffer: SMALL_QUEUE, ..SocketOptions::default() };
-        WorkerDriver::start_with(bind, &options)
+        WorkerDriver::start_with(bind, &SocketOptions::default())
     }
 
-    /// As `start`, with socket options.
+    /// As `start`, with socket options; the send buffer is the most that the worker ever uses of it.
     pub fn start_with(
         bind: IpAddr,
         options: &SocketOptions,
     ) -> Result<(WorkerDriver, Receiver<Event>), NetError> {
-        let socket = Socket::bind(SocketAddr::new(bind, 0), options)?;
+        let most = options.send_buffer;
+        let options = SocketOptions { send_buffer: most.min(INITIAL_QUEUE), ..*options };
+        let socket = Socket::bind(SocketAddr::new(bind, 0), &options)?;
         let local = socket.local_addr();
         let wake = Arc::new(Wake::new()?);
         let (commands, inbox) = unbounded();
         let (outbox, events) = unbounded();
-        let worker = thread::Thread::new(socket, inbox, outbox, wake.clone());
+        let worker = thread::Thread::new(socket, most, inbox, outbox, wake.clone());
         let name = "netsum-io";
         let thread = std::thread::Builder::new()
             .name(name.into())

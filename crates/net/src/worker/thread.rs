@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use netsum_proto::panama::{self, Finished, Progress};
-use netsum_proto::{Drop, DropCounters};
+use netsum_proto::{Drop, DropCounters, Time};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use rustc_hash::FxHashMap;
 
 use super::epoch::{Active, Epoch};
-use super::{Command, Event, Operation, Remaining, WorkerPlan, WorkerStats};
+use super::queue::SmallQueue;
+use super::{Command, Event, INITIAL_QUEUE, Operation, Remaining, WorkerPlan, WorkerStats};
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
@@ -34,6 +35,7 @@ pub(super) struct Thread {
     /// Submitted while no epoch runs.
     backlog: Vec<Operation>,
     outbound: SendBatch<Packet>,
+    queue: SmallQueue,
     headers: Vec<[u8; HEADER_LEN]>,
     received: Traffic,
     sent_before: Traffic,
@@ -52,20 +54,24 @@ struct Packet {
 impl Thread {
     pub(super) fn new(
         socket: Socket,
+        send_buffer: usize,
         inbox: Receiver<Command>,
         events: Sender<Event>,
         wake: Arc<Wake>,
     ) -> Thread {
+        let clock = Clock::start();
+        let queue = SmallQueue::new(clock.now(), INITIAL_QUEUE, send_buffer);
         Thread {
             socket,
             inbox,
             events,
             wake,
-            clock: Clock::start(),
+            clock,
             epoch: None,
             operations: FxHashMap::default(),
             backlog: Vec::new(),
             outbound: SendBatch::new(),
+            queue,
             headers: Vec::new(),
             received: Traffic::default(),
             sent_before: Traffic::default(),
@@ -102,7 +108,12 @@ impl Thread {
             } else if busy.elapsed() < self.socket.spin() {
                 std::hint::spin_loop();
             } else {
-                self.socket.wait(&self.wake, self.until_deadline());
+                let timeout = self.until_deadline();
+                if self.queue.has_room(|| self.socket.writable()) {
+                    self.socket.wait(&self.wake, timeout);
+                } else {
+                    self.socket.wait_or_send(&self.wake, timeout);
+                }
             }
         }
     }
@@ -110,7 +121,7 @@ impl Thread {
     fn take(&mut self, batch: &RecvBatch) {
         let now = self.clock.now();
         for message in batch.messages() {
-            for packet in message.segments() {
+            for packet in batch.packets(message) {
                 let taken = match Header::decode(packet) {
                     Ok((header, payload)) => {
                         let from = message.from;
@@ -127,7 +138,7 @@ impl Thread {
 
     fn take_packet(
         &mut self,
-        now: netsum_proto::Time,
+        now: Time,
         from: SocketAddr,
         ce: bool,
         header: &Header,
@@ -154,6 +165,9 @@ impl Thread {
 
     fn keep_time(&mut self) {
         let now = self.clock.now();
+        if let Some(bytes) = self.queue.measure(now, self.received.bytes) {
+            self.socket.limit_send_buffer(bytes);
+        }
         if let Some(epoch) = self.running() {
             let due = epoch.machine.poll_timeout();
             if due.is_some_and(|due| due <= now) {
@@ -162,12 +176,34 @@ impl Thread {
         }
     }
 
+    /// Sends what windows and the host's queue have room for. The rest stays in the machine, so that what is
+    /// sent is what is right then, and its round-trip time is that of the network.
     fn send(&mut self) {
-        let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
-            return;
-        };
         let now = self.clock.now();
-        while let Some(outgoing) = epoch.machine.poll_transmit(now) {
+        while self.queue.has_room(|| self.socket.writable()) && self.fill(now) {
+            let (headers, operations) = (&self.headers, &self.operations);
+            self.outbound.flush(&self.socket, |packet| {
+                let header = &headers[packet.header as usize];
+                match &packet.payload {
+                    Some((id, place)) => {
+                        let buffer = &operations[id].operation.buffer;
+                        [header, buffer.slice(place.clone())]
+                    }
+                    None => [header, &[]],
+                }
+            });
+            self.headers.clear();
+        }
+    }
+
+    /// Fills `outbound` from the machine; false if that has nothing to send.
+    fn fill(&mut self, now: Time) -> bool {
+        let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
+            return false;
+        };
+        while self.queue.has_room(|| false)
+            && let Some(outgoing) = epoch.machine.poll_transmit(now)
+        {
             let header = self.headers.len() as u32;
             let mut bytes = [0; HEADER_LEN];
             outgoing.header.encode(&mut bytes);
@@ -177,21 +213,11 @@ impl Thread {
                 let place = operations[&id].bytes(&elements);
                 (id, place)
             });
+            self.queue.fill(HEADER_LEN + payload.as_ref().map_or(0, |(_, place)| place.len()));
             let destination = epoch.destination(outgoing.tree);
             self.outbound.push(destination, Packet { header, payload });
         }
-        let (headers, operations) = (&self.headers, &self.operations);
-        self.outbound.flush(&self.socket, |packet| {
-            let header = &headers[packet.header as usize];
-            match &packet.payload {
-                Some((id, place)) => {
-                    let buffer = &operations[id].operation.buffer;
-                    [header, buffer.slice(place.clone())]
-                }
-                None => [header, &[]],
-            }
-        });
-        self.headers.clear();
+        !self.outbound.is_empty()
     }
 
     /// Passes the machine's events on.

@@ -20,7 +20,7 @@ mod worker;
 
 pub use lease::{Child, Lease, LeaseError, MAX_CHILDREN};
 pub use memory::Memory;
-pub use slab::{BufferId, Slab};
+pub use slab::{BufferId, OpenSum, Slab};
 pub use switch::{Switch, Transmit};
 pub use transition::{Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve};
 pub use tree::TreeCounters;

@@ -10,6 +10,45 @@ use super::memory::Memory;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferId(u32);
 
+impl BufferId {
+    /// Its number: small, and that of no other buffer at the same time.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A sum in the making, apart from the slab, so that its inputs may lie there.
+pub struct OpenSum {
+    buffer: BufferId,
+    bytes: Box<[u8]>,
+}
+
+impl OpenSum {
+    /// Adds the `inputs` of `positions` positions, in the order that `netsum_wire::reduce` documents.
+    #[inline]
+    pub fn add<'a>(
+        &mut self,
+        header: &Header,
+        positions: usize,
+        input: impl Fn(usize) -> Option<Input<'a>>,
+    ) {
+        let (mut few, mut many);
+        let inputs: &mut [Option<Input<'_>>] = if positions <= FEW_CHILDREN {
+            few = [None; FEW_CHILDREN];
+            &mut few[..positions]
+        } else {
+            many = [None; MAX_CHILDREN];
+            &mut many[..positions]
+        };
+        for (position, place) in inputs.iter_mut().enumerate() {
+            *place = input(position);
+        }
+        let n = usize::from(header.n_elems);
+        reduce(header.format, inputs, n, &mut self.bytes[HEADER_LEN..], encoding(header));
+    }
+}
+
 /// Buffers of a few sizes within a limit of bytes. They are made on first use and kept; nothing is
 /// allocated once a job is warm.
 pub struct Slab {
@@ -35,6 +74,8 @@ struct Class {
     free: Vec<BufferId>,
 }
 
+/// Most nodes have no more children; inputs of 64 take longer to lay out than four to add.
+const FEW_CHILDREN: usize = 8;
 /// Sizes step by this much, so that fragments of 1,400 and of 1,408 bytes share buffers.
 const CLASS_STEP: usize = 512;
 
@@ -54,7 +95,7 @@ impl Slab {
     /// Header and payload of a stored packet.
     #[inline]
     pub fn packet(&self, buffer: BufferId) -> &[u8] {
-        let entry = &self.entries[buffer.0 as usize];
+        let entry = &self.entries[buffer.index()];
         &entry.bytes[..entry.len]
     }
 
@@ -64,19 +105,55 @@ impl Slab {
         self.held - self.classes.iter().map(free).sum::<u64>()
     }
 
-    fn take(&mut self, header: &Header) -> Option<BufferId> {
+    /// A buffer for a packet with this header, of which nothing is written yet; `None` if the memory is full.
+    #[inline]
+    pub fn reserve(&mut self, header: &Header) -> Option<BufferId> {
         let payload = header.payload_len().next_multiple_of(CLASS_STEP);
         let class = self.class(payload);
         let buffer = match self.classes[class].free.pop() {
             Some(buffer) => buffer,
             None => self.make(class)?,
         };
-        let entry = &mut self.entries[buffer.0 as usize];
+        let entry = &mut self.entries[buffer.index()];
         entry.len = HEADER_LEN + header.payload_len();
-        entry.encoding = header.kind.encoding().unwrap_or(Encoding::Element);
-        let head = entry.bytes.first_chunk_mut().expect("a buffer holds a header");
-        header.encode(head);
+        entry.encoding = encoding(header);
         Some(buffer)
+    }
+
+    /// Writes the header of a reserved buffer.
+    #[inline]
+    pub fn write_header(&mut self, buffer: BufferId, header: &Header) {
+        let bytes = &mut self.entries[buffer.index()].bytes;
+        header.encode(bytes.first_chunk_mut().expect("a buffer holds a header"));
+    }
+
+    /// Room of the payload of a reserved buffer.
+    #[inline]
+    pub fn payload_mut(&mut self, buffer: BufferId) -> &mut [u8] {
+        let entry = &mut self.entries[buffer.index()];
+        &mut entry.bytes[HEADER_LEN..entry.len]
+    }
+
+    /// A buffer's payload as something to add.
+    #[inline]
+    pub fn input(&self, buffer: BufferId) -> Input<'_> {
+        let entry = &self.entries[buffer.index()];
+        Input { bytes: &entry.bytes[HEADER_LEN..entry.len], encoding: entry.encoding }
+    }
+
+    /// Begins a sum with this header; `None` if the memory is full.
+    #[inline]
+    pub fn begin_sum(&mut self, header: &Header) -> Option<OpenSum> {
+        let buffer = self.reserve(header)?;
+        self.write_header(buffer, header);
+        Some(OpenSum { buffer, bytes: std::mem::take(&mut self.entries[buffer.index()].bytes) })
+    }
+
+    /// Ends it.
+    #[inline]
+    pub fn end_sum(&mut self, sum: OpenSum) -> BufferId {
+        self.entries[sum.buffer.index()].bytes = sum.bytes;
+        sum.buffer
     }
 
     fn class(&mut self, payload: usize) -> usize {
@@ -113,11 +190,15 @@ impl Slab {
         let others = self.classes.iter_mut().enumerate();
         let (_, other) = others.into_iter().find(|(i, c)| *i != class && !c.free.is_empty())?;
         let buffer = other.free.pop().expect("it is not empty");
-        self.entries[buffer.0 as usize].bytes = Box::default();
+        self.entries[buffer.index()].bytes = Box::default();
         self.unused.push(buffer);
         self.held -= class_bytes(other.payload);
         Some(())
     }
+}
+
+fn encoding(header: &Header) -> Encoding {
+    header.kind.encoding().unwrap_or(Encoding::Element)
 }
 
 fn class_bytes(payload: usize) -> u64 {
@@ -130,9 +211,9 @@ impl Memory for Slab {
 
     #[inline]
     fn store(&mut self, header: &Header, payload: &[u8]) -> Option<BufferId> {
-        let buffer = self.take(header)?;
-        let entry = &mut self.entries[buffer.0 as usize];
-        entry.bytes[HEADER_LEN..entry.len].copy_from_slice(payload);
+        let buffer = self.reserve(header)?;
+        self.write_header(buffer, header);
+        self.payload_mut(buffer).copy_from_slice(payload);
         Some(buffer)
     }
 
@@ -142,28 +223,18 @@ impl Memory for Slab {
         stored: &[Option<BufferId>],
         arriving: Option<(usize, &Header, &[u8])>,
     ) -> Option<BufferId> {
-        let buffer = self.take(header)?;
-        let mut out = std::mem::take(&mut self.entries[buffer.0 as usize].bytes);
-        let mut inputs = [None; MAX_CHILDREN];
-        for (input, stored) in inputs.iter_mut().zip(stored) {
-            *input = stored.map(|b| {
-                let entry = &self.entries[b.0 as usize];
-                Input { bytes: &entry.bytes[HEADER_LEN..entry.len], encoding: entry.encoding }
-            });
-        }
-        if let Some((position, header, bytes)) = arriving {
-            let encoding = header.kind.encoding().unwrap_or(Encoding::Element);
-            inputs[position] = Some(Input { bytes, encoding });
-        }
-        let encoding = header.kind.encoding().unwrap_or(Encoding::Element);
-        let n = usize::from(header.n_elems);
-        reduce(header.format, &inputs[..stored.len()], n, &mut out[HEADER_LEN..], encoding);
-        self.entries[buffer.0 as usize].bytes = out;
-        Some(buffer)
+        let mut sum = self.begin_sum(header)?;
+        sum.add(header, stored.len(), |position| match arriving {
+            Some((at, header, bytes)) if at == position => {
+                Some(Input { bytes, encoding: encoding(header) })
+            }
+            _ => stored[position].map(|buffer| self.input(buffer)),
+        });
+        Some(self.end_sum(sum))
     }
 
     fn mark_resent(&mut self, buffer: BufferId) {
-        let entry = &mut self.entries[buffer.0 as usize];
+        let entry = &mut self.entries[buffer.index()];
         let (mut header, _) =
             Header::decode(&entry.bytes[..entry.len]).expect("a buffer holds a packet");
         header.resent = true;
@@ -176,7 +247,7 @@ impl Memory for Slab {
 
     fn flushed(&mut self) {
         for buffer in self.freed.drain(..) {
-            let class = self.entries[buffer.0 as usize].class;
+            let class = self.entries[buffer.index()].class;
             self.classes[class].free.push(buffer);
         }
     }

@@ -30,12 +30,28 @@ pub enum Transmit<B> {
     },
 }
 
-/// Packets that wait to be sent.
-pub(crate) struct Outbox<B>(VecDeque<Transmit<B>>);
+/// Packets that wait to be sent. Headers alone are rare and larger than handles.
+pub(crate) struct Outbox<B> {
+    data: VecDeque<(PortId, B)>,
+    control: VecDeque<(PortId, Header)>,
+}
 
 impl<B> Outbox<B> {
-    pub(crate) fn push(&mut self, transmit: Transmit<B>) {
-        self.0.push_back(transmit);
+    #[inline]
+    pub(crate) fn data(&mut self, to: PortId, buffer: B) {
+        self.data.push_back((to, buffer));
+    }
+
+    pub(crate) fn control(&mut self, to: PortId, header: Header) {
+        self.control.push_back((to, header));
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<Transmit<B>> {
+        match self.data.pop_front() {
+            Some((to, buffer)) => Some(Transmit::Data { to, buffer }),
+            None => self.control.pop_front().map(|(to, header)| Transmit::Control { to, header }),
+        }
     }
 }
 
@@ -56,7 +72,7 @@ impl<M: Memory> Switch<M> {
         Switch {
             trees: FxHashMap::default(),
             memory,
-            outbox: Outbox(VecDeque::new()),
+            outbox: Outbox { data: VecDeque::new(), control: VecDeque::new() },
             drops: DropCounters::default(),
         }
     }
@@ -159,7 +175,7 @@ impl<M: Memory> Switch<M> {
     /// The next packet to send.
     #[inline]
     pub fn poll_transmit(&mut self) -> Option<Transmit<M::Buffer>> {
-        self.outbox.0.pop_front()
+        self.outbox.next()
     }
 
     /// Everything polled so far is on the wire.
@@ -171,6 +187,11 @@ impl<M: Memory> Switch<M> {
     /// Where the buffers of `poll_transmit` are.
     pub fn memory(&self) -> &M {
         &self.memory
+    }
+
+    /// As `memory`, for a driver that keeps there what it receives.
+    pub fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
     }
 
     /// Leases at work.
@@ -231,7 +252,7 @@ impl<M: Memory> Switch<M> {
                 if tree.finish(child) {
                     tree.clear(memory);
                     if let Some(to) = tree.lease.parent {
-                        out.push(Transmit::Control { to, header: *header });
+                        out.control(to, *header);
                     }
                 }
             }

@@ -13,7 +13,7 @@ use netsum_wire::{Epoch, Format, Vid};
 
 use super::lease::Lease;
 use super::memory::Memory;
-use super::switch::{Outbox, Transmit};
+use super::switch::Outbox;
 use crate::{Drop, PortId, Time};
 
 /// What happened in one tree at one switch.
@@ -318,7 +318,7 @@ impl<B: Copy> Tree<B> {
     ) {
         let neighbours = self.lease.children.iter().map(|c| c.port).chain(self.lease.parent);
         for to in neighbours.filter(|&n| Some(n) != from) {
-            out.push(Transmit::Control { to, header: *notice });
+            out.control(to, *notice);
         }
     }
 
@@ -333,7 +333,7 @@ impl<B: Copy> Tree<B> {
         let asked = std::mem::take(&mut slot.asked);
         for (i, child) in self.lease.children.iter().enumerate() {
             if asked & 1 << i != 0 {
-                out.push(Transmit::Control { to: child.port, header: *header });
+                out.control(child.port, *header);
             }
         }
         Ok(())
@@ -480,7 +480,7 @@ impl<B: Copy> Tree<B> {
         self.counters.released_partially += u64::from(absent != 0);
         self.counters.marked += u64::from(header.marks != 0);
         match self.lease.parent {
-            Some(parent) => out.push(Transmit::Data { to: parent, buffer: sum }),
+            Some(parent) => out.data(parent, sum),
             None => self.hand_down(sum, out),
         }
         self.advance(vid, memory);
@@ -495,7 +495,7 @@ impl<B: Copy> Tree<B> {
 
     fn hand_down(&self, sum: B, out: &mut Outbox<B>) {
         for child in &self.lease.children {
-            out.push(Transmit::Data { to: child.port, buffer: sum });
+            out.data(child.port, sum);
         }
     }
 
@@ -506,7 +506,7 @@ impl<B: Copy> Tree<B> {
         let asked = std::mem::take(asked);
         for (i, child) in self.lease.children.iter().enumerate() {
             if asked & 1 << i != 0 {
-                out.push(Transmit::Data { to: child.port, buffer: *sum });
+                out.data(child.port, *sum);
             }
         }
     }
@@ -552,11 +552,11 @@ impl<B: Copy> Tree<B> {
         if header.resent || !counted {
             self.counters.answered += 1;
             if slot.phase == Phase::Result {
-                out.push(Transmit::Data { to: self.lease.children[child].port, buffer: sum });
+                out.data(self.lease.children[child].port, sum);
             } else if let Some(parent) = self.lease.parent {
                 slot.asked |= bit;
                 memory.mark_resent(sum);
-                out.push(Transmit::Data { to: parent, buffer: sum });
+                out.data(parent, sum);
             }
         }
         if counted { Drop::Duplicate } else { Drop::Late }
@@ -578,7 +578,7 @@ impl<B: Copy> Tree<B> {
                 absent.filter(|(i, _)| arrived & 1 << i == 0).fold(0, |m, (_, c)| m | c.ranks);
             let notice = Header { kind: Kind::Waiting, n_elems: 0, missing: absent, ..*header };
             self.counters.waiting += 1;
-            out.push(Transmit::Control { to: self.lease.children[child].port, header: notice });
+            out.control(self.lease.children[child].port, notice);
         }
         Drop::Duplicate
     }
