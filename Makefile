@@ -9,10 +9,11 @@ NAME   ?= switch
 DEMO   ?=
 # Property tests draw their cases from this seed, so that a run can be repeated; `SEED=` draws new ones.
 SEED   ?= 1
+TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help setup build demo test check bench fabric docs peers clean
+.PHONY: help setup build demo test check bench fabric docs dist peers clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -46,6 +47,11 @@ fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kill
 docs: ## the documentation of the crates, into target/doc
 	cargo doc --release --workspace --no-deps --quiet
 	@echo "start at target/doc/netsum_proto/index.html"
+
+dist: ## the daemons as static binaries that run on any Linux of this processor, into out/dist
+	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --quiet --target $(TARGET) --target-dir target/dist -p netsum-control -p netsum-switch
+	@mkdir -p out/dist && cp target/dist/$(TARGET)/release/netsum-controller target/dist/$(TARGET)/release/netsum-switch out/dist/
+	@ls -l out/dist
 
 peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 3 ranks; some minutes
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
