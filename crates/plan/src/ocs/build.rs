@@ -176,7 +176,7 @@ impl Wiring<'_> {
             clusters: &clusters,
             trees: &trees,
         };
-        let Fold { links, copies, trees } = fold(&request);
+        let Some(Fold { links, copies, trees }) = fold(&request) else { return Vec::new() };
         let links: Vec<Link> =
             links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
         let share = Rational::new(1, copies.into());

@@ -191,7 +191,8 @@ impl<'a> Forest<'a> {
     }
 }
 
-fn find(groups: &mut [u32], mut at: u32) -> u32 {
+/// The representative of a set of a union-find forest.
+pub(super) fn find(groups: &mut [u32], mut at: u32) -> u32 {
     while groups[at as usize] != at {
         groups[at as usize] = groups[groups[at as usize] as usize];
         at = groups[at as usize];

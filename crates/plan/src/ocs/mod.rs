@@ -14,8 +14,9 @@
 //! serve several trees, and ports that make no whole ring carry a *mesh* of many light trees.
 //! [`bound`] says what no plan can exceed. [`synthesize`] writes a plan out (circuits, trees, shares)
 //! and [`check`] replays it, with nothing shared with those who made it.
-//! Start reading at [`closed`], then [`synthesize`].
+//! [`answer`] does all of it. Start reading at [`closed`], then [`synthesize`].
 
+mod answer;
 mod bound;
 mod build;
 mod check;
@@ -32,6 +33,7 @@ mod programme;
 mod savings;
 mod shared;
 
+pub use answer::{Answer, Comparison, Method, answer, compare, curve};
 pub use bound::{Bound, bound};
 pub use build::synthesize;
 pub use check::{Report, check};

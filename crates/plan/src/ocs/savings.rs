@@ -10,7 +10,7 @@ use super::pieces::Numbers;
 /// d − 1 cuts. Which groups are best is found by a small dynamic programme.
 pub(super) struct Savings {
     /// Devices that a tree holds whole, and what is then left to save.
-    whole: u64,
+    pub whole: u64,
     left: u64,
     /// Per trees, per spare devices: the most saved, and the group (trees, devices) taken last.
     table: Vec<Vec<(u64, (usize, usize))>>,

@@ -14,12 +14,21 @@ use super::savings::Savings;
 /// worker ports that make no whole ring, beside the trees or folded into them.
 ///
 /// Every number of trees is tried, those that promise most first, until what was found beats all that is
-/// promised. Beyond 512 workers no mesh is sought.
+/// promised. No mesh is sought beyond 512 workers, none folded beyond 128.
 pub fn shared(spec: &OcsSpec) -> OcsPlan {
     let numbers = Numbers::of(spec);
     let savings = Savings::of(&numbers);
-    let mut choices: Vec<Composition> =
-        (0..=numbers.d).flat_map(|trees| choices(&numbers, &savings, trees)).collect();
+    let some = |trees: u64| {
+        // Fewer devices may do better: those that fill trees leave none open to be folded.
+        let full = numbers.m >= trees * savings.whole;
+        let spared = numbers.m.min(if full { trees } else { 1 });
+        let of = move |idle| Numbers { m: numbers.m - idle, ..numbers };
+        (0..=spared)
+            .map(of)
+            .flat_map(|numbers| choices(&numbers, &savings, trees))
+            .collect::<Vec<_>>()
+    };
+    let mut choices: Vec<Composition> = (0..=numbers.d).flat_map(some).collect();
     choices.sort_by_key(|choice| {
         (std::cmp::Reverse(choice.algbw(spec)), choice.mesh_links, choice.folded)
     });
@@ -59,7 +68,7 @@ fn choices(numbers: &Numbers, savings: &Savings, trees: u64) -> Vec<Composition>
                 mesh_links: links as u32,
                 ..plain.clone()
             });
-        } else if (1..numbers.n - 1).contains(&(left / 2)) {
+        } else if (1..numbers.n - 1).contains(&(left / 2)) && numbers.n <= FOLD_WORKERS_MAX {
             choices.extend(folded(numbers, &plain, left / 2));
         }
     }
@@ -82,5 +91,7 @@ fn folded(numbers: &Numbers, plain: &Composition, links: u64) -> Option<Composit
     })
 }
 
-/// Largest network for which a mesh is sought; above, rings lose at most one ring in N·D ports.
+/// Largest networks for which a mesh is sought, by itself and folded: some seconds. Without them less than
+/// one ring's ports are lost.
 const MESH_WORKERS_MAX: u64 = 512;
+const FOLD_WORKERS_MAX: u64 = 128;

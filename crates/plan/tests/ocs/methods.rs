@@ -122,6 +122,36 @@ proptest! {
     }
 }
 
+/// Every point of the slides' curves with room below the bound: where the better method gains.
+#[test]
+fn the_better_method_gains_where_there_is_room() {
+    let cases = [
+        (16, 8, 24, 20, 13, 0, OcsPorts::Simplex),
+        (32, 8, 40, 30, 22, 4, OcsPorts::Simplex),
+        (16, 16, 8, 0, 0, 0, OcsPorts::Simplex),
+        (32, 16, 24, 21, 18, 0, OcsPorts::Simplex),
+        (16, 8, 24, 21, 14, 0, OcsPorts::Paired),
+        (32, 8, 40, 35, 26, 0, OcsPorts::Paired),
+    ];
+    for (n, e, most, room, optimal, no_gain, ports) in cases {
+        let mut found = (0, 0, 0);
+        for devices in 0..=most {
+            let spec = spec(n, 8, devices, e, ports);
+            let (slides, most) = (closed(&spec).algbw(&spec), bound(&spec).algbw.0);
+            let ours = check(&shared(&spec)).unwrap().algbw.0;
+            if slides < most {
+                found.0 += 1;
+                found.1 += u32::from(ours == most);
+                found.2 += u32::from(ours == slides);
+            }
+        }
+        assert!(
+            found.0 == room && found.1 >= optimal && found.2 <= no_gain,
+            "N={n} E={e} {ports:?}: {found:?}"
+        );
+    }
+}
+
 #[test]
 fn large_networks_have_sound_plans() {
     for (n, d, m, e) in [(2048, 8, 1000, 8), (2024, 8, 300, 16), (1000, 3, 40, 64)] {
