@@ -52,7 +52,8 @@ def draw(plan: dict[str, Any]) -> str:
 
 def _places(spec: dict[str, Any]) -> dict[int, tuple[float, float]]:
     places = {}
-    for first, count, radius in ((0, spec["workers"], _OUTER), (spec["workers"], spec["devices"], _INNER)):
+    inner = _INNER if spec["devices"] > 1 else 0
+    for first, count, radius in ((0, spec["workers"], _OUTER), (spec["workers"], spec["devices"], inner)):
         for index in range(count):
             angle = 2 * math.pi * (index + 0.5) / count - math.pi / 2
             middle = SIZE / 2
