@@ -13,7 +13,7 @@ TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help setup build demo test check bench fabric docs dist peers clean
+.PHONY: help setup build demo test check bench fig fabric docs dist peers clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,11 +35,17 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 check: $(STAMPS)/tools ## formats and lints
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
-	$(BIN)/ruff format --check python tests bench
-	$(BIN)/ruff check python tests bench
+	$(BIN)/ruff format --check python tests bench experiments
+	$(BIN)/ruff check python tests bench experiments
 
 bench: ## the switch beside a bare forwarder of the same packets; NAME=bench for another one
 	cargo bench --profile release --quiet -p netsum-net --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
+
+fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one
+	@set -e; for run in $(wildcard experiments/$(or $(FIG),*)/run.py); do \
+		$(BIN)/python $$run --out out/fig/$$(basename $$(dirname $$run)); \
+	done
+	@test -n "$(wildcard experiments/$(or $(FIG),*)/run.py)" || { echo "there is no experiments/$(FIG)/run.py"; exit 1; }
 
 fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 20 minutes
 	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800

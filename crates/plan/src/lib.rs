@@ -2,9 +2,11 @@
 //!
 //! Owns: the search for trees and the verifier of plans. Must not know: packets, gRPC, the
 //! simulator, who asked. Start reading at [`aggregation_trees`]; [`verify`] says what a tree must be.
+//! [`ocs`] synthesizes topologies behind an optical circuit switch.
 
 mod error;
 mod grow;
+pub mod ocs;
 mod trees;
 mod verify;
 

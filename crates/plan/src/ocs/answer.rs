@@ -1,0 +1,113 @@
+//! A plan with all that one asks about it: what people and scripts are shown.
+
+use netsum_topo::OcsSpec;
+use serde::Serialize;
+
+use super::bound::{Bound, bound};
+use super::build::synthesize;
+use super::check::{Report, check};
+use super::closed::closed;
+use super::error::OcsViolation;
+use super::pieces::Numbers;
+use super::plan::{OcsPlan, Share};
+use super::programme::dp;
+use super::shared::shared;
+use super::{Composition, Rational};
+
+/// How a topology is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// [`closed`]: the best composition of whole devices, directly.
+    Closed,
+    /// [`dp`]: the same by the slides' programme.
+    Dp,
+    /// [`shared`]: devices in several trees, meshes.
+    Shared,
+}
+
+impl std::str::FromStr for Method {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Method, String> {
+        match name {
+            "closed" => Ok(Method::Closed),
+            "dp" => Ok(Method::Dp),
+            "shared" => Ok(Method::Shared),
+            _ => Err(format!("method {name:?} is unknown; use closed, dp or shared")),
+        }
+    }
+}
+
+/// algbw by each way to use what there is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Comparison {
+    /// Rings only.
+    pub rings: Share,
+    /// As many full trees as there are devices for, or rings if these are faster (slide 24).
+    pub baseline: Share,
+    /// The best composition of whole devices, as in the slides.
+    pub closed: Share,
+    /// What nothing exceeds.
+    pub bound: Bound,
+}
+
+/// A plan, checked, beside what else could be had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// How it was found.
+    pub method: Method,
+    /// What it was compared with.
+    pub compared: Comparison,
+    /// What it does, by replay.
+    pub report: Report,
+    /// The plan.
+    pub plan: OcsPlan,
+}
+
+/// A plan by one method. An error would be a fault of the method: plans are checked before they are given.
+pub fn answer(spec: &OcsSpec, method: Method) -> Result<Answer, OcsViolation> {
+    let plan = match method {
+        Method::Closed => synthesize(spec, &closed(spec)),
+        Method::Dp => synthesize(spec, &programmed(spec)),
+        Method::Shared => shared(spec),
+    };
+    Ok(Answer { method, compared: compare(spec), report: check(&plan)?, plan })
+}
+
+/// What a spec allows, without making a plan.
+pub fn compare(spec: &OcsSpec) -> Comparison {
+    let rings = rings_only(spec);
+    Comparison {
+        rings: Share(rings),
+        baseline: Share(rings.max(trees_only(spec))),
+        closed: Share(closed(spec).algbw(spec)),
+        bound: bound(spec),
+    }
+}
+
+/// algbw for every number of devices from 0 to M by one method. Plans of [`Method::Shared`] are built and
+/// checked for each.
+pub fn curve(spec: &OcsSpec, method: Method) -> Result<Vec<Share>, OcsViolation> {
+    let specs = (0..=spec.devices).map(|devices| spec.with_devices(devices));
+    match method {
+        Method::Closed => Ok(specs.map(|spec| Share(closed(&spec).algbw(&spec))).collect()),
+        Method::Dp => Ok(dp(spec).iter().map(|found| Share(found.algbw(spec))).collect()),
+        Method::Shared => specs.map(|spec| Ok(check(&shared(&spec))?.algbw)).collect(),
+    }
+}
+
+fn programmed(spec: &OcsSpec) -> Composition {
+    dp(spec).pop().expect("a composition for each number of devices, none included")
+}
+
+fn rings_only(spec: &OcsSpec) -> Rational {
+    let numbers = Numbers::of(spec);
+    numbers.rate(numbers.rings(numbers.worker_ports()) * numbers.n)
+}
+
+fn trees_only(spec: &OcsSpec) -> Rational {
+    let numbers = Numbers::of(spec);
+    let trees = numbers.m.checked_div(numbers.full()).unwrap_or(0).min(numbers.d);
+    Rational::from(i128::from(trees))
+}

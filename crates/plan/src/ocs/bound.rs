@@ -1,0 +1,96 @@
+//! What no plan can exceed, with the prices that prove it.
+
+use netsum_topo::{OcsPorts, OcsSpec};
+use serde::Serialize;
+
+use super::Rational;
+use super::pieces::Numbers;
+use super::plan::Share;
+
+/// An upper bound on algbw, and its proof.
+///
+/// Every element is summed along a tree to one node and spread from there along a tree. A tree with
+/// u device visits has N − 1 + u links, so it takes 2(N−1) − s of the workers' port directions and
+/// s + 2u of the devices', if the visits have s + 2u ends. With circuits in both directions a visit
+/// has at most E ends (children and parent are different peers), so u ≥ ⌈s/(E−2)⌉; and s ≤ N − 2,
+/// since each worker has an end. Prices that make the cheapest such tree cost 1 or more bound the rate by
+/// what all ports cost: algbw ≤ worker_price·N·D + device_price·M·E.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Bound {
+    /// No plan is faster, if devices are joined to their peers in both directions: always with
+    /// paired ports, and in all that this planner and the slides build.
+    pub algbw: Share,
+    /// Price of a worker port.
+    pub worker_price: Share,
+    /// Price of a device port.
+    pub device_price: Share,
+    /// min(D, (N·D + (E−2)·M)/(2(N−1))): the same with devices that are always used whole.
+    pub whole_devices: Share,
+    /// No plan at all is faster. With simplex ports a device can have E children and yet another peer as
+    /// parent, E + 1 ends per visit: min(D, (N·D + M·E(E−1)/(E+1))/(2(N−1))).
+    pub any_circuits: Share,
+}
+
+/// The least of three bounds, each with its prices, exactly.
+pub fn bound(spec: &OcsSpec) -> Bound {
+    let numbers = Numbers::of(spec);
+    let n = Rational::from(numbers.n as i128);
+    let e = Rational::from(numbers.e as i128);
+    let zero = Rational::from(0);
+    let line = Rational::from(numbers.line() as i128);
+    // Prices that make equally dear: all trees with whole devices only …
+    let whole = (line.recip(), (e - 2) / e / line);
+    // … trees of K−1 whole devices and full trees …
+    let last = Rational::from(numbers.last_saving() as i128);
+    let ratio = last / (last + 2);
+    let before = Rational::from(numbers.full().saturating_sub(1) as i128) * e;
+    let worker = (n + last + ratio * before).recip();
+    let mixed = (worker, worker * ratio);
+    // … and full trees, with devices for nothing: each worker takes in the whole sum, rate ≤ D.
+    let free = (n.recip(), zero);
+    let total = |(worker, device): (Rational, Rational)| {
+        let ports = |of: u64| Rational::from(of as i128);
+        worker * ports(numbers.worker_ports()) + device * ports(numbers.m * numbers.e)
+    };
+    let mut prices = vec![whole, free];
+    if numbers.full() > 0 {
+        prices.push(mixed);
+    }
+    let best = prices.into_iter().min_by_key(|&price| total(price)).expect("three prices");
+    let algbw = total(best);
+    let most = Rational::from(numbers.d as i128);
+    let m = Rational::from(numbers.m as i128);
+    let any = (most * n + m * e * (e - 1) / (e + 1)) / line;
+    let any_circuits = match spec.ports {
+        OcsPorts::Simplex => any.min(most).max(algbw),
+        OcsPorts::Paired => algbw,
+    };
+    Bound {
+        algbw: Share(algbw),
+        worker_price: Share(best.0),
+        device_price: Share(best.1),
+        whole_devices: Share(total(whole).min(most)),
+        any_circuits: Share(any_circuits),
+    }
+}
+
+impl Bound {
+    /// Whether the prices prove the bound: no tree is cheaper than 1, and all ports together cost what
+    /// is claimed. O(N), by looking at every possible s.
+    pub fn is_proven(&self, spec: &OcsSpec) -> bool {
+        let numbers = Numbers::of(spec);
+        let (worker, device) = (self.worker_price.0, self.device_price.0);
+        let cost = |ends: u64, of_devices: u64| {
+            worker * Rational::from(ends as i128) + device * Rational::from(of_devices as i128)
+        };
+        let tree = |saved: u64| {
+            let visits = if saved == 0 { 0 } else { saved.div_ceil(numbers.e - 2) };
+            cost(numbers.line() - saved, saved + 2 * visits)
+        };
+        let savings = if numbers.e > 2 { 0..=numbers.n - 2 } else { 0..=0 };
+        let one = Rational::from(1);
+        device >= Rational::from(0)
+            && savings.map(tree).all(|cost| cost >= one)
+            && cost(numbers.worker_ports(), numbers.m * numbers.e) == self.algbw.0
+    }
+}

@@ -1,0 +1,272 @@
+//! From a composition to circuits and lanes.
+
+use std::collections::VecDeque;
+
+use netsum_topo::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec};
+
+use super::Rational;
+use super::composition::{Composition, Piece};
+use super::fold::{Cluster, Fold, Request, fold};
+use super::mesh::{Mesh, mesh};
+use super::pieces::Numbers;
+use super::plan::{Lane, OcsPlan, Share};
+
+/// Joins the ports that a composition asks for, and says what flows where.
+///
+/// Worker degrees differ by at most 1 (slide 21): every tree has each worker once, and some a second
+/// time, which are dealt round robin. Panics on a composition that needs more ports than there are;
+/// those that this module's methods make never do. A mesh whose trees are not all found carries less
+/// than [`Composition::algbw`] says; [`OcsPlan::algbw`] is what it does carry.
+pub fn synthesize(spec: &OcsSpec, composition: &Composition) -> OcsPlan {
+    let mut wiring = Wiring::new(spec);
+    let mut lanes = Vec::new();
+    let mut turn = 0;
+    let (alone, folded) = composition.trees.split_at(composition.trees.len() - composition.folded);
+    for pieces in alone {
+        lanes.push(wiring.tree(pieces, &mut turn));
+    }
+    if !folded.is_empty() {
+        lanes.extend(wiring.fold(composition, folded, turn));
+    } else if composition.mesh_links > 0 {
+        lanes.extend(wiring.mesh(composition));
+    }
+    match spec.ports {
+        OcsPorts::Simplex => lanes.extend((0..composition.rings).map(|_| wiring.ring())),
+        OcsPorts::Paired => {
+            lanes.extend((0..composition.rings / 2).flat_map(|_| wiring.cycle()));
+        }
+    }
+    OcsPlan { spec: *spec, circuits: wiring.circuits, lanes }
+}
+
+/// Two nodes joined in both directions: the circuit from the first to the second, and back.
+#[derive(Clone, Copy)]
+struct Link {
+    ends: [OcsNode; 2],
+    circuits: [u32; 2],
+}
+
+struct Wiring<'a> {
+    spec: &'a OcsSpec,
+    numbers: Numbers,
+    /// Per node its first free port. Both directions of a port are taken before the next one is.
+    next: Vec<u32>,
+    circuits: Vec<Circuit>,
+}
+
+impl Wiring<'_> {
+    fn new(spec: &OcsSpec) -> Wiring<'_> {
+        let next = vec![0; spec.nodes() as usize];
+        Wiring { spec, numbers: Numbers::of(spec), next, circuits: Vec::new() }
+    }
+
+    fn take(&mut self, node: OcsNode) -> OcsEnd {
+        let port = self.next[node.0 as usize];
+        assert!(port < self.spec.ports_of(node), "{} has no free port", self.spec.name(node));
+        self.next[node.0 as usize] += 1;
+        OcsEnd { node, port }
+    }
+
+    fn circuit(&mut self, from: OcsEnd, to: OcsEnd) -> u32 {
+        self.circuits.push(Circuit { from, to });
+        self.circuits.len() as u32 - 1
+    }
+
+    fn join(&mut self, a: OcsNode, b: OcsNode) -> Link {
+        let (at_a, at_b) = (self.take(a), self.take(b));
+        Link { ends: [a, b], circuits: [self.circuit(at_a, at_b), self.circuit(at_b, at_a)] }
+    }
+
+    /// A tree of algbw 1. Devices with free ports take the next device each; workers hang on the ports that
+    /// are left in chains, as many in each as in any other or one more.
+    fn tree(&mut self, pieces: &[Piece], turn: &mut u32) -> Lane {
+        let (mut links, leaves, root) = self.device_tree(pieces);
+        let chains = self.chains(leaves.len().max(2), turn);
+        if leaves.is_empty() {
+            links.push(self.join(chains[0][0], chains[1][0]));
+        }
+        for (leaf, chain) in leaves.iter().zip(&chains) {
+            links.push(self.join(*leaf, chain[0]));
+        }
+        for pair in chains.iter().flat_map(|chain| chain.windows(2)) {
+            links.push(self.join(pair[0], pair[1]));
+        }
+        tree_lane(&links, root.unwrap_or(chains[0][0]), Rational::from(1))
+    }
+
+    /// Joins pieces to a tree, each to the first that has a free port. Returns the links, the device of each
+    /// port that stays free, and the first device.
+    fn device_tree(&mut self, pieces: &[Piece]) -> (Vec<Link>, Vec<OcsNode>, Option<OcsNode>) {
+        let mut links = Vec::new();
+        let mut pieces = pieces.to_vec();
+        pieces.sort_by_key(|piece| std::cmp::Reverse(piece.ports));
+        let mut free: Vec<u32> = pieces.iter().map(|piece| piece.ports).collect();
+        let nodes: Vec<OcsNode> =
+            pieces.iter().map(|piece| self.spec.device(piece.device)).collect();
+        let mut above = 0;
+        for index in 1..pieces.len() {
+            while free[above] == 0 {
+                above += 1;
+            }
+            free[above] -= 1;
+            free[index] -= 1;
+            links.push(self.join(nodes[above], nodes[index]));
+        }
+        let open = free.iter().zip(&nodes);
+        let leaves =
+            open.flat_map(|(&free, &node)| std::iter::repeat_n(node, free as usize)).collect();
+        (links, leaves, nodes.first().copied())
+    }
+
+    /// All workers in `count` chains. Those that are not at an end have a second port in use; they are
+    /// the next in turn.
+    fn chains(&self, count: usize, turn: &mut u32) -> Vec<Vec<OcsNode>> {
+        let workers = self.spec.workers;
+        let inner = workers - count as u32;
+        let mut order = (0..workers).map(|step| OcsNode((*turn + step) % workers));
+        let mut chains = vec![Vec::new(); count];
+        for (step, worker) in order.by_ref().take(inner as usize).enumerate() {
+            chains[step % count].push(worker);
+        }
+        for (chain, worker) in chains.iter_mut().zip(order) {
+            chain.push(worker);
+        }
+        *turn = (*turn + inner) % workers;
+        chains
+    }
+
+    fn mesh(&mut self, composition: &Composition) -> Vec<Lane> {
+        let spare = |worker: usize| self.spec.worker_ports - self.next[worker] - composition.rings;
+        let spare: Vec<u32> = (0..self.spec.workers as usize).map(spare).collect();
+        let Mesh { links, copies, trees } = mesh(&spare, composition.mesh_links);
+        let links: Vec<Link> =
+            links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
+        let share = Rational::new(1, copies.into());
+        let lane = |tree: &Vec<u32>| {
+            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            tree_lane(&own, middle(&own), share)
+        };
+        trees.iter().map(lane).collect()
+    }
+
+    /// Trees whose devices stand in one cluster or two, and a mesh on the worker links of all.
+    fn fold(&mut self, composition: &Composition, folded: &[Vec<Piece>], turn: u32) -> Vec<Lane> {
+        let workers = self.spec.workers;
+        let (mut clusters, mut joins, mut trees) = (Vec::new(), Vec::new(), Vec::new());
+        let mut covering = (0..workers).cycle().skip(turn as usize);
+        for pieces in folded {
+            let (one, other) = pieces.split_at(pieces.len().div_ceil(2));
+            let halves = [one, other].into_iter().filter(|half| !half.is_empty());
+            let first = clusters.len();
+            for half in halves {
+                let (mut links, leaves, _) = self.device_tree(half);
+                let cluster: Cluster = covering.by_ref().take(leaves.len()).collect();
+                let joined = leaves.iter().zip(&cluster);
+                links.extend(joined.map(|(&leaf, &worker)| self.join(leaf, OcsNode(worker))));
+                joins.push(links);
+                clusters.push(cluster);
+            }
+            trees.push((first..clusters.len()).collect());
+        }
+        let spare = |worker: usize| self.spec.worker_ports - self.next[worker] - composition.rings;
+        let request = Request {
+            workers,
+            spare: (0..workers as usize).map(spare).collect(),
+            extra: composition.mesh_links,
+            clusters: &clusters,
+            trees: &trees,
+        };
+        let Some(Fold { links, copies, trees }) = fold(&request) else { return Vec::new() };
+        let links: Vec<Link> =
+            links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
+        let share = Rational::new(1, copies.into());
+        let lane = |(used, own): &(Vec<usize>, Vec<u32>)| {
+            let mut all: Vec<Link> = own.iter().map(|&link| links[link as usize]).collect();
+            all.extend(used.iter().flat_map(|&cluster| &joins[cluster]));
+            tree_lane(&all, middle(&all), share)
+        };
+        trees.iter().map(lane).collect()
+    }
+
+    fn ring_share(&self) -> Share {
+        Share(self.numbers.rate(self.numbers.n))
+    }
+
+    /// A ring whose workers receive from one neighbour and send to the other with a port each.
+    fn ring(&mut self) -> Lane {
+        let workers = 0..self.spec.workers;
+        let ends: Vec<OcsEnd> = workers.map(|worker| self.take(OcsNode(worker))).collect();
+        let step = |at: usize| (ends[at], ends[(at + 1) % ends.len()]);
+        let steps: Vec<(OcsEnd, OcsEnd)> = (0..ends.len()).map(step).collect();
+        let circuits = steps.into_iter().map(|(from, to)| self.circuit(from, to)).collect();
+        Lane::Ring { share: self.ring_share(), circuits }
+    }
+
+    /// Both directions of a cycle through all workers, two ports of each.
+    fn cycle(&mut self) -> [Lane; 2] {
+        let workers = self.spec.workers;
+        let step = |at: u32| self.join(OcsNode(at), OcsNode((at + 1) % workers));
+        let links: Vec<Link> = (0..workers).map(step).collect();
+        let there = links.iter().map(|link| link.circuits[0]).collect();
+        let back = links.iter().rev().map(|link| link.circuits[1]).collect();
+        let share = self.ring_share();
+        [Lane::Ring { share, circuits: there }, Lane::Ring { share, circuits: back }]
+    }
+}
+
+/// The lane of a tree: each link upwards for the sum, downwards for the result.
+fn tree_lane(links: &[Link], root: OcsNode, share: Rational) -> Lane {
+    let near = neighbours(links);
+    let (mut reduce, mut broadcast) = (Vec::new(), Vec::new());
+    for (link, child) in walk(&near, links, root) {
+        let up = usize::from(links[link].ends[0] != child);
+        reduce.push(links[link].circuits[up]);
+        broadcast.push(links[link].circuits[1 - up]);
+    }
+    Lane::Tree { share: Share(share), root, reduce, broadcast }
+}
+
+/// The node from which the farthest one is nearest.
+fn middle(links: &[Link]) -> OcsNode {
+    let near = neighbours(links);
+    let last = |from: OcsNode| walk(&near, links, from).last().map_or(from, |&(_, node)| node);
+    let one = last(links[0].ends[0]);
+    let steps = walk(&near, links, one);
+    let above: std::collections::HashMap<OcsNode, OcsNode> = steps
+        .iter()
+        .map(|&(link, node)| {
+            let [a, b] = links[link].ends;
+            (node, if a == node { b } else { a })
+        })
+        .collect();
+    let mut path = vec![last(one)];
+    while let Some(&next) = above.get(&path[path.len() - 1]) {
+        path.push(next);
+    }
+    path[path.len() / 2]
+}
+
+type Neighbours = std::collections::HashMap<OcsNode, Vec<usize>>;
+
+fn neighbours(links: &[Link]) -> Neighbours {
+    let mut near = Neighbours::new();
+    for (index, link) in links.iter().enumerate() {
+        link.ends.iter().for_each(|&end| near.entry(end).or_default().push(index));
+    }
+    near
+}
+
+/// Links with the node that each leads to, nearest first.
+fn walk(near: &Neighbours, links: &[Link], root: OcsNode) -> Vec<(usize, OcsNode)> {
+    let mut out = Vec::with_capacity(links.len());
+    let mut queue = VecDeque::from([(root, usize::MAX)]);
+    while let Some((node, from)) = queue.pop_front() {
+        for &link in near[&node].iter().filter(|&&link| link != from) {
+            let [a, b] = links[link].ends;
+            let next = if a == node { b } else { a };
+            out.push((link, next));
+            queue.push_back((next, link));
+        }
+    }
+    out
+}

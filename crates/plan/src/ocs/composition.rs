@@ -1,0 +1,68 @@
+//! What a topology is made of, before ports are joined.
+
+use netsum_topo::OcsSpec;
+
+use super::Rational;
+use super::pieces::Numbers;
+
+/// Ports of one device that serve one tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// The device, from 0.
+    pub device: u32,
+    /// How many of its ports, at least 3.
+    pub ports: u32,
+}
+
+/// Trees, rings and mesh side by side. Every worker port and device port is in at most one of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Composition {
+    /// For each tree its devices; algbw 1 each.
+    pub trees: Vec<Vec<Piece>>,
+    /// Rings through all workers.
+    pub rings: u32,
+    /// Links of a mesh of workers, each link in both directions: 0, or N and more unless trees are
+    /// folded. Its algbw is links/(N−1) where that many trees can be found, as
+    /// [`synthesize`](super::synthesize) says.
+    pub mesh_links: u32,
+    /// So many of `trees`, the last ones, share their worker links with the mesh. None of them
+    /// saves more than N − 3 ports.
+    pub folded: usize,
+}
+
+impl Composition {
+    /// The sum of the parts, slide 21.
+    pub fn algbw(&self, spec: &OcsSpec) -> Rational {
+        let numbers = Numbers::of(spec);
+        let trees = self.trees.len() as u64 * numbers.line();
+        let rings = u64::from(self.rings) * numbers.n;
+        numbers.rate(trees + rings + 2 * u64::from(self.mesh_links))
+    }
+
+    /// Devices that serve a tree.
+    pub fn devices(&self) -> u32 {
+        let used: std::collections::HashSet<u32> =
+            self.trees.iter().flatten().map(|piece| piece.device).collect();
+        used.len() as u32
+    }
+
+    /// Trees with whole devices, numbered as they come; the last device of a full tree gives only the
+    /// ports that are needed.
+    pub(super) fn of_counts(numbers: &Numbers, counts: &[u64], rings: u64) -> Composition {
+        let mut next = 0..;
+        let tree = |&count: &u64| -> Vec<Piece> {
+            let mut wanted = numbers.n - 2;
+            let pieces = next.by_ref().take(count as usize).map(|device| {
+                let saved = wanted.min(numbers.e - 2);
+                wanted -= saved;
+                Piece { device, ports: saved as u32 + 2 }
+            });
+            pieces.collect()
+        };
+        Composition {
+            trees: counts.iter().map(tree).collect(),
+            rings: rings as u32,
+            ..Composition::default()
+        }
+    }
+}

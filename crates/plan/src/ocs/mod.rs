@@ -1,0 +1,49 @@
+//! Allreduce with few aggregation devices behind an optical circuit switch: which ports to join,
+//! and what to send where, so that the buffer is summed at the highest rate.
+//!
+//! Source: Tateiwa et al., partial in-network aggregation on direct-connect networks (SWoPP 2024, IPSJ
+//! HPC-195), "slide n". Rates are in units of one port in one direction, and algbw is the size of the
+//! buffer over the time. A topology is made of small ones that share nothing, each with its share of
+//! the buffer:
+//!
+//! * a *tree* with k devices: algbw 1, 2(N−1) − k(E−2) worker ports, at least N. With k = 0 it is
+//!   the slides' Line, with k = K = ⌈(N−2)/(E−2)⌉ their Full Tree, between them a Partial Tree;
+//! * a *ring*: algbw N/(2(N−1)), N worker ports, each transmitter and receiver going elsewhere.
+//!
+//! [`closed`] and [`dp`] find the best composition of these. [`shared`] goes beyond: a device may
+//! serve several trees, and ports that make no whole ring carry a *mesh* of many light trees.
+//! [`bound`] says what no plan can exceed. [`synthesize`] writes a plan out (circuits, trees, shares)
+//! and [`check`] replays it, with nothing shared with those who made it.
+//! [`answer`] does all of it. Start reading at [`closed`], then [`synthesize`].
+
+mod answer;
+mod bound;
+mod build;
+mod check;
+mod closed;
+mod composition;
+mod error;
+mod fold;
+mod forests;
+mod jobs;
+mod mesh;
+mod pieces;
+mod plan;
+mod programme;
+mod savings;
+mod shared;
+
+pub use answer::{Answer, Comparison, Method, answer, compare, curve};
+pub use bound::{Bound, bound};
+pub use build::synthesize;
+pub use check::{Report, check};
+pub use closed::closed;
+pub use composition::{Composition, Piece};
+pub use error::{JobsError, OcsViolation};
+pub use jobs::{Grant, JobDemand, share_devices};
+pub use plan::{Lane, OcsPlan, Share};
+pub use programme::dp;
+pub use shared::shared;
+
+/// Exact numbers: rates and shares.
+pub type Rational = num_rational::Ratio<i128>;

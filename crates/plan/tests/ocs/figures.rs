@@ -1,0 +1,141 @@
+//! What the slides print, and the table over M that follows from them.
+
+use netsum_plan::ocs::{Composition, Lane, Piece, bound, check, closed, dp, shared, synthesize};
+use netsum_topo::OcsPorts;
+
+use crate::{degrees, ocs, ratio, spec};
+
+/// Slide 20: time over that of three rings for a full tree thrice (6 devices), a full tree and two
+/// rings (2), a partial tree and a line (1).
+#[test]
+fn slide_20() {
+    let rings = closed(&ocs(6, 3, 0, 4)).algbw(&ocs(6, 3, 0, 4));
+    assert_eq!(rings, ratio(9, 5));
+    for (devices, time) in [(6, ratio(3, 5)), (2, ratio(9, 11)), (1, ratio(9, 10))] {
+        let spec = ocs(6, 3, devices, 4);
+        let composition = closed(&spec);
+        assert_eq!(rings / composition.algbw(&spec), time);
+        assert_eq!(composition.devices(), devices);
+        assert_eq!(check(&synthesize(&spec, &composition)).unwrap().algbw.0, rings / time);
+    }
+    let two = closed(&ocs(6, 3, 2, 4));
+    assert_eq!((two.trees.len(), two.rings), (1, 2));
+    let one = closed(&ocs(6, 3, 1, 4));
+    assert_eq!((one.trees.len(), one.rings), (2, 0));
+}
+
+/// Slide 21: degrees (1,1,1,1,2,2) and (2,2,2,2,1,1) add up to three everywhere.
+#[test]
+fn slide_21() {
+    let spec = ocs(6, 3, 1, 4);
+    let tree = |devices: u32| {
+        let pieces = (0..devices).map(|device| Piece { device, ports: 4 }).collect();
+        let composition = Composition { trees: vec![pieces], ..Composition::default() };
+        let mut degrees = degrees(&synthesize(&spec, &composition));
+        degrees.sort_unstable();
+        degrees
+    };
+    assert_eq!(tree(1), [1, 1, 1, 1, 2, 2]);
+    assert_eq!(tree(0), [1, 1, 2, 2, 2, 2]);
+    assert_eq!(degrees(&synthesize(&spec, &closed(&spec))), [3; 6]);
+}
+
+/// Slides 11 and 26: devices that trees alone need before they help at all.
+#[test]
+fn devices_of_the_baseline() {
+    let trees_beat_rings = |n: u32, d: u32, e: u32| {
+        let rings = closed(&ocs(n, d, 0, e)).algbw(&ocs(n, d, 0, e));
+        let full = (n - 2).div_ceil(e - 2);
+        (0..).find(|devices| ratio((devices / full).min(d).into(), 1) > rings).unwrap()
+    };
+    assert_eq!(trees_beat_rings(16, 8, 8), 15);
+    assert_eq!((128u32 - 2).div_ceil(4 - 2), 63);
+    let tree = closed(&ocs(128, 1, 63, 4));
+    assert_eq!((tree.algbw(&ocs(128, 1, 63, 4)), tree.devices()), (ratio(1, 1), 63));
+    assert!(closed(&ocs(128, 1, 62, 4)).algbw(&ocs(128, 1, 62, 4)) < ratio(1, 1));
+}
+
+/// N=6, D=3, E=4 over M.
+#[test]
+fn small_table() {
+    let table = [(9, 5), (2, 1), (11, 5), (11, 5), (13, 5), (13, 5), (3, 1)];
+    for (devices, (above, below)) in table.into_iter().enumerate() {
+        let spec = ocs(6, 3, devices as u32, 4);
+        assert_eq!(closed(&spec).algbw(&spec), ratio(above, below), "M = {devices}");
+    }
+}
+
+/// Ratio to rings for N=16, D=8, E=8 (slides 25–27), in thousandths.
+#[test]
+fn ratios_over_m() {
+    let slides = [
+        1000, 1000, 1094, 1109, 1188, 1203, 1219, 1312, 1312, 1422, 1422, 1422, 1531, 1531, 1641,
+        1641, 1641, 1641, 1656, 1656, 1656, 1766, 1766, 1766, 1875,
+    ];
+    let bounds = [
+        1000, 1047, 1094, 1141, 1188, 1234, 1281, 1328, 1375, 1422, 1469, 1516, 1562, 1609, 1656,
+        1703, 1750, 1797, 1844, 1875, 1875, 1875, 1875, 1875, 1875,
+    ];
+    let most = ocs(16, 8, 24, 8);
+    let rings = closed(&most.with_devices(0)).algbw(&most);
+    let close = |value: netsum_plan::ocs::Rational, thousandths: i128| {
+        let off = value / rings - ratio(thousandths, 1000);
+        off * ratio(2000, 1) <= ratio(1, 1) && off * ratio(-2000, 1) <= ratio(1, 1)
+    };
+    let table = dp(&most);
+    for devices in 0..=24usize {
+        let spec = most.with_devices(devices as u32);
+        let rate = closed(&spec).algbw(&spec);
+        assert_eq!(rate, table[devices].algbw(&spec), "M = {devices}");
+        assert!(close(rate, slides[devices]), "M = {devices}: {rate}");
+        let whole = bound(&spec).whole_devices.0;
+        assert!(close(whole, bounds[devices]), "M = {devices}: {whole}");
+    }
+}
+
+/// First devices that gain and that reach D, for D = 8: slides 28 and 29.
+#[test]
+fn first_gain_and_saturation() {
+    let expected = [
+        (16, 8, 2, 24),
+        (32, 8, 4, 40),
+        (64, 8, 10, 88),
+        (16, 16, 1, 8),
+        (32, 16, 2, 24),
+        (64, 16, 4, 40),
+    ];
+    for (n, e, gain, full) in expected {
+        let rate = |devices| closed(&ocs(n, 8, devices, e)).algbw(&ocs(n, 8, devices, e));
+        assert_eq!((1..).find(|&devices| rate(devices) > rate(0)), Some(gain), "N={n} E={e}");
+        assert_eq!((1..).find(|&devices| rate(devices) == ratio(8, 1)), Some(full), "N={n} E={e}");
+    }
+}
+
+/// One device serving two trees reaches D with 20 devices in place of 24.
+#[test]
+fn a_device_serves_two_trees() {
+    let plan = shared(&ocs(16, 8, 20, 8));
+    assert_eq!(check(&plan).unwrap().algbw.0, ratio(8, 1));
+    assert!(bound(&ocs(16, 8, 19, 8)).algbw.0 < ratio(8, 1));
+}
+
+#[test]
+fn paired_ports_have_rings_in_pairs() {
+    let paired = spec(6, 3, 0, 4, OcsPorts::Paired);
+    let composition = closed(&paired);
+    // A cycle, 6/5, leaves a port each; a line and what it leaves is 1.
+    assert_eq!((composition.algbw(&paired), composition.rings), (ratio(6, 5), 2));
+    let plan = synthesize(&paired, &composition);
+    assert!(plan.lanes.iter().all(|lane| matches!(lane, Lane::Ring { .. })));
+    check(&plan).unwrap();
+}
+
+/// With simplex ports a device can have a parent that is none of its E children's peers. That
+/// reaches 1 where the bound for devices joined in both directions is 3/4.
+#[test]
+fn one_way_devices_exceed_the_bound_for_two_way_ones() {
+    let plan = serde_json::from_str(include_str!("one_way.json")).unwrap();
+    assert_eq!(check(&plan).unwrap().algbw.0, ratio(1, 1));
+    let bound = bound(&plan.spec);
+    assert_eq!((bound.whole_devices.0, bound.any_circuits.0), (ratio(3, 4), ratio(1, 1)));
+}

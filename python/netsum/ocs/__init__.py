@@ -1,0 +1,9 @@
+"""Allreduce with few aggregation devices behind an optical circuit switch. The algorithms are in the compiled core.
+
+Rates are texts like "16/15", exact, in units of one port; `fractions.Fraction` reads them.
+"""
+
+from netsum.ocs.picture import draw
+from netsum.ocs.planner import METHODS, Ocs, OcsError, answer, check, compare, curve, share
+
+__all__ = ["METHODS", "Ocs", "OcsError", "answer", "check", "compare", "curve", "draw", "share"]

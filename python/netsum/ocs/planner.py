@@ -1,0 +1,79 @@
+"""Questions to the planner, answered as plain dictionaries."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+METHODS = ("closed", "dp", "shared")
+
+_MOST = 65_536
+"""Above what the core allows for each of N, D, M, E, and within what it can be told."""
+
+
+class OcsError(Exception):
+    """An impossible request, or a plan that does not do what it says; the text says which part and why."""
+
+
+@dataclass(frozen=True)
+class Ocs:
+    """OCS(N, D, M, E): workers with their ports, devices with theirs.
+
+    paired: the circuit switch joins both directions of two ports, or neither.
+    """
+
+    workers: int
+    worker_ports: int
+    devices: int
+    device_ports: int
+    paired: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in zip("NDME", self.numbers, strict=True):
+            if not 0 <= value <= _MOST:
+                raise OcsError(f"cannot build {self}: {name} must be from 0 to {_MOST}, not {value}")
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        return self.workers, self.worker_ports, self.devices, self.device_ports
+
+    def __str__(self) -> str:
+        return "OCS(N={}, D={}, M={}, E={})".format(*self.numbers)
+
+
+def answer(ocs: Ocs, method: str = "closed") -> dict[str, Any]:
+    """A checked plan: `method`, `compared` (rings, baseline, closed, bound), `report` (the replay), `plan`."""
+    return json.loads(_ask("ocs_answer", ocs.numbers, ocs.paired, method))
+
+
+def compare(ocs: Ocs) -> dict[str, Any]:
+    """What could be had, without a plan: `rings`, `baseline`, `closed`, `bound` with its prices."""
+    return json.loads(_ask("ocs_compare", ocs.numbers, ocs.paired))
+
+
+def curve(ocs: Ocs, method: str = "closed") -> list[str]:
+    """algbw for 0 to `ocs.devices` devices. Plans of "shared" are built and replayed for each."""
+    return _ask("ocs_curve", ocs.numbers, ocs.paired, method)
+
+
+def check(plan: str) -> dict[str, Any]:
+    """Replays a plan written as JSON, and returns what it does. OcsError says what is wrong and where."""
+    return json.loads(_ask("ocs_check", plan))
+
+
+def share(
+    jobs: list[tuple[int, int]], pool: int, device_ports: int, *, paired: bool = False, method: str = "closed"
+) -> list[dict[str, Any]]:
+    """Shares `pool` devices among jobs of (N, D), max-min fair in the gain over none: devices, algbw, gain of each."""
+    if not 0 <= pool <= _MOST:
+        raise OcsError(f"no pool has {pool} devices; name a number from 0 to {_MOST}")
+    jobs = [Ocs(workers, ports, pool, device_ports, paired).numbers[:2] for workers, ports in jobs]
+    return json.loads(_ask("ocs_share", jobs, pool, device_ports, paired, method))
+
+
+def _ask(function: str, *arguments: Any) -> Any:
+    from netsum import _core
+
+    try:
+        return getattr(_core, function)(*arguments)
+    except (ValueError, OverflowError) as error:
+        raise OcsError(str(error)) from None

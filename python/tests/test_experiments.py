@@ -1,0 +1,27 @@
+"""Experiments leave claims and a picture. The quick one runs here; the others by `make fig`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+def test_an_experiment_leaves_claims_and_a_figure(tmp_path):
+    command = [sys.executable, EXPERIMENTS / "ntt_examples" / "run.py", "--out", tmp_path / "ntt_examples"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads((tmp_path / "ntt_examples" / "result.json").read_text())
+    assert len(result["claims"]) == 5
+    for claim in result["claims"]:
+        assert set(claim) == {"claim", "paper", "ours", "holds", "why"} and claim["holds"], claim
+    ElementTree.parse(tmp_path / "ntt_examples" / "figure.svg")
+
+
+def test_every_experiment_is_described_and_listed():
+    listed = (EXPERIMENTS / "README.md").read_text()
+    for run in EXPERIMENTS.glob("*/run.py"):
+        assert f"make fig FIG={run.parent.name}" in (run.parent / "README.md").read_text()
+        assert f"]({run.parent.name})" in listed
