@@ -91,6 +91,8 @@ pub struct Network {
     hops: u64,
     topology: Topology,
     uplinks: Vec<u32>,
+    /// `seq` of `Tree` packets that were dropped: whoever keeps what they carry may forget it.
+    pub(crate) lost: Vec<u32>,
 }
 
 /// Keys of the network's own timers; callers' keys lie below.
@@ -140,6 +142,7 @@ impl Network {
             switching,
             balance: Balance::default(),
             hops: 0,
+            lost: Vec::new(),
             uplinks: uplinks.collect(),
             topology: topology.clone(),
             links,
@@ -364,6 +367,9 @@ impl Network {
         }
         self.balance.dropped.0 += 1;
         self.balance.dropped.1 += u64::from(packet.bytes);
+        if packet.kind() == Kind::Tree {
+            self.lost.push(packet.seq);
+        }
     }
 
     #[inline]

@@ -116,6 +116,15 @@ impl Transport {
         self.pump(net, flow);
     }
 
+    /// Ends a flow of a job, which sends no more.
+    pub fn close(&mut self, net: &mut Network, flow: u32) {
+        let state = &mut self.flows[flow as usize];
+        if std::mem::replace(&mut state.open, false) {
+            self.active -= 1;
+            net.set_timer(net.now_ps() + SLOT_REST_PS, SLOT | u64::from(flow));
+        }
+    }
+
     /// A packet has come to a host.
     #[inline]
     pub fn on_packet(&mut self, net: &mut Network, packet: &Packet) -> Option<Progress> {
