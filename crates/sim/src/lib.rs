@@ -10,6 +10,7 @@
 
 pub mod aggregation;
 mod calendar;
+pub mod config;
 pub mod error;
 mod fifo;
 pub mod job;
@@ -18,6 +19,7 @@ pub mod network;
 pub mod packet;
 pub mod random;
 mod routes;
+pub mod run;
 pub mod simulation;
 pub mod tcp;
 pub mod transport;

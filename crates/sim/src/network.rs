@@ -450,7 +450,7 @@ impl Network {
     }
 }
 
-fn check(topology: &Topology) -> Result<u32, SimError> {
+pub(crate) fn check(topology: &Topology) -> Result<u32, SimError> {
     let hosts = topology.hosts().count();
     if hosts == 0 || hosts > usize::from(u16::MAX) {
         return Err(SimError::Hosts(hosts));

@@ -137,6 +137,13 @@ impl<P: Payload> Simulation<P> {
         &mut self.aggregation
     }
 
+    /// Flows that have started and are not complete: number, and payload that has come; by number.
+    pub fn unfinished(&self) -> Vec<(u32, u64)> {
+        let mut all: Vec<(u32, u64)> = self.transport.unfinished().collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Announces a job; jobs are numbered as they start.
     pub fn add_job(&mut self, spec: JobSpec) {
         self.net.set_timer(spec.start_ps, JOB_START | self.announced.len() as u64);

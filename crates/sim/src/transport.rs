@@ -164,6 +164,17 @@ impl Transport {
         self.senders[flow as usize].window()
     }
 
+    /// Flows of the workload whose message has not come: number, and payload that has come in order.
+    pub fn unfinished(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.flows.iter().zip(&self.receivers).filter_map(|(flow, receiver)| match flow.owner {
+            Owner::Workload(number) if flow.open && !receiver.is_complete() => {
+                let bytes = u64::from(receiver.expected()) * u64::from(self.config.segment_bytes);
+                Some((number, bytes))
+            }
+            _ => None,
+        })
+    }
+
     /// Segments of a flow that have come in order.
     pub fn received(&self, flow: u32) -> u32 {
         self.receivers[flow as usize].expected()

@@ -20,6 +20,11 @@ impl Receiver {
         self.ends.push_back(end);
     }
 
+    /// Whether all messages have come.
+    pub fn is_complete(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     /// First segment that has not come.
     #[inline]
     pub fn expected(&self) -> u32 {
