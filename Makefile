@@ -66,7 +66,7 @@ $(STAMPS)/torch: requirements-torch.txt $(STAMPS)/tools
 	@touch $@
 
 $(STAMPS)/daemons: $(RUST_SOURCES) | $(STAMPS)/tools
-	cargo build --release --quiet -p netsum-control -p netsum-switch
+	cargo build --release --quiet -p netsum-control -p netsum-switch -p netsum-sim
 	@touch $@
 
 $(STAMPS)/package: $(RUST_SOURCES) pyproject.toml $(STAMPS)/tools
