@@ -38,8 +38,8 @@ check: $(STAMPS)/tools ## formats and lints
 	$(BIN)/ruff format --check python tests bench experiments
 	$(BIN)/ruff check python tests bench experiments
 
-bench: ## the switch beside a bare forwarder of the same packets; NAME=bench for another one
-	cargo bench --profile release --quiet -p netsum-net --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
+bench: ## the switch beside a bare forwarder of the same packets; NAME=sim for the simulator's speed
+	cargo bench --profile release --quiet --workspace --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 
 fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one
 	@set -e; for run in $(wildcard experiments/$(or $(FIG),*)/run.py); do \
@@ -78,7 +78,7 @@ $(STAMPS)/torch: requirements-torch.txt $(STAMPS)/tools
 	@touch $@
 
 $(STAMPS)/daemons: $(RUST_SOURCES) | $(STAMPS)/tools
-	cargo build --release --quiet -p netsum-control -p netsum-switch
+	cargo build --release --quiet -p netsum-control -p netsum-switch -p netsum-sim
 	@touch $@
 
 $(STAMPS)/package: $(RUST_SOURCES) pyproject.toml $(STAMPS)/tools

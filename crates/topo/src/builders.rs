@@ -67,6 +67,25 @@ pub fn single_switch(hosts: u32, rate: Rate, addressing: Addressing) -> Result<F
     leaf_spine(1, hosts, 0, rate, rate, addressing)
 }
 
+/// `pairs` hosts `h0…` at switch `left`, as many at `right`, one link between the two: the
+/// bottleneck that congestion control is measured on. Errors as [`leaf_spine`].
+pub fn dumbbell(
+    pairs: u32,
+    rate: Rate,
+    bottleneck: Rate,
+    addressing: Addressing,
+) -> Result<Fabric, TopoError> {
+    let mut builder = Builder::new("dumbbell", addressing);
+    for side in ["left", "right"] {
+        let switch = builder.switch(side.to_owned());
+        for _ in 0..pairs {
+            builder.host_at(&switch, rate);
+        }
+    }
+    builder.link("left", "right", bottleneck);
+    builder.finish(format!("a dumbbell of {pairs} pairs"))
+}
+
 /// The k-ary fat tree: k pods of k/2 rack and k/2 aggregation switches, (k/2)² cores, k³/4 hosts,
 /// every link of the same rate.
 ///
@@ -201,6 +220,16 @@ mod tests {
     fn study_sized_fat_tree() {
         let fabric = fat_tree(16, RATE, Addressing::default()).unwrap();
         assert_eq!((fabric.hosts.len(), fabric.switches.len()), (1024, 320));
+    }
+
+    #[test]
+    fn a_dumbbell_has_one_way_across() {
+        let graph =
+            dumbbell(3, RATE, Rate(1_000_000_000), Addressing::default()).unwrap().topology();
+        let [left, right] = ["left", "right"].map(|name| graph.find(name).unwrap());
+        assert_eq!(graph.edge(graph.edge_between(left, right).unwrap()).rate_bps, 1_000_000_000);
+        let at = |switch| graph.hosts().filter(|&h| graph.neighbours(h)[0].0 == switch).count();
+        assert_eq!((at(left), at(right), graph.edges().count()), (3, 3, 7));
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod parse;
 mod tree;
 mod units;
 
-pub use builders::{Addressing, fat_tree, leaf_spine, single_switch};
+pub use builders::{Addressing, dumbbell, fat_tree, leaf_spine, single_switch};
 pub use error::{OrderError, TopoError};
 pub use fabric::{Fabric, Host, Link, Switch};
 pub use graph::{Edge, EdgeId, Node, NodeId, NodeKind, Topology};

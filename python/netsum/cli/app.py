@@ -5,17 +5,19 @@ from collections.abc import Callable
 
 import typer
 
-from netsum.cli import demo, doctor, fabric, plan_ocs, run, top, version
+from netsum.cli import demo, doctor, fabric, plan_ocs, run, sim, top, version
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
 from netsum.ocs import OcsError
+from netsum.sim.errors import SimError
 
 app = typer.Typer(
     help="Gradient sums computed inside the network.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 app.command("demo")(demo.demo)
 app.add_typer(fabric.app, name="fabric")
+app.add_typer(sim.app, name="sim")
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor")(doctor.doctor)
 plan = typer.Typer(help="Find the best trees on a fabric, with a proof.", no_args_is_help=True, rich_markup_mode=None)
@@ -33,7 +35,7 @@ def main() -> None:
 def _guarded(command: Callable[..., object]) -> int:
     try:
         return command(standalone_mode=False) or 0
-    except (FabricError, DemoError, OcsError) as error:
+    except (FabricError, DemoError, OcsError, SimError) as error:
         errors.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False, soft_wrap=True)
         return 1
     except typer.Exit as ended:

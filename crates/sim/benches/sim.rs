@@ -1,0 +1,157 @@
+//! How fast packets cross links: `cargo bench -p netsum-sim --bench sim -- --out FILE`.
+//!
+//! A packet-hop is one packet, data or acknowledgement, that crosses one link. Fat trees of 10 Gbit/s and 1 µs
+//! per link, DCTCP (1,502 bytes on the wire, marking at 85 packets, queues of 250): a permutation of 1 MB
+//! flows, and web-search flows at a load of 0.6 that arrive over 2 ms; both run for 10 ms of simulated time.
+//! CPU seconds are this process's, by the kernel's count.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use netsum_sim::tcp::TcpConfig;
+use netsum_sim::workload::{FlowSizes, FlowSpec, permutation, poisson};
+use netsum_sim::{PathChoice, Simulation, Switching};
+use netsum_topo::{Addressing, Rate, Topology};
+
+const RATE: Rate = Rate(10_000_000_000);
+const UNTIL_PS: u64 = 10_000_000_000;
+const ARRIVALS_PS: u64 = 2_000_000_000;
+const SWITCHING: Switching = Switching {
+    mark_packets: 85,
+    queue_packets: 250,
+    pause: None,
+    paths: PathChoice::Flow,
+    latency_ns: 1_000,
+};
+/// Of the size that counts; the others run twice.
+const RUNS: usize = 7;
+
+struct Outcome {
+    hops: u64,
+    cpu_s: f64,
+    /// Median and 99th percentile of the flows' completion times, in milliseconds.
+    fct_ms: [f64; 2],
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let value = |name: &str| {
+        arguments.iter().position(|a| a == name).and_then(|i| arguments.get(i + 1)).cloned()
+    };
+    let out = value("--out").map(PathBuf::from);
+    let mut curve = Vec::new();
+    let mut headline = [Vec::new(), Vec::new()];
+    for k in [4, 8, 12, 16, 24, 32] {
+        let fabric = netsum_topo::fat_tree(k, RATE, Addressing::default()).expect("a fat tree");
+        let topology = fabric.topology();
+        let hosts = k * k * k / 4;
+        forget_peak();
+        let mut rates = [Vec::new(), Vec::new()];
+        let mut last = None;
+        for seed in 0..if hosts == 1024 { RUNS } else { 2 } as u64 {
+            for (load, rates) in rates.iter_mut().enumerate() {
+                let outcome = run(&topology, hosts, load, seed);
+                rates.push(outcome.hops as f64 / outcome.cpu_s);
+                last = Some(outcome);
+            }
+        }
+        let peak_mib = peak_mib();
+        let [permutation, web] = &rates;
+        let last = last.expect("at least one run");
+        println!(
+            "{hosts:5} hosts  permutation {:5.2} M hops/CPU-s (best {:5.2})  web search {:5.2} (best {:5.2})  \
+             {peak_mib:6.1} MiB  (last: {} hops, FCT p50 {:.3} ms, p99 {:.3} ms)",
+            median(permutation) / 1e6,
+            best(permutation) / 1e6,
+            median(web) / 1e6,
+            best(web) / 1e6,
+            last.hops,
+            last.fct_ms[0],
+            last.fct_ms[1],
+        );
+        curve.push(serde_json::json!({
+            "hosts": hosts, "peak_mib": peak_mib,
+            "permutation": { "median": median(permutation), "best": best(permutation) },
+            "web-search": { "median": median(web), "best": best(web) },
+        }));
+        if hosts == 1024 {
+            headline = rates;
+        }
+    }
+    let Some(out) = out else { return };
+    let of = |rates: &[f64]| serde_json::json!({ "median": median(rates), "best": best(rates) });
+    let report = serde_json::json!({
+        "name": "sim", "unit": "packet-hops per CPU second, 1,024 hosts, permutation", "higher_is_better": true,
+        "ours": of(&headline[0]), "web-search": of(&headline[1]),
+        "peers": {}, "ratio": {},
+        "limit": "one core; memory latency from 3,456 hosts on",
+        "runs": RUNS, "curve": curve, "machine": machine(), "commit": commit(),
+    });
+    let folder = out.parent().map_or(Ok(()), std::fs::create_dir_all);
+    if let Err(error) = folder.and_then(|()| std::fs::write(&out, format!("{report:#}\n"))) {
+        eprintln!("cannot write {}: {error}", out.display());
+        std::process::exit(1);
+    }
+}
+
+fn run(topology: &Topology, hosts: u32, load: usize, seed: u64) -> Outcome {
+    let flows: Vec<FlowSpec> = if load == 0 {
+        permutation(hosts, 1_000_000, seed)
+    } else {
+        let sizes = FlowSizes::named("web-search").expect("a published distribution");
+        let flows = poisson(hosts, RATE.0, 0.6, sizes, seed);
+        flows.take_while(|f| f.start_ps < ARRIVALS_PS).collect()
+    };
+    let before = cpu_s();
+    let tcp = TcpConfig::default();
+    let mut simulation = Simulation::new(topology, SWITCHING, tcp, seed).expect("a sound fabric");
+    simulation.set_flows(flows.into_iter());
+    simulation.run(UNTIL_PS);
+    let cpu_s = cpu_s() - before;
+    let finished = simulation.take_finished();
+    let mut fct: Vec<f64> = finished.iter().map(|r| r.fct_ps() as f64 / 1e9).collect();
+    fct.sort_by(f64::total_cmp);
+    let at = |p: usize| fct.get(fct.len() * p / 100).copied().unwrap_or(f64::NAN);
+    Outcome { hops: simulation.network().hops(), cpu_s, fct_ms: [at(50), at(99)] }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn best(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}
+
+/// Nanoseconds on a processor, the first number of schedstat.
+fn cpu_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux counts CPU time");
+    let ns = text.split(' ').next().and_then(|n| n.parse::<f64>().ok());
+    ns.expect("schedstat begins with a number") / 1e9
+}
+
+/// Where the kernel does not allow it, the peak stays that of the sizes before, which are smaller.
+fn forget_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<f64>().map_or(f64::NAN, |kib| kib / 1024.0)
+}
+
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
+    format!("{}, {cores} cores", model.map_or("unknown", |(_, m)| m))
+}
+
+fn commit() -> String {
+    let output = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+    let text = output.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
+    if text.trim().is_empty() { "unknown".into() } else { text.trim().into() }
+}

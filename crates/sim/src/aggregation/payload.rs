@@ -1,0 +1,169 @@
+//! What aggregation packets carry: counts for a thousand servers, real numbers to check every bit.
+
+use netsum_proto::panama::{BufferId, Memory, Slab};
+use netsum_wire::panama::{HEADER_LEN, Header};
+use netsum_wire::{Dtype, Format, ReduceOp};
+
+/// Gradients are 32-bit floats.
+pub const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+
+/// Memory of a switch, and what travels between switches.
+pub trait Payload: Memory + Sized {
+    /// In a packet on its way.
+    type Owned: Clone;
+
+    /// Memory of so many bytes.
+    fn memory(limit: u64) -> Self;
+    /// What `Memory` wants to see of it.
+    fn view(owned: &Self::Owned) -> &Self::Payload;
+    /// Of a packet without payload.
+    fn nothing() -> Self::Owned;
+    /// A worker's elements: of operation `id`, from `start` on.
+    fn contribution(rank: u32, id: u64, start: u64, elements: u64) -> Self::Owned;
+    /// Copies a stored packet.
+    fn copy(&self, buffer: Self::Buffer) -> (Header, Self::Owned);
+    /// Contributions in a result, if that can be seen.
+    fn contributions(owned: &Self::Owned) -> Option<u32>;
+    /// Bytes in use.
+    fn used(&self) -> u64;
+}
+
+/// A packet's header and how many contributions are in it.
+pub struct Counts {
+    packets: Vec<(Header, u32)>,
+    unused: Vec<u32>,
+    freed: Vec<u32>,
+    limit: u64,
+    used: u64,
+}
+
+/// Bytes that a buffer takes beside its payload.
+const OVERHEAD: u64 = HEADER_LEN as u64;
+
+impl Memory for Counts {
+    type Payload = u32;
+    type Buffer = u32;
+
+    fn store(&mut self, header: &Header, payload: &u32) -> Option<u32> {
+        let bytes = OVERHEAD + header.payload_len() as u64;
+        if self.used + bytes > self.limit {
+            return None;
+        }
+        self.used += bytes;
+        let packet = (*header, *payload);
+        let Some(buffer) = self.unused.pop() else {
+            self.packets.push(packet);
+            return Some(self.packets.len() as u32 - 1);
+        };
+        self.packets[buffer as usize] = packet;
+        Some(buffer)
+    }
+
+    fn reduce(
+        &mut self,
+        header: &Header,
+        stored: &[Option<u32>],
+        arriving: Option<(usize, &Header, &u32)>,
+    ) -> Option<u32> {
+        let here: u32 = stored.iter().flatten().map(|&b| self.packets[b as usize].1).sum();
+        self.store(header, &(here + arriving.map_or(0, |(_, _, n)| *n)))
+    }
+
+    fn mark_resent(&mut self, buffer: u32) {
+        self.packets[buffer as usize].0.resent = true;
+    }
+
+    fn free(&mut self, buffer: u32) {
+        self.used -= OVERHEAD + self.packets[buffer as usize].0.payload_len() as u64;
+        self.freed.push(buffer);
+    }
+
+    fn flushed(&mut self) {
+        self.unused.append(&mut self.freed);
+    }
+
+    fn cost(&self, fragment_bytes: u16) -> u64 {
+        OVERHEAD + u64::from(fragment_bytes)
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+impl Payload for Counts {
+    type Owned = u32;
+
+    fn memory(limit: u64) -> Counts {
+        Counts { packets: Vec::new(), unused: Vec::new(), freed: Vec::new(), limit, used: 0 }
+    }
+
+    #[inline]
+    fn view(owned: &u32) -> &u32 {
+        owned
+    }
+
+    fn nothing() -> u32 {
+        0
+    }
+
+    #[inline]
+    fn contribution(_: u32, _: u64, _: u64, _: u64) -> u32 {
+        1
+    }
+
+    #[inline]
+    fn copy(&self, buffer: u32) -> (Header, u32) {
+        self.packets[buffer as usize]
+    }
+
+    #[inline]
+    fn contributions(owned: &u32) -> Option<u32> {
+        Some(*owned)
+    }
+
+    fn used(&self) -> u64 {
+        self.used
+    }
+}
+
+impl Payload for Slab {
+    type Owned = Vec<u8>;
+
+    fn memory(limit: u64) -> Slab {
+        Slab::new(limit)
+    }
+
+    fn view(owned: &Vec<u8>) -> &[u8] {
+        owned
+    }
+
+    fn nothing() -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn contribution(rank: u32, id: u64, start: u64, elements: u64) -> Vec<u8> {
+        let values = (start..start + elements).map(|element| value(rank, id, element));
+        values.flat_map(f32::to_le_bytes).collect()
+    }
+
+    fn copy(&self, buffer: BufferId) -> (Header, Vec<u8>) {
+        let packet = Header::decode(self.packet(buffer));
+        let (header, payload) = packet.expect("a buffer holds a packet");
+        (header, payload.to_vec())
+    }
+
+    fn contributions(_: &Vec<u8>) -> Option<u32> {
+        None
+    }
+
+    fn used(&self) -> u64 {
+        Slab::used(self)
+    }
+}
+
+/// A number that differs by rank, operation and element, and whose sums round: order shows.
+pub fn value(rank: u32, id: u64, element: u64) -> f32 {
+    let bits = crate::random::mix(u64::from(rank) << 40 ^ id << 20 ^ element);
+    (bits >> 40) as f32 / 4096.0 - 1000.0
+}

@@ -1,0 +1,105 @@
+//! The simulator as a process: `netsum-sim run CONFIG.toml --out FOLDER`. `netsum sim` calls it.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+use netsum_sim::{config, run};
+
+#[derive(Parser)]
+#[command(version, about = "Packet-level simulation of networks that aggregate")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check a configuration and write the effective one to standard output.
+    Check {
+        /// TOML file.
+        config: PathBuf,
+    },
+    /// Run a configuration.
+    Run {
+        /// TOML file.
+        config: PathBuf,
+        /// Folder for the results; made if it is not there.
+        #[arg(long)]
+        out: PathBuf,
+        /// Tell progress as lines of JSON on standard error.
+        #[arg(long)]
+        progress_json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Check { config } => check(&config),
+        Command::Run { config, out, progress_json } => simulate(&config, &out, progress_json),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((code, message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// The configuration makes no sense.
+const REFUSED: u8 = 2;
+/// The run went wrong.
+const FAILED: u8 = 1;
+
+type Outcome = Result<(), (u8, String)>;
+
+fn check(path: &std::path::Path) -> Outcome {
+    let (config, built) = config::load(path).map_err(|error| (REFUSED, error.to_string()))?;
+    let text = toml::to_string_pretty(&config).map_err(|error| (FAILED, error.to_string()))?;
+    built.notes.iter().for_each(|note| println!("# {note}"));
+    print!("{text}");
+    Ok(())
+}
+
+fn simulate(path: &std::path::Path, out: &std::path::Path, json: bool) -> Outcome {
+    let (config, built) = config::load(path).map_err(|error| (REFUSED, error.to_string()))?;
+    if json {
+        let line = serde_json::json!({ "notes": built.notes });
+        eprintln!("{line}");
+    } else {
+        built.notes.iter().for_each(|note| eprintln!("{note}"));
+    }
+    let start = Instant::now();
+    let bar = std::io::stderr().is_terminal() && !json;
+    run::run(&config, built, out, |progress| {
+        let elapsed_s = start.elapsed().as_secs_f64();
+        let share = progress.done_ps as f64 / progress.total_ps as f64;
+        let left_s = elapsed_s * (1.0 - share) / share.max(1e-9);
+        let rate = progress.hops as f64 / elapsed_s.max(1e-9);
+        let ms = progress.done_ps as f64 / 1e9;
+        if json {
+            let line = serde_json::json!({
+                "share": share, "simulated_ms": ms, "elapsed_s": elapsed_s, "left_s": left_s,
+                "hops": progress.hops, "hops_per_s": rate, "flows": progress.flows, "steps": progress.steps,
+            });
+            eprintln!("{line}");
+        } else if bar {
+            eprint!(
+                "\r{:3.0} %  {ms:.3} ms simulated  {:.2} M hops/s  {} flows  {} steps  {left_s:.0} s left \x1b[K",
+                share * 100.0,
+                rate / 1e6,
+                progress.flows,
+                progress.steps,
+            );
+            let _ = std::io::stderr().flush();
+        }
+    })
+    .map_err(|error| (FAILED, error.to_string()))?;
+    if bar {
+        eprintln!();
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! Reads a configuration and refuses what makes no sense: file, line, reason.
+
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::build::{Built, build};
+use super::{Config, Flows, SchemeKind};
+use crate::aggregation::OVERHEAD_BYTES;
+use crate::workload::FlowSizes;
+
+/// Why a run was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A file could not be read.
+    #[error("cannot read {}: {reason}; give the path of a file that is there", path.display())]
+    Unreadable {
+        /// Path.
+        path: PathBuf,
+        /// The system's words.
+        reason: String,
+    },
+    /// Not TOML, an unknown or missing key, a value of the wrong kind.
+    #[error("{file}:{line}: {reason}")]
+    Syntax {
+        /// File.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It can be read, and makes no sense.
+    #[error("{file}:{line}: {key}: {reason}")]
+    Invalid {
+        /// File.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Key, as "flows.0.load".
+        key: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The fabric is not one.
+    #[error(transparent)]
+    Fabric(#[from] netsum_topo::TopoError),
+}
+
+/// Reads and checks a configuration file, and builds all that the run needs.
+pub fn load(path: &Path) -> Result<(Config, Built), ConfigError> {
+    let text = read(path)?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    parse(&text, &path.display().to_string(), folder)
+}
+
+/// Checks the text of a configuration; `file` names it in errors, other files are relative to `folder`.
+pub fn parse(text: &str, file: &str, folder: &Path) -> Result<(Config, Built), ConfigError> {
+    let config: Config = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        file: file.to_owned(),
+        line: line_at(text, error.span().map_or(0, |span| span.start)),
+        reason: error.message().replace('\n', "; "),
+    })?;
+    let source = Source { text, file, folder };
+    source.check(&config)?;
+    let built = build(&source, &config)?;
+    Ok((config, built))
+}
+
+pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// Where a configuration came from, to name lines.
+pub(super) struct Source<'a> {
+    text: &'a str,
+    file: &'a str,
+    pub folder: &'a Path,
+}
+
+impl Source<'_> {
+    /// An error at a key, given as "flows.0.load"; keys that stand nowhere count as where their table begins.
+    pub(super) fn invalid(&self, key: &str, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Invalid {
+            file: self.file.to_owned(),
+            line: self.line_of(key),
+            key: key.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    fn line_of(&self, key: &str) -> usize {
+        let Ok(table) = DeTable::parse(self.text) else { return 1 };
+        let mut at = 0;
+        let mut value = DeValue::Table(table.into_inner());
+        for part in key.split('.') {
+            let next = match value {
+                DeValue::Table(mut table) => table.remove(part),
+                DeValue::Array(array) => array.into_iter().nth(part.parse().unwrap_or(usize::MAX)),
+                _ => None,
+            };
+            let Some(next) = next else { break };
+            at = next.span().start;
+            value = next.into_inner();
+        }
+        line_at(self.text, at)
+    }
+
+    fn check(&self, config: &Config) -> Result<(), ConfigError> {
+        if config.duration.0.0 == 0 {
+            return Err(
+                self.invalid("duration", "nothing happens in no time; write one like \"10ms\"")
+            );
+        }
+        if config.duration.0.0.saturating_add(config.drain.0.0) > TIME_MAX_NS {
+            return Err(self.invalid("duration", "more than an hour of simulated time"));
+        }
+        if config.flows.is_empty() && config.jobs.is_empty() && config.mix.is_none() {
+            return Err(self.invalid(
+                "flows",
+                "there is nothing to simulate; add [[flows]], [[jobs]] or [mix]",
+            ));
+        }
+        self.check_switch(config)?;
+        self.check_tcp(config)?;
+        self.check_schemes(config)?;
+        self.check_loads(config)
+    }
+
+    fn check_switch(&self, config: &Config) -> Result<(), ConfigError> {
+        let switch = &config.switch;
+        if switch.queue_packets == 0 {
+            return Err(self.invalid(
+                "switch.queue_packets",
+                "a queue of 0 packets drops whatever must wait; give it room",
+            ));
+        }
+        if let Some(pause) = &switch.pause
+            && (pause.high_packets == 0 || pause.low_packets >= pause.high_packets)
+        {
+            return Err(self.invalid(
+                "switch.pause",
+                "low_packets must be below high_packets, or nobody is told to go on",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_tcp(&self, config: &Config) -> Result<(), ConfigError> {
+        let tcp = &config.tcp;
+        let wire = u32::from(tcp.segment_bytes) + u32::from(tcp.header_bytes);
+        if tcp.segment_bytes == 0 || wire > u32::from(u16::MAX) {
+            return Err(
+                self.invalid("tcp.segment_bytes", "with its header a segment has 1 to 65535 bytes")
+            );
+        }
+        if tcp.initial_window == 0 || tcp.socket.0.0 < u64::from(tcp.segment_bytes) {
+            let key = if tcp.initial_window == 0 { "tcp.initial_window" } else { "tcp.socket" };
+            return Err(self.invalid(key, "not even one segment could be sent"));
+        }
+        let gain_is_sound = tcp.gain > 0.0 && tcp.gain <= 1.0;
+        if !gain_is_sound || !(0.0..=1.0).contains(&tcp.alpha) {
+            let key = if gain_is_sound { "tcp.alpha" } else { "tcp.gain" };
+            return Err(self.invalid(key, "DCTCP's gain and estimate are shares, from 0 to 1"));
+        }
+        if tcp.min_rto.0.0 == 0 {
+            return Err(
+                self.invalid("tcp.min_rto", "a time-out of nothing resends everything at once")
+            );
+        }
+        Ok(())
+    }
+
+    fn check_schemes(&self, config: &Config) -> Result<(), ConfigError> {
+        let of_jobs = config.jobs.iter().enumerate();
+        let of_jobs =
+            of_jobs.filter_map(|(i, job)| Some((format!("jobs.{i}.scheme"), job.scheme.as_ref()?)));
+        for (key, scheme) in std::iter::once(("scheme".to_owned(), &config.scheme)).chain(of_jobs) {
+            let fail =
+                |field: &str, reason: &str| Err(self.invalid(&format!("{key}.{field}"), reason));
+            if scheme.kind == SchemeKind::Ideal && key != "scheme" {
+                return fail(
+                    "kind",
+                    "\"ideal\" is of the whole run: every class alone; write it in [scheme]",
+                );
+            }
+            if scheme.trees == 0 || scheme.trees > 64 {
+                return fail("trees", "a job has 1 to 64 trees");
+            }
+            if scheme.window == 0 || scheme.window > 16384 {
+                return fail("window", "a window has 1 to 16384 fragments");
+            }
+            let bytes = scheme.fragment_bytes;
+            if !(64..=8960).contains(&bytes) || !bytes.is_multiple_of(8) {
+                return fail("fragment_bytes", "a fragment has 64 to 8960 bytes, in steps of 8");
+            }
+            // A slot of the smallest aggregator: one child, the sum that is made and one that is kept.
+            let slot = 3 * (u64::from(bytes) + u64::from(OVERHEAD_BYTES));
+            if config.switch.memory.0.0 < slot {
+                let reason = format!(
+                    "memory smaller than one fragment's slot, {slot} bytes; give switches more"
+                );
+                return Err(self.invalid("switch.memory", reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_loads(&self, config: &Config) -> Result<(), ConfigError> {
+        let mut sum = 0.0;
+        for (i, flows) in config.flows.iter().enumerate() {
+            let Flows::Poisson { load, sizes } = flows else { continue };
+            self.add_load(&format!("flows.{i}.load"), *load, &mut sum)?;
+            if FlowSizes::named(sizes).is_none() && !self.folder.join(sizes).is_file() {
+                let known = FlowSizes::NAMES.join(", ");
+                let reason = format!("{sizes:?} is neither a file nor one of {known}");
+                return Err(self.invalid(&format!("flows.{i}.sizes"), reason));
+            }
+        }
+        if let Some(mix) = &config.mix {
+            self.add_load("mix.load", mix.load, &mut sum)?;
+            if !(mix.scale > 0.0 && mix.scale <= 1.0) {
+                return Err(self.invalid("mix.scale", "a scale is above 0 and at most 1"));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_load(&self, key: &str, load: f64, sum: &mut f64) -> Result<(), ConfigError> {
+        if !(load > 0.0 && load <= 1.0) {
+            return Err(self.invalid(key, format!("a load of {load} is not above 0 and at most 1")));
+        }
+        *sum += load;
+        if *sum > 1.0 {
+            return Err(self.invalid(
+                key,
+                format!("all loads together are {sum:.3}: more than the hosts' links carry"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn line_at(text: &str, byte: usize) -> usize {
+    text[..byte.min(text.len())].matches('\n').count() + 1
+}
+
+/// An hour.
+const TIME_MAX_NS: u64 = 3_600_000_000_000;

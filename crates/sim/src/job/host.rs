@@ -1,0 +1,137 @@
+//! Allreduce between hosts: runs a [`HostAlgorithm`]'s steps over the hosts' flows.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use super::schedule::HostAlgorithm;
+use crate::network::Network;
+use crate::transport::{Owner, Transport};
+
+/// One job's reducer on hosts.
+pub(crate) struct HostReducer {
+    algorithm: HostAlgorithm,
+    job: u32,
+    placement: Vec<u32>,
+    streams: Vec<Stream>,
+    stream_of: FxHashMap<(u32, u32), u32>,
+    ranks: Vec<Rank>,
+    /// Operations that are complete: rank and id.
+    pub done: Vec<(u32, u64)>,
+}
+
+/// Messages from one worker to another, in order.
+struct Stream {
+    flow: u32,
+    to: u32,
+    /// Operation and step of each message on its way.
+    tags: VecDeque<(u64, u32)>,
+}
+
+#[derive(Clone, Default)]
+struct Rank {
+    /// Operations to be done, in order: id and bytes; the first is at work.
+    queue: VecDeque<(u64, u64)>,
+    step: u32,
+    /// Whether the sends of this step are out.
+    sent: bool,
+    arrived: FxHashMap<(u64, u32), u32>,
+}
+
+impl HostReducer {
+    pub(crate) fn new(algorithm: HostAlgorithm, job: u32, placement: &[u32]) -> Self {
+        HostReducer {
+            algorithm,
+            job,
+            placement: placement.to_vec(),
+            streams: Vec::new(),
+            stream_of: FxHashMap::default(),
+            ranks: vec![Rank::default(); placement.len()],
+            done: Vec::new(),
+        }
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        net: &mut Network,
+        transport: &mut Transport,
+        rank: u32,
+        id: u64,
+        bytes: u64,
+    ) {
+        self.ranks[rank as usize].queue.push_back((id, bytes));
+        self.advance(net, transport, rank);
+    }
+
+    /// So many further messages of a stream have come.
+    pub(crate) fn on_messages(
+        &mut self,
+        net: &mut Network,
+        transport: &mut Transport,
+        stream: u32,
+        count: u32,
+    ) {
+        let stream = &mut self.streams[stream as usize];
+        let to = stream.to;
+        for _ in 0..count {
+            let tag = stream.tags.pop_front().expect("a message that came was sent");
+            *self.ranks[to as usize].arrived.entry(tag).or_default() += 1;
+        }
+        self.advance(net, transport, to);
+    }
+
+    fn advance(&mut self, net: &mut Network, transport: &mut Transport, rank: u32) {
+        let ranks = self.placement.len() as u32;
+        let index = rank as usize;
+        while let Some(&(id, bytes)) = self.ranks[index].queue.front() {
+            let step = self.ranks[index].step;
+            if step == self.algorithm.steps(ranks) {
+                self.ranks[index].queue.pop_front();
+                self.ranks[index].step = 0;
+                self.done.push((rank, id));
+                continue;
+            }
+            let part = self.algorithm.step(rank, ranks, step, bytes);
+            if !std::mem::replace(&mut self.ranks[index].sent, true) {
+                for (to, bytes) in part.sends {
+                    self.send(net, transport, rank, to, bytes, (id, step));
+                }
+            }
+            let arrived = self.ranks[index].arrived.get(&(id, step)).copied().unwrap_or(0);
+            if arrived < part.receives {
+                return;
+            }
+            let state = &mut self.ranks[index];
+            state.arrived.remove(&(id, step));
+            state.step += 1;
+            state.sent = false;
+        }
+    }
+
+    fn send(
+        &mut self,
+        net: &mut Network,
+        transport: &mut Transport,
+        from: u32,
+        to: u32,
+        bytes: u64,
+        tag: (u64, u32),
+    ) {
+        let stream = *self.stream_of.entry((from, to)).or_insert_with(|| {
+            let number = self.streams.len() as u32;
+            let [src, dst] = [from, to].map(|rank| self.placement[rank as usize]);
+            let flow = transport.open(src, dst, Owner::Job(self.job, number));
+            self.streams.push(Stream { flow, to, tags: VecDeque::new() });
+            number
+        });
+        let stream = &mut self.streams[stream as usize];
+        stream.tags.push_back(tag);
+        // A share of nothing still says that it was that.
+        transport.submit(net, stream.flow, bytes.max(1));
+    }
+
+    /// The job is over: its flows end.
+    pub(crate) fn close(&mut self, net: &mut Network, transport: &mut Transport) {
+        self.streams.iter().for_each(|s| transport.close(net, s.flow));
+    }
+}

@@ -1,0 +1,263 @@
+//! Training jobs: steps of computing and reducing, over trees or hosts.
+
+mod host;
+mod models;
+mod schedule;
+
+use std::collections::VecDeque;
+
+use host::HostReducer;
+pub use models::{MODELS, Model};
+pub use schedule::{HostAlgorithm, Step};
+
+use crate::aggregation::{Aggregation, Payload, TreeConfig};
+use crate::network::Network;
+use crate::transport::Transport;
+
+/// Timer keys: a worker's next bucket is ready; a job starts.
+pub(crate) const BUCKET: u64 = 4 << 56;
+pub(crate) const JOB_START: u64 = 6 << 56;
+
+/// How a job reduces: the one interface of all schemes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// In switches, on up to so many trees that share no link between switches.
+    Trees {
+        /// The most trees.
+        trees: u8,
+        /// How they are driven.
+        config: TreeConfig,
+    },
+    /// Between hosts.
+    Hosts(HostAlgorithm),
+}
+
+/// A part of the gradients that is reduced as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// When it is ready, since the start of the step.
+    pub ready_ps: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSpec {
+    /// When it starts.
+    pub start_ps: u64,
+    /// Host of each rank, at least one.
+    pub placement: Vec<u32>,
+    /// Steps; a step ends when all buckets are reduced, and the next one begins.
+    pub steps: u32,
+    /// In the order of `ready_ps`, at least one.
+    pub buckets: Vec<Bucket>,
+    /// How it reduces.
+    pub scheme: Scheme,
+}
+
+/// One step of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepRecord {
+    /// Job.
+    pub job: u32,
+    /// Step, from 0.
+    pub step: u32,
+    /// When the first worker began it.
+    pub start_ps: u64,
+    /// When the first worker handed over its first bucket.
+    pub reduce_start_ps: u64,
+    /// When the last worker had its last sum.
+    pub end_ps: u64,
+}
+
+/// A job that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobRecord {
+    /// Job.
+    pub job: u32,
+    /// When it started.
+    pub start_ps: u64,
+    /// When its last worker was done.
+    pub end_ps: u64,
+}
+
+pub(crate) struct Job {
+    spec: JobSpec,
+    reducer: Reducer,
+    ranks: Vec<RankState>,
+    /// Steps that some worker has begun and not all have ended, from `first_step` on.
+    open_steps: VecDeque<OpenStep>,
+    first_step: u32,
+    finished: u32,
+}
+
+enum Reducer {
+    Trees { first_worker: u32 },
+    Hosts(HostReducer),
+}
+
+#[derive(Clone, Copy, Default)]
+struct RankState {
+    step: u32,
+    /// Buckets handed over in this step.
+    submitted: u32,
+    reduced: u32,
+}
+
+struct OpenStep {
+    start_ps: u64,
+    reduce_start_ps: u64,
+    ended: u32,
+}
+
+/// All jobs.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    jobs: Vec<Option<Job>>,
+    pub steps: Vec<StepRecord>,
+    pub finished: Vec<JobRecord>,
+    pub active: u32,
+}
+
+impl Jobs {
+    /// Begins a job whose trees are installed (`first_worker`) or which reduces on hosts.
+    pub(crate) fn begin(&mut self, net: &mut Network, spec: JobSpec, first_worker: Option<u32>) {
+        let number = self.jobs.len() as u32;
+        let reducer = match (spec.scheme, first_worker) {
+            (Scheme::Trees { .. }, Some(first_worker)) => Reducer::Trees { first_worker },
+            (Scheme::Hosts(algorithm), _) => {
+                Reducer::Hosts(HostReducer::new(algorithm, number, &spec.placement))
+            }
+            (Scheme::Trees { .. }, None) => {
+                Reducer::Hosts(HostReducer::new(HostAlgorithm::Ring, number, &spec.placement))
+            }
+        };
+        let ranks = vec![RankState::default(); spec.placement.len()];
+        let (open_steps, count) = (VecDeque::new(), ranks.len() as u32);
+        self.jobs.push(Some(Job { spec, reducer, ranks, open_steps, first_step: 0, finished: 0 }));
+        self.active += 1;
+        (0..count).for_each(|rank| self.begin_step(net, number, rank));
+    }
+
+    /// Number of the next job.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.jobs.len() as u32
+    }
+
+    /// A bucket is ready.
+    pub(crate) fn on_bucket<P: Payload>(
+        &mut self,
+        net: &mut Network,
+        transport: &mut Transport,
+        aggregation: &mut Aggregation<P>,
+        key: u64,
+    ) {
+        let (number, rank) = ((key >> 16) as u32 & 0xff_ffff, key as u32 & 0xffff);
+        let Some(job) = &mut self.jobs[number as usize] else { return };
+        let state = &mut job.ranks[rank as usize];
+        let bucket = job.spec.buckets[state.submitted as usize];
+        let id = u64::from(state.step) * job.spec.buckets.len() as u64 + u64::from(state.submitted);
+        state.submitted += 1;
+        let began_ps = net.now_ps() - bucket.ready_ps;
+        if let Some(next) = job.spec.buckets.get(state.submitted as usize) {
+            net.set_timer(began_ps + next.ready_ps, key);
+        }
+        let open = &mut job.open_steps[(state.step - job.first_step) as usize];
+        open.reduce_start_ps = open.reduce_start_ps.min(net.now_ps());
+        match &mut job.reducer {
+            Reducer::Trees { first_worker } => {
+                aggregation.submit(net, *first_worker + rank, id, bucket.bytes);
+            }
+            Reducer::Hosts(reducer) => reducer.submit(net, transport, rank, id, bucket.bytes),
+        }
+        self.collect(net, transport, number);
+    }
+
+    /// Messages of a job's stream have come.
+    pub(crate) fn on_messages(
+        &mut self,
+        net: &mut Network,
+        transport: &mut Transport,
+        (number, stream, count): (u32, u32, u32),
+    ) {
+        let Some(job) = &mut self.jobs[number as usize] else { return };
+        if let Reducer::Hosts(reducer) = &mut job.reducer {
+            reducer.on_messages(net, transport, stream, count);
+        }
+        self.collect(net, transport, number);
+    }
+
+    /// A worker's operation is complete; true if the job is, too.
+    pub(crate) fn on_done(&mut self, net: &mut Network, number: u32, rank: u32) -> bool {
+        let Some(job) = &mut self.jobs[number as usize] else { return false };
+        let buckets = job.spec.buckets.len() as u32;
+        let state = &mut job.ranks[rank as usize];
+        state.reduced += 1;
+        if state.reduced < buckets {
+            return false;
+        }
+        let step = state.step;
+        *state = RankState { step: step + 1, ..RankState::default() };
+        let (ranks, last) = (job.ranks.len() as u32, step + 1 == job.spec.steps);
+        job.open_steps[(step - job.first_step) as usize].ended += 1;
+        while job.open_steps.front().is_some_and(|s| s.ended == ranks) {
+            let open = job.open_steps.pop_front().expect("it is there");
+            self.steps.push(StepRecord {
+                job: number,
+                step: job.first_step,
+                start_ps: open.start_ps,
+                reduce_start_ps: open.reduce_start_ps,
+                end_ps: net.now_ps(),
+            });
+            job.first_step += 1;
+        }
+        if !last {
+            self.begin_step(net, number, rank);
+            return false;
+        }
+        job.finished += 1;
+        if job.finished < ranks {
+            return false;
+        }
+        let (start_ps, end_ps) = (job.spec.start_ps, net.now_ps());
+        self.finished.push(JobRecord { job: number, start_ps, end_ps });
+        self.active -= 1;
+        true
+    }
+
+    /// Forgets a job that is complete.
+    pub(crate) fn remove(&mut self, net: &mut Network, transport: &mut Transport, number: u32) {
+        if let Some(Job { reducer: Reducer::Hosts(mut reducer), .. }) =
+            self.jobs[number as usize].take()
+        {
+            reducer.close(net, transport);
+        }
+    }
+
+    fn collect(&mut self, net: &mut Network, transport: &mut Transport, number: u32) {
+        let Some(Job { reducer: Reducer::Hosts(reducer), .. }) = &mut self.jobs[number as usize]
+        else {
+            return;
+        };
+        let done = std::mem::take(&mut reducer.done);
+        let mut over = false;
+        for (rank, _) in done {
+            over |= self.on_done(net, number, rank);
+        }
+        if over {
+            self.remove(net, transport, number);
+        }
+    }
+
+    fn begin_step(&mut self, net: &mut Network, number: u32, rank: u32) {
+        let job = self.jobs[number as usize].as_mut().expect("a job that begins a step is there");
+        let step = job.ranks[rank as usize].step;
+        if (step - job.first_step) as usize == job.open_steps.len() {
+            let start_ps = net.now_ps();
+            job.open_steps.push_back(OpenStep { start_ps, reduce_start_ps: u64::MAX, ended: 0 });
+        }
+        let at_ps = net.now_ps() + job.spec.buckets[0].ready_ps;
+        net.set_timer(at_ps, BUCKET | u64::from(number) << 16 | u64::from(rank));
+    }
+}

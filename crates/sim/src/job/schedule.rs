@@ -1,0 +1,153 @@
+//! Allreduce between hosts as steps: what each worker sends, and how much it waits for.
+
+/// An algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostAlgorithm {
+    /// Ring (Patarasuk and Yuan 2009): 2(N−1) steps of a chunk to the next worker.
+    Ring,
+    /// Recursive halving, then doubling (Rabenseifner 2004); workers beyond a power of two fold into others.
+    HalvingDoubling,
+    /// Every worker is the server of its share: all send it their part, and get the sum back (BytePS).
+    ParameterServer,
+}
+
+/// One worker's part in one step: it sends, and goes on once so many messages have come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// To whom, and bytes.
+    pub sends: Vec<(u32, u64)>,
+    /// Messages of this step that come here.
+    pub receives: u32,
+}
+
+impl HostAlgorithm {
+    /// Steps of an allreduce among so many workers.
+    pub fn steps(self, ranks: u32) -> u32 {
+        let floor = ranks.max(1).ilog2();
+        match self {
+            HostAlgorithm::Ring => 2 * (ranks - 1),
+            HostAlgorithm::HalvingDoubling => 2 * floor + 2,
+            HostAlgorithm::ParameterServer => 2,
+        }
+    }
+
+    /// What `rank` does in a step of an allreduce of `bytes`.
+    pub fn step(self, rank: u32, ranks: u32, step: u32, bytes: u64) -> Step {
+        if ranks == 1 {
+            return Step::default();
+        }
+        match self {
+            HostAlgorithm::Ring => ring(rank, ranks, step, bytes),
+            HostAlgorithm::HalvingDoubling => halving_doubling(rank, ranks, step, bytes),
+            HostAlgorithm::ParameterServer => {
+                let others = (0..ranks).filter(|&r| r != rank);
+                let size = |to| share(if step == 0 { to } else { rank }, ranks, bytes);
+                Step { sends: others.map(|to| (to, size(to))).collect(), receives: ranks - 1 }
+            }
+        }
+    }
+}
+
+fn ring(rank: u32, ranks: u32, step: u32, bytes: u64) -> Step {
+    let round = step % (ranks - 1);
+    let first = rank + u32::from(step >= ranks - 1);
+    let chunk = (first + ranks - round) % ranks;
+    Step { sends: vec![((rank + 1) % ranks, share(chunk, ranks, bytes))], receives: 1 }
+}
+
+fn halving_doubling(rank: u32, ranks: u32, step: u32, bytes: u64) -> Step {
+    let levels = ranks.ilog2();
+    let power = 1 << levels;
+    let last = 2 * levels + 1;
+    let (extra, partner) = (rank >= power, (rank + power) % (2 * power));
+    let folds = partner < ranks;
+    if step == 0 || step == last {
+        // Those beyond the power of two hand their buffer over first, and get the sum last.
+        let sends = folds && (extra == (step == 0));
+        return Step {
+            sends: if sends { vec![(partner, bytes)] } else { Vec::new() },
+            receives: u32::from(folds && !sends),
+        };
+    }
+    if extra {
+        return Step::default();
+    }
+    // Halves with the furthest first, then doubles the other way round.
+    let level = if step <= levels { step } else { 2 * levels + 1 - step };
+    Step { sends: vec![(rank ^ power >> level, bytes >> level)], receives: 1 }
+}
+
+/// Bytes of a share when they are divided as evenly as whole elements of four bytes allow.
+fn share(index: u32, ranks: u32, bytes: u64) -> u64 {
+    let elements = bytes.div_ceil(4);
+    let at = |i: u32| elements * u64::from(i) / u64::from(ranks);
+    4 * (at(index + 1) - at(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [HostAlgorithm; 3] =
+        [HostAlgorithm::Ring, HostAlgorithm::HalvingDoubling, HostAlgorithm::ParameterServer];
+
+    /// What is sent is what is awaited, in the same step; by everybody, in all sizes of jobs.
+    #[test]
+    fn every_message_is_awaited() {
+        for algorithm in ALL {
+            for ranks in 1..=40 {
+                for step in 0..algorithm.steps(ranks) {
+                    let mut incoming = vec![0; ranks as usize];
+                    let all: Vec<Step> =
+                        (0..ranks).map(|r| algorithm.step(r, ranks, step, 1_000_003)).collect();
+                    for (rank, step) in all.iter().enumerate() {
+                        for &(to, _) in &step.sends {
+                            assert_ne!(to as usize, rank);
+                            incoming[to as usize] += 1;
+                        }
+                    }
+                    let awaited: Vec<u32> = all.iter().map(|s| s.receives).collect();
+                    assert_eq!(incoming, awaited, "{algorithm:?}, {ranks} ranks, step {step}");
+                }
+            }
+        }
+    }
+
+    /// 2(N−1)/N of the buffer is the least that a worker must send where nobody else adds.
+    #[test]
+    fn a_worker_sends_the_least_there_is() {
+        for algorithm in ALL {
+            for ranks in [2u32, 4, 8, 16] {
+                let bytes = 16_000_000;
+                let sent: u64 = (0..algorithm.steps(ranks))
+                    .flat_map(|s| algorithm.step(1, ranks, s, bytes).sends)
+                    .map(|(_, bytes)| bytes)
+                    .sum();
+                assert_eq!(sent, 2 * bytes * u64::from(ranks - 1) / u64::from(ranks));
+            }
+        }
+    }
+
+    /// Which parts are in which worker's sums, followed through the ring: every chunk ends complete everywhere.
+    #[test]
+    fn the_ring_brings_every_chunk_round() {
+        let (n, bytes) = (7u32, 7 * 400);
+        let mut held = vec![vec![1u64; n as usize]; n as usize];
+        (0..n as usize).for_each(|r| held[r].iter_mut().for_each(|c| *c = 1 << r));
+        for step in 0..HostAlgorithm::Ring.steps(n) {
+            let before = held.clone();
+            for rank in 0..n {
+                let round = step % (n - 1);
+                let chunk = ((rank + u32::from(step >= n - 1)) + n - round) % n;
+                assert_eq!(ring(rank, n, step, bytes).sends[0].1, 400);
+                let to = ((rank + 1) % n) as usize;
+                let part = before[rank as usize][chunk as usize];
+                match step < n - 1 {
+                    true => held[to][chunk as usize] |= part,
+                    false => held[to][chunk as usize] = part,
+                }
+            }
+        }
+        assert!(held.iter().flatten().all(|&c| c == (1 << n) - 1), "{held:?}");
+    }
+}

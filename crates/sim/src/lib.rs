@@ -1,0 +1,31 @@
+//! The packet-level simulator: hosts, switches and links in integer picoseconds, driving `proto` itself.
+//!
+//! Owns: the event queue, links, queues, routes, hosts' transport, workloads, faults. Must not know:
+//! sockets, the wall clock, protocol rules (they are `proto`'s). Start reading at [`network::Network`] (what
+//! happens to a packet), then [`simulation::Simulation`] (what hosts do with it), [`aggregation::Aggregation`] (where
+//! `proto`'s machines run) and [`job`] (what training jobs want).
+//!
+//! A run is a function of its configuration, its seed and the version: events of equal time have a stable
+//! order, random streams are derived by purpose, and nothing depends on addresses, threads or the clock.
+
+pub mod aggregation;
+mod calendar;
+pub mod config;
+pub mod error;
+mod fifo;
+pub mod job;
+mod link;
+pub mod network;
+pub mod packet;
+pub mod random;
+mod routes;
+pub mod run;
+pub mod simulation;
+pub mod tcp;
+pub mod transport;
+pub mod workload;
+
+pub use error::SimError;
+pub use network::{Pause, Switching};
+pub use routes::PathChoice;
+pub use simulation::Simulation;

@@ -1,0 +1,193 @@
+//! Which link leads to which host: shortest paths, by table.
+//!
+//! Hosts of one rack share a row, so the table of a 1,024-host fat tree (320 switches × 128 racks) stays
+//! in the second-level cache.
+
+use netsum_topo::{NodeId, Topology};
+
+use crate::packet::Packet;
+
+/// How a switch chooses between shortest paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathChoice {
+    /// By a hash of the flow and the switch: a flow keeps its path.
+    Flow,
+    /// By a hash of the packet: every packet takes a path of its own.
+    Packet,
+    /// By the destination's number: the digit that belongs to the switch's level (d-mod-k).
+    Destination,
+}
+
+/// Tables of all switches.
+pub(crate) struct Routes {
+    choice: PathChoice,
+    hosts: u32,
+    groups: u32,
+    group_of: Vec<u16>,
+    down: Vec<u32>,
+    table: Vec<u32>,
+    /// Alternatives: where they start in `links`, and how many.
+    several: Vec<(u32, u32)>,
+    links: Vec<u32>,
+    /// For `Destination`: by what a host's number is divided, by switch.
+    divisor: Vec<u32>,
+}
+
+const UNREACHABLE: u32 = u32::MAX;
+const LOCAL: u32 = u32::MAX - 1;
+const SEVERAL: u32 = 1 << 31;
+
+impl Routes {
+    /// `alive`: whether an edge can be used.
+    pub(crate) fn new(
+        topology: &Topology,
+        choice: PathChoice,
+        alive: impl Fn(u32) -> bool,
+    ) -> Routes {
+        let hosts = topology.hosts().count() as u32;
+        let mut racks: Vec<NodeId> = Vec::new();
+        let (mut group_of, mut down) = (Vec::new(), Vec::new());
+        for host in topology.hosts() {
+            let (rack, edge) = topology.neighbours(host)[0];
+            let group = racks.iter().rposition(|&r| r == rack).unwrap_or_else(|| {
+                racks.push(rack);
+                racks.len() - 1
+            });
+            group_of.push(group as u16);
+            down.push(if alive(edge.0) { outgoing(topology, edge.0, rack) } else { UNREACHABLE });
+        }
+        let switches = topology.node_count() as u32 - hosts;
+        let mut routes = Routes {
+            choice,
+            hosts,
+            groups: racks.len() as u32,
+            group_of,
+            down,
+            table: vec![UNREACHABLE; switches as usize * racks.len()],
+            several: Vec::new(),
+            links: Vec::new(),
+            divisor: divisors(topology, hosts),
+        };
+        for (group, &rack) in racks.iter().enumerate() {
+            routes.fill(topology, group, rack, &alive);
+        }
+        routes
+    }
+
+    fn fill(
+        &mut self,
+        topology: &Topology,
+        group: usize,
+        rack: NodeId,
+        alive: &impl Fn(u32) -> bool,
+    ) {
+        let mut distance = vec![u32::MAX; topology.node_count()];
+        distance[rack.0 as usize] = 0;
+        let mut reached = vec![rack];
+        let mut next = 0;
+        while let Some(&here) = reached.get(next) {
+            next += 1;
+            let near = distance[here.0 as usize];
+            let mut ways = Vec::new();
+            for &(other, edge) in topology.neighbours(here) {
+                if !topology.is_switch(other) || !alive(edge.0) {
+                    continue;
+                }
+                let known = &mut distance[other.0 as usize];
+                if *known == u32::MAX {
+                    *known = near + 1;
+                    reached.push(other);
+                } else if *known + 1 == near {
+                    ways.push(outgoing(topology, edge.0, here));
+                }
+            }
+            let entry = match ways.as_slice() {
+                [] => LOCAL,
+                &[one] => one,
+                all => SEVERAL | self.alternatives(all),
+            };
+            let row = (here.0 - self.hosts) as usize * self.groups as usize;
+            self.table[row + group] = entry;
+        }
+    }
+
+    fn alternatives(&mut self, ways: &[u32]) -> u32 {
+        let known = |&(start, len): &(u32, u32)| {
+            self.links[start as usize..(start + len) as usize] == *ways
+        };
+        if let Some(at) = self.several.iter().rposition(known) {
+            return at as u32;
+        }
+        self.several.push((self.links.len() as u32, ways.len() as u32));
+        self.links.extend(ways);
+        self.several.len() as u32 - 1
+    }
+
+    /// The link by which `switch` (counted among all nodes) sends the packet on; `None` if there is none.
+    #[inline]
+    pub(crate) fn next(&self, switch: u32, packet: &Packet) -> Option<u32> {
+        let row = (switch - self.hosts) * self.groups;
+        let group = self.group_of[usize::from(packet.dst)];
+        let entry = self.table[(row + u32::from(group)) as usize];
+        if entry & SEVERAL == 0 {
+            return Some(entry);
+        }
+        let link = match entry {
+            LOCAL => self.down[usize::from(packet.dst)],
+            UNREACHABLE => UNREACHABLE,
+            several => {
+                let (start, len) = self.several[(several & !SEVERAL) as usize];
+                self.links[(start + self.choose(switch, packet, len)) as usize]
+            }
+        };
+        (link != UNREACHABLE).then_some(link)
+    }
+
+    #[inline]
+    fn choose(&self, switch: u32, packet: &Packet, ways: u32) -> u32 {
+        let key = match self.choice {
+            PathChoice::Destination => {
+                let digit = u32::from(packet.dst) / self.divisor[(switch - self.hosts) as usize];
+                return digit % ways;
+            }
+            PathChoice::Flow => u64::from(packet.entropy),
+            PathChoice::Packet => {
+                u64::from(packet.entropy)
+                    ^ u64::from(packet.seq) << 16
+                    ^ u64::from(packet.flow) << 40
+            }
+        };
+        let hash = crate::random::mix(key ^ u64::from(switch) << 20);
+        (((hash >> 32) * u64::from(ways)) >> 32) as u32
+    }
+}
+
+/// The direction of an edge that starts at `from`.
+pub(crate) fn outgoing(topology: &Topology, edge: u32, from: NodeId) -> u32 {
+    2 * edge + u32::from(topology.edge(netsum_topo::EdgeId(edge)).ends[1] == from)
+}
+
+/// A switch n links away from the nearest host uses digit n − 1 of a host's number, to the base of the
+/// alternatives that a rack has.
+fn divisors(topology: &Topology, hosts: u32) -> Vec<u32> {
+    let mut level = vec![u32::MAX; topology.node_count()];
+    let mut queue: Vec<NodeId> = topology.hosts().collect();
+    queue.iter().for_each(|h| level[h.0 as usize] = 0);
+    let mut next = 0;
+    while let Some(&here) = queue.get(next) {
+        next += 1;
+        for &(other, _) in topology.neighbours(here) {
+            if level[other.0 as usize] == u32::MAX {
+                level[other.0 as usize] = level[here.0 as usize] + 1;
+                queue.push(other);
+            }
+        }
+    }
+    let rack = topology.hosts().next().map(|h| topology.neighbours(h)[0].0);
+    let up = rack.map_or(1, |r| {
+        let ways = topology.neighbours(r).iter().filter(|(n, _)| topology.is_switch(*n));
+        (ways.count() as u32).max(1)
+    });
+    let of = |node: u32| up.saturating_pow(level[node as usize].saturating_sub(1).min(8)).max(1);
+    (hosts..topology.node_count() as u32).map(of).collect()
+}

@@ -1,0 +1,223 @@
+//! A configured run: slices of simulated time, results that stream into files.
+//!
+//! The files are a function of configuration and version alone: no clock, no path, no thread count is in them.
+
+mod summary;
+mod tables;
+
+use std::io;
+use std::path::Path;
+
+use netsum_topo::NodeId;
+
+use crate::config::{Built, Config, SchemeKind};
+use crate::simulation::Simulation;
+use summary::Summary;
+use tables::{Tables, us};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Simulated time that is done, in picoseconds.
+    pub done_ps: u64,
+    /// And that there is at most.
+    pub total_ps: u64,
+    /// Packet-hops so far.
+    pub hops: u64,
+    /// Flows that were completed.
+    pub flows: u64,
+    /// Steps of jobs that were completed.
+    pub steps: u64,
+}
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A result could not be written.
+    #[error("cannot write the results into {folder}: {source}")]
+    Write {
+        /// Where.
+        folder: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The protocol did what it must not.
+    #[error("{count} violations of the protocol; the first, at {at_us:.3} µs in job {job}: {what}")]
+    Violations {
+        /// How many.
+        count: usize,
+        /// When the first was.
+        at_us: f64,
+        /// Whose.
+        job: u32,
+        /// What.
+        what: String,
+    },
+}
+
+/// Runs a configuration into `folder`, which is made if need be; what was there of an earlier run is replaced.
+/// `summary.json` is written last: where it is, the run is complete.
+pub fn run(
+    config: &Config,
+    built: Built,
+    folder: &Path,
+    mut progress: impl FnMut(Progress),
+) -> Result<(), RunError> {
+    let write = |source| RunError::Write { folder: folder.display().to_string(), source };
+    let mut tables = Tables::create(folder, config).map_err(write)?;
+    let mut summary = Summary::new(config, &built);
+    let parts: &[Part] = match config.scheme.kind {
+        SchemeKind::Ideal => &[Part::Flows, Part::Jobs],
+        _ => &[Part::All],
+    };
+    for (index, &part) in parts.iter().enumerate() {
+        let mut on = |p: Progress| {
+            let total_ps = p.total_ps * parts.len() as u64;
+            progress(Progress { done_ps: p.total_ps * index as u64 + p.done_ps, total_ps, ..p });
+        };
+        one(config, &built, part, &mut tables, &mut summary, &mut on).map_err(
+            |error| match error {
+                Failure::Write(source) => write(source),
+                Failure::Run(error) => error,
+            },
+        )?;
+    }
+    tables.finish().map_err(write)?;
+    summary.write(&folder.join("summary.json")).map_err(write)
+}
+
+/// What takes part in a simulation; the ideal is two simulations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    All,
+    Flows,
+    Jobs,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::All => "all",
+            Part::Flows => "flows",
+            Part::Jobs => "jobs",
+        }
+    }
+}
+
+enum Failure {
+    Write(io::Error),
+    Run(RunError),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Write(error)
+    }
+}
+
+fn one(
+    config: &Config,
+    built: &Built,
+    part: Part,
+    tables: &mut Tables,
+    summary: &mut Summary,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), Failure> {
+    let memory = config.switch.memory.0.0;
+    let simulation =
+        Simulation::with_payload(&built.topology, built.switching, built.tcp, config.seed, memory);
+    let mut simulation: Simulation = simulation.expect("a configuration's fabric was checked");
+    if config.checked {
+        simulation.check();
+    }
+    if part != Part::Jobs {
+        simulation.set_flows(built.flows.clone().into_iter());
+    }
+    if part != Part::Flows {
+        built.jobs.iter().for_each(|(_, job)| simulation.add_job(job.clone()));
+    }
+    let until_ps = (config.duration.0.0 + config.drain.0.0) * 1000;
+    let every_ps = config.samples.as_ref().map_or(u64::MAX, |s| s.every.0.0 * 1000);
+    let slice_ps = (until_ps / SLICES).max(1);
+    let (mut flows, mut steps) = (0, 0);
+    let (mut sample_at, mut slice_at) = (every_ps, slice_ps);
+    loop {
+        let at_ps = sample_at.min(slice_at).min(until_ps);
+        let idle = simulation.run(at_ps);
+        if at_ps == sample_at {
+            sample(&simulation, built, part, tables)?;
+            sample_at += every_ps;
+        }
+        let over = at_ps == until_ps || idle;
+        if at_ps < slice_at && !over {
+            continue;
+        }
+        slice_at += slice_ps;
+        for record in simulation.take_finished() {
+            tables.flow(&record)?;
+            summary.flow(&record);
+            flows += 1;
+        }
+        for record in simulation.take_steps() {
+            tables.step(&record)?;
+            summary.step(&record);
+            steps += 1;
+        }
+        for record in simulation.take_jobs() {
+            tables.job(&record, &built.jobs[record.job as usize])?;
+        }
+        tables.flush()?;
+        let hops = simulation.network().hops();
+        progress(Progress { done_ps: at_ps, total_ps: until_ps, hops, flows, steps });
+        if over {
+            break;
+        }
+    }
+    let violations = &simulation.aggregation().violations;
+    if let Some(first) = violations.first() {
+        return Err(Failure::Run(RunError::Violations {
+            count: violations.len(),
+            at_us: us(first.at_ps),
+            job: first.job,
+            what: first.what.clone(),
+        }));
+    }
+    for (number, received) in simulation.unfinished() {
+        let spec = &simulation.started()[number as usize];
+        tables.unfinished(number, spec, received)?;
+        summary.unfinished(spec, received, simulation.network().now_ps());
+    }
+    links(&simulation, part, tables)?;
+    summary.end(&mut simulation);
+    Ok(())
+}
+
+fn sample(
+    simulation: &Simulation,
+    built: &Built,
+    part: Part,
+    tables: &mut Tables,
+) -> io::Result<()> {
+    let net = simulation.network();
+    for &(from, to) in &built.samples {
+        let edge = net.topology().edge_between(NodeId(from), NodeId(to)).expect("it was checked");
+        let link = crate::routes::outgoing(net.topology(), edge.0, NodeId(from));
+        let names = [from, to].map(|node| net.topology().name(NodeId(node)));
+        tables.sample(part, net.now_ps(), names, net.carried_bytes(link), net.waiting(link))?;
+    }
+    Ok(())
+}
+
+fn links(simulation: &Simulation, part: Part, tables: &mut Tables) -> io::Result<()> {
+    let net = simulation.network();
+    for link in 0..net.link_count() {
+        let names = [link ^ 1, link].map(|l| net.topology().name(NodeId(net.far_end(l))));
+        let busy_ps = net.serialisation_ps(link, net.carried_bytes(link));
+        let utilisation = busy_ps as f64 / net.now_ps() as f64;
+        tables.link(part, names, net.carried_bytes(link), utilisation, net.counters(link))?;
+    }
+    Ok(())
+}
+
+/// Results stream out, and progress is told, so many times in a run.
+const SLICES: u64 = 200;

@@ -1,0 +1,111 @@
+//! The figures of a run in one file.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::config::{Built, Config};
+use crate::job::StepRecord;
+use crate::simulation::{FlowRecord, Simulation};
+use crate::workload::FlowSpec;
+
+/// What is summed up while the run goes on.
+pub(super) struct Summary {
+    name: String,
+    seed: u64,
+    notes: Vec<String>,
+    short_fct_us: Vec<f64>,
+    long_gbps: Vec<f64>,
+    unfinished: u64,
+    /// Of steps: from start to end, and of that the time from the first gradient to the last sum.
+    step_us: Vec<f64>,
+    reduce_us: Vec<f64>,
+    hops: u64,
+    packets: [u64; 3],
+    refused: Vec<String>,
+}
+
+/// PANAMA's border between short and long flows.
+const SHORT_BYTES: u64 = 40_000_000;
+
+impl Summary {
+    pub(super) fn new(config: &Config, built: &Built) -> Summary {
+        Summary {
+            name: config.name.clone(),
+            seed: config.seed,
+            notes: built.notes.clone(),
+            short_fct_us: Vec::new(),
+            long_gbps: Vec::new(),
+            unfinished: 0,
+            step_us: Vec::new(),
+            reduce_us: Vec::new(),
+            hops: 0,
+            packets: [0; 3],
+            refused: Vec::new(),
+        }
+    }
+
+    pub(super) fn flow(&mut self, record: &FlowRecord) {
+        let fct_us = record.fct_ps() as f64 / 1e6;
+        match record.spec.bytes < SHORT_BYTES {
+            true => self.short_fct_us.push(fct_us),
+            false => self.long_gbps.push(record.spec.bytes as f64 * 8.0 / fct_us / 1e3),
+        }
+    }
+
+    /// A long flow counts with the rate that it has had; a short one only as not complete.
+    pub(super) fn unfinished(&mut self, spec: &FlowSpec, received: u64, now_ps: u64) {
+        self.unfinished += 1;
+        if spec.bytes >= SHORT_BYTES && now_ps > spec.start_ps {
+            let us = (now_ps - spec.start_ps) as f64 / 1e6;
+            self.long_gbps.push(received as f64 * 8.0 / us / 1e3);
+        }
+    }
+
+    pub(super) fn step(&mut self, record: &StepRecord) {
+        self.step_us.push((record.end_ps - record.start_ps) as f64 / 1e6);
+        self.reduce_us.push((record.end_ps - record.reduce_start_ps) as f64 / 1e6);
+    }
+
+    pub(super) fn end(&mut self, simulation: &mut Simulation) {
+        let net = simulation.network();
+        let balance = net.balance();
+        self.hops += net.hops();
+        for (sum, of) in
+            self.packets.iter_mut().zip([balance.sent, balance.delivered, balance.dropped])
+        {
+            *sum += of.0;
+        }
+        let refused = simulation.refused().iter();
+        self.refused
+            .extend(refused.map(|(job, reason)| format!("job {job} uses the ring: {reason}")));
+    }
+
+    pub(super) fn write(mut self, path: &Path) -> std::io::Result<()> {
+        let json = json!({
+            "name": self.name,
+            "seed": self.seed,
+            "version": env!("CARGO_PKG_VERSION"),
+            "notes": self.notes,
+            "packet_hops": self.hops,
+            "packets": { "sent": self.packets[0], "delivered": self.packets[1], "dropped": self.packets[2] },
+            "short_flows": { "below_bytes": SHORT_BYTES, "fct_us": distribution(&mut self.short_fct_us) },
+            "long_flows": { "throughput_gbps": distribution(&mut self.long_gbps) },
+            "unfinished_flows": self.unfinished,
+            "steps": { "duration_us": distribution(&mut self.step_us), "reduce_us": distribution(&mut self.reduce_us) },
+            "refused": self.refused,
+        });
+        std::fs::write(path, format!("{json:#}\n"))
+    }
+}
+
+/// Count, mean and nearest-rank percentiles.
+fn distribution(values: &mut [f64]) -> Value {
+    values.sort_by(f64::total_cmp);
+    let Some(&most) = values.last() else { return json!({ "count": 0 }) };
+    let at = |p: f64| values[((p / 100.0 * values.len() as f64).ceil() as usize).max(1) - 1];
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    json!({
+        "count": values.len(), "mean": mean, "p50": at(50.0), "p90": at(90.0), "p99": at(99.0), "max": most,
+    })
+}

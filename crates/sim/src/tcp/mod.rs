@@ -1,0 +1,67 @@
+//! Hosts' transport: DCTCP (RFC 8257) over TCP's loss recovery, in whole segments.
+//!
+//! One acknowledgement per segment, which names that segment and the first one awaited: together they say
+//! what SACK says. A flow carries messages, so that a collective's step is known to be complete; a plain
+//! flow is one message. Connections are established; there is no handshake.
+
+mod receiver;
+mod sender;
+
+pub use receiver::Receiver;
+pub use sender::Sender;
+
+/// Parameters of all flows. Windows are counted in segments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TcpConfig {
+    /// Payload of a full segment.
+    pub segment_bytes: u16,
+    /// Added to each segment on the wire.
+    pub header_bytes: u16,
+    /// An acknowledgement on the wire.
+    pub ack_bytes: u16,
+    /// Initial window.
+    pub window_initial: f64,
+    /// Window that the socket's buffer allows.
+    pub window_max: f64,
+    /// DCTCP's estimate at the start (RFC 8257 §3.3: 1).
+    pub alpha_initial: f64,
+    /// DCTCP's gain g (RFC 8257 §3.3: 1/16).
+    pub gain: f64,
+    /// Whether a mark is answered at all; without, this is TCP that knows loss only.
+    pub ecn: bool,
+    /// Least time-out.
+    pub rto_min_ps: u64,
+    /// Segments acknowledged above a missing one that make it lost (RFC 5681: 3).
+    pub reordering: u32,
+}
+
+impl Default for TcpConfig {
+    /// Segments of 1,448 bytes in 1,502 on the wire, as ns-3's point-to-point links have them; a window of 10
+    /// (RFC 6928); time-outs from 10 ms; socket buffers of 4 MiB.
+    fn default() -> Self {
+        TcpConfig {
+            segment_bytes: 1448,
+            header_bytes: 54,
+            ack_bytes: 54,
+            window_initial: 10.0,
+            window_max: (4 << 20) as f64 / 1448.0,
+            alpha_initial: 1.0,
+            gain: 1.0 / 16.0,
+            ecn: true,
+            rto_min_ps: 10_000_000_000,
+            reordering: 3,
+        }
+    }
+}
+
+impl TcpConfig {
+    /// Segments of a message; at least one.
+    pub fn segments(&self, bytes: u64) -> u32 {
+        bytes.div_ceil(u64::from(self.segment_bytes)).max(1) as u32
+    }
+
+    /// Payload of a message's last segment.
+    pub fn last_bytes(&self, bytes: u64) -> u16 {
+        (bytes - u64::from(self.segments(bytes) - 1) * u64::from(self.segment_bytes)) as u16
+    }
+}

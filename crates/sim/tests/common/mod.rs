@@ -1,0 +1,73 @@
+//! What the tests build upon.
+#![allow(dead_code)] // Each test program uses a part.
+
+use netsum_sim::network::Network;
+use netsum_sim::simulation::FlowRecord;
+use netsum_sim::tcp::TcpConfig;
+use netsum_sim::workload::FlowSpec;
+use netsum_sim::{PathChoice, Simulation, Switching};
+use netsum_topo::{Addressing, Fabric, Rate, Topology};
+
+pub const TEN_GBIT: Rate = Rate(10_000_000_000);
+pub const US: u64 = 1_000_000;
+pub const MS: u64 = 1_000_000_000;
+
+/// No mark, no loss, 10 µs per link.
+pub const PLAIN: Switching = Switching {
+    mark_packets: u32::MAX,
+    queue_packets: u32::MAX,
+    pause: None,
+    paths: PathChoice::Flow,
+    latency_ns: 10_000,
+};
+
+pub fn dumbbell(pairs: u32) -> Topology {
+    graph(netsum_topo::dumbbell(pairs, TEN_GBIT, TEN_GBIT, Addressing::default()))
+}
+
+pub fn fat_tree(k: u32) -> Topology {
+    graph(netsum_topo::fat_tree(k, TEN_GBIT, Addressing::default()))
+}
+
+pub fn single_switch(hosts: u32) -> Topology {
+    graph(netsum_topo::single_switch(hosts, TEN_GBIT, Addressing::default()))
+}
+
+fn graph(fabric: Result<Fabric, netsum_topo::TopoError>) -> Topology {
+    fabric.expect("a sound fabric").topology()
+}
+
+/// Runs flows to their end, checked all the way; records by number.
+pub fn run(
+    topology: &Topology,
+    switching: Switching,
+    tcp: TcpConfig,
+    flows: Vec<FlowSpec>,
+) -> (Vec<FlowRecord>, Simulation) {
+    let mut simulation = Simulation::new(topology, switching, tcp, 1).unwrap();
+    simulation.check();
+    let count = flows.len();
+    simulation.set_flows(flows.into_iter());
+    assert!(simulation.run(60_000 * MS), "flows do not end");
+    let mut records = simulation.take_finished();
+    records.sort_by_key(|r| r.number);
+    assert_eq!(records.len(), count);
+    (records, simulation)
+}
+
+pub fn flow(start_ps: u64, src: u32, dst: u32, bytes: u64) -> FlowSpec {
+    FlowSpec { start_ps, src, dst, bytes }
+}
+
+/// The link between two nodes, by their names.
+pub fn link(net: &Network, from: &str, to: &str) -> u32 {
+    let graph = net.topology();
+    let [a, b] = [from, to].map(|name| graph.find(name).expect("a node"));
+    let edge = graph.edge_between(a, b).expect("a link").0;
+    (2 * edge..2 * edge + 2).find(|&l| net.far_end(l) == b.0).expect("a direction")
+}
+
+/// Nearest-rank percentile of what is sorted.
+pub fn percentile(sorted: &[f64], p: f64) -> f64 {
+    sorted[((p / 100.0 * sorted.len() as f64).ceil() as usize).max(1) - 1]
+}

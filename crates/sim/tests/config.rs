@@ -1,0 +1,182 @@
+//! Configurations: what is refused and where, what is written out, and that results repeat.
+
+use std::path::Path;
+
+use netsum_sim::config::{Config, parse};
+use netsum_sim::run;
+
+const GOOD: &str = r#"
+duration = "2ms"
+drain = "1s"
+checked = true
+
+[fabric]
+kind = "fat-tree"
+k = 4
+
+[switch]
+mark_packets = 85
+memory = "64MB"
+
+[scheme]
+kind = "panama"
+
+[[flows]]
+kind = "poisson"
+load = 0.3
+sizes = "web-search"
+
+[[jobs]]
+compute = "100us"
+bytes = 400000
+workers = 6
+steps = 3
+
+[samples]
+every = "100us"
+links = ["rack0.0>agg0.1"]
+"#;
+
+fn refused(text: &str) -> String {
+    match parse(text, "run.toml", Path::new(".")) {
+        Ok(_) => panic!("accepted:\n{text}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Each with the text that replaces another one, the line it must name, and words of the reason.
+#[test]
+fn nonsense_is_refused_with_line_and_reason() {
+    for (old, new, line, reason) in [
+        ("k = 4", "k = 5", 6, "k must be even"),
+        ("k = 4", "k = 4\nspines = 2", 6, "spines"),
+        ("mark_packets = 85", "mark_packet = 85", 11, "mark_packet"),
+        ("mark_packets = 85", "queue_packets = 0", 11, "drops whatever must wait"),
+        (
+            "mark_packets = 85",
+            "pause = { high_packets = 5, low_packets = 5 }",
+            11,
+            "below high_packets",
+        ),
+        ("memory = \"64MB\"", "memory = \"64\"", 12, "is not a size"),
+        ("memory = \"64MB\"", "memory = \"1000B\"", 12, "smaller than one fragment"),
+        ("\"panama\"", "\"panama\"\ntrees = 0", 16, "1 to 64 trees"),
+        ("\"panama\"", "\"panamo\"", 15, "panamo"),
+        ("\"panama\"", "\"panama\"\nfragment_bytes = 1401", 16, "steps of 8"),
+        ("load = 0.3", "load = 1.3", 19, "not above 0 and at most 1"),
+        ("load = 0.3", "load = nan", 19, "not above 0 and at most 1"),
+        ("\"web-search\"", "\"web-serch\"", 20, "web-search-opera"),
+        ("workers = 6", "workers = 17", 25, "17 workers on 16 hosts"),
+        ("workers = 6", "hosts = [0, 1, 1]", 25, "each is another one"),
+        ("workers = 6", "hosts = [0, 16]", 25, "from 0 to 15"),
+        ("compute = \"100us\"", "model = \"vgg99\"", 23, "no model is named"),
+        (
+            "compute = \"100us\"",
+            "start = \"3ms\"\ncompute = \"1us\"",
+            23,
+            "after the run's duration",
+        ),
+        ("steps = 3", "steps = 0", 26, "at least 1"),
+        ("rack0.0>agg0.1", "rack0.0>core0.0", 30, "names of two neighbours"),
+        ("duration = \"2ms\"", "duration = \"0ms\"", 2, "nothing happens in no time"),
+        ("duration = \"2ms\"", "duration = 2", 2, "string"),
+        ("[scheme]", "[mix]\nload = 0.8\n[scheme]", 15, "all loads together are 1.1"),
+        ("[scheme]", "[mix]\nload = 0.1\nworkers = [16, 96]\n[scheme]", 16, "within 2 to 16 hosts"),
+    ] {
+        assert!(GOOD.contains(old), "{old:?}");
+        let error = refused(&GOOD.replacen(old, new, 1));
+        assert!(error.starts_with(&format!("run.toml:{line}: ")), "{new:?}: {error}");
+        assert!(error.contains(reason), "{new:?}: {error}");
+    }
+    assert!(
+        refused("duration = \"1ms\"\n[fabric]\nkind = \"single-switch\"\nhosts = 4")
+            .contains("nothing to simulate")
+    );
+}
+
+#[test]
+fn other_files_are_refused_with_their_own_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let error = |flows: &str, fabric: &str| {
+        let text = format!("duration = \"1ms\"\n[fabric]\n{fabric}\n[[flows]]\n{flows}");
+        parse(&text, "run.toml", folder.path()).map(|_| ()).unwrap_err().to_string()
+    };
+    let hosts = "kind = \"single-switch\"\nhosts = 4";
+    write("trace.csv", "start_us,src,dst,bytes\n0,0,1,100\n5,2,2,100\n");
+    assert!(
+        error("kind = \"trace\"\npath = \"trace.csv\"", hosts)
+            .ends_with("trace.csv:3: a flow needs two hosts")
+    );
+    write("trace.csv", "0,0,1\n");
+    assert!(error("kind = \"trace\"\npath = \"trace.csv\"", hosts).contains("trace.csv:1: "));
+    assert!(error("kind = \"trace\"\npath = \"none.csv\"", hosts).contains("none.csv"));
+    write("sizes.csv", "100,0\n50,1\n");
+    assert!(
+        error("kind = \"poisson\"\nload = 0.1\nsizes = \"sizes.csv\"", hosts)
+            .contains("must ascend")
+    );
+    let island = "name = \"x\"\ncontroller = \"10.0.0.1:1\"\n[[host]]\nname = \"a\"\naddress = \"10.0.0.2\"\n\
+                  [[host]]\nname = \"b\"\naddress = \"10.0.0.3\"\n[[switch]]\nname = \"s\"\naddress = \"10.0.0.4:1\"\n\
+                  memory = \"1MiB\"\n[[link]]\nends = [\"a\", \"s\"]\nrate = \"10Gbit/s\"\n";
+    write("fabric.toml", island);
+    let flows = "kind = \"permutation\"\nbytes = 10";
+    assert!(
+        error(flows, "kind = \"file\"\npath = \"fabric.toml\"")
+            .contains("host \"b\": it has no link")
+    );
+}
+
+#[test]
+fn the_effective_configuration_gives_the_same_run() {
+    let (config, _) = parse(GOOD, "run.toml", Path::new(".")).unwrap();
+    let effective = toml::to_string_pretty(&config).unwrap();
+    let (again, _) = parse(&effective, "effective.toml", Path::new(".")).unwrap();
+    assert_eq!(config, again);
+}
+
+/// Every file, byte by byte; another seed gives others.
+#[test]
+fn the_same_configuration_writes_the_same_bytes() {
+    let results = |seed: u64, kind: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let text = GOOD.replacen("\"panama\"", &format!("\"{kind}\""), 1);
+        let (mut config, _): (Config, _) = parse(&text, "run.toml", Path::new(".")).unwrap();
+        config.seed = seed;
+        let text = toml::to_string_pretty(&config).unwrap();
+        let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
+        run::run(&config, built, folder.path(), |_| {}).unwrap();
+        let mut files: Vec<(String, String)> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .map(|path| (path.display().to_string(), std::fs::read_to_string(&path).unwrap()))
+            .map(|(path, text)| (path.rsplit('/').next().unwrap().to_owned(), text))
+            .collect();
+        files.sort();
+        files
+    };
+    for kind in [
+        "panama",
+        "panama-0.88",
+        "panama-per-branch",
+        "switchml*",
+        "ring",
+        "halving-doubling",
+        "parameter-server",
+        "ideal",
+    ] {
+        let first = results(1, kind);
+        assert_eq!(first.len(), 8, "{kind}");
+        assert_eq!(first, results(1, kind), "{kind}");
+        let [_, _, flows, jobs, links, samples, steps, summary] = first.as_slice() else {
+            panic!()
+        };
+        assert!(flows.1.lines().count() > 3 && !flows.1.contains(",,,"), "{kind}: all flows end");
+        assert_eq!((jobs.1.lines().count(), steps.1.lines().count()), (2, 4), "{kind}");
+        assert!(links.1.lines().count() > 90 && samples.1.lines().count() > 10, "{kind}");
+        assert!(summary.1.contains("packet_hops"));
+        if kind == "panama" {
+            assert_ne!(first, results(2, kind));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What switches do: paths, PAUSE, loss; and that a run repeats itself.
+
+mod common;
+
+use common::*;
+use netsum_sim::network::{Happening, Network};
+use netsum_sim::packet::{Kind, Packet};
+use netsum_sim::tcp::TcpConfig;
+use netsum_sim::workload::{FlowSizes, permutation, poisson};
+use netsum_sim::{PathChoice, Pause, Simulation, Switching};
+
+const FABRIC: Switching = Switching {
+    mark_packets: 85,
+    queue_packets: 250,
+    pause: None,
+    paths: PathChoice::Flow,
+    latency_ns: 1_000,
+};
+
+/// Links that a packet crosses between two hosts, by the rule of the path.
+fn crossed(net: &mut Network, src: u32, dst: u32, entropy: u16) -> u64 {
+    let before = net.hops();
+    let mut packet = Packet::new(Kind::Ack, 0, 0, 64);
+    (packet.dst, packet.entropy) = (dst as u16, entropy);
+    net.send(net.uplink(src), packet);
+    let Some(Happening::Packet(link, _)) = net.next(u64::MAX - 1) else { panic!("lost") };
+    assert_eq!(net.far_end(link), dst);
+    net.hops() - before
+}
+
+#[test]
+fn every_path_is_a_shortest_one() {
+    for paths in [PathChoice::Flow, PathChoice::Destination, PathChoice::Packet] {
+        let mut net = Network::new(&fat_tree(4), Switching { paths, ..FABRIC }).unwrap();
+        for src in 0..16 {
+            for dst in (0..16).filter(|&d| d != src) {
+                let links = match (src / 2 == dst / 2, src / 4 == dst / 4) {
+                    (true, _) => 2,
+                    (_, true) => 4,
+                    _ => 6,
+                };
+                for entropy in 0..8 {
+                    assert_eq!(crossed(&mut net, src, dst, entropy), links);
+                }
+            }
+        }
+        net.audit();
+    }
+}
+
+#[test]
+fn flows_spread_over_all_paths() {
+    let mut net = Network::new(&fat_tree(8), FABRIC).unwrap();
+    for entropy in 0..4000u16 {
+        crossed(&mut net, 0, 127, entropy.wrapping_mul(37));
+    }
+    let graph = fat_tree(8);
+    let cores = (0..net.link_count())
+        .filter(|&l| graph.name(netsum_topo::NodeId(net.far_end(l))).starts_with("core"));
+    let carried: Vec<u64> = cores.map(|l| net.carried_bytes(l) / 64).filter(|&n| n > 0).collect();
+    assert_eq!(carried.len(), 16, "16 cores, one way up to each from this host's pod");
+    assert!(carried.iter().all(|&n| (180..=320).contains(&n)), "{carried:?}");
+}
+
+/// Eight hosts send to one, with windows far beyond the queue: PAUSE loses nothing and stops the senders.
+#[test]
+fn pause_keeps_an_incast_whole() {
+    let pause = Some(Pause { high_packets: 15, low_packets: 12 });
+    let tcp = TcpConfig { window_initial: 500.0, ecn: false, ..TcpConfig::default() };
+    let flows = || (1..=8).map(|src| flow(0, src, 0, 2_000_000)).collect();
+    let lossy = Switching { queue_packets: 100, mark_packets: u32::MAX, ..FABRIC };
+    let (records, _) = run(&single_switch(9), lossy, tcp, flows());
+    assert!(records.iter().map(|r| r.resent).sum::<u64>() > 100, "without PAUSE there is loss");
+    let (records, simulation) = run(&single_switch(9), Switching { pause, ..lossy }, tcp, flows());
+    assert!(records.iter().all(|r| r.resent == 0 && r.timeouts == 0));
+    let net = simulation.network();
+    let uplinks: Vec<_> = (1..=8).map(|host| net.counters(net.uplink(host))).collect();
+    assert!(uplinks.iter().all(|c| c.pauses > 10 && c.paused_ps > 0));
+    // Eight inputs of at most 15 packets, and what was on its way when each was told to stop.
+    let most = net.counters(link(net, "rack0", "h0")).waiting_max;
+    assert!(most <= 8 * (15 + 4), "{most} packets waited");
+    // The bottleneck never runs dry: payload and headers back to back.
+    let wire_ps = 8 * (1381 * 1502 + 1369 - 1448 + 1502 - 1448 + 54) * 800u64;
+    let last = records.iter().map(|r| r.end_ps).max().unwrap();
+    assert!(last < wire_ps + wire_ps / 100, "{last} against {wire_ps}");
+}
+
+/// Drop-tail loss everywhere, and time-outs: every byte still arrives, once.
+#[test]
+fn loss_is_repaired() {
+    for (paths, seed) in [(PathChoice::Flow, 1), (PathChoice::Packet, 2), (PathChoice::Flow, 3)] {
+        let switching = Switching { queue_packets: 8, mark_packets: u32::MAX, paths, ..FABRIC };
+        let tcp = TcpConfig { ecn: false, reordering: 16, ..TcpConfig::default() };
+        let (records, simulation) =
+            run(&fat_tree(4), switching, tcp, permutation(16, 3_000_000, seed));
+        let drops = simulation.network().balance().dropped.0;
+        assert!(drops > 100, "{drops} drops are no test");
+        assert!(records.iter().map(|r| r.resent).sum::<u64>() > 100);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_one_does_not() {
+    let run = |seed, checked| {
+        let sizes = FlowSizes::named("web-search").unwrap();
+        let flows = poisson(16, TEN_GBIT.0, 0.6, sizes, seed).take_while(|f| f.start_ps < 20 * MS);
+        let mut simulation =
+            Simulation::new(&fat_tree(4), FABRIC, TcpConfig::default(), seed).unwrap();
+        if checked {
+            simulation.check();
+        }
+        simulation.set_flows(flows);
+        assert!(simulation.run(20_000 * MS));
+        (simulation.take_finished(), simulation.network().hops())
+    };
+    let first = run(1, true);
+    assert!(first.0.len() > 20);
+    assert_eq!(first, run(1, false));
+    assert_ne!(first, run(2, true));
+}
+
+/// Running in slices is the same as running at once.
+#[test]
+fn a_run_may_be_interrupted() {
+    let flows = || permutation(16, 500_000, 4).into_iter();
+    let mut whole = Simulation::new(&fat_tree(4), FABRIC, TcpConfig::default(), 1).unwrap();
+    whole.set_flows(flows());
+    whole.run(100 * MS);
+    let mut sliced = Simulation::new(&fat_tree(4), FABRIC, TcpConfig::default(), 1).unwrap();
+    sliced.set_flows(flows());
+    (1..=10_000).for_each(|step| {
+        sliced.run(step * 10 * US + step % 7);
+    });
+    assert_eq!(whole.take_finished(), sliced.take_finished());
+}

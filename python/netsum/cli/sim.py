@@ -1,0 +1,102 @@
+"""`netsum sim`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from netsum.cli.output import console, errors, print_json, stop_on_termination
+from netsum.sim import Result, Sweep, report
+from netsum.sim import run as simulate
+from netsum.sim import sweep as simulate_all
+
+app = typer.Typer(help="Simulate fabrics, jobs and other traffic, packet by packet.", no_args_is_help=True)
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="TOML file: fabric, switches, flows, jobs, scheme")],
+    out: Annotated[Path | None, typer.Option(help="folder for tables and report [out/sim/NAME of the file]")] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="also write the tables as Parquet (needs pyarrow)")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON, the rest to stderr")] = False,
+) -> None:
+    """Run one configuration; tables stream into the folder while it runs, the report comes last."""
+    stop_on_termination()
+    folder = out or Path("out/sim") / config.stem
+    columns = (BarColumn(), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+
+        def on_progress(told) -> None:
+            text = (
+                f"{told.simulated_ms:.2f} ms simulated, {told.hops_per_s / 1e6:.1f} M packet-hops/s, "
+                f"{told.flows} flows, {told.steps} steps, {told.left_s:.0f} s left"
+            )
+            bar.update(task, completed=told.share, description=text)
+
+        result = simulate(config, folder, progress=on_progress, notes=lambda note: errors.print(note, highlight=False))
+    if parquet:
+        result.write_parquet()
+    page = report.write(result)
+    screen = errors if as_json else console
+    screen.print(_table(result))
+    screen.print(f"report: {page}   tables: {folder}", highlight=False)
+    if as_json:
+        print_json(result.summary)
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help='TOML file: base = "run.toml", and [grid] with lists by dotted key')],
+    out: Annotated[Path | None, typer.Option(help="folder for the runs [out/sim/NAME of the file]")] = None,
+    engine: Annotated[str, typer.Option(help="local: the cores of this machine; ray: a Ray cluster")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="runs at a time [as many as cores]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print all summaries as JSON")] = False,
+) -> None:
+    """Run every combination of a grid. What is complete is not run again: after an interruption, repeat the command."""
+    stop_on_termination()
+    folder = out or Path("out/sim") / file.stem
+    plan = Sweep.read(file)
+    with Progress(BarColumn(), TextColumn("{task.completed}/{task.total} {task.description}"), console=errors) as bar:
+        task = bar.add_task("", total=len(plan.runs()))
+        results = simulate_all(
+            plan,
+            folder,
+            engine=engine,
+            workers=workers,
+            done=lambda name, count, _: bar.update(task, completed=count, description=name),
+        )
+    if as_json:
+        print_json({name: result.summary for name, result in results.items()})
+        return
+    table = Table("run", "p99 FCT, short flows, µs", "long flows, Gbit/s", "step, ms", "packet-hops")
+    for name, result in results.items():
+        table.add_row(name, *_figures(result))
+    console.print(table)
+    console.print(f"all summaries: {folder / 'sweep.json'}", highlight=False)
+
+
+def _figures(result: Result) -> list[str]:
+    summary = result.summary
+
+    def figure(distribution: dict, key: str, scale: float = 1.0) -> str:
+        return f"{distribution[key] * scale:,.2f}" if distribution["count"] else "–"
+
+    return [
+        figure(summary["short_flows"]["fct_us"], "p99"),
+        figure(summary["long_flows"]["throughput_gbps"], "mean"),
+        figure(summary["steps"]["duration_us"], "mean", 1e-3),
+        f"{summary['packet_hops']:,}",
+    ]
+
+
+def _table(result: Result) -> Table:
+    names = ["p99 FCT of flows below 40 MB, µs", "mean throughput of longer ones, Gbit/s", "mean step of jobs, ms"]
+    table = Table("figure", "value", show_header=False)
+    for name, value in zip([*names, "packet-hops"], _figures(result), strict=True):
+        table.add_row(name, value)
+    return table

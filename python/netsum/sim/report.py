@@ -1,0 +1,141 @@
+"""The report of a run: one HTML file that needs nothing else."""
+
+import math
+from collections import defaultdict
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+
+from netsum.demo.curves import chart
+from netsum.sim.picture import heat_map
+from netsum.sim.result import Result
+
+_STYLE = Path(__file__).with_name("report.css")
+# PANAMA's border between short and long flows is 40 MB; below it, by what latency means to them.
+_SIZES = ((0, 1e5, "below 100 kB"), (1e5, 4e7, "100 kB to 40 MB"), (4e7, math.inf, "40 MB and more"))
+_POINTS = 200
+
+
+def write(result: Result) -> Path:
+    """Writes report.html beside the tables; returns its path."""
+    path = result.folder / "report.html"
+    path.write_text(render(result), encoding="utf-8")
+    return path
+
+
+def render(result: Result) -> str:
+    """The page."""
+    summary = result.summary
+    packets = summary["packets"]
+    lead = (
+        f"{summary['packet_hops']:,} packet-hops; {packets['sent']:,} packets sent, {packets['dropped']:,} dropped; "
+        f"{summary['unfinished_flows']:,} flows were not complete when the run ended."
+    )
+    notes = "".join(f"<li>{escape(note)}</li>" for note in [*summary["notes"], *summary["refused"]])
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(summary['name'])}</title><style>{_STYLE.read_text()}</style></head><body>",
+            f"<h1>{escape(summary['name'])}</h1>",
+            f'<p class="lead">{lead}</p><ul>{notes}</ul>',
+            *_flows(result),
+            *_steps(result),
+            *_samples(result),
+            *_links(result),
+            "<h2>Configuration</h2>",
+            f"<pre>{escape((result.folder / 'effective.toml').read_text())}</pre>",
+            "</body></html>",
+        ]
+    )
+
+
+def _flows(result: Result) -> list[str]:
+    flows = [row for row in result.rows("flows") if row["fct_us"] is not None]
+    series = {}
+    for low, high, name in _SIZES:
+        times = sorted(math.log10(row["fct_us"]) for row in flows if low <= row["bytes"] < high)
+        if len(times) > 1:
+            series[name] = _cumulative(times)
+    if not series:
+        return []
+    return [
+        "<h2>Flows</h2>",
+        _figure(
+            chart("Flow completion times", "", "log10 of microseconds", series),
+            "Share of the flows that took no longer, by size.",
+        ),
+        _table(result.summary["short_flows"]["fct_us"], "FCT of flows below 40 MB, µs"),
+        _table(result.summary["long_flows"]["throughput_gbps"], "throughput of longer flows, Gbit/s"),
+    ]
+
+
+def _steps(result: Result) -> list[str]:
+    steps = result.rows("steps")
+    if not steps:
+        return []
+    by_job = defaultdict(list)
+    for row in steps:
+        by_job[row["job"]].append((row["end_us"] / 1e3, (row["end_us"] - row["reduce_start_us"]) / 1e3))
+    # The jobs with the most steps; more lines than this cannot be told apart.
+    most = sorted(by_job, key=lambda job: -len(by_job[job]))[:6]
+    series = {f"job {job}": sorted(by_job[job]) for job in sorted(most) if len(by_job[job]) > 1}
+    picture = []
+    if series:
+        picture = [
+            _figure(chart("Reducing, per step", " ms", "milliseconds", series), "From first gradient to last sum.")
+        ]
+    return [
+        "<h2>Training jobs</h2>",
+        *picture,
+        _table(result.summary["steps"]["duration_us"], "step, µs"),
+        _table(result.summary["steps"]["reduce_us"], "of it, reducing, µs"),
+    ]
+
+
+def _samples(result: Result) -> list[str]:
+    by_link = defaultdict(list)
+    for row in result.rows("samples"):
+        by_link[f"{row['from']}→{row['to']}"].append((row["time_us"], row["carried_bytes"], row["waiting_packets"]))
+    if not by_link:
+        return []
+    rates, queues = {}, {}
+    for name, rows in list(by_link.items())[:6]:
+        pairs = list(pairwise(rows))
+        rates[name] = [(b[0] / 1e3, (b[1] - a[1]) * 8 / (b[0] - a[0]) / 1e3) for a, b in pairs if b[0] > a[0]]
+        queues[name] = [(row[0] / 1e3, row[2]) for row in rows]
+    return [
+        "<h2>Sampled links</h2>",
+        _figure(chart("Rate", " Gbit/s", "milliseconds", rates), "Headers included."),
+        _figure(chart("Queue", " packets", "milliseconds", queues), "Packets that wait, at the moment of the sample."),
+    ]
+
+
+def _links(result: Result) -> list[str]:
+    by_part = defaultdict(list)
+    for row in result.rows("links"):
+        by_part[row["part"]].append(row)
+    figures = []
+    for part, links in by_part.items():
+        of = "" if part == "all" else f" ({part} alone)"
+        note = f"Blue is idle, red is busy all the time{of}; the left of two lines is the way up. Hover for figures."
+        figures.append(_figure(heat_map(links), note))
+    return ["<h2>Links</h2>", *figures]
+
+
+def _cumulative(ordered: list[float]) -> list[tuple[float, float]]:
+    chosen = range(0, len(ordered), max(len(ordered) // _POINTS, 1))
+    return [(ordered[i], (i + 1) / len(ordered)) for i in [*chosen, len(ordered) - 1]]
+
+
+def _table(distribution: dict, name: str) -> str:
+    if not distribution["count"]:
+        return ""
+    keys = [key for key in distribution if key != "count"]
+    head = "".join(f"<th>{key}</th>" for key in ["", "count", *keys])
+    cells = "".join(f"<td>{distribution[key]:,.2f}</td>" for key in keys)
+    return f"<table><tr>{head}</tr><tr><td>{escape(name)}</td><td>{distribution['count']:,}</td>{cells}</tr></table>"
+
+
+def _figure(svg: str, caption: str) -> str:
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -1,0 +1,27 @@
+"""Writes configurations; the standard library only reads them."""
+
+import json
+from typing import Any
+
+
+def dumps(config: dict[str, Any]) -> str:
+    """TOML text of nested dictionaries, lists, strings, numbers and truth values."""
+    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in config.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    raise TypeError(f"a configuration holds no {type(value).__name__}: {value!r}")
+
+
+def _key(key: str) -> str:
+    return json.dumps(key, ensure_ascii=False)
