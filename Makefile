@@ -12,7 +12,7 @@ SEED   ?= 1
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help setup build demo test check bench fabric docs peers clean
+.PHONY: help setup build demo test check bench fabric docs peers vectors clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ docs: ## the documentation of the crates, into target/doc
 peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 3 ranks; some minutes
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 3
+
+vectors: ## write the golden vectors anew from the switch machine; review the diff
+	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_files_are_what_the_switch_does
 
 clean: ## forget the virtual environment and what commands wrote; Rust's target/ stays
 	rm -rf $(VENV) out
