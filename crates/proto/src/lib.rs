@@ -10,9 +10,12 @@
 
 pub mod congestion;
 mod drops;
+mod flight;
+mod operations;
 pub mod panama;
 mod rtt;
 mod time;
+mod transition;
 
 pub use congestion::CongestionRule;
 pub use drops::{Drop, DropCounters};

@@ -6,10 +6,11 @@ use std::ops::Range;
 use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
-use super::flight::{Flight, Receipt};
-use super::transition::{Finished, Progress, TreeProgress};
 use crate::congestion::{CongestionRule, Window};
+use crate::flight::{Flight, Receipt};
+use crate::operations::{Operations, Submission, elements_per_fragment};
 use crate::rtt::RttEstimator;
+use crate::transition::{Finished, Progress};
 use crate::{Drop, Time};
 
 /// What a worker must know of its job's plan.
@@ -33,30 +34,6 @@ pub struct WorkerConfig {
     pub congestion: CongestionRule,
     /// Whether sums may be released without all workers.
     pub partial: bool,
-}
-
-/// An allreduce, or what is left of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Submission {
-    /// The caller's name for it.
-    pub id: u64,
-    /// Dtype and operation.
-    pub format: Format,
-    /// Elements of the whole buffer, at least 1.
-    pub numel: u64,
-    /// Equal at every worker if they agree on what is reduced.
-    pub fingerprint: u32,
-    /// Which of the buffer's fragments.
-    pub fragments: Fragments,
-}
-
-/// A set of a buffer's fragments, in the order in which they are sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fragments {
-    /// All of them.
-    All,
-    /// These.
-    Some(Vec<u32>),
 }
 
 /// Where a result belongs.
@@ -137,9 +114,7 @@ pub struct TreeStats {
 pub struct Worker {
     config: WorkerConfig,
     trees: Vec<Tree>,
-    operations: VecDeque<Operation>,
-    /// Fragments submitted in this epoch.
-    submitted: u64,
+    operations: Operations<Missing>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     /// Tree to be asked first for the next packet.
@@ -162,30 +137,11 @@ struct Tree {
     stats: TreeStats,
 }
 
-struct Operation {
-    submission: Submission,
-    elements_per_fragment: u64,
-    first_g: u64,
-    count: u64,
-    open: u64,
-    missing: u64,
-}
-
 /// A tree that has not answered for this long is reported; a round trip takes milliseconds even on a
 /// loaded machine, and a dead switch must cost a pause of seconds.
 const SILENT_NS: u64 = 1_500_000_000;
-/// Spreads a fragment's index over the header's `chunk` (2³² divided by the golden ratio).
-const CHUNK_STEP: u32 = 0x9e37_79b1;
-
-/// Elements in a fragment of at most `fragment_bytes`; partials of 16-bit floats travel as float32.
-pub fn elements_per_fragment(fragment_bytes: u16, dtype: Dtype) -> u64 {
-    u64::from(fragment_bytes) / dtype.accumulator_size() as u64
-}
-
-/// Fragments of a buffer of `numel` elements.
-pub fn fragments_of(numel: u64, fragment_bytes: u16, dtype: Dtype) -> u64 {
-    numel.div_ceil(elements_per_fragment(fragment_bytes, dtype))
-}
+/// Ranks (mod 64) that some result of an operation lacks.
+type Missing = u64;
 
 impl Worker {
     /// A worker at the start of an epoch. Panics if the plan has no tree.
@@ -205,8 +161,7 @@ impl Worker {
         };
         Worker {
             trees: (0..config.trees).map(|_| tree.clone()).collect(),
-            operations: VecDeque::new(),
-            submitted: 0,
+            operations: Operations::new(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
             turn: 0,
@@ -216,24 +171,11 @@ impl Worker {
 
     /// Adds an operation. Every worker must submit the same ones in the same order.
     pub fn submit(&mut self, submission: Submission) {
-        let dtype = submission.format.dtype;
-        let count = match &submission.fragments {
-            Fragments::All => fragments_of(submission.numel, self.config.fragment_bytes, dtype),
-            Fragments::Some(list) => list.len() as u64,
-        };
-        if count == 0 {
-            self.events.push_back(Event::Done { id: submission.id, missing: 0 });
-            return;
+        let id = submission.id;
+        let elements = elements_per_fragment(self.config.fragment_bytes, submission.format.dtype);
+        if !self.operations.submit(submission, elements, 0) {
+            self.events.push_back(Event::Done { id, missing: 0 });
         }
-        self.operations.push_back(Operation {
-            submission,
-            elements_per_fragment: elements_per_fragment(self.config.fragment_bytes, dtype),
-            first_g: self.submitted,
-            count,
-            open: count,
-            missing: 0,
-        });
-        self.submitted += count;
     }
 
     /// Takes a packet that came down a tree; says where its payload belongs. Errors are reasons to drop it.
@@ -306,7 +248,7 @@ impl Worker {
 
     /// Operations that are not done.
     pub fn outstanding(&self) -> impl Iterator<Item = &Submission> {
-        self.operations.iter().filter(|o| o.open > 0).map(|o| &o.submission)
+        self.operations.outstanding().map(|o| &o.submission)
     }
 
     /// Each tree's figures.
@@ -327,12 +269,7 @@ impl Worker {
 
     /// Which results have come: what a worker tells the others when an epoch ends early.
     pub fn progress(&self) -> Progress {
-        let of_tree = |t: &Tree| {
-            let (base, highest) = (t.flight.base(), t.flight.highest());
-            let above = (base..highest.max(base)).map(|vid| t.flight.is_received(vid));
-            TreeProgress { base, above: above.collect() }
-        };
-        Progress { trees: self.trees.iter().map(of_tree).collect() }
+        Progress { trees: self.trees.iter().map(|t| t.flight.progress()).collect() }
     }
 
     /// Where the result of fragment `g` belongs, if it has not come: for results that a peer serves.
@@ -342,7 +279,7 @@ impl Worker {
         if self.trees[tree].flight.is_received(vid) {
             return None;
         }
-        let operation = &self.operations[self.operation_of(g)?];
+        let operation = self.operations.find(g)?;
         let (_, elements) = operation.fragment(g);
         Some(Accepted { g, id: operation.submission.id, elements })
     }
@@ -350,14 +287,7 @@ impl Worker {
     /// Ends the epoch: what is left of each operation once `finished` holds, in order.
     /// Operations of which nothing is left are not among them.
     pub fn remaining(self, finished: &Finished) -> Vec<Submission> {
-        let rest = self.operations.into_iter().filter(|o| o.open > 0).map(|operation| {
-            let left = (operation.first_g..operation.first_g + operation.count)
-                .filter(|&g| !finished.contains(g))
-                .map(|g| operation.fragment(g).0)
-                .collect();
-            Submission { fragments: Fragments::Some(left), ..operation.submission }
-        });
-        rest.filter(|s| s.fragments != Fragments::Some(Vec::new())).collect()
+        self.operations.remaining(finished).map(|(rest, _)| rest).collect()
     }
 
     fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
@@ -387,8 +317,7 @@ impl Worker {
             return Err(Drop::Unexpected);
         }
         let g = self.g_of(index, vid);
-        let position = self.operation_of(g).ok_or(Drop::Unexpected)?;
-        let operation = &mut self.operations[position];
+        let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
         let (fragment, elements) = operation.fragment(g);
         let submission = &operation.submission;
         if header.chunk != submission.chunk(fragment)
@@ -397,13 +326,12 @@ impl Worker {
         {
             return Err(Drop::Mismatch);
         }
-        operation.open -= 1;
-        operation.missing |= header.missing;
         let accepted = Accepted { g, id: submission.id, elements };
-        if operation.open == 0 {
-            let (id, missing) = (accepted.id, operation.missing);
+        operation.state |= header.missing;
+        if operation.finish_one() {
+            let (id, missing) = (accepted.id, operation.state);
             self.events.push_back(Event::Done { id, missing });
-            self.forget_done();
+            self.operations.forget_done();
         }
         self.trees[index].acknowledged(now, ce, header);
         if self.config.partial {
@@ -426,8 +354,7 @@ impl Worker {
 
     fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
         let g = self.g_of(usize::from(header.tree.0), header.vid.0);
-        let position = self.operation_of(g).ok_or(Drop::Unexpected)?;
-        let id = self.operations[position].submission.id;
+        let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
         let event = Event::Mismatch { id };
         if !self.events.contains(&event) {
             self.events.push_back(event);
@@ -436,8 +363,7 @@ impl Worker {
     }
 
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
-        let trees = self.trees.len() as u64;
-        let limit = ((self.submitted + trees - 1 - index as u64) / trees) as u32;
+        let limit = self.operations.end_of_tree(index, self.trees.len());
         let tree = &mut self.trees[index];
         if let Some(vid) = tree.flight.send_again(now) {
             tree.stats.resent += 1;
@@ -464,8 +390,7 @@ impl Worker {
 
     fn outgoing(&self, index: usize, vid: u32, resent: bool) -> Outgoing {
         let g = self.g_of(index, vid);
-        let position = self.operation_of(g).expect("a vid in flight belongs to an operation");
-        let operation = &self.operations[position];
+        let operation = self.operations.find(g).expect("a vid in flight belongs to an operation");
         let (fragment, elements) = operation.fragment(g);
         let header = Header {
             kind: Kind::Contribution,
@@ -515,20 +440,6 @@ impl Worker {
 
     fn g_of(&self, tree: usize, vid: u32) -> u64 {
         u64::from(vid) * self.trees.len() as u64 + tree as u64
-    }
-
-    /// Index of the operation to which fragment `g` belongs.
-    fn operation_of(&self, g: u64) -> Option<usize> {
-        let after = self.operations.partition_point(|o| o.first_g <= g);
-        let index = after.checked_sub(1)?;
-        let operation = &self.operations[index];
-        (g < operation.first_g + operation.count).then_some(index)
-    }
-
-    fn forget_done(&mut self) {
-        while self.operations.front().is_some_and(|o| o.open == 0) {
-            self.operations.pop_front();
-        }
     }
 }
 
@@ -585,25 +496,5 @@ impl Clone for Tree {
             rtt: self.rtt.clone(),
             ..*self
         }
-    }
-}
-
-impl Submission {
-    /// What the header's `chunk` says of one fragment.
-    fn chunk(&self, fragment: u32) -> u32 {
-        self.fingerprint.wrapping_add(fragment.wrapping_mul(CHUNK_STEP))
-    }
-}
-
-impl Operation {
-    /// Index in the buffer and elements of fragment `g` of the epoch.
-    fn fragment(&self, g: u64) -> (u32, Range<u64>) {
-        let offset = g - self.first_g;
-        let index = match &self.submission.fragments {
-            Fragments::All => offset as u32,
-            Fragments::Some(list) => list[offset as usize],
-        };
-        let start = u64::from(index) * self.elements_per_fragment;
-        (index, start..(start + self.elements_per_fragment).min(self.submission.numel))
     }
 }
