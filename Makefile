@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NAME   ?= switch
 DEMO   ?=
+# The crate of a benchmark that is not netsum-net's.
+CRATE_OF_numbers := netsum-wire
 # Property tests draw their cases from this seed, so that a run can be repeated; `SEED=` draws new ones.
 SEED   ?= 1
 
@@ -37,8 +39,8 @@ check: $(STAMPS)/tools ## formats and lints
 	$(BIN)/ruff format --check python tests bench
 	$(BIN)/ruff check python tests bench
 
-bench: ## the switch beside a bare forwarder of the same packets; NAME=bench for another one
-	cargo bench --profile release --quiet -p netsum-net --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
+bench: ## the switch beside a bare forwarder of the same packets; NAME=numbers: quantising beside memcpy
+	cargo bench --profile release --quiet -p $(or $(CRATE_OF_$(NAME)),netsum-net) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 
 fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 20 minutes
 	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800
