@@ -11,6 +11,7 @@
 pub mod congestion;
 mod drops;
 mod flight;
+mod lane;
 mod operations;
 pub mod panama;
 mod rtt;

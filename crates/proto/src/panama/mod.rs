@@ -21,8 +21,9 @@ pub use memory::Memory;
 pub use slab::{BufferId, Slab};
 pub use switch::{Switch, Transmit};
 pub use tree::TreeCounters;
-pub use worker::{Accepted, Event, Outgoing, TreeStats, Worker, WorkerConfig};
+pub use worker::{Accepted, Event, Outgoing, Worker, WorkerConfig};
 
+pub use crate::lane::TreeStats;
 pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};
 pub use crate::transition::{
     Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve,

@@ -6,10 +6,9 @@ use std::ops::Range;
 use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
-use crate::congestion::{CongestionRule, Window};
-use crate::flight::{Flight, Receipt};
+use crate::congestion::CongestionRule;
+use crate::lane::{Lane, Signals, TreeStats};
 use crate::operations::{Operations, Submission, elements_per_fragment};
-use crate::rtt::RttEstimator;
 use crate::transition::{Finished, Progress};
 use crate::{Drop, Time};
 
@@ -82,38 +81,13 @@ pub enum Event {
     },
 }
 
-/// One tree, as the worker sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TreeStats {
-    /// Fragments that may be in flight.
-    pub window: u32,
-    /// The most that aggregators allow.
-    pub window_cap: u16,
-    /// Fragments in flight.
-    pub in_flight: u32,
-    /// Smoothed round trip.
-    pub rtt_ns: u64,
-    /// Fragments sent, first time.
-    pub sent: u64,
-    /// Fragments sent again.
-    pub resent: u64,
-    /// Results accepted.
-    pub results: u64,
-    /// Results with a mark of congestion.
-    pub marked: u64,
-    /// Time-outs.
-    pub timeouts: u64,
-    /// Packets that were not taken.
-    pub dropped: u64,
-    /// Ranks (mod 64) for which the tree was last known to wait.
-    pub waiting_for: u64,
-}
-
 /// Protocol `panama`'s worker as a state machine, for one epoch. It holds no payload: the driver copies
 /// elements between packets and buffers as `Outgoing` and `Accepted` say.
 pub struct Worker {
     config: WorkerConfig,
-    trees: Vec<Tree>,
+    trees: Vec<Lane>,
+    /// Own progress that each tree's switch knows of (partial synchronisation).
+    told: Vec<u32>,
     operations: Operations<Missing>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
@@ -121,25 +95,6 @@ pub struct Worker {
     turn: usize,
 }
 
-struct Tree {
-    flight: Flight,
-    window: Window,
-    rtt: RttEstimator,
-    deadline: Option<Time>,
-    backoffs: u32,
-    /// When a fragment was sent again because of silence.
-    probed: Option<Time>,
-    /// When the tree last answered, or had nothing to answer.
-    heard: Time,
-    reported_silent: Time,
-    /// Own progress that the tree's switch knows of (partial synchronisation).
-    told: u32,
-    stats: TreeStats,
-}
-
-/// A tree that has not answered for this long is reported; a round trip takes milliseconds even on a
-/// loaded machine, and a dead switch must cost a pause of seconds.
-const SILENT_NS: u64 = 1_500_000_000;
 /// Ranks (mod 64) that some result of an operation lacks.
 type Missing = u64;
 
@@ -147,20 +102,10 @@ impl Worker {
     /// A worker at the start of an epoch. Panics if the plan has no tree.
     pub fn new(now: Time, config: WorkerConfig) -> Self {
         assert!(config.trees > 0, "a plan without trees has nothing for this machine");
-        let tree = Tree {
-            flight: Flight::new(config.window_max),
-            window: Window::new(config.congestion, config.window_max),
-            rtt: RttEstimator::default(),
-            deadline: None,
-            backoffs: 0,
-            probed: None,
-            heard: now,
-            reported_silent: now,
-            told: 0,
-            stats: TreeStats::default(),
-        };
+        let lane = Lane::new(now, config.congestion, config.window_max);
         Worker {
-            trees: (0..config.trees).map(|_| tree.clone()).collect(),
+            trees: vec![lane; usize::from(config.trees)],
+            told: vec![0; usize::from(config.trees)],
             operations: Operations::new(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
@@ -215,20 +160,14 @@ impl Worker {
 
     /// When `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.trees.iter().filter_map(|t| t.deadline).min()
+        self.trees.iter().filter_map(Lane::deadline).min()
     }
 
     /// Deadlines up to `now` have passed.
     pub fn handle_timeout(&mut self, now: Time) {
         for (i, tree) in self.trees.iter_mut().enumerate() {
-            if tree.deadline.is_none_or(|d| d > now) {
-                continue;
-            }
-            tree.time_out(now);
-            let silent = now.since(tree.heard);
-            if silent >= SILENT_NS && now.since(tree.reported_silent) >= SILENT_NS {
-                tree.reported_silent = now;
-                self.events.push_back(Event::Silent { tree: TreeId(i as u8), for_ns: silent });
+            if let Some(for_ns) = tree.handle_timeout(now) {
+                self.events.push_back(Event::Silent { tree: TreeId(i as u8), for_ns });
             }
         }
     }
@@ -253,13 +192,7 @@ impl Worker {
 
     /// Each tree's figures.
     pub fn tree_stats(&self) -> impl Iterator<Item = TreeStats> + '_ {
-        self.trees.iter().map(|t| TreeStats {
-            window: t.window.fragments(),
-            window_cap: t.window.cap(),
-            in_flight: t.flight.in_flight(),
-            rtt_ns: t.rtt.smoothed_ns(),
-            ..t.stats
-        })
+        self.trees.iter().map(Lane::stats)
     }
 
     /// Plan at work.
@@ -333,7 +266,9 @@ impl Worker {
             self.events.push_back(Event::Done { id, missing });
             self.operations.forget_done();
         }
-        self.trees[index].acknowledged(now, ce, header);
+        let down = ce || header.congested_down;
+        let signals = Signals { marks: header.marks, down, cap: header.window_cap };
+        self.trees[index].acknowledge(now, vid, signals);
         if self.config.partial {
             self.tell_progress(index);
         }
@@ -341,15 +276,7 @@ impl Worker {
     }
 
     fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
-        let tree = &mut self.trees[usize::from(header.tree.0)];
-        if !tree.flight.covers(header.vid.0) || tree.flight.is_received(header.vid.0) {
-            return Err(Drop::Unexpected);
-        }
-        // Our part is counted: no loss, no reason to slow down.
-        tree.heard = now;
-        tree.probed = None;
-        tree.stats.waiting_for = header.missing;
-        Ok(())
+        self.trees[usize::from(header.tree.0)].wait(now, header.vid.0, header.missing)
     }
 
     fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
@@ -364,28 +291,11 @@ impl Worker {
 
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
         let limit = self.operations.end_of_tree(index, self.trees.len());
-        let tree = &mut self.trees[index];
-        if let Some(vid) = tree.flight.send_again(now) {
-            tree.stats.resent += 1;
-            return Some(self.outgoing(index, vid, true));
+        let (vid, resent) = self.trees[index].next(now, limit)?;
+        if self.config.partial && !resent {
+            self.told[index] = self.told[index].max(vid);
         }
-        let window = tree.window.fragments().min(u32::from(self.config.window_max));
-        if tree.flight.in_flight() >= window {
-            return None;
-        }
-        let idle = tree.flight.in_flight() == 0;
-        let vid = tree.flight.send_next(now, limit)?;
-        tree.stats.sent += 1;
-        if idle {
-            tree.heard = now;
-        }
-        if tree.deadline.is_none() {
-            tree.deadline = Some(now.after(tree.rtt.rto_ns(0)));
-        }
-        if self.config.partial {
-            tree.told = tree.told.max(vid);
-        }
-        Some(self.outgoing(index, vid, false))
+        Some(self.outgoing(index, vid, resent))
     }
 
     fn outgoing(&self, index: usize, vid: u32, resent: bool) -> Outgoing {
@@ -407,10 +317,9 @@ impl Worker {
     /// In partial synchronisation a worker that is behind contributes to little and receives much: the
     /// switch must know what it has, or would hold everybody back for it.
     fn tell_progress(&mut self, index: usize) {
-        let tree = &mut self.trees[index];
-        let base = tree.flight.base();
-        if base.wrapping_sub(tree.told) as i32 > i32::from(self.config.window_max / 4) {
-            tree.told = base;
+        let base = self.trees[index].flight.base();
+        if base.wrapping_sub(self.told[index]) as i32 > i32::from(self.config.window_max / 4) {
+            self.told[index] = base;
             self.notice(index, Kind::Acknowledgement, base);
         }
     }
@@ -440,61 +349,5 @@ impl Worker {
 
     fn g_of(&self, tree: usize, vid: u32) -> u64 {
         u64::from(vid) * self.trees.len() as u64 + tree as u64
-    }
-}
-
-impl Tree {
-    /// A result came: it is the acknowledgement.
-    fn acknowledged(&mut self, now: Time, ce: bool, header: &Header) {
-        let vid = header.vid.0;
-        let was_ahead = vid.wrapping_sub(self.flight.highest()) as i32 >= 0;
-        let Receipt::New { rtt_ns, was_resent } = self.flight.receive(now, vid) else {
-            return;
-        };
-        self.stats.results += 1;
-        self.stats.waiting_for = 0;
-        self.heard = now;
-        self.backoffs = 0;
-        if let Some(rtt_ns) = rtt_ns {
-            self.rtt.sample(rtt_ns);
-        }
-        if was_ahead {
-            self.window.set_cap(header.window_cap);
-        }
-        let down = ce || header.congested_down;
-        self.stats.marked += u64::from(header.marks != 0 || down);
-        self.window.on_result(vid, self.flight.next(), header.marks, down);
-        let mut lost = self.flight.find_holes();
-        if let Some(probed) = self.probed.take_if(|_| was_resent) {
-            // The probe was answered with the sum, so its first sending or its first result was lost,
-            // and with it most likely whatever else has no answer from before the probe.
-            lost += self.flight.resend_older(probed);
-        }
-        if lost > 0 {
-            self.window.on_loss(vid, self.flight.next());
-        }
-        let rto_ns = self.rtt.rto_ns(0);
-        self.deadline = (self.flight.in_flight() > 0).then(|| now.after(rto_ns));
-    }
-
-    fn time_out(&mut self, now: Time) {
-        self.deadline = None;
-        if self.flight.probe().is_some() {
-            self.stats.timeouts += 1;
-            self.backoffs += 1;
-            self.probed.get_or_insert(now);
-            self.deadline = Some(now.after(self.rtt.rto_ns(self.backoffs)));
-        }
-    }
-}
-
-impl Clone for Tree {
-    fn clone(&self) -> Self {
-        Tree {
-            flight: self.flight.clone(),
-            window: self.window.clone(),
-            rtt: self.rtt.clone(),
-            ..*self
-        }
     }
 }
