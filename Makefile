@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NAME   ?= switch
 DEMO   ?=
+# The crate of a benchmark that is not netsum-net's.
 # Property tests draw their cases from this seed, so that a run can be repeated; `SEED=` draws new ones.
 SEED   ?= 1
 TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
@@ -38,7 +39,7 @@ check: $(STAMPS)/tools ## formats and lints
 	$(BIN)/ruff format --check python tests bench experiments
 	$(BIN)/ruff check python tests bench experiments
 
-bench: ## the switch beside a bare forwarder of the same packets; NAME=sim for the simulator's speed
+bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising
 	cargo bench --profile release --quiet --workspace --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 
 fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one

@@ -1,6 +1,6 @@
 //! Why a packet was dropped: every reason has a name and a counter.
 
-use netsum_wire::panama::DecodeError;
+use netsum_wire::DecodeError;
 
 macro_rules! drops {
     ($($(#[$doc:meta])* $variant:ident => $text:literal,)*) => {
@@ -40,6 +40,8 @@ drops! {
     EmptyFragment => "empty_fragment",
     /// Reserved field in use.
     Reserved => "reserved_field",
+    /// A bitmap or fan-in that no packet of the job can have.
+    Members => "impossible_members",
     /// The sender is no neighbour in any lease.
     UnknownSender => "unknown_sender",
     /// No lease for this job and tree.
@@ -80,6 +82,7 @@ impl From<DecodeError> for Drop {
             DecodeError::PayloadLength => Drop::PayloadLength,
             DecodeError::EmptyFragment => Drop::EmptyFragment,
             DecodeError::Reserved => Drop::Reserved,
+            DecodeError::Members => Drop::Members,
         }
     }
 }

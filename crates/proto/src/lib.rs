@@ -10,9 +10,13 @@
 
 pub mod congestion;
 mod drops;
+mod flight;
+mod lane;
+mod operations;
 pub mod panama;
 mod rtt;
 mod time;
+mod transition;
 
 pub use congestion::CongestionRule;
 pub use drops::{Drop, DropCounters};

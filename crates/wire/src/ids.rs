@@ -35,6 +35,15 @@ id!(
     Vid(u32)
 );
 id!(
+    /// Number of a fragment on its way to one server, from 0 in each epoch (ATP's sequence number).
+    Sequence(u32)
+);
+id!(
+    /// Where a fragment's sum is to stand, as the workers computed it; an aggregator takes it modulo what
+    /// it has.
+    SlotIndex(u32)
+);
+id!(
     /// A worker's index in its job, from 0.
     Rank(u32)
 );

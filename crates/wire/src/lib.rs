@@ -1,15 +1,23 @@
 //! Bytes and numbers: packet headers as views over bytes, ids, number formats and their exact sums.
 //!
-//! Owns: the wire format of each protocol (`panama`), the ids that travel in it, what a dtype is and in
-//! which order its elements are added. Must not know: state, sockets, time.
-//! Start reading at [`panama::Header`], then [`reduce`].
+//! Owns: the wire format of each protocol (`panama`, `atp`, `switchml`), the ids that travel in it, what a
+//! dtype is and in which order its elements are added, how floats become integers that any order adds
+//! alike. Must not know: state, sockets, time.
+//! Start reading at [`panama::Header`], then [`reduce`] and [`fixed`].
 
+pub mod arithmetic;
+pub mod atp;
 mod element;
+mod field;
+pub mod fixed;
 pub mod format;
 pub mod ids;
 pub mod panama;
 mod reduce;
+pub mod switchml;
 
+pub use arithmetic::Arithmetic;
+pub use field::DecodeError;
 pub use format::{Dtype, Encoding, Format, ReduceOp};
-pub use ids::{ChildIndex, Epoch, JobId, Rank, TreeId, Vid};
+pub use ids::{ChildIndex, Epoch, JobId, Rank, Sequence, SlotIndex, TreeId, Vid};
 pub use reduce::{Input, average, reduce, scale};

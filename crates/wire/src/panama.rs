@@ -4,8 +4,11 @@
 //! that a bus or a vector unit finds it aligned. The IP header carries ECN; docs/protocol-panama.md has
 //! the table and its reasons.
 
+use crate::field::{be16, be32};
 use crate::format::{Encoding, Format};
 use crate::ids::{Epoch, JobId, TreeId, Vid};
+
+pub use crate::field::DecodeError;
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 38;
@@ -88,32 +91,6 @@ pub struct Header {
     pub missing: u64,
 }
 
-/// Why bytes are not a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum DecodeError {
-    /// Fewer bytes than a header has.
-    #[error("truncated header")]
-    TruncatedHeader,
-    /// First byte.
-    #[error("unknown protocol version")]
-    UnknownVersion,
-    /// Flags byte has a kind that does not exist or a reserved bit.
-    #[error("unknown kind or flag")]
-    UnknownKind,
-    /// Format byte.
-    #[error("unknown or unsupported number format")]
-    UnknownFormat,
-    /// Payload length does not match `n_elems`, kind and format.
-    #[error("payload length does not match the header")]
-    PayloadLength,
-    /// A fragment without elements.
-    #[error("empty fragment")]
-    EmptyFragment,
-    /// Reserved bytes are not zero.
-    #[error("reserved field is not zero")]
-    Reserved,
-}
-
 const RESENT: u8 = 0x10;
 const CONGESTED_DOWN: u8 = 0x20;
 const FLAG_BITS: u8 = RESENT | CONGESTED_DOWN;
@@ -184,14 +161,6 @@ impl Header {
         let encoding = self.kind.encoding();
         encoding.map_or(0, |e| usize::from(self.n_elems) * e.size(self.format.dtype))
     }
-}
-
-fn be16(h: &[u8; HEADER_LEN], at: usize) -> u16 {
-    u16::from_be_bytes([h[at], h[at + 1]])
-}
-
-fn be32(h: &[u8; HEADER_LEN], at: usize) -> u32 {
-    u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]])
 }
 
 #[cfg(test)]

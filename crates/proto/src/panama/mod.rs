@@ -9,12 +9,10 @@
 //!
 //! The decisions where the paper leaves a hole are in docs/adr/.
 
-mod flight;
 mod lease;
 mod memory;
 mod slab;
 mod switch;
-mod transition;
 mod tree;
 mod worker;
 
@@ -22,9 +20,11 @@ pub use lease::{Child, Lease, LeaseError, MAX_CHILDREN};
 pub use memory::Memory;
 pub use slab::{BufferId, OpenSum, Slab};
 pub use switch::{Switch, Transmit};
-pub use transition::{Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve};
 pub use tree::TreeCounters;
-pub use worker::{
-    Accepted, Event, Fragments, Outgoing, Submission, TreeStats, Worker, WorkerConfig,
-    elements_per_fragment, fragments_of,
+pub use worker::{Accepted, Event, Outgoing, Worker, WorkerConfig};
+
+pub use crate::lane::TreeStats;
+pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};
+pub use crate::transition::{
+    Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve,
 };

@@ -6,10 +6,10 @@ use std::ops::Range;
 use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
-use super::flight::{Flight, Receipt};
-use super::transition::{Finished, Progress, TreeProgress};
-use crate::congestion::{CongestionRule, Window};
-use crate::rtt::RttEstimator;
+use crate::congestion::CongestionRule;
+use crate::lane::{Lane, Signals, TreeStats};
+use crate::operations::{Operations, Submission, elements_per_fragment};
+use crate::transition::{Finished, Progress};
 use crate::{Drop, Time};
 
 /// What a worker must know of its job's plan.
@@ -33,30 +33,6 @@ pub struct WorkerConfig {
     pub congestion: CongestionRule,
     /// Whether sums may be released without all workers.
     pub partial: bool,
-}
-
-/// An allreduce, or what is left of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Submission {
-    /// The caller's name for it.
-    pub id: u64,
-    /// Dtype and operation.
-    pub format: Format,
-    /// Elements of the whole buffer, at least 1.
-    pub numel: u64,
-    /// Equal at every worker if they agree on what is reduced.
-    pub fingerprint: u32,
-    /// Which of the buffer's fragments.
-    pub fragments: Fragments,
-}
-
-/// A set of a buffer's fragments, in the order in which they are sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fragments {
-    /// All of them.
-    All,
-    /// These.
-    Some(Vec<u32>),
 }
 
 /// Where a result belongs.
@@ -105,108 +81,32 @@ pub enum Event {
     },
 }
 
-/// One tree, as the worker sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TreeStats {
-    /// Fragments that may be in flight.
-    pub window: u32,
-    /// The most that aggregators allow.
-    pub window_cap: u16,
-    /// Fragments in flight.
-    pub in_flight: u32,
-    /// Smoothed round trip.
-    pub rtt_ns: u64,
-    /// Fragments sent, first time.
-    pub sent: u64,
-    /// Fragments sent again.
-    pub resent: u64,
-    /// Results accepted.
-    pub results: u64,
-    /// Results with a mark of congestion.
-    pub marked: u64,
-    /// Time-outs.
-    pub timeouts: u64,
-    /// Packets that were not taken.
-    pub dropped: u64,
-    /// Ranks (mod 64) for which the tree was last known to wait.
-    pub waiting_for: u64,
-}
-
 /// Protocol `panama`'s worker as a state machine, for one epoch. It holds no payload: the driver copies
 /// elements between packets and buffers as `Outgoing` and `Accepted` say.
 pub struct Worker {
     config: WorkerConfig,
-    trees: Vec<Tree>,
-    operations: VecDeque<Operation>,
-    /// Fragments submitted in this epoch.
-    submitted: u64,
+    trees: Vec<Lane>,
+    /// Own progress that each tree's switch knows of (partial synchronisation).
+    told: Vec<u32>,
+    operations: Operations<Missing>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     /// Tree to be asked first for the next packet.
     turn: usize,
 }
 
-struct Tree {
-    flight: Flight,
-    window: Window,
-    rtt: RttEstimator,
-    deadline: Option<Time>,
-    backoffs: u32,
-    /// When a fragment was sent again because of silence.
-    probed: Option<Time>,
-    /// When the tree last answered, or had nothing to answer.
-    heard: Time,
-    reported_silent: Time,
-    /// Own progress that the tree's switch knows of (partial synchronisation).
-    told: u32,
-    stats: TreeStats,
-}
-
-struct Operation {
-    submission: Submission,
-    elements_per_fragment: u64,
-    first_g: u64,
-    count: u64,
-    open: u64,
-    missing: u64,
-}
-
-/// A tree that has not answered for this long is reported; a round trip takes milliseconds even on a
-/// loaded machine, and a dead switch must cost a pause of seconds.
-const SILENT_NS: u64 = 1_500_000_000;
-/// Spreads a fragment's index over the header's `chunk` (2³² divided by the golden ratio).
-const CHUNK_STEP: u32 = 0x9e37_79b1;
-
-/// Elements in a fragment of at most `fragment_bytes`; partials of 16-bit floats travel as float32.
-pub fn elements_per_fragment(fragment_bytes: u16, dtype: Dtype) -> u64 {
-    u64::from(fragment_bytes) / dtype.accumulator_size() as u64
-}
-
-/// Fragments of a buffer of `numel` elements.
-pub fn fragments_of(numel: u64, fragment_bytes: u16, dtype: Dtype) -> u64 {
-    numel.div_ceil(elements_per_fragment(fragment_bytes, dtype))
-}
+/// Ranks (mod 64) that some result of an operation lacks.
+type Missing = u64;
 
 impl Worker {
     /// A worker at the start of an epoch. Panics if the plan has no tree.
     pub fn new(now: Time, config: WorkerConfig) -> Self {
         assert!(config.trees > 0, "a plan without trees has nothing for this machine");
-        let tree = Tree {
-            flight: Flight::new(config.window_max),
-            window: Window::new(config.congestion, config.window_max),
-            rtt: RttEstimator::default(),
-            deadline: None,
-            backoffs: 0,
-            probed: None,
-            heard: now,
-            reported_silent: now,
-            told: 0,
-            stats: TreeStats::default(),
-        };
+        let lane = Lane::new(now, config.congestion, config.window_max);
         Worker {
-            trees: (0..config.trees).map(|_| tree.clone()).collect(),
-            operations: VecDeque::new(),
-            submitted: 0,
+            trees: vec![lane; usize::from(config.trees)],
+            told: vec![0; usize::from(config.trees)],
+            operations: Operations::new(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
             turn: 0,
@@ -216,24 +116,11 @@ impl Worker {
 
     /// Adds an operation. Every worker must submit the same ones in the same order.
     pub fn submit(&mut self, submission: Submission) {
-        let dtype = submission.format.dtype;
-        let count = match &submission.fragments {
-            Fragments::All => fragments_of(submission.numel, self.config.fragment_bytes, dtype),
-            Fragments::Some(list) => list.len() as u64,
-        };
-        if count == 0 {
-            self.events.push_back(Event::Done { id: submission.id, missing: 0 });
-            return;
+        let id = submission.id;
+        let elements = elements_per_fragment(self.config.fragment_bytes, submission.format.dtype);
+        if !self.operations.submit(submission, elements, 0) {
+            self.events.push_back(Event::Done { id, missing: 0 });
         }
-        self.operations.push_back(Operation {
-            submission,
-            elements_per_fragment: elements_per_fragment(self.config.fragment_bytes, dtype),
-            first_g: self.submitted,
-            count,
-            open: count,
-            missing: 0,
-        });
-        self.submitted += count;
     }
 
     /// Takes a packet that came down a tree; says where its payload belongs. Errors are reasons to drop it.
@@ -273,20 +160,14 @@ impl Worker {
 
     /// When `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.trees.iter().filter_map(|t| t.deadline).min()
+        self.trees.iter().filter_map(Lane::deadline).min()
     }
 
     /// Deadlines up to `now` have passed.
     pub fn handle_timeout(&mut self, now: Time) {
         for (i, tree) in self.trees.iter_mut().enumerate() {
-            if tree.deadline.is_none_or(|d| d > now) {
-                continue;
-            }
-            tree.time_out(now);
-            let silent = now.since(tree.heard);
-            if silent >= SILENT_NS && now.since(tree.reported_silent) >= SILENT_NS {
-                tree.reported_silent = now;
-                self.events.push_back(Event::Silent { tree: TreeId(i as u8), for_ns: silent });
+            if let Some(for_ns) = tree.handle_timeout(now) {
+                self.events.push_back(Event::Silent { tree: TreeId(i as u8), for_ns });
             }
         }
     }
@@ -306,18 +187,12 @@ impl Worker {
 
     /// Operations that are not done.
     pub fn outstanding(&self) -> impl Iterator<Item = &Submission> {
-        self.operations.iter().filter(|o| o.open > 0).map(|o| &o.submission)
+        self.operations.outstanding().map(|o| &o.submission)
     }
 
     /// Each tree's figures.
     pub fn tree_stats(&self) -> impl Iterator<Item = TreeStats> + '_ {
-        self.trees.iter().map(|t| TreeStats {
-            window: t.window.fragments(),
-            window_cap: t.window.cap(),
-            in_flight: t.flight.in_flight(),
-            rtt_ns: t.rtt.smoothed_ns(),
-            ..t.stats
-        })
+        self.trees.iter().map(Lane::stats)
     }
 
     /// Plan at work.
@@ -327,12 +202,7 @@ impl Worker {
 
     /// Which results have come: what a worker tells the others when an epoch ends early.
     pub fn progress(&self) -> Progress {
-        let of_tree = |t: &Tree| {
-            let (base, highest) = (t.flight.base(), t.flight.highest());
-            let above = (base..highest.max(base)).map(|vid| t.flight.is_received(vid));
-            TreeProgress { base, above: above.collect() }
-        };
-        Progress { trees: self.trees.iter().map(of_tree).collect() }
+        Progress { trees: self.trees.iter().map(|t| t.flight.progress()).collect() }
     }
 
     /// Where the result of fragment `g` belongs, if it has not come: for results that a peer serves.
@@ -342,7 +212,7 @@ impl Worker {
         if self.trees[tree].flight.is_received(vid) {
             return None;
         }
-        let operation = &self.operations[self.operation_of(g)?];
+        let operation = self.operations.find(g)?;
         let (_, elements) = operation.fragment(g);
         Some(Accepted { g, id: operation.submission.id, elements })
     }
@@ -350,14 +220,7 @@ impl Worker {
     /// Ends the epoch: what is left of each operation once `finished` holds, in order.
     /// Operations of which nothing is left are not among them.
     pub fn remaining(self, finished: &Finished) -> Vec<Submission> {
-        let rest = self.operations.into_iter().filter(|o| o.open > 0).map(|operation| {
-            let left = (operation.first_g..operation.first_g + operation.count)
-                .filter(|&g| !finished.contains(g))
-                .map(|g| operation.fragment(g).0)
-                .collect();
-            Submission { fragments: Fragments::Some(left), ..operation.submission }
-        });
-        rest.filter(|s| s.fragments != Fragments::Some(Vec::new())).collect()
+        self.operations.remaining(finished).map(|(rest, _)| rest).collect()
     }
 
     fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
@@ -387,8 +250,7 @@ impl Worker {
             return Err(Drop::Unexpected);
         }
         let g = self.g_of(index, vid);
-        let position = self.operation_of(g).ok_or(Drop::Unexpected)?;
-        let operation = &mut self.operations[position];
+        let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
         let (fragment, elements) = operation.fragment(g);
         let submission = &operation.submission;
         if header.chunk != submission.chunk(fragment)
@@ -397,15 +259,16 @@ impl Worker {
         {
             return Err(Drop::Mismatch);
         }
-        operation.open -= 1;
-        operation.missing |= header.missing;
         let accepted = Accepted { g, id: submission.id, elements };
-        if operation.open == 0 {
-            let (id, missing) = (accepted.id, operation.missing);
+        operation.state |= header.missing;
+        if operation.finish_one() {
+            let (id, missing) = (accepted.id, operation.state);
             self.events.push_back(Event::Done { id, missing });
-            self.forget_done();
+            self.operations.forget_done();
         }
-        self.trees[index].acknowledged(now, ce, header);
+        let down = ce || header.congested_down;
+        let signals = Signals { marks: header.marks, down, cap: header.window_cap };
+        self.trees[index].acknowledge(now, vid, signals);
         if self.config.partial {
             self.tell_progress(index);
         }
@@ -413,21 +276,12 @@ impl Worker {
     }
 
     fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
-        let tree = &mut self.trees[usize::from(header.tree.0)];
-        if !tree.flight.covers(header.vid.0) || tree.flight.is_received(header.vid.0) {
-            return Err(Drop::Unexpected);
-        }
-        // Our part is counted: no loss, no reason to slow down.
-        tree.heard = now;
-        tree.probed = None;
-        tree.stats.waiting_for = header.missing;
-        Ok(())
+        self.trees[usize::from(header.tree.0)].wait(now, header.vid.0, header.missing)
     }
 
     fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
         let g = self.g_of(usize::from(header.tree.0), header.vid.0);
-        let position = self.operation_of(g).ok_or(Drop::Unexpected)?;
-        let id = self.operations[position].submission.id;
+        let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
         let event = Event::Mismatch { id };
         if !self.events.contains(&event) {
             self.events.push_back(event);
@@ -436,36 +290,17 @@ impl Worker {
     }
 
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
-        let trees = self.trees.len() as u64;
-        let limit = ((self.submitted + trees - 1 - index as u64) / trees) as u32;
-        let tree = &mut self.trees[index];
-        if let Some(vid) = tree.flight.send_again(now) {
-            tree.stats.resent += 1;
-            return Some(self.outgoing(index, vid, true));
+        let limit = self.operations.end_of_tree(index, self.trees.len());
+        let (vid, resent) = self.trees[index].next(now, limit)?;
+        if self.config.partial && !resent {
+            self.told[index] = self.told[index].max(vid);
         }
-        let window = tree.window.fragments().min(u32::from(self.config.window_max));
-        if tree.flight.in_flight() >= window {
-            return None;
-        }
-        let idle = tree.flight.in_flight() == 0;
-        let vid = tree.flight.send_next(now, limit)?;
-        tree.stats.sent += 1;
-        if idle {
-            tree.heard = now;
-        }
-        if tree.deadline.is_none() {
-            tree.deadline = Some(now.after(tree.rtt.rto_ns(0)));
-        }
-        if self.config.partial {
-            tree.told = tree.told.max(vid);
-        }
-        Some(self.outgoing(index, vid, false))
+        Some(self.outgoing(index, vid, resent))
     }
 
     fn outgoing(&self, index: usize, vid: u32, resent: bool) -> Outgoing {
         let g = self.g_of(index, vid);
-        let position = self.operation_of(g).expect("a vid in flight belongs to an operation");
-        let operation = &self.operations[position];
+        let operation = self.operations.find(g).expect("a vid in flight belongs to an operation");
         let (fragment, elements) = operation.fragment(g);
         let header = Header {
             kind: Kind::Contribution,
@@ -482,10 +317,9 @@ impl Worker {
     /// In partial synchronisation a worker that is behind contributes to little and receives much: the
     /// switch must know what it has, or would hold everybody back for it.
     fn tell_progress(&mut self, index: usize) {
-        let tree = &mut self.trees[index];
-        let base = tree.flight.base();
-        if base.wrapping_sub(tree.told) as i32 > i32::from(self.config.window_max / 4) {
-            tree.told = base;
+        let base = self.trees[index].flight.base();
+        if base.wrapping_sub(self.told[index]) as i32 > i32::from(self.config.window_max / 4) {
+            self.told[index] = base;
             self.notice(index, Kind::Acknowledgement, base);
         }
     }
@@ -515,95 +349,5 @@ impl Worker {
 
     fn g_of(&self, tree: usize, vid: u32) -> u64 {
         u64::from(vid) * self.trees.len() as u64 + tree as u64
-    }
-
-    /// Index of the operation to which fragment `g` belongs.
-    fn operation_of(&self, g: u64) -> Option<usize> {
-        let after = self.operations.partition_point(|o| o.first_g <= g);
-        let index = after.checked_sub(1)?;
-        let operation = &self.operations[index];
-        (g < operation.first_g + operation.count).then_some(index)
-    }
-
-    fn forget_done(&mut self) {
-        while self.operations.front().is_some_and(|o| o.open == 0) {
-            self.operations.pop_front();
-        }
-    }
-}
-
-impl Tree {
-    /// A result came: it is the acknowledgement.
-    fn acknowledged(&mut self, now: Time, ce: bool, header: &Header) {
-        let vid = header.vid.0;
-        let was_ahead = vid.wrapping_sub(self.flight.highest()) as i32 >= 0;
-        let Receipt::New { rtt_ns, was_resent } = self.flight.receive(now, vid) else {
-            return;
-        };
-        self.stats.results += 1;
-        self.stats.waiting_for = 0;
-        self.heard = now;
-        self.backoffs = 0;
-        if let Some(rtt_ns) = rtt_ns {
-            self.rtt.sample(rtt_ns);
-        }
-        if was_ahead {
-            self.window.set_cap(header.window_cap);
-        }
-        let down = ce || header.congested_down;
-        self.stats.marked += u64::from(header.marks != 0 || down);
-        self.window.on_result(vid, self.flight.next(), header.marks, down);
-        let mut lost = self.flight.find_holes();
-        if let Some(probed) = self.probed.take_if(|_| was_resent) {
-            // The probe was answered with the sum, so its first sending or its first result was lost,
-            // and with it most likely whatever else has no answer from before the probe.
-            lost += self.flight.resend_older(probed);
-        }
-        if lost > 0 {
-            self.window.on_loss(vid, self.flight.next());
-        }
-        let rto_ns = self.rtt.rto_ns(0);
-        self.deadline = (self.flight.in_flight() > 0).then(|| now.after(rto_ns));
-    }
-
-    fn time_out(&mut self, now: Time) {
-        self.deadline = None;
-        if self.flight.probe().is_some() {
-            self.stats.timeouts += 1;
-            self.backoffs += 1;
-            self.probed.get_or_insert(now);
-            self.deadline = Some(now.after(self.rtt.rto_ns(self.backoffs)));
-        }
-    }
-}
-
-impl Clone for Tree {
-    fn clone(&self) -> Self {
-        Tree {
-            flight: self.flight.clone(),
-            window: self.window.clone(),
-            rtt: self.rtt.clone(),
-            ..*self
-        }
-    }
-}
-
-impl Submission {
-    /// What the header's `chunk` says of one fragment.
-    fn chunk(&self, fragment: u32) -> u32 {
-        self.fingerprint.wrapping_add(fragment.wrapping_mul(CHUNK_STEP))
-    }
-}
-
-impl Operation {
-    /// Index in the buffer and elements of fragment `g` of the epoch.
-    fn fragment(&self, g: u64) -> (u32, Range<u64>) {
-        let offset = g - self.first_g;
-        let index = match &self.submission.fragments {
-            Fragments::All => offset as u32,
-            Fragments::Some(list) => list[offset as usize],
-        };
-        let start = u64::from(index) * self.elements_per_fragment;
-        (index, start..(start + self.elements_per_fragment).min(self.submission.numel))
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::Time;
+use crate::transition::TreeProgress;
 
 /// Results above a hole that make it a loss: reordering within a tree is rarer than that (RFC 5681's
 /// threshold).
@@ -76,6 +77,12 @@ impl Flight {
     /// Vids from the lowest unanswered to the last sent.
     pub(crate) fn in_flight(&self) -> u32 {
         self.next.wrapping_sub(self.base)
+    }
+
+    /// Which results have come.
+    pub(crate) fn progress(&self) -> TreeProgress {
+        let above = (self.base..self.highest.max(self.base)).map(|vid| self.is_received(vid));
+        TreeProgress { base: self.base, above: above.collect() }
     }
 
     pub(crate) fn is_received(&self, vid: u32) -> bool {

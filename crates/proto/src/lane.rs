@@ -1,0 +1,185 @@
+//! One tree as a worker uses it: what is in flight there, how much may be, when silence is too long.
+
+use crate::congestion::{CongestionRule, Window};
+use crate::flight::{Flight, Receipt};
+use crate::rtt::RttEstimator;
+use crate::{Drop, Time};
+
+/// A tree that has not answered for this long is reported; a round trip takes milliseconds even on a
+/// loaded machine, and a dead switch must cost a pause of seconds.
+const SILENT_NS: u64 = 1_500_000_000;
+
+/// One tree, as the worker sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeStats {
+    /// Fragments that may be in flight.
+    pub window: u32,
+    /// The most that aggregators allow.
+    pub window_cap: u16,
+    /// Fragments in flight.
+    pub in_flight: u32,
+    /// Smoothed round trip.
+    pub rtt_ns: u64,
+    /// Fragments sent, first time.
+    pub sent: u64,
+    /// Fragments sent again.
+    pub resent: u64,
+    /// Results accepted.
+    pub results: u64,
+    /// Results with a mark of congestion.
+    pub marked: u64,
+    /// Time-outs.
+    pub timeouts: u64,
+    /// Packets that were not taken.
+    pub dropped: u64,
+    /// Ranks (mod 64) for which the tree was last known to wait.
+    pub waiting_for: u64,
+}
+
+/// What a result says of the network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Signals {
+    /// Branches that were congested on the way up.
+    pub(crate) marks: u32,
+    /// Whether the way down was.
+    pub(crate) down: bool,
+    /// The most in flight that aggregators allow.
+    pub(crate) cap: u16,
+}
+
+/// Window, round trips and recovery of one tree.
+#[derive(Clone)]
+pub(crate) struct Lane {
+    pub(crate) flight: Flight,
+    pub(crate) stats: TreeStats,
+    window: Window,
+    /// Whatever the window grows to.
+    window_max: u16,
+    rtt: RttEstimator,
+    deadline: Option<Time>,
+    backoffs: u32,
+    /// When a fragment was sent again because of silence.
+    probed: Option<Time>,
+    /// When the tree last answered, or had nothing to answer.
+    heard: Time,
+    reported_silent: Time,
+}
+
+impl Lane {
+    pub(crate) fn new(now: Time, rule: CongestionRule, window_max: u16) -> Lane {
+        Lane {
+            flight: Flight::new(window_max),
+            stats: TreeStats::default(),
+            window: Window::new(rule, window_max),
+            window_max,
+            rtt: RttEstimator::default(),
+            deadline: None,
+            backoffs: 0,
+            probed: None,
+            heard: now,
+            reported_silent: now,
+        }
+    }
+
+    /// The next number to send, and whether it was sent before: what was lost, else what the window
+    /// allows below `limit`.
+    pub(crate) fn next(&mut self, now: Time, limit: u32) -> Option<(u32, bool)> {
+        if let Some(number) = self.flight.send_again(now) {
+            self.stats.resent += 1;
+            return Some((number, true));
+        }
+        let window = self.window.fragments().min(u32::from(self.window_max));
+        if self.flight.in_flight() >= window {
+            return None;
+        }
+        let idle = self.flight.in_flight() == 0;
+        let number = self.flight.send_next(now, limit)?;
+        self.stats.sent += 1;
+        if idle {
+            self.heard = now;
+        }
+        if self.deadline.is_none() {
+            self.deadline = Some(now.after(self.rtt.rto_ns(0)));
+        }
+        Some((number, false))
+    }
+
+    /// A result came: it is the acknowledgement.
+    pub(crate) fn acknowledge(&mut self, now: Time, number: u32, signals: Signals) {
+        let was_ahead = number.wrapping_sub(self.flight.highest()) as i32 >= 0;
+        let Receipt::New { rtt_ns, was_resent } = self.flight.receive(now, number) else {
+            return;
+        };
+        self.stats.results += 1;
+        self.stats.waiting_for = 0;
+        self.heard = now;
+        self.backoffs = 0;
+        if let Some(rtt_ns) = rtt_ns {
+            self.rtt.sample(rtt_ns);
+        }
+        if was_ahead {
+            self.window.set_cap(signals.cap);
+        }
+        self.stats.marked += u64::from(signals.marks != 0 || signals.down);
+        self.window.on_result(number, self.flight.next(), signals.marks, signals.down);
+        let mut lost = self.flight.find_holes();
+        if let Some(probed) = self.probed.take_if(|_| was_resent) {
+            // The probe was answered with the sum, so its first sending or its first result was lost,
+            // and with it most likely whatever else has no answer from before the probe.
+            lost += self.flight.resend_older(probed);
+        }
+        if lost > 0 {
+            self.window.on_loss(number, self.flight.next());
+        }
+        let rto_ns = self.rtt.rto_ns(0);
+        self.deadline = (self.flight.in_flight() > 0).then(|| now.after(rto_ns));
+    }
+
+    /// Our part of `number` is counted, others' are not: no loss, no reason to slow down.
+    pub(crate) fn wait(&mut self, now: Time, number: u32, ranks: u64) -> Result<(), Drop> {
+        if !self.flight.covers(number) || self.flight.is_received(number) {
+            return Err(Drop::Unexpected);
+        }
+        self.heard = now;
+        self.probed = None;
+        self.stats.waiting_for = ranks;
+        Ok(())
+    }
+
+    /// When `handle_timeout` must be called.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Sends again what a passed deadline calls lost; for how long the tree has been silent if that is
+    /// to be reported.
+    pub(crate) fn handle_timeout(&mut self, now: Time) -> Option<u64> {
+        if self.deadline.is_none_or(|d| d > now) {
+            return None;
+        }
+        self.deadline = None;
+        if self.flight.probe().is_some() {
+            self.stats.timeouts += 1;
+            self.backoffs += 1;
+            self.probed.get_or_insert(now);
+            self.deadline = Some(now.after(self.rtt.rto_ns(self.backoffs)));
+        }
+        let silent = now.since(self.heard);
+        let report = silent >= SILENT_NS && now.since(self.reported_silent) >= SILENT_NS;
+        if report {
+            self.reported_silent = now;
+        }
+        report.then_some(silent)
+    }
+
+    /// Figures.
+    pub(crate) fn stats(&self) -> TreeStats {
+        TreeStats {
+            window: self.window.fragments(),
+            window_cap: self.window.cap(),
+            in_flight: self.flight.in_flight(),
+            rtt_ns: self.rtt.smoothed_ns(),
+            ..self.stats
+        }
+    }
+}

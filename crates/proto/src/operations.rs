@@ -1,0 +1,181 @@
+//! Operations at work and the numbering of their fragments, the same for every protocol.
+//!
+//! The fragments of all operations of an epoch are numbered g = 0, 1, 2, … in the order of the calls.
+//! Fragment g travels on tree g mod T as that tree's number ⌊g / T⌋.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use netsum_wire::{Dtype, Format};
+
+use crate::transition::Finished;
+
+/// An allreduce, or what is left of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// The caller's name for it.
+    pub id: u64,
+    /// Dtype and operation.
+    pub format: Format,
+    /// Elements of the whole buffer, at least 1.
+    pub numel: u64,
+    /// Equal at every worker if they agree on what is reduced.
+    pub fingerprint: u32,
+    /// Which of the buffer's fragments.
+    pub fragments: Fragments,
+}
+
+/// A set of a buffer's fragments, in the order in which they are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fragments {
+    /// All of them.
+    All,
+    /// These.
+    Some(Vec<u32>),
+}
+
+/// Spreads a fragment's index over the header's `chunk` (2³² divided by the golden ratio).
+const CHUNK_STEP: u32 = 0x9e37_79b1;
+
+/// Elements in a fragment of at most `fragment_bytes`; partials of 16-bit floats travel as float32.
+pub fn elements_per_fragment(fragment_bytes: u16, dtype: Dtype) -> u64 {
+    u64::from(fragment_bytes) / dtype.accumulator_size() as u64
+}
+
+/// Fragments of a buffer of `numel` elements.
+pub fn fragments_of(numel: u64, fragment_bytes: u16, dtype: Dtype) -> u64 {
+    numel.div_ceil(elements_per_fragment(fragment_bytes, dtype))
+}
+
+/// Operations in the order of the calls; `S` is what a protocol keeps with each.
+#[derive(Clone, Debug)]
+pub(crate) struct Operations<S> {
+    queue: VecDeque<Operation<S>>,
+    /// Fragments submitted in this epoch.
+    submitted: u64,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation<S> {
+    pub(crate) submission: Submission,
+    pub(crate) state: S,
+    elements_per_fragment: u64,
+    first_g: u64,
+    count: u64,
+    open: u64,
+}
+
+impl<S> Operations<S> {
+    pub(crate) fn new() -> Self {
+        Operations { queue: VecDeque::new(), submitted: 0 }
+    }
+
+    /// Adds one; false if it has no fragments and therefore is done.
+    pub(crate) fn submit(
+        &mut self,
+        submission: Submission,
+        elements_per_fragment: u64,
+        state: S,
+    ) -> bool {
+        let count = match &submission.fragments {
+            Fragments::All => submission.numel.div_ceil(elements_per_fragment),
+            Fragments::Some(list) => list.len() as u64,
+        };
+        let first_g = self.submitted;
+        if count > 0 {
+            let open = count;
+            let operation =
+                Operation { submission, state, elements_per_fragment, first_g, count, open };
+            self.queue.push_back(operation);
+        }
+        self.submitted += count;
+        count > 0
+    }
+
+    /// Numbers of one tree that have been submitted: those below this.
+    pub(crate) fn end_of_tree(&self, tree: usize, trees: usize) -> u32 {
+        tree_end(self.submitted, tree, trees)
+    }
+
+    /// The operation to which fragment `g` belongs.
+    pub(crate) fn find(&self, g: u64) -> Option<&Operation<S>> {
+        self.queue.get(self.position(g)?)
+    }
+
+    /// The operation to which fragment `g` belongs.
+    pub(crate) fn find_mut(&mut self, g: u64) -> Option<&mut Operation<S>> {
+        let position = self.position(g)?;
+        self.queue.get_mut(position)
+    }
+
+    /// Operations that are not done, in order.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Operation<S>> {
+        self.queue.iter().filter(|o| o.open > 0)
+    }
+
+    /// Forgets the first ones that are done.
+    pub(crate) fn forget_done(&mut self) {
+        while self.queue.front().is_some_and(|o| o.open == 0) {
+            self.queue.pop_front();
+        }
+    }
+
+    /// What is left of each operation once `finished` holds, in order; those of which nothing is left
+    /// are not among them.
+    pub(crate) fn remaining(
+        self,
+        finished: &Finished,
+    ) -> impl Iterator<Item = (Submission, S)> + use<'_, S> {
+        let open = self.queue.into_iter().filter(|o| o.open > 0);
+        open.filter_map(|operation| {
+            let left = operation.numbers().filter(|&g| !finished.contains(g));
+            let left: Vec<u32> = left.map(|g| operation.fragment(g).0).collect();
+            let Operation { submission, state, .. } = operation;
+            let rest = Submission { fragments: Fragments::Some(left), ..submission };
+            (rest.fragments != Fragments::Some(Vec::new())).then_some((rest, state))
+        })
+    }
+
+    fn position(&self, g: u64) -> Option<usize> {
+        let after = self.queue.partition_point(|o| o.first_g <= g);
+        let position = after.checked_sub(1)?;
+        self.queue[position].numbers().contains(&g).then_some(position)
+    }
+}
+
+/// One past the last number that fragments 0..`submitted` have on a tree.
+pub(crate) fn tree_end(submitted: u64, tree: usize, trees: usize) -> u32 {
+    ((submitted + trees as u64 - 1 - tree as u64) / trees as u64) as u32
+}
+
+impl<S> Operation<S> {
+    /// Its fragments' numbers in the epoch.
+    pub(crate) fn numbers(&self) -> Range<u64> {
+        self.first_g..self.first_g + self.count
+    }
+
+    /// Index in the buffer and elements of fragment `g` of the epoch.
+    pub(crate) fn fragment(&self, g: u64) -> (u32, Range<u64>) {
+        let offset = g - self.first_g;
+        let index = match &self.submission.fragments {
+            Fragments::All => offset as u32,
+            Fragments::Some(list) => list[offset as usize],
+        };
+        let start = u64::from(index) * self.elements_per_fragment;
+        (index, start..(start + self.elements_per_fragment).min(self.submission.numel))
+    }
+
+    /// One more result came; true if it was the last.
+    pub(crate) fn finish_one(&mut self) -> bool {
+        self.open -= 1;
+        self.open == 0
+    }
+}
+
+impl Submission {
+    /// What the header's `chunk` says of one fragment.
+    pub(crate) fn chunk(&self, fragment: u32) -> u32 {
+        self.fingerprint.wrapping_add(fragment.wrapping_mul(CHUNK_STEP))
+    }
+}

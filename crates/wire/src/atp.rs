@@ -1,0 +1,350 @@
+//! Wire format of protocol `atp`: a 46-byte header in network byte order, then little-endian elements.
+//!
+//! The fields are the paper's (ATP, NSDI 2021, figure of the packet format), wider where a training run
+//! outgrows them: identity is 32 + 16 + 8 + 32 bits of job, epoch, tree and sequence number (the paper has
+//! 32 for job and sequence number), the slot 32 (16), each fan-in 8 (5). docs/protocol-atp.md has the table.
+
+use crate::arithmetic::Arithmetic;
+use crate::field::{DecodeError, be16, be32, put16, put32};
+use crate::ids::{Epoch, JobId, Sequence, SlotIndex, TreeId};
+
+/// Bytes before the payload.
+pub const HEADER_LEN: usize = 46;
+/// First byte of every packet: protocol 2, version 1.
+pub const VERSION: u8 = 0x21;
+/// Most workers of a rack and racks of a job: the width of a bitmap.
+pub const MAX_FAN_IN: u8 = 32;
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Up: one worker's fragment, or the sum of those in the bitmaps.
+    Contribution = 0,
+    /// Down: the sum of all. It acknowledges the contribution and frees the slot.
+    Result = 1,
+    /// Down: "your contribution is here; others' are not". No payload.
+    Waiting = 2,
+    /// Down: "send this fragment as float32". No payload; it frees the slot.
+    FloatRequest = 3,
+    /// Down: the workers disagree on what the fragment is. No payload.
+    Mismatch = 4,
+    /// Up, worker to switch and server: nothing more will come in this epoch. No payload.
+    Fin = 5,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [
+        Kind::Contribution,
+        Kind::Result,
+        Kind::Waiting,
+        Kind::FloatRequest,
+        Kind::Mismatch,
+        Kind::Fin,
+    ];
+
+    /// Whether elements follow the header.
+    pub const fn has_payload(self) -> bool {
+        matches!(self, Kind::Contribution | Kind::Result)
+    }
+
+    /// Whether it travels from the server to the workers (the paper's `isAck`).
+    pub const fn is_down(self) -> bool {
+        !matches!(self, Kind::Contribution | Kind::Fin)
+    }
+}
+
+/// Which of the two aggregating switches a packet is for next (the paper's `edgeSwitchIdentifier`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// The switch of the workers' rack.
+    Rack,
+    /// The switch of the server's rack; then the server.
+    Server,
+}
+
+/// One bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// Sent before: partial state may exist and is to be let go.
+    pub resend: bool,
+    /// The slot was another fragment's.
+    pub collision: bool,
+    /// The integers must not be used: one saturated, or would in some order of additions.
+    pub overflow: bool,
+    /// Somebody on the way was congested.
+    pub ecn: bool,
+}
+
+/// The header, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the packet is.
+    pub kind: Kind,
+    /// Who is to add it next.
+    pub level: Level,
+    /// Flags.
+    pub flags: Flags,
+    /// What the elements are.
+    pub arithmetic: Arithmetic,
+    /// Server of the job; each has its own sequence numbers.
+    pub tree: TreeId,
+    /// Job.
+    pub job: JobId,
+    /// Number of the fragment.
+    pub sequence: Sequence,
+    /// Fingerprint of the operation that the fragment belongs to and of its place there.
+    pub chunk: u32,
+    /// Version of the plan.
+    pub epoch: Epoch,
+    /// Elements in the fragment.
+    pub n_elems: u16,
+    /// Workers in the sender's rack (the paper's `fanInDegree0`).
+    pub rack_fan_in: u8,
+    /// Racks of the job (the paper's `fanInDegree1`).
+    pub server_fan_in: u8,
+    /// Where the sum is to stand.
+    pub slot: SlotIndex,
+    /// Up: workers of the rack whose fragments are in here (`bitmap0`), 0 once whole racks are. Down: the
+    /// workers that it is for, 0 for all.
+    pub workers: u32,
+    /// Up: racks whose fragments are in here (`bitmap1`). Down: the racks that it is for, 0 for all.
+    pub racks: u32,
+    /// In a result: where the fragment that takes this one's place in the table is to stand
+    /// (the paper returns it in the unused bitmap).
+    pub next_slot: SlotIndex,
+    /// Keyed over all other fields and the payload; 0 where a fabric is trusted.
+    pub tag: u64,
+}
+
+const LEVEL_BIT: u8 = 0x10;
+const KIND_BITS: u8 = 0x0f;
+const RESEND: u8 = 0x01;
+const COLLISION: u8 = 0x02;
+const OVERFLOW: u8 = 0x04;
+const ECN: u8 = 0x08;
+
+impl Header {
+    /// Splits a packet into header and payload; nothing of a hostile packet is trusted before this.
+    #[inline]
+    pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
+        let Some((h, payload)) = packet.split_first_chunk::<HEADER_LEN>() else {
+            return Err(DecodeError::TruncatedHeader);
+        };
+        if h[0] != VERSION {
+            return Err(DecodeError::UnknownVersion);
+        }
+        let kind = Kind::ALL.get(usize::from(h[1] & KIND_BITS)).copied();
+        let kind = kind.filter(|_| h[1] & !(KIND_BITS | LEVEL_BIT) == 0);
+        let kind = kind.ok_or(DecodeError::UnknownKind)?;
+        let header = Header {
+            kind,
+            level: if h[1] & LEVEL_BIT == 0 { Level::Rack } else { Level::Server },
+            flags: Flags::from_bits(h[2]),
+            arithmetic: Arithmetic::from_code(h[2] >> 4).ok_or(DecodeError::UnknownFormat)?,
+            tree: TreeId(h[3]),
+            job: JobId(be32(h, 4)),
+            sequence: Sequence(be32(h, 8)),
+            chunk: be32(h, 12),
+            epoch: Epoch(be16(h, 16)),
+            n_elems: be16(h, 18),
+            rack_fan_in: h[20],
+            server_fan_in: h[21],
+            slot: SlotIndex(be32(h, 22)),
+            workers: be32(h, 26),
+            racks: be32(h, 30),
+            next_slot: SlotIndex(be32(h, 34)),
+            tag: u64::from(be32(h, 38)) << 32 | u64::from(be32(h, 42)),
+        };
+        if payload.len() != header.payload_len() {
+            return Err(DecodeError::PayloadLength);
+        }
+        if kind.has_payload() && header.n_elems == 0 {
+            return Err(DecodeError::EmptyFragment);
+        }
+        if header.members_are_possible() {
+            Ok((header, payload))
+        } else {
+            Err(DecodeError::Members)
+        }
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn encode(&self, h: &mut [u8; HEADER_LEN]) {
+        h[0] = VERSION;
+        h[1] = self.kind as u8 | if self.level == Level::Server { LEVEL_BIT } else { 0 };
+        h[2] = self.flags.bits() | (self.arithmetic as u8) << 4;
+        h[3] = self.tree.0;
+        put32(h, 4, self.job.0);
+        put32(h, 8, self.sequence.0);
+        put32(h, 12, self.chunk);
+        put16(h, 16, self.epoch.0);
+        put16(h, 18, self.n_elems);
+        h[20] = self.rack_fan_in;
+        h[21] = self.server_fan_in;
+        put32(h, 22, self.slot.0);
+        put32(h, 26, self.workers);
+        put32(h, 30, self.racks);
+        put32(h, 34, self.next_slot.0);
+        put32(h, 38, (self.tag >> 32) as u32);
+        put32(h, 42, self.tag as u32);
+    }
+
+    /// Bytes that follow the header.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        if self.kind.has_payload() {
+            usize::from(self.n_elems) * Arithmetic::ELEMENT_BYTES
+        } else {
+            0
+        }
+    }
+
+    /// The bitmap of `fan_in` members.
+    #[inline]
+    pub const fn all(fan_in: u8) -> u32 {
+        if fan_in >= MAX_FAN_IN { u32::MAX } else { (1 << fan_in) - 1 }
+    }
+
+    /// Up, a packet holds some workers of one rack, or some whole racks; down, it may be for anybody.
+    #[inline]
+    fn members_are_possible(&self) -> bool {
+        let possible = |fan_in: u8, bits: u32| {
+            (1..=MAX_FAN_IN).contains(&fan_in) && bits & !Header::all(fan_in) == 0
+        };
+        if self.kind.is_down() {
+            return true;
+        }
+        possible(self.server_fan_in, self.racks)
+            && match self.racks.count_ones() {
+                0 => false,
+                1 => self.workers != 0 && possible(self.rack_fan_in, self.workers),
+                _ => self.workers == 0 && self.level == Level::Server,
+            }
+    }
+}
+
+impl Flags {
+    #[inline]
+    fn from_bits(bits: u8) -> Flags {
+        Flags {
+            resend: bits & RESEND != 0,
+            collision: bits & COLLISION != 0,
+            overflow: bits & OVERFLOW != 0,
+            ecn: bits & ECN != 0,
+        }
+    }
+
+    #[inline]
+    fn bits(self) -> u8 {
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        bit(self.resend, RESEND)
+            | bit(self.collision, COLLISION)
+            | bit(self.overflow, OVERFLOW)
+            | bit(self.ecn, ECN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header {
+            kind: Kind::Contribution,
+            level: Level::Server,
+            flags: Flags { resend: true, collision: false, overflow: true, ecn: false },
+            arithmetic: Arithmetic::Wrapping,
+            tree: TreeId(3),
+            job: JobId(0x0102_0304),
+            sequence: Sequence(0x0506_0708),
+            chunk: 0x090a_0b0c,
+            epoch: Epoch(0x0d0e),
+            n_elems: 2,
+            rack_fan_in: 4,
+            server_fan_in: 32,
+            slot: SlotIndex(0x0f10_1112),
+            workers: 0b1010,
+            racks: 0x8000_0000,
+            next_slot: SlotIndex(0x1314_1516),
+            tag: 0x1718_191a_1b1c_1d1e,
+        }
+    }
+
+    fn packet(header: &Header) -> Vec<u8> {
+        let mut bytes = [0; HEADER_LEN];
+        header.encode(&mut bytes);
+        let mut packet = bytes.to_vec();
+        packet.resize(HEADER_LEN + header.payload_len(), 0);
+        packet
+    }
+
+    #[test]
+    fn layout_is_the_documented_one() {
+        let expected = [
+            0x21, 0x10, 0x15, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 2, 4, 32, 15,
+            16, 17, 18, 0, 0, 0, 0x0a, 0x80, 0, 0, 0, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29,
+            30,
+        ];
+        let packet = packet(&header());
+        assert_eq!(packet[..HEADER_LEN], expected);
+        assert_eq!(packet.len(), HEADER_LEN + 8);
+        assert_eq!(Header::decode(&packet).unwrap().0, header());
+    }
+
+    #[test]
+    fn each_fault_has_its_reason() {
+        let good = packet(&header());
+        let with = |at: usize, value: u8| {
+            let mut p = good.clone();
+            p[at] = value;
+            Header::decode(&p).map(|_| ()).unwrap_err()
+        };
+        assert_eq!(Header::decode(&good[..45]).unwrap_err(), DecodeError::TruncatedHeader);
+        assert_eq!(with(0, 0x11), DecodeError::UnknownVersion);
+        assert_eq!(with(1, 0x06), DecodeError::UnknownKind);
+        assert_eq!(with(1, 0x30), DecodeError::UnknownKind);
+        assert_eq!(with(2, 0x50), DecodeError::UnknownFormat);
+        assert_eq!(with(19, 3), DecodeError::PayloadLength);
+        assert_eq!(with(20, 3), DecodeError::Members, "worker 3 of a rack of three");
+        assert_eq!(with(20, 33), DecodeError::Members);
+        assert_eq!(with(21, 31), DecodeError::Members, "rack 31 of 31");
+        assert_eq!(with(21, 0), DecodeError::Members);
+        assert_eq!(with(29, 0), DecodeError::Members, "nobody's fragment");
+        assert_eq!(with(30, 0), DecodeError::Members, "no rack's fragment");
+        assert_eq!(with(33, 1), DecodeError::Members, "two racks, and single workers");
+        let none = Header { n_elems: 0, ..header() };
+        assert_eq!(Header::decode(&packet(&none)).unwrap_err(), DecodeError::EmptyFragment);
+    }
+
+    #[test]
+    fn whole_racks_come_only_from_the_server_side() {
+        let racks = Header { workers: 0, racks: 0b11, ..header() };
+        assert_eq!(Header::decode(&packet(&racks)).unwrap().0, racks);
+        let early = Header { level: Level::Rack, ..racks };
+        assert_eq!(Header::decode(&packet(&early)).unwrap_err(), DecodeError::Members);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail_with_a_reason(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..128), plausible: bool,
+        ) {
+            if plausible && bytes.len() >= HEADER_LEN {
+                bytes[0] = VERSION;
+                bytes[1] &= 0x17;
+                let elements = (bytes.len() - HEADER_LEN) / 4;
+                bytes.truncate(HEADER_LEN + elements * 4);
+                bytes[18..20].copy_from_slice(&(elements as u16).to_be_bytes());
+            }
+            if let Ok((header, payload)) = Header::decode(&bytes) {
+                let mut again = [0; HEADER_LEN];
+                header.encode(&mut again);
+                prop_assert_eq!(&bytes[..HEADER_LEN], &again);
+                prop_assert_eq!(payload.len(), header.payload_len());
+            }
+        }
+    }
+}
