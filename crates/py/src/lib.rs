@@ -7,6 +7,7 @@
 mod callbacks;
 mod errors;
 mod group;
+mod plan;
 mod work;
 
 use std::time::Duration;
@@ -38,6 +39,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(status, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::topology, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     Ok(())
 }

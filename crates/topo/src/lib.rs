@@ -9,6 +9,7 @@ mod builders;
 mod error;
 mod fabric;
 mod graph;
+pub mod links;
 mod order;
 mod parse;
 mod tree;

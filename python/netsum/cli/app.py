@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import typer
 
-from netsum.cli import demo, doctor, fabric, run, top, version
+from netsum.cli import demo, doctor, fabric, plan, run, top, version
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
+from netsum.plan import PlanError
 
 app = typer.Typer(
     help="Gradient sums computed inside the network.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -17,6 +18,7 @@ app.command("demo")(demo.demo)
 app.add_typer(fabric.app, name="fabric")
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor")(doctor.doctor)
+app.add_typer(plan.app, name="plan")
 app.command("top")(top.top)
 app.command("version")(version.version)
 
@@ -29,7 +31,7 @@ def main() -> None:
 def _guarded(command: Callable[..., object]) -> int:
     try:
         return command(standalone_mode=False) or 0
-    except (FabricError, DemoError) as error:
+    except (FabricError, DemoError, PlanError) as error:
         errors.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False, soft_wrap=True)
         return 1
     except typer.Exit as ended:
