@@ -12,6 +12,7 @@ mod graph;
 pub mod links;
 mod order;
 mod parse;
+mod ratio;
 mod tree;
 mod units;
 
@@ -20,5 +21,6 @@ pub use error::{OrderError, TopoError};
 pub use fabric::{Fabric, Host, Link, Switch};
 pub use graph::{Edge, EdgeId, Node, NodeId, NodeKind, Topology};
 pub use order::SumOrder;
+pub use ratio::{Ratio, gcd, lcm};
 pub use tree::{AggregationTree, Child, CongestionRule, Parent, Plan, TreeNode};
 pub use units::{Bytes, Latency, Rate};

@@ -5,6 +5,7 @@
 mod builders;
 mod classes;
 mod import;
+mod plan;
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub use builders::{a100, built, dgx1p, dgx1v, dgx2, h100, mi250, torus};
 pub use classes::{LinkClass, link_classes};
 pub use import::{Format, ImportOptions, import, write_json, write_toml};
+
+pub use plan::{Collective, PlannedFlow, TREE_PLAN_FORMAT, TreePlan};
 
 use crate::error::TopoError;
 use crate::fabric::Fabric;

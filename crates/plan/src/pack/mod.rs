@@ -1,0 +1,20 @@
+//! The best trees on any fabric of GPUs, with a proof: bounds, exact packing, plans.
+
+mod baseline;
+mod bound;
+mod convert;
+pub mod cost;
+mod flow;
+mod lp;
+mod modular;
+mod net;
+mod packing;
+mod programme;
+mod search;
+mod tree;
+
+pub use baseline::Baselines;
+pub use bound::{ArcLength, Bound, Certificate, gbytes};
+pub use net::{Arc, Net};
+pub use packing::{Flow, Packed, bound_for, pack};
+pub use tree::{Hop, Tree};
