@@ -5,6 +5,7 @@ use netsum_topo::links::{Collective, LinkGraph};
 
 use super::bound::{self, Bound};
 use super::net::Net;
+use super::offers::Choice;
 use super::programme::{both_ways, lopsided, rooted, sharded, turned};
 use super::tree::Tree;
 use crate::error::PackError;
@@ -51,7 +52,7 @@ impl Packed {
 }
 
 /// The fabric with the switches that this collective can use more than as relays.
-fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, PackError> {
+pub(super) fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, PackError> {
     let (adds, multicasts) = match collective {
         Collective::Broadcast { .. } | Collective::Allgather => (false, true),
         Collective::Reduce { .. } | Collective::ReduceScatter => (true, false),
@@ -93,18 +94,25 @@ pub fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
 pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
     let bound = bound_for(collective, &net);
-    Ok(pack_net(net, collective, bound))
+    Ok(pack_net(net, collective, bound, &Choice::All))
 }
 
-/// As [`pack`], with what is known already.
-pub fn pack_net(net: Net, collective: Collective, bound: Option<Bound>) -> Packed {
+/// The best packing of some trees. `bound`: one that is known, to stop at.
+pub(super) fn pack_net(
+    net: Net,
+    collective: Collective,
+    bound: Option<Bound>,
+    choice: &Choice,
+) -> Packed {
     let enough = bound.as_ref().map(|bound| bound.rate);
     let found = match collective {
-        Collective::Broadcast { root } => rooted(&net, net.gpus[root], enough),
-        Collective::Reduce { root } => turned(rooted(&net.reversed(), net.gpus[root], enough)),
-        Collective::Allgather => sharded(&net, enough),
-        Collective::ReduceScatter => turned(sharded(&net.reversed(), enough)),
-        Collective::Allreduce if net.mirror.is_some() => both_ways(&net, enough),
+        Collective::Broadcast { root } => rooted(&net, net.gpus[root], enough, choice),
+        Collective::Reduce { root } => {
+            turned(rooted(&net.reversed(), net.gpus[root], enough, choice))
+        }
+        Collective::Allgather => sharded(&net, enough, choice),
+        Collective::ReduceScatter => turned(sharded(&net.reversed(), enough, choice)),
+        Collective::Allreduce if net.mirror.is_some() => both_ways(&net, enough, choice),
         Collective::Allreduce => lopsided(&net, enough),
     };
     let rate = found.flows.iter().map(|flow| flow.weight).sum();

@@ -5,8 +5,8 @@ use netsum_topo::Ratio;
 use super::bound::{ArcLength, Bound, Certificate};
 use super::lp::{Column, Master, Packing};
 use super::net::Net;
+use super::offers::{Choice, Offers};
 use super::packing::Flow;
-use super::search::Search;
 use super::tree::Tree;
 
 /// What a programme gives.
@@ -113,54 +113,31 @@ fn caps(net: &Net) -> Vec<i64> {
     net.arcs.iter().map(|arc| arc.cap).collect()
 }
 
-/// Low trees from each of `roots`, spread over the arcs: a start that is often good enough.
-fn seeds(net: &Net, search: &Search<'_>, roots: &[usize]) -> Vec<Tree> {
-    let mut load = vec![0i64; net.arcs.len()];
-    let mut found = Vec::new();
-    for _ in 0..SEED_ROUNDS {
-        for &root in roots {
-            let lengths: Vec<i64> =
-                net.arcs.iter().zip(&load).map(|(arc, &load)| (load << 16) / arc.cap).collect();
-            let Some(tree) = (1..=net.n).find_map(|height| search.limited(root, height, &lengths))
-            else {
-                continue;
-            };
-            tree.arcs(net).for_each(|arc| load[arc] += 1);
-            found.push(tree);
-        }
-    }
-    found.sort();
-    found.dedup();
-    found
-}
-
 /// Broadcast: trees from one root, one row per arc.
-pub(super) fn rooted(net: &Net, root: usize, enough: Option<Ratio>) -> Found {
-    let search = Search::new(net);
+pub(super) fn rooted(net: &Net, root: usize, enough: Option<Ratio>, choice: &Choice) -> Found {
+    let offers = Offers::new(net, choice);
     let mut book = Book::new(net, caps(net));
-    for tree in seeds(net, &search, &[root]) {
+    for tree in offers.first(&[root]) {
         let column = Column { gain: 1, uses: uses(net, &tree, |arc| arc, &[]) };
         book.add(Some(tree), column);
     }
     let packing = book.solve(enough, |lengths, one| {
-        let (tree, total) = search.directed(lengths, &[root]).remove(0);
-        if total >= one {
-            return Vec::new();
-        }
-        let column = Column { gain: 1, uses: uses(net, &tree, |arc| arc, &[]) };
-        vec![(tree, column)]
+        let trees = offers.directed(lengths, &[root]).into_iter();
+        let column = |tree: &Tree| Column { gain: 1, uses: uses(net, tree, |arc| arc, &[]) };
+        let worth = trees.filter(|(_, total)| *total < one);
+        worth.map(|(tree, _)| (tree.clone(), column(&tree))).collect()
     });
     let flows = packing.weights.iter().map(|&(c, weight)| {
         let down = book.trees[c].clone();
         Flow { weight, root, up: None, down }
     });
     let flows = flows.collect();
-    Found { flows, bound: book.bound(&packing, |row| vec![row]).filter(|_| search.complete) }
+    Found { flows, bound: book.bound(&packing, |row| vec![row]).filter(|_| offers.complete()) }
 }
 
 /// All-gather: the trees of every root share one rate x; rows of arcs, then of roots.
-pub(super) fn sharded(net: &Net, enough: Option<Ratio>) -> Found {
-    let search = Search::new(net);
+pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
+    let offers = Offers::new(net, choice);
     let (arcs, count) = (net.arcs.len(), net.gpus.len());
     let mut limits = caps(net);
     limits.resize(arcs + count, 0);
@@ -173,12 +150,12 @@ pub(super) fn sharded(net: &Net, enough: Option<Ratio>) -> Found {
         let uses = uses(net, tree, |arc| arc, &[(arcs + rank(tree.root), -1)]);
         Column { gain: 0, uses }
     };
-    for tree in seeds(net, &search, &net.gpus) {
+    for tree in offers.first(&net.gpus) {
         let column = column(&tree);
         book.add(Some(tree), column);
     }
     let packing = book.solve(enough, |lengths, _| {
-        let trees = search.directed(&lengths[..arcs], &net.gpus);
+        let trees = offers.directed(&lengths[..arcs], &net.gpus);
         let worth =
             trees.into_iter().filter(|(tree, total)| *total < lengths[arcs + rank(tree.root)]);
         worth
@@ -205,12 +182,12 @@ pub(super) fn sharded(net: &Net, enough: Option<Ratio>) -> Found {
         }
     }
     let bound = book.bound(&packing, |row| if row < arcs { vec![row] } else { Vec::new() });
-    Found { flows, bound: bound.filter(|_| search.complete) }
+    Found { flows, bound: bound.filter(|_| offers.complete()) }
 }
 
 /// Allreduce where rates are equal both ways: undirected trees, each used up and down; one row per
 /// pair of arcs.
-pub(super) fn both_ways(net: &Net, enough: Option<Ratio>) -> Found {
+pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
     let mirror = net.mirror.as_ref().expect("the caller looked");
     let pairs: Vec<usize> = (0..net.arcs.len()).filter(|&arc| arc < mirror[arc]).collect();
     let mut row = vec![0; net.arcs.len()];
@@ -218,10 +195,10 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>) -> Found {
         row[arc] = place;
         row[mirror[arc]] = place;
     }
-    let search = Search::new(net);
+    let offers = Offers::new(net, choice);
     let mut book = Book::new(net, pairs.iter().map(|&arc| net.arcs[arc].cap).collect());
     let column = |tree: &Tree| Column { gain: 1, uses: uses(net, tree, |arc| row[arc], &[]) };
-    for tree in seeds(net, &search, &net.gpus) {
+    for tree in offers.first(&net.gpus) {
         let column = column(&tree);
         if !book.master.columns().contains(&column) {
             book.add(Some(tree), column);
@@ -229,12 +206,9 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>) -> Found {
     }
     let packing = book.solve(enough, |lengths, one| {
         let lengths: Vec<i64> = row.iter().map(|&row| lengths[row]).collect();
-        let (tree, total) = search.undirected(&lengths);
-        if total >= one {
-            return Vec::new();
-        }
-        let column = column(&tree);
-        vec![(tree, column)]
+        let trees = offers.undirected(&lengths).into_iter();
+        let worth = trees.filter(|(_, total)| *total < one);
+        worth.map(|(tree, _)| (tree.clone(), column(&tree))).collect()
     });
     let flows = packing.weights.iter().map(|&(c, weight)| {
         let tree = book.trees[c].as_ref().expect("all columns are trees").centred();
@@ -242,14 +216,14 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>) -> Found {
     });
     let flows = flows.collect();
     let bound = book.bound(&packing, |row| vec![pairs[row], mirror[pairs[row]]]);
-    Found { flows, bound: bound.filter(|_| search.complete) }
+    Found { flows, bound: bound.filter(|_| offers.complete()) }
 }
 
 /// Allreduce where rates differ by direction: per root one rate x(r), and trees up and down of that
 /// rate; rows of arcs, then of roots down, then up.
 pub(super) fn lopsided(net: &Net, enough: Option<Ratio>) -> Found {
     let back = net.reversed();
-    let (search, search_back) = (Search::new(net), Search::new(&back));
+    let (offers, offers_back) = (Offers::new(net, &Choice::All), Offers::new(&back, &Choice::All));
     let (arcs, count) = (net.arcs.len(), net.gpus.len());
     let mut limits = caps(net);
     limits.resize(arcs + 2 * count, 0);
@@ -264,25 +238,24 @@ pub(super) fn lopsided(net: &Net, enough: Option<Ratio>) -> Found {
         Column { gain: 0, uses: uses(net, tree, |arc| arc, &[(row(tree.root, up), -1)]) }
     };
     for up in [false, true] {
-        let found =
-            if up { seeds(&back, &search_back, &net.gpus) } else { seeds(net, &search, &net.gpus) };
+        let found = if up { &offers_back } else { &offers }.first(&net.gpus);
         for tree in found {
             let column = column(&tree, up);
             book.add(Some(tree), column);
         }
     }
     let packing = book.solve(enough, |lengths, _| {
-        let mut offers = Vec::new();
+        let mut found = Vec::new();
         for up in [false, true] {
-            let search = if up { &search_back } else { &search };
-            for (tree, total) in search.directed(&lengths[..arcs], &net.gpus) {
+            let offers = if up { &offers_back } else { &offers };
+            for (tree, total) in offers.directed(&lengths[..arcs], &net.gpus) {
                 if total < lengths[row(tree.root, up)] {
                     let column = column(&tree, up);
-                    offers.push((tree, column));
+                    found.push((tree, column));
                 }
             }
         }
-        offers
+        found
     });
     let mut flows = Vec::new();
     for (rank, &root) in net.gpus.iter().enumerate() {
@@ -301,7 +274,7 @@ pub(super) fn lopsided(net: &Net, enough: Option<Ratio>) -> Found {
         couple(own, root, trees(true), trees(false), &mut flows);
     }
     let bound = book.bound(&packing, |row| if row < arcs { vec![row] } else { Vec::new() });
-    Found { flows, bound: bound.filter(|_| search.complete && search_back.complete) }
+    Found { flows, bound: bound.filter(|_| offers.complete() && offers_back.complete()) }
 }
 
 /// Cuts two lists of weighted trees to pieces of equal weight, `own` in all.
@@ -325,5 +298,3 @@ fn couple(
         down.retain(|(_, weight)| weight.is_positive());
     }
 }
-
-const SEED_ROUNDS: usize = 2;
