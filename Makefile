@@ -7,7 +7,6 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NAME   ?= switch
 DEMO   ?=
-# The crate of a benchmark that is not netsum-net's.
 # Property tests draw their cases from this seed, so that a run can be repeated; `SEED=` draws new ones.
 SEED   ?= 1
 TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')

@@ -42,6 +42,48 @@ pub enum PlanError {
     },
 }
 
+/// Why nothing could be packed.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub enum PackError {
+    /// Nothing to do together.
+    #[error("{found} GPU(s): a collective needs at least two; choose more")]
+    FewGpus {
+        /// How many there are.
+        found: usize,
+    },
+    /// A root that is no GPU of the fabric.
+    #[error("root {root} is no rank of {gpus} GPUs; ranks count from 0")]
+    Root {
+        /// The rank asked for.
+        root: usize,
+        /// How many ranks there are.
+        gpus: usize,
+    },
+    /// More than the method is made for.
+    #[error("{what}: {found} is more than {most}; {advice}")]
+    Size {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there is.
+        found: usize,
+        /// How much is possible.
+        most: usize,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The topology itself is wrong.
+    #[error(transparent)]
+    Topology(#[from] netsum_topo::TopoError),
+    /// A plan that could not be written in the format asked for.
+    #[error("{format}: {problem}")]
+    Format {
+        /// The format.
+        format: &'static str,
+        /// What does not fit, and what to do.
+        problem: String,
+    },
+}
+
 /// What is wrong with a tree or a set of trees.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 #[error("tree with root {root:?}: {problem}")]

@@ -7,9 +7,11 @@
 mod error;
 mod grow;
 pub mod ocs;
+pub mod pack;
+pub mod program;
 mod trees;
 mod verify;
 
-pub use error::{PlanError, Violation};
+pub use error::{PackError, PlanError, Violation};
 pub use trees::{Request, aggregation_trees};
 pub use verify::{switch_links, verify, verify_set};

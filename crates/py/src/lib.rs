@@ -8,6 +8,7 @@ mod callbacks;
 mod errors;
 mod group;
 mod ocs;
+mod plan;
 mod work;
 
 use std::time::Duration;
@@ -40,6 +41,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(status, module)?)?;
     ocs::register(module)?;
+    module.add_function(wrap_pyfunction!(plan::topology, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     Ok(())
 }

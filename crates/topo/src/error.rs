@@ -43,6 +43,26 @@ pub enum TopoError {
         /// A text that would be right.
         example: &'static str,
     },
+    /// A topology that could be read, but not be used; or not be read.
+    #[error("{file}: {place}: {problem}")]
+    Import {
+        /// Where the text came from.
+        file: String,
+        /// Line or entry.
+        place: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+    /// GPUs were chosen that cannot work together.
+    #[error("GPUs {gpus} of {graph}: {problem}")]
+    Selection {
+        /// The graph's name.
+        graph: String,
+        /// The GPUs as given.
+        gpus: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
     /// A builder was asked for a shape that does not exist.
     #[error("cannot build {shape}: {problem}")]
     Shape {

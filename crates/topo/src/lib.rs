@@ -10,8 +10,10 @@ mod error;
 mod fabric;
 mod graph;
 mod ocs;
+pub mod links;
 mod order;
 mod parse;
+mod ratio;
 mod tree;
 mod units;
 
@@ -21,5 +23,6 @@ pub use fabric::{Fabric, Host, Link, Switch};
 pub use graph::{Edge, EdgeId, Node, NodeId, NodeKind, Topology};
 pub use ocs::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec};
 pub use order::SumOrder;
+pub use ratio::{Ratio, gcd, lcm};
 pub use tree::{AggregationTree, Child, CongestionRule, Parent, Plan, TreeNode};
 pub use units::{Bytes, Latency, Rate};

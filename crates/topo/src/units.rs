@@ -29,7 +29,10 @@ impl FromStr for Rate {
     type Err = TopoError;
 
     fn from_str(text: &str) -> Result<Rate, TopoError> {
-        parse(text, RATE_UNITS, "rate", "10Gbit/s").map(Rate)
+        let in_bits = parse(text, RATE_UNITS, "rate", "10Gbit/s");
+        in_bits
+            .or_else(|error| parse(text, RATE_BYTE_UNITS, "rate", "").map_err(|_| error))
+            .map(Rate)
     }
 }
 
@@ -117,6 +120,9 @@ const RATE_UNITS: &[(&str, u64)] = &[
     ("Gbit/s", 1_000_000_000),
     ("Tbit/s", 1_000_000_000_000),
 ];
+// Read for what GPU vendors write, never written.
+const RATE_BYTE_UNITS: &[(&str, u64)] =
+    &[("MB/s", 8_000_000), ("GB/s", 8_000_000_000), ("TB/s", 8_000_000_000_000)];
 const TIME_UNITS: &[(&str, u64)] =
     &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
@@ -131,6 +137,7 @@ mod tests {
         assert_eq!("1.5 GiB".parse(), Ok(Bytes(3 << 29)));
         assert_eq!("10Gbit/s".parse(), Ok(Rate(10_000_000_000)));
         assert_eq!("2.5Gbit/s".parse(), Ok(Rate(2_500_000_000)));
+        assert_eq!("25GB/s".parse(), Ok(Rate(200_000_000_000)));
         assert_eq!("5us".parse(), Ok(Latency(5_000)));
     }
 

@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import typer
 
-from netsum.cli import demo, doctor, fabric, plan_ocs, run, sim, top, version
+from netsum.cli import demo, doctor, fabric, plan, plan_ocs, run, sim, top, version
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
 from netsum.ocs import OcsError
+from netsum.plan import PlanError
 from netsum.sim.errors import SimError
 
 app = typer.Typer(
@@ -20,9 +21,8 @@ app.add_typer(fabric.app, name="fabric")
 app.add_typer(sim.app, name="sim")
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor")(doctor.doctor)
-plan = typer.Typer(help="Find the best trees on a fabric, with a proof.", no_args_is_help=True, rich_markup_mode=None)
-plan_ocs.register(plan)
-app.add_typer(plan, name="plan")
+plan_ocs.register(plan.app)
+app.add_typer(plan.app, name="plan")
 app.command("top")(top.top)
 app.command("version")(version.version)
 
@@ -35,7 +35,7 @@ def main() -> None:
 def _guarded(command: Callable[..., object]) -> int:
     try:
         return command(standalone_mode=False) or 0
-    except (FabricError, DemoError, OcsError, SimError) as error:
+    except (FabricError, DemoError, OcsError, PlanError, SimError) as error:
         errors.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False, soft_wrap=True)
         return 1
     except typer.Exit as ended:

@@ -1,0 +1,196 @@
+//! Blink's own method: near-optimal fractional packing by multiplicative weights, then an integer
+//! programme for few trees of equal weight.
+//!
+//! Source: Blink (MLSys 2020), TreeGen. Differs: allreduce packs undirected trees, since a packing of
+//! broadcast trees used backwards as well over-books links; where whole links lose more than
+//! 5 %, links are split in k equal parts, k = 2, 3, 4, before fractions are accepted.
+
+use netsum_topo::Ratio;
+use netsum_topo::links::{Collective, LinkGraph};
+
+use super::net::Net;
+use super::offers::Choice;
+use super::packing::{Flow, Packed, bound_for, net_for, pack_net};
+use super::search::Search;
+use super::tree::Tree;
+use crate::error::PackError;
+
+/// Packs as Blink does. Broadcast, reduce and allreduce only, and for allreduce links of equal rate
+/// both ways: its trees have one root or none.
+pub fn pack_blink(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
+    let net = net_for(collective, graph)?;
+    let bound = bound_for(collective, &net);
+    let refuse = |problem: &str| {
+        Err(PackError::Format { format: "method blink", problem: problem.to_owned() })
+    };
+    match collective {
+        Collective::Allreduce if net.mirror.is_none() => {
+            return refuse("links differ by direction; use the exact method");
+        }
+        Collective::Allgather | Collective::ReduceScatter => {
+            return refuse("it packs broadcast, reduce and allreduce; use the exact method");
+        }
+        _ => {}
+    }
+    let search_net =
+        if let Collective::Reduce { .. } = collective { net.reversed() } else { net.clone() };
+    let candidates = multiplicative_weights(&search_net, collective);
+    let exact = pack_net(net.clone(), collective, bound, &Choice::Only(candidates.clone()));
+    for parts in 1..=PARTS_MAX {
+        let rate = exact.rate * Ratio::from(parts);
+        let target = rate.num() / rate.den();
+        let least = (exact.rate * Ratio::new(95, 100) * Ratio::from(parts)).to_f64();
+        let mut goal = target as i64;
+        while goal as f64 >= least && goal > 0 {
+            if let Some(counts) = few_trees(&search_net, collective, &candidates, goal, parts) {
+                let flows = counts.into_iter().map(|(tree, count)| {
+                    flow(
+                        collective,
+                        &net,
+                        candidates[tree].clone(),
+                        Ratio::new(count.into(), parts.into()),
+                    )
+                });
+                let rate = Ratio::new(goal.into(), parts.into());
+                return Ok(Packed { flows: flows.collect(), rate, ..exact });
+            }
+            goal -= 1;
+        }
+    }
+    Ok(exact)
+}
+
+fn flow(collective: Collective, net: &Net, tree: Tree, weight: Ratio) -> Flow {
+    let root = tree.root;
+    match collective {
+        Collective::Broadcast { .. } => Flow { weight, root, up: None, down: Some(tree) },
+        Collective::Reduce { .. } => Flow { weight, root, up: Some(tree), down: None },
+        _ => {
+            debug_assert!(net.mirror.is_some());
+            let tree = tree.centred();
+            Flow { weight, root: tree.root, up: Some(tree.clone()), down: Some(tree) }
+        }
+    }
+}
+
+/// Rows of arcs that share their capacity: both directions for allreduce.
+fn rows(net: &Net, collective: Collective) -> Vec<usize> {
+    match (&net.mirror, collective) {
+        (Some(mirror), Collective::Allreduce) => {
+            mirror.iter().enumerate().map(|(arc, &back)| arc.min(back)).collect()
+        }
+        _ => (0..net.arcs.len()).collect(),
+    }
+}
+
+/// Candidate trees by Garg and Könemann's algorithm with ε = 0.1, the heaviest first.
+fn multiplicative_weights(net: &Net, collective: Collective) -> Vec<Tree> {
+    let search = Search::new(net);
+    let row = rows(net, collective);
+    let arcs = net.arcs.len() as f64;
+    let mut length: Vec<f64> = {
+        let start = (1.0 + EPSILON) / ((1.0 + EPSILON) * arcs).powf(1.0 / EPSILON);
+        net.arcs.iter().map(|arc| start / arc.cap as f64).collect()
+    };
+    let mut weights: Vec<(Tree, f64)> = Vec::new();
+    for _ in 0..ROUNDS_MAX {
+        let total: f64 =
+            net.arcs.iter().zip(&length).map(|(arc, length)| arc.cap as f64 * length).sum();
+        if total >= 1.0 {
+            break;
+        }
+        let longest = length.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let whole: Vec<i64> =
+            row.iter().map(|&row| (length[row] / longest * WHOLE) as i64 + 1).collect();
+        let tree = match collective {
+            Collective::Broadcast { root } | Collective::Reduce { root } => {
+                search.directed(&whole, &[net.gpus[root]]).remove(0).0
+            }
+            _ => search.undirected(&whole).0,
+        };
+        let mut uses = vec![0i64; net.arcs.len()];
+        tree.arcs(net).for_each(|arc| uses[row[arc]] += 1);
+        let used = || (0..uses.len()).filter(|&arc| uses[arc] > 0);
+        let weight =
+            used().map(|arc| net.arcs[arc].cap as f64 / uses[arc] as f64).fold(f64::MAX, f64::min);
+        for arc in used() {
+            length[arc] *= 1.0 + EPSILON * weight * uses[arc] as f64 / net.arcs[arc].cap as f64;
+        }
+        match weights.iter_mut().find(|(known, _)| *known == tree) {
+            Some(known) => known.1 += weight,
+            None => weights.push((tree, weight)),
+        }
+    }
+    weights.sort_by(|a, b| b.1.total_cmp(&a.1));
+    weights.into_iter().map(|(tree, _)| tree).collect()
+}
+
+/// Trees with whole counts, `goal` in all, on links cut into `parts`; a depth-first search over the
+/// candidates that gives up after [`NODES_MAX`] steps.
+fn few_trees(
+    net: &Net,
+    collective: Collective,
+    candidates: &[Tree],
+    goal: i64,
+    parts: i64,
+) -> Option<Vec<(usize, i64)>> {
+    let row = rows(net, collective);
+    let mut free: Vec<i64> = net.arcs.iter().map(|arc| arc.cap * parts).collect();
+    let uses: Vec<Vec<usize>> =
+        candidates.iter().map(|tree| tree.arcs(net).map(|arc| row[arc]).collect()).collect();
+    let mut nodes = 0;
+    let mut chosen = Vec::new();
+    fill(&uses, &mut free, 0, goal, &mut chosen, &mut nodes).then_some(chosen)
+}
+
+fn fill(
+    uses: &[Vec<usize>],
+    free: &mut [i64],
+    first: usize,
+    goal: i64,
+    chosen: &mut Vec<(usize, i64)>,
+    nodes: &mut usize,
+) -> bool {
+    if goal == 0 {
+        return true;
+    }
+    for tree in first..uses.len() {
+        *nodes += 1;
+        if *nodes > NODES_MAX {
+            return false;
+        }
+        let mut most = 0;
+        while most < goal && take(free, &uses[tree]) {
+            most += 1;
+        }
+        // As much of one tree as fits comes first: few trees.
+        for count in (1..=most).rev() {
+            chosen.push((tree, count));
+            if fill(uses, free, tree + 1, goal - count, chosen, nodes) {
+                return true;
+            }
+            chosen.pop();
+            uses[tree].iter().for_each(|&arc| free[arc] += 1);
+        }
+    }
+    false
+}
+
+fn take(free: &mut [i64], uses: &[usize]) -> bool {
+    for (place, &arc) in uses.iter().enumerate() {
+        if free[arc] == 0 {
+            uses[..place].iter().for_each(|&arc| free[arc] += 1);
+            return false;
+        }
+        free[arc] -= 1;
+    }
+    true
+}
+
+const EPSILON: f64 = 0.1;
+/// Lengths are compared to this precision.
+const WHOLE: f64 = (1u64 << 30) as f64;
+const ROUNDS_MAX: usize = 20_000;
+/// Blink accepts what is within 5 % of the optimum.
+const PARTS_MAX: i64 = 4;
+const NODES_MAX: usize = 200_000;

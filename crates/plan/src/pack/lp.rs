@@ -1,0 +1,382 @@
+//! Packing programmes by column generation: maximise Σ gain · w with A·w ≤ b, w ≥ 0, where the
+//! columns are far too many to list and a pricing function finds one that is worth more.
+//!
+//! The search is in floating point; the answer is not. From the last basis the weights and the prices
+//! are solved exactly (modulo a prime, then as fractions) and every constraint is checked in
+//! fractions, so that a wrong turn of the search can cost quality but never truth.
+
+use netsum_topo::{Ratio, lcm};
+
+use super::modular;
+
+/// One way to use resources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// What one unit of it is worth.
+    pub gain: i64,
+    /// Row and coefficient, rows ascending.
+    pub uses: Vec<(usize, i64)>,
+}
+
+/// What the search found.
+#[derive(Debug, Clone)]
+pub struct Packing {
+    /// Columns with positive weight, by their number.
+    pub weights: Vec<(usize, Ratio)>,
+    /// Price per row.
+    pub prices: Vec<Ratio>,
+    /// Σ gain · weight.
+    pub value: Ratio,
+    /// Whether `prices` prove it: pricing found nothing better under these very prices.
+    pub proven: bool,
+}
+
+/// A packing programme and all columns so far.
+pub struct Master {
+    limits: Vec<i64>,
+    /// Limits with a little added, each its own: ties, where a simplex method can go in circles, are gone.
+    loose: Vec<f64>,
+    scale: f64,
+    columns: Vec<Column>,
+    /// Per row the column that is basic there; `n + i` is the slack of row i.
+    basis: Vec<Basic>,
+    is_basic: Vec<bool>,
+    inverse: Vec<f64>,
+    values: Vec<f64>,
+    pivots: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Basic {
+    Slack(usize),
+    Column(usize),
+}
+
+impl Master {
+    /// Rows with limits ≥ 0, no column.
+    pub fn new(limits: Vec<i64>) -> Master {
+        let m = limits.len();
+        let scale = limits.iter().copied().max().unwrap_or(1).max(1) as f64;
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut noise = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            1.0 + (seed >> 11) as f64 / (1u64 << 53) as f64
+        };
+        let loose: Vec<f64> =
+            limits.iter().map(|&limit| limit as f64 / scale + LOOSE * noise()).collect();
+        let mut inverse = vec![0.0; m * m];
+        (0..m).for_each(|i| inverse[i * m + i] = 1.0);
+        Master {
+            limits,
+            values: loose.clone(),
+            loose,
+            scale,
+            columns: Vec::new(),
+            basis: (0..m).map(Basic::Slack).collect(),
+            is_basic: Vec::new(),
+            inverse,
+            pivots: 0,
+        }
+    }
+
+    /// Adds a column; returns its number.
+    pub fn add(&mut self, column: Column) -> usize {
+        self.columns.push(column);
+        self.is_basic.push(false);
+        self.columns.len() - 1
+    }
+
+    /// All columns, by number.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Improves until pricing finds nothing, or `enough` is reached (a bound that nothing exceeds).
+    ///
+    /// `price(prices)`: `prices` are whole, row by row, in units of `one`; returns columns whose
+    /// gain · `one` exceeds Σ use · price, or none if there is no such column at all.
+    pub fn solve(
+        &mut self,
+        enough: Option<Ratio>,
+        price: &mut dyn FnMut(&[i64], i64) -> Vec<Column>,
+    ) -> Packing {
+        let target = enough.map(|rate| rate.to_f64() * (1.0 - 1e-9));
+        for _ in 0..ROUNDS_MAX {
+            self.optimise();
+            if target.is_some_and(|target| self.value() >= target) {
+                let packing = self.exact();
+                if enough == Some(packing.value) {
+                    return packing;
+                }
+            }
+            let prices = self.prices();
+            let whole: Vec<i64> =
+                prices.iter().map(|price| (price * ONE as f64).round() as i64).collect();
+            let mut found = price(&whole, ONE);
+            // Rounded prices cannot tell a true gain from none below this.
+            found.retain(|column| self.reduced(column, &prices) > TOLERANCE);
+            if found.is_empty() {
+                let mut packing = self.exact();
+                let Some((exact, one)) = in_common(&packing.prices) else { return packing };
+                let better = price(&exact, one);
+                if better.is_empty() {
+                    packing.proven = true;
+                    return packing;
+                }
+                found = better;
+                let before = self.columns.len();
+                found.into_iter().for_each(|column| {
+                    self.add(column);
+                });
+                let prices = self.prices();
+                if !(before..self.columns.len())
+                    .any(|c| self.reduced(&self.columns[c], &prices) > TINY)
+                {
+                    return packing;
+                }
+                continue;
+            }
+            found.into_iter().for_each(|column| {
+                self.add(column);
+            });
+        }
+        self.exact()
+    }
+
+    /// The simplex method over the columns that there are.
+    pub fn optimise(&mut self) {
+        for _ in 0..PIVOTS_MAX {
+            let prices = self.prices();
+            let (mut best, mut entering) = (TINY, None);
+            for (c, column) in self.columns.iter().enumerate() {
+                if !self.is_basic[c] {
+                    let gain = self.reduced(column, &prices);
+                    if gain > best {
+                        (best, entering) = (gain, Some(Basic::Column(c)));
+                    }
+                }
+            }
+            for (i, &price) in prices.iter().enumerate() {
+                if -price > best && !self.basis.contains(&Basic::Slack(i)) {
+                    (best, entering) = (-price, Some(Basic::Slack(i)));
+                }
+            }
+            let Some(entering) = entering else { return };
+            if !self.pivot(entering) {
+                return;
+            }
+        }
+    }
+
+    fn reduced(&self, column: &Column, prices: &[f64]) -> f64 {
+        column.gain as f64 - column.uses.iter().map(|&(i, a)| a as f64 * prices[i]).sum::<f64>()
+    }
+
+    fn value(&self) -> f64 {
+        let gain = |basic: &Basic| match *basic {
+            Basic::Slack(_) => 0.0,
+            Basic::Column(c) => self.columns[c].gain as f64,
+        };
+        self.scale
+            * self
+                .basis
+                .iter()
+                .zip(&self.values)
+                .map(|(basic, value)| gain(basic) * value)
+                .sum::<f64>()
+    }
+
+    fn prices(&self) -> Vec<f64> {
+        let m = self.limits.len();
+        let mut prices = vec![0.0; m];
+        for (row, basic) in self.basis.iter().enumerate() {
+            if let Basic::Column(c) = *basic {
+                let gain = self.columns[c].gain as f64;
+                if gain != 0.0 {
+                    let inverse = &self.inverse[row * m..(row + 1) * m];
+                    prices.iter_mut().zip(inverse).for_each(|(price, a)| *price += gain * a);
+                }
+            }
+        }
+        prices
+    }
+
+    fn pivot(&mut self, entering: Basic) -> bool {
+        let m = self.limits.len();
+        let unit;
+        let uses: &[(usize, i64)] = match entering {
+            Basic::Slack(i) => {
+                unit = [(i, 1)];
+                &unit
+            }
+            Basic::Column(c) => &self.columns[c].uses,
+        };
+        let direction: Vec<f64> = (0..m)
+            .map(|row| uses.iter().map(|&(i, a)| a as f64 * self.inverse[row * m + i]).sum())
+            .collect();
+        let mut leaving: Option<(usize, f64)> = None;
+        for (row, &step) in direction.iter().enumerate() {
+            if step > PIVOT_MIN {
+                let ratio = self.values[row].max(0.0) / step;
+                if leaving.is_none_or(|(other, best)| {
+                    ratio < best - 1e-13 || (ratio < best + 1e-13 && step > direction[other])
+                }) {
+                    leaving = Some((row, ratio));
+                }
+            }
+        }
+        let Some((row, ratio)) = leaving else { return false };
+        if let Basic::Column(c) = self.basis[row] {
+            self.is_basic[c] = false;
+        }
+        if let Basic::Column(c) = entering {
+            self.is_basic[c] = true;
+        }
+        self.basis[row] = entering;
+        let pivot = direction[row];
+        let lead: Vec<f64> =
+            self.inverse[row * m..(row + 1) * m].iter().map(|a| a / pivot).collect();
+        for (other, &step) in direction.iter().enumerate() {
+            if other != row && step != 0.0 {
+                let target = &mut self.inverse[other * m..(other + 1) * m];
+                target.iter_mut().zip(&lead).for_each(|(a, b)| *a -= step * b);
+                self.values[other] -= step * ratio;
+            }
+        }
+        self.inverse[row * m..(row + 1) * m].copy_from_slice(&lead);
+        self.values[row] = ratio;
+        self.pivots += 1;
+        if self.pivots.is_multiple_of(REFRESH) {
+            for row in 0..m {
+                let inverse = &self.inverse[row * m..(row + 1) * m];
+                self.values[row] = inverse.iter().zip(&self.loose).map(|(a, b)| a * b).sum();
+            }
+        }
+        true
+    }
+
+    /// Weights and prices of the present basis as fractions, checked; what cannot be had exactly is
+    /// rounded to the safe side: less weight.
+    fn exact(&self) -> Packing {
+        let m = self.limits.len();
+        let columns: Vec<usize> = self
+            .basis
+            .iter()
+            .filter_map(|basic| match *basic {
+                Basic::Column(c) => Some(c),
+                Basic::Slack(_) => None,
+            })
+            .collect();
+        let slack: Vec<bool> = (0..m).map(|i| self.basis.contains(&Basic::Slack(i))).collect();
+        let tight: Vec<usize> = (0..m).filter(|&i| !slack[i]).collect();
+        let place: Vec<usize> = (0..m).map(|i| tight.partition_point(|&row| row < i)).collect();
+        let k = columns.len();
+        let mut matrix = vec![0i64; k * k];
+        for (j, &c) in columns.iter().enumerate() {
+            for &(i, a) in &self.columns[c].uses {
+                if !slack[i] {
+                    matrix[place[i] * k + j] = a;
+                }
+            }
+        }
+        let limits: Vec<i64> = tight.iter().map(|&i| self.limits[i]).collect();
+        let gains: Vec<i64> = columns.iter().map(|&c| self.columns[c].gain).collect();
+        let transposed: Vec<i64> = (0..k * k).map(|at| matrix[at % k * k + at / k]).collect();
+        let weights = modular::solve(&matrix, &limits, k)
+            .map(|found| columns.iter().copied().zip(found).collect::<Vec<_>>())
+            .filter(|weights| self.feasible(weights))
+            .unwrap_or_else(|| self.rounded());
+        let value = weights.iter().map(|&(c, w)| w * Ratio::from(self.columns[c].gain)).sum();
+        let mut prices = vec![Ratio::ZERO; m];
+        if let Some(found) = modular::solve(&transposed, &gains, k) {
+            tight.iter().zip(found).for_each(|(&row, price)| prices[row] = price);
+        }
+        let weights = weights.into_iter().filter(|(_, weight)| weight.is_positive()).collect();
+        Packing { weights, prices, value, proven: false }
+    }
+
+    fn feasible(&self, weights: &[(usize, Ratio)]) -> bool {
+        let Some(common) = weights.iter().try_fold(1i128, |all, (_, w)| lcm(all, w.den())) else {
+            return false;
+        };
+        let mut load = vec![0i128; self.limits.len()];
+        for &(c, weight) in weights {
+            let Some(whole) = weight.num().checked_mul(common / weight.den()) else { return false };
+            if !(0..=1 << 100).contains(&whole) {
+                return false;
+            }
+            for &(i, a) in &self.columns[c].uses {
+                load[i] += i128::from(a) * whole;
+            }
+        }
+        common < 1 << 60
+            && load
+                .iter()
+                .zip(&self.limits)
+                .all(|(&load, &limit)| load <= i128::from(limit) * common)
+    }
+
+    /// The weights of the search, rounded down until everything fits.
+    ///
+    /// A column that takes from a row with limit 0 gets what others put there.
+    fn rounded(&self) -> Vec<(usize, Ratio)> {
+        let takes =
+            |c: usize| self.columns[c].uses.iter().filter(|&&(i, a)| a > 0 && self.limits[i] == 0);
+        for shrink in [0.0, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2] {
+            let mut put = vec![Ratio::ZERO; self.limits.len()];
+            let mut weights = Vec::new();
+            let mut takers = Vec::new();
+            for (basic, &value) in self.basis.iter().zip(&self.values) {
+                let Basic::Column(c) = *basic else { continue };
+                if takes(c).next().is_some() {
+                    takers.push(c);
+                    continue;
+                }
+                let whole = (value * self.scale * (1.0 - shrink) * ROUND as f64).floor().max(0.0);
+                let weight = Ratio::new(whole as i128, ROUND);
+                weights.push((c, weight));
+                for &(i, a) in self.columns[c].uses.iter().filter(|(_, a)| *a < 0) {
+                    put[i] = put[i] + weight * Ratio::from(-a);
+                }
+            }
+            weights.extend(takers.into_iter().map(|c| {
+                let most = takes(c).map(|&(i, a)| put[i] * Ratio::new(1, a.into())).min();
+                (c, most.unwrap_or(Ratio::ZERO))
+            }));
+            if self.feasible(&weights) {
+                return weights;
+            }
+        }
+        Vec::new()
+    }
+}
+
+/// Fractions over their least common denominator; `None` if one is negative or they do not fit.
+fn in_common(prices: &[Ratio]) -> Option<(Vec<i64>, i64)> {
+    let common = prices.iter().try_fold(1i128, |all, price| lcm(all, price.den()))?;
+    let whole = |price: &Ratio| {
+        let value = price.num().checked_mul(common / price.den())?;
+        i64::try_from(value).ok().filter(|value| (0..WHOLE_MAX).contains(value))
+    };
+    let one = i64::try_from(common).ok().filter(|one| *one < WHOLE_MAX)?;
+    Some((prices.iter().map(whole).collect::<Option<_>>()?, one))
+}
+
+/// Size of the disturbance of limits, relative to the largest.
+const LOOSE: f64 = 1e-7;
+/// What one whole price stands for while searching: 2⁴⁰ leaves 23 bits for sums along a tree.
+const ONE: i64 = 1 << 40;
+/// Gains below this are rounding.
+const TOLERANCE: f64 = 1e-9;
+const TINY: f64 = 1e-10;
+const PIVOT_MIN: f64 = 1e-9;
+/// Pivots between two computations of the values from scratch.
+const REFRESH: usize = 64;
+const ROUNDS_MAX: usize = 5_000;
+const PIVOTS_MAX: usize = 20_000;
+/// Denominator of weights that could not be had exactly.
+const ROUND: i128 = 1 << 40;
+/// Whole prices must leave room for sums over the arcs of a tree.
+const WHOLE_MAX: i64 = 1 << 44;

@@ -1,0 +1,106 @@
+//! A fabric as the algorithms see it: numbered vertices, arcs with whole capacities.
+
+use std::collections::BTreeMap;
+
+use netsum_topo::gcd;
+use netsum_topo::links::{LinkGraph, Role};
+
+use crate::error::PackError;
+
+/// A directed connection; parallel links are one arc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arc {
+    /// Vertex that sends.
+    pub from: usize,
+    /// Vertex that receives.
+    pub to: usize,
+    /// In units of [`Net::unit_bps`].
+    pub cap: i64,
+    /// Of a message besides its bytes.
+    pub latency_ns: u64,
+}
+
+/// Vertices are those of the [`LinkGraph`]; capacities are whole numbers without a common factor.
+#[derive(Debug, Clone)]
+pub struct Net {
+    /// Number of vertices.
+    pub n: usize,
+    /// Vertices that are GPUs, by rank.
+    pub gpus: Vec<usize>,
+    /// Per vertex: neither a GPU nor a switch that can do what the collective needs; data only passes.
+    pub relay: Vec<bool>,
+    /// By `(from, to)`.
+    pub arcs: Vec<Arc>,
+    /// What capacity 1 means, in bits per second.
+    pub unit_bps: u64,
+    /// For every arc the opposite one, where both have the same capacity throughout; else `None`.
+    pub mirror: Option<Vec<usize>>,
+    arc_at: BTreeMap<(usize, usize), usize>,
+}
+
+impl Net {
+    /// Sums up parallel links. `adds`, `multicasts`: what a switch must be able to do to be more than
+    /// a relay. Errors: fewer than two GPUs, or GPUs that cannot reach each other.
+    pub fn new(graph: &LinkGraph, adds: bool, multicasts: bool) -> Result<Net, PackError> {
+        let gpus = graph.gpus();
+        if gpus.len() < 2 {
+            return Err(PackError::FewGpus { found: gpus.len() });
+        }
+        let names: Vec<String> = gpus.iter().map(|&v| graph.vertices()[v].name.clone()).collect();
+        graph.select(&names)?;
+        let mut sums: BTreeMap<(usize, usize), (u64, u64)> = BTreeMap::new();
+        for (from, to, link) in graph.arcs() {
+            let sum = sums.entry((from, to)).or_insert((0, link.latency_ns));
+            sum.0 += link.rate.0;
+            sum.1 = sum.1.max(link.latency_ns);
+        }
+        let unit = sums.values().fold(0u128, |unit, &(rate, _)| gcd(unit, rate.into()).max(1));
+        let unit_bps = unit as u64;
+        let arcs: Vec<Arc> = (sums.into_iter())
+            .map(|((from, to), (rate, latency_ns))| Arc {
+                from,
+                to,
+                cap: (rate / unit_bps) as i64,
+                latency_ns,
+            })
+            .collect();
+        let arc_at: BTreeMap<_, _> =
+            arcs.iter().enumerate().map(|(i, arc)| ((arc.from, arc.to), i)).collect();
+        let mirror = arcs.iter().map(|arc| {
+            let back = *arc_at.get(&(arc.to, arc.from))?;
+            (arcs[back].cap == arc.cap).then_some(back)
+        });
+        let relay = graph.vertices().iter().map(|vertex| match vertex.role {
+            Role::Gpu => false,
+            Role::Switch { aggregates: can_add, multicasts: can_multicast } => {
+                (adds && !can_add) || (multicasts && !can_multicast)
+            }
+        });
+        let (mirror, relay) = (mirror.collect(), relay.collect());
+        Ok(Net { n: graph.vertices().len(), gpus, relay, arcs, unit_bps, mirror, arc_at })
+    }
+
+    /// Number of the arc between two vertices.
+    pub fn arc(&self, from: usize, to: usize) -> Option<usize> {
+        self.arc_at.get(&(from, to)).copied()
+    }
+
+    /// The same vertices, every arc turned round; arc numbers stay.
+    pub fn reversed(&self) -> Net {
+        let turn = |arc: &Arc| Arc { from: arc.to, to: arc.from, ..*arc };
+        let arc_at = self.arc_at.iter().map(|(&(a, b), &i)| ((b, a), i)).collect();
+        Net { arcs: self.arcs.iter().map(turn).collect(), arc_at, ..self.clone() }
+    }
+
+    /// Numbers of the arcs that leave each vertex.
+    pub fn outgoing(&self) -> Vec<Vec<usize>> {
+        let mut out = vec![Vec::new(); self.n];
+        self.arcs.iter().enumerate().for_each(|(i, arc)| out[arc.from].push(i));
+        out
+    }
+
+    /// Switches that do what the collective needs.
+    pub fn aggregators(&self) -> Vec<usize> {
+        (0..self.n).filter(|&v| !self.relay[v] && !self.gpus.contains(&v)).collect()
+    }
+}

@@ -1,0 +1,127 @@
+//! Packing: which trees carry how much of a collective.
+
+use netsum_topo::Ratio;
+use netsum_topo::links::{Collective, LinkGraph};
+
+use super::bound::{self, Bound};
+use super::net::Net;
+use super::offers::Choice;
+use super::programme::{both_ways, lopsided, rooted, sharded, turned};
+use super::tree::Tree;
+use crate::error::PackError;
+
+/// A part of the buffer that takes one tree up, one down, or both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flow {
+    /// Rate, in units of [`Net::unit_bps`].
+    pub weight: Ratio,
+    /// Where the sum is complete, or the data is from: a GPU, or a switch that adds and multicasts.
+    pub root: usize,
+    /// Sums go against its hops, from the leaves to the root.
+    pub up: Option<Tree>,
+    /// Data goes along its hops, from the root to the leaves.
+    pub down: Option<Tree>,
+}
+
+/// Trees with rates, and how far from the optimum.
+#[derive(Debug, Clone)]
+pub struct Packed {
+    /// What is done.
+    pub collective: Collective,
+    /// The fabric it is for.
+    pub net: Net,
+    /// Weights add up to `rate`.
+    pub flows: Vec<Flow>,
+    /// algbw, in units of [`Net::unit_bps`].
+    pub rate: Ratio,
+    /// No algorithm is faster than this. `None` if neither a cut nor the programme gave a proof.
+    pub bound: Option<Bound>,
+}
+
+impl Packed {
+    /// algbw in bits per second.
+    pub fn rate_bps(&self) -> f64 {
+        self.rate.to_f64() * self.net.unit_bps as f64
+    }
+
+    /// Hops of the tallest tree.
+    pub fn height(&self) -> usize {
+        let trees = self.flows.iter().flat_map(|flow| flow.up.iter().chain(&flow.down));
+        trees.map(Tree::height).max().unwrap_or(0)
+    }
+}
+
+/// The fabric with the switches that this collective can use more than as relays.
+pub(super) fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, PackError> {
+    let (adds, multicasts) = match collective {
+        Collective::Broadcast { .. } | Collective::Allgather => (false, true),
+        Collective::Reduce { .. } | Collective::ReduceScatter => (true, false),
+        Collective::Allreduce => (true, true),
+    };
+    let net = Net::new(graph, adds, multicasts)?;
+    if let Collective::Broadcast { root } | Collective::Reduce { root } = collective
+        && root >= net.gpus.len()
+    {
+        return Err(PackError::Root { root, gpus: net.gpus.len() });
+    }
+    if net.gpus.len() > GPUS_MAX {
+        return Err(PackError::Size {
+            what: "GPUs",
+            found: net.gpus.len(),
+            most: GPUS_MAX,
+            advice: "plan servers and the network between them apart",
+        });
+    }
+    Ok(net)
+}
+
+/// The bound that cuts and partitions give, where they give one.
+pub fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
+    Some(match collective {
+        Collective::Broadcast { root } => bound::broadcast(net, net.gpus[root]),
+        Collective::Reduce { root } => bound::broadcast(&net.reversed(), net.gpus[root]),
+        Collective::Allgather => bound::allgather(net),
+        Collective::ReduceScatter => bound::allgather(&net.reversed()),
+        Collective::Allreduce if net.aggregators().is_empty() && net.mirror.is_some() => {
+            bound::allreduce(net)
+        }
+        // Everything leaves every GPU once, whoever adds.
+        Collective::Allreduce => bound::broadcast(net, net.gpus[0]),
+    })
+}
+
+/// The best trees for a collective on a fabric.
+pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
+    let net = net_for(collective, graph)?;
+    let bound = bound_for(collective, &net);
+    Ok(pack_net(net, collective, bound, &Choice::All))
+}
+
+/// The best packing of some trees. `bound`: one that is known, to stop at.
+pub(super) fn pack_net(
+    net: Net,
+    collective: Collective,
+    bound: Option<Bound>,
+    choice: &Choice,
+) -> Packed {
+    let enough = bound.as_ref().map(|bound| bound.rate);
+    let found = match collective {
+        Collective::Broadcast { root } => rooted(&net, net.gpus[root], enough, choice),
+        Collective::Reduce { root } => {
+            turned(rooted(&net.reversed(), net.gpus[root], enough, choice))
+        }
+        Collective::Allgather => sharded(&net, enough, choice),
+        Collective::ReduceScatter => turned(sharded(&net.reversed(), enough, choice)),
+        Collective::Allreduce if net.mirror.is_some() => both_ways(&net, enough, choice),
+        Collective::Allreduce => lopsided(&net, enough),
+    };
+    let rate = found.flows.iter().map(|flow| flow.weight).sum();
+    let bound = match (bound, found.bound) {
+        (Some(cut), Some(dual)) if dual.rate < cut.rate => Some(dual),
+        (cut, dual) => cut.or(dual),
+    };
+    Packed { collective, net, flows: found.flows, rate, bound }
+}
+
+/// Columns and prices are dense in memory: beyond this it is hours, not seconds.
+const GPUS_MAX: usize = 128;

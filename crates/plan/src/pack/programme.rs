@@ -1,0 +1,300 @@
+//! The packing programmes of the collectives: what their rows are, and which trees are worth adding.
+
+use netsum_topo::Ratio;
+
+use super::bound::{ArcLength, Bound, Certificate};
+use super::lp::{Column, Master, Packing};
+use super::net::Net;
+use super::offers::{Choice, Offers};
+use super::packing::Flow;
+use super::tree::Tree;
+
+/// What a programme gives.
+pub(super) struct Found {
+    pub(super) flows: Vec<Flow>,
+    /// Its dual, where that is proven.
+    pub(super) bound: Option<Bound>,
+}
+
+/// Flows found on the reversed net: what went down goes up.
+pub(super) fn turned(found: Found) -> Found {
+    let turn = |flow: Flow| Flow { up: flow.down, down: flow.up, ..flow };
+    let bound = found.bound.map(|mut bound| {
+        if let Certificate::Lengths { arcs } = &mut bound.certificate {
+            arcs.iter_mut().for_each(|arc| std::mem::swap(&mut arc.from, &mut arc.to));
+        }
+        bound
+    });
+    Found { flows: found.flows.into_iter().map(turn).collect(), bound }
+}
+
+/// Trees that a master's columns stand for, by column number; `None` for a column of another kind.
+struct Book<'a> {
+    net: &'a Net,
+    master: Master,
+    trees: Vec<Option<Tree>>,
+}
+
+impl<'a> Book<'a> {
+    fn new(net: &'a Net, limits: Vec<i64>) -> Book<'a> {
+        Book { net, master: Master::new(limits), trees: Vec::new() }
+    }
+
+    fn add(&mut self, tree: Option<Tree>, column: Column) {
+        self.master.add(column);
+        self.trees.push(tree);
+    }
+
+    /// Solves with `price`, which returns trees with their columns.
+    fn solve(
+        &mut self,
+        enough: Option<Ratio>,
+        mut price: impl FnMut(&[i64], i64) -> Vec<(Tree, Column)>,
+    ) -> Packing {
+        let Book { master, trees, .. } = self;
+        // The master keeps a part of what pricing returns: trees are found again by their column.
+        let mut offered: Vec<(Tree, Column)> = Vec::new();
+        let known = master.columns().len();
+        let packing = master.solve(enough, &mut |lengths, one| {
+            let lengths: Vec<i64> = lengths.iter().map(|&length| length.max(0)).collect();
+            let found = price(&lengths, one);
+            let columns = found.iter().map(|(_, column)| column.clone()).collect();
+            offered.extend(found);
+            columns
+        });
+        let by_column: std::collections::HashMap<Vec<(usize, i64)>, Tree> =
+            offered.into_iter().map(|(tree, column)| (column.uses, tree)).collect();
+        for column in &master.columns()[known..] {
+            let tree = by_column.get(&column.uses).cloned();
+            trees.push(tree);
+        }
+        packing
+    }
+
+    /// The programme's dual as a bound, if it is proven. `per_row`: arcs that a row stands for.
+    fn bound(&self, packing: &Packing, per_row: impl Fn(usize) -> Vec<usize>) -> Option<Bound> {
+        if !packing.proven {
+            return None;
+        }
+        let mut arcs = Vec::new();
+        for (row, &length) in
+            packing.prices.iter().enumerate().filter(|(_, price)| price.is_positive())
+        {
+            for arc in per_row(row) {
+                let arc = self.net.arcs[arc];
+                arcs.push(ArcLength { from: arc.from, to: arc.to, length });
+            }
+        }
+        Some(Bound { rate: packing.value, certificate: Certificate::Lengths { arcs } })
+    }
+}
+
+/// Uses of arcs along a tree, in the rows that `row` gives, with more entries after them.
+fn uses(
+    net: &Net,
+    tree: &Tree,
+    row: impl Fn(usize) -> usize,
+    more: &[(usize, i64)],
+) -> Vec<(usize, i64)> {
+    let mut rows: Vec<usize> = tree.arcs(net).map(row).collect();
+    rows.sort_unstable();
+    let mut uses: Vec<(usize, i64)> = Vec::new();
+    for row in rows {
+        match uses.last_mut() {
+            Some(last) if last.0 == row => last.1 += 1,
+            _ => uses.push((row, 1)),
+        }
+    }
+    uses.extend_from_slice(more);
+    uses
+}
+
+fn caps(net: &Net) -> Vec<i64> {
+    net.arcs.iter().map(|arc| arc.cap).collect()
+}
+
+/// Broadcast: trees from one root, one row per arc.
+pub(super) fn rooted(net: &Net, root: usize, enough: Option<Ratio>, choice: &Choice) -> Found {
+    let offers = Offers::new(net, choice);
+    let mut book = Book::new(net, caps(net));
+    for tree in offers.first(&[root]) {
+        let column = Column { gain: 1, uses: uses(net, &tree, |arc| arc, &[]) };
+        book.add(Some(tree), column);
+    }
+    let packing = book.solve(enough, |lengths, one| {
+        let trees = offers.directed(lengths, &[root]).into_iter();
+        let column = |tree: &Tree| Column { gain: 1, uses: uses(net, tree, |arc| arc, &[]) };
+        let worth = trees.filter(|(_, total)| *total < one);
+        worth.map(|(tree, _)| (tree.clone(), column(&tree))).collect()
+    });
+    let flows = packing.weights.iter().map(|&(c, weight)| {
+        let down = book.trees[c].clone();
+        Flow { weight, root, up: None, down }
+    });
+    let flows = flows.collect();
+    Found { flows, bound: book.bound(&packing, |row| vec![row]).filter(|_| offers.complete()) }
+}
+
+/// All-gather: the trees of every root share one rate x; rows of arcs, then of roots.
+pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
+    let offers = Offers::new(net, choice);
+    let (arcs, count) = (net.arcs.len(), net.gpus.len());
+    let mut limits = caps(net);
+    limits.resize(arcs + count, 0);
+    let mut book = Book::new(net, limits);
+    let all =
+        Column { gain: count as i64, uses: (arcs..arcs + count).map(|row| (row, 1)).collect() };
+    book.add(None, all);
+    let rank = |root: usize| net.gpus.iter().position(|&gpu| gpu == root).expect("roots are GPUs");
+    let column = |tree: &Tree| {
+        let uses = uses(net, tree, |arc| arc, &[(arcs + rank(tree.root), -1)]);
+        Column { gain: 0, uses }
+    };
+    for tree in offers.first(&net.gpus) {
+        let column = column(&tree);
+        book.add(Some(tree), column);
+    }
+    let packing = book.solve(enough, |lengths, _| {
+        let trees = offers.directed(&lengths[..arcs], &net.gpus);
+        let worth =
+            trees.into_iter().filter(|(tree, total)| *total < lengths[arcs + rank(tree.root)]);
+        worth
+            .map(|(tree, _)| {
+                let column = column(&tree);
+                (tree, column)
+            })
+            .collect()
+    });
+    let share = packing.value / Ratio::from(count as i64);
+    let mut flows = Vec::new();
+    for &root in &net.gpus {
+        let mut left = share;
+        for &(c, weight) in &packing.weights {
+            let Some(tree) = book.trees[c].as_ref().filter(|tree| tree.root == root) else {
+                continue;
+            };
+            // A root may have been given more than its share.
+            let weight = weight.min(left);
+            if weight.is_positive() {
+                left = left - weight;
+                flows.push(Flow { weight, root, up: None, down: Some(tree.clone()) });
+            }
+        }
+    }
+    let bound = book.bound(&packing, |row| if row < arcs { vec![row] } else { Vec::new() });
+    Found { flows, bound: bound.filter(|_| offers.complete()) }
+}
+
+/// Allreduce where rates are equal both ways: undirected trees, each used up and down; one row per
+/// pair of arcs.
+pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
+    let mirror = net.mirror.as_ref().expect("the caller looked");
+    let pairs: Vec<usize> = (0..net.arcs.len()).filter(|&arc| arc < mirror[arc]).collect();
+    let mut row = vec![0; net.arcs.len()];
+    for (place, &arc) in pairs.iter().enumerate() {
+        row[arc] = place;
+        row[mirror[arc]] = place;
+    }
+    let offers = Offers::new(net, choice);
+    let mut book = Book::new(net, pairs.iter().map(|&arc| net.arcs[arc].cap).collect());
+    let column = |tree: &Tree| Column { gain: 1, uses: uses(net, tree, |arc| row[arc], &[]) };
+    for tree in offers.first(&net.gpus) {
+        let column = column(&tree);
+        if !book.master.columns().contains(&column) {
+            book.add(Some(tree), column);
+        }
+    }
+    let packing = book.solve(enough, |lengths, one| {
+        let lengths: Vec<i64> = row.iter().map(|&row| lengths[row]).collect();
+        let trees = offers.undirected(&lengths).into_iter();
+        let worth = trees.filter(|(_, total)| *total < one);
+        worth.map(|(tree, _)| (tree.clone(), column(&tree))).collect()
+    });
+    let flows = packing.weights.iter().map(|&(c, weight)| {
+        let tree = book.trees[c].as_ref().expect("all columns are trees").centred();
+        Flow { weight, root: tree.root, up: Some(tree.clone()), down: Some(tree) }
+    });
+    let flows = flows.collect();
+    let bound = book.bound(&packing, |row| vec![pairs[row], mirror[pairs[row]]]);
+    Found { flows, bound: bound.filter(|_| offers.complete()) }
+}
+
+/// Allreduce where rates differ by direction: per root one rate x(r), and trees up and down of that
+/// rate; rows of arcs, then of roots down, then up.
+pub(super) fn lopsided(net: &Net, enough: Option<Ratio>) -> Found {
+    let back = net.reversed();
+    let (offers, offers_back) = (Offers::new(net, &Choice::All), Offers::new(&back, &Choice::All));
+    let (arcs, count) = (net.arcs.len(), net.gpus.len());
+    let mut limits = caps(net);
+    limits.resize(arcs + 2 * count, 0);
+    let mut book = Book::new(net, limits);
+    for rank in 0..count {
+        book.add(None, Column { gain: 1, uses: vec![(arcs + rank, 1), (arcs + count + rank, 1)] });
+    }
+    let rank = |root: usize| net.gpus.iter().position(|&gpu| gpu == root).expect("roots are GPUs");
+    let row = |root: usize, up: bool| arcs + rank(root) + if up { count } else { 0 };
+    let column = |tree: &Tree, up: bool| {
+        let net = if up { &back } else { net };
+        Column { gain: 0, uses: uses(net, tree, |arc| arc, &[(row(tree.root, up), -1)]) }
+    };
+    for up in [false, true] {
+        let found = if up { &offers_back } else { &offers }.first(&net.gpus);
+        for tree in found {
+            let column = column(&tree, up);
+            book.add(Some(tree), column);
+        }
+    }
+    let packing = book.solve(enough, |lengths, _| {
+        let mut found = Vec::new();
+        for up in [false, true] {
+            let offers = if up { &offers_back } else { &offers };
+            for (tree, total) in offers.directed(&lengths[..arcs], &net.gpus) {
+                if total < lengths[row(tree.root, up)] {
+                    let column = column(&tree, up);
+                    found.push((tree, column));
+                }
+            }
+        }
+        found
+    });
+    let mut flows = Vec::new();
+    for (rank, &root) in net.gpus.iter().enumerate() {
+        let own =
+            packing.weights.iter().find(|&&(c, _)| c == rank).map_or(Ratio::ZERO, |&(_, w)| w);
+        let trees = |up: bool| {
+            let row = row(root, up);
+            let column = |c: usize| &book.master.columns()[c].uses;
+            let weights = packing.weights.iter().filter(move |&&(c, _)| {
+                column(c).last().is_some_and(|&(last, coefficient)| last == row && coefficient < 0)
+            });
+            weights
+                .map(|&(c, weight)| (book.trees[c].clone().expect("a tree"), weight))
+                .collect::<Vec<_>>()
+        };
+        couple(own, root, trees(true), trees(false), &mut flows);
+    }
+    let bound = book.bound(&packing, |row| if row < arcs { vec![row] } else { Vec::new() });
+    Found { flows, bound: bound.filter(|_| offers.complete() && offers_back.complete()) }
+}
+
+/// Cuts two lists of weighted trees to pieces of equal weight, `own` in all.
+fn couple(
+    own: Ratio,
+    root: usize,
+    mut up: Vec<(Tree, Ratio)>,
+    mut down: Vec<(Tree, Ratio)>,
+    flows: &mut Vec<Flow>,
+) {
+    let mut left = own;
+    while left.is_positive() {
+        let (Some(last_up), Some(last_down)) = (up.last_mut(), down.last_mut()) else { return };
+        let weight = left.min(last_up.1).min(last_down.1);
+        let trees = (Some(last_up.0.clone()), Some(last_down.0.clone()));
+        flows.push(Flow { weight, root, up: trees.0, down: trees.1 });
+        left = left - weight;
+        last_up.1 = last_up.1 - weight;
+        last_down.1 = last_down.1 - weight;
+        up.retain(|(_, weight)| weight.is_positive());
+        down.retain(|(_, weight)| weight.is_positive());
+    }
+}

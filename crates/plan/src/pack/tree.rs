@@ -1,0 +1,286 @@
+//! Shortest trees under given lengths: undirected, directed, and through switches.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::net::Net;
+
+/// A connection between two vertices of a tree: straight, or through switches that only pass.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hop {
+    /// Nearer to the root.
+    pub from: usize,
+    /// Farther from it.
+    pub to: usize,
+    /// Switches passed, from `from` to `to`.
+    pub via: Vec<usize>,
+}
+
+/// A rooted tree; hops stand after the hop that reaches their `from`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tree {
+    /// A GPU, or a switch that adds and multicasts.
+    pub root: usize,
+    /// One for every other vertex of the tree.
+    pub hops: Vec<Hop>,
+}
+
+impl Tree {
+    /// Hops between the root and the farthest vertex.
+    pub fn height(&self) -> usize {
+        let mut depth = std::collections::HashMap::from([(self.root, 0usize)]);
+        for hop in &self.hops {
+            let above = depth[&hop.from];
+            depth.insert(hop.to, above + 1);
+        }
+        depth.into_values().max().unwrap_or(0)
+    }
+
+    /// Arcs from the root to the leaves with how often each is used; panics if `net` lacks one.
+    pub fn arcs<'a>(&'a self, net: &'a Net) -> impl Iterator<Item = usize> + 'a {
+        self.hops.iter().flat_map(move |hop| hop_arcs(net, hop))
+    }
+
+    /// The same tree hung up at another of its vertices.
+    pub fn rerooted(&self, root: usize) -> Tree {
+        let mut left: Vec<&Hop> = self.hops.iter().collect();
+        let mut hops = Vec::new();
+        let mut reached = vec![root];
+        let mut next = 0;
+        while next < reached.len() {
+            let here = reached[next];
+            next += 1;
+            left.retain(|hop| {
+                let hop = match here {
+                    _ if hop.from == here => (*hop).clone(),
+                    _ if hop.to == here => {
+                        let via = hop.via.iter().rev().copied().collect();
+                        Hop { from: hop.to, to: hop.from, via }
+                    }
+                    _ => return true,
+                };
+                reached.push(hop.to);
+                hops.push(hop);
+                false
+            });
+        }
+        Tree { root, hops }
+    }
+
+    /// Hung up where it is lowest; of equally low vertices the first.
+    pub fn centred(&self) -> Tree {
+        let vertices = self.hops.iter().map(|hop| hop.to).chain([self.root]);
+        let trees = vertices.map(|vertex| self.rerooted(vertex));
+        trees.min_by_key(|tree| (tree.height(), tree.root)).expect("a tree has a root")
+    }
+}
+
+/// Arcs along one hop.
+pub fn hop_arcs<'a>(net: &'a Net, hop: &'a Hop) -> impl Iterator<Item = usize> + 'a {
+    let ends = hop.via.iter().copied().chain([hop.to]);
+    let mut here = hop.from;
+    ends.map(move |next| {
+        let arc = net.arc(here, next).expect("a hop follows arcs");
+        here = next;
+        arc
+    })
+}
+
+/// Shortest ways between the vertices that trees may branch at, through relays only.
+pub struct Closure {
+    /// GPUs, then aggregating switches that are allowed.
+    pub members: Vec<usize>,
+    /// `length[a][b]` between members by place; `None` where there is no way.
+    length: Vec<Vec<Option<i64>>>,
+    /// Per member and vertex the arc by which it is reached.
+    by: Vec<Vec<Option<usize>>>,
+}
+
+impl Closure {
+    /// `lengths`: per arc, at least 0. Equally short ways: the one with fewer arcs.
+    pub fn new(net: &Net, members: Vec<usize>, out: &[Vec<usize>], lengths: &[i64]) -> Closure {
+        let mut is_member = vec![false; net.n];
+        members.iter().for_each(|&v| is_member[v] = true);
+        let (mut length, mut by) = (Vec::new(), Vec::new());
+        for &start in &members {
+            let mut best: Vec<Option<i64>> = vec![None; net.n];
+            let mut arc_to = vec![None; net.n];
+            let mut done = vec![false; net.n];
+            let mut queue = BinaryHeap::from([Reverse((0i64, start))]);
+            best[start] = Some(0);
+            while let Some(Reverse((so_far, here))) = queue.pop() {
+                // Only relays pass on; an aggregator that is not allowed here is one.
+                if std::mem::replace(&mut done[here], true) || (here != start && is_member[here]) {
+                    continue;
+                }
+                for &arc in &out[here] {
+                    let to = net.arcs[arc].to;
+                    let total = so_far + lengths[arc] * TIE + 1;
+                    if best[to].is_none_or(|known| total < known) {
+                        best[to] = Some(total);
+                        arc_to[to] = Some(arc);
+                        queue.push(Reverse((total, to)));
+                    }
+                }
+            }
+            length.push(members.iter().map(|&to| best[to]).collect());
+            by.push(arc_to);
+        }
+        Closure { members, length, by }
+    }
+
+    /// Length of the way between two members by place.
+    pub fn between(&self, from: usize, to: usize) -> Option<i64> {
+        self.length[from][to]
+    }
+
+    /// Whether a member reaches all others through members.
+    pub fn spans(&self, from: usize) -> bool {
+        let mut seen = vec![false; self.members.len()];
+        seen[from] = true;
+        let mut stack = vec![from];
+        while let Some(here) = stack.pop() {
+            for (to, way) in self.length[here].iter().enumerate() {
+                if way.is_some() && !std::mem::replace(&mut seen[to], true) {
+                    stack.push(to);
+                }
+            }
+        }
+        seen.into_iter().all(|seen| seen)
+    }
+
+    /// The way between two members by place.
+    pub fn hop(&self, net: &Net, from: usize, to: usize) -> Hop {
+        let (start, end) = (self.members[from], self.members[to]);
+        let mut via = Vec::new();
+        let mut here = end;
+        while here != start {
+            let arc = self.by[from][here].expect("the way was found");
+            here = net.arcs[arc].from;
+            if here != start {
+                via.push(here);
+            }
+        }
+        via.reverse();
+        Hop { from: start, to: end, via }
+    }
+
+    /// A shortest spanning tree, lengths being the same both ways (Prim). Returns its length too.
+    pub fn spanning_tree(&self, net: &Net) -> (Tree, i64) {
+        let n = self.members.len();
+        let mut nearest: Vec<(i64, usize)> = vec![(i64::MAX, 0); n];
+        let mut inside = vec![false; n];
+        let (mut hops, mut total, mut here) = (Vec::new(), 0, 0);
+        inside[0] = true;
+        for _ in 1..n {
+            for other in (0..n).filter(|&v| !inside[v]) {
+                if let Some(length) = self.length[here][other]
+                    && length < nearest[other].0
+                {
+                    nearest[other] = (length, here);
+                }
+            }
+            here = (0..n)
+                .filter(|&v| !inside[v])
+                .min_by_key(|&v| nearest[v].0)
+                .expect("vertices are left");
+            let (length, from) = nearest[here];
+            inside[here] = true;
+            total += length / TIE;
+            hops.push(self.hop(net, from, here));
+        }
+        (Tree { root: self.members[0], hops }, total)
+    }
+
+    /// A shortest tree from a member to all others (Chu, Liu, Edmonds). Returns its length too.
+    pub fn arborescence(&self, net: &Net, root: usize) -> (Tree, i64) {
+        let n = self.members.len();
+        let mut edges = Vec::new();
+        for from in 0..n {
+            for to in (0..n).filter(|&to| to != root && to != from) {
+                if let Some(length) = self.length[from][to] {
+                    edges.push((from, to, length));
+                }
+            }
+        }
+        let chosen = chu_liu(n, root, &edges);
+        let parent = |v: usize| chosen.iter().map(|&e| edges[e]).find(|edge| edge.1 == v);
+        let total = chosen.iter().map(|&e| edges[e].2 / TIE).sum();
+        let (mut order, mut next) = (vec![root], 0);
+        let mut hops = Vec::new();
+        while next < order.len() {
+            let here = order[next];
+            next += 1;
+            for v in (0..n).filter(|&v| v != root) {
+                if parent(v).expect("every vertex is reached").0 == here {
+                    order.push(v);
+                    hops.push(self.hop(net, here, v));
+                }
+            }
+        }
+        (Tree { root: self.members[root], hops }, total)
+    }
+}
+
+/// Numbers of the edges of a shortest tree from `root`; every vertex must be reachable.
+fn chu_liu(n: usize, root: usize, edges: &[(usize, usize, i64)]) -> Vec<usize> {
+    // The shortest edge into each vertex.
+    let mut into: Vec<Option<usize>> = vec![None; n];
+    for (e, &(from, to, length)) in edges.iter().enumerate() {
+        if from != to && to != root && into[to].is_none_or(|best| length < edges[best].2) {
+            into[to] = Some(e);
+        }
+    }
+    // Cycles among them become one vertex each.
+    let mut group = vec![usize::MAX; n];
+    let mut walk = vec![usize::MAX; n];
+    let mut groups = 0;
+    let mut cycle_of = vec![false; n];
+    for start in 0..n {
+        let mut v = start;
+        while v != root && walk[v] == usize::MAX {
+            walk[v] = start;
+            v = edges[into[v].expect("every vertex is reachable")].0;
+        }
+        if v != root && walk[v] == start && group[v] == usize::MAX {
+            let first = v;
+            loop {
+                group[v] = groups;
+                cycle_of[v] = true;
+                v = edges[into[v].expect("on a cycle")].0;
+                if v == first {
+                    break;
+                }
+            }
+            groups += 1;
+        }
+    }
+    if groups == 0 {
+        return (0..n).filter(|&v| v != root).map(|v| into[v].expect("reachable")).collect();
+    }
+    for g in group.iter_mut().filter(|g| **g == usize::MAX) {
+        *g = groups;
+        groups += 1;
+    }
+    let mut origin = Vec::new();
+    let mut smaller = Vec::new();
+    for (e, &(from, to, length)) in edges.iter().enumerate() {
+        if group[from] != group[to] && to != root {
+            let saved = if cycle_of[to] { edges[into[to].expect("on a cycle")].2 } else { 0 };
+            smaller.push((group[from], group[to], length - saved));
+            origin.push(e);
+        }
+    }
+    let mut chosen: Vec<usize> =
+        chu_liu(groups, group[root], &smaller).into_iter().map(|e| origin[e]).collect();
+    let mut entered = vec![false; n];
+    chosen.iter().for_each(|&e| entered[edges[e].1] = true);
+    // Of each cycle all edges but the one into the vertex that is entered from outside.
+    chosen.extend(
+        (0..n).filter(|&v| cycle_of[v] && !entered[v]).map(|v| into[v].expect("on a cycle")),
+    );
+    chosen
+}
+
+/// Lengths are multiplied by this, and every arc adds 1: of equal ways the one with fewer arcs.
+const TIE: i64 = 1 << 12;

@@ -1,0 +1,241 @@
+//! The verifier: every plan of the packer passes, every damaged plan or program does not.
+
+use netsum_plan::pack::pack;
+use netsum_plan::program::{Action, Program, check, lower, read_msccl, verify_plan, write_msccl};
+use netsum_topo::links::{
+    Collective, LinkGraph, LinkKind, Role, TreePlan, Vertex, WeightedLink, built, link_classes,
+};
+use netsum_topo::{Rate, Ratio};
+use proptest::prelude::*;
+
+const COLLECTIVES: [Collective; 5] = [
+    Collective::Broadcast { root: 0 },
+    Collective::Reduce { root: 1 },
+    Collective::Allgather,
+    Collective::ReduceScatter,
+    Collective::Allreduce,
+];
+
+fn fragments() -> Vec<LinkGraph> {
+    let graph = built("dgx1v").unwrap().only(&[LinkKind::Nvlink]).unwrap();
+    let names = |gpus: &[usize]| gpus.iter().map(usize::to_string).collect::<Vec<_>>();
+    let classes = link_classes(&graph, 3..=8);
+    classes.iter().map(|class| graph.select(&names(&class.gpus)).unwrap()).collect()
+}
+
+fn plan(graph: &LinkGraph, collective: Collective) -> TreePlan {
+    pack(graph, collective).unwrap().plan(graph)
+}
+
+#[test]
+fn every_plan_is_right() {
+    let machines =
+        ["dgx2", "h100", "mi250", "torus:3x3", "h100x2", "leaf-spine:2x2x2", "fat-tree:2"];
+    let machines = machines.into_iter().map(|name| built(name).unwrap());
+    for graph in fragments().into_iter().chain(machines) {
+        for collective in COLLECTIVES {
+            let plan = plan(&graph, collective);
+            verify_plan(&graph, &plan).unwrap_or_else(|fault| {
+                panic!("{collective:?} on {} GPUs of {}: {fault}", plan.gpus.len(), graph.name())
+            });
+        }
+    }
+}
+
+#[test]
+fn plans_read_back() {
+    let graph = built("h100").unwrap();
+    let plan = plan(&graph, Collective::Allreduce);
+    let text = serde_json::to_string(&plan).unwrap();
+    assert_eq!(serde_json::from_str::<TreePlan>(&text).unwrap(), plan);
+}
+
+#[test]
+fn msccl_reads_back_and_is_right() {
+    for graph in fragments() {
+        for collective in COLLECTIVES {
+            if matches!(collective, Collective::Reduce { .. }) {
+                continue;
+            }
+            let program = lower(&plan(&graph, collective)).unwrap();
+            let text = write_msccl(&program, "a \"b\" & <c>").unwrap();
+            let read = read_msccl(&text).unwrap();
+            check(&read).unwrap_or_else(|fault| panic!("{collective:?}: {fault}\n{text}"));
+        }
+    }
+}
+
+/// All ways to damage a plan in one place, each of which makes it wrong.
+fn damaged_plans(plan: &TreePlan) -> Vec<(String, TreePlan)> {
+    let mut found = Vec::new();
+    let mut damage = |what: String, change: &dyn Fn(&mut TreePlan)| {
+        let mut other = plan.clone();
+        change(&mut other);
+        found.push((what, other));
+    };
+    damage("rate".into(), &|plan| plan.rate_bps = plan.rate_bps * Ratio::new(1_000_001, 1_000_000));
+    for f in 0..plan.flows.len() {
+        damage(format!("share of flow {f}"), &|plan| {
+            plan.flows[f].share = plan.flows[f].share * Ratio::new(1, 2);
+        });
+        damage(format!("no flow {f}"), &|plan| {
+            plan.flows.remove(f);
+        });
+        damage(format!("flow {f} twice"), &|plan| plan.flows.push(plan.flows[f].clone()));
+        for up in [true, false] {
+            let ways = |plan: &TreePlan| {
+                let flow = &plan.flows[f];
+                if up { flow.up.clone() } else { flow.down.clone() }
+            };
+            for w in 0..ways(plan).len() {
+                let mut with = |what: &str, change: &dyn Fn(&mut Vec<Vec<usize>>)| {
+                    damage(format!("{what} way {w} (up {up}) of flow {f}"), &|plan| {
+                        let flow = &mut plan.flows[f];
+                        change(if up { &mut flow.up } else { &mut flow.down });
+                    });
+                };
+                with("without", &|ways| {
+                    ways.remove(w);
+                });
+                with("turned", &|ways| ways[w].reverse());
+                if up {
+                    // Downward the second copy is the same data again, and only costs its link.
+                    with("twice", &|ways| ways.push(ways[w].clone()));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_damaged_plan_is_refused() {
+    let graphs = fragments();
+    for graph in [&graphs[0], &graphs[4], &graphs[23], &graphs[45], &built("h100").unwrap()] {
+        for collective in COLLECTIVES {
+            let plan = plan(graph, collective);
+            for (what, damaged) in damaged_plans(&plan) {
+                assert!(verify_plan(graph, &damaged).is_err(), "{collective:?}: {what} passed");
+            }
+        }
+    }
+}
+
+/// All ways to damage one step of a program, each of which makes it wrong.
+fn damaged_programs(program: &Program) -> Vec<(String, Program)> {
+    let mut found = Vec::new();
+    for (agent, threads) in program.threads.iter().enumerate() {
+        for (thread, own) in threads.iter().enumerate() {
+            for step in 0..own.steps.len() {
+                let mut damage = |what: &str, change: &dyn Fn(&mut Program)| {
+                    let mut other = program.clone();
+                    change(&mut other);
+                    if other != *program {
+                        found.push((format!("{what} of step {agent}.{thread}.{step}"), other));
+                    }
+                };
+                damage("loss", &|p| {
+                    p.threads[agent][thread].steps.remove(step);
+                });
+                damage("dependency", &|p| p.threads[agent][thread].steps[step].after = None);
+                damage("exchange of add and copy", &|p| {
+                    let action = &mut p.threads[agent][thread].steps[step].action;
+                    *action = match *action {
+                        Action::Receive => Action::ReceiveReduce,
+                        Action::ReceiveReduce => Action::Receive,
+                        other => other,
+                    };
+                });
+                damage("place", &|p| {
+                    let pieces = p.pieces;
+                    let step = &mut p.threads[agent][thread].steps[step];
+                    let end = step.to.at + step.count;
+                    let shifted =
+                        if end < pieces { step.to.at + 1 } else { step.to.at.saturating_sub(1) };
+                    step.to.at = shifted;
+                    step.from.at = shifted;
+                });
+                damage("count", &|p| p.threads[agent][thread].steps[step].count += 1);
+            }
+            let swapped = own.steps.len() == 2 && own.steps[0] != own.steps[1];
+            if swapped {
+                let mut other = program.clone();
+                other.threads[agent][thread].steps.swap(0, 1);
+                found.push((format!("order of {agent}.{thread}"), other));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_damaged_program_is_refused() {
+    let graphs = fragments();
+    for graph in [&graphs[0], &graphs[4], &graphs[33], &built("h100").unwrap()] {
+        for collective in COLLECTIVES {
+            let program = lower(&plan(graph, collective)).unwrap();
+            check(&program).unwrap();
+            for (what, damaged) in damaged_programs(&program) {
+                assert!(check(&damaged).is_err(), "{collective:?}: {what} passed");
+            }
+        }
+    }
+}
+
+/// A connected graph of 2 to 7 GPUs and up to two switches; rates differ by direction if `one_way`.
+fn graphs() -> impl Strategy<Value = LinkGraph> {
+    (2usize..7, 0usize..3, any::<bool>(), any::<u64>()).prop_map(
+        |(gpus, switches, one_way, seed)| {
+            let mut state = seed | 1;
+            let mut next = |below: usize| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 33) as usize % below
+            };
+            let n = gpus + switches;
+            let vertices = (0..n).map(|v| {
+                let adds = next(2) == 0;
+                let role = if v < gpus {
+                    Role::Gpu
+                } else {
+                    Role::Switch { aggregates: adds, multicasts: adds }
+                };
+                Vertex { name: format!("v{v}"), role }
+            });
+            let vertices: Vec<Vertex> = vertices.collect();
+            let mut links = Vec::new();
+            for v in 1..n {
+                for _ in 0..1 + next(2) {
+                    let (other, rate) = (next(v), 1 + next(7) as u64);
+                    let link = |ends, rate| WeightedLink {
+                        ends,
+                        rate: Rate(rate),
+                        latency_ns: 0,
+                        kind: LinkKind::Link,
+                        one_way,
+                    };
+                    links.push(link([v, other], rate));
+                    if one_way {
+                        links.push(link([other, v], 1 + next(7) as u64));
+                    }
+                }
+            }
+            LinkGraph::new("random", vertices, links).unwrap()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// On any graph: the plan is right, and as good as its proven bound.
+    #[test]
+    fn plans_of_any_graph_are_right_and_optimal(graph in graphs()) {
+        for collective in COLLECTIVES {
+            let packed = pack(&graph, collective).unwrap();
+            let plan = packed.plan(&graph);
+            prop_assert!(verify_plan(&graph, &plan).is_ok(), "{:?}: {:?}", collective, verify_plan(&graph, &plan));
+            let bound = packed.bound.as_ref().map(|bound| bound.rate);
+            prop_assert_eq!(bound, Some(packed.rate), "{:?}", collective);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+"""Topologies by name or from files of any format that the core reads."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from netsum.plan.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to plan on.
+
+    source: a file, or a machine that is built in (`dgx1v`, `a100x2`, `torus:4x4`). gpus: names or numbers, all if
+    empty. kinds: kinds of links to use, all if empty. format: of the file, None to look at it.
+    """
+
+    source: str
+    gpus: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    format: str | None = None
+
+
+def topology(selection: Selection) -> dict:
+    """The graph as netsum's JSON: `gpu`, `switch`, `link`. PlanError if there is none."""
+    from netsum import _core
+
+    text, file = selection.source, None
+    path = Path(selection.source)
+    if path.suffix or path.exists():
+        file = str(path)
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"{path}: cannot be read: {error}") from error
+    with refusals():
+        return json.loads(_core.topology(text, file, selection.format, selection.gpus, selection.kinds))
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What the core refuses, as PlanError."""
+    try:
+        yield
+    except ValueError as error:
+        raise PlanError(str(error)) from None
