@@ -8,10 +8,12 @@ program then exits with 1 and names it. About 20 s per bug.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,15 +41,20 @@ def is_caught(folder: pathlib.Path, bug: dict) -> bool:
         "PROPTEST_MAX_SHRINK_ITERS": "0",
         "RUST_BACKTRACE": "0",
     }
-    try:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        path.write_text(original)
-    if "could not compile" in done.stderr:
-        raise SystemExit(f"{bug['name']} does not compile:\n{done.stderr}")
-    return done.returncode != 0
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    # A session of its own, so that a test that never ends ends with cargo.
+    with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes) as tests:
+        try:
+            _, errors = tests.communicate(timeout=600)
+        except subprocess.TimeoutExpired:
+            return True
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(tests.pid, signal.SIGKILL)
+            path.write_text(original)
+    if "could not compile" in errors:
+        raise SystemExit(f"{bug['name']} does not compile:\n{errors}")
+    return tests.returncode != 0
 
 
 def main() -> None:

@@ -5,7 +5,8 @@
 //! goes to all four. Rounds alternate, so that both see the same machine.
 //!
 //! `cargo bench --profile release -p netsum-net --bench switch -- [--rounds N] [--seconds S] [--window W]
-//! [--veth] [--out FILE]`; `--veth` needs root.
+//! [--path loopback|veth] [--out FILE]`; without `--path` both, and the second result goes to `FILE` with
+//! `-veth` in its name. veth needs root.
 
 mod cores;
 mod forwarder;
@@ -14,6 +15,7 @@ mod report;
 mod veth;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,13 +34,54 @@ struct Arguments {
     rounds: usize,
     seconds: f64,
     window: u16,
-    veth: bool,
+    path: Option<Path>,
     out: Option<PathBuf>,
+}
+
+/// What lies between workers and switch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Loopback,
+    Veth,
+}
+
+impl std::str::FromStr for Path {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Path, ()> {
+        match text {
+            "loopback" => Ok(Path::Loopback),
+            "veth" => Ok(Path::Veth),
+            _ => Err(()),
+        }
+    }
 }
 
 fn main() {
     let arguments = Arguments::parse();
-    let network = arguments.veth.then(veth::Veth::new);
+    if arguments.path != Some(Path::Veth) {
+        measure(&arguments, Path::Loopback, arguments.out.clone());
+    }
+    if arguments.path.is_none() && !is_root() {
+        eprintln!("veth: left out, needs root (network namespaces)");
+    } else if arguments.path != Some(Path::Loopback) {
+        let beside = |out: &PathBuf| out.with_file_name(format!("{}-veth.json", stem(out)));
+        let out = arguments.out.as_ref();
+        let out = if arguments.path.is_none() { out.map(beside) } else { out.cloned() };
+        measure(&arguments, Path::Veth, out);
+    }
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+fn stem(file: &std::path::Path) -> std::borrow::Cow<'_, str> {
+    file.file_stem().unwrap_or_default().to_string_lossy()
+}
+
+fn measure(arguments: &Arguments, path: Path, out: Option<PathBuf>) {
+    let network = (path == Path::Veth).then(veth::Veth::new);
     let (near, far) = network.as_ref().map_or([LOCALHOST; 2], |v| v.addresses()).into();
     let mut ours = Vec::new();
     let mut bare = Vec::new();
@@ -47,19 +90,19 @@ fn main() {
         for side in [round % 2, (round + 1) % 2] {
             let place = Place { near, far, network: network.as_ref() };
             if side == 0 {
-                ours.push(round_of(&arguments, &place, Side::Switch));
+                ours.push(round_of(arguments, &place, Side::Switch));
                 eprintln!("switch    {}", ours.last().expect("just pushed"));
             } else {
-                bare.push(round_of(&arguments, &place, Side::Forwarder));
+                bare.push(round_of(arguments, &place, Side::Forwarder));
                 eprintln!("forwarder {}", bare.last().expect("just pushed"));
             }
         }
     }
-    let path = if arguments.veth { "veth" } else { "loopback" };
+    let path = if path == Path::Veth { "veth" } else { "loopback" };
     let report = report::Report::new(path, arguments.window, &ours, &bare);
     println!("{report}");
-    if let Some(file) = &arguments.out {
-        report.write(file);
+    if let Some(file) = out {
+        report.write(&file);
     }
 }
 
@@ -158,7 +201,7 @@ fn switch(bind: SocketAddr) -> SwitchDriver {
 impl Arguments {
     fn parse() -> Arguments {
         let mut arguments =
-            Arguments { rounds: 7, seconds: 1.0, window: 256, veth: false, out: None };
+            Arguments { rounds: 7, seconds: 1.0, window: 256, path: None, out: None };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             let mut value = || words.next().unwrap_or_else(|| usage(&word));
@@ -167,7 +210,7 @@ impl Arguments {
                 "--seconds" => arguments.seconds = parse(&value()),
                 "--window" => arguments.window = parse(&value()),
                 "--out" => arguments.out = Some(value().into()),
-                "--veth" => arguments.veth = true,
+                "--path" => arguments.path = Some(parse(&value())),
                 "--bench" => {}
                 _ => usage(&word),
             }
@@ -182,7 +225,7 @@ fn parse<T: std::str::FromStr>(text: &str) -> T {
 
 fn usage(word: &str) -> ! {
     eprintln!(
-        "not understood: {word}; options: --rounds N --seconds S --window W --veth --out FILE"
+        "not understood: {word}; options: --rounds N --seconds S --window W --path loopback|veth --out FILE"
     );
     std::process::exit(2)
 }

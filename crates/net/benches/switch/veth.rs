@@ -60,6 +60,6 @@ fn ip(arguments: &str) {
 }
 
 fn fail(reason: &str) -> ! {
-    eprintln!("--veth does not work here (it needs root and iproute2): {reason}");
+    eprintln!("veth does not work here (it needs root and iproute2): {reason}");
     std::process::exit(1)
 }
