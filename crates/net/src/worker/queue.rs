@@ -9,9 +9,10 @@ use netsum_proto::Time;
 
 /// Of the measured rate, how long the queue lasts: what a data thread may need to be scheduled again.
 const QUEUE_NS: u64 = 2_000_000;
-/// A train. With half of it, TCP flows of the same host took most of a slow link: what they queue grows with
-/// their share.
-const LEAST: usize = 64 << 10;
+/// Two trains: 10 ms at 100 Mbit/s, which a busy host's threads need to be scheduled again (with half of it, a
+/// machine of two cores lost a tenth of a full link). With a quarter, TCP flows of the same host took most of
+/// such a link: what they queue grows with their share.
+const LEAST: usize = 128 << 10;
 /// One measurement of the rate.
 const PERIOD_NS: u64 = 20_000_000;
 /// The rate is the best of so many measurements, so that pauses between operations do not count.
