@@ -93,6 +93,11 @@ impl<S> Operations<S> {
         count > 0
     }
 
+    /// Fragments submitted in this epoch.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.submitted
+    }
+
     /// Numbers of one tree that have been submitted: those below this.
     pub(crate) fn end_of_tree(&self, tree: usize, trees: usize) -> u32 {
         tree_end(self.submitted, tree, trees)
