@@ -357,5 +357,5 @@ fn one_rack_whose_fragments_take_each_others_slot() {
 
 #[test]
 fn two_levels_and_one_slot() {
-    check(true, 1, Policy::FirstCome, 1);
+    check(true, 1, Policy::FirstCome, 0);
 }
