@@ -17,6 +17,7 @@ mod lane;
 pub mod operations;
 pub mod panama;
 mod rtt;
+pub mod switchml;
 mod time;
 mod transition;
 pub mod values;

@@ -77,10 +77,7 @@ impl Worker {
             (Dtype::I32, _) => Stage::Integers,
             (_, Scaling::Fixed(scale)) => Stage::Fixed(scale),
             (_, Scaling::Shared) => {
-                let count = match &what.fragments {
-                    Fragments::All => what.numel.div_ceil(per_fragment),
-                    Fragments::Some(list) => list.len() as u64,
-                };
+                let count = what.count(per_fragment);
                 let format = Format { dtype: Dtype::I32, op: ReduceOp::Max };
                 let fragments = Fragments::All;
                 let exponents =
