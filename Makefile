@@ -13,7 +13,7 @@ TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help setup build demo test check bench fig fabric docs dist peers vectors clean
+.PHONY: help setup build demo test model check bench fig fabric docs dist peers vectors clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -31,6 +31,9 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 	$(BIN)/pytest python/tests --ignore python/tests/torch
 	$(BIN)/pytest python/tests/torch
 	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
+
+model: ## every order of events of 3 workers and 2 fragments with any 2 faults; 4 minutes
+	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
 
 check: $(STAMPS)/tools ## formats and lints
 	cargo fmt --all --check

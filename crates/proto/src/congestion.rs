@@ -13,6 +13,12 @@ pub enum CongestionRule {
     Panama,
     /// Least of one virtual DCTCP window per branch. The default.
     PerBranch,
+    /// ATP's: additive increase, halved by a mark or a loss. `packet_bytes`: a fragment on the wire; the
+    /// paper's constants are bytes, its packets have 306.
+    Aimd {
+        /// With Ethernet's header.
+        packet_bytes: u16,
+    },
     /// No reaction: this many fragments in flight.
     Fixed(u16),
 }
@@ -21,6 +27,10 @@ pub enum CongestionRule {
 const GAIN: f64 = 1.0 / 16.0;
 /// Fragments in flight before anything is known; below any lease worth having.
 const INITIAL_WINDOW: f64 = 10.0;
+/// ATP's first window, 200 packets: the bandwidth-delay product of 100 Gbit/s.
+const AIMD_INITIAL_BYTES: f64 = 200.0 * 306.0;
+/// What ATP adds per result below the threshold, and per window above it.
+const AIMD_STEP_BYTES: f64 = 1500.0;
 /// A virtual window may exceed the least one by this factor and offset: it must not run away while
 /// another branch holds it back, and must be free to grow past it.
 const CLIP_FACTOR: f64 = 2.0;
@@ -87,6 +97,9 @@ impl Window {
     pub fn new(rule: CongestionRule, cap: u16) -> Self {
         let initial = match rule {
             CongestionRule::Fixed(fragments) => f64::from(fragments),
+            CongestionRule::Aimd { packet_bytes } => {
+                (AIMD_INITIAL_BYTES / f64::from(packet_bytes.max(1))).max(1.0)
+            }
             _ => INITIAL_WINDOW,
         };
         let clear = Dctcp::new(initial);
@@ -121,6 +134,10 @@ impl Window {
     pub fn on_result(&mut self, vid: u32, vid_next: u32, marks: u32, down: bool) {
         match self.rule {
             CongestionRule::Fixed(_) => return,
+            CongestionRule::Aimd { packet_bytes } => {
+                let step = AIMD_STEP_BYTES / f64::from(packet_bytes.max(1));
+                return self.on_aimd_result(vid, vid_next, step, marks != 0 || down);
+            }
             CongestionRule::Panama => self.clear.on_result(marks != 0 || down),
             CongestionRule::PerBranch => {
                 self.on_branches(u64::from(marks) | u64::from(down) << DOWN)
@@ -144,6 +161,17 @@ impl Window {
         self.loss_ends = vid_next;
         self.clear.halve();
         self.marked.iter_mut().for_each(|(_, d)| d.halve());
+    }
+
+    /// A result's mark halves the window like a loss, once per window: the results of one congested
+    /// window are all marked.
+    fn on_aimd_result(&mut self, vid: u32, vid_next: u32, step: f64, marked: bool) {
+        if marked {
+            return self.on_loss(vid, vid_next);
+        }
+        let Dctcp { window, ssthresh, .. } = self.clear;
+        let grown = window + if window < ssthresh { step } else { step / window };
+        self.clear.window = grown.min(f64::from(self.cap));
     }
 
     fn on_branches(&mut self, bits: u64) {
@@ -191,6 +219,22 @@ mod tests {
             window.set_cap(0);
             assert_eq!(window.fragments(), 1, "a cap of 0 would stop the job for ever");
         }
+    }
+
+    #[test]
+    fn atps_constants() {
+        let mut window = Window::new(CongestionRule::Aimd { packet_bytes: 306 }, 1000);
+        assert_eq!(window.fragments(), 200);
+        window.on_result(0, 200, 0, false);
+        assert_eq!(window.fragments(), 204, "1500 bytes more are 4.9 packets");
+        window.on_result(1, 204, 1, false);
+        window.on_result(2, 204, 0, true);
+        window.on_loss(3, 204);
+        assert_eq!(window.fragments(), 102, "halved once per window, whatever the signals");
+        (204..306).for_each(|vid| window.on_result(vid, vid + 102, 0, false));
+        assert_eq!(window.fragments(), 107, "above the threshold 1500 bytes per window");
+        window.on_loss(306, 400);
+        assert_eq!(window.fragments(), 53);
     }
 
     #[test]

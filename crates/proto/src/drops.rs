@@ -66,6 +66,8 @@ drops! {
     Late => "late",
     /// Children disagree on what this fragment is.
     Mismatch => "mismatch",
+    /// Some of it is already counted, so none of it can be.
+    Overlap => "overlap",
     /// Aggregation memory is full.
     NoMemory => "no_memory",
     /// Nobody asked for this.

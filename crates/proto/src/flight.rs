@@ -9,7 +9,7 @@ use crate::transition::TreeProgress;
 /// threshold).
 const HOLE_THRESHOLD: u32 = 3;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum State {
     #[default]
     Unsent,
@@ -19,7 +19,7 @@ enum State {
 }
 
 /// A sliding window of vids.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Flight {
     ring: Vec<State>,
     /// Lowest vid whose result has not come.
@@ -160,6 +160,13 @@ impl Flight {
             self.examined = self.examined.wrapping_add(1);
         }
         found
+    }
+
+    /// Queues a vid that must be sent again at once.
+    pub(crate) fn queue(&mut self, vid: u32) {
+        if !self.again.contains(&vid) {
+            self.again.push_back(vid);
+        }
     }
 
     /// Queues the lowest unanswered vid: whatever the cause of the silence, its answer tells.

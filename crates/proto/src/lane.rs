@@ -1,5 +1,7 @@
 //! One tree as a worker uses it: what is in flight there, how much may be, when silence is too long.
 
+use std::hash::{Hash, Hasher};
+
 use crate::congestion::{CongestionRule, Window};
 use crate::flight::{Flight, Receipt};
 use crate::rtt::RttEstimator;
@@ -170,6 +172,11 @@ impl Lane {
             self.reported_silent = now;
         }
         report.then_some(silent)
+    }
+
+    /// What decides on all that can happen next, but for the window.
+    pub(crate) fn digest(&self, state: &mut impl Hasher) {
+        (&self.flight, self.deadline, self.backoffs, self.probed, self.heard).hash(state);
     }
 
     /// Figures.

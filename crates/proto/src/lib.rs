@@ -1,22 +1,26 @@
 //! Protocols as sans-IO state machines: the same objects run in daemons, in the simulator and in tests.
 //!
 //! Owns: what a worker and an aggregator do with each packet; congestion control; recovery. Must not
-//! know: sockets, the clock, threads, topology, frameworks. Start reading at [`panama`].
+//! know: sockets, the clock, threads, topology, frameworks. Start reading at [`panama`], or at [`atp`]
+//! where slots are shared by whoever comes first.
 //!
 //! Every machine has one shape: `handle(now, input)` changes it, then `poll_transmit`, `poll_event` and
 //! `poll_timeout` are drained. Time is handed in and never decreases. Nothing allocates per packet once
 //! warm, nothing is random. Bytes from the network never panic a machine: what is wrong is a [`Drop`]
 //! with a reason, and counted.
 
+pub mod atp;
 pub mod congestion;
 mod drops;
 mod flight;
 mod lane;
-mod operations;
+pub mod operations;
 pub mod panama;
 mod rtt;
+pub mod switchml;
 mod time;
 mod transition;
+pub mod values;
 
 pub use congestion::CongestionRule;
 pub use drops::{Drop, DropCounters};

@@ -62,6 +62,8 @@ pub(crate) struct Operation<S> {
     pub(crate) state: S,
     elements_per_fragment: u64,
     first_g: u64,
+    /// Packets before the first fragment.
+    leads: u64,
     count: u64,
     open: u64,
 }
@@ -78,19 +80,38 @@ impl<S> Operations<S> {
         elements_per_fragment: u64,
         state: S,
     ) -> bool {
-        let count = match &submission.fragments {
-            Fragments::All => submission.numel.div_ceil(elements_per_fragment),
-            Fragments::Some(list) => list.len() as u64,
-        };
+        self.submit_with_leads(submission, elements_per_fragment, 0, state)
+    }
+
+    /// Adds one whose fragments are preceded by `leads` packets with numbers of their own.
+    pub(crate) fn submit_with_leads(
+        &mut self,
+        submission: Submission,
+        elements_per_fragment: u64,
+        leads: u64,
+        state: S,
+    ) -> bool {
+        let count = leads + submission.count(elements_per_fragment);
         let first_g = self.submitted;
         if count > 0 {
             let open = count;
-            let operation =
-                Operation { submission, state, elements_per_fragment, first_g, count, open };
-            self.queue.push_back(operation);
+            self.queue.push_back(Operation {
+                submission,
+                state,
+                elements_per_fragment,
+                first_g,
+                leads,
+                count,
+                open,
+            });
         }
         self.submitted += count;
         count > 0
+    }
+
+    /// Fragments submitted in this epoch.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.submitted
     }
 
     /// Numbers of one tree that have been submitted: those below this.
@@ -129,7 +150,8 @@ impl<S> Operations<S> {
     ) -> impl Iterator<Item = (Submission, S)> + use<'_, S> {
         let open = self.queue.into_iter().filter(|o| o.open > 0);
         open.filter_map(|operation| {
-            let left = operation.numbers().filter(|&g| !finished.contains(g));
+            let fragments = operation.numbers().skip(operation.leads as usize);
+            let left = fragments.filter(|&g| !finished.contains(g));
             let left: Vec<u32> = left.map(|g| operation.fragment(g).0).collect();
             let Operation { submission, state, .. } = operation;
             let rest = Submission { fragments: Fragments::Some(left), ..submission };
@@ -157,7 +179,7 @@ impl<S> Operation<S> {
 
     /// Index in the buffer and elements of fragment `g` of the epoch.
     pub(crate) fn fragment(&self, g: u64) -> (u32, Range<u64>) {
-        let offset = g - self.first_g;
+        let offset = g - self.first_g - self.leads;
         let index = match &self.submission.fragments {
             Fragments::All => offset as u32,
             Fragments::Some(list) => list[offset as usize],
@@ -174,6 +196,14 @@ impl<S> Operation<S> {
 }
 
 impl Submission {
+    /// Its fragments.
+    pub(crate) fn count(&self, elements_per_fragment: u64) -> u64 {
+        match &self.fragments {
+            Fragments::All => self.numel.div_ceil(elements_per_fragment),
+            Fragments::Some(list) => list.len() as u64,
+        }
+    }
+
     /// What the header's `chunk` says of one fragment.
     pub(crate) fn chunk(&self, fragment: u32) -> u32 {
         self.fingerprint.wrapping_add(fragment.wrapping_mul(CHUNK_STEP))

@@ -64,7 +64,7 @@ pub enum Level {
 }
 
 /// One bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags {
     /// Sent before: partial state may exist and is to be let go.
     pub resend: bool,
@@ -77,7 +77,7 @@ pub struct Flags {
 }
 
 /// The header, decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
     /// What the packet is.
     pub kind: Kind,

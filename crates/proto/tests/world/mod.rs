@@ -1,45 +1,17 @@
-//! A small world to drive the machines in: switches, workers and a network that loses, repeats, delays
-//! and corrupts packets, all from one seed. Faults are here, checks are in the tests.
+//! A small world to drive the machines in: switches and workers on a faulty network. Checks are in the
+//! tests.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+pub mod network;
+
+use std::collections::BTreeMap;
 
 use netsum_proto::panama::*;
 use netsum_proto::{CongestionRule, PortId, Time};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::*;
 
-/// SplitMix64: reproducible, and good enough to choose faults.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub fn chance(&mut self, p: f64) -> bool {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= p && p > 0.0
-    }
-}
-
-/// What the network does to packets.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    pub loss: f64,
-    pub duplication: f64,
-    pub corruption: f64,
-    pub marking: f64,
-    /// Delays vary by this much, so packets overtake each other.
-    pub jitter_ns: u64,
-}
+use network::{Arrival, Network};
+pub use network::{Faults, Random};
 
 /// In which order ranks are added: the shape of a tree.
 #[derive(Clone, Debug)]
@@ -132,27 +104,13 @@ impl Default for Layout {
     }
 }
 
-struct Arrival {
-    to: usize,
-    from: usize,
-    ce: bool,
-    packet: Vec<u8>,
-    checksum: u16,
-}
-
 /// Node numbers: switches first, then hosts; a node's number is its port at every neighbour.
 pub struct World {
-    pub now: Time,
-    pub faults: Faults,
-    pub random: Random,
+    pub network: Network,
     pub layout: Layout,
     pub switches: Vec<Option<Switch<Slab>>>,
     pub hosts: Vec<Host>,
     pub jobs: Vec<Job>,
-    pub sent: u64,
-    queue: BinaryHeap<Reverse<(Time, u64)>>,
-    arrivals: BTreeMap<u64, Arrival>,
-    sequence: u64,
 }
 
 const FIRST_HOST: usize = 10_000;
@@ -160,17 +118,11 @@ const FIRST_HOST: usize = 10_000;
 impl World {
     pub fn new(seed: u64, layout: Layout, faults: Faults) -> World {
         World {
-            now: Time(0),
-            faults,
-            random: Random(seed),
+            network: Network::new(seed, faults),
             layout,
             switches: Vec::new(),
             hosts: Vec::new(),
             jobs: Vec::new(),
-            sent: 0,
-            queue: BinaryHeap::new(),
-            arrivals: BTreeMap::new(),
-            sequence: 0,
         }
     }
 
@@ -226,7 +178,7 @@ impl World {
                 congestion: self.layout.congestion,
                 partial: self.layout.release_permille < 1000,
             };
-            self.hosts[host].machine = Some(Worker::new(self.now, config));
+            self.hosts[host].machine = Some(Worker::new(self.network.now, config));
             self.hosts[host].silent = false;
         }
     }
@@ -278,7 +230,7 @@ impl World {
         }
         let memory = self.layout.memory;
         let switch = self.switches[node].get_or_insert_with(|| Switch::new(Slab::new(memory)));
-        switch.install(self.now, lease).expect("a valid lease");
+        switch.install(self.network.now, lease).expect("a valid lease");
     }
 
     /// Every worker submits an operation; `values` makes each rank's buffer.
@@ -325,14 +277,12 @@ impl World {
     /// Runs until nothing is left to do, `until`, or `done` says so; false at the time limit.
     pub fn run(&mut self, until: Time, mut done: impl FnMut(&World) -> bool) -> bool {
         while !done(self) {
-            let Some(&Reverse((at, sequence))) = self.queue.peek() else { return done(self) };
+            let Some(at) = self.network.peek() else { return done(self) };
             if at > until {
-                self.now = until;
+                self.network.now = until;
                 return false;
             }
-            self.queue.pop();
-            self.now = at;
-            match self.arrivals.remove(&sequence) {
+            match self.network.next() {
                 Some(arrival) => self.arrive(arrival),
                 None => self.wake_hosts(),
             }
@@ -353,9 +303,6 @@ impl World {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
-        if checksum(&arrival.packet) != arrival.checksum {
-            return; // The kernel drops it.
-        }
         let from = PortId(arrival.from as u32);
         let decoded = Header::decode(&arrival.packet);
         if arrival.to >= FIRST_HOST {
@@ -370,7 +317,7 @@ impl World {
         let Some(switch) = &mut self.switches[arrival.to] else { return };
         match decoded {
             Ok((header, payload)) => {
-                let _ = switch.handle(self.now, from, arrival.ce, &header, payload);
+                let _ = switch.handle(self.network.now, from, arrival.ce, &header, payload);
             }
             Err(error) => switch.count_decode_error(error),
         }
@@ -381,7 +328,7 @@ impl World {
     fn host_takes(&mut self, host: usize, ce: bool, header: &Header, payload: &[u8]) {
         let host = &mut self.hosts[host];
         let Some(machine) = &mut host.machine else { return };
-        if let Ok(Some(accepted)) = machine.handle(self.now, ce, header) {
+        if let Ok(Some(accepted)) = machine.handle(self.network.now, ce, header) {
             let operation = &mut host.operations[accepted.id as usize];
             let size = operation.format.dtype.size();
             let place =
@@ -405,7 +352,7 @@ impl World {
                 Transmit::Data { to, buffer } => (to, switch.memory().packet(buffer).to_vec()),
                 Transmit::Control { to, header } => (to, encode(&header, &[])),
             };
-            self.send(node, to.0 as usize, packet);
+            self.network.send(node, to.0 as usize, packet);
         }
         self.switches[node].as_mut().unwrap().flushed();
     }
@@ -414,7 +361,7 @@ impl World {
         loop {
             let h = &mut self.hosts[host];
             let Some(machine) = &mut h.machine else { return };
-            let Some(outgoing) = machine.poll_transmit(self.now) else { break };
+            let Some(outgoing) = machine.poll_transmit(self.network.now) else { break };
             let payload = outgoing.payload.map_or(&[][..], |(id, elements)| {
                 let operation = &h.operations[id as usize];
                 let size = operation.format.dtype.size();
@@ -422,7 +369,7 @@ impl World {
             });
             let packet = encode(&outgoing.header, payload);
             let to = h.above[usize::from(outgoing.tree.0)].0 as usize;
-            self.send(FIRST_HOST + host, to, packet);
+            self.network.send(FIRST_HOST + host, to, packet);
         }
         self.drain_events(host);
         let h = &mut self.hosts[host];
@@ -430,8 +377,7 @@ impl World {
         if deadline != h.wake {
             h.wake = deadline;
             if let Some(at) = deadline {
-                self.sequence += 1;
-                self.queue.push(Reverse((at.max(self.now), self.sequence)));
+                self.network.wake_at(at);
             }
         }
     }
@@ -453,42 +399,13 @@ impl World {
 
     fn wake_hosts(&mut self) {
         for host in 0..self.hosts.len() {
-            if self.hosts[host].wake.is_some_and(|at| at <= self.now) {
+            if self.hosts[host].wake.is_some_and(|at| at <= self.network.now) {
                 self.hosts[host].wake = None;
                 if let Some(machine) = &mut self.hosts[host].machine {
-                    machine.handle_timeout(self.now);
+                    machine.handle_timeout(self.network.now);
                 }
                 self.pump_host(host);
             }
-        }
-    }
-
-    pub fn send(&mut self, from: usize, to: usize, packet: Vec<u8>) {
-        self.sent += 1;
-        let copies = 1 + u32::from(self.random.chance(self.faults.duplication));
-        for _ in 0..copies {
-            if self.random.chance(self.faults.loss) {
-                continue;
-            }
-            let checksum = checksum(&packet);
-            let mut packet = packet.clone();
-            if self.random.chance(self.faults.corruption) {
-                self.corrupt(&mut packet);
-            }
-            let delay = 10_000 + self.random.below(self.faults.jitter_ns + 1);
-            let ce = self.random.chance(self.faults.marking);
-            self.sequence += 1;
-            self.queue.push(Reverse((self.now.after(delay), self.sequence)));
-            self.arrivals.insert(self.sequence, Arrival { to, from, ce, packet, checksum });
-        }
-    }
-
-    fn corrupt(&mut self, packet: &mut Vec<u8>) {
-        let at = self.random.below(packet.len() as u64) as usize;
-        if self.random.chance(0.3) {
-            packet.truncate(at);
-        } else {
-            packet[at] ^= 1 << self.random.below(8);
         }
     }
 }
@@ -497,14 +414,4 @@ fn encode(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut head = [0; HEADER_LEN];
     header.encode(&mut head);
     [&head[..], payload].concat()
-}
-
-/// UDP's checksum (RFC 1071) with the length, which is what protects a payload on its way.
-fn checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
-    let mut sum: u32 = words.sum::<u32>() + bytes.len() as u32;
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }

@@ -1,0 +1,283 @@
+//! What a controller grants a job at a switch and at a server.
+
+use netsum_wire::atp::{Header, Level, MAX_FAN_IN};
+use netsum_wire::{Epoch, JobId, TreeId};
+
+use crate::PortId;
+
+/// Grant to one job, for one of its servers, at one switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Job.
+    pub job: JobId,
+    /// Version of the plan; a lease of a later epoch replaces this one.
+    pub epoch: Epoch,
+    /// Server of the job.
+    pub tree: TreeId,
+    /// Who contributes here.
+    pub members: Members,
+    /// Next hop towards the server.
+    pub parent: PortId,
+    /// The most fragments in flight.
+    pub window: u16,
+    /// Largest payload.
+    pub fragment_bytes: u16,
+    /// Claim on the switch's slots.
+    pub claim: Claim,
+}
+
+/// Children of a switch, by bit in the bitmap of its level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Members {
+    /// Workers of one rack (level 1).
+    Rack {
+        /// By bit of `workers`.
+        workers: Vec<PortId>,
+        /// Own bit in `racks`.
+        rack: u8,
+        /// Racks of the job.
+        racks: u8,
+    },
+    /// Racks of the job (level 2). A worker at the server's own switch is a rack of one.
+    Server {
+        /// By bit of `racks`.
+        racks: Vec<Rack>,
+    },
+}
+
+/// A child of a level-2 switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rack {
+    /// Its switch, or its only worker.
+    pub port: PortId,
+    /// Its workers.
+    pub workers: u8,
+}
+
+/// Slots that a job may have at a switch; what it means depends on the switch's policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// So many are the job's whenever it asks, whoever holds them.
+    pub guaranteed: u32,
+    /// Never more than so many.
+    pub limit: u32,
+    /// Who yields to whom beyond the guarantees; more is stronger.
+    pub priority: u8,
+}
+
+impl Default for Claim {
+    fn default() -> Self {
+        Claim { guaranteed: 0, limit: u32::MAX, priority: 0 }
+    }
+}
+
+/// Grant to one job at one of its servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerLease {
+    /// Job.
+    pub job: JobId,
+    /// Version of the plan.
+    pub epoch: Epoch,
+    /// This server's number in the job.
+    pub tree: TreeId,
+    /// Ranks of each rack's workers, by bit; float sums are made in the order of ranks.
+    pub racks: Vec<Vec<u32>>,
+    /// Who may send what.
+    pub neighbours: Vec<Neighbour>,
+    /// The most fragments in flight.
+    pub window: u16,
+    /// Largest payload.
+    pub fragment_bytes: u16,
+    /// Slots of a switch, as the workers were told.
+    pub slots: u32,
+}
+
+/// A switch or worker next to a server. Results go to all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Which.
+    pub port: PortId,
+    /// Racks for which it speaks.
+    pub racks: u32,
+    /// Workers of these for which it speaks.
+    pub workers: u32,
+}
+
+/// Why a lease cannot be installed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// Too many or too few.
+    #[error("a level has 1 to {MAX_FAN_IN} members, the lease has {0}")]
+    Members(usize),
+    /// Own number.
+    #[error("rack {rack} is not one of {racks}")]
+    Rack {
+        /// The number.
+        rack: u8,
+        /// How many there are.
+        racks: u8,
+    },
+    /// Two neighbours are the same.
+    #[error("neighbour {0:?} occurs twice in the lease")]
+    DuplicateNeighbour(PortId),
+    /// A rank stands in two places, or a number is left out.
+    #[error("the racks do not hold each rank from 0 once")]
+    Ranks,
+    /// Neighbours of a server leave workers out.
+    #[error("no neighbour speaks for rack {0}")]
+    Unreachable(u32),
+    /// Zero or absurd.
+    #[error("a window of {0} is not between 1 and 16384")]
+    Window(u16),
+    /// Fragment size.
+    #[error("fragments of {fragment} bytes are not between 4 and {row}, in steps of 4")]
+    FragmentBytes {
+        /// Of the lease.
+        fragment: u16,
+        /// Of the switch's slots.
+        row: u16,
+    },
+    /// More promised than there is.
+    #[error("{wanted} slots are not free: {free} of {slots} can be promised")]
+    Slots {
+        /// Guaranteed by the lease.
+        wanted: u32,
+        /// Not promised to others.
+        free: u32,
+        /// All.
+        slots: u32,
+    },
+    /// An older plan than the one at work.
+    #[error("epoch {offered} is not after the installed epoch {installed}")]
+    Epoch {
+        /// Of the lease.
+        offered: Epoch,
+        /// Already here.
+        installed: Epoch,
+    },
+}
+
+impl Lease {
+    /// Checks everything that does not depend on the switch's state. `row_bytes`: a slot's size.
+    pub fn validate(&self, row_bytes: u16) -> Result<(), LeaseError> {
+        let mut ports: Vec<PortId> = self.members.ports().collect();
+        if ports.is_empty() || ports.len() > usize::from(MAX_FAN_IN) {
+            return Err(LeaseError::Members(ports.len()));
+        }
+        match &self.members {
+            &Members::Rack { rack, racks, .. } if rack >= racks || racks > MAX_FAN_IN => {
+                return Err(LeaseError::Rack { rack, racks });
+            }
+            Members::Server { racks } => {
+                let wrong = |r: &&Rack| r.workers == 0 || r.workers > MAX_FAN_IN;
+                if let Some(rack) = racks.iter().find(wrong) {
+                    return Err(LeaseError::Members(rack.workers.into()));
+                }
+            }
+            Members::Rack { .. } => {}
+        }
+        ports.push(self.parent);
+        check_distinct(ports)?;
+        check_sizes(self.window, self.fragment_bytes, row_bytes)
+    }
+
+    /// Child at `port`, by bit.
+    pub(crate) fn child(&self, port: PortId) -> Option<usize> {
+        self.members.ports().position(|p| p == port)
+    }
+
+    /// The bitmap of all children.
+    pub(crate) fn everyone(&self) -> u32 {
+        Header::all(self.members.ports().count() as u8)
+    }
+
+    /// Whether a packet of child `child` says what the plan does.
+    pub(crate) fn agrees(&self, child: usize, header: &Header) -> bool {
+        let bit = 1 << child;
+        match &self.members {
+            Members::Rack { workers, rack, racks } => {
+                header.level == Level::Rack
+                    && header.workers == bit
+                    && header.racks == 1 << rack
+                    && usize::from(header.rack_fan_in) == workers.len()
+                    && header.server_fan_in == *racks
+            }
+            Members::Server { racks } => {
+                header.level == Level::Server
+                    && header.racks == bit
+                    && header.rack_fan_in == racks[child].workers
+                    && usize::from(header.server_fan_in) == racks.len()
+            }
+        }
+    }
+}
+
+impl Members {
+    /// By bit.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
+        let (workers, racks) = match self {
+            Members::Rack { workers, .. } => (workers.as_slice(), [].as_slice()),
+            Members::Server { racks } => ([].as_slice(), racks.as_slice()),
+        };
+        workers.iter().copied().chain(racks.iter().map(|r| r.port))
+    }
+
+    /// Children for which a packet from the server is.
+    pub(crate) fn addressed(&self, header: &Header) -> u32 {
+        let all = |bits: u32| if bits == 0 { u32::MAX } else { bits };
+        match self {
+            Members::Rack { .. } if header.racks.count_ones() > 1 => u32::MAX,
+            Members::Rack { rack, .. } => match all(header.racks) >> rack & 1 {
+                1 => all(header.workers),
+                _ => 0,
+            },
+            Members::Server { .. } => all(header.racks),
+        }
+    }
+}
+
+impl ServerLease {
+    /// Checks everything that does not depend on the server's state.
+    pub fn validate(&self, row_bytes: u16) -> Result<(), LeaseError> {
+        let most = usize::from(MAX_FAN_IN);
+        let sizes = self.racks.iter().map(Vec::len).chain([self.racks.len()]);
+        if let Some(wrong) = sizes.into_iter().find(|&n| n == 0 || n > most) {
+            return Err(LeaseError::Members(wrong));
+        }
+        let mut ranks: Vec<u32> = self.racks.iter().flatten().copied().collect();
+        ranks.sort_unstable();
+        if ranks.iter().zip(0..).any(|(&rank, expected)| rank != expected) {
+            return Err(LeaseError::Ranks);
+        }
+        check_distinct(self.neighbours.iter().map(|n| n.port).collect())?;
+        for (rack, workers) in self.racks.iter().enumerate() {
+            let here = self.neighbours.iter().filter(|n| n.racks >> rack & 1 == 1);
+            let reached = here.fold(0, |bits, n| bits | n.workers);
+            if Header::all(workers.len() as u8) & !reached != 0 {
+                return Err(LeaseError::Unreachable(rack as u32));
+            }
+        }
+        check_sizes(self.window, self.fragment_bytes, row_bytes)
+    }
+
+    /// Workers of the job.
+    pub fn ranks(&self) -> usize {
+        self.racks.iter().map(Vec::len).sum()
+    }
+}
+
+fn check_distinct(mut ports: Vec<PortId>) -> Result<(), LeaseError> {
+    ports.sort();
+    let twice = ports.windows(2).find(|w| w[0] == w[1]);
+    twice.map_or(Ok(()), |w| Err(LeaseError::DuplicateNeighbour(w[0])))
+}
+
+fn check_sizes(window: u16, fragment_bytes: u16, row: u16) -> Result<(), LeaseError> {
+    if window == 0 || window > 16384 {
+        return Err(LeaseError::Window(window));
+    }
+    if !(4..=row).contains(&fragment_bytes) || !fragment_bytes.is_multiple_of(4) {
+        return Err(LeaseError::FragmentBytes { fragment: fragment_bytes, row });
+    }
+    Ok(())
+}

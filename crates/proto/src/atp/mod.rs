@@ -1,0 +1,39 @@
+//! Protocol `atp`: best-effort aggregation for many tenants (ATP, NSDI 2021).
+//!
+//! A fragment is named by job, tree (one per server) and sequence number. It asks for one slot, computed
+//! alike by all workers ([`SlotTable`]). A [`Switch`] adds it there if the slot is free or already its own,
+//! and passes it on if not: first at the switch of the workers' rack, then at that of the server's rack.
+//! The [`Server`] adds whatever reaches it, each worker once, and sends the result down through the same
+//! switches, where it frees the slot; it is the acknowledgement. What is lost or stuck is sent again with
+//! `resend`, which makes switches let go of what they have.
+//!
+//! docs/protocol-atp.md has the format and every event; the decisions where the paper leaves a hole are in
+//! docs/adr/.
+
+mod gather;
+mod lease;
+mod payload;
+mod place;
+mod policy;
+mod server;
+mod slots;
+mod switch;
+mod table;
+mod tenant;
+mod work;
+mod worker;
+
+pub use lease::{Claim, Lease, LeaseError, Members, Neighbour, Rack, ServerLease};
+pub use policy::Policy;
+pub use server::{Server, ServerCounters};
+pub use slots::SlotState;
+pub use switch::{Switch, SwitchConfig, Transmit};
+pub use table::SlotTable;
+pub use tenant::Counters;
+pub use work::{
+    Accepted, Content, Event, Outgoing, Place, Scaling, Submission, WorkerConfig, supports,
+};
+pub use worker::Worker;
+
+pub use crate::lane::TreeStats;
+pub use crate::operations::Fragments;

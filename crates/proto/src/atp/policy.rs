@@ -1,0 +1,150 @@
+//! Who gets which slots: three ways to share a switch among tenants.
+
+use netsum_wire::SlotIndex;
+
+use super::lease::Claim;
+use crate::Time;
+
+/// How a switch shares its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Each lease has `guaranteed` slots of its own and no others (SwitchML's way): never in anybody's
+    /// way, idle whenever its job is.
+    Partition,
+    /// All slots are for whoever comes first (ATP's way).
+    FirstCome,
+    /// First come, but a holder yields its slot to a lease that is below its guarantee, or of higher
+    /// priority, or (priorities being equal) when nothing was added there for `patience_ns`. What it had
+    /// so far goes on to the server. After ESA (preemptive allocation).
+    Preempt {
+        /// A slot that waits for a straggler, or for a result, for so long yields to anybody.
+        patience_ns: u64,
+    },
+}
+
+/// A lease's claim and what it has of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub(crate) claim: Claim,
+    /// Slots held now.
+    pub(crate) held: u32,
+    /// First slot of its own partition.
+    pub(crate) first: u32,
+}
+
+impl Policy {
+    /// The row of a slot index for a lease; `None` if it has none.
+    pub(crate) fn row(self, share: &Share, slot: SlotIndex, slots: u32) -> Option<usize> {
+        match self {
+            Policy::Partition => {
+                let within = slot.0.checked_rem(share.claim.guaranteed)?;
+                Some((share.first + within) as usize)
+            }
+            _ => Some((slot.0 % slots) as usize),
+        }
+    }
+
+    /// First slot of a partition of `wanted`, or 0 where slots are shared; else how many could be had.
+    /// Guarantees are promises: no more of them than there are slots.
+    pub(crate) fn room<'a>(
+        self,
+        slots: u32,
+        wanted: u32,
+        others: impl Iterator<Item = &'a Share>,
+    ) -> Result<u32, u32> {
+        let mut taken: Vec<(u32, u32)> = others.map(|s| (s.first, s.claim.guaranteed)).collect();
+        let promised: u32 = taken.iter().map(|&(_, n)| n).sum();
+        if wanted > slots - promised {
+            return Err(slots - promised);
+        }
+        if self != Policy::Partition {
+            return Ok(0);
+        }
+        taken.push((slots, 0));
+        taken.sort_unstable();
+        let (mut start, mut largest) = (0, 0);
+        for (first, count) in taken {
+            if first - start >= wanted {
+                return Ok(start);
+            }
+            largest = largest.max(first - start);
+            start = first + count;
+        }
+        Err(largest)
+    }
+
+    /// Whether a lease may take another slot.
+    pub(crate) fn may_take(self, share: &Share) -> bool {
+        share.held < share.claim.limit
+    }
+
+    /// Whether `holder`, which added to its slot at `touched` last, yields it to `contender`.
+    pub(crate) fn yields(
+        self,
+        now: Time,
+        touched: Time,
+        holder: &Share,
+        contender: &Share,
+    ) -> bool {
+        let Policy::Preempt { patience_ns } = self else { return false };
+        let protected = holder.held <= holder.claim.guaranteed;
+        if contender.held < contender.claim.guaranteed && !protected {
+            return true;
+        }
+        let idle = now.since(touched) >= patience_ns;
+        let weaker = holder.claim.priority < contender.claim.priority;
+        let equal = holder.claim.priority == contender.claim.priority;
+        !protected && (weaker || equal && idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(guaranteed: u32, limit: u32, priority: u8, held: u32) -> Share {
+        Share { claim: Claim { guaranteed, limit, priority }, held, first: 10 }
+    }
+
+    #[test]
+    fn partitions_do_not_overlap_and_the_others_share_all() {
+        let own = share(4, 4, 0, 0);
+        let rows = |policy: Policy| -> Vec<_> {
+            (0..6).map(|i| policy.row(&own, SlotIndex(i + 100), 64)).collect()
+        };
+        let partition = [10, 11, 12, 13, 10, 11].map(Some);
+        assert_eq!(rows(Policy::Partition), partition);
+        assert_eq!(rows(Policy::FirstCome), [36, 37, 38, 39, 40, 41].map(Some));
+        assert_eq!(Policy::Partition.row(&share(0, 9, 0, 0), SlotIndex(1), 64), None);
+    }
+
+    #[test]
+    fn guarantees_are_never_more_than_there_is() {
+        let at = |first, guaranteed| Share { first, ..share(guaranteed, 9, 0, 0) };
+        let others = [at(0, 10), at(20, 10)];
+        let room = |policy: Policy, wanted| policy.room(32, wanted, others.iter());
+        assert_eq!(room(Policy::Partition, 10), Ok(10));
+        assert_eq!(room(Policy::Partition, 2), Ok(10));
+        assert_eq!(room(Policy::Partition, 12), Err(10), "twelve are free, but not in a row");
+        assert_eq!(room(Policy::FirstCome, 12), Ok(0));
+        assert_eq!(room(Policy::FirstCome, 13), Err(12));
+    }
+
+    #[test]
+    fn who_yields_to_whom() {
+        let policy = Policy::Preempt { patience_ns: 100 };
+        let yields =
+            |age, holder, contender| policy.yields(Time(age), Time(0), &holder, &contender);
+        let plain = |held| share(0, 99, 3, held);
+        let owed = share(8, 99, 0, 7);
+        assert!(!yields(99, plain(5), plain(5)), "first come");
+        assert!(yields(100, plain(5), plain(5)), "stragglers do not hold memory");
+        assert!(yields(0, plain(5), share(0, 99, 4, 5)), "priority");
+        assert!(!yields(1000, share(0, 99, 4, 5), plain(5)), "not even when it is slow");
+        assert!(yields(0, share(0, 99, 9, 5), owed), "a guarantee beats priority");
+        assert!(!yields(1000, share(5, 99, 0, 5), plain(5)), "guaranteed slots never yield");
+        assert!(!yields(0, share(5, 99, 0, 5), owed), "not to another guarantee either");
+        assert!(yields(0, share(5, 99, 0, 6), owed), "what goes beyond does");
+        assert!(!Policy::FirstCome.yields(Time(1 << 40), Time(0), &plain(1), &owed));
+    }
+}

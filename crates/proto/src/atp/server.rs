@@ -1,0 +1,435 @@
+//! The parameter server: ends what switches could not, once for each worker, and answers all.
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+
+use netsum_wire::atp::{Flags, Header, Kind, Level};
+use netsum_wire::{Arithmetic, DecodeError, Epoch, JobId, SlotIndex, TreeId};
+use rustc_hash::FxHashMap;
+
+use super::gather::{Entry, Merge, Phase};
+use super::lease::{LeaseError, Neighbour, ServerLease};
+use super::switch::Transmit;
+use super::table::SlotTable;
+use crate::values::Values;
+use crate::{Drop, DropCounters, PortId, Time};
+
+/// What happened to one lease's fragments at a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Packets whose contributions were counted.
+    pub packets: u64,
+    /// Fragments of single workers in them.
+    pub contributions: u64,
+    /// Results.
+    pub results: u64,
+    /// Packets of which everything had been counted.
+    pub duplicates: u64,
+    /// Of these, answered with the result.
+    pub answered: u64,
+    /// Of these, answered with "waiting for others".
+    pub waiting: u64,
+    /// Packets of which a part had been counted, and which therefore were not.
+    pub overlaps: u64,
+    /// Fragments that were asked for in float.
+    pub float_requests: u64,
+    /// Slots that collided and were exchanged.
+    pub rehashes: u64,
+    /// Results with a mark of congestion.
+    pub marked: u64,
+    /// Fragments on which workers disagreed.
+    pub mismatches: u64,
+}
+
+/// Protocol `atp`'s parameter server as a state machine; `V` says what values are.
+///
+/// It keeps the last window of results: a worker that contributes to fragment s has every result below
+/// s − window, so nobody can ask for an older one. Driven like the switch; it has no time-outs, the workers
+/// have.
+#[derive(Clone)]
+pub struct Server<V: Values> {
+    row_bytes: u16,
+    tenants: FxHashMap<(JobId, TreeId), Tenant<V::Buffer>>,
+    values: V,
+    outbox: VecDeque<Transmit<V::Buffer>>,
+    drops: DropCounters,
+}
+
+#[derive(Clone)]
+struct Tenant<B> {
+    lease: ServerLease,
+    table: SlotTable,
+    /// Two windows of fragments, by sequence number.
+    ring: Vec<Entry<B>>,
+    /// Lowest number without a result.
+    base: u32,
+    finished: Vec<u32>,
+    heard: Time,
+    counters: ServerCounters,
+}
+
+impl<V: Values> Server<V> {
+    /// A server without leases. `row_bytes`: largest payload; `values`: room for two windows of each lease
+    /// and for what is on its way out.
+    pub fn new(row_bytes: u16, values: V) -> Self {
+        Server {
+            row_bytes,
+            tenants: FxHashMap::default(),
+            values,
+            outbox: VecDeque::new(),
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
+    pub fn install(&mut self, now: Time, lease: ServerLease) -> Result<(), LeaseError> {
+        lease.validate(self.row_bytes)?;
+        let key = (lease.job, lease.tree);
+        if let Some(old) = self.tenants.get(&key) {
+            if old.lease == lease {
+                return Ok(());
+            }
+            let (offered, installed) = (lease.epoch, old.lease.epoch);
+            if offered.0.wrapping_sub(installed.0) as i16 <= 0 {
+                return Err(LeaseError::Epoch { offered, installed });
+            }
+        }
+        self.clear(key);
+        let places = usize::from(lease.window).next_power_of_two() * 2;
+        let entry = Entry::new(lease.racks.len());
+        let tenant = Tenant {
+            table: SlotTable::new(lease.job, lease.tree, lease.window, lease.slots),
+            ring: std::iter::repeat_n(entry, places).collect(),
+            base: 0,
+            finished: vec![0; lease.racks.len()],
+            heard: now,
+            counters: ServerCounters::default(),
+            lease,
+        };
+        self.tenants.insert(key, tenant);
+        Ok(())
+    }
+
+    /// Takes back a job's leases of epochs up to `up_to`.
+    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        self.remove(|l, _| l.job == job && l.epoch.0.wrapping_sub(up_to.0) as i16 <= 0);
+    }
+
+    /// Takes back leases whose neighbours have been silent for `idle_ns`, and returns them.
+    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<ServerLease> {
+        self.remove(|_, heard| now.since(heard) >= idle_ns)
+    }
+
+    /// Takes a packet from neighbour `from`. `ce`: its IP header says congestion experienced. Errors are
+    /// reasons to drop it; they are counted.
+    #[inline]
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: PortId,
+        ce: bool,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), Drop> {
+        let outcome = self.dispatch(now, from, ce, header, payload);
+        if let Err(reason) = outcome {
+            self.drops.count(reason);
+        }
+        outcome
+    }
+
+    /// Counts bytes that are no packet.
+    pub fn count_decode_error(&mut self, error: DecodeError) {
+        self.drops.count(error.into());
+    }
+
+    /// The next packet to send.
+    #[inline]
+    pub fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
+        self.outbox.pop_front()
+    }
+
+    /// Where the payloads of `poll_transmit` are.
+    pub fn values(&self) -> &V {
+        &self.values
+    }
+
+    /// To say `flushed`.
+    pub fn values_mut(&mut self) -> &mut V {
+        &mut self.values
+    }
+
+    /// Leases at work and what happened.
+    pub fn leases(&self) -> impl Iterator<Item = (&ServerLease, &ServerCounters)> {
+        self.tenants.values().map(|t| (&t.lease, &t.counters))
+    }
+
+    /// Dropped packets by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// What decides on all that can happen next: states with the same digest behave alike.
+    pub fn digest(&self, state: &mut impl Hasher)
+    where
+        V: Hash,
+        V::Buffer: Hash,
+    {
+        self.values.hash(state);
+        let mut tenants: Vec<_> = self.tenants.iter().collect();
+        tenants.sort_by_key(|(key, _)| **key);
+        for (key, tenant) in tenants {
+            (key, &tenant.ring, tenant.base, &tenant.finished, &tenant.table).hash(state);
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        now: Time,
+        from: PortId,
+        ce: bool,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), Drop> {
+        let key = (header.job, header.tree);
+        let tenant = self.tenants.get_mut(&key).ok_or(Drop::NoLease)?;
+        match header.epoch.0.wrapping_sub(tenant.lease.epoch.0) as i16 {
+            0 => {}
+            ..0 => return Err(Drop::StaleEpoch),
+            _ => return Err(Drop::FutureEpoch),
+        }
+        let neighbour = tenant.lease.neighbours.iter().find(|n| n.port == from);
+        let neighbour = neighbour.ok_or(Drop::NotANeighbour)?;
+        if header.kind.is_down() {
+            return Err(Drop::WrongDirection);
+        }
+        tenant.lease.check_members(neighbour, header)?;
+        tenant.heard = now;
+        if header.kind == Kind::Fin {
+            self.finish(key, header);
+            return Ok(());
+        }
+        tenant.admit(header)?;
+        let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
+        self.contribute(from, &Header { flags, ..*header }, payload)
+    }
+
+    fn contribute(
+        &mut self,
+        from: PortId,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), Drop> {
+        let key = (header.job, header.tree);
+        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let index = header.sequence.0 as usize & (tenant.ring.len() - 1);
+        let entry = &mut tenant.ring[index];
+        entry.begin(header, &mut self.values);
+        if !entry.is_of(header) {
+            tenant.counters.mismatches += 1;
+            self.notify(key, header, Kind::Mismatch);
+            return Err(Drop::Mismatch);
+        }
+        let merged = if matches!(entry.phase, Phase::Done(_)) {
+            Merge::Known
+        } else if header.arithmetic == Arithmetic::Float {
+            entry.add_float(&tenant.lease, header, payload, &mut self.values)?
+        } else {
+            entry.merge(&tenant.lease, header, payload, &mut self.values)?
+        };
+        match merged {
+            Merge::New { contributions } => {
+                tenant.counters.packets += 1;
+                tenant.counters.contributions += u64::from(contributions);
+                self.release(key, index)
+            }
+            Merge::Overlap => {
+                tenant.counters.overlaps += 1;
+                Err(Drop::Overlap)
+            }
+            Merge::Known => {
+                tenant.counters.duplicates += 1;
+                if header.flags.resend {
+                    // All may be in while there was no memory for what they sum to.
+                    self.release(key, index)?;
+                    self.answer(key, index, from, header);
+                }
+                Err(Drop::Duplicate)
+            }
+        }
+    }
+
+    /// If all workers are in: the result to everybody, or a request for floats.
+    fn release(&mut self, key: (JobId, TreeId), index: usize) -> Result<(), Drop> {
+        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let entry = &mut tenant.ring[index];
+        if matches!(entry.phase, Phase::Done(_)) || !entry.is_full(&tenant.lease) {
+            return Ok(());
+        }
+        if matches!(entry.phase, Phase::Integers(_)) && entry.overflow {
+            entry.ask_for_floats(&tenant.lease, &mut self.values);
+            tenant.counters.float_requests += 1;
+            let header = tenant.ring[index].header;
+            self.notify(key, &header, Kind::FloatRequest);
+            return Ok(());
+        }
+        entry.finish(&mut self.values)?;
+        entry.next_slot = entry.header.slot;
+        if entry.collided {
+            entry.next_slot = tenant.table.rehash(entry.header.sequence);
+            tenant.counters.rehashes += 1;
+        }
+        tenant.counters.results += 1;
+        tenant.counters.marked += u64::from(entry.ecn);
+        tenant.advance();
+        let (header, payload) = tenant.result(index);
+        for neighbour in &tenant.lease.neighbours {
+            self.outbox.push_back(Transmit { to: neighbour.port, header, payload });
+        }
+        Ok(())
+    }
+
+    /// Something came again that is counted: who sent it hears where it stands.
+    fn answer(&mut self, key: (JobId, TreeId), index: usize, to: PortId, asked: &Header) {
+        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let (header, payload) = match &tenant.ring[index].phase {
+            Phase::Done(_) => {
+                tenant.counters.answered += 1;
+                tenant.result(index)
+            }
+            Phase::Floats(_) if asked.arithmetic != Arithmetic::Float => {
+                (down(asked, Kind::FloatRequest), None)
+            }
+            _ => {
+                tenant.counters.waiting += 1;
+                (down(asked, Kind::Waiting), None)
+            }
+        };
+        let header = Header { workers: asked.workers, racks: asked.racks, ..header };
+        self.outbox.push_back(Transmit { to, header, payload });
+    }
+
+    /// Tells all workers.
+    fn notify(&mut self, key: (JobId, TreeId), about: &Header, kind: Kind) {
+        let header = down(about, kind);
+        for neighbour in &self.tenants[&key].lease.neighbours {
+            self.outbox.push_back(Transmit { to: neighbour.port, header, payload: None });
+        }
+    }
+
+    /// Workers send no more; after the last one nothing is kept.
+    fn finish(&mut self, key: (JobId, TreeId), header: &Header) {
+        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        for rack in 0..tenant.finished.len() {
+            if header.racks >> rack & 1 == 1 {
+                let workers = tenant.lease.workers_of(rack, header);
+                tenant.finished[rack] |= workers;
+            }
+        }
+        let all = tenant.lease.racks.iter().map(|r| Header::all(r.len() as u8));
+        if tenant.finished.iter().copied().eq(all) {
+            self.clear(key);
+        }
+    }
+
+    fn remove(&mut self, gone: impl Fn(&ServerLease, Time) -> bool) -> Vec<ServerLease> {
+        let of = self.tenants.iter().filter(|(_, t)| gone(&t.lease, t.heard));
+        let keys: Vec<_> = of.map(|(key, _)| *key).collect();
+        let removed = keys.into_iter().filter_map(|key| {
+            self.clear(key);
+            self.tenants.remove(&key)
+        });
+        removed.map(|t| t.lease).collect()
+    }
+
+    fn clear(&mut self, key: (JobId, TreeId)) {
+        if let Some(tenant) = self.tenants.get_mut(&key) {
+            tenant.ring.iter_mut().for_each(|entry| entry.clear(&mut self.values));
+        }
+    }
+}
+
+impl<B: Copy> Tenant<B> {
+    /// Whether a number is one that may be in flight, or asked for again.
+    fn admit(&self, header: &Header) -> Result<(), Drop> {
+        if header.payload_len() > usize::from(self.lease.fragment_bytes) {
+            return Err(Drop::TooLarge);
+        }
+        let ahead = header.sequence.0.wrapping_sub(self.base) as i32;
+        let window = i32::from(self.lease.window);
+        match ahead {
+            _ if ahead >= window => Err(Drop::BeyondWindow),
+            _ if ahead < -window => Err(Drop::TooOld),
+            _ => Ok(()),
+        }
+    }
+
+    fn advance(&mut self) {
+        loop {
+            let entry = &self.ring[self.base as usize & (self.ring.len() - 1)];
+            let done = matches!(entry.phase, Phase::Done(_));
+            if !done || entry.header.sequence.0 != self.base {
+                return;
+            }
+            self.base = self.base.wrapping_add(1);
+        }
+    }
+
+    /// The result of a fragment that is done.
+    fn result(&self, index: usize) -> (Header, Option<B>) {
+        let entry = &self.ring[index];
+        let Phase::Done(values) = entry.phase else { unreachable!("it is done") };
+        let flags = Flags { ecn: entry.ecn, ..Flags::default() };
+        let header = Header {
+            flags,
+            arithmetic: entry.summed_as,
+            next_slot: entry.next_slot,
+            ..down(&entry.header, Kind::Result)
+        };
+        (header, Some(values))
+    }
+}
+
+impl ServerLease {
+    /// Whether a packet is what this neighbour may send.
+    fn check_members(&self, neighbour: &Neighbour, header: &Header) -> Result<(), Drop> {
+        let racks = self.racks.len();
+        let possible = usize::from(header.server_fan_in) == racks
+            && header.racks & !neighbour.racks == 0
+            && header.workers & !neighbour.workers == 0
+            && match header.racks.count_ones() {
+                1 => {
+                    let rack = header.racks.trailing_zeros() as usize;
+                    self.racks.get(rack).map(Vec::len) == Some(header.rack_fan_in.into())
+                }
+                _ => (0..racks).all(|rack| {
+                    header.racks >> rack & 1 == 0
+                        || Header::all(self.racks[rack].len() as u8) & !neighbour.workers == 0
+                }),
+            };
+        if possible { Ok(()) } else { Err(Drop::Members) }
+    }
+
+    /// Workers of a rack whose fragments are in a packet that names the rack.
+    pub(super) fn workers_of(&self, rack: usize, header: &Header) -> u32 {
+        match header.racks.count_ones() {
+            1 => header.workers,
+            _ => Header::all(self.racks[rack].len() as u8),
+        }
+    }
+}
+
+/// A header that travels from the server, for everybody.
+fn down(about: &Header, kind: Kind) -> Header {
+    Header {
+        kind,
+        level: Level::Server,
+        flags: Flags::default(),
+        n_elems: if kind.has_payload() { about.n_elems } else { 0 },
+        workers: 0,
+        racks: 0,
+        next_slot: SlotIndex(0),
+        tag: 0,
+        ..*about
+    }
+}

@@ -1,0 +1,113 @@
+//! The slots of a switch: each holds the sum of one fragment, for whoever took it.
+
+use netsum_wire::atp::Header;
+use netsum_wire::{JobId, Sequence, TreeId};
+
+use crate::Time;
+
+/// What a slot holds, for those who look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    /// Nothing.
+    Empty,
+    /// Nothing, but its last fragment had to go before it was complete.
+    Vacated(JobId, TreeId, Sequence),
+    /// The sum of some children.
+    Filling(JobId, TreeId, Sequence, u32),
+    /// The sum of all; the result has not come.
+    Complete(JobId, TreeId, Sequence),
+}
+
+/// One slot.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) enum Slot<B> {
+    /// Nobody's.
+    Empty,
+    /// Nobody's, but what was added here has gone on alone: a late member of the same fragment would
+    /// wait for them in vain.
+    Vacated(Fragment),
+    /// A fragment's.
+    Held(Sum<B>),
+}
+
+/// What a fragment is: members that agree on all of it can be added.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct Fragment(Header);
+
+/// The sum so far.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct Sum<B> {
+    pub(crate) fragment: Fragment,
+    /// Children whose fragments are in, by bit.
+    pub(crate) arrived: u32,
+    /// All are in, and the sum has gone on; the slot waits for the result.
+    pub(crate) complete: bool,
+    /// OR of all members'.
+    pub(crate) overflow: bool,
+    /// OR of all members', and of marks met on the way here.
+    pub(crate) ecn: bool,
+    pub(crate) values: B,
+    /// When something was added last.
+    pub(crate) touched: Time,
+}
+
+impl Fragment {
+    pub(crate) fn of(header: &Header) -> Fragment {
+        Fragment(*header)
+    }
+
+    /// Its first member's header.
+    pub(crate) fn header(&self) -> &Header {
+        &self.0
+    }
+
+    /// Whose it is.
+    pub(crate) fn tenant(&self) -> (JobId, TreeId) {
+        (self.0.job, self.0.tree)
+    }
+
+    /// Whether a packet belongs to the same number of the same job.
+    pub(crate) fn has_number_of(&self, header: &Header) -> bool {
+        self.tenant() == (header.job, header.tree)
+            && self.0.epoch == header.epoch
+            && self.0.sequence == header.sequence
+    }
+
+    /// Whether a packet is another member of this fragment.
+    pub(crate) fn is_of(&self, header: &Header) -> bool {
+        self.has_number_of(header)
+            && self.0.chunk == header.chunk
+            && self.0.arithmetic == header.arithmetic
+            && self.0.n_elems == header.n_elems
+    }
+}
+
+impl<B> Slot<B> {
+    /// The fragment that was here last.
+    pub(crate) fn fragment(&self) -> Option<&Fragment> {
+        match self {
+            Slot::Empty => None,
+            Slot::Vacated(fragment) => Some(fragment),
+            Slot::Held(sum) => Some(&sum.fragment),
+        }
+    }
+
+    /// For those who look.
+    pub(crate) fn state(&self) -> SlotState {
+        let name = |f: &Fragment| (f.0.job, f.0.tree, f.0.sequence);
+        match self {
+            Slot::Empty => SlotState::Empty,
+            Slot::Vacated(fragment) => {
+                let (job, tree, sequence) = name(fragment);
+                SlotState::Vacated(job, tree, sequence)
+            }
+            Slot::Held(sum) => {
+                let (job, tree, sequence) = name(&sum.fragment);
+                match sum.complete {
+                    true => SlotState::Complete(job, tree, sequence),
+                    false => SlotState::Filling(job, tree, sequence, sum.arrived),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! The aggregating switch of either level: adds what finds a slot, passes on what does not.
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+
+use netsum_wire::atp::{Flags, Header, Kind, Level};
+use netsum_wire::{DecodeError, Epoch, JobId, TreeId};
+use rustc_hash::FxHashMap;
+
+use super::lease::{Lease, LeaseError, Members};
+use super::policy::{Policy, Share};
+use super::slots::{Slot, SlotState};
+use super::tenant::{Counters, Tenant};
+use crate::values::Values;
+use crate::{Drop, DropCounters, PortId, Time};
+
+/// What a switch is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchConfig {
+    /// Slots.
+    pub slots: u32,
+    /// Largest payload of a slot.
+    pub row_bytes: u16,
+    /// How tenants share them.
+    pub policy: Policy,
+    /// A slot in which nothing was added for so long is let go: a straggler may not hold it, and a dead
+    /// job's come back. More than a round trip, or live sums are torn and have to be finished by the
+    /// server.
+    pub straggler_ns: u64,
+}
+
+/// A packet to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit<B> {
+    /// Neighbour.
+    pub to: PortId,
+    /// Header.
+    pub header: Header,
+    /// Values that follow it.
+    pub payload: Option<B>,
+}
+
+/// Protocol `atp`'s switch as a state machine; `V` says what values are.
+///
+/// Drive it so: `handle` a packet, drain `poll_transmit`, send, call `values_mut().flushed()`; call
+/// `handle_timeout` when `poll_timeout` says so. Every reason for which a packet is dropped is counted.
+#[derive(Clone)]
+pub struct Switch<V: Values> {
+    pub(super) config: SwitchConfig,
+    pub(super) tenants: FxHashMap<(JobId, TreeId), Tenant>,
+    pub(super) slots: Vec<Slot<V::Buffer>>,
+    pub(super) held: u32,
+    pub(super) next_scan: Option<Time>,
+    pub(super) values: V,
+    pub(super) outbox: VecDeque<Transmit<V::Buffer>>,
+    drops: DropCounters,
+}
+
+impl<V: Values> Switch<V> {
+    /// A switch without leases. `values`: room for every slot, and for packets on their way through.
+    pub fn new(config: SwitchConfig, values: V) -> Self {
+        Switch {
+            config,
+            tenants: FxHashMap::default(),
+            slots: (0..config.slots.max(1)).map(|_| Slot::Empty).collect(),
+            held: 0,
+            next_scan: None,
+            values,
+            outbox: VecDeque::new(),
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
+    /// Errors leave everything as it was.
+    pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
+        lease.validate(self.config.row_bytes)?;
+        let key = (lease.job, lease.tree);
+        if let Some(old) = self.tenants.get(&key) {
+            if old.lease == lease {
+                return Ok(());
+            }
+            let (offered, installed) = (lease.epoch, old.lease.epoch);
+            if offered.0.wrapping_sub(installed.0) as i16 <= 0 {
+                return Err(LeaseError::Epoch { offered, installed });
+            }
+        }
+        let first = self.find_room(key, lease.claim.guaranteed)?;
+        self.release_all(key);
+        let share = Share { claim: lease.claim, held: 0, first };
+        let counters = Counters::default();
+        let tenant = Tenant { lease, share, passed: 0, finished: 0, heard: now, counters };
+        self.tenants.insert(key, tenant);
+        Ok(())
+    }
+
+    /// Takes back a job's leases of epochs up to `up_to`; its slots are free at once.
+    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        let of =
+            |t: &Tenant| t.lease.job == job && t.lease.epoch.0.wrapping_sub(up_to.0) as i16 <= 0;
+        self.remove(of);
+    }
+
+    /// Takes back leases whose neighbours have been silent for `idle_ns`, and returns them.
+    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
+        self.remove(|t| now.since(t.heard) >= idle_ns)
+    }
+
+    /// Takes a packet from neighbour `from`. `ce`: its IP header says congestion experienced. Errors are
+    /// reasons to drop it; they are counted.
+    #[inline]
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: PortId,
+        ce: bool,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), Drop> {
+        let outcome = self.dispatch(now, from, ce, header, payload);
+        if let Err(reason) = outcome {
+            self.drops.count(reason);
+        }
+        outcome
+    }
+
+    /// Counts bytes that are no packet.
+    pub fn count_decode_error(&mut self, error: DecodeError) {
+        self.drops.count(error.into());
+    }
+
+    /// When `handle_timeout` must be called.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.next_scan
+    }
+
+    /// Lets go of slots in which nothing was added for long: partial sums go on to the server.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.next_scan.is_none_or(|at| at > now) {
+            return;
+        }
+        for row in 0..self.slots.len() {
+            if let Slot::Held(sum) = &self.slots[row]
+                && now.since(sum.touched) >= self.config.straggler_ns
+            {
+                let tenant = sum.fragment.tenant();
+                self.vacate(row, false);
+                self.count(tenant, |c| c.expired += 1);
+            }
+        }
+        self.next_scan = (self.held > 0).then(|| self.scan_after(now));
+    }
+
+    /// The next packet to send.
+    #[inline]
+    pub fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
+        self.outbox.pop_front()
+    }
+
+    /// Where the payloads of `poll_transmit` are.
+    pub fn values(&self) -> &V {
+        &self.values
+    }
+
+    /// To say `flushed`.
+    pub fn values_mut(&mut self) -> &mut V {
+        &mut self.values
+    }
+
+    /// What each slot holds.
+    pub fn slots(&self) -> impl Iterator<Item = SlotState> + '_ {
+        self.slots.iter().map(Slot::state)
+    }
+
+    /// Slots in use.
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Leases at work, the slots that each holds, what happened.
+    pub fn leases(&self) -> impl Iterator<Item = (&Lease, u32, &Counters)> {
+        self.tenants.values().map(|t| (&t.lease, t.share.held, &t.counters))
+    }
+
+    /// Dropped packets by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// What decides on all that can happen next: states with the same digest behave alike.
+    pub fn digest(&self, state: &mut impl Hasher)
+    where
+        V: Hash,
+        V::Buffer: Hash,
+    {
+        (&self.slots, &self.values, self.next_scan).hash(state);
+        let mut tenants: Vec<_> = self.tenants.iter().collect();
+        tenants.sort_by_key(|(key, _)| **key);
+        for (key, tenant) in tenants {
+            (key, tenant.passed, tenant.finished).hash(state);
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        now: Time,
+        from: PortId,
+        ce: bool,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), Drop> {
+        let key = (header.job, header.tree);
+        let tenant = self.tenants.get_mut(&key).ok_or(Drop::NoLease)?;
+        match header.epoch.0.wrapping_sub(tenant.lease.epoch.0) as i16 {
+            0 => {}
+            ..0 => return Err(Drop::StaleEpoch),
+            _ => return Err(Drop::FutureEpoch),
+        }
+        if header.payload_len() > usize::from(tenant.lease.fragment_bytes) {
+            return Err(Drop::TooLarge);
+        }
+        if tenant.lease.parent == from {
+            tenant.heard = now;
+            return self.pass_down(ce, header, payload);
+        }
+        let child = tenant.lease.child(from).ok_or(Drop::NotANeighbour)?;
+        if !header.kind.is_down() && !tenant.lease.agrees(child, header) {
+            return Err(Drop::Members);
+        }
+        tenant.heard = now;
+        match header.kind {
+            Kind::Contribution => {
+                tenant.admit(header)?;
+                let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
+                self.contribute(now, child, &Header { flags, ..*header }, payload)
+            }
+            Kind::Fin => {
+                self.finish(key, child, header);
+                Ok(())
+            }
+            _ => Err(Drop::WrongDirection),
+        }
+    }
+
+    /// A packet from the server: frees the slot, goes to those for whom it is.
+    fn pass_down(&mut self, ce: bool, header: &Header, payload: &V::Payload) -> Result<(), Drop> {
+        if !header.kind.is_down() {
+            return Err(Drop::WrongDirection);
+        }
+        let tenant = self.tenants.get_mut(&(header.job, header.tree)).expect("it was found");
+        tenant.admit(header)?;
+        if header.kind == Kind::Result {
+            let ahead = header.sequence.0.wrapping_sub(tenant.passed) as i32 >= 0;
+            tenant.passed = if ahead { header.sequence.0.wrapping_add(1) } else { tenant.passed };
+            tenant.counters.results += 1;
+        }
+        let frees = matches!(header.kind, Kind::Result | Kind::FloatRequest);
+        let row = self.config.policy.row(&tenant.share, header.slot, self.config.slots);
+        if let Some(row) = row.filter(|_| frees)
+            && self.slots[row].fragment().is_some_and(|f| f.has_number_of(header))
+        {
+            self.free(row);
+            self.slots[row] = Slot::Empty;
+        }
+        let payload = match header.kind.has_payload() {
+            true => Some(self.values.store(payload).ok_or(Drop::NoMemory)?),
+            false => None,
+        };
+        let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
+        let lease = &self.tenants[&(header.job, header.tree)].lease;
+        let addressed = lease.members.addressed(header);
+        for (bit, to) in lease.members.ports().enumerate() {
+            if addressed >> bit & 1 == 1 {
+                let header = Header { flags, ..*header };
+                self.outbox.push_back(Transmit { to, header, payload });
+            }
+        }
+        if let Some(values) = payload {
+            self.values.free(values);
+        }
+        Ok(())
+    }
+
+    /// The child sends no more; after the last one the lease's slots are free.
+    fn finish(&mut self, key: (JobId, TreeId), child: usize, header: &Header) {
+        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        tenant.finished |= 1 << child;
+        if tenant.finished != tenant.lease.everyone() {
+            return;
+        }
+        let (workers, racks) = match &tenant.lease.members {
+            Members::Rack { .. } => (tenant.finished, header.racks),
+            Members::Server { .. } if tenant.finished == 1 => (header.workers, 1),
+            Members::Server { .. } => (0, tenant.finished),
+        };
+        let header = Header { level: Level::Server, workers, racks, ..*header };
+        self.outbox.push_back(Transmit { to: tenant.lease.parent, header, payload: None });
+        self.release_all(key);
+    }
+
+    /// First slot of a partition, or 0 where slots are shared.
+    fn find_room(&self, key: (JobId, TreeId), wanted: u32) -> Result<u32, LeaseError> {
+        let others = self.tenants.iter().filter(|(k, _)| **k != key).map(|(_, t)| &t.share);
+        let slots = self.config.slots;
+        let room = self.config.policy.room(slots, wanted, others);
+        room.map_err(|free| LeaseError::Slots { wanted, free, slots })
+    }
+
+    fn remove(&mut self, gone: impl Fn(&Tenant) -> bool) -> Vec<Lease> {
+        let keys = self.tenants.iter().filter(|(_, t)| gone(t)).map(|(key, _)| *key);
+        let keys: Vec<_> = keys.collect();
+        let removed = keys.into_iter().filter_map(|key| {
+            self.release_all(key);
+            self.tenants.remove(&key)
+        });
+        removed.map(|t| t.lease).collect()
+    }
+
+    fn release_all(&mut self, key: (JobId, TreeId)) {
+        for row in 0..self.slots.len() {
+            if self.slots[row].fragment().is_some_and(|f| f.tenant() == key) {
+                self.free(row);
+                self.slots[row] = Slot::Empty;
+            }
+        }
+    }
+
+    pub(super) fn count(&mut self, key: (JobId, TreeId), count: impl FnOnce(&mut Counters)) {
+        if let Some(tenant) = self.tenants.get_mut(&key) {
+            count(&mut tenant.counters);
+        }
+    }
+
+    pub(super) fn scan_after(&self, now: Time) -> Time {
+        now.after(self.config.straggler_ns / 2 + 1)
+    }
+}

@@ -1,0 +1,116 @@
+//! Which slot a fragment asks for: computed alike by every worker and the server, changed by the server.
+//!
+//! A tree's fragments take the places of a table in turn; a place holds a slot. The slot of a place changes
+//! only with a result, and a fragment is sent only after the result of the one that had its place before,
+//! so all workers have the same table whenever it matters.
+
+use netsum_wire::{JobId, Sequence, SlotIndex, TreeId};
+
+/// Slots by place.
+#[derive(Clone, Debug, Hash)]
+pub struct SlotTable {
+    slots: Vec<SlotIndex>,
+    seed: u64,
+    /// Slots of a switch, as the plan says.
+    count: u32,
+}
+
+impl SlotTable {
+    /// `window`: the most fragments in flight; `count`: slots of a switch. No two places share a slot
+    /// unless there are more places than slots.
+    pub fn new(job: JobId, tree: TreeId, window: u16, count: u32) -> SlotTable {
+        let seed = u64::from(job.0) << 8 | u64::from(tree.0);
+        let places = usize::from(window.max(1)).next_power_of_two();
+        let mut table = SlotTable { slots: Vec::with_capacity(places), seed, count: count.max(1) };
+        let mut taken =
+            vec![false; if places <= table.count as usize { count as usize } else { 0 }];
+        for place in 0..places as u32 {
+            let mut salts = (0..).map(|salt| table.hash(place, salt));
+            let free = |slot: &SlotIndex| taken.get(slot.0 as usize).is_none_or(|&t| !t);
+            let slot = salts.find(free).expect("salts do not end");
+            if let Some(taken) = taken.get_mut(slot.0 as usize) {
+                *taken = true;
+            }
+            table.slots.push(slot);
+        }
+        table
+    }
+
+    /// The slot of a fragment.
+    pub fn slot(&self, sequence: Sequence) -> SlotIndex {
+        self.slots[self.place(sequence)]
+    }
+
+    /// The slot of the fragment that takes this one's place.
+    pub fn set_next(&mut self, sequence: Sequence, slot: SlotIndex) {
+        let place = self.place(sequence);
+        self.slots[place] = slot;
+    }
+
+    /// Another slot for the place of a fragment that collided (dynamic rehash): the server's choice, by
+    /// the fragment's number; none of the job's own if eight attempts find one.
+    pub fn rehash(&mut self, sequence: Sequence) -> SlotIndex {
+        let place = self.place(sequence);
+        // The high bit keeps these salts apart from those that filled the table.
+        let choice = |attempt| self.hash(place as u32, 1 << 31 | sequence.0 << 3 | attempt);
+        let mut choices = (0..8).map(choice);
+        let slot = choices.find(|slot| !self.slots.contains(slot)).unwrap_or(choice(0));
+        self.slots[place] = slot;
+        slot
+    }
+
+    fn place(&self, sequence: Sequence) -> usize {
+        sequence.0 as usize & (self.slots.len() - 1)
+    }
+
+    /// SplitMix64's finaliser, which mixes every bit into every other.
+    fn hash(&self, place: u32, salt: u32) -> SlotIndex {
+        let mut z = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (u64::from(place) << 32 | u64::from(salt));
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        SlotIndex(((z ^ z >> 31) % u64::from(self.count)) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_job_does_not_collide_with_itself() {
+        for (window, count) in [(200, 256), (128, 128), (1, 1), (512, 20_000)] {
+            let table = SlotTable::new(JobId(7), TreeId(1), window, count);
+            let slots: HashSet<u32> = table.slots.iter().map(|s| s.0).collect();
+            assert_eq!(slots.len(), table.slots.len());
+            assert!(slots.iter().all(|&s| s < count));
+        }
+        let few = SlotTable::new(JobId(7), TreeId(1), 200, 20);
+        assert!(few.slots.iter().all(|s| s.0 < 20), "ten times too few");
+    }
+
+    #[test]
+    fn jobs_and_places_spread_over_all_slots() {
+        let mut used = vec![0; 1000];
+        for job in 0..100 {
+            let table = SlotTable::new(JobId(job), TreeId(0), 64, 1000);
+            table.slots.iter().for_each(|s| used[s.0 as usize] += 1);
+        }
+        let most = *used.iter().max().unwrap();
+        assert!((7..=22).contains(&most), "6.4 expected, {most} in the fullest");
+    }
+
+    #[test]
+    fn a_rehash_moves_one_place() {
+        let mut server = SlotTable::new(JobId(1), TreeId(0), 8, 1000);
+        let mut worker = server.clone();
+        let before = worker.slot(Sequence(3));
+        let next = server.rehash(Sequence(3));
+        worker.set_next(Sequence(3), next);
+        assert_ne!(before, next);
+        assert_eq!(worker.slot(Sequence(11)), next, "the place's next fragment");
+        assert_eq!(worker.slots, server.slots);
+        assert_ne!(server.rehash(Sequence(11)), next, "and another one if that collides too");
+    }
+}

@@ -1,0 +1,57 @@
+//! One job, for one of its servers, at a switch.
+
+use netsum_wire::atp::Header;
+
+use super::lease::Lease;
+use super::policy::Share;
+use crate::{Drop, Time};
+
+/// What happened to one lease's fragments at one switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Fragments of children that were added.
+    pub added: u64,
+    /// Sums of all children that went on.
+    pub completed: u64,
+    /// Fragments that went on alone.
+    pub passed: u64,
+    /// Of these, because the slot was another fragment's.
+    pub collisions: u64,
+    /// Fragments that had been added before.
+    pub duplicates: u64,
+    /// Sums that went on early for a fragment that was sent again.
+    pub released: u64,
+    /// Slots that were let go because a member was late.
+    pub expired: u64,
+    /// Slots that were yielded to another fragment.
+    pub preempted: u64,
+    /// Results that passed on their way down.
+    pub results: u64,
+}
+
+/// A lease at work.
+#[derive(Clone, Debug)]
+pub(super) struct Tenant {
+    pub(super) lease: Lease,
+    pub(super) share: Share,
+    /// One past the highest number whose result has passed.
+    pub(super) passed: u32,
+    pub(super) finished: u32,
+    pub(super) heard: Time,
+    pub(super) counters: Counters,
+}
+
+impl Tenant {
+    /// Whether a number is one that may be in flight. A child sends less than a window beyond its lowest
+    /// missing result, which is not above `passed`; and it contributed to every result that passed, so it
+    /// lacks none that lies a window below.
+    pub(super) fn admit(&self, header: &Header) -> Result<(), Drop> {
+        let ahead = header.sequence.0.wrapping_sub(self.passed) as i32;
+        let window = i32::from(self.lease.window);
+        match ahead {
+            _ if ahead >= window => Err(Drop::BeyondWindow),
+            _ if ahead < -window => Err(Drop::TooOld),
+            _ => Ok(()),
+        }
+    }
+}

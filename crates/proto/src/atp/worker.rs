@@ -1,0 +1,372 @@
+//! The worker: fragments to the servers in turn, within each one's window, until every result is in.
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+
+use netsum_wire::atp::{Flags, Header, Kind};
+use netsum_wire::fixed::{Exponent, Scale};
+use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp, Sequence, SlotIndex, TreeId};
+use rustc_hash::FxHashSet;
+
+use super::table::SlotTable;
+use super::work::{
+    Accepted, Content, Event, Outgoing, Scaling, Submission, WorkerConfig, supports,
+};
+use crate::lane::{Lane, Signals, TreeStats};
+use crate::operations::{self, Fragments, Operations};
+use crate::transition::{Finished, Progress};
+use crate::{Drop, Time};
+
+/// What the fragments of an entry in the queue of operations are.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// Exponents of the fragments of the entry that follows.
+    Exponents,
+    /// Elements as they are.
+    Integers,
+    /// Elements with one scale.
+    Fixed(Scale),
+    /// Elements with a scale for each fragment, once its exponent has come.
+    Shared { scales: Vec<Option<Exponent>>, known: usize },
+}
+
+/// Protocol `atp`'s worker as a state machine, for one epoch. It holds no payload: the driver writes and
+/// reads elements as `Outgoing` and `Accepted` say.
+#[derive(Clone)]
+pub struct Worker {
+    config: WorkerConfig,
+    lanes: Vec<Lane>,
+    tables: Vec<SlotTable>,
+    pub(super) operations: Operations<Stage>,
+    /// Fragments that the server asked for in float.
+    floats: FxHashSet<u64>,
+    notices: VecDeque<Outgoing>,
+    events: VecDeque<Event>,
+    /// Server to be asked first for the next packet.
+    turn: usize,
+}
+
+impl Worker {
+    /// A worker at the start of an epoch. Panics if the plan has no server.
+    pub fn new(now: Time, config: WorkerConfig) -> Self {
+        assert!(!config.places.is_empty(), "a plan without servers has nothing for this machine");
+        let lane = Lane::new(now, config.congestion, config.window_max);
+        let trees = config.places.len();
+        let table =
+            |tree| SlotTable::new(config.job, TreeId(tree as u8), config.window_max, config.slots);
+        Worker {
+            lanes: vec![lane; trees],
+            tables: (0..trees).map(table).collect(),
+            operations: Operations::new(),
+            floats: FxHashSet::default(),
+            notices: VecDeque::new(),
+            events: VecDeque::new(),
+            turn: 0,
+            config,
+        }
+    }
+
+    /// Adds an operation. Every worker must submit the same ones in the same order. Panics for a format
+    /// that the protocol does not support.
+    pub fn submit(&mut self, submission: Submission) {
+        let Submission { what, scaling } = submission;
+        assert!(supports(what.format), "{:?} goes over the hosts", what.format);
+        let id = what.id;
+        let per_fragment = self.elements_per_fragment();
+        let stage = match (what.format.dtype, scaling) {
+            (Dtype::I32, _) => Stage::Integers,
+            (_, Scaling::Fixed(scale)) => Stage::Fixed(scale),
+            (_, Scaling::Shared) => {
+                let count = what.count(per_fragment);
+                let format = Format { dtype: Dtype::I32, op: ReduceOp::Max };
+                let fragments = Fragments::All;
+                let exponents =
+                    operations::Submission { format, numel: count, fragments, ..what.clone() };
+                self.operations.submit(exponents, per_fragment, Stage::Exponents);
+                Stage::Shared { scales: vec![None; count as usize], known: 0 }
+            }
+        };
+        if !self.operations.submit(what, per_fragment, stage) {
+            self.events.push_back(Event::Done { id });
+        }
+    }
+
+    /// Takes a packet that came from a server; says where its payload belongs. Errors are reasons to drop
+    /// it.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Option<Accepted>, Drop> {
+        self.check_addressee(header)?;
+        let outcome = match header.kind {
+            Kind::Result => self.take_result(now, ce, header).map(Some),
+            Kind::Waiting => self.lane(header).wait(now, header.sequence.0, 0).map(|()| None),
+            Kind::FloatRequest => self.take_float_request(now, header).map(|()| None),
+            Kind::Mismatch => self.take_mismatch(header).map(|()| None),
+            Kind::Contribution | Kind::Fin => Err(Drop::WrongDirection),
+        };
+        if outcome.is_err() {
+            self.lane(header).stats.dropped += 1;
+        }
+        outcome
+    }
+
+    /// The next packet to send, the servers in turn: fragment *k* goes to server *k mod T*.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(notice);
+        }
+        let (trees, ready) = (self.lanes.len(), self.ready());
+        for _ in 0..trees {
+            let tree = self.turn;
+            self.turn = (self.turn + 1) % trees;
+            let limit = operations::tree_end(ready, tree, trees);
+            if let Some((number, resent)) = self.lanes[tree].next(now, limit) {
+                return Some(self.outgoing(tree, number, resent));
+            }
+        }
+        None
+    }
+
+    /// When `handle_timeout` must be called.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.lanes.iter().filter_map(Lane::deadline).min()
+    }
+
+    /// Deadlines up to `now` have passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        for (i, lane) in self.lanes.iter_mut().enumerate() {
+            if let Some(for_ns) = lane.handle_timeout(now) {
+                self.events.push_back(Event::Silent { tree: TreeId(i as u8), for_ns });
+            }
+        }
+    }
+
+    /// What the caller must hear.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Says to every server that nothing more will come; to be sent once all operations are done.
+    pub fn finish(&mut self) {
+        for tree in 0..self.lanes.len() {
+            let number = self.lanes[tree].flight.next();
+            let header = Header { kind: Kind::Fin, n_elems: 0, ..self.blank(tree, number) };
+            self.notices.push_back(Outgoing { header, payload: None });
+        }
+    }
+
+    /// Operations that are not done.
+    pub fn outstanding(&self) -> impl Iterator<Item = &operations::Submission> {
+        let real = self.operations.outstanding().filter(|o| !matches!(o.state, Stage::Exponents));
+        real.map(|o| &o.submission)
+    }
+
+    /// Each server's figures.
+    pub fn tree_stats(&self) -> impl Iterator<Item = TreeStats> + '_ {
+        self.lanes.iter().map(Lane::stats)
+    }
+
+    /// Plan at work.
+    pub fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    /// Which results have come: what a worker tells the others when an epoch ends early.
+    pub fn progress(&self) -> Progress {
+        Progress { trees: self.lanes.iter().map(|l| l.flight.progress()).collect() }
+    }
+
+    /// Ends the epoch: what is left of each operation once `finished` holds, in order. Operations of
+    /// which nothing is left are not among them.
+    pub fn remaining(self, finished: &Finished) -> Vec<Submission> {
+        let rest = self.operations.remaining(finished).filter_map(|(what, stage)| {
+            let scaling = match stage {
+                Stage::Exponents => return None,
+                Stage::Fixed(scale) => Scaling::Fixed(scale),
+                Stage::Integers | Stage::Shared { .. } => Scaling::Shared,
+            };
+            Some(Submission { what, scaling })
+        });
+        rest.collect()
+    }
+
+    /// What decides on all that can happen next but for windows: states with the same digest behave
+    /// alike.
+    pub fn digest(&self, state: &mut impl Hasher) {
+        self.lanes.iter().for_each(|lane| lane.digest(state));
+        let mut floats: Vec<_> = self.floats.iter().collect();
+        floats.sort();
+        (&self.tables, floats, self.ready()).hash(state);
+    }
+
+    fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
+        if header.job != self.config.job || usize::from(header.tree.0) >= self.lanes.len() {
+            return Err(Drop::NoLease);
+        }
+        match header.epoch.0.wrapping_sub(self.config.epoch.0) as i16 {
+            0 => Ok(()),
+            ..0 => Err(Drop::StaleEpoch),
+            _ => Err(Drop::FutureEpoch),
+        }
+    }
+
+    fn take_result(&mut self, now: Time, ce: bool, header: &Header) -> Result<Accepted, Drop> {
+        let (g, content) = self.check(header, true)?;
+        let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
+        let (id, dtype) = (operation.submission.id, operation.submission.format.dtype);
+        if operation.finish_one() && !matches!(operation.state, Stage::Exponents) {
+            self.events.push_back(Event::Done { id });
+        }
+        self.floats.remove(&g);
+        self.tables[usize::from(header.tree.0)].set_next(header.sequence, header.next_slot);
+        let signals = Signals { marks: header.flags.ecn.into(), down: ce, cap: u16::MAX };
+        self.lane(header).acknowledge(now, header.sequence.0, signals);
+        self.operations.forget_done();
+        Ok(Accepted { g, id, dtype, content })
+    }
+
+    /// The server has the fragment, and cannot use it: it is sent again, as floats.
+    fn take_float_request(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
+        let about = Header { arithmetic: Arithmetic::Saturating, ..*header };
+        let (g, content) = self.check(&about, false)?;
+        if !matches!(content, Content::Scaled(..)) {
+            return Err(Drop::Duplicate);
+        }
+        self.floats.insert(g);
+        let lane = self.lane(header);
+        lane.flight.queue(header.sequence.0);
+        lane.wait(now, header.sequence.0, 0)
+    }
+
+    fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
+        let g = self.g_of(usize::from(header.tree.0), header.sequence.0);
+        let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
+        let event = Event::Mismatch { id };
+        if !self.events.contains(&event) {
+            self.events.push_back(event);
+        }
+        Ok(())
+    }
+
+    /// The fragment in flight that a packet is about. `whole`: the packet has its elements.
+    fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), Drop> {
+        let (tree, number) = (usize::from(header.tree.0), header.sequence.0);
+        let flight = &self.lanes[tree].flight;
+        if flight.is_received(number) {
+            return Err(Drop::Duplicate);
+        }
+        if number.wrapping_sub(flight.next()) as i32 >= 0 {
+            return Err(Drop::Unexpected);
+        }
+        let g = self.g_of(tree, number);
+        let operation = self.operations.find(g).ok_or(Drop::Unexpected)?;
+        let (fragment, elements) = operation.fragment(g);
+        let (arithmetic, content) = self.content(g).ok_or(Drop::Unexpected)?;
+        // A result in float may come before the request for it.
+        let content = match (content, header.arithmetic) {
+            (Content::Scaled(elements, _), Arithmetic::Float) => Content::Floats(elements),
+            (content, other) if other == arithmetic => content,
+            _ => return Err(Drop::Mismatch),
+        };
+        let same = header.chunk == operation.submission.chunk(fragment)
+            && (!whole || u64::from(header.n_elems) == elements.end - elements.start);
+        if same { Ok((g, content)) } else { Err(Drop::Mismatch) }
+    }
+
+    /// What a fragment's payload is, once it can be sent.
+    fn content(&self, g: u64) -> Option<(Arithmetic, Content)> {
+        let operation = self.operations.find(g)?;
+        let (_, elements) = operation.fragment(g);
+        let scaled = |elements, scale| match self.floats.contains(&g) {
+            true => (Arithmetic::Float, Content::Floats(elements)),
+            false => (Arithmetic::Saturating, Content::Scaled(elements, scale)),
+        };
+        Some(match &operation.state {
+            Stage::Exponents => {
+                let first = operation.numbers().end;
+                let numbers = first + elements.start..first + elements.end;
+                (Arithmetic::Max, Content::Exponents(numbers))
+            }
+            Stage::Integers => {
+                let arithmetic = match operation.submission.format.op {
+                    ReduceOp::Min => Arithmetic::Min,
+                    ReduceOp::Max => Arithmetic::Max,
+                    _ => Arithmetic::Wrapping,
+                };
+                (arithmetic, Content::Integers(elements))
+            }
+            Stage::Fixed(scale) => scaled(elements, *scale),
+            Stage::Shared { scales, .. } => {
+                let exponent = scales[(g - operation.numbers().start) as usize]?;
+                match Scale::shared(exponent, self.config.ranks) {
+                    Some(scale) => scaled(elements, scale),
+                    None => (Arithmetic::Float, Content::Floats(elements)),
+                }
+            }
+        })
+    }
+
+    /// Fragments below this number can be sent: all whose exponents need not be awaited.
+    fn ready(&self) -> u64 {
+        let blocked = |o: &operations::Operation<Stage>| match &o.state {
+            Stage::Shared { scales, known } if *known < scales.len() => {
+                Some(o.numbers().start + *known as u64)
+            }
+            _ => None,
+        };
+        self.operations.outstanding().find_map(blocked).unwrap_or(self.operations.submitted())
+    }
+
+    fn outgoing(&self, tree: usize, number: u32, resent: bool) -> Outgoing {
+        let g = self.g_of(tree, number);
+        let operation = self.operations.find(g).expect("a number in flight has an operation");
+        let (fragment, elements) = operation.fragment(g);
+        let (arithmetic, content) = self.content(g).expect("only ready fragments are sent");
+        let header = Header {
+            flags: Flags { resend: resent, ..Flags::default() },
+            arithmetic,
+            chunk: operation.submission.chunk(fragment),
+            n_elems: (elements.end - elements.start) as u16,
+            ..self.blank(tree, number)
+        };
+        Outgoing { header, payload: Some((operation.submission.id, content)) }
+    }
+
+    fn blank(&self, tree: usize, number: u32) -> Header {
+        let place = &self.config.places[tree];
+        Header {
+            kind: Kind::Contribution,
+            level: place.level,
+            flags: Flags::default(),
+            arithmetic: Arithmetic::Wrapping,
+            tree: TreeId(tree as u8),
+            job: self.config.job,
+            sequence: Sequence(number),
+            chunk: 0,
+            epoch: self.config.epoch,
+            n_elems: 0,
+            rack_fan_in: place.rack_fan_in,
+            server_fan_in: place.server_fan_in,
+            slot: self.tables[tree].slot(Sequence(number)),
+            workers: 1 << place.worker,
+            racks: 1 << place.rack,
+            next_slot: SlotIndex(0),
+            tag: 0,
+        }
+    }
+
+    fn lane(&mut self, header: &Header) -> &mut Lane {
+        &mut self.lanes[usize::from(header.tree.0)]
+    }
+
+    pub(super) fn g_of(&self, tree: usize, number: u32) -> u64 {
+        u64::from(number) * self.lanes.len() as u64 + tree as u64
+    }
+
+    fn elements_per_fragment(&self) -> u64 {
+        u64::from(self.config.fragment_bytes) / Arithmetic::ELEMENT_BYTES as u64
+    }
+}

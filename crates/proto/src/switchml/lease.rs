@@ -1,0 +1,89 @@
+//! What a controller grants a job at a switch.
+
+use netsum_wire::{Epoch, JobId};
+
+use crate::PortId;
+
+/// Most workers of a job, as in SwitchML.
+pub(crate) const MAX_WORKERS: usize = 32;
+
+/// Grant to one job at the one switch that adds for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Job.
+    pub job: JobId,
+    /// Version of the plan; a lease of a later epoch replaces this one.
+    pub epoch: Epoch,
+    /// Who contributes, by number.
+    pub workers: Vec<PortId>,
+    /// Slots of its own; each takes two rows of memory.
+    pub slots: u16,
+    /// Largest payload.
+    pub fragment_bytes: u16,
+}
+
+/// Why a lease cannot be installed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// Too many or too few.
+    #[error("a pool has 1 to {MAX_WORKERS} workers, the lease has {0}")]
+    Workers(usize),
+    /// Two workers are the same neighbour.
+    #[error("neighbour {0:?} occurs twice in the lease")]
+    DuplicateNeighbour(PortId),
+    /// No slots.
+    #[error("a pool has at least one slot")]
+    Slots,
+    /// Fragment size.
+    #[error("fragments of {fragment} bytes are not between 4 and {row}, in steps of 4")]
+    FragmentBytes {
+        /// Of the lease.
+        fragment: u16,
+        /// Of the switch's rows.
+        row: u16,
+    },
+    /// A static pool has to be free as a whole.
+    #[error("aggregation memory is full: the pool needs {needed} rows, {free} are free")]
+    NoMemory {
+        /// Twice the slots.
+        needed: u32,
+        /// Not in other pools.
+        free: u32,
+    },
+    /// An older plan than the one at work.
+    #[error("epoch {offered} is not after the installed epoch {installed}")]
+    Epoch {
+        /// Of the lease.
+        offered: Epoch,
+        /// Already here.
+        installed: Epoch,
+    },
+}
+
+impl Lease {
+    /// Checks everything that does not depend on the switch's state. `row`: a row's size.
+    pub fn validate(&self, row: u16) -> Result<(), LeaseError> {
+        let n = self.workers.len();
+        if n == 0 || n > MAX_WORKERS {
+            return Err(LeaseError::Workers(n));
+        }
+        let mut ports = self.workers.clone();
+        ports.sort();
+        if let Some(twice) = ports.windows(2).find(|w| w[0] == w[1]) {
+            return Err(LeaseError::DuplicateNeighbour(twice[0]));
+        }
+        if self.slots == 0 {
+            return Err(LeaseError::Slots);
+        }
+        let fragment = self.fragment_bytes;
+        if !(4..=row).contains(&fragment) || !fragment.is_multiple_of(4) {
+            return Err(LeaseError::FragmentBytes { fragment, row });
+        }
+        Ok(())
+    }
+
+    /// Rows of memory.
+    pub(crate) fn rows(&self) -> u32 {
+        2 * u32::from(self.slots)
+    }
+}

@@ -1,0 +1,316 @@
+//! The switch: two rounds of each slot of each pool.
+
+use std::collections::VecDeque;
+
+use netsum_wire::switchml::{Header, Kind, NOBODY};
+use netsum_wire::{DecodeError, Epoch, JobId};
+use rustc_hash::FxHashMap;
+
+use super::lease::{Lease, LeaseError};
+use crate::values::Values;
+use crate::{Drop, DropCounters, PortId, Time};
+
+/// A packet to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit<B> {
+    /// Neighbour.
+    pub to: PortId,
+    /// Header.
+    pub header: Header,
+    /// Values that follow it.
+    pub payload: Option<B>,
+}
+
+/// What happened in one pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Fragments that were added.
+    pub added: u64,
+    /// Sums of all workers.
+    pub completed: u64,
+    /// Fragments that had been added before.
+    pub duplicates: u64,
+    /// Of these, answered with the sum.
+    pub answered: u64,
+    /// Fragments on which workers disagreed.
+    pub mismatches: u64,
+}
+
+/// One round of a slot.
+#[derive(Clone, Copy, Debug)]
+struct Round<B> {
+    /// Of its first contribution; the exponent is the greatest so far.
+    header: Header,
+    /// Who is in, by number (SwitchML's `seen`).
+    arrived: u32,
+    values: Option<B>,
+}
+
+/// One job's pool: `rounds[2 · slot + round mod 2]`.
+struct Pool<B> {
+    lease: Lease,
+    rounds: Vec<Option<Round<B>>>,
+    finished: u32,
+    heard: Time,
+    counters: Counters,
+}
+
+/// Protocol `switchml`'s switch as a state machine; `V` says what values are. Driven like the others.
+pub struct Switch<V: Values> {
+    row_bytes: u16,
+    rows: u32,
+    pools: FxHashMap<JobId, Pool<V::Buffer>>,
+    values: V,
+    outbox: VecDeque<Transmit<V::Buffer>>,
+    drops: DropCounters,
+}
+
+impl<V: Values> Switch<V> {
+    /// A switch without leases. `rows`: of all pools together, of `row_bytes` each; `values` has room for
+    /// them and for as many rounds as begin between two calls of `flushed`.
+    pub fn new(rows: u32, row_bytes: u16, values: V) -> Self {
+        Switch {
+            row_bytes,
+            rows,
+            pools: FxHashMap::default(),
+            values,
+            outbox: VecDeque::new(),
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
+    pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
+        lease.validate(self.row_bytes)?;
+        if let Some(old) = self.pools.get(&lease.job) {
+            if old.lease == lease {
+                return Ok(());
+            }
+            let (offered, installed) = (lease.epoch, old.lease.epoch);
+            if offered.0.wrapping_sub(installed.0) as i16 <= 0 {
+                return Err(LeaseError::Epoch { offered, installed });
+            }
+        }
+        let others = self.pools.values().filter(|p| p.lease.job != lease.job);
+        let free = self.rows - others.map(|p| p.lease.rows()).sum::<u32>();
+        let needed = lease.rows();
+        if needed > free {
+            return Err(LeaseError::NoMemory { needed, free });
+        }
+        self.clear(lease.job);
+        let rounds = (0..needed).map(|_| None).collect();
+        let counters = Counters::default();
+        let pool = Pool { rounds, finished: 0, heard: now, counters, lease };
+        self.pools.insert(pool.lease.job, pool);
+        Ok(())
+    }
+
+    /// Takes back a job's lease if its epoch is not after `up_to`.
+    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        let epoch = self.pools.get(&job).map(|p| p.lease.epoch);
+        if epoch.is_some_and(|e| e.0.wrapping_sub(up_to.0) as i16 <= 0) {
+            self.clear(job);
+            self.pools.remove(&job);
+        }
+    }
+
+    /// Takes back leases whose workers have been silent for `idle_ns`, and returns them.
+    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
+        let idle = self.pools.values().filter(|p| now.since(p.heard) >= idle_ns);
+        let jobs: Vec<JobId> = idle.map(|p| p.lease.job).collect();
+        let gone = jobs.into_iter().filter_map(|job| {
+            self.clear(job);
+            self.pools.remove(&job)
+        });
+        gone.map(|pool| pool.lease).collect()
+    }
+
+    /// Takes a worker's packet. Errors are reasons to drop it; they are counted.
+    #[inline]
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: PortId,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), Drop> {
+        let outcome = self.dispatch(now, from, header, payload);
+        if let Err(reason) = outcome {
+            self.drops.count(reason);
+        }
+        outcome
+    }
+
+    /// Counts bytes that are no packet.
+    pub fn count_decode_error(&mut self, error: DecodeError) {
+        self.drops.count(error.into());
+    }
+
+    /// The next packet to send.
+    #[inline]
+    pub fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
+        self.outbox.pop_front()
+    }
+
+    /// Where the payloads of `poll_transmit` are.
+    pub fn values(&self) -> &V {
+        &self.values
+    }
+
+    /// To say `flushed`.
+    pub fn values_mut(&mut self) -> &mut V {
+        &mut self.values
+    }
+
+    /// Leases at work and what happened.
+    pub fn leases(&self) -> impl Iterator<Item = (&Lease, &Counters)> {
+        self.pools.values().map(|p| (&p.lease, &p.counters))
+    }
+
+    /// Dropped packets by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn dispatch(
+        &mut self,
+        now: Time,
+        from: PortId,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), Drop> {
+        let pool = self.pools.get_mut(&header.job).ok_or(Drop::NoLease)?;
+        match header.epoch.0.wrapping_sub(pool.lease.epoch.0) as i16 {
+            0 => {}
+            ..0 => return Err(Drop::StaleEpoch),
+            _ => return Err(Drop::FutureEpoch),
+        }
+        let worker = pool.lease.workers.iter().position(|&p| p == from);
+        let worker = worker.ok_or(Drop::NotANeighbour)?;
+        if usize::from(header.worker) != worker || header.slot >= pool.lease.slots {
+            return Err(Drop::Members);
+        }
+        if header.payload_len() > usize::from(pool.lease.fragment_bytes) {
+            return Err(Drop::TooLarge);
+        }
+        pool.heard = now;
+        match header.kind {
+            Kind::Contribution => self.contribute(worker, header, payload),
+            Kind::Fin => {
+                pool.finished |= 1 << worker;
+                if pool.finished.count_ones() as usize == pool.lease.workers.len() {
+                    self.clear(header.job);
+                }
+                Ok(())
+            }
+            Kind::Result | Kind::Mismatch => Err(Drop::WrongDirection),
+        }
+    }
+
+    fn contribute(
+        &mut self,
+        worker: usize,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), Drop> {
+        let pool = self.pools.get_mut(&header.job).expect("it was found");
+        let index = pool.place(header)?;
+        let round = &mut pool.rounds[index];
+        let begun = round.as_ref().is_some_and(|r| r.header.round == header.round);
+        if !begun {
+            // Every worker has the result of the round before last, which stood here.
+            if let Some(values) = round.take().and_then(|old| old.values) {
+                self.values.free(values);
+            }
+            let values = match header.n_elems {
+                0 => None,
+                _ => Some(self.values.store(payload).ok_or(Drop::NoMemory)?),
+            };
+            *round = Some(Round { header: *header, arrived: 0, values });
+        }
+        let round = round.as_mut().expect("it has begun");
+        if round.arrived >> worker & 1 == 1 {
+            return Err(self.answer(index, worker, header));
+        }
+        if !round.agrees(header) {
+            pool.counters.mismatches += 1;
+            let notice = Header { kind: Kind::Mismatch, n_elems: 0, worker: NOBODY, ..*header };
+            self.multicast(header.job, notice, None);
+            return Err(Drop::Mismatch);
+        }
+        if let Some(values) = round.values.filter(|_| begun) {
+            self.values.combine(values, header.arithmetic, payload);
+        }
+        round.arrived |= 1 << worker;
+        round.header.next_exponent = round.header.next_exponent.max(header.next_exponent);
+        pool.counters.added += 1;
+        if round.arrived.count_ones() as usize == pool.lease.workers.len() {
+            pool.counters.completed += 1;
+            let (result, values) = round.result();
+            self.multicast(header.job, result, values);
+        }
+        Ok(())
+    }
+
+    /// A contribution that is in comes again: its worker may lack the result.
+    fn answer(&mut self, index: usize, worker: usize, header: &Header) -> Drop {
+        let pool = self.pools.get_mut(&header.job).expect("it was found");
+        pool.counters.duplicates += 1;
+        let round = pool.rounds[index].as_ref().expect("it has begun");
+        let complete = round.arrived.count_ones() as usize == pool.lease.workers.len();
+        if complete && header.resent {
+            pool.counters.answered += 1;
+            let (header, payload) = round.result();
+            let to = pool.lease.workers[worker];
+            self.outbox.push_back(Transmit { to, header, payload });
+        }
+        Drop::Duplicate
+    }
+
+    fn multicast(&mut self, job: JobId, header: Header, payload: Option<V::Buffer>) {
+        for &to in &self.pools[&job].lease.workers {
+            self.outbox.push_back(Transmit { to, header, payload });
+        }
+    }
+
+    fn clear(&mut self, job: JobId) {
+        if let Some(pool) = self.pools.get_mut(&job) {
+            let rounds = pool.rounds.iter_mut().filter_map(Option::take);
+            rounds.filter_map(|r| r.values).for_each(|values| self.values.free(values));
+        }
+    }
+}
+
+impl<B: Copy> Pool<B> {
+    /// Where a contribution belongs: the round at work, the one before, or the one that may begin.
+    fn place(&self, header: &Header) -> Result<usize, Drop> {
+        let first = 2 * usize::from(header.slot);
+        let index = first + (header.round & 1) as usize;
+        let of = |index: usize| self.rounds[index].as_ref();
+        let here = of(index).map(|r| r.header.round);
+        if here == Some(header.round) {
+            return Ok(index);
+        }
+        if here.is_some_and(|here| here > header.round) {
+            return Err(Drop::TooOld);
+        }
+        let Some(before) = header.round.checked_sub(1) else { return Ok(index) };
+        let complete = |r: &Round<B>| r.arrived.count_ones() as usize == self.lease.workers.len();
+        let follows = of(index ^ 1).is_some_and(|r| r.header.round == before && complete(r));
+        if follows { Ok(index) } else { Err(Drop::BeyondWindow) }
+    }
+}
+
+impl<B: Copy> Round<B> {
+    fn agrees(&self, header: &Header) -> bool {
+        self.header.chunk == header.chunk
+            && self.header.n_elems == header.n_elems
+            && self.header.arithmetic == header.arithmetic
+    }
+
+    fn result(&self) -> (Header, Option<B>) {
+        let header =
+            Header { kind: Kind::Result, resent: false, worker: NOBODY, tag: 0, ..self.header };
+        (header, self.values)
+    }
+}

@@ -1,0 +1,361 @@
+//! Every order of events of a small world: 3 workers, 2 fragments, and up to 2 packets lost or repeated
+//! (`faults`), at any place in any order. Every worker accepts each fragment's sum once, with each worker in it once;
+//! when the network falls silent all is done, and no slot is held.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use netsum_proto::atp::*;
+use netsum_proto::values::Values;
+use netsum_proto::{CongestionRule, PortId, Time, operations};
+use netsum_wire::atp::{Header, Kind, Level};
+use netsum_wire::*;
+
+/// Counts in place of numbers: worker w is worth 256^w, so a sum says how often each is in.
+#[derive(Clone, Default, Hash)]
+struct Tally(Vec<Option<u32>>);
+
+impl Values for Tally {
+    type Payload = u32;
+    type Buffer = usize;
+
+    fn store(&mut self, payload: &u32) -> Option<usize> {
+        let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        self.0.resize(self.0.len().max(free + 1), None);
+        self.0[free] = Some(*payload);
+        Some(free)
+    }
+
+    fn combine(&mut self, into: usize, _: Arithmetic, payload: &u32) -> bool {
+        *self.0[into].as_mut().expect("it is stored") += payload;
+        false
+    }
+
+    fn add_floats(&mut self, _: &[usize]) -> Option<usize> {
+        panic!("integers only")
+    }
+
+    /// The model reads what it is handed before anything else happens.
+    fn free(&mut self, buffer: usize) {
+        FREED.with_borrow_mut(|freed| freed.push(buffer));
+    }
+
+    fn flushed(&mut self) {
+        FREED.with_borrow_mut(|freed| freed.drain(..).for_each(|buffer| self.0[buffer] = None));
+        let used = self.0.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.0.truncate(used);
+    }
+}
+
+thread_local! {
+    static FREED: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+const WORKERS: u32 = 3;
+const EVERYBODY: u32 = 0x01_01_01;
+const RACK: u32 = 10;
+const MIDDLE: u32 = 11;
+const SERVER: u32 = 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Packet {
+    to: u32,
+    from: u32,
+    header: Header,
+    value: u32,
+}
+
+#[derive(Clone)]
+struct State {
+    workers: Vec<Worker>,
+    switches: Vec<(u32, Switch<Tally>)>,
+    server: Server<Tally>,
+    flying: Vec<Packet>,
+    accepted: [[bool; 2]; WORKERS as usize],
+    faults: u32,
+    now: Time,
+    timeouts: u32,
+    above: [u32; WORKERS as usize],
+}
+
+impl State {
+    /// Three workers of one rack, or two and one at the server's own switch.
+    fn new(two_levels: bool, slots: u32, policy: Policy, faults: u32) -> State {
+        let port = PortId;
+        let config = SwitchConfig { slots, row_bytes: 4, policy, straggler_ns: 30_000_000 };
+        let switch = |members, parent| {
+            let mut switch = Switch::new(config, Tally::default());
+            let claim = Claim::default();
+            let (job, epoch, tree) = (JobId(1), Epoch(1), TreeId(0));
+            let parent = port(parent);
+            let lease =
+                Lease { job, epoch, tree, members, parent, window: 2, fragment_bytes: 4, claim };
+            switch.install(Time(0), lease).unwrap();
+            switch
+        };
+        let rack = |workers: u32, racks| Members::Rack {
+            workers: (0..workers).map(port).collect(),
+            rack: 0,
+            racks,
+        };
+        let place = |level, worker, rack_fan_in, rack, server_fan_in| Place {
+            level,
+            worker,
+            rack_fan_in,
+            rack,
+            server_fan_in,
+        };
+        let (switches, places, above, racks, next) = if two_levels {
+            let racks =
+                vec![Rack { port: port(RACK), workers: 2 }, Rack { port: port(2), workers: 1 }];
+            let switches = vec![
+                (RACK, switch(rack(2, 2), MIDDLE)),
+                (MIDDLE, switch(Members::Server { racks }, SERVER)),
+            ];
+            let places = [
+                place(Level::Rack, 0, 2, 0, 2),
+                place(Level::Rack, 1, 2, 0, 2),
+                place(Level::Server, 0, 1, 1, 2),
+            ];
+            (switches, places, [RACK, RACK, MIDDLE], vec![vec![0, 1], vec![2]], MIDDLE)
+        } else {
+            let places = [0, 1, 2].map(|worker| place(Level::Rack, worker, 3, 0, 1));
+            (vec![(RACK, switch(rack(3, 1), SERVER))], places, [RACK; 3], vec![vec![0, 1, 2]], RACK)
+        };
+        let mut server = Server::new(4, Tally::default());
+        let neighbours = vec![Neighbour {
+            port: port(next),
+            racks: Header::all(racks.len() as u8),
+            workers: u32::MAX,
+        }];
+        let (job, epoch, tree) = (JobId(1), Epoch(1), TreeId(0));
+        let lease = ServerLease {
+            job,
+            epoch,
+            tree,
+            racks,
+            neighbours,
+            window: 2,
+            fragment_bytes: 4,
+            slots,
+        };
+        server.install(Time(0), lease).unwrap();
+        let worker = |place| {
+            let congestion = CongestionRule::Fixed(2);
+            let config = WorkerConfig {
+                job,
+                epoch,
+                ranks: WORKERS,
+                places: vec![place],
+                window_max: 2,
+                fragment_bytes: 4,
+                slots,
+                congestion,
+            };
+            let mut worker = Worker::new(Time(0), config);
+            let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
+            let what = operations::Submission {
+                id: 0,
+                format,
+                numel: 2,
+                fingerprint: 7,
+                fragments: Fragments::All,
+            };
+            worker.submit(Submission { what, scaling: Scaling::Shared });
+            worker
+        };
+        let workers = places.map(worker).to_vec();
+        let mut state = State {
+            workers,
+            switches,
+            server,
+            faults,
+            above,
+            flying: Vec::new(),
+            accepted: [[false; 2]; 3],
+            now: Time(0),
+            timeouts: 0,
+        };
+        (0..WORKERS).for_each(|w| state.pump_worker(w));
+        state
+    }
+
+    fn pump_worker(&mut self, w: u32) {
+        while let Some(outgoing) = self.workers[w as usize].poll_transmit(self.now) {
+            let to = self.above[w as usize];
+            self.flying.push(Packet { to, from: w, header: outgoing.header, value: 1 << (8 * w) });
+        }
+        while let Some(event) = self.workers[w as usize].poll_event() {
+            assert!(!matches!(event, Event::Mismatch { .. }));
+        }
+    }
+
+    fn send(&mut self, from: u32, sent: Vec<Transmit<usize>>, values: &Tally) {
+        for Transmit { to, header, payload } in sent {
+            let value = payload.map_or(0, |p| values.0[p].expect("it is stored"));
+            self.flying.push(Packet { to: to.0, from, header, value });
+        }
+    }
+
+    fn pump_switch(&mut self, i: usize) {
+        let (node, switch) = &mut self.switches[i];
+        let node = *node;
+        let sent: Vec<_> = std::iter::from_fn(|| switch.poll_transmit()).collect();
+        let values = switch.values().clone();
+        switch.values_mut().flushed();
+        self.send(node, sent, &values);
+    }
+
+    fn deliver(&mut self, packet: Packet) {
+        let from = PortId(packet.from);
+        if packet.to < WORKERS {
+            let worker = &mut self.workers[packet.to as usize];
+            if let Ok(Some(accepted)) = worker.handle(self.now, false, &packet.header) {
+                assert_eq!(packet.value, EVERYBODY, "each worker once");
+                let place = &mut self.accepted[packet.to as usize][accepted.g as usize];
+                assert!(!std::mem::replace(place, true), "accepted once");
+            }
+            self.pump_worker(packet.to);
+        } else if packet.to == SERVER {
+            let _ = self.server.handle(self.now, from, false, &packet.header, &packet.value);
+            let sent: Vec<_> = std::iter::from_fn(|| self.server.poll_transmit()).collect();
+            let values = self.server.values().clone();
+            self.server.values_mut().flushed();
+            self.send(SERVER, sent, &values);
+        } else {
+            let i = self.switches.iter().position(|(node, _)| *node == packet.to).unwrap();
+            let _ = self.switches[i].1.handle(self.now, from, false, &packet.header, &packet.value);
+            self.pump_switch(i);
+        }
+    }
+
+    /// Nothing flies: time passes to the next deadline. False if there is none.
+    fn pass_time(&mut self) -> bool {
+        let workers = self.workers.iter().filter_map(Worker::poll_timeout);
+        let switches = self.switches.iter().filter_map(|(_, s)| s.poll_timeout());
+        let Some(next) = workers.chain(switches).min() else { return false };
+        self.now = next.max(self.now);
+        self.timeouts += 1;
+        assert!(self.timeouts < 60, "it ends once the faults have ended");
+        for w in 0..WORKERS {
+            self.workers[w as usize].handle_timeout(self.now);
+            self.pump_worker(w);
+        }
+        for i in 0..self.switches.len() {
+            self.switches[i].1.handle_timeout(self.now);
+            self.pump_switch(i);
+        }
+        true
+    }
+
+    fn digest(&self) -> u64 {
+        let mut state = DefaultHasher::new();
+        self.workers.iter().for_each(|w| w.digest(&mut state));
+        self.switches.iter().for_each(|(_, s)| s.digest(&mut state));
+        self.server.digest(&mut state);
+        // In any order.
+        let each = |p: &Packet| {
+            let mut hasher = DefaultHasher::new();
+            p.hash(&mut hasher);
+            hasher.finish()
+        };
+        let flying = self.flying.iter().map(each).fold(0u64, u64::wrapping_add);
+        (flying, self.flying.len(), self.accepted, self.faults, self.now).hash(&mut state);
+        state.finish()
+    }
+
+    /// Whether a packet can be handled before all others: it changes nothing, or it is the last result that
+    /// its worker lacks, after which no packet changes the worker. Either way other orders lead to the
+    /// same states, for time passes only when nothing flies.
+    fn is_inert(&self, packet: &Packet) -> bool {
+        let Some(accepted) = self.accepted.get(packet.to as usize) else { return false };
+        let lacks = accepted.iter().filter(|&&a| !a).count();
+        let new = !accepted[packet.header.sequence.0 as usize];
+        lacks == 0 || packet.header.kind == Kind::Result && (!new || lacks == 1)
+    }
+
+    /// What can happen next.
+    fn successors(&self, mut then: impl FnMut(State)) {
+        let first = self.flying.iter().position(|p| self.is_inert(p));
+        let mut seen = HashSet::new();
+        for (i, &packet) in self.flying.iter().enumerate() {
+            if first.is_some_and(|first| first != i) || !seen.insert(packet) {
+                continue;
+            }
+            let mut gone = self.clone();
+            gone.flying.swap_remove(i);
+            let useless = first.is_some()
+                && self.accepted[packet.to as usize][packet.header.sequence.0 as usize];
+            if self.faults > 0 && !useless {
+                if first.is_none() {
+                    let mut repeated = self.clone();
+                    repeated.faults -= 1;
+                    repeated.deliver(packet);
+                    then(repeated);
+                }
+                let mut lost = gone.clone();
+                lost.faults -= 1;
+                then(lost);
+            }
+            gone.deliver(packet);
+            then(gone);
+        }
+    }
+}
+
+/// Visits every state; how many there are.
+fn explore(start: State) -> usize {
+    let mut seen = HashSet::from([start.digest()]);
+    let mut open = vec![start];
+    while let Some(mut state) = open.pop() {
+        if state.flying.is_empty() {
+            if state.pass_time() {
+                if seen.insert(state.digest()) {
+                    open.push(state);
+                }
+                continue;
+            }
+            assert_eq!(state.accepted, [[true; 2]; WORKERS as usize], "all is done");
+            assert!(state.switches.iter().all(|(_, s)| s.held() == 0), "all slots are free");
+            continue;
+        }
+        state.successors(|next| {
+            if seen.insert(next.digest()) {
+                open.push(next);
+            }
+        });
+    }
+    seen.len()
+}
+
+/// Faults in this run: `make model` allows two everywhere, which takes minutes.
+fn faults(usual: u32) -> u32 {
+    let wanted = std::env::var("NETSUM_MODEL_FAULTS").ok();
+    wanted.map_or(usual, |text| text.parse().expect("NETSUM_MODEL_FAULTS is a number"))
+}
+
+fn check(two_levels: bool, slots: u32, policy: Policy, usual_faults: u32) {
+    let states = explore(State::new(two_levels, slots, policy, faults(usual_faults)));
+    println!("{states} states");
+    assert!(states > 1000, "the world came to nothing after {states} states");
+}
+
+#[test]
+fn one_rack_and_a_slot_for_each_fragment() {
+    check(false, 8, Policy::FirstCome, 2);
+}
+
+#[test]
+fn one_rack_and_one_slot_for_both_fragments() {
+    check(false, 1, Policy::FirstCome, 1);
+}
+
+#[test]
+fn one_rack_whose_fragments_take_each_others_slot() {
+    check(false, 1, Policy::Preempt { patience_ns: 0 }, 0);
+}
+
+#[test]
+fn two_levels_and_one_slot() {
+    check(true, 1, Policy::FirstCome, 0);
+}

@@ -1,0 +1,387 @@
+//! Protocol `switchml` against an oracle: whatever the network does, every sum is exact, once, and the
+//! same bits at every rank.
+
+#[path = "world/network.rs"]
+mod network;
+#[path = "slots/oracle.rs"]
+mod oracle;
+
+use netsum_proto::switchml::*;
+use netsum_proto::values::{Rows, Values};
+use netsum_proto::{Drop, PortId, Time};
+use netsum_wire::switchml::{HEADER_LEN, Header, Kind};
+use netsum_wire::*;
+use network::{Arrival, Faults, Network, Random};
+use oracle::Path;
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000_000;
+/// Simulated.
+const BOUND: Time = Time(3600 * SECOND);
+const SUM: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+const SWITCH: usize = 9999;
+const ROW: u16 = 32;
+
+struct Host {
+    machine: Worker,
+    operations: Vec<(Submission, Vec<u8>, bool)>,
+    silent: bool,
+    mismatch: bool,
+    wake: Option<Time>,
+}
+
+/// Jobs of the same number of workers around one switch; host h is worker h mod n of job h / n + 1.
+struct World {
+    network: Network,
+    workers: u8,
+    slots: u16,
+    switch: Switch<Rows>,
+    hosts: Vec<Host>,
+}
+
+impl World {
+    fn new(seed: u64, faults: Faults, jobs: u32, workers: u8, slots: u16) -> World {
+        let rows = jobs * 2 * u32::from(slots);
+        let values = Rows::new(rows as usize + 1, ROW.into());
+        let mut world = World {
+            network: Network::new(seed, faults),
+            workers,
+            slots,
+            switch: Switch::new(rows, ROW, values),
+            hosts: Vec::new(),
+        };
+        for job in 0..jobs {
+            world.begin(job, 1);
+        }
+        world
+    }
+
+    fn begin(&mut self, job: u32, epoch: u16) {
+        let first = job as usize * usize::from(self.workers);
+        let ports = (first..first + usize::from(self.workers)).map(|h| PortId(h as u32));
+        let (job, epoch) = (JobId(job + 1), Epoch(epoch));
+        let (slots, fragment_bytes) = (self.slots, ROW);
+        let lease = Lease { job, epoch, workers: ports.collect(), slots, fragment_bytes };
+        self.switch.install(self.network.now, lease).expect("all pools fit");
+        for worker in 0..self.workers {
+            let (workers, timeout_ns) = (self.workers, 10_000_000);
+            let config =
+                WorkerConfig { job, epoch, worker, workers, slots, fragment_bytes, timeout_ns };
+            let machine = Worker::new(self.network.now, config);
+            match self.hosts.get_mut(first + usize::from(worker)) {
+                Some(host) => host.machine = machine,
+                None => self.hosts.push(Host {
+                    machine,
+                    operations: Vec::new(),
+                    silent: false,
+                    mismatch: false,
+                    wake: None,
+                }),
+            }
+        }
+    }
+
+    fn submit_at(&mut self, host: usize, format: Format, numel: usize, buffer: Vec<u8>) {
+        let h = &mut self.hosts[host];
+        let id = h.operations.len() as u64;
+        let fingerprint = (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24;
+        let fragments = Fragments::All;
+        let what = Submission { id, format, numel: numel as u64, fingerprint, fragments };
+        h.operations.push((what.clone(), buffer, false));
+        h.machine.submit(what);
+        self.pump(host);
+    }
+
+    fn submit(&mut self, job: usize, format: Format, numel: usize) {
+        for worker in 0..usize::from(self.workers) {
+            let host = job * usize::from(self.workers) + worker;
+            let i = self.hosts[host].operations.len();
+            self.submit_at(host, format, numel, bits(format, numel, seed_of(host, i)));
+        }
+    }
+
+    fn all_done(&self) -> bool {
+        self.hosts.iter().all(|h| h.operations.iter().all(|o| o.2))
+    }
+
+    fn run(&mut self, until: Time, mut done: impl FnMut(&World) -> bool) -> bool {
+        while !done(self) {
+            let Some(at) = self.network.peek() else { return done(self) };
+            if at > until {
+                return false;
+            }
+            match self.network.next() {
+                Some(arrival) => self.arrive(arrival),
+                None => self.wake(),
+            }
+        }
+        true
+    }
+
+    fn arrive(&mut self, Arrival { to, from, ce, packet }: Arrival) {
+        assert!(!ce, "nothing marks here: the protocol would not listen");
+        let Ok((header, payload)) = Header::decode(&packet) else { return };
+        if to != SWITCH {
+            self.take(to, &header, payload);
+            return self.pump(to);
+        }
+        let _ = self.switch.handle(self.network.now, PortId(from as u32), &header, payload);
+        while let Some(Transmit { to, header, payload }) = self.switch.poll_transmit() {
+            let payload = payload.map_or(&[][..], |row| self.switch.values().get(row));
+            self.network.send(SWITCH, to.0 as usize, encode(&header, payload));
+        }
+        self.switch.values_mut().flushed();
+    }
+
+    fn take(&mut self, host: usize, header: &Header, payload: &[u8]) {
+        let host = &mut self.hosts[host];
+        let Ok(Some(accepted)) = host.machine.handle(self.network.now, header) else { return };
+        let size = accepted.dtype.size();
+        let range = match &accepted.content {
+            Content::Nothing => 0..0,
+            Content::Integers(r) | Content::Scaled(r, _) | Content::NotFinite(r) => r.clone(),
+        };
+        let place = range.start as usize * size..range.end as usize * size;
+        let buffer = &mut host.operations[accepted.id as usize].1;
+        host.machine.read(&accepted, payload, &mut buffer[place]);
+    }
+
+    fn pump(&mut self, host: usize) {
+        loop {
+            let h = &mut self.hosts[host];
+            let Some(mut outgoing) = h.machine.poll_transmit(self.network.now) else { break };
+            let mut payload = vec![0; outgoing.header.payload_len()];
+            if let Some((id, _)) = outgoing.payload {
+                let (what, buffer, _) = &h.operations[id as usize];
+                let size = what.format.dtype.size();
+                let bytes = |r: std::ops::Range<u64>| {
+                    &buffer[r.start as usize * size..r.end as usize * size]
+                };
+                h.machine.write(&mut outgoing, bytes, &mut payload);
+            }
+            self.network.send(host, SWITCH, encode(&outgoing.header, &payload));
+        }
+        let h = &mut self.hosts[host];
+        while let Some(event) = h.machine.poll_event() {
+            match event {
+                Event::Done { id } => {
+                    let done = &mut h.operations[id as usize].2;
+                    assert!(!std::mem::replace(done, true), "operation {id} is done twice");
+                }
+                Event::Mismatch { .. } => h.mismatch = true,
+                Event::Silent { .. } => h.silent = true,
+            }
+        }
+        let deadline = h.machine.poll_timeout();
+        if deadline != h.wake {
+            h.wake = deadline;
+            deadline.into_iter().for_each(|at| self.network.wake_at(at));
+        }
+    }
+
+    fn wake(&mut self) {
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].wake.is_some_and(|at| at <= self.network.now) {
+                self.hosts[host].wake = None;
+                self.hosts[host].machine.handle_timeout(self.network.now);
+                self.pump(host);
+            }
+        }
+    }
+
+    /// Every element at every worker is the oracle's.
+    fn check(&self) -> Result<(), TestCaseError> {
+        for hosts in self.hosts.chunks(self.workers.into()).enumerate() {
+            let (job, hosts) = hosts;
+            for (i, (what, reference, _)) in hosts[0].operations.iter().enumerate() {
+                let (format, numel) = (what.format, what.numel as usize);
+                let first = job * hosts.len();
+                let inputs: Vec<Vec<u8>> = (first..first + hosts.len())
+                    .map(|host| bits(format, numel, seed_of(host, i)))
+                    .collect();
+                for start in (0..numel * 4).step_by(ROW.into()) {
+                    let end = (start + usize::from(ROW)).min(numel * 4);
+                    let values: Vec<&[u8]> = inputs.iter().map(|v| &v[start..end]).collect();
+                    let path = oracle::path(format, None, &values);
+                    for at in (start..end).step_by(4) {
+                        let of: Vec<&[u8]> = inputs.iter().map(|v| &v[at..at + 4]).collect();
+                        let expected = match path {
+                            Path::Floats => f32::NAN.to_le_bytes().to_vec(),
+                            path => oracle::element(format, path, &of),
+                        };
+                        prop_assert_eq!(&reference[at..at + 4], &expected[..], "{} {:?}", i, path);
+                    }
+                }
+                for host in hosts {
+                    prop_assert!(&host.operations[i].1 == reference);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut head = [0; HEADER_LEN];
+    header.encode(&mut head);
+    [&head[..], payload].concat()
+}
+
+fn seed_of(host: usize, operation: usize) -> u64 {
+    (host as u64) << 20 | operation as u64
+}
+
+fn bits(format: Format, numel: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let element = |i: usize| {
+        let bits = random.next();
+        if format.dtype == Dtype::I32 {
+            return (bits as u32).to_le_bytes();
+        }
+        let unit = (bits >> 40) as f32 / 8_388_608.0 - 1.0;
+        let odd = i.is_multiple_of(61) && bits.is_multiple_of(4);
+        let value = if odd { f32::INFINITY } else { unit * 2f32.powi((i / 8 % 60) as i32 - 30) };
+        value.to_le_bytes()
+    };
+    (0..numel).flat_map(element).collect()
+}
+
+fn format(random: &mut Random) -> Format {
+    let ops = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
+    let integers = Format { dtype: Dtype::I32, op: ops[random.below(3) as usize] };
+    if random.below(3) == 0 { integers } else { SUM }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_sum_is_exact_and_alike_whatever_the_network_does(
+        seed: u64, jobs in 1..=3u32, workers in 1..=12u8, slots in 1..=24u16,
+        faults in (0.0..0.08f64, 0.0..0.05f64, 0.0..0.03f64, 0..200_000u64), restart: bool,
+    ) {
+        let (loss, duplication, corruption, jitter_ns) = faults;
+        let faults = Faults { loss, duplication, corruption, jitter_ns, marking: 0.0 };
+        let mut world = World::new(seed, faults, jobs, workers, slots);
+        let mut random = Random(seed ^ 1);
+        if restart {
+            // An epoch that was given up, with packets still on their way.
+            world.submit(0, SUM, 500);
+            world.run(Time(random.below(3_000_000)), World::all_done);
+            world.begin(0, 2);
+            for host in &mut world.hosts[..workers.into()] {
+                host.operations.clear();
+                host.wake = None;
+            }
+        }
+        for job in 0..jobs as usize {
+            for _ in 0..=random.below(3) {
+                let (format, numel) = (format(&mut random), 1 + random.below(300) as usize);
+                world.submit(job, format, numel);
+            }
+        }
+        prop_assert!(world.run(BOUND, World::all_done), "not done in time");
+        world.check()?;
+        for job in 1..=jobs {
+            world.switch.revoke(JobId(job), Epoch(9));
+        }
+        world.switch.values_mut().flushed();
+        prop_assert_eq!(world.switch.values().used(), 0);
+        prop_assert_eq!(world.switch.drops().get(Drop::NoMemory), 0);
+    }
+}
+
+#[test]
+fn the_pool_is_the_window_and_a_result_the_credit() {
+    let mut world = World::new(1, Faults::default(), 1, 2, 8);
+    world.submit(0, Format { dtype: Dtype::I32, op: ReduceOp::Sum }, 8 * 20);
+    assert_eq!(world.hosts[0].machine.stats().sent, 8);
+    assert!(world.run(BOUND, World::all_done));
+    assert_eq!(world.hosts[0].machine.stats().sent, 20);
+    world.submit(0, SUM, 8 * 20);
+    assert!(world.run(BOUND, World::all_done));
+    assert_eq!(world.hosts[0].machine.stats().sent, 20 + 8 + 20, "floats cost one batch more");
+}
+
+#[test]
+fn pools_are_static() {
+    let mut world = World::new(1, Faults::default(), 2, 2, 8);
+    let lease = |slots| Lease {
+        job: JobId(3),
+        epoch: Epoch(1),
+        workers: vec![PortId(70), PortId(71)],
+        slots,
+        fragment_bytes: ROW,
+    };
+    let full = LeaseError::NoMemory { needed: 2, free: 0 };
+    assert_eq!(world.switch.install(Time(0), lease(1)), Err(full));
+    world.switch.revoke(JobId(1), Epoch(1));
+    assert_eq!(world.switch.install(Time(0), lease(8)), Ok(()));
+    assert_eq!(world.switch.install(Time(0), lease(0)), Err(LeaseError::Slots));
+}
+
+#[test]
+fn ranks_that_disagree_and_dead_switches_are_told() {
+    let mut world = World::new(1, Faults::default(), 1, 3, 8);
+    for host in 0..3 {
+        let numel = if host == 1 { 101 } else { 100 };
+        world.submit_at(host, SUM, numel, vec![0; numel * 4]);
+    }
+    world.run(Time(SECOND), |w| w.hosts.iter().all(|h| h.mismatch));
+    assert!(world.hosts.iter().all(|h| h.mismatch));
+    let mut world = World::new(1, Faults { loss: 1.0, ..Faults::default() }, 1, 3, 8);
+    world.submit(0, SUM, 100);
+    world.run(Time(5 * SECOND), |w| w.hosts.iter().all(|h| h.silent));
+    assert!(world.hosts.iter().all(|h| h.silent));
+}
+
+#[test]
+fn every_reason_to_drop_is_told_apart() {
+    let mut world = World::new(1, Faults::default(), 2, 2, 4);
+    let good = Header {
+        kind: Kind::Contribution,
+        resent: false,
+        arithmetic: Arithmetic::Wrapping,
+        worker: 0,
+        job: JobId(1),
+        round: 0,
+        chunk: 5,
+        epoch: Epoch(1),
+        slot: 0,
+        n_elems: 8,
+        next_exponent: 0,
+        tag: 0,
+    };
+    let payload = [0; 64];
+    let mut drop = |from: u32, header: Header| {
+        let payload = &payload[..header.payload_len()];
+        world.switch.handle(Time(0), PortId(from), &header, payload).err()
+    };
+    let refused = [
+        (0, Header { job: JobId(7), ..good }, Drop::NoLease),
+        (0, Header { epoch: Epoch(0), ..good }, Drop::StaleEpoch),
+        (0, Header { epoch: Epoch(2), ..good }, Drop::FutureEpoch),
+        (2, good, Drop::NotANeighbour),
+        (1, good, Drop::Members),
+        (0, Header { slot: 4, ..good }, Drop::Members),
+        (0, Header { n_elems: 9, ..good }, Drop::TooLarge),
+        (0, Header { kind: Kind::Result, ..good }, Drop::WrongDirection),
+        (0, Header { round: 1, ..good }, Drop::BeyondWindow),
+        (0, Header { round: 2, ..good }, Drop::BeyondWindow),
+    ];
+    for (from, header, reason) in refused {
+        assert_eq!(drop(from, header), Some(reason), "{header:?}");
+    }
+    assert_eq!(drop(0, good), None);
+    assert_eq!(drop(0, good), Some(Drop::Duplicate));
+    assert_eq!(drop(0, Header { round: 1, ..good }), Some(Drop::BeyondWindow), "0 is not complete");
+    let other = Header { worker: 1, ..good };
+    assert_eq!(drop(1, Header { chunk: 6, ..other }), Some(Drop::Mismatch));
+    assert_eq!(drop(1, other), None);
+    for round in 1..3 {
+        assert_eq!(drop(0, Header { round, ..good }), None);
+        assert_eq!(drop(1, Header { round, ..other }), None);
+    }
+    assert_eq!(drop(0, good), Some(Drop::TooOld));
+    assert_eq!(drop(0, Header { round: 1, ..good }), Some(Drop::Duplicate), "the shadow copy");
+}

@@ -1,0 +1,132 @@
+//! A network that loses, repeats, delays, marks and corrupts packets, all from one seed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use netsum_proto::Time;
+
+/// SplitMix64: reproducible, and good enough to choose faults.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub fn chance(&mut self, p: f64) -> bool {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= p && p > 0.0
+    }
+}
+
+/// What the network does to packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub loss: f64,
+    pub duplication: f64,
+    pub corruption: f64,
+    pub marking: f64,
+    /// Delays vary by this much, so packets overtake each other.
+    pub jitter_ns: u64,
+}
+
+/// A packet that comes in.
+pub struct Arrival {
+    pub to: usize,
+    pub from: usize,
+    pub ce: bool,
+    pub packet: Vec<u8>,
+}
+
+/// Nodes are numbers. What was sent arrives in the order of time; so do wake-ups.
+pub struct Network {
+    pub now: Time,
+    pub faults: Faults,
+    pub random: Random,
+    queue: BinaryHeap<Reverse<(Time, u64)>>,
+    arrivals: BTreeMap<u64, Arrival>,
+    sequence: u64,
+}
+
+impl Network {
+    pub fn new(seed: u64, faults: Faults) -> Network {
+        Network {
+            now: Time(0),
+            faults,
+            random: Random(seed),
+            queue: BinaryHeap::new(),
+            arrivals: BTreeMap::new(),
+            sequence: 0,
+        }
+    }
+
+    pub fn send(&mut self, from: usize, to: usize, packet: Vec<u8>) {
+        let copies = 1 + u32::from(self.random.chance(self.faults.duplication));
+        for _ in 0..copies {
+            if self.random.chance(self.faults.loss) {
+                continue;
+            }
+            let sum = checksum(&packet);
+            let mut packet = packet.clone();
+            if self.random.chance(self.faults.corruption) {
+                self.corrupt(&mut packet);
+            }
+            let delay = 10_000 + self.random.below(self.faults.jitter_ns + 1);
+            let ce = self.random.chance(self.faults.marking);
+            let sequence = self.schedule(self.now.after(delay));
+            // What the checksum shows, the kernel drops.
+            if checksum(&packet) == sum {
+                self.arrivals.insert(sequence, Arrival { to, from, ce, packet });
+            }
+        }
+    }
+
+    /// Makes `next` return at `at`, if not earlier.
+    pub fn wake_at(&mut self, at: Time) {
+        self.schedule(at.max(self.now));
+    }
+
+    /// When something happens next.
+    pub fn peek(&self) -> Option<Time> {
+        self.queue.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Goes on to what happens next: a packet's arrival, or a wake-up.
+    pub fn next(&mut self) -> Option<Arrival> {
+        let Reverse((at, sequence)) = self.queue.pop()?;
+        self.now = at;
+        self.arrivals.remove(&sequence)
+    }
+
+    fn schedule(&mut self, at: Time) -> u64 {
+        self.sequence += 1;
+        self.queue.push(Reverse((at, self.sequence)));
+        self.sequence
+    }
+
+    fn corrupt(&mut self, packet: &mut Vec<u8>) {
+        let at = self.random.below(packet.len() as u64) as usize;
+        if self.random.chance(0.3) {
+            packet.truncate(at);
+        } else {
+            packet[at] ^= 1 << self.random.below(8);
+        }
+    }
+}
+
+/// UDP's checksum (RFC 1071) with the length, which is what protects a payload on its way.
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
+    let mut sum: u32 = words.sum::<u32>() + bytes.len() as u32;
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
