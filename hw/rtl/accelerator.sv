@@ -144,7 +144,8 @@ module accelerator #(
         .lease_data_i(csr_data), .clear_i(clear), .busy_o(control_busy),
         .outcome_valid_o(outcome_valid), .outcome_o(outcome));
 
-    release_engine #(.W(W), .PORTS(PORTS), .LEASES(LEASES), .SLOTS(SLOTS), .RECORD(RECORD)) engine (
+    release_engine #(.W(W), .PORTS(PORTS), .LEASES(LEASES), .SLOTS(SLOTS), .BUF_WORDS(BUF_WORDS),
+                     .RECORD(RECORD)) engine (
         .clk, .rst_n,
         .order_valid_i(order_valid), .order_take_o(order_take), .order_lease_i(order_lease),
         .order_slot_i(order_slot), .order_kind_i(order_kind), .order_sources_i(order_sources),

@@ -7,12 +7,12 @@
 //                    type of addition
 //   init_o ..        after reset every slot gets a buffer
 //   order_* ..       the queue of releases, for the release engine
-//   record_*         the engine's view of a slot: the fields of the header to be sent, a cycle after record_read_i
+//   record_*         the engine's view of a slot: the fields of the header to be sent, two cycles after record_read_i
 //   lease_*          the driver's writes: a lease's words, a port's branch and ranks under it, and clear_i: forget
 //                    all that is in a lease's slots and start at vid 0
 //   outcome_*        one strobe per decided packet, to be counted
 //
-// Timing: a decision takes HEAD_FETCH + 5 cycles (13 with a bus of 64 bits, 6 with 512), one more for each vid
+// Timing: a decision takes HEAD_FETCH + 5 cycles (13 with a bus of 64 bits, 6 with 512), two more for each vid
 // that had been waiting behind a hole, and PORTS more when ranks under absent children are collected for a notice.
 //
 // Theory
@@ -105,7 +105,7 @@ module control #(
     logic [31:0] child_ranks_hi [0:LEASES*PORTS-1];
     logic [31:0] child_ranks_lo [0:LEASES*PORTS-1];
     wire  [PW*32-1:0] members_words, parent_words;
-    logic [LB-1:0] at, clear_lease;  // the lease in question
+    logic [LB-1:0] at, clear_lease, turned;  // the lease in question
 
     always_ff @(posedge clk) begin
         if (lease_write_i) begin
@@ -143,25 +143,20 @@ module control #(
     wire [PORTS-1:0] parent  = parent_words[PORTS-1:0];
 
     // ---- The packet in question ---------------------------------------------------------------------------
-    typedef enum logic [3:0] {INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, ACT, ADVANCE, RANKS, NOTE, CLEAR} state_e;
+    typedef enum logic [3:0] {INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, ACT, ADVANCE, LOOK, RANKS, NOTE, CLEAR} state_e;
     state_e            state;
     logic  [PB-1:0]    port;
-    logic  [W-1:0]     head_data;
-    logic              ce, broken;
-    logic  [15:0]      bytes;
+    wire   [W-1:0]     head_data;
+    wire               ce, broken;
+    wire   [15:0]      bytes;
+    logic  [15:0]      bytes_q;
     logic  [639:0]     header;
     wire   [PORTS-1:0] me = PORTS'(1) << port;
 
-    always_comb begin
-        head_data = '0;
-        bytes     = '0;
-        for (int p = 0; p < PORTS; p++) begin
-            head_data |= head_data_i[W*p +: W] & {W{me[p]}};
-            bytes     |= bytes_i[16*p +: 16] & {16{me[p]}};
-        end
-        ce     = |(ce_i & me);
-        broken = |(broken_i & me);
-    end
+    assign head_data = head_data_i[port*W +: W];
+    assign bytes     = bytes_i[port*16 +: 16];
+    assign ce        = ce_i[port];
+    assign broken    = broken_i[port];
 
     function automatic logic [15:0] be16(input logic [15:0] v);
         be16 = {v[7:0], v[15:8]};
@@ -199,6 +194,7 @@ module control #(
     logic [BOOK-1:0]   books  [0:SLOTS];
     logic [FIELDS-1:0] fields_write, fields_read, fields_engine;
     logic [BOOK-1:0]   book_write, book_read, book_engine;
+    logic [RECORD-1:0] record_q;
     logic              write_fields, write_book;
     logic  [SB:0]      write_at;
     logic  [SB-1:0]    slot;
@@ -209,13 +205,14 @@ module control #(
     wire   [PORTS-1:0] q_arrived, q_asked;
     wire               q_resent, q_congested;
     wire   [31:0]      q_marks;
-    wire   [15:0]      q_window_cap;
+    logic  [15:0]      q_window_cap;
     wire   [63:0]      q_missing;
     logic  [31:0]      q_vid, q_chunk;
     logic  [15:0]      q_n_elems;
     logic              q_bf16;
     assign {q_phase, q_arrived, q_asked, q_resent, q_congested} = book_read;
-    assign {q_marks, q_window_cap, q_missing} = fields_read[167:56];
+    assign q_marks   = fields_read[167:136];
+    assign q_missing = fields_read[119:56];
 
     always_ff @(posedge clk) begin
         if (write_fields) fields[write_at] <= fields_write;
@@ -223,51 +220,73 @@ module control #(
         fields_read <= fields[{1'b0, slot}];
         book_read   <= books[{1'b0, slot}];
         {q_vid, q_chunk, q_bf16, q_n_elems} <= fields_read[FIELDS-1:168];
+        q_window_cap <= fields_read[135:120];
         if (record_read_i) begin
             fields_engine <= fields[order_slot_o];
             book_engine   <= books[order_slot_o];
         end
     end
-    assign record_o = {book_engine[1:0], fields_engine};
+    always_ff @(posedge clk) record_q <= {book_engine[1:0], fields_engine};
+    assign record_o = record_q;
+
+    // The header's lease, as a register if its words come slowly enough to have it when the last one is here.
+    always_comb for (int i = 0; i < LB; i++) turned[i] = h_tree[LB-1-i];
+    if (HEAD - FIRST > 4) begin : g_slow
+        logic [LB-1:0] at_q;
+        wire clears = state == CLEAR | state == FETCH & head_word_o == HB'(FIRST);
+        always_ff @(posedge clk) at_q <= clears ? clear_lease : h_job[LB-1:0] ^ turned;
+        assign at = at_q;
+    end else begin : g_fast
+        assign at = state == CLEAR ? clear_lease : h_job[LB-1:0] ^ turned;
+    end
 
     // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
     logic        found, stale, future, lengths, too_large, early, late, lap;
-    logic        same, agrees, mine, complete, goes_on;
+    logic        known, agrees, mine, complete, goes_on, cap_below, cap_below_new;
     logic [31:0] released, ahead;
     wire  [31:0] place = lease_place[at];
     wire  [SB-1:0] base = place[SB-1:0];
-    wire  [15:0] ring  = place[31:16];  // slots in the ring, less one
+    wire  [SB:0] ring  = {1'b0, place[16 +: SB]};  // slots in the ring, less one
     wire  [15:0] window = lease_window[at][31:16], announced = lease_window[at][15:0];
     // The vid after this one, or the one that may be next to step over: released already?
-    wire  [15:0] vid_after = state == ADVANCE ? released[15:0] : h_vid[15:0] + 16'd1;
+    wire  [SB:0] vid_after = state == LOOK ? released[SB:0] : h_vid[SB:0] + (SB+1)'(1);
     wire  [SB-1:0] slot_after = base + (vid_after[SB-1:0] & ring[SB-1:0]);
-    wire         after_is_released = laps[slot_after] == |(vid_after & (ring + 16'd1));
+    wire         after_is_released = laps[slot_after] == |(vid_after & (ring + (SB+1)'(1)));
     wire  [15:0] payload = h_n_elems << (h_bf16 & h_kind != PARTIAL ? 1 : 2);
     wire  [15:0] epochs = h_epoch - lease_key[at][23:8];
-    wire  [32:0] behind = {ahead[31], ahead} + {17'd0, window};
+    wire  [16:0] retained = {1'b0, ahead[15:0]} + {1'b0, window};
 
     // ---- Decision ------------------------------------------------------------------------------------------
     wire up    = ~from_parent;
-    wire known = same & q_phase != NONE;
     logic take, release_up, answer, asked, waiting, disagree;
     logic [4:0] outcome;
+
+    // Refusals that need no look at the slot, decided while it is being read.
+    logic       refused;
+    logic [4:0] refusal;
+    always_ff @(posedge clk) begin
+        refused <= 1'b1;
+        if (broken) refusal <= O_BROKEN_FRAME;
+        else if (h_reserved != 32'd0) refusal <= O_RESERVED_FIELD;
+        else if (h_n_elems == 16'd0) refusal <= O_EMPTY_FRAGMENT;
+        else if (!lengths) refusal <= O_PAYLOAD_LENGTH;
+        else if (!found) refusal <= O_NO_LEASE;
+        else if (stale) refusal <= O_STALE_EPOCH;
+        else if (future) refusal <= O_FUTURE_EPOCH;
+        else if (from_parent ? h_kind != RESULT : from_member & h_kind == RESULT) refusal <= O_WRONG_DIRECTION;
+        else if (~from_parent & ~from_member) refusal <= O_NOT_A_NEIGHBOUR;
+        else if (too_large) refusal <= O_TOO_LARGE;
+        else if (early) refusal <= O_BEYOND_WINDOW;
+        else begin
+            refusal <= O_TOO_OLD;
+            refused <= late;
+        end
+    end
 
     always_comb begin
         {take, release_up, answer, asked, waiting, disagree} = '0;
         outcome = O_CONTRIBUTION;
-        if (broken) outcome = O_TRUNCATED_HEADER;
-        else if (h_reserved != 32'd0) outcome = O_RESERVED;
-        else if (h_n_elems == 16'd0) outcome = O_EMPTY_FRAGMENT;
-        else if (!lengths) outcome = O_PAYLOAD_LENGTH;
-        else if (!found) outcome = O_NO_LEASE;
-        else if (stale) outcome = O_STALE_EPOCH;
-        else if (future) outcome = O_FUTURE_EPOCH;
-        else if (from_parent & h_kind != RESULT) outcome = O_WRONG_DIRECTION;
-        else if (~from_parent & ~from_member) outcome = O_NOT_A_NEIGHBOUR;
-        else if (~from_parent & h_kind == RESULT) outcome = O_WRONG_DIRECTION;
-        else if (too_large) outcome = O_TOO_LARGE;
-        else if (early) outcome = O_BEYOND_WINDOW;
-        else if (late | (ahead[31] & ~known)) outcome = O_TOO_OLD;
+        if (refused | ahead[31] & ~known) outcome = refusal;
         else if (from_parent) begin
             if (~known | q_phase == FILLING) outcome = O_UNEXPECTED;
             else if (q_phase == SUMMED) begin
@@ -303,6 +322,7 @@ module control #(
     // ---- What follows from it ------------------------------------------------------------------------------
     logic [PB-1:0] walk;
     logic notice_waits, clear_waits, room_for_answer;
+    logic [63:0] awaited;  // ranks under absent children
     wire  root     = parent == '0;
     wire  act      = state == ACT;
     wire  noted    = (act & disagree | state == NOTE) & ~notice_waits & room_for_answer;
@@ -310,9 +330,10 @@ module control #(
     wire  [LB+PB-1:0] child = {at, state == RANKS ? walk : port};
     wire  [63:0] ranks = {child_ranks_hi[child], child_ranks_lo[child]};
     wire         merge = act & take & up & known;  // with what is in the slot
-    wire  [31:0] branch = {31'd0, ce & up & act & take} << child_branch[child];
-    wire  [15:0] cap_before = known ? q_window_cap : announced;
-    wire  [15:0] cap_least  = cap_before < h_window_cap ? cap_before : h_window_cap;
+    logic [31:0] branch_bit;
+    wire  [31:0] branch = branch_bit & {32{ce & up & act & take}};
+    wire  [15:0] cap_least  = known ? (cap_below ? h_window_cap : q_window_cap)
+                                    : (cap_below_new ? h_window_cap : announced);
 
     always_comb begin
         write_fields = act & take | noted;
@@ -330,7 +351,7 @@ module control #(
         end
         fields_write = {h_vid, h_chunk, h_bf16, h_n_elems, (merge ? q_marks : 32'd0) | h_marks | branch,
                         noted | from_parent ? h_window_cap : cap_least,
-                        (merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
+                        state == NOTE ? awaited : (merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
     end
 
     logic             order_write;
@@ -366,38 +387,36 @@ module control #(
     assign {order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o} = orders[order_out];
     assign order_valid_o   = order_count != '0;
 
-    assign at       = state == CLEAR ? clear_lease : h_job[LB-1:0] ^ turned;
     assign answer_o = act & ~waiting | state == NOTE ? me : '0;
     assign take_o   = act & take;
     assign wide_o   = h_kind == PARTIAL & h_bf16;
     assign slot_o   = init_o ? clear_at : slot;
     assign init_o   = state == INIT;
     assign busy_o   = state == INIT | state == CLEAR | clear_waits | order_valid_o;
-    logic [LB-1:0] turned;
-    always_comb for (int i = 0; i < LB; i++) turned[i] = h_tree[LB-1-i];
 
-    // The header, as far as it comes; ranks that are awaited go in the place of `missing`.
     always_ff @(posedge clk) begin
         if (state == FETCH) begin
             for (int i = 16; i < 80; i++) begin
                 if (head_word_o == HB'((i + PAD) / B)) header[8*i +: 8] <= head_data[8*((i+PAD)%B) +: 8];
             end
-        end else if (act & waiting) begin
-            header[8*68 +: 64] <= 64'd0;
-        end else if (state == RANKS && members[walk] && !q_arrived[walk]) begin
-            header[8*68 +: 64] <= header[8*68 +: 64] | {be32(ranks[31:0]), be32(ranks[63:32])};
         end
+        if (state != RANKS & state != NOTE) awaited <= 64'd0;
+        else if (state == RANKS && members[walk] && !q_arrived[walk]) awaited <= awaited | ranks;
     end
 
     always_ff @(posedge clk) begin
+        bytes_q   <= bytes;
+        branch_bit <= 32'd1 << child_branch[child];
         found     <= lease_valid[at] & lease_job[at] == h_job & lease_key[at][7:0] == h_tree;
         stale     <= epochs[15];
-        future    <= ~epochs[15] & epochs != 16'd0;
-        lengths   <= bytes == payload & h_udp_bytes == bytes + 16'd46 & h_ip_bytes == h_udp_bytes + 16'd20;
+        future    <= ~epochs[15] & h_epoch != lease_key[at][23:8];
+        lengths   <= bytes_q == payload & h_udp_bytes == bytes_q + 16'd46 & h_ip_bytes == h_udp_bytes + 16'd20;
         too_large <= h_n_elems > lease_elements[at];
         early     <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= window);
-        late      <= behind[32];
-        same      <= q_vid == h_vid;
+        late      <= ahead[31] & (~&ahead[30:16] | ~retained[16]);
+        known     <= q_vid == h_vid & q_phase != NONE;
+        cap_below     <= h_window_cap < q_window_cap;
+        cap_below_new <= h_window_cap < announced;
         agrees    <= q_chunk == h_chunk & q_bf16 == h_bf16 & q_n_elems == h_n_elems;
         mine      <= |(q_arrived & me);
         complete  <= ((q_vid == h_vid & q_phase != NONE ? q_arrived : '0) | me) == members;
@@ -406,12 +425,12 @@ module control #(
             ahead    <= h_vid - lease_released[at];
             released <= lease_released[at];
             slot     <= base + (h_vid[SB-1:0] & ring[SB-1:0]);
-            lap      <= |(h_vid[15:0] & (ring + 16'd1));
-        end else if (advances | state == ADVANCE & after_is_released) begin
+            lap      <= |(h_vid[SB:0] & (ring + (SB+1)'(1)));
+        end else if (advances | state == ADVANCE & goes_on) begin
             released <= released + 32'd1;
         end
         if (state == CLEAR) lease_released[at] <= 32'd0;
-        else if (advances | state == ADVANCE & after_is_released) lease_released[at] <= released + 32'd1;
+        else if (advances | state == ADVANCE & goes_on) lease_released[at] <= released + 32'd1;
         if (state == INIT | state == CLEAR) laps[clear_at] <= 1'b1;
         else if (act & release_up) laps[slot] <= lap;
     end
@@ -470,7 +489,8 @@ module control #(
                         state <= advances & goes_on ? ADVANCE : FETCH;
                     end
                 end
-                ADVANCE: if (!after_is_released) state <= FETCH;
+                ADVANCE: state <= goes_on ? LOOK : FETCH;
+                LOOK: state <= ADVANCE;
                 RANKS: begin
                     walk <= walk + PB'(1);
                     if (walk == PB'(PORTS - 1)) state <= NOTE;

@@ -3,7 +3,7 @@
 //
 // Ports
 //   order_*    the next order: lease, slot, kind of packet, sources and destinations as port bitmaps
-//   record_*   the slot's record (see control), the cycle after record_read_o
+//   record_*   the slot's record (see control), two cycles after record_read_o
 //   load_o, step_o, ...  to the receiving ports; terms_i is W bits of every port, port 0 in the low bits
 //   write_o, word_o, ... to the sending ports; room_i of each
 //   notice_sent_o  the notice's record is free again
@@ -23,6 +23,7 @@ module release_engine #(
     parameter int PORTS  = 4,
     parameter int LEASES = 16,
     parameter int SLOTS  = 32,
+    parameter int BUF_WORDS = 176,
     parameter int RECORD = 251,
     localparam int B     = W / 8,
     localparam int PAD   = (B - 80 % B) % B,
@@ -31,7 +32,9 @@ module release_engine #(
     localparam int CB    = $clog2(B),
     localparam int LANES = W / 32,
     localparam int LB    = $clog2(LEASES),
-    localparam int SB    = $clog2(SLOTS)
+    localparam int SB    = $clog2(SLOTS),
+    localparam int NB    = $clog2(BUF_WORDS + 1),  // of a count of words
+    localparam int EB    = NB + CB                 // of a count of bytes
 ) (
     input  wire                clk,
     input  wire                rst_n,
@@ -77,17 +80,19 @@ module release_engine #(
         record_i;
 
     // Fetching: order, record, lengths.
-    typedef enum logic [1:0] {IDLE, READ, LENGTH, READY} fetch_e;
+    typedef enum logic [2:0] {IDLE, READ, WAIT, LENGTH, READY} fetch_e;
     fetch_e             fetch;
     logic  [LB-1:0]     next_lease;
     logic  [SB:0]       next_slot;
     logic  [2:0]        next_kind;
     logic  [PORTS-1:0]  next_to;
-    logic  [15:0]       next_bytes, next_steps;
+    logic  [EB-1:0]     next_bytes;
+    logic  [NB-1:0]     next_steps;
     logic               next_half;
     logic               header_waits;
     wire                notice = next_kind > 3'd2;
-    wire   [15:0]       elements = notice ? 16'd0 : n_elems;
+    // No more than a buffer holds: control has seen to it.
+    wire   [EB-2:0]     elements = notice ? '0 : n_elems[EB-2:0];
     wire                start;
 
     assign order_take_o  = fetch == IDLE & order_valid_i & ~header_waits;
@@ -103,32 +108,33 @@ module release_engine #(
             sources_o  <= order_sources_i;
         end
         if (fetch == LENGTH) begin
-            next_bytes <= bf16 & next_kind != PARTIAL ? {elements[14:0], 1'b0} : {elements[13:0], 2'b0};
-            next_steps <= 16'((17'(elements) + 17'(LANES - 1)) >> $clog2(LANES));
+            next_bytes <= bf16 & next_kind != PARTIAL ? {elements, 1'b0} : {elements[EB-3:0], 2'b0};
+            next_steps <= NB'((elements + (EB-1)'(LANES - 1)) >> $clog2(LANES));
             next_half  <= bf16;
         end
         if (!rst_n) fetch <= IDLE;
         else case (fetch)
             IDLE:    if (order_take_o) fetch <= READ;
-            READ:    fetch <= LENGTH;
+            READ:    fetch <= WAIT;
+            WAIT:    fetch <= LENGTH;
             LENGTH:  fetch <= READY;
             default: if (start) fetch <= IDLE;
         endcase
     end
 
     // Issue: steps, then the cycles in which the next frame's header is written.
-    logic [15:0]      left;
+    logic [NB-1:0]    left;
     logic [HB:0]      gap;
     logic             pack;
-    logic [15:0]      bytes;
+    logic [EB-1:0]    bytes;
     logic [2:0]       kind;
     logic [PORTS-1:0] to;
     logic [LB-1:0]    lease;
-    wire              may_start = left == 16'd0 & gap == '0;
+    wire              may_start = left == '0 & gap == '0;
 
     assign start  = fetch == READY & may_start & (next_to & ~room_i) == '0;
     assign load_o = start;
-    assign step_o = left != 16'd0;
+    assign step_o = left != '0;
 
     always_ff @(posedge clk) begin
         if (start) begin
@@ -140,7 +146,7 @@ module release_engine #(
             pack   <= next_half & next_kind != PARTIAL;
         end
         if (!rst_n) begin
-            left         <= 16'd0;
+            left         <= '0;
             gap          <= '0;
             header_waits <= 1'b0;
         end else begin
@@ -148,7 +154,7 @@ module release_engine #(
                 left <= next_steps;
                 gap  <= (HB+1)'(HEAD - 1);
             end else if (step_o) begin
-                left <= left - 16'd1;
+                left <= left - NB'(1);
             end else if (gap != '0) begin
                 gap <= gap - (HB+1)'(1);
             end
@@ -161,7 +167,7 @@ module release_engine #(
     logic [DELAY-1:0] start_at;
     always_ff @(posedge clk) begin
         valid_at <= {valid_at[ADD-2:0], step_o};
-        last_at  <= {last_at[ADD-2:0], left == 16'd1};
+        last_at  <= {last_at[ADD-2:0], left == NB'(1)};
         start_at <= DELAY'({start_at, start});
     end
 
@@ -185,7 +191,10 @@ module release_engine #(
     // The header, then the sums.
     logic [HB-1:0]    head_word;
     logic             head, only_head;
-    logic [15:0]      udp_bytes, ip_bytes, bytes_q;
+    logic [EB:0]      udp_bytes, ip_bytes;
+    wire  [15:0]      udp_length = {{15-EB{1'b0}}, udp_bytes};
+    wire  [15:0]      ip_length  = {{15-EB{1'b0}}, ip_bytes};
+    logic [CB-1:0]    bytes_q;
     logic [2:0]       kind_q;
     logic [PORTS-1:0] to_q;
     logic [LB-1:0]    lease_q;
@@ -201,9 +210,9 @@ module release_engine #(
 
     always_comb begin
         header = '0;
-        header[8*16 +: 16] = be16(ip_bytes);
-        header[8*18 +: 16] = be16(~ip_bytes);
-        header[8*38 +: 16] = be16(udp_bytes);
+        header[8*16 +: 16] = be16(ip_length);
+        header[8*18 +: 16] = be16(~ip_length);
+        header[8*38 +: 16] = be16(udp_length);
         header[8*42 +: 8]  = 8'h11;
         header[8*43 +: 8]  = {2'b00, congested, resent, 1'b0, kind_q};
         header[8*44 +: 8]  = tree;
@@ -227,10 +236,10 @@ module release_engine #(
             kind_q    <= kind;
             to_q      <= to;
             lease_q   <= lease;
-            bytes_q   <= bytes;
-            udp_bytes <= bytes + 16'd46;
-            ip_bytes  <= bytes + 16'd66;
-            only_head <= bytes == 16'd0;
+            bytes_q   <= bytes[CB-1:0];
+            udp_bytes <= {1'b0, bytes} + (EB+1)'(46);
+            ip_bytes  <= {1'b0, bytes} + (EB+1)'(66);
+            only_head <= bytes == '0;
             pack_q    <= pack;
         end
         if (!rst_n) begin
@@ -242,7 +251,7 @@ module release_engine #(
         end
         word_o  <= head ? padded[32'(head_word)*W +: W] : packed_word;
         last_o  <= head ? only_head & header_sent : packed_last;
-        count_o <= head ? '1 : bytes_q[CB-1:0] - CB'(1);
+        count_o <= head ? '1 : bytes_q - CB'(1);
         lease_o <= lease_q;
         write_o <= rst_n & (head | packed_valid) ? to_q : '0;
     end

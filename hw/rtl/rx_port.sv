@@ -74,11 +74,12 @@ module rx_port #(
     input  wire              step_i,
     output logic [W-1:0]     terms_o
 );
-    localparam int CLASS = (45 + PAD) / B;  // the word with byte 45
+    localparam int CLASS = 45 / B;  // the word with byte 45
+    localparam int IB    = $clog2(CLASS + 2);
     localparam int FB    = W + B + 2;
 
     // Verdict on the word that comes in, byte by byte.
-    logic [HB-1:0] in_word;
+    logic [IB-1:0] in_word;
     logic          fits_q, ce_q;
     logic          fits, ce;
 
@@ -102,13 +103,13 @@ module rx_port #(
         fits = in_word == 0 ? 1'b1 : fits_q;
         ce   = ce_q;
         for (int at = 12; at <= 45; at++) begin
-            if (in_word == HB'((at + PAD) / B)) begin
-                fits = fits & allowed(at, s_tdata[8*((at+PAD)%B) +: 8]);
-                if (at == 15) ce = s_tdata[8*((at+PAD)%B) +: 2] == 2'b11;
+            if (in_word == IB'(at / B)) begin
+                fits = fits & allowed(at, s_tdata[8*(at%B) +: 8]);
+                if (at == 15) ce = s_tdata[8*(at%B) +: 2] == 2'b11;
             end
         end
         // A frame that ends before byte 45 is not ours.
-        fits = fits & ~(s_tlast && in_word < HB'(CLASS));
+        fits = fits & (in_word != IB'(CLASS) ? ~s_tlast : s_tkeep[45%B]);
     end
 
     // Words, and the verdict of each frame.
@@ -117,7 +118,7 @@ module rx_port #(
     logic    [4:0] fifo_in, fifo_out, verdict_in, verdict_out;
     logic          judged;
     wire           take_word = s_tvalid & s_tready;
-    wire           judge     = take_word & ~judged & (s_tlast | in_word == HB'(CLASS));
+    wire           judge     = take_word & ~judged & (s_tlast | in_word == IB'(CLASS));
     wire           have      = (fifo_in != fifo_out) & (verdict_in != verdict_out);
     wire  [FB-1:0] word      = fifo[fifo_out[3:0]];
     wire   [1:0]   verdict   = verdicts[verdict_out[3:0]];
@@ -143,7 +144,7 @@ module rx_port #(
             if (take_word) begin
                 fifo_in <= fifo_in + 5'd1;
                 judged  <= (judged | judge) & ~s_tlast;
-                in_word <= s_tlast ? '0 : in_word == HB'(HEAD) ? in_word : in_word + HB'(1);
+                in_word <= s_tlast ? '0 : in_word == IB'(CLASS + 1) ? in_word : in_word + IB'(1);
             end
             if (judge) verdict_in <= verdict_in + 5'd1;
             if (pop) begin
@@ -153,9 +154,29 @@ module rx_port #(
         end
     end
 
+    // Aggregation packets, so that the payload starts with a word.
+    wire  [W-1:0] c_data;
+    wire  [B-1:0] c_keep;
+    wire          c_last, c_valid, c_error, c_take;
+    if (PAD == 0) begin : g_aligned
+        assign {c_data, c_keep, c_last, c_error} = {m_tdata, m_tkeep, m_tlast, m_terror};
+        assign c_valid = ours;
+        assign c_take  = open;
+    end else begin : g_late
+        logic error_q;
+        axis_late #(.W(W)) late (
+            .clk, .rst_n, .s_tdata(m_tdata), .s_tkeep(m_tkeep), .s_tlast(m_tlast), .s_tvalid(ours),
+            .s_tready(c_take), .m_tdata(c_data), .m_tkeep(c_keep), .m_tlast(c_last), .m_tvalid(c_valid),
+            .m_tready(open));
+        // Only a last word has an error, and the word behind it is the end of the same frame.
+        always_ff @(posedge clk) if (c_take) error_q <= m_terror;
+        assign c_error = c_take ? m_terror : error_q;
+    end
+
     // An aggregation packet goes to the spare buffer `half`, its header beside it.
     logic  [W-1:0]  heads [0:2*(1<<HB)-1];
-    logic  [W-1:0]  buffer [0:DEPTH-1];
+    logic  [W-1:0]  buffer [0:(1<<AB)-1];  // a power of two: no multiplexer behind it
+    initial buffer[NOTHING] = {LANES{32'h8000_0000}};
     logic  [AB:0]   map [0:SLOTS-1];
     logic  [AB-1:0] spare [0:1];
     logic  [17:0]   facts [0:1];
@@ -165,28 +186,31 @@ module rx_port #(
     logic  [AB-1:0] write_at;
     logic  [WB-1:0] words;
     logic  [CB-1:0] kept;
-    wire            collect  = ours & ~pending[half];
+    wire            open     = ~pending[half];
+    wire            collect  = c_valid & open;
     wire            in_head  = out_word != HB'(HEAD);
     wire            overflow = words == WB'(BUF_WORDS);
     wire   [AB:0]   exchanged = map[slot_i];
+    logic           ce_kept;
+    wire            frame_ce = c_take ? verdict[1] : ce_kept;
 
-    assign pop         = collect | (m_tvalid & m_tready);
+    assign pop         = ours & c_take | m_tvalid & m_tready;
     assign pending_o   = pending[serve];
     assign head_data_o = heads[{serve, head_word_i}];
     assign {ce_o, broken_o, bytes_o} = facts[serve];
 
     always_comb begin
         kept = '0;
-        for (int i = 0; i < B; i++) kept = kept + CB'(m_tkeep[i]);
+        for (int i = 0; i < B; i++) kept = kept + CB'(c_keep[i]);
     end
 
     always_ff @(posedge clk) begin
-        if (collect & in_head) heads[{half, out_word}] <= m_tdata;
-        if (init_i) buffer[AB'(NOTHING)] <= {LANES{32'h8000_0000}};
-        else if (collect & ~in_head & ~overflow) buffer[write_at] <= m_tdata;
-        if (collect & m_tlast) begin
+        if (c_take) ce_kept <= verdict[1];
+        if (collect & in_head) heads[{half, out_word}] <= c_data;
+        if (collect & ~in_head & ~overflow) buffer[write_at] <= c_data;
+        if (collect & c_last) begin
             // A packet that ends within its header, or is longer than a buffer, has no length.
-            facts[half] <= {verdict[1], m_terror | in_head | overflow,
+            facts[half] <= {frame_ce, c_error | in_head | overflow,
                             16'({words, {$clog2(B){1'b0}}}) + 16'(kept)};
         end
         if (init_i) map[slot_i] <= {1'b0, init_base_i};
@@ -201,7 +225,7 @@ module rx_port #(
         end else begin
             if (collect) begin
                 if (in_head) out_word <= out_word + HB'(1);
-                if (m_tlast) begin
+                if (c_last) begin
                     out_word      <= '0;
                     pending[half] <= 1'b1;
                     half          <= ~half;

@@ -64,7 +64,7 @@ module tx_port #(
     logic [W+CB+LB:0] a;
     logic  [DB:0]     level;
     logic  [DB-1:0]   at_in, at_out;
-    logic             a_valid, b_valid, b_last, b_head;
+    logic             a_valid, b_valid, b_last, b_head, b_tail;
     logic  [HB-1:0]   a_word;
     logic  [W-1:0]    b_data, b_template;
     logic  [CB-1:0]   b_count;
@@ -73,7 +73,8 @@ module tx_port #(
     wire   [CB-1:0]   a_count;
     wire   [LB-1:0]   a_lease;
     wire              b_take;
-    wire              a_take = a_valid & (~b_valid | b_take);
+    wire              b_goes = b_valid & b_take;
+    wire              a_take = a_valid & (~b_valid | b_goes);
     wire              fetch  = level != '0 & (~a_valid | a_take);
 
     assign {a_lease, a_count, a_last, a_data} = a;
@@ -86,6 +87,7 @@ module tx_port #(
             b_last  <= a_last;
             b_count <= a_count;
             b_head  <= a_word != HB'(HEAD);
+            b_tail  <= a_word == HB'(HEAD - 1);
         end
         room_o <= level < (DB+1)'(DEPTH - FRAME);
         if (!rst_n) begin
@@ -100,7 +102,7 @@ module tx_port #(
             if (write_i) at_in <= at_in == DB'(DEPTH - 1) ? '0 : at_in + DB'(1);
             if (fetch) at_out <= at_out == DB'(DEPTH - 1) ? '0 : at_out + DB'(1);
             a_valid <= fetch | (a_valid & ~a_take);
-            b_valid <= a_take | (b_valid & ~b_take);
+            b_valid <= a_take | (b_valid & ~b_goes);
             if (a_take) a_word <= a_last ? '0 : a_word == HB'(HEAD) ? a_word : a_word + HB'(1);
         end
     end
@@ -115,28 +117,52 @@ module tx_port #(
         end
     end
 
+    // The frame as it is to be sent: without the bytes before it that align the payload.
+    wire [W-1:0] o_data;
+    wire [B-1:0] o_keep, b_keep;
+    wire         o_last, o_valid, o_take;
+    // The template ends within its last word; what the memory holds behind that is not for us.
+    wire [W-1:0] b_whole;
+    for (genvar i = 0; i < B; i++) begin : g_whole
+        wire put = b_head & (i < (42 + PAD) % B | ~b_tail);
+        assign b_whole[8*i +: 8] = b_data[8*i +: 8] | (b_template[8*i +: 8] & {8{put}});
+    end
+    assign b_keep[0] = 1'b1;
+    for (genvar i = 1; i < B; i++) begin : g_keep
+        assign b_keep[i] = ~b_last | b_count >= CB'(i);
+    end
+    if (PAD == 0) begin : g_aligned
+        assign {o_data, o_keep, o_last, o_valid} = {b_whole, b_keep, b_last, b_valid};
+        assign b_take = o_take;
+    end else begin : g_early
+        axis_early #(.W(W)) early (
+            .clk, .rst_n, .s_tdata(b_whole), .s_tkeep(b_keep), .s_tlast(b_last), .s_tvalid(b_valid),
+            .s_tready(b_take), .m_tdata(o_data), .m_tkeep(o_keep), .m_tlast(o_last), .m_tvalid(o_valid),
+            .m_tready(o_take));
+    end
+
     // In turn, frame by frame.
     logic busy, ours_q;
-    wire  ours   = busy ? ours_q : b_valid & ~(s_tvalid & ours_q);
+    wire  ours   = busy ? ours_q : o_valid & ~(s_tvalid & ours_q);
     wire  accept = ~m_tvalid | m_tready;
 
     assign s_tready = accept & ~ours;
-    assign b_take   = accept & ours & b_valid;
+    assign o_take   = accept & ours;
 
     always_ff @(posedge clk) begin
         if (accept) begin
-            m_tdata <= ours ? b_data | (b_template & {W{b_head}}) : s_tdata;
-            m_tlast <= ours ? b_last : s_tlast;
-            for (int i = 0; i < B; i++) m_tkeep[i] <= ours ? ~b_last | CB'(i) <= b_count : s_tkeep[i];
+            m_tdata <= ours ? o_data : s_tdata;
+            m_tlast <= ours ? o_last : s_tlast;
+            m_tkeep <= ours ? o_keep : s_tkeep;
         end
         if (!rst_n) begin
             busy     <= 1'b0;
             ours_q   <= 1'b0;
             m_tvalid <= 1'b0;
         end else if (accept) begin
-            m_tvalid <= ours ? b_valid : s_tvalid;
-            if (ours ? b_valid : s_tvalid) begin
-                busy   <= ~(ours ? b_last : s_tlast);
+            m_tvalid <= ours ? o_valid : s_tvalid;
+            if (ours ? o_valid : s_tvalid) begin
+                busy   <= ~(ours ? o_last : s_tlast);
                 ours_q <= ours;
             end
         end

@@ -15,7 +15,8 @@ RTL = ROOT / "hw" / "rtl"
 SOURCES = [
     RTL / f"{name}.sv"
     for name in (
-        "fp32_add", "fp32_tree", "bf16_pack", "rx_port", "tx_port", "release_engine", "control", "csr", "accelerator",
+        "fp32_add", "fp32_tree", "bf16_pack", "axis_late", "axis_early", "rx_port", "tx_port", "release_engine",
+        "control", "csr", "accelerator",
     )
 ]  # fmt: skip
 
@@ -36,9 +37,10 @@ def simulate(bench: str, simulator: str = "verilator", env: dict[str, str] | Non
     shape = "-".join(f"{key.lower()}{value}" for key, value in sorted(parameters.items()))
     build = ROOT / "out" / "hw" / f"{simulator}-{shape}"
     runner = get_runner(simulator)
+    lint = [RTL / "lint.vlt"] if simulator == "verilator" else []
     args = ["-g2012"] if simulator == "icarus" else ["-Wall", "-O3", "--assert", "--output-split", "0"]
     runner.build(
-        sources=SOURCES,
+        sources=[*lint, *SOURCES],
         includes=[RTL],
         hdl_toplevel="accelerator",
         parameters=parameters,

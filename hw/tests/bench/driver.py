@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
+from . import registers as r
 from .lines import Lines
 from .packets import template
-
-ID, SHAPE, MEMORY, STATUS, CLEAR, OUTCOMES, LEASES, CHILDREN, TEMPLATES = (
-    0x0, 0x8, 0xC, 0x10, 0x14, 0x80, 0x1000, 0x10000, 0x20000,
-)  # fmt: skip
-OUTCOME_NAMES = [
-    "contribution", "released", "result", "answered", "waiting", "mismatch_told", "duplicate", "mismatch",
-    "unexpected", "too_old", "beyond_window", "too_large", "wrong_direction", "not_a_neighbour", "future_epoch",
-    "stale_epoch", "no_lease", "payload_length", "empty_fragment", "reserved_field", "broken_frame",
-]  # fmt: skip
 
 
 class Driver:
@@ -26,8 +18,8 @@ class Driver:
 
     async def probe(self) -> None:
         """Reads what the device is."""
-        assert await self.lines.read(ID) == 0x6E73756D
-        shape, memory = await self.lines.read(SHAPE), await self.lines.read(MEMORY)
+        assert await self.lines.read(r.ID) == 0x6E73756D
+        shape, memory = await self.lines.read(r.SHAPE), await self.lines.read(r.MEMORY)
         self.width, self.ports, self.leases = shape >> 16, shape >> 8 & 255, shape & 255
         self.buffer_bytes, self.slots = memory >> 16, memory & 0xFFFF
         assert (self.width, self.ports) == (self.lines.width, self.lines.ports)
@@ -52,17 +44,17 @@ class Driver:
             self.free_from += ring
         first, ring = self.rings[at]
         self.places[at] = (job, tree)
-        await self.word(at, 5, 0)
+        await self.word(at, r.WORD_VALID, 0)
         await self.idle()
-        await self.word(at, 0, job)
-        await self.word(at, 1, lease["epoch"] << 8 | tree)
-        await self.word(at, 2, lease["slots"] << 16 | lease["slots"])
-        await self.word(at, 3, ring - 1 << 16 | first)
-        await self.word(at, 4, lease["fragment_bytes"] // 4)
-        await self.word(at, 8, sum(1 << port for port in children))
-        await self.word(at, 12, 0 if lease["parent"] is None else 1 << lease["parent"])
+        await self.word(at, r.WORD_JOB, job)
+        await self.word(at, r.WORD_KEY, lease["epoch"] << 8 | tree)
+        await self.word(at, r.WORD_WINDOW, lease["slots"] << 16 | lease["slots"])
+        await self.word(at, r.WORD_RING, ring - 1 << 16 | first)
+        await self.word(at, r.WORD_ELEMENTS, lease["fragment_bytes"] // 4)
+        await self.word(at, r.WORD_MEMBERS, sum(1 << port for port in children))
+        await self.word(at, r.WORD_PARENT, 0 if lease["parent"] is None else 1 << lease["parent"])
         for child in lease["children"]:
-            base = CHILDREN + (at * 64 + child["port"]) * 16
+            base = r.CHILDREN + (at * 64 + child["port"]) * 16
             await self.lines.write(base, child["branch"])
             await self.lines.write(base + 4, child["ranks"] >> 32)
             await self.lines.write(base + 8, child["ranks"] & 0xFFFFFFFF)
@@ -71,33 +63,33 @@ class Driver:
             head = template(port)
             for word in range(11):
                 value = int.from_bytes(head[4 * word : 4 * word + 4], "little")
-                await self.lines.write(TEMPLATES + (port * 16 + at) * 128 + 4 * word, value)
+                await self.lines.write(r.TEMPLATES + (port * 16 + at) * 128 + 4 * word, value)
         await self.clear(at)
-        await self.word(at, 5, 1)
+        await self.word(at, r.WORD_VALID, 1)
 
     async def remove(self, job: int, tree: int) -> None:
         """Takes a lease back."""
         at = self.place(job, tree)
-        await self.word(at, 5, 0)
+        await self.word(at, r.WORD_VALID, 0)
         await self.idle()
         del self.places[at]
 
     async def clear(self, at: int) -> None:
         """Forgets what is in a lease's slots."""
-        await self.lines.write(CLEAR, at)
+        await self.lines.write(r.CLEAR, at)
         await self.idle()
 
     async def idle(self) -> None:
         """Waits until control and the release engine have nothing to do."""
         for _ in range(1000):
-            if await self.lines.read(STATUS) == 0:
+            if await self.lines.read(r.STATUS) == 0:
                 return
         raise AssertionError("the device does not become idle")
 
     async def word(self, at: int, word: int, value: int) -> None:
         """Writes one word of a lease."""
-        await self.lines.write(LEASES + at * 64 + word * 4, value)
+        await self.lines.write(r.LEASES + at * 64 + word * 4, value)
 
     async def outcomes(self) -> dict[str, int]:
         """Packets by outcome."""
-        return {name: await self.lines.read(OUTCOMES + 4 * i) for i, name in enumerate(OUTCOME_NAMES)}
+        return {name: await self.lines.read(r.OUTCOMES + 4 * i) for i, name in enumerate(r.DROPS)}

@@ -31,6 +31,14 @@ class Source:
     done: list[Frame] = field(default_factory=list)
 
 
+def known(value, mask: int, size: int = 1) -> int:
+    """A vector as a number; a piece of `size` bits whose bit in `mask` is set must not have an X, others count as 0."""
+    if value.is_resolvable:
+        return int(value.to_unsigned())
+    pieces = [str(value)[::-1][size * i : size * (i + 1)][::-1] for i in range(len(value) // size)]
+    return sum(int(piece, 2) << size * i for i, piece in enumerate(pieces) if mask >> i & 1)
+
+
 class Lines:
     """Every stream of the device: `net` towards the wires, `sw` towards the switch chip, both ways.
 
@@ -104,10 +112,11 @@ class Lines:
         if valid:
             self.quiet = 0
         if moved:
-            data = int(getattr(dut, f"m_{name}_tdata").value.to_unsigned())
-            keep = int(getattr(dut, f"m_{name}_tkeep").value.to_unsigned())
-            last = int(getattr(dut, f"m_{name}_tlast").value)
-            error = int(dut.m_sw_terror.value) if name == "sw" else 0
+            lanes = sum((1 << self.bytes) - 1 << port * self.bytes for port in range(self.ports) if moved >> port & 1)
+            keep = known(getattr(dut, f"m_{name}_tkeep").value, lanes)
+            data = known(getattr(dut, f"m_{name}_tdata").value, keep, 8)
+            last = known(getattr(dut, f"m_{name}_tlast").value, moved)
+            error = known(dut.m_sw_terror.value, moved) if name == "sw" else 0
             for port in range(self.ports):
                 if moved >> port & 1:
                     self._collect(name, port, data, keep, last, error)
