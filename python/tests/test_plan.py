@@ -40,3 +40,57 @@ def test_what_cannot_be_planned_for(source, gpus, says):
 
 def test_the_command_says_why():
     assert "no such machine" in plan("show", "dgx9", code=1).stderr
+
+
+def test_pack_verify_and_other_forms(tmp_path):
+    file, program, picture = tmp_path / "plan.json", tmp_path / "plan.xml", tmp_path / "plan.svg"
+    fragment = ["dgx1v", "--gpus", "0,1,2,3,4,6", "--links", "nvlink"]
+    shown = plan("pack", *fragment, "--out", str(file)).stdout
+    assert "allreduce: 50 GB/s = bound 50 GB/s" in shown and "rings: 30 GB/s" in shown
+    assert "cross between the 3 parts" in shown
+    assert "right" in plan("verify", str(file), *fragment).stdout
+    plan("pack", *fragment, "--out", str(program))
+    assert "right" in plan("verify", str(program)).stdout
+    plan("pack", *fragment, "--out", str(picture))
+    assert picture.read_text().startswith("<svg")
+
+
+def test_a_wrong_plan_is_refused(tmp_path):
+    file = tmp_path / "plan.json"
+    plan("pack", "dgx1p", "--links", "nvlink", "--out", str(file))
+    wrong = json.loads(file.read_text())
+    wrong["flows"][0]["down"].pop()
+    file.write_text(json.dumps(wrong))
+    error = plan("verify", str(file), "dgx1p", "--links", "nvlink", code=1).stderr
+    assert "should be" in error or "nobody has written" in error
+
+
+def test_the_front_is_ordered():
+    points = json.loads(plan("pack", "dgx2", "--pareto", "--json").stdout)
+    rates = [point["rate"] for point in points]
+    assert rates == sorted(rates, reverse=True) and rates[0] == points[0]["bound"]
+
+
+def test_classes_of_a_box():
+    rows = json.loads(plan("classes", "dgx1p", "--links", "nvlink", "--json").stdout)
+    assert len(rows) == 14 and rows[-1]["broadcast"] == 80.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["dgx1v", "--collective", "gossip"], "collective 'gossip' is unknown"),
+        (["dgx1v", "--collective", "broadcast", "--root", "9"], "root 9 is no rank of 8"),
+        (["dgx1v", "--method", "magic"], "use exact or blink"),
+        (["dgx1v", "--gpus", "1,4", "--links", "nvlink"], "disconnected"),
+    ],
+)
+def test_requests_that_cannot_be(arguments, says):
+    assert says in plan("pack", *arguments, code=1).stderr
+
+
+def test_explain_says_when_aggregation_helps():
+    command = [sys.executable, "-c", "from netsum.cli import main; main()", "explain"]
+    for machine, says in [("h100", "1.75 times"), ("dgx2", "aggregation cannot help")]:
+        ended = subprocess.run([*command, machine], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0 and says in ended.stdout, ended.stdout + ended.stderr

@@ -8,10 +8,12 @@ mod error;
 mod grow;
 pub mod ocs;
 pub mod pack;
+mod picture;
 pub mod program;
 mod trees;
 mod verify;
 
 pub use error::{PackError, PlanError, Violation};
+pub use picture::picture;
 pub use trees::{Request, aggregation_trees};
 pub use verify::{switch_links, verify, verify_set};

@@ -42,6 +42,12 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(status, module)?)?;
     ocs::register(module)?;
     module.add_function(wrap_pyfunction!(plan::topology, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::pack_trees, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::pack_front, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::verify_trees, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::export_trees, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::explain_allreduce, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::gpu_classes, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     Ok(())
 }

@@ -1,7 +1,13 @@
 //! The planner for Python: texts in, JSON out.
 
-use netsum_topo::TopoError;
-use netsum_topo::links::{Format, ImportOptions, LinkGraph, built, import, write_json};
+use std::fmt::Display;
+
+use netsum_plan::pack::{Packed, coarse, explain, front, pack, pack_blink, report};
+use netsum_plan::picture;
+use netsum_plan::program::{check, lower, read_msccl, verify_plan, write_msccl};
+use netsum_topo::links::{
+    Collective, Format, ImportOptions, LinkGraph, TreePlan, built, import, link_classes, write_json,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -27,6 +33,107 @@ pub(crate) fn topology(
         }
     };
     Ok(write_json(&chosen(graph, &gpus, &kinds)?))
+}
+
+/// The best plan for a collective, as the JSON of `netsum_plan::pack::Report`.
+///
+/// `graph`: JSON of [`topology`]. `collective`: as in a plan's JSON. `method`: "exact" or "blink".
+/// `pieces`: shares become multiples of one of so many, 0 for exact shares.
+#[pyfunction]
+pub(crate) fn pack_trees(
+    py: Python<'_>,
+    graph: &str,
+    collective: &str,
+    method: &str,
+    pieces: u64,
+) -> PyResult<String> {
+    let graph = graph_of(graph)?;
+    let collective: Collective = serde_json::from_str(collective).map_err(value)?;
+    let packed = py.detach(|| packed(&graph, collective, method, pieces))?;
+    Ok(json(&report(&graph, &packed)))
+}
+
+/// Plans of which none is worse in rate, trees and height together: a list of reports.
+#[pyfunction]
+pub(crate) fn pack_front(py: Python<'_>, graph: &str, collective: &str) -> PyResult<String> {
+    let graph = graph_of(graph)?;
+    let collective: Collective = serde_json::from_str(collective).map_err(value)?;
+    let points = py.detach(|| pack(&graph, collective).map(|best| front(&best))).map_err(value)?;
+    Ok(json(&points.iter().map(|point| report(&graph, point)).collect::<Vec<_>>()))
+}
+
+/// What is wrong with a plan (JSON) on a graph, or with a program (MSCCL XML); None if it is right.
+#[pyfunction]
+#[pyo3(signature = (text, graph=None))]
+pub(crate) fn verify_trees(text: &str, graph: Option<&str>) -> PyResult<Option<String>> {
+    let fault = match graph {
+        Some(graph) => verify_plan(&graph_of(graph)?, &plan_of(text)?),
+        None => check(&read_msccl(text).map_err(value)?),
+    };
+    Ok(fault.err().map(|fault| fault.to_string()))
+}
+
+/// A plan in another form: "msccl" (XML) or "svg".
+#[pyfunction]
+pub(crate) fn export_trees(plan: &str, graph: &str, format: &str) -> PyResult<String> {
+    let (graph, plan) = (graph_of(graph)?, plan_of(plan)?);
+    verify_plan(&graph, &plan).map_err(value)?;
+    match format {
+        "msccl" => write_msccl(&lower(&plan).map_err(value)?, &plan.fabric).map_err(value),
+        "svg" => Ok(picture(&graph, &plan)),
+        _ => Err(value(format!("format {format:?} is unknown; use msccl or svg"))),
+    }
+}
+
+/// When aggregation helps an allreduce of `sizes` bytes: JSON of `netsum_plan::pack::Explanation`.
+#[pyfunction]
+pub(crate) fn explain_allreduce(graph: &str, sizes: Vec<f64>) -> PyResult<String> {
+    if let Some(size) = sizes.iter().find(|size| !(1.0..1e18).contains(*size)) {
+        return Err(value(format!("a size of {size} bytes is not possible")));
+    }
+    explain(&graph_of(graph)?, &sizes).map(|found| json(&found)).map_err(value)
+}
+
+/// Classes of alike GPU sets of three or more: numbers of the first set, and how many there are.
+#[pyfunction]
+pub(crate) fn gpu_classes(graph: &str) -> PyResult<Vec<(Vec<usize>, usize)>> {
+    let graph = graph_of(graph)?;
+    if graph.gpus().len() > 16 {
+        return Err(value("classes are enumerated for at most 16 GPUs; choose fewer"));
+    }
+    let classes = link_classes(&graph, 3..=graph.gpus().len());
+    Ok(classes.into_iter().map(|class| (class.gpus, class.sets)).collect())
+}
+
+fn packed(
+    graph: &LinkGraph,
+    collective: Collective,
+    method: &str,
+    pieces: u64,
+) -> PyResult<Packed> {
+    let packed = match method {
+        "exact" => pack(graph, collective),
+        "blink" => pack_blink(graph, collective),
+        _ => return Err(value(format!("method {method:?} is unknown; use exact or blink"))),
+    };
+    let packed = packed.map_err(value)?;
+    if pieces == 0 {
+        return Ok(packed);
+    }
+    coarse(&packed, pieces)
+        .ok_or_else(|| value(format!("{pieces} pieces are too few; give at least one per GPU")))
+}
+
+fn graph_of(text: &str) -> PyResult<LinkGraph> {
+    import(text, "the graph", Some(Format::Json), &ImportOptions::default()).map_err(value)
+}
+
+fn plan_of(text: &str) -> PyResult<TreePlan> {
+    serde_json::from_str(text).map_err(|error| value(format!("not a tree plan: {error}")))
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("reports are plain data")
 }
 
 fn chosen(graph: LinkGraph, gpus: &[String], kinds: &[String]) -> PyResult<LinkGraph> {
@@ -58,6 +165,6 @@ fn format_of(name: &str) -> PyResult<Format> {
     })
 }
 
-fn value(error: TopoError) -> PyErr {
+fn value(error: impl Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }

@@ -23,6 +23,7 @@ app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor")(doctor.doctor)
 plan_ocs.register(plan.app)
 app.add_typer(plan.app, name="plan")
+app.command("explain")(plan.explain)
 app.command("top")(top.top)
 app.command("version")(version.version)
 

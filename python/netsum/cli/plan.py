@@ -1,12 +1,15 @@
 """`netsum plan …`: what the planner knows of a fabric."""
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from netsum import plan as planner
 from netsum.cli.output import console, print_json
-from netsum.plan import Selection, topology
+from netsum.plan import PlanError, Selection, topology
 
 app = typer.Typer(help="Find the best trees on a fabric, with a proof.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -38,6 +41,173 @@ def show(source: Source, gpus: Gpus = "", kinds: Kinds = "", format: Format = No
         arrow = "→" if link["one_way"] else "–"
         table.add_row(arrow.join(link["ends"]), link["kind"], link["rate"], link["latency"])
     console.print(table)
+
+
+@app.command()
+def pack(
+    source: Source,
+    gpus: Gpus = "",
+    kinds: Kinds = "",
+    format: Format = None,
+    collective: Annotated[str, typer.Option(help=", ".join(planner.COLLECTIVES))] = "allreduce",
+    root: Annotated[int, typer.Option(help="rank, for broadcast and reduce")] = 0,
+    method: Annotated[str, typer.Option(help="exact, or blink (multiplicative weights, integer programme)")] = "exact",
+    pieces: Annotated[int, typer.Option(min=0, help="shares as multiples of 1/PIECES; 0: exact")] = 0,
+    pareto: Annotated[bool, typer.Option("--pareto", help="list what fewer and lower trees cost")] = False,
+    out: Annotated[Path | None, typer.Option(help="write the plan: .json, .xml (MSCCL) or .svg")] = None,
+    as_json: Json = False,
+) -> None:
+    """The best trees for a collective: their rate, the bound with its proof, and what others reach."""
+    graph = topology(Selection(source, split(gpus), split(kinds), format))
+    if pareto:
+        _print_front(planner.front(graph, collective, root), as_json)
+        return
+    report = planner.pack(graph, collective, root, method, pieces)
+    if out is not None:
+        _write(out, report["plan"], graph)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report, collective)
+
+
+@app.command()
+def verify(
+    plan: Annotated[Path, typer.Argument(help="a plan (.json), or MSCCL XML (.xml)")],
+    source: Annotated[str | None, typer.Argument(metavar="[TOPOLOGY]", help="of a plan; not for XML")] = None,
+    gpus: Gpus = "",
+    kinds: Kinds = "",
+    format: Format = None,
+) -> None:
+    """Whether a plan is right in every order of steps and within its links' rates. Exit code 1 if not."""
+    try:
+        text = plan.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{plan}: cannot be read: {error}") from error
+    if plan.suffix == ".xml":
+        graph = None
+    elif source is None:
+        raise PlanError(f"{plan}: a plan is checked on a topology; name it after the plan")
+    else:
+        graph = topology(Selection(source, split(gpus), split(kinds), format))
+    fault = planner.verify(text, graph)
+    if fault is not None:
+        raise PlanError(f"{plan}: {fault}")
+    console.print("right: complete, every contribution once, no race, no deadlock", highlight=False)
+
+
+@app.command()
+def classes(source: Source, kinds: Kinds = "", format: Format = None, as_json: Json = False) -> None:
+    """Which sets of three or more GPUs are alike, and the best rates of each class."""
+    graph = topology(Selection(source, [], split(kinds), format))
+    rows = []
+    for gpus, sets in planner.classes(graph):
+        part = topology(Selection(source, [str(gpu) for gpu in gpus], split(kinds), format))
+        rates = {name: planner.pack(part, name) for name in ("broadcast", "allgather", "allreduce")}
+        rings = dict(rates["allreduce"]["others"])["rings"]
+        rows.append({"gpus": gpus, "sets": sets, **{k: v["rate"] for k, v in rates.items()}, "rings": rings})
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(title=f"{len(rows)} classes; algbw in GB/s", title_justify="left")
+    for heading in ("GPUs", "sets", "broadcast", "allgather", "allreduce", "allreduce on rings"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        rates = [_rate(row[key]) for key in ("broadcast", "allgather", "allreduce", "rings")]
+        table.add_row(",".join(map(str, row["gpus"])), str(row["sets"]), *rates)
+    console.print(table)
+
+
+def explain(
+    source: Source,
+    gpus: Gpus = "",
+    kinds: Kinds = "",
+    format: Format = None,
+    sizes: Annotated[str, typer.Option(help="bytes, as 4KiB,64MiB")] = "4KiB,64KiB,1MiB,16MiB,256MiB,1GiB",
+    as_json: Json = False,
+) -> None:
+    """When aggregation in the network helps an allreduce on a topology, by the cost model, and when it does not."""
+    graph = topology(Selection(source, split(gpus), split(kinds), format))
+    found = planner.explain(graph, [_bytes(size) for size in split(sizes)])
+    if as_json:
+        print_json(found)
+        return
+    names = list(dict.fromkeys(name for choice in found["choices"] for name, _ in choice["times"]))
+    table = Table(title="microseconds by size; * fastest", title_justify="left")
+    for heading in ("bytes", *names):
+        table.add_column(heading, justify="right")
+    for choice in found["choices"]:
+        times = dict(choice["times"])
+        cells = [f"{times[n]['seconds'] * 1e6:.1f}{' *' if n == choice['best'] else ''}" for n in names]
+        table.add_row(f"{choice['bytes']:.0f}", *cells)
+    console.print(table)
+    for sentence in found["words"]:
+        console.print(sentence, highlight=False, soft_wrap=True)
+
+
+def _print_report(report: dict, collective: str) -> None:
+    """Rate, bound, proof, trees and the comparison, for people."""
+    sign = "=" if report["optimal"] else "<"
+    lines = [
+        f"{collective}: {_rate(report['rate'])} GB/s {sign} bound {_rate(report['bound'])} GB/s"
+        f"  ({report['rate_units']} of {report['bound_units']} × {_rate(report['unit'])} GB/s)",
+        f"proof: {report['proof']}",
+        f"{report['trees']} trees, at most {report['height']} hops high",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    names = report["plan"]["vertices"]
+    table = Table()
+    for heading in ("tree", "share", "root", "hops"):
+        table.add_column(heading, overflow="fold")
+    for index, flow in enumerate(report["plan"]["flows"]):
+        hops = " ".join("→".join(names[v] for v in way) for way in flow.get("down") or flow["up"])
+        table.add_row(str(index), flow["share"], names[flow["root"]], hops)
+    console.print(table)
+    for name, rate in report["others"]:
+        text = (
+            "no way on these links"
+            if rate is None
+            else f"{_rate(rate)} GB/s, the plan is {report['rate'] / rate:.3f} times as fast"
+        )
+        console.print(f"{name}: {text}", highlight=False, markup=False)
+
+
+def _print_front(points: list[dict], as_json: bool) -> None:
+    if as_json:
+        print_json(points)
+        return
+    table = Table(title="none is worse in all three; only the first rate is proven best", title_justify="left")
+    for heading in ("GB/s", "of the bound", "trees", "height"):
+        table.add_column(heading, justify="right")
+    for point in points:
+        share = f"{100 * point['rate'] / point['bound']:.1f} %"
+        table.add_row(_rate(point["rate"]), share, str(point["trees"]), str(point["height"]))
+    console.print(table)
+
+
+def _write(out: Path, plan: dict, graph: dict) -> None:
+    forms = {".xml": "msccl", ".svg": "svg"}
+    if out.suffix not in (".json", *forms):
+        raise PlanError(f"{out}: plans are written as .json, .xml (MSCCL) or .svg")
+    text = json.dumps(plan, indent=1) if out.suffix == ".json" else planner.export(plan, graph, forms[out.suffix])
+    try:
+        out.write_text(text)
+    except OSError as error:
+        raise PlanError(f"{out}: cannot be written: {error}") from error
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def _bytes(text: str) -> float:
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
+    unit = next((unit for unit in units if text.endswith(unit)), None)
+    try:
+        return float(text.removesuffix(unit)) * units[unit]
+    except (TypeError, KeyError, ValueError):
+        raise PlanError(f"{text!r} is not a size; write it like 64MiB") from None
 
 
 def split(text: str) -> list[str]:

@@ -2,5 +2,17 @@
 
 from netsum.plan.errors import PlanError
 from netsum.plan.topology import Selection, topology
+from netsum.plan.trees import COLLECTIVES, classes, explain, export, front, pack, verify
 
-__all__ = ["PlanError", "Selection", "topology"]
+__all__ = [
+    "COLLECTIVES",
+    "PlanError",
+    "Selection",
+    "classes",
+    "explain",
+    "export",
+    "front",
+    "pack",
+    "topology",
+    "verify",
+]

@@ -13,6 +13,7 @@ mod net;
 mod offers;
 mod packing;
 mod programme;
+mod report;
 mod search;
 mod tree;
 
@@ -21,5 +22,6 @@ pub use blink::pack_blink;
 pub use bound::{ArcLength, Bound, Certificate, gbytes};
 pub use front::{coarse, front};
 pub use net::{Arc, Net};
-pub use packing::{Flow, Packed, bound_for, pack};
+pub use packing::{Flow, Packed, bound, pack};
+pub use report::{Choice, Explanation, Report, explain, report};
 pub use tree::{Hop, Tree};

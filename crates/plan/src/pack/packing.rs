@@ -64,19 +64,11 @@ pub(super) fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, 
     {
         return Err(PackError::Root { root, gpus: net.gpus.len() });
     }
-    if net.gpus.len() > GPUS_MAX {
-        return Err(PackError::Size {
-            what: "GPUs",
-            found: net.gpus.len(),
-            most: GPUS_MAX,
-            advice: "plan servers and the network between them apart",
-        });
-    }
     Ok(net)
 }
 
 /// The bound that cuts and partitions give, where they give one.
-pub fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
+pub(super) fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
     Some(match collective {
         Collective::Broadcast { root } => bound::broadcast(net, net.gpus[root]),
         Collective::Reduce { root } => bound::broadcast(&net.reversed(), net.gpus[root]),
@@ -90,9 +82,26 @@ pub fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
     })
 }
 
-/// The best trees for a collective on a fabric.
+/// How fast a collective can be at most, with a proof; `None` where only the packing's dual gives one.
+///
+/// For fabrics of any size; the unit is that of the net that comes with it.
+pub fn bound(graph: &LinkGraph, collective: Collective) -> Result<(Net, Option<Bound>), PackError> {
+    let net = net_for(collective, graph)?;
+    let bound = bound_for(collective, &net);
+    Ok((net, bound))
+}
+
+/// The best trees for a collective on a fabric of at most 128 GPUs.
 pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
+    if net.gpus.len() > GPUS_MAX {
+        return Err(PackError::Size {
+            what: "GPUs",
+            found: net.gpus.len(),
+            most: GPUS_MAX,
+            advice: "plan servers and the network between them apart",
+        });
+    }
     let bound = bound_for(collective, &net);
     Ok(pack_net(net, collective, bound, &Choice::All))
 }

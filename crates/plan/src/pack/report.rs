@@ -1,0 +1,199 @@
+//! What a person wants to know of a packing, in words and numbers.
+
+use netsum_topo::links::{Collective, LinkGraph, Role, TreePlan};
+use serde::Serialize;
+
+use super::baseline::Baselines;
+use super::bound::{Certificate, gbytes};
+use super::cost::{self, Estimate};
+use super::net::Net;
+use super::packing::{Packed, pack};
+use crate::error::PackError;
+
+/// A plan, how good it is, and what others would reach. Rates are algbw in GB/s (10⁹ bytes).
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The plan.
+    pub plan: TreePlan,
+    /// Its rate.
+    pub rate: f64,
+    /// The same, exactly, in units of `unit`.
+    pub rate_units: String,
+    /// GB/s of one unit: the largest rate of which all links are multiples.
+    pub unit: f64,
+    /// What no algorithm exceeds.
+    pub bound: f64,
+    /// The same, exactly, in units.
+    pub bound_units: String,
+    /// `rate` is `bound`, exactly.
+    pub optimal: bool,
+    /// Why nothing can be faster, in words.
+    pub proof: String,
+    /// The same for programs.
+    pub certificate: Option<Certificate>,
+    /// Trees.
+    pub trees: usize,
+    /// Hops of the tallest.
+    pub height: usize,
+    /// Other methods on the same links: name and rate, `None` where it has no way.
+    pub others: Vec<(String, Option<f64>)>,
+    /// How full each link is at this rate: sender, receiver, share of its capacity.
+    pub loads: Vec<(usize, usize, f64)>,
+}
+
+/// The report of a packing.
+pub fn report(graph: &LinkGraph, packed: &Packed) -> Report {
+    let net = &packed.net;
+    let unit = net.unit_bps as f64 / 8e9;
+    let names: Vec<String> = graph.vertices().iter().map(|vertex| vertex.name.clone()).collect();
+    let bound = packed.bound.as_ref();
+    let bound_rate = bound.map_or(packed.rate, |bound| bound.rate);
+    Report {
+        plan: packed.plan(graph),
+        rate: packed.rate.to_f64() * unit,
+        rate_units: packed.rate.to_string(),
+        unit,
+        bound: bound_rate.to_f64() * unit,
+        bound_units: bound_rate.to_string(),
+        optimal: packed.rate == bound_rate && bound.is_some(),
+        proof: bound
+            .map_or_else(|| "none was found".to_owned(), |bound| bound.explain(net, &names)),
+        certificate: bound.map(|bound| bound.certificate.clone()),
+        trees: packed.flows.len(),
+        height: packed.height(),
+        others: others(packed.collective, net, unit),
+        loads: loads(packed),
+    }
+}
+
+fn others(collective: Collective, net: &Net, unit: f64) -> Vec<(String, Option<f64>)> {
+    let baselines = Baselines::new(net);
+    let rate = |rate: Option<netsum_topo::Ratio>| rate.map(|rate| rate.to_f64() * unit);
+    match collective {
+        Collective::Broadcast { .. } | Collective::Reduce { .. } => {
+            vec![("rings".to_owned(), rate(baselines.ring_broadcast))]
+        }
+        Collective::Allreduce => vec![
+            ("rings".to_owned(), rate(baselines.ring_allreduce)),
+            ("double tree".to_owned(), rate(baselines.double_tree)),
+            ("equal shards".to_owned(), rate(Some(baselines.equal_shards))),
+        ],
+        Collective::Allgather | Collective::ReduceScatter => {
+            // An allreduce on rings is both, one after the other, equally fast.
+            let both = baselines.ring_allreduce.map(|rate| rate + rate);
+            vec![("rings".to_owned(), rate(both))]
+        }
+    }
+}
+
+fn loads(packed: &Packed) -> Vec<(usize, usize, f64)> {
+    let back = packed.net.reversed();
+    let mut load = vec![0.0; packed.net.arcs.len()];
+    for flow in &packed.flows {
+        let down = flow.down.iter().flat_map(|tree| tree.arcs(&packed.net));
+        let up = flow.up.iter().flat_map(|tree| tree.arcs(&back));
+        down.chain(up).for_each(|arc| load[arc] += flow.weight.to_f64());
+    }
+    let arcs = packed.net.arcs.iter().zip(load);
+    arcs.map(|(arc, load)| (arc.from, arc.to, load / arc.cap as f64)).collect()
+}
+
+/// Times of an allreduce at one size, and the way that is fastest.
+#[derive(Debug, Clone, Serialize)]
+pub struct Choice {
+    /// Of the buffer.
+    pub bytes: f64,
+    /// Name of the fastest.
+    pub best: String,
+    /// By way.
+    pub times: Vec<(String, Estimate)>,
+}
+
+/// When aggregation in the network helps an allreduce on this fabric, by the cost model.
+#[derive(Debug, Clone, Serialize)]
+pub struct Explanation {
+    /// By size.
+    pub choices: Vec<Choice>,
+    /// What to take from it, a sentence each.
+    pub words: Vec<String>,
+}
+
+/// Compares trees, trees through adding switches, rings, a double tree and one hop at some sizes.
+pub fn explain(graph: &LinkGraph, sizes: &[f64]) -> Result<Explanation, PackError> {
+    let hosts = pack(&relays_only(graph), Collective::Allreduce)?;
+    let adds = graph
+        .vertices()
+        .iter()
+        .any(|vertex| matches!(vertex.role, Role::Switch { aggregates: true, multicasts: true }));
+    let network = if adds { Some(pack(graph, Collective::Allreduce)?) } else { None };
+    let baselines = Baselines::new(&hosts.net);
+    let choices: Vec<Choice> = sizes
+        .iter()
+        .map(|&bytes| {
+            let mut times = vec![(TREES.to_owned(), cost::trees(&hosts, bytes))];
+            if let Some(network) = &network {
+                times.push((NETWORK.to_owned(), cost::trees(network, bytes)));
+            }
+            if let Some(rate) = baselines.ring_allreduce {
+                times.push(("rings".to_owned(), cost::ring(&hosts.net, rate, bytes)));
+            }
+            if let Some(rate) = baselines.double_tree {
+                times.push(("double tree".to_owned(), cost::double_tree(&hosts.net, rate, bytes)));
+            }
+            if let Some(time) = cost::one_hop(&hosts.net, &baselines, bytes) {
+                times.push(("one hop".to_owned(), time));
+            }
+            let best = times.iter().min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+            let best = best.expect("there are trees").0.clone();
+            Choice { bytes, best, times }
+        })
+        .collect();
+    let words = words(&hosts, network.as_ref(), &choices);
+    Ok(Explanation { choices, words })
+}
+
+fn words(hosts: &Packed, network: Option<&Packed>, choices: &[Choice]) -> Vec<String> {
+    let rate = |packed: &Packed| gbytes(packed.rate, packed.net.unit_bps);
+    let Some(network) = network else {
+        return vec![format!(
+            "no switch of this fabric adds: trees over the GPUs reach {} GB/s, and aggregation cannot help",
+            rate(hosts)
+        )];
+    };
+    let gain = network.rate_bps() / hosts.rate_bps();
+    let mut words = vec![format!(
+        "at large sizes: {} GB/s through switches that add, {} GB/s without, {gain:.2} times",
+        rate(network),
+        rate(hosts)
+    )];
+    if gain < 1.02 {
+        words.push(
+            "the links that limit it carry the same bytes with and without aggregation: it does not \
+             help bandwidth here"
+                .to_owned(),
+        );
+    }
+    let wins: Vec<f64> =
+        choices.iter().filter(|choice| choice.best == NETWORK).map(|choice| choice.bytes).collect();
+    words.push(match (wins.first(), wins.last()) {
+        (Some(first), Some(last)) => {
+            format!("of the sizes asked for it is fastest from {first:.0} to {last:.0} bytes")
+        }
+        _ => "at none of the sizes asked for it is the fastest".to_owned(),
+    });
+    words
+}
+
+/// The fabric with switches that only pass on.
+fn relays_only(graph: &LinkGraph) -> LinkGraph {
+    let mut vertices = graph.vertices().to_vec();
+    for vertex in &mut vertices {
+        if let Role::Switch { .. } = vertex.role {
+            vertex.role = Role::Switch { aggregates: false, multicasts: false };
+        }
+    }
+    LinkGraph::new(graph.name(), vertices, graph.links().to_vec()).expect("it was checked")
+}
+
+const TREES: &str = "trees";
+const NETWORK: &str = "trees, switches add";

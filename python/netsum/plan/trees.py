@@ -1,0 +1,70 @@
+"""Plans: found, checked and written in other forms by the core."""
+
+import json
+
+from netsum.plan.errors import PlanError
+from netsum.plan.topology import refusals
+
+COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
+
+
+def pack(graph: dict, collective: str = "allreduce", root: int = 0, method: str = "exact", pieces: int = 0) -> dict:
+    """The best trees: `plan`, `rate`, `bound` (GB/s), `optimal`, `proof`, `trees`, `height`, `others`, `loads`.
+
+    graph: of `topology`. root: rank, for broadcast and reduce. method: "exact", or "blink" for its own method.
+    pieces: shares become multiples of one of so many; 0 for exact shares. PlanError if it cannot be.
+    """
+    from netsum import _core
+
+    with refusals():
+        return json.loads(
+            _core.pack_trees(json.dumps(graph), json.dumps(_collective(collective, root)), method, pieces)
+        )
+
+
+def front(graph: dict, collective: str = "allreduce", root: int = 0) -> list[dict]:
+    """Plans of which none is worse in rate, number of trees and height together; the fastest first."""
+    from netsum import _core
+
+    with refusals():
+        return json.loads(_core.pack_front(json.dumps(graph), json.dumps(_collective(collective, root))))
+
+
+def verify(text: str, graph: dict | None) -> str | None:
+    """What is wrong with a plan (JSON) on its graph, or, without one, with MSCCL XML; None if it is right."""
+    from netsum import _core
+
+    with refusals():
+        return _core.verify_trees(text, None if graph is None else json.dumps(graph))
+
+
+def export(plan: dict, graph: dict, form: str) -> str:
+    """A plan as "msccl" (XML) or "svg". PlanError if it is wrong, or does not fit the form."""
+    from netsum import _core
+
+    with refusals():
+        return _core.export_trees(json.dumps(plan), json.dumps(graph), form)
+
+
+def explain(graph: dict, sizes: list[float]) -> dict:
+    """When aggregation helps an allreduce: `choices` by size, with seconds per way, and `words`."""
+    from netsum import _core
+
+    with refusals():
+        return json.loads(_core.explain_allreduce(json.dumps(graph), sizes))
+
+
+def classes(graph: dict) -> list[tuple[list[int], int]]:
+    """Classes of alike sets of three or more GPUs: the first set, and how many there are."""
+    from netsum import _core
+
+    with refusals():
+        return _core.gpu_classes(json.dumps(graph))
+
+
+def _collective(name: str, root: int) -> dict:
+    if name not in COLLECTIVES:
+        raise PlanError(f"collective {name!r} is unknown; use {', '.join(COLLECTIVES)}")
+    if root < 0:
+        raise PlanError(f"root {root} is no rank; ranks count from 0")
+    return {"kind": name, "root": root} if name in ("broadcast", "reduce") else {"kind": name}
