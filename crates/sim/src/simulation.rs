@@ -60,6 +60,7 @@ pub struct Simulation<P: Payload = Counts> {
     /// Flows that were started, by number.
     specs: Vec<FlowSpec>,
     finished: Vec<FlowRecord>,
+    stop_with_jobs: bool,
     checked: bool,
     checks_at_hop: u64,
 }
@@ -106,6 +107,7 @@ impl<P: Payload> Simulation<P> {
             upcoming: None,
             specs: Vec::new(),
             finished: Vec::new(),
+            stop_with_jobs: false,
             checked: cfg!(debug_assertions),
             checks_at_hop: 0,
         })
@@ -114,6 +116,16 @@ impl<P: Payload> Simulation<P> {
     /// Checks conservation and order all the time, not only at the end of `run`.
     pub fn check(&mut self) {
         self.checked = true;
+    }
+
+    /// `run` ends when the last job does.
+    pub fn stop_with_jobs(&mut self) {
+        self.stop_with_jobs = true;
+    }
+
+    /// Whether there were jobs, and all are complete.
+    pub fn jobs_are_over(&self) -> bool {
+        !self.announced.is_empty() && self.waiting_jobs + self.jobs.active == 0
     }
 
     /// Flows in the order of their starts; replaces what was there.
@@ -176,7 +188,8 @@ impl<P: Payload> Simulation<P> {
         std::mem::take(&mut self.finished)
     }
 
-    /// Runs up to and including `until_ps`; true if nothing is left to do. Audits at the end.
+    /// Runs up to and including `until_ps`, or as far as there is anything to do; true if that was the end of it.
+    /// Audits at the end.
     pub fn run(&mut self, until_ps: u64) -> bool {
         while let Some(happening) = self.net.next(until_ps) {
             match happening {
@@ -191,6 +204,9 @@ impl<P: Payload> Simulation<P> {
                 Happening::Timer(key) => self.on_timer(key),
             }
             self.settle();
+            if self.stop_with_jobs && self.jobs_are_over() {
+                break;
+            }
             if self.checked && self.net.hops() >= self.checks_at_hop {
                 self.checks_at_hop = self.net.hops() + AUDIT_HOPS;
                 self.net.audit();
@@ -200,7 +216,7 @@ impl<P: Payload> Simulation<P> {
         self.net.audit();
         self.aggregation.audit();
         let busy = self.transport.active + self.jobs.active + self.waiting_jobs;
-        self.upcoming.is_none() && busy == 0
+        self.upcoming.is_none() && busy == 0 || self.stop_with_jobs && self.jobs_are_over()
     }
 
     fn on_timer(&mut self, key: u64) {
@@ -237,7 +253,7 @@ impl<P: Payload> Simulation<P> {
         let number = self.jobs.next_number();
         let first_worker = match spec.scheme {
             Scheme::Trees { trees, config } => {
-                let planned = self.plan(number, &spec.placement, usize::from(trees));
+                let planned = self.plan(number, &spec, usize::from(trees));
                 let installed = planned.and_then(|trees| {
                     let installed = self.aggregation.add_job(
                         &mut self.net,
@@ -272,18 +288,24 @@ impl<P: Payload> Simulation<P> {
     fn plan(
         &mut self,
         job: u32,
-        placement: &[u32],
+        spec: &JobSpec,
         trees: usize,
     ) -> Result<Vec<AggregationTree>, String> {
         let topology = self.net.topology();
-        let placement: Vec<NodeId> = placement.iter().map(|&host| NodeId(host)).collect();
+        let placement: Vec<NodeId> = spec.placement.iter().map(|&host| NodeId(host)).collect();
         let live: HashSet<NodeId> = topology.switches().collect();
+        let mut load = self.load.clone();
+        if !spec.roots.is_empty() {
+            // Whatever else there is to do, a switch that is not asked for comes after those that are.
+            let others = topology.switches().filter(|switch| !spec.roots.contains(&switch.0));
+            others.for_each(|switch| *load.entry(switch).or_default() += 1 << 32);
+        }
         let request = Request {
             topology,
             placement: &placement,
             live: &live,
             max_trees: trees,
-            load: &self.load,
+            load: &load,
             order: None,
         };
         let planned = aggregation_trees(&request).map_err(|error| error.to_string())?;

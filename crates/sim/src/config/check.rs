@@ -124,6 +124,11 @@ impl Source<'_> {
                 "there is nothing to simulate; add [[flows]], [[jobs]] or [mix]",
             ));
         }
+        if config.stop_with_jobs && (config.jobs.is_empty() || config.mix.is_some()) {
+            let reason =
+                "only a run whose jobs are all in [[jobs]] can end with them: those of a mix go on";
+            return Err(self.invalid("stop_with_jobs", reason));
+        }
         self.check_switch(config)?;
         self.check_tcp(config)?;
         self.check_schemes(config)?;

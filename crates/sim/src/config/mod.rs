@@ -27,6 +27,9 @@ pub struct Config {
     /// How much longer the run may go on for flows and jobs that have started; 0 cuts them off.
     #[serde(default = "defaults::no_time")]
     pub drain: Text<Latency>,
+    /// End the run with the last job, whatever flows are left.
+    #[serde(default)]
+    pub stop_with_jobs: bool,
     /// Check conservation and order all the time instead of at the end: some times slower.
     #[serde(default)]
     pub checked: bool,
@@ -231,11 +234,19 @@ pub struct Scheme {
     pub window: u16,
     /// Payload of a fragment.
     pub fragment_bytes: u16,
+    /// Switches by name at which trees shall be rooted if they can be; none: those with the least to do.
+    pub roots: Vec<String>,
 }
 
 impl Default for Scheme {
     fn default() -> Self {
-        Scheme { kind: SchemeKind::Panama, trees: 4, window: 512, fragment_bytes: 1408 }
+        Scheme {
+            kind: SchemeKind::Panama,
+            trees: 4,
+            window: 512,
+            fragment_bytes: 1408,
+            roots: Vec::new(),
+        }
     }
 }
 

@@ -54,6 +54,8 @@ pub struct JobSpec {
     pub buckets: Vec<Bucket>,
     /// How it reduces.
     pub scheme: Scheme,
+    /// Nodes of switches at which trees shall be rooted if they can be; none: those with the least to do.
+    pub roots: Vec<u32>,
 }
 
 /// One step of a job.

@@ -130,6 +130,9 @@ fn one(
     if config.checked {
         simulation.check();
     }
+    if config.stop_with_jobs {
+        simulation.stop_with_jobs();
+    }
     if part != Part::Jobs {
         simulation.set_flows(built.flows.clone().into_iter());
     }
