@@ -9,7 +9,7 @@ SCHEMES = ["ideal", "ring", "switchml*", "panama", "panama-0.88", "panama-0.94",
 # k of the fat tree, workers of a job, by how much models are shortened, simulated milliseconds, loads, seeds.
 SCALES = {
     "small": (4, [4, 12], 0.004, 60, [0.4, 0.8], [1]),
-    "medium": (8, [8, 48], 0.02, 300, [0.2, 0.4, 0.6, 0.8], [1, 2]),
+    "medium": (8, [8, 48], 0.02, 150, [0.2, 0.4, 0.6, 0.8], [1]),
     "full": (16, [16, 96], 0.05, 1000, [0.2, 0.4, 0.6, 0.8], [1, 2]),
 }
 BACKGROUND = 0.2

@@ -6,6 +6,7 @@ use netsum_topo::{Addressing, Topology};
 use super::check::{ConfigError, Source, read};
 use super::{Config, Fabric, Flows, Job, Mix, Paths, Scheme, SchemeKind, Tcp};
 use crate::aggregation::TreeConfig;
+use crate::faults::Fault;
 use crate::job::{self, Bucket, HostAlgorithm, JobSpec, Model};
 use crate::network::{Pause, Switching};
 use crate::random::Random;
@@ -25,6 +26,8 @@ pub struct Built {
     pub flows: Vec<FlowSpec>,
     /// Jobs, by start.
     pub jobs: Jobs,
+    /// Faults and their times.
+    pub faults: Vec<(u64, Fault)>,
     /// Links to be sampled, as pairs of node numbers.
     pub samples: Vec<(u32, u32)>,
     /// What was chosen: lines for people, such as the mean size of flows.
@@ -78,8 +81,12 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
     }
     jobs.sort_by_key(|(_, job)| job.start_ps);
     let samples = builder.samples()?;
+    let faults = match &config.scenario {
+        Some(path) => super::scenario::load(&source.folder.join(path), &topology)?,
+        None => Vec::new(),
+    };
     let notes = builder.notes;
-    Ok(Built { topology, switching, tcp: tcp(&config.tcp), flows, jobs, samples, notes })
+    Ok(Built { topology, switching, tcp: tcp(&config.tcp), flows, jobs, faults, samples, notes })
 }
 
 fn fabric(source: &Source, config: &Config) -> Result<(Topology, u32, u64), ConfigError> {

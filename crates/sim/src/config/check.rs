@@ -56,15 +56,22 @@ pub fn load(path: &Path) -> Result<(Config, Built), ConfigError> {
 
 /// Checks the text of a configuration; `file` names it in errors, other files are relative to `folder`.
 pub fn parse(text: &str, file: &str, folder: &Path) -> Result<(Config, Built), ConfigError> {
-    let config: Config = toml::from_str(text).map_err(|error| ConfigError::Syntax {
-        file: file.to_owned(),
-        line: line_at(text, error.span().map_or(0, |span| span.start)),
-        reason: error.message().replace('\n', "; "),
-    })?;
+    let config: Config = from_toml(text, file)?;
     let source = Source { text, file, folder };
     source.check(&config)?;
     let built = build(&source, &config)?;
     Ok((config, built))
+}
+
+pub(super) fn from_toml<T: serde::de::DeserializeOwned>(
+    text: &str,
+    file: &str,
+) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        file: file.to_owned(),
+        line: line_at(text, error.span().map_or(0, |span| span.start)),
+        reason: error.message().replace('\n', "; "),
+    })
 }
 
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
@@ -76,8 +83,8 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
 
 /// Where a configuration came from, to name lines.
 pub(super) struct Source<'a> {
-    text: &'a str,
-    file: &'a str,
+    pub text: &'a str,
+    pub file: &'a str,
     pub folder: &'a Path,
 }
 

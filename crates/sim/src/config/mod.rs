@@ -2,12 +2,14 @@
 
 mod build;
 mod check;
+mod scenario;
 mod units;
 
 use serde::{Deserialize, Serialize};
 
 pub use build::{Built, Jobs};
 pub use check::{ConfigError, load, parse};
+pub use scenario::{Happens, Scenario};
 pub use units::Text;
 
 use netsum_topo::{Bytes, Latency, Rate};
@@ -53,6 +55,9 @@ pub struct Config {
     /// Training jobs, drawn until they make up a load.
     #[serde(default)]
     pub mix: Option<Mix>,
+    /// A file of faults, relative to the configuration.
+    #[serde(default)]
+    pub scenario: Option<String>,
     /// Links that are looked at regularly.
     #[serde(default)]
     pub samples: Option<Samples>,

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use host::HostReducer;
 pub use models::{MODELS, Model};
+use rustc_hash::FxHashMap;
 pub use schedule::{HostAlgorithm, Step};
 
 use crate::aggregation::{Aggregation, Payload, TreeConfig};
@@ -102,6 +103,9 @@ enum Reducer {
 #[derive(Clone, Copy, Default)]
 struct RankState {
     step: u32,
+    began_ps: u64,
+    /// Its computing takes so many times as long in this step.
+    slowness: f64,
     /// Buckets handed over in this step.
     submitted: u32,
     reduced: u32,
@@ -113,10 +117,18 @@ struct OpenStep {
     ended: u32,
 }
 
+impl RankState {
+    fn ready_ps(&self, bucket: &Bucket) -> u64 {
+        self.began_ps + (bucket.ready_ps as f64 * self.slowness) as u64
+    }
+}
+
 /// All jobs.
 #[derive(Default)]
 pub(crate) struct Jobs {
     jobs: Vec<Option<Job>>,
+    /// Hosts that compute more slowly: how many times as long they take.
+    pub slow: FxHashMap<u32, f64>,
     pub steps: Vec<StepRecord>,
     pub finished: Vec<JobRecord>,
     pub active: u32,
@@ -142,6 +154,15 @@ impl Jobs {
         (0..count).for_each(|rank| self.begin_step(net, number, rank));
     }
 
+    /// A job that reduces over trees: its specification, and its first worker.
+    pub(crate) fn on_trees(&self, number: u32) -> Option<(&JobSpec, u32)> {
+        let job = self.jobs.get(number as usize)?.as_ref()?;
+        match job.reducer {
+            Reducer::Trees { first_worker } => Some((&job.spec, first_worker)),
+            Reducer::Hosts(_) => None,
+        }
+    }
+
     /// Number of the next job.
     pub(crate) fn next_number(&self) -> u32 {
         self.jobs.len() as u32
@@ -161,9 +182,8 @@ impl Jobs {
         let bucket = job.spec.buckets[state.submitted as usize];
         let id = u64::from(state.step) * job.spec.buckets.len() as u64 + u64::from(state.submitted);
         state.submitted += 1;
-        let began_ps = net.now_ps() - bucket.ready_ps;
         if let Some(next) = job.spec.buckets.get(state.submitted as usize) {
-            net.set_timer(began_ps + next.ready_ps, key);
+            net.set_timer(state.ready_ps(next), key);
         }
         let open = &mut job.open_steps[(state.step - job.first_step) as usize];
         open.reduce_start_ps = open.reduce_start_ps.min(net.now_ps());
@@ -259,7 +279,11 @@ impl Jobs {
             let start_ps = net.now_ps();
             job.open_steps.push_back(OpenStep { start_ps, reduce_start_ps: u64::MAX, ended: 0 });
         }
-        let at_ps = net.now_ps() + job.spec.buckets[0].ready_ps;
+        let host = job.spec.placement[rank as usize];
+        let state = &mut job.ranks[rank as usize];
+        state.began_ps = net.now_ps();
+        state.slowness = self.slow.get(&host).copied().unwrap_or(1.0);
+        let at_ps = state.ready_ps(&job.spec.buckets[0]);
         net.set_timer(at_ps, BUCKET | u64::from(number) << 16 | u64::from(rank));
     }
 }
