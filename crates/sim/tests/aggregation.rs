@@ -29,6 +29,7 @@ fn job(placement: Vec<u32>, bytes: u64, steps: u32, scheme: Scheme) -> JobSpec {
         start_ps: 0,
         placement,
         steps,
+        period_ps: 0,
         buckets: vec![Bucket { ready_ps: 0, bytes }],
         scheme,
         roots: vec![],

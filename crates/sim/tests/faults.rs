@@ -88,6 +88,7 @@ fn a_death_between_two_epochs_loses_and_repeats_nothing() {
             start_ps: 0,
             placement: (0..12).collect(),
             steps: 1,
+            period_ps: 0,
             buckets: vec![Bucket { ready_ps: 0, bytes: elements * 4 }],
             scheme: Scheme::Trees { trees: 3, config: Default::default() },
             roots: vec![],

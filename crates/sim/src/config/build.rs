@@ -315,7 +315,10 @@ impl Builder<'_> {
         let scheme = scheme.of_jobs();
         let buckets = buckets(compute_ps, bytes, job.buckets);
         let start_ps = job.start.0.0 * 1000;
-        Ok((name, JobSpec { start_ps, placement, steps: job.steps, buckets, scheme, roots }))
+        Ok((
+            name,
+            JobSpec { start_ps, placement, steps: job.steps, period_ps: 0, buckets, scheme, roots },
+        ))
     }
 
     /// Jobs until they make up the load: workers and model drawn uniformly, starts spread over a step.
@@ -339,8 +342,10 @@ impl Builder<'_> {
             let compute_s = model.compute_s() * mix.scale;
             let bytes = ((model.gradient_bytes as f64 * mix.scale) as u64).max(1);
             let reduce_s = bytes as f64 * 8.0 / self.rate_bps as f64;
-            load += f64::from(workers) / f64::from(self.hosts) * reduce_s / (compute_s + reduce_s);
-            let start_ps = (random.unit() * (compute_s + reduce_s) * 1e12) as u64;
+            let period_s = compute_s + mix.pace * reduce_s;
+            let step_s = period_s.max(compute_s + reduce_s);
+            load += f64::from(workers) / f64::from(self.hosts) * reduce_s / step_s;
+            let start_ps = (random.unit() * step_s * 1e12) as u64;
             let start_ps = start_ps.min(self.config.duration.0.0 * 1000 - 1);
             let placement = self.place(workers);
             let buckets = buckets((compute_s * 1e12) as u64, bytes, 1);
@@ -349,6 +354,7 @@ impl Builder<'_> {
                 start_ps,
                 placement,
                 steps: u32::MAX,
+                period_ps: (period_s * 1e12) as u64,
                 buckets,
                 scheme,
                 roots: roots.clone(),

@@ -234,6 +234,9 @@ impl Source<'_> {
         }
         if let Some(mix) = &config.mix {
             self.add_load("mix.load", mix.load, &mut sum)?;
+            if !(0.0..=100.0).contains(&mix.pace) {
+                return Err(self.invalid("mix.pace", "a pace is from 0 to 100"));
+            }
             if !(mix.scale > 0.0 && mix.scale <= 1.0) {
                 return Err(self.invalid("mix.scale", "a scale is above 0 and at most 1"));
             }

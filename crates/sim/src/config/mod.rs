@@ -367,6 +367,11 @@ pub struct Mix {
     /// Uniformly.
     #[serde(default = "defaults::models")]
     pub models: Vec<String>,
+    /// Steps begin no more often than every compute time plus so many times the time that the gradients take on a
+    /// free link once; 0: as soon as they can. With 2 every scheme that is no slower than an undisturbed ring does the
+    /// same work in the same time.
+    #[serde(default)]
+    pub pace: f64,
     /// Shortens compute times and gradients alike: steps per second of simulated time go up by its inverse.
     #[serde(default = "defaults::scale")]
     pub scale: f64,

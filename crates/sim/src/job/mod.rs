@@ -51,6 +51,8 @@ pub struct JobSpec {
     pub placement: Vec<u32>,
     /// Steps; a step ends when all buckets are reduced, and the next one begins.
     pub steps: u32,
+    /// A worker begins a step no sooner than this after it began the one before; 0: as soon as it can.
+    pub period_ps: u64,
     /// In the order of `ready_ps`, at least one.
     pub buckets: Vec<Bucket>,
     /// How it reduces.
@@ -220,7 +222,8 @@ impl Jobs {
             return false;
         }
         let step = state.step;
-        *state = RankState { step: step + 1, ..RankState::default() };
+        let began_ps = state.began_ps;
+        *state = RankState { step: step + 1, began_ps, ..RankState::default() };
         let (ranks, last) = (job.ranks.len() as u32, step + 1 == job.spec.steps);
         job.open_steps[(step - job.first_step) as usize].ended += 1;
         while job.open_steps.front().is_some_and(|s| s.ended == ranks) {
@@ -275,15 +278,16 @@ impl Jobs {
     fn begin_step(&mut self, net: &mut Network, number: u32, rank: u32) {
         let job = self.jobs[number as usize].as_mut().expect("a job that begins a step is there");
         let step = job.ranks[rank as usize].step;
-        if (step - job.first_step) as usize == job.open_steps.len() {
-            let start_ps = net.now_ps();
-            job.open_steps.push_back(OpenStep { start_ps, reduce_start_ps: u64::MAX, ended: 0 });
-        }
         let host = job.spec.placement[rank as usize];
         let state = &mut job.ranks[rank as usize];
-        state.began_ps = net.now_ps();
+        let earliest_ps = if step == 0 { 0 } else { state.began_ps + job.spec.period_ps };
+        state.began_ps = earliest_ps.max(net.now_ps());
         state.slowness = self.slow.get(&host).copied().unwrap_or(1.0);
         let at_ps = state.ready_ps(&job.spec.buckets[0]);
+        if (step - job.first_step) as usize == job.open_steps.len() {
+            let start_ps = job.ranks[rank as usize].began_ps;
+            job.open_steps.push_back(OpenStep { start_ps, reduce_start_ps: u64::MAX, ended: 0 });
+        }
         net.set_timer(at_ps, BUCKET | u64::from(number) << 16 | u64::from(rank));
     }
 }
