@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NAME   ?= switch
 DEMO   ?=
+# How large the simulated figures are: small, medium or full.
+export SCALE ?= small
 # Property tests draw their cases from this seed, so that a run can be repeated; `SEED=` draws new ones.
 SEED   ?= 1
 TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
@@ -46,7 +48,7 @@ check: $(STAMPS)/tools ## formats and lints
 bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=plan: the planner
 	cargo bench --profile release --quiet --workspace --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 
-fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one
+fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; SCALE=medium, full
 	@set -e; for run in $(wildcard experiments/$(or $(FIG),*)/run.py); do \
 		$(BIN)/python $$run --out out/fig/$$(basename $$(dirname $$run)); \
 	done

@@ -12,6 +12,7 @@ pub mod aggregation;
 mod calendar;
 pub mod config;
 pub mod error;
+pub mod faults;
 mod fifo;
 pub mod job;
 mod link;

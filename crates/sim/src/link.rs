@@ -31,6 +31,8 @@ pub(crate) const TO_HOST: u8 = 2;
 pub(crate) const PAUSED: u8 = 4;
 /// Nothing passes.
 pub(crate) const DEAD: u8 = 8;
+/// Some packets do not arrive.
+pub(crate) const LOSSY: u8 = 16;
 
 /// Departure unknown: the link is paused.
 const NEVER: u64 = u64::MAX;

@@ -8,8 +8,9 @@ use netsum_topo::Topology;
 use crate::calendar::{Calendar, Entries, Entry};
 use crate::error::SimError;
 use crate::fifo::Pool;
-use crate::link::{DEAD, FROM_HOST, Link, PAUSED, TO_HOST};
+use crate::link::{DEAD, FROM_HOST, LOSSY, Link, PAUSED, TO_HOST};
 use crate::packet::{Kind, NO_LINK, Packet};
+use crate::random::Random;
 use crate::routes::{PathChoice, Routes, outgoing};
 
 /// What every switch does with packets.
@@ -91,6 +92,9 @@ pub struct Network {
     hops: u64,
     topology: Topology,
     uplinks: Vec<u32>,
+    /// Share of packets that a lossy link loses, by link.
+    loss: Vec<f64>,
+    random: Random,
     /// `seq` of `Tree` packets that were dropped: whoever keeps what they carry may forget it.
     pub(crate) lost: Vec<u32>,
 }
@@ -142,6 +146,8 @@ impl Network {
             switching,
             balance: Balance::default(),
             hops: 0,
+            loss: vec![0.0; links.len()],
+            random: Random::derived(0, "loss"),
             lost: Vec::new(),
             uplinks: uplinks.collect(),
             topology: topology.clone(),
@@ -240,6 +246,35 @@ impl Network {
         self.agenda.push(Reverse((at_ps, key)));
     }
 
+    /// A link loses this share of its packets from now on, drawn from `seed` when it is first set.
+    pub fn set_loss(&mut self, link: u32, share: f64, seed: u64) {
+        if self.loss.iter().all(|&share| share == 0.0) {
+            self.random = Random::derived(seed, "loss");
+        }
+        self.loss[link as usize] = share;
+        let state = &mut self.links[link as usize].state;
+        *state = if share > 0.0 { *state | LOSSY } else { *state & !LOSSY };
+    }
+
+    /// Both directions of an edge die, with what is on them, or come back. Switches go on using them until `reroute`.
+    pub fn set_alive(&mut self, edge: u32, alive: bool) {
+        for link in [2 * edge, 2 * edge + 1] {
+            let state = &mut self.links[link as usize].state;
+            *state = if alive { *state & !DEAD } else { *state | DEAD };
+        }
+    }
+
+    /// Shortest paths over what is alive.
+    pub fn reroute(&mut self) {
+        let alive = |edge: u32| !self.links[2 * edge as usize].is(DEAD);
+        self.routes = Routes::new(&self.topology, self.switching.paths, alive);
+    }
+
+    /// Whether an edge is alive.
+    pub fn is_alive(&self, edge: u32) -> bool {
+        !self.links[2 * edge as usize].is(DEAD)
+    }
+
     /// Hands a new packet (or, at a host, a run of them) to a link.
     #[inline]
     pub fn send(&mut self, link: u32, packet: Packet) {
@@ -287,15 +322,19 @@ impl Network {
         let l = &mut self.links[link as usize];
         let (mut packet, next) = l.pop(&mut self.pool);
         debug_assert_eq!(packet.at_ps, self.now_ps, "a packet arrives when it was said to");
-        l.bytes += u64::from(packet.bytes);
         let (to, state) = (l.to, l.state);
         if let Some(at) = next {
             self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
         }
-        self.hops += 1;
         if self.switching.pause.is_some() {
             self.release(packet.ingress);
         }
+        if state & (DEAD | LOSSY) != 0 && self.loses(link, state) {
+            self.drop_packet(Some(link), &packet);
+            return None;
+        }
+        self.links[link as usize].bytes += u64::from(packet.bytes);
+        self.hops += 1;
         let onward = match packet.kind() {
             Kind::Tree => self.onward(link, &packet),
             _ if state & TO_HOST != 0 => None,
@@ -319,6 +358,10 @@ impl Network {
                 Some(packet)
             }
         }
+    }
+
+    fn loses(&mut self, link: u32, state: u8) -> bool {
+        state & DEAD != 0 || self.random.unit() < self.loss[link as usize]
     }
 
     #[inline]

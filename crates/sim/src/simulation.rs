@@ -1,12 +1,13 @@
 //! A run: the network, the hosts' flows, and what is recorded of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use netsum_plan::{Request, aggregation_trees};
 use netsum_topo::{AggregationTree, NodeId, Topology};
 
 use crate::aggregation::{Aggregation, Counts, Payload, WORKER};
 use crate::error::SimError;
+use crate::faults::Fault;
 use crate::job::{BUCKET, JOB_START, JobRecord, JobSpec, Jobs, Scheme, StepRecord};
 use crate::network::{Happening, Network, Switching};
 use crate::packet::Kind;
@@ -40,26 +41,31 @@ impl FlowRecord {
 /// Timer classes; see [`crate::transport`] for its own.
 const CLASS: u64 = 0x7f << 56;
 const FLOW_START: u64 = 1 << 56;
+const FAULT: u64 = 7 << 56;
 
 /// One simulation. `P` says what aggregation packets carry.
 pub struct Simulation<P: Payload = Counts> {
-    net: Network,
+    pub(crate) net: Network,
     transport: Transport,
-    aggregation: Aggregation<P>,
-    jobs: Jobs,
+    pub(crate) aggregation: Aggregation<P>,
+    pub(crate) jobs: Jobs,
     /// Jobs that have not started, by number of their announcement.
     announced: Vec<Option<JobSpec>>,
     waiting_jobs: u32,
     /// Trees that use a switch: the next job is planned around them.
     load: HashMap<NodeId, u64>,
-    /// Those switches, by job.
-    used: HashMap<u32, Vec<NodeId>>,
-    refused: Vec<(u32, String)>,
+    /// Trees at work, by job.
+    pub(crate) trees: BTreeMap<u32, Vec<AggregationTree>>,
+    pub(crate) dead: HashSet<NodeId>,
+    faults: Vec<Fault>,
+    pub(crate) seed: u64,
+    pub(crate) refused: Vec<(u32, String)>,
     arrivals: Box<dyn Iterator<Item = FlowSpec> + Send>,
     upcoming: Option<FlowSpec>,
     /// Flows that were started, by number.
     specs: Vec<FlowSpec>,
     finished: Vec<FlowRecord>,
+    stop_with_jobs: bool,
     checked: bool,
     checks_at_hop: u64,
 }
@@ -98,7 +104,10 @@ impl<P: Payload> Simulation<P> {
             announced: Vec::new(),
             waiting_jobs: 0,
             load: HashMap::new(),
-            used: HashMap::new(),
+            trees: BTreeMap::new(),
+            dead: HashSet::new(),
+            faults: Vec::new(),
+            seed,
             refused: Vec::new(),
             net: Network::new(topology, switching)?,
             transport: Transport::new(tcp, seed, spraying),
@@ -106,6 +115,7 @@ impl<P: Payload> Simulation<P> {
             upcoming: None,
             specs: Vec::new(),
             finished: Vec::new(),
+            stop_with_jobs: false,
             checked: cfg!(debug_assertions),
             checks_at_hop: 0,
         })
@@ -114,6 +124,16 @@ impl<P: Payload> Simulation<P> {
     /// Checks conservation and order all the time, not only at the end of `run`.
     pub fn check(&mut self) {
         self.checked = true;
+    }
+
+    /// `run` ends when the last job does.
+    pub fn stop_with_jobs(&mut self) {
+        self.stop_with_jobs = true;
+    }
+
+    /// Whether there were jobs, and all are complete.
+    pub fn jobs_are_over(&self) -> bool {
+        !self.announced.is_empty() && self.waiting_jobs + self.jobs.active == 0
     }
 
     /// Flows in the order of their starts; replaces what was there.
@@ -142,6 +162,12 @@ impl<P: Payload> Simulation<P> {
         let mut all: Vec<(u32, u64)> = self.transport.unfinished().collect();
         all.sort_unstable();
         all
+    }
+
+    /// Announces a fault.
+    pub fn add_fault(&mut self, at_ps: u64, fault: Fault) {
+        self.net.set_timer(at_ps, FAULT | self.faults.len() as u64);
+        self.faults.push(fault);
     }
 
     /// Announces a job; jobs are numbered as they start.
@@ -176,7 +202,8 @@ impl<P: Payload> Simulation<P> {
         std::mem::take(&mut self.finished)
     }
 
-    /// Runs up to and including `until_ps`; true if nothing is left to do. Audits at the end.
+    /// Runs up to and including `until_ps`, or as far as there is anything to do; true if that was the end of it.
+    /// Audits at the end.
     pub fn run(&mut self, until_ps: u64) -> bool {
         while let Some(happening) = self.net.next(until_ps) {
             match happening {
@@ -191,6 +218,9 @@ impl<P: Payload> Simulation<P> {
                 Happening::Timer(key) => self.on_timer(key),
             }
             self.settle();
+            if self.stop_with_jobs && self.jobs_are_over() {
+                break;
+            }
             if self.checked && self.net.hops() >= self.checks_at_hop {
                 self.checks_at_hop = self.net.hops() + AUDIT_HOPS;
                 self.net.audit();
@@ -200,7 +230,7 @@ impl<P: Payload> Simulation<P> {
         self.net.audit();
         self.aggregation.audit();
         let busy = self.transport.active + self.jobs.active + self.waiting_jobs;
-        self.upcoming.is_none() && busy == 0
+        self.upcoming.is_none() && busy == 0 || self.stop_with_jobs && self.jobs_are_over()
     }
 
     fn on_timer(&mut self, key: u64) {
@@ -212,6 +242,7 @@ impl<P: Payload> Simulation<P> {
                 self.jobs.on_bucket(net, transport, &mut self.aggregation, key);
             }
             WORKER => self.aggregation.on_timer(&mut self.net, key as u32),
+            FAULT => self.apply(self.faults[key as u32 as usize]),
             JOB_START => self.start_job(key as u32),
             _ => unreachable!("a timer of nobody"),
         }
@@ -237,7 +268,7 @@ impl<P: Payload> Simulation<P> {
         let number = self.jobs.next_number();
         let first_worker = match spec.scheme {
             Scheme::Trees { trees, config } => {
-                let planned = self.plan(number, &spec.placement, usize::from(trees));
+                let planned = self.plan(number, &spec, usize::from(trees));
                 let installed = planned.and_then(|trees| {
                     let installed = self.aggregation.add_job(
                         &mut self.net,
@@ -264,32 +295,44 @@ impl<P: Payload> Simulation<P> {
 
     fn release_trees(&mut self, job: u32) {
         self.aggregation.remove_job(job);
-        for switch in self.used.remove(&job).unwrap_or_default() {
+        self.unload(job);
+    }
+
+    /// A job's trees load no switch any more.
+    pub(crate) fn unload(&mut self, job: u32) {
+        for switch in self.trees.remove(&job).iter().flatten().flat_map(|tree| tree.switches()) {
             self.load.entry(switch).and_modify(|trees| *trees -= 1);
         }
     }
 
-    fn plan(
+    pub(crate) fn plan(
         &mut self,
         job: u32,
-        placement: &[u32],
+        spec: &JobSpec,
         trees: usize,
     ) -> Result<Vec<AggregationTree>, String> {
         let topology = self.net.topology();
-        let placement: Vec<NodeId> = placement.iter().map(|&host| NodeId(host)).collect();
-        let live: HashSet<NodeId> = topology.switches().collect();
+        let placement: Vec<NodeId> = spec.placement.iter().map(|&host| NodeId(host)).collect();
+        let live = topology.switches().filter(|switch| !self.dead.contains(switch)).collect();
+        let mut load = self.load.clone();
+        if !spec.roots.is_empty() {
+            // Whatever else there is to do, a switch that is not asked for comes after those that are.
+            let others = topology.switches().filter(|switch| !spec.roots.contains(&switch.0));
+            others.for_each(|switch| *load.entry(switch).or_default() += 1 << 32);
+        }
         let request = Request {
             topology,
             placement: &placement,
             live: &live,
             max_trees: trees,
-            load: &self.load,
+            load: &load,
             order: None,
         };
         let planned = aggregation_trees(&request).map_err(|error| error.to_string())?;
-        let used: Vec<NodeId> = planned.iter().flat_map(|tree| tree.switches()).collect();
-        used.iter().for_each(|&switch| *self.load.entry(switch).or_default() += 1);
-        self.used.insert(job, used);
+        for switch in planned.iter().flat_map(|tree| tree.switches()) {
+            *self.load.entry(switch).or_default() += 1;
+        }
+        self.trees.insert(job, planned.clone());
         Ok(planned)
     }
 

@@ -25,7 +25,15 @@ fn fixed(window: u16) -> TreeConfig {
 }
 
 fn job(placement: Vec<u32>, bytes: u64, steps: u32, scheme: Scheme) -> JobSpec {
-    JobSpec { start_ps: 0, placement, steps, buckets: vec![Bucket { ready_ps: 0, bytes }], scheme }
+    JobSpec {
+        start_ps: 0,
+        placement,
+        steps,
+        period_ps: 0,
+        buckets: vec![Bucket { ready_ps: 0, bytes }],
+        scheme,
+        roots: vec![],
+    }
 }
 
 /// Steps of one job that is alone.

@@ -63,6 +63,12 @@ fn nonsense_is_refused_with_line_and_reason() {
         ("\"panama\"", "\"panama\"\ntrees = 0", 16, "1 to 64 trees"),
         ("\"panama\"", "\"panamo\"", 15, "panamo"),
         ("\"panama\"", "\"panama\"\nfragment_bytes = 1401", 16, "steps of 8"),
+        (
+            "\"panama\"",
+            "\"panama\"\nroots = [\"core0.0\", \"h1\"]",
+            16,
+            "no switch is named \"h1\"",
+        ),
         ("load = 0.3", "load = 1.3", 19, "not above 0 and at most 1"),
         ("load = 0.3", "load = nan", 19, "not above 0 and at most 1"),
         ("\"web-search\"", "\"web-serch\"", 20, "web-search-opera"),

@@ -10,7 +10,7 @@ from netsum.demo.curves import chart
 from netsum.sim.picture import heat_map
 from netsum.sim.result import Result
 
-_STYLE = Path(__file__).with_name("report.css")
+STYLE = Path(__file__).with_name("report.css")
 # PANAMA's border between short and long flows is 40 MB; below it, by what latency means to them.
 _SIZES = ((0, 1e5, "below 100 kB"), (1e5, 4e7, "100 kB to 40 MB"), (4e7, math.inf, "40 MB and more"))
 _POINTS = 200
@@ -36,7 +36,7 @@ def render(result: Result) -> str:
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(summary['name'])}</title><style>{_STYLE.read_text()}</style></head><body>",
+            f"<title>{escape(summary['name'])}</title><style>{STYLE.read_text()}</style></head><body>",
             f"<h1>{escape(summary['name'])}</h1>",
             f'<p class="lead">{lead}</p><ul>{notes}</ul>',
             *_flows(result),

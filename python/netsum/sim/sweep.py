@@ -169,4 +169,6 @@ def _with_absolute_paths(config: dict, folder: Path) -> dict:
         for key in ("path", "sizes"):
             if key in table and (folder / table[key]).is_file():
                 table[key] = str(folder / table[key])
+    if "scenario" in config:
+        config["scenario"] = str(folder / config["scenario"])
     return config

@@ -147,11 +147,11 @@ impl<P: Payload> Aggregation<P> {
         let handle = packet.seq as usize;
         match self.ends[packet.flow as usize] {
             End::Switch { node, from } => {
+                self.unused.push(packet.seq);
                 if let Some(switch) = &mut self.switches[node as usize] {
                     let (header, payload) = &self.in_flight[handle];
                     // A drop has a reason, which the machine counts.
                     let _ = switch.handle(now, from, packet.ce(), header, P::view(payload));
-                    self.unused.push(packet.seq);
                     self.pump_switch(net, node);
                 }
             }
@@ -177,6 +177,11 @@ impl<P: Payload> Aggregation<P> {
             state.machine.handle_timeout(now);
         }
         self.pump_worker(net, worker);
+    }
+
+    /// A switch dies: its leases and sums are gone, until it is leased again.
+    pub fn kill_switch(&mut self, node: u32) {
+        self.switches[node as usize] = None;
     }
 
     /// What happened at each switch, by node, job and tree.

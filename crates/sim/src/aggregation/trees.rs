@@ -1,6 +1,6 @@
 //! From a plan's trees to leases, paths and workers.
 
-use netsum_proto::panama::{Child, Lease, WorkerConfig};
+use netsum_proto::panama::{Child, Lease, WorkerConfig, resolve};
 use netsum_topo::{AggregationTree, Child as Below, NodeId};
 use netsum_wire::{Rank, TreeId};
 
@@ -18,11 +18,7 @@ impl<P: Payload> Aggregation<P> {
         config: &TreeConfig,
     ) -> Result<u32, (u32, LeaseError)> {
         let first = self.workers.len() as u32;
-        let mut up = vec![Vec::new(); placement.len()];
-        for (index, tree) in trees.iter().enumerate() {
-            let mut wiring = Wiring { first, branch: 0, job, index: index as u8, config };
-            self.wire(net, tree, tree.root, None, placement, &mut wiring, &mut up)?;
-        }
+        let up = self.lease(net, job, Epoch(1), first, trees, placement, config)?;
         for (rank, (&host, up)) in placement.iter().zip(up).enumerate() {
             let machine = Worker::new(
                 now(net),
@@ -51,10 +47,68 @@ impl<P: Payload> Aggregation<P> {
         Ok(first)
     }
 
+    /// Moves a job to the next epoch on other trees: what the hosts do when a switch dies. The workers tell each
+    /// other what they have; what nobody has is summed again. What some lack and others have, a window at most, is
+    /// taken for handed over at once. Errors leave the job without trees.
+    pub fn replan(
+        &mut self,
+        net: &mut Network,
+        job: u32,
+        first: u32,
+        trees: &[AggregationTree],
+        placement: &[u32],
+        config: &TreeConfig,
+    ) -> Result<(), (u32, LeaseError)> {
+        let range = first as usize..first as usize + placement.len();
+        let states = || self.workers[range.clone()].iter().flatten();
+        let progress: Vec<_> = states().map(|w| w.machine.progress()).collect();
+        let finished = resolve(&progress).finished;
+        let epoch = states().next().map_or(Epoch(1), |w| Epoch(w.machine.config().epoch.0 + 1));
+        let up = self.lease(net, job, epoch, first, trees, placement, config)?;
+        for switch in self.switches.iter_mut().flatten() {
+            switch.revoke(JobId(job), Epoch(epoch.0 - 1));
+        }
+        for (worker, up) in range.clone().zip(up) {
+            let Some(state) = &mut self.workers[worker] else { continue };
+            let config =
+                WorkerConfig { epoch, trees: trees.len() as u8, ..state.machine.config().clone() };
+            let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
+            let old = std::mem::replace(&mut state.machine, Worker::new(now(net), config));
+            let rest = old.remaining(&finished);
+            let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.id != *id));
+            let (job, rank) = (state.job, state.rank);
+            self.done.extend(complete.map(|id| Done { job, rank, id }));
+            rest.into_iter().for_each(|submission| state.machine.submit(submission));
+            state.up = up;
+        }
+        range.for_each(|worker| self.pump_worker(net, worker as u32));
+        Ok(())
+    }
+
+    /// Leases all nodes of all trees; each rank's path to the switch above, by tree.
+    #[allow(clippy::too_many_arguments)] // Whose, which, where.
+    fn lease(
+        &mut self,
+        net: &mut Network,
+        job: u32,
+        epoch: Epoch,
+        first: u32,
+        trees: &[AggregationTree],
+        placement: &[u32],
+        config: &TreeConfig,
+    ) -> Result<Vec<Vec<u32>>, (u32, LeaseError)> {
+        let mut up = vec![Vec::new(); placement.len()];
+        for (index, tree) in trees.iter().enumerate() {
+            let mut wiring = Wiring { first, branch: 0, job, epoch, index: index as u8, config };
+            self.wire(net, tree, tree.root, None, placement, &mut wiring, &mut up)?;
+        }
+        Ok(up)
+    }
+
     /// The job is over: leases are taken back, workers are gone.
     pub fn remove_job(&mut self, job: u32) {
         for switch in self.switches.iter_mut().flatten() {
-            switch.revoke(JobId(job), Epoch(1));
+            switch.revoke(JobId(job), Epoch(u16::MAX / 2));
         }
         for worker in &mut self.workers {
             worker.take_if(|w| w.job == job);
@@ -110,7 +164,7 @@ impl<P: Payload> Aggregation<P> {
         }
         let lease = Lease {
             job: JobId(wiring.job),
-            epoch: Epoch(1),
+            epoch: wiring.epoch,
             tree: TreeId(wiring.index),
             children,
             parent: above.map(PortId),
@@ -145,6 +199,7 @@ struct Wiring<'a> {
     first: u32,
     branch: u8,
     job: u32,
+    epoch: Epoch,
     index: u8,
     config: &'a TreeConfig,
 }

@@ -6,6 +6,7 @@ use netsum_topo::{Addressing, Topology};
 use super::check::{ConfigError, Source, read};
 use super::{Config, Fabric, Flows, Job, Mix, Paths, Scheme, SchemeKind, Tcp};
 use crate::aggregation::TreeConfig;
+use crate::faults::Fault;
 use crate::job::{self, Bucket, HostAlgorithm, JobSpec, Model};
 use crate::network::{Pause, Switching};
 use crate::random::Random;
@@ -25,6 +26,8 @@ pub struct Built {
     pub flows: Vec<FlowSpec>,
     /// Jobs, by start.
     pub jobs: Jobs,
+    /// Faults and their times.
+    pub faults: Vec<(u64, Fault)>,
     /// Links to be sampled, as pairs of node numbers.
     pub samples: Vec<(u32, u32)>,
     /// What was chosen: lines for people, such as the mean size of flows.
@@ -57,6 +60,7 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
     };
     let mut builder = Builder {
         source,
+        topology: &topology,
         config,
         hosts,
         rate_bps,
@@ -76,16 +80,13 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
         jobs.extend(builder.mix(mix)?);
     }
     jobs.sort_by_key(|(_, job)| job.start_ps);
-    let samples = builder.samples(&topology)?;
-    Ok(Built {
-        topology,
-        switching,
-        tcp: tcp(&config.tcp),
-        flows,
-        jobs,
-        samples,
-        notes: builder.notes,
-    })
+    let samples = builder.samples()?;
+    let faults = match &config.scenario {
+        Some(path) => super::scenario::load(&source.folder.join(path), &topology)?,
+        None => Vec::new(),
+    };
+    let notes = builder.notes;
+    Ok(Built { topology, switching, tcp: tcp(&config.tcp), flows, jobs, faults, samples, notes })
 }
 
 fn fabric(source: &Source, config: &Config) -> Result<(Topology, u32, u64), ConfigError> {
@@ -168,6 +169,7 @@ impl Scheme {
 
 struct Builder<'a> {
     source: &'a Source<'a>,
+    topology: &'a Topology,
     config: &'a Config,
     hosts: u32,
     rate_bps: u64,
@@ -305,10 +307,18 @@ impl Builder<'_> {
             return fail("hosts", format!("each is another one, from 0 to {}", self.hosts - 1));
         }
         let name = job.model.clone().unwrap_or_else(|| "job".to_owned());
-        let scheme = job.scheme.as_ref().unwrap_or(&self.config.scheme).of_jobs();
+        let (key, scheme) = match &job.scheme {
+            Some(scheme) => (format!("jobs.{i}.scheme"), scheme),
+            None => ("scheme".to_owned(), &self.config.scheme),
+        };
+        let roots = self.roots(scheme, &key)?;
+        let scheme = scheme.of_jobs();
         let buckets = buckets(compute_ps, bytes, job.buckets);
         let start_ps = job.start.0.0 * 1000;
-        Ok((name, JobSpec { start_ps, placement, steps: job.steps, buckets, scheme }))
+        Ok((
+            name,
+            JobSpec { start_ps, placement, steps: job.steps, period_ps: 0, buckets, scheme, roots },
+        ))
     }
 
     /// Jobs until they make up the load: workers and model drawn uniformly, starts spread over a step.
@@ -323,6 +333,7 @@ impl Builder<'_> {
         if models.is_empty() {
             return Err(self.source.invalid("mix.models", "name at least one model"));
         }
+        let roots = self.roots(&self.config.scheme, "scheme")?;
         let mut random = Random::derived(self.config.seed, "jobs");
         let (mut jobs, mut load) = (Jobs::new(), 0.0);
         while load < mix.load {
@@ -331,13 +342,23 @@ impl Builder<'_> {
             let compute_s = model.compute_s() * mix.scale;
             let bytes = ((model.gradient_bytes as f64 * mix.scale) as u64).max(1);
             let reduce_s = bytes as f64 * 8.0 / self.rate_bps as f64;
-            load += f64::from(workers) / f64::from(self.hosts) * reduce_s / (compute_s + reduce_s);
-            let start_ps = (random.unit() * (compute_s + reduce_s) * 1e12) as u64;
+            let period_s = compute_s + mix.pace * reduce_s;
+            let step_s = period_s.max(compute_s + reduce_s);
+            load += f64::from(workers) / f64::from(self.hosts) * reduce_s / step_s;
+            let start_ps = (random.unit() * step_s * 1e12) as u64;
             let start_ps = start_ps.min(self.config.duration.0.0 * 1000 - 1);
             let placement = self.place(workers);
             let buckets = buckets((compute_s * 1e12) as u64, bytes, 1);
             let scheme = self.config.scheme.of_jobs();
-            let spec = JobSpec { start_ps, placement, steps: u32::MAX, buckets, scheme };
+            let spec = JobSpec {
+                start_ps,
+                placement,
+                steps: u32::MAX,
+                period_ps: (period_s * 1e12) as u64,
+                buckets,
+                scheme,
+                roots: roots.clone(),
+            };
             jobs.push((model.name.to_owned(), spec));
         }
         self.notes.push(format!(
@@ -374,15 +395,27 @@ impl Builder<'_> {
         (start as u32..(start + n) as u32).collect()
     }
 
-    fn samples(&self, topology: &Topology) -> Result<Vec<(u32, u32)>, ConfigError> {
+    fn roots(&self, scheme: &Scheme, key: &str) -> Result<Vec<u32>, ConfigError> {
+        let of = |(i, name): (usize, &String)| {
+            let found = self.topology.find(name).filter(|&node| self.topology.is_switch(node));
+            found.map(|node| node.0).ok_or_else(|| {
+                let reason = format!("no switch is named {name:?}");
+                self.source.invalid(&format!("{key}.roots.{i}"), reason)
+            })
+        };
+        scheme.roots.iter().enumerate().map(of).collect()
+    }
+
+    fn samples(&self) -> Result<Vec<(u32, u32)>, ConfigError> {
         let Some(samples) = &self.config.samples else { return Ok(Vec::new()) };
         if samples.every.0.0 == 0 {
             return Err(self.source.invalid("samples.every", "write a time like \"1ms\""));
         }
         let pairs = samples.links.iter().enumerate().map(|(i, link)| {
             let ends = link.split_once('>');
-            let ends = ends.and_then(|(a, b)| Some((topology.find(a)?, topology.find(b)?)));
-            let known = ends.filter(|&(a, b)| topology.edge_between(a, b).is_some());
+            let ends =
+                ends.and_then(|(a, b)| Some((self.topology.find(a)?, self.topology.find(b)?)));
+            let known = ends.filter(|&(a, b)| self.topology.edge_between(a, b).is_some());
             known.map(|(a, b)| (a.0, b.0)).ok_or_else(|| {
                 let reason =
                     format!("no link {link:?}; write \"from>to\" with the names of two neighbours");

@@ -56,15 +56,22 @@ pub fn load(path: &Path) -> Result<(Config, Built), ConfigError> {
 
 /// Checks the text of a configuration; `file` names it in errors, other files are relative to `folder`.
 pub fn parse(text: &str, file: &str, folder: &Path) -> Result<(Config, Built), ConfigError> {
-    let config: Config = toml::from_str(text).map_err(|error| ConfigError::Syntax {
-        file: file.to_owned(),
-        line: line_at(text, error.span().map_or(0, |span| span.start)),
-        reason: error.message().replace('\n', "; "),
-    })?;
+    let config: Config = from_toml(text, file)?;
     let source = Source { text, file, folder };
     source.check(&config)?;
     let built = build(&source, &config)?;
     Ok((config, built))
+}
+
+pub(super) fn from_toml<T: serde::de::DeserializeOwned>(
+    text: &str,
+    file: &str,
+) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        file: file.to_owned(),
+        line: line_at(text, error.span().map_or(0, |span| span.start)),
+        reason: error.message().replace('\n', "; "),
+    })
 }
 
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
@@ -76,8 +83,8 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
 
 /// Where a configuration came from, to name lines.
 pub(super) struct Source<'a> {
-    text: &'a str,
-    file: &'a str,
+    pub text: &'a str,
+    pub file: &'a str,
     pub folder: &'a Path,
 }
 
@@ -123,6 +130,11 @@ impl Source<'_> {
                 "flows",
                 "there is nothing to simulate; add [[flows]], [[jobs]] or [mix]",
             ));
+        }
+        if config.stop_with_jobs && (config.jobs.is_empty() || config.mix.is_some()) {
+            let reason =
+                "only a run whose jobs are all in [[jobs]] can end with them: those of a mix go on";
+            return Err(self.invalid("stop_with_jobs", reason));
         }
         self.check_switch(config)?;
         self.check_tcp(config)?;
@@ -222,6 +234,9 @@ impl Source<'_> {
         }
         if let Some(mix) = &config.mix {
             self.add_load("mix.load", mix.load, &mut sum)?;
+            if !(0.0..=100.0).contains(&mix.pace) {
+                return Err(self.invalid("mix.pace", "a pace is from 0 to 100"));
+            }
             if !(mix.scale > 0.0 && mix.scale <= 1.0) {
                 return Err(self.invalid("mix.scale", "a scale is above 0 and at most 1"));
             }

@@ -2,12 +2,14 @@
 
 mod build;
 mod check;
+mod scenario;
 mod units;
 
 use serde::{Deserialize, Serialize};
 
 pub use build::{Built, Jobs};
 pub use check::{ConfigError, load, parse};
+pub use scenario::{Happens, Scenario};
 pub use units::Text;
 
 use netsum_topo::{Bytes, Latency, Rate};
@@ -27,6 +29,9 @@ pub struct Config {
     /// How much longer the run may go on for flows and jobs that have started; 0 cuts them off.
     #[serde(default = "defaults::no_time")]
     pub drain: Text<Latency>,
+    /// End the run with the last job, whatever flows are left.
+    #[serde(default)]
+    pub stop_with_jobs: bool,
     /// Check conservation and order all the time instead of at the end: some times slower.
     #[serde(default)]
     pub checked: bool,
@@ -50,6 +55,9 @@ pub struct Config {
     /// Training jobs, drawn until they make up a load.
     #[serde(default)]
     pub mix: Option<Mix>,
+    /// A file of faults, relative to the configuration.
+    #[serde(default)]
+    pub scenario: Option<String>,
     /// Links that are looked at regularly.
     #[serde(default)]
     pub samples: Option<Samples>,
@@ -231,11 +239,19 @@ pub struct Scheme {
     pub window: u16,
     /// Payload of a fragment.
     pub fragment_bytes: u16,
+    /// Switches by name at which trees shall be rooted if they can be; none: those with the least to do.
+    pub roots: Vec<String>,
 }
 
 impl Default for Scheme {
     fn default() -> Self {
-        Scheme { kind: SchemeKind::Panama, trees: 4, window: 512, fragment_bytes: 1408 }
+        Scheme {
+            kind: SchemeKind::Panama,
+            trees: 4,
+            window: 512,
+            fragment_bytes: 1408,
+            roots: Vec::new(),
+        }
     }
 }
 
@@ -351,6 +367,11 @@ pub struct Mix {
     /// Uniformly.
     #[serde(default = "defaults::models")]
     pub models: Vec<String>,
+    /// Steps begin no more often than every compute time plus so many times the time that the gradients take on a
+    /// free link once; 0: as soon as they can. With 2 every scheme that is no slower than an undisturbed ring does the
+    /// same work in the same time.
+    #[serde(default)]
+    pub pace: f64,
     /// Shortens compute times and gradients alike: steps per second of simulated time go up by its inverse.
     #[serde(default = "defaults::scale")]
     pub scale: f64,

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use host::HostReducer;
 pub use models::{MODELS, Model};
+use rustc_hash::FxHashMap;
 pub use schedule::{HostAlgorithm, Step};
 
 use crate::aggregation::{Aggregation, Payload, TreeConfig};
@@ -50,10 +51,14 @@ pub struct JobSpec {
     pub placement: Vec<u32>,
     /// Steps; a step ends when all buckets are reduced, and the next one begins.
     pub steps: u32,
+    /// A worker begins a step no sooner than this after it began the one before; 0: as soon as it can.
+    pub period_ps: u64,
     /// In the order of `ready_ps`, at least one.
     pub buckets: Vec<Bucket>,
     /// How it reduces.
     pub scheme: Scheme,
+    /// Nodes of switches at which trees shall be rooted if they can be; none: those with the least to do.
+    pub roots: Vec<u32>,
 }
 
 /// One step of a job.
@@ -100,6 +105,9 @@ enum Reducer {
 #[derive(Clone, Copy, Default)]
 struct RankState {
     step: u32,
+    began_ps: u64,
+    /// Its computing takes so many times as long in this step.
+    slowness: f64,
     /// Buckets handed over in this step.
     submitted: u32,
     reduced: u32,
@@ -111,10 +119,18 @@ struct OpenStep {
     ended: u32,
 }
 
+impl RankState {
+    fn ready_ps(&self, bucket: &Bucket) -> u64 {
+        self.began_ps + (bucket.ready_ps as f64 * self.slowness) as u64
+    }
+}
+
 /// All jobs.
 #[derive(Default)]
 pub(crate) struct Jobs {
     jobs: Vec<Option<Job>>,
+    /// Hosts that compute more slowly: how many times as long they take.
+    pub slow: FxHashMap<u32, f64>,
     pub steps: Vec<StepRecord>,
     pub finished: Vec<JobRecord>,
     pub active: u32,
@@ -140,6 +156,15 @@ impl Jobs {
         (0..count).for_each(|rank| self.begin_step(net, number, rank));
     }
 
+    /// A job that reduces over trees: its specification, and its first worker.
+    pub(crate) fn on_trees(&self, number: u32) -> Option<(&JobSpec, u32)> {
+        let job = self.jobs.get(number as usize)?.as_ref()?;
+        match job.reducer {
+            Reducer::Trees { first_worker } => Some((&job.spec, first_worker)),
+            Reducer::Hosts(_) => None,
+        }
+    }
+
     /// Number of the next job.
     pub(crate) fn next_number(&self) -> u32 {
         self.jobs.len() as u32
@@ -159,9 +184,8 @@ impl Jobs {
         let bucket = job.spec.buckets[state.submitted as usize];
         let id = u64::from(state.step) * job.spec.buckets.len() as u64 + u64::from(state.submitted);
         state.submitted += 1;
-        let began_ps = net.now_ps() - bucket.ready_ps;
         if let Some(next) = job.spec.buckets.get(state.submitted as usize) {
-            net.set_timer(began_ps + next.ready_ps, key);
+            net.set_timer(state.ready_ps(next), key);
         }
         let open = &mut job.open_steps[(state.step - job.first_step) as usize];
         open.reduce_start_ps = open.reduce_start_ps.min(net.now_ps());
@@ -198,7 +222,8 @@ impl Jobs {
             return false;
         }
         let step = state.step;
-        *state = RankState { step: step + 1, ..RankState::default() };
+        let began_ps = state.began_ps;
+        *state = RankState { step: step + 1, began_ps, ..RankState::default() };
         let (ranks, last) = (job.ranks.len() as u32, step + 1 == job.spec.steps);
         job.open_steps[(step - job.first_step) as usize].ended += 1;
         while job.open_steps.front().is_some_and(|s| s.ended == ranks) {
@@ -253,11 +278,16 @@ impl Jobs {
     fn begin_step(&mut self, net: &mut Network, number: u32, rank: u32) {
         let job = self.jobs[number as usize].as_mut().expect("a job that begins a step is there");
         let step = job.ranks[rank as usize].step;
+        let host = job.spec.placement[rank as usize];
+        let state = &mut job.ranks[rank as usize];
+        let earliest_ps = if step == 0 { 0 } else { state.began_ps + job.spec.period_ps };
+        state.began_ps = earliest_ps.max(net.now_ps());
+        state.slowness = self.slow.get(&host).copied().unwrap_or(1.0);
+        let at_ps = state.ready_ps(&job.spec.buckets[0]);
         if (step - job.first_step) as usize == job.open_steps.len() {
-            let start_ps = net.now_ps();
+            let start_ps = job.ranks[rank as usize].began_ps;
             job.open_steps.push_back(OpenStep { start_ps, reduce_start_ps: u64::MAX, ended: 0 });
         }
-        let at_ps = net.now_ps() + job.spec.buckets[0].ready_ps;
         net.set_timer(at_ps, BUCKET | u64::from(number) << 16 | u64::from(rank));
     }
 }

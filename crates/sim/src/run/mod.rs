@@ -130,6 +130,10 @@ fn one(
     if config.checked {
         simulation.check();
     }
+    built.faults.iter().for_each(|&(at_ps, fault)| simulation.add_fault(at_ps, fault));
+    if config.stop_with_jobs {
+        simulation.stop_with_jobs();
+    }
     if part != Part::Jobs {
         simulation.set_flows(built.flows.clone().into_iter());
     }

@@ -1,0 +1,116 @@
+//! What goes wrong in a run, and when.
+
+use netsum_topo::NodeId;
+
+use crate::aggregation::Payload;
+use crate::job::Scheme;
+use crate::simulation::Simulation;
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// A link loses this share of its packets from now on.
+    Loss {
+        /// Link, one direction.
+        link: u32,
+        /// 0 for none.
+        share: f64,
+    },
+    /// An edge dies, or comes back.
+    Edge {
+        /// Both directions.
+        edge: u32,
+        /// Whether it is back.
+        alive: bool,
+    },
+    /// A switch dies with all its links and all that it holds, or comes back empty.
+    Switch {
+        /// Node.
+        node: u32,
+        /// Whether it is back.
+        alive: bool,
+    },
+    /// Routes follow what is alive; jobs whose trees have lost a part get others.
+    Converge,
+    /// A host computes so many times as long from its next step on; 1 is as before.
+    Straggler {
+        /// Host.
+        host: u32,
+        /// At least 1.
+        factor: f64,
+    },
+}
+
+impl<P: Payload> Simulation<P> {
+    pub(crate) fn apply(&mut self, fault: Fault) {
+        match fault {
+            Fault::Loss { link, share } => self.net.set_loss(link, share, self.seed),
+            Fault::Edge { edge, alive } => self.net.set_alive(edge, alive),
+            Fault::Switch { node, alive } => {
+                let topology = self.net.topology();
+                let edges: Vec<u32> =
+                    topology.neighbours(NodeId(node)).iter().map(|(_, edge)| edge.0).collect();
+                edges.into_iter().for_each(|edge| self.net.set_alive(edge, alive));
+                if !alive {
+                    self.aggregation.kill_switch(node);
+                    self.dead.insert(NodeId(node));
+                } else {
+                    self.dead.remove(&NodeId(node));
+                }
+            }
+            Fault::Converge => self.converge(),
+            Fault::Straggler { host, factor } => {
+                self.jobs.slow.insert(host, factor);
+            }
+        }
+    }
+
+    fn converge(&mut self) {
+        self.net.reroute();
+        let mut hit: Vec<u32> = self
+            .trees
+            .iter()
+            .filter(|(_, t)| !t.iter().all(|t| self.stands(t)))
+            .map(|(&j, _)| j)
+            .collect();
+        hit.sort_unstable();
+        for job in hit {
+            let Some((spec, first_worker)) = self.jobs.on_trees(job) else { continue };
+            let Scheme::Trees { trees, config } = spec.scheme else { continue };
+            let spec = spec.clone();
+            self.unload(job);
+            let outcome = self.plan(job, &spec, usize::from(trees)).and_then(|planned| {
+                let net = &mut self.net;
+                let moved = self.aggregation.replan(
+                    net,
+                    job,
+                    first_worker,
+                    &planned,
+                    &spec.placement,
+                    &config,
+                );
+                moved.map_err(|(node, error)| {
+                    format!("switch {}: {error}", self.net.topology().name(NodeId(node)))
+                })
+            });
+            if let Err(reason) = outcome {
+                self.refused.push((job, format!("it stands still: {reason}")));
+            }
+        }
+    }
+
+    /// Whether all of a tree is alive.
+    fn stands(&self, tree: &netsum_topo::AggregationTree) -> bool {
+        let topology = self.net.topology();
+        let alive = |a: NodeId, b: NodeId| {
+            topology.edge_between(a, b).is_some_and(|edge| self.net.is_alive(edge.0))
+        };
+        tree.switches().all(|switch| !self.dead.contains(&switch))
+            && tree.nodes.iter().all(|node| {
+                let Some(parent) = &node.parent else { return true };
+                let way: Vec<NodeId> =
+                    [&[node.switch], parent.via.as_slice(), &[parent.switch]].concat();
+                way.windows(2).all(|w| alive(w[0], w[1]))
+            })
+    }
+}

@@ -1,0 +1,45 @@
+"""The papers' figures at their smallest scale: that they are made, and that what holds, holds."""
+
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+sys.path.insert(0, str(EXPERIMENTS))
+figures = pytest.importorskip("figures")
+
+# Claims that hold at the small scale; the others are stated as not holding, with the reason, in each README.md.
+HOLDING = {
+    "panama_fig1": 4,
+    "panama_fig2": 1,
+    "panama_fig9": 3,
+    "panama_fig10": 3,
+}
+
+
+def test_every_figure_has_its_page() -> None:
+    for name in figures.names():
+        text = (EXPERIMENTS / name / "README.md").read_text()
+        assert "**Command.**" in text and f"FIG={name}" in text
+
+
+@pytest.mark.parametrize("name", sorted(HOLDING))
+def test_a_small_figure(name: str, tmp_path: Path) -> None:
+    figures.make(name, "small", tmp_path)
+    result = json.loads((tmp_path / name / "result.json").read_text())
+    claims = result["claims"]
+    assert sum(claim["holds"] for claim in claims) >= HOLDING[name], json.dumps(claims, indent=1)
+    assert all(set(claim) == {"claim", "paper", "ours", "holds", "why"} and claim["why"] for claim in claims)
+    ElementTree.parse(tmp_path / name / "figure.svg")
+
+
+def test_a_shared_cluster(tmp_path: Path) -> None:
+    """16 servers say nothing about percentiles: what must hold is that aggregation trains faster than the ring."""
+    result = figures.make("panama_fig8", "small", tmp_path)
+    by_claim = {claim["claim"]: claim for claim in result["claims"]}
+    assert by_claim["greedy: 8c: training time, ring / panama"]["ours"] > 1.2
+    assert len(result["data"]["points"]) == 24 and len(result["data"]["sensitivity"]) == 14
+    ElementTree.parse(tmp_path / "panama_fig8" / "figure.svg")

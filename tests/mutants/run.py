@@ -1,0 +1,145 @@
+"""Plants faults in crates/proto, one at a time, and says which of them the simulator's tests find.
+
+    python tests/mutants/run.py [--only NAME]
+
+Works on a copy of the sources in a temporary folder, with a target folder of its own; about half a minute per
+fault. Exit code 1 if one survives.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = ["--test", "aggregation", "--test", "faults"]
+PANAMA = "crates/proto/src/panama"
+
+# Name: file, text, what stands there instead.
+MUTANTS = {
+    "a duplicate is added again": (
+        f"{PANAMA}/tree.rs",
+        "Phase::Filling if slot.is_some_and(|s| s.arrived & bit != 0) => {",
+        "Phase::Filling if slot.is_some_and(|s| s.arrived & bit != 0 && header.vid.0 % 7 != 3) => {",
+    ),
+    "a sum is released one child early": (
+        f"{PANAMA}/tree.rs",
+        "if slot.phase != Phase::Filling || arrived < self.lease.needed() {",
+        "if slot.phase != Phase::Filling || arrived + u32::from(vid % 64 == 5) < self.lease.needed() {",
+    ),
+    "the arriving fragment is not added": (
+        f"{PANAMA}/tree.rs",
+        "let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;",
+        "let arriving = if vid % 64 == 9 { None } else { arriving };\n"
+        "        let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;",
+    ),
+    "port buffers are not freed": (
+        f"{PANAMA}/tree.rs",
+        "buffers.iter_mut().filter_map(Option::take).for_each(|b| memory.free(b));",
+        "buffers.iter_mut().skip(1).filter_map(Option::take).for_each(|b| memory.free(b));",
+    ),
+    "retained sums are given back too early": (
+        f"{PANAMA}/tree.rs",
+        "let keep = u32::from(self.cap.retained);",
+        "let keep = 0;",
+    ),
+    "the last child is left out of the result": (
+        f"{PANAMA}/tree.rs",
+        "for child in &self.lease.children {\n            out.push(Transmit::Data { to: child.port, buffer: sum });",
+        "for child in &self.lease.children[..self.lease.children.len().max(2) - 1] {\n"
+        "            out.push(Transmit::Data { to: child.port, buffer: sum });",
+    ),
+    "marks are forgotten on the way up": (
+        f"{PANAMA}/tree.rs",
+        "slot.marks |= header.marks | branch;",
+        "slot.marks |= header.marks & branch;",
+    ),
+    "a window is never cut": (
+        "crates/proto/src/congestion.rs",
+        "self.window = (self.window * (1.0 - self.alpha / 2.0)).max(1.0);",
+        "self.window = self.window.max(1.0);",
+    ),
+    "every window is one fragment too many": (
+        f"{PANAMA}/worker.rs",
+        "if tree.flight.in_flight() >= window {",
+        "if tree.flight.in_flight() > window {",
+    ),
+    "fragments skip a tree": (
+        f"{PANAMA}/worker.rs",
+        "self.turn = (self.turn + 1) % self.trees.len();",
+        "self.turn = 0;",
+    ),
+    "a hole is never sent again": (
+        f"{PANAMA}/flight.rs",
+        "self.again.push_back(self.examined);\n                found += 1;",
+        "found += 1;",
+    ),
+    "a time-out does nothing": (
+        f"{PANAMA}/worker.rs",
+        "if self.flight.probe().is_some() {",
+        "if self.flight.probe().is_some() && self.backoffs > 1_000 {",
+    ),
+    "a result is accepted twice": (
+        f"{PANAMA}/worker.rs",
+        "if tree.flight.is_received(vid) {\n            return Err(Drop::Duplicate);",
+        "if tree.flight.is_received(vid) && vid % 16 != 5 {\n            return Err(Drop::Duplicate);",
+    ),
+    "an epoch begins with what was summed": (
+        f"{PANAMA}/transition.rs",
+        "trees > 0 && self.trees[(g % trees) as usize].has((g / trees) as u32)",
+        "trees > 0 && self.trees[(g % trees) as usize].has((g / trees) as u32) && g % 64 != 1",
+    ),
+}
+
+
+def main() -> int:
+    """Runs all mutants, or one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=MUTANTS)
+    only = parser.parse_args().only
+    chosen = {only: MUTANTS[only]} if only else MUTANTS
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("Cargo.toml", "Cargo.lock", "crates", "scenarios"):
+            source = ROOT / name
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, copy / name)
+        if _fails(copy):
+            print("the tests fail without a fault planted; mend that first")
+            return 1
+        survivors = [name for name, mutant in chosen.items() if not _is_found(copy, name, *mutant)]
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} planted faults were found")
+    return 1 if survivors else 0
+
+
+def _is_found(copy: Path, name: str, file: str, old: str, new: str) -> bool:
+    path = copy / file
+    text = path.read_text()
+    if text.count(old) != 1:
+        sys.exit(f"{name}: {file} has the text {text.count(old)} times: the protocol has changed, change the fault too")
+    path.write_text(text.replace(old, new))
+    found = _fails(copy)
+    path.write_text(text)
+    print(f"{'found' if found else 'SURVIVES':8}  {name}", flush=True)
+    return found
+
+
+def _fails(copy: Path) -> bool:
+    command = ["cargo", "test", "--release", "--quiet", "-p", "netsum-sim", *TESTS]
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(copy / "target"), "RUST_BACKTRACE": "0"}
+    try:
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    if done.returncode and b"could not compile" in done.stderr:
+        sys.exit(done.stderr.decode()[-3000:])
+    return done.returncode != 0
+
+
+# A fault may leave a job without an end; the whole suite takes seconds once it is built.
+LIMIT_S = 600
+
+if __name__ == "__main__":
+    sys.exit(main())
