@@ -95,8 +95,8 @@ def beside_tcp(network: Network, workers: list[str], source: str, sink: str) -> 
 
 
 # 20 ms of queue; nothing marks, so both learn of congestion by loss. Who loses how often in a queue that just
-# drops depends on phases (Floyd and Jacobson 1991), so single flows differ and their mean counts. On an uplink
-# the job gets more of this queue and less of a shorter one (docs/operations.md).
+# drops depends on phases (Floyd and Jacobson 1991), so single flows differ and their mean counts. In a shorter
+# queue the job gets less (docs/operations.md).
 
 
 @pytest.mark.figures
@@ -106,7 +106,7 @@ def test_a_job_and_a_tcp_flow_share_an_uplink():
     h = network.hosts
     shares = beside_tcp(network, [h[0], h[1], h[4], h[5]], h[2], h[6])
     write("uplink_beside_tcp", shares)
-    assert min(shares["job"], shares["tcp"]) >= 0.25, shares
+    assert min(shares["job"], shares["tcp"]) >= 0.4, shares
 
 
 @pytest.mark.figures
