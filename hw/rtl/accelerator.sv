@@ -7,8 +7,7 @@
 //   m_net_*  frames to the wire: the switch chip's, and sums
 //   s_sw_*, m_sw_*  frames from and to the switch chip
 //   s_axil_* registers (docs/accelerator-registers.md)
-// Parameters: W, the bus (64 or 128; 256 and 512 with frames that come PAD bytes late, see accelerator_wide);
-// PORTS, a power of two from 2; LEASES, jobs' trees at a time, a power of two; SLOTS, fragments that a port
+// Parameters: W, the bus, 64 to 512; PORTS, a power of two from 2; LEASES, jobs' trees at a time, a power of two; SLOTS, fragments that a port
 // holds, over all leases, a power of two; BUF_WORDS, words of the largest payload; FIFO, words of sums that wait
 // at a sending port, at least two frames.
 //
@@ -112,6 +111,7 @@ module accelerator #(
     wire [LB-1:0]       order_lease, lease;
     wire [SB:0]         order_slot;
     wire [2:0]          order_kind;
+    wire [7:0]           order_vid;
     wire [PORTS-1:0]    order_sources, order_to, sources, room, write;
     wire [RECORD-1:0]   record;
     wire                load, step, half, last;
@@ -138,7 +138,7 @@ module accelerator #(
         .init_base_o(init_base),
         .order_valid_o(order_valid), .order_take_i(order_take), .order_lease_o(order_lease),
         .order_slot_o(order_slot), .order_kind_o(order_kind), .order_sources_o(order_sources),
-        .order_to_o(order_to), .record_read_i(record_read), .record_o(record), .notice_sent_i(notice_sent),
+        .order_to_o(order_to), .order_vid_o(order_vid), .record_read_i(record_read), .record_o(record), .notice_sent_i(notice_sent),
         .lease_write_i(lease_write), .lease_i(csr_lease), .lease_word_i(lease_word),
         .child_write_i(child_write), .child_port_i(csr_port), .child_word_i(child_word),
         .lease_data_i(csr_data), .clear_i(clear), .busy_o(control_busy),
@@ -149,7 +149,7 @@ module accelerator #(
         .clk, .rst_n,
         .order_valid_i(order_valid), .order_take_o(order_take), .order_lease_i(order_lease),
         .order_slot_i(order_slot), .order_kind_i(order_kind), .order_sources_i(order_sources),
-        .order_to_i(order_to), .record_read_o(record_read), .record_i(record),
+        .order_to_i(order_to), .order_vid_i(order_vid), .record_read_o(record_read), .record_i(record),
         .load_o(load), .slot_o(read_slot), .sources_o(sources), .half_o(half), .step_o(step), .terms_i(terms),
         .room_i(room), .write_o(write), .word_o(word), .last_o(last), .count_o(count), .lease_o(lease),
         .notice_sent_o(notice_sent), .idle_o(engine_idle));

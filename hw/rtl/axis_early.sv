@@ -3,8 +3,8 @@
 // Ports: s_* a frame behind PAD bytes of anything, m_* the frame; AXI-Stream, byte 0 in the low bits, without
 // back-pressure of its own: m_tready reaches s_tready in the same cycle.
 //
-// Timing: a word leaves with the next one that comes. A frame whose last word has more than PAD bytes takes one
-// cycle more than it has words behind the first.
+// Timing: a word leaves with the next one that comes. What is left of a frame's last word leaves with the first word
+// of the next frame, or alone: one word per cycle.
 //
 // Theory: the 16 high bytes of a word wait for the low ones of the next.
 `default_nettype none
@@ -36,7 +36,7 @@ module axis_early #(
     assign m_tkeep  = flush ? {{R{1'b0}}, rest_keep} : {s_tkeep[R-1:0], 16'hffff};
     assign m_tlast  = flush | (s_tlast & ~spills);
     assign m_tvalid = flush | (s_tvalid & started);
-    assign s_tready = ~flush & (m_tready | ~started);
+    assign s_tready = m_tready | (~started & ~flush);
 
     always_ff @(posedge clk) begin
         if (s_tvalid & s_tready) begin
@@ -46,11 +46,11 @@ module axis_early #(
         if (!rst_n) begin
             started <= 1'b0;
             flush   <= 1'b0;
-        end else if (flush) begin
-            if (m_tready) flush <= 1'b0;
         end else if (s_tvalid & s_tready) begin
             started <= ~s_tlast;
             flush   <= s_tlast & spills;
+        end else if (flush & m_tready) begin
+            flush <= 1'b0;
         end
     end
 endmodule

@@ -68,6 +68,7 @@ module control #(
     output wire  [2:0]           order_kind_o,
     output wire  [PORTS-1:0]     order_sources_o,
     output wire  [PORTS-1:0]     order_to_o,
+    output wire  [7:0]           order_vid_o,
     input  wire                  record_read_i,
     output wire  [RECORD-1:0]    record_o,
     input  wire                  notice_sent_i,
@@ -380,11 +381,12 @@ module control #(
         end
     end
 
-    localparam int OB = LB + SB + 1 + 3 + 2 * PORTS;
+    localparam int OB = LB + SB + 1 + 3 + 2 * PORTS + 8;
     logic [OB-1:0] orders [0:QUEUE-1];
     logic [QB-1:0] order_in, order_out;
     logic [QB:0]   order_count;
-    assign {order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o} = orders[order_out];
+    assign {order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o,
+            order_vid_o} = orders[order_out];
     assign order_valid_o   = order_count != '0;
 
     assign answer_o = act & ~waiting | state == NOTE ? me : '0;
@@ -439,7 +441,9 @@ module control #(
     always_ff @(posedge clk) begin
         outcome_valid_o <= rst_n & act;
         outcome_o       <= outcome;
-        if (order_write) orders[order_in] <= {at, order_slot, order_kind, order_sources, order_to};
+        if (order_write) begin
+            orders[order_in] <= {at, order_slot, order_kind, order_sources, order_to, h_vid[7:0]};
+        end
         room_for_answer <= order_count < (QB+1)'(SLOTS - 1);
         if (clear_i) clear_lease <= lease_i;
         if (!rst_n) begin

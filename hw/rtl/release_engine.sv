@@ -2,7 +2,9 @@
 // one frame to all destinations.
 //
 // Ports
-//   order_*    the next order: lease, slot, kind of packet, sources and destinations as port bitmaps
+//   order_*    the next order: lease, slot, kind of packet, sources and destinations as port bitmaps, and the low
+//              bits of the vid: an order whose slot has another one by now is left out (workers that go beyond
+//              their window can bring that about)
 //   record_*   the slot's record (see control), two cycles after record_read_o
 //   load_o, step_o, ...  to the receiving ports; terms_i is W bits of every port, port 0 in the low bits
 //   write_o, word_o, ... to the sending ports; room_i of each
@@ -46,6 +48,7 @@ module release_engine #(
     input  wire  [2:0]         order_kind_i,
     input  wire  [PORTS-1:0]   order_sources_i,
     input  wire  [PORTS-1:0]   order_to_i,
+    input  wire  [7:0]         order_vid_i,
 
     output wire                record_read_o,
     input  wire  [RECORD-1:0]  record_i,
@@ -86,6 +89,7 @@ module release_engine #(
     logic  [SB:0]       next_slot;
     logic  [2:0]        next_kind;
     logic  [PORTS-1:0]  next_to;
+    logic  [7:0]        next_vid;
     logic  [EB-1:0]     next_bytes;
     logic  [NB-1:0]     next_steps;
     logic               next_half;
@@ -105,6 +109,7 @@ module release_engine #(
             next_slot  <= order_slot_i;
             next_kind  <= order_kind_i;
             next_to    <= order_to_i;
+            next_vid   <= order_vid_i;
             sources_o  <= order_sources_i;
         end
         if (fetch == LENGTH) begin
@@ -117,7 +122,7 @@ module release_engine #(
             IDLE:    if (order_take_o) fetch <= READ;
             READ:    fetch <= WAIT;
             WAIT:    fetch <= LENGTH;
-            LENGTH:  fetch <= READY;
+            LENGTH:  fetch <= vid[7:0] == next_vid ? READY : IDLE;
             default: if (start) fetch <= IDLE;
         endcase
     end

@@ -11,8 +11,8 @@
 //   load_i     the release engine starts on the buffer of read_slot_i; step_i: one step further. The step's
 //              LANES terms are on terms_o two edges after its step_i
 //
-// Timing: a word that is bypassed leaves HEAD_CLASS + 2 cycles after it came (8 with a bus of 64 bits), as
-// long as the other side takes it. One word per cycle either way.
+// Timing: a word that is bypassed leaves 6 cycles after it came with a bus of 64 bits, 1 with 512, as long as the
+// other side takes it. One word per cycle either way.
 //
 // Theory: what a packet is shows at byte 45. Until then words wait in a FIFO of 16; the verdict of each frame
 // stands in a FIFO of its own. The payload of an aggregation packet goes to a spare buffer before anybody

