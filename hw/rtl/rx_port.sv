@@ -175,7 +175,7 @@ module rx_port #(
 
     // An aggregation packet goes to the spare buffer `half`, its header beside it.
     logic  [W-1:0]  heads [0:2*(1<<HB)-1];
-    logic  [W-1:0]  buffer [0:(1<<AB)-1];  // a power of two: no multiplexer behind it
+    (* no_rw_check *) logic [W-1:0] buffer [0:(1<<AB)-1];  // a power of two: no multiplexer behind it
     initial buffer[NOTHING] = {LANES{32'h8000_0000}};
     logic  [AB:0]   map [0:SLOTS-1];
     logic  [AB-1:0] spare [0:1];

@@ -60,7 +60,9 @@ module tx_port #(
     input  wire  [31:0]          template_data_i
 );
     // Sums that wait: memory, its output (a), the word with its template beside it (b).
-    logic [W+CB+LB:0] fifo [0:DEPTH-1];
+    // What is read is never being written: a FIFO gives no word in the cycle in which it comes, and the driver writes
+    // templates of leases that are not valid. So memories need no comparison of addresses (no_rw_check).
+    (* no_rw_check *) logic [W+CB+LB:0] fifo [0:DEPTH-1];
     logic [W+CB+LB:0] a;
     logic  [DB:0]     level;
     logic  [DB-1:0]   at_in, at_out;
@@ -108,7 +110,7 @@ module tx_port #(
     end
 
     for (genvar n = 0; n < W / 32; n++) begin : g_template
-        (* ram_style = "block" *) logic [31:0] template_ram [0:LEASES*(1<<TB)-1];
+        (* ram_style = "block", no_rw_check *) logic [31:0] template_ram [0:LEASES*(1<<TB)-1];
         always_ff @(posedge clk) begin
             if (template_write_i && template_at_i[NB-1:0] == NB'(n)) begin
                 template_ram[template_at_i[LB+TB+NB-1:NB]] <= template_data_i;
