@@ -1,9 +1,9 @@
-"""What all figures have in common: runs that resume, claims, a picture. `python experiments/figures.py NAME`."""
+"""What the simulated figures have in common: runs that resume, scales, claims, a picture."""
 
 import argparse
 import importlib
 import json
-import sys
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,23 +11,13 @@ from typing import Any
 
 from rich.console import Console
 
+from figure import Claim
 from netsum import sim
 from netsum.demo.curves import chart
 from netsum.sim import report
 
 HERE = Path(__file__).parent
 SCALES = ("small", "medium", "full")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One statement of a paper beside ours."""
-
-    claim: str
-    paper: Any
-    ours: Any
-    holds: bool
-    why: str
 
 
 @dataclass(frozen=True)
@@ -66,9 +56,9 @@ class Figure:
 
 
 def make(name: str, scale: str, out: Path, tell: Callable[[str], None] = lambda _: None) -> dict:
-    """Makes one figure into `out`/NAME; returns what its result.json says."""
+    """Makes one figure into `out`; returns what its result.json says."""
     module = importlib.import_module(f"{name}.figure")
-    return module.make(Figure(name, scale, out / name), tell)
+    return module.make(Figure(name, scale, out), tell)
 
 
 def names() -> list[str]:
@@ -90,30 +80,15 @@ def _picture(plots: list[Plot]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Make the papers' figures.")
-    parser.add_argument("figures", nargs="*", help=f"of {', '.join(names())} [all]")
-    parser.add_argument("--scale", choices=SCALES, default="small")
-    parser.add_argument("--out", type=Path, default=Path("out/fig"))
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Makes figures and prints their claims."""
-    arguments = _arguments()
+def main(name: str) -> None:
+    """Makes one figure as the command line says, and prints its claims."""
+    parser = argparse.ArgumentParser(description=f"Makes the figure {name}.")
+    parser.add_argument("--scale", choices=SCALES, default=os.environ.get("SCALE", "small"), help="[$SCALE, or small]")
+    parser.add_argument("--out", type=Path, default=Path("out/fig") / name, help="folder for result.json, figure.svg")
+    arguments = parser.parse_args()
     console = Console()
-    for name in arguments.figures or names():
-        if name not in names():
-            sys.exit(f"no figure is named {name!r}; use one of {', '.join(names())}")
-        console.print(f"[bold]{name}[/bold] ({arguments.scale})")
-        result = make(name, arguments.scale, arguments.out, lambda text: console.print(f"  {text}", highlight=False))
-        for claim in result["claims"]:
-            sign = "[green]holds[/green]" if claim["holds"] else "[red]does not hold[/red]"
-            console.print(f"  {sign}: {claim['claim']}: paper {claim['paper']}, ours {claim['ours']}", highlight=False)
-            if not claim["holds"]:
-                console.print(f"    {claim['why']}", highlight=False)
-        console.print(f"  {arguments.out / name / 'result.json'}", highlight=False)
-
-
-if __name__ == "__main__":
-    main()
+    console.print(f"[bold]{name}[/bold] ({arguments.scale})")
+    result = make(name, arguments.scale, arguments.out, lambda text: console.print(f"  {text}", highlight=False))
+    for claim in result["claims"]:
+        sign = "holds" if claim["holds"] else "DIFFERS"
+        console.print(f"{sign}: {claim['claim']}: paper {claim['paper']}, ours {claim['ours']}", highlight=False)

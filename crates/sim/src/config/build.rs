@@ -3,7 +3,8 @@
 use netsum_proto::CongestionRule;
 use netsum_topo::{Addressing, Topology};
 
-use super::check::{ConfigError, Source, read};
+use super::check::{ConfigError, Source};
+use super::table::table;
 use super::{Config, Fabric, Flows, Job, Mix, Paths, Scheme, SchemeKind, Tcp};
 use crate::aggregation::TreeConfig;
 use crate::faults::Fault;
@@ -433,24 +434,4 @@ fn buckets(compute_ps: u64, bytes: u64, count: u32) -> Vec<Bucket> {
     let part = |i: u64| bytes * (i + 1) / count - bytes * i / count;
     let ready = |i: u64| forward_ps + (compute_ps - forward_ps) * (i + 1) / count;
     (0..count).map(|i| Bucket { ready_ps: ready(i), bytes: part(i) }).collect()
-}
-
-/// Lines of numbers between commas, with their line numbers; lines that begin with '#' or a letter are passed over.
-fn table(path: &std::path::Path, columns: usize) -> Result<Vec<(usize, Vec<f64>)>, ConfigError> {
-    let text = read(path)?;
-    let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
-    let lines = lines.filter(|(_, line)| {
-        !line.is_empty() && !line.starts_with(|c: char| c == '#' || c.is_ascii_alphabetic())
-    });
-    let rows = lines.map(|(number, line)| {
-        let row: Result<Vec<f64>, _> = line.split(',').map(|v| v.trim().parse::<f64>()).collect();
-        let row =
-            row.ok().filter(|r| r.len() == columns && r.iter().all(|v| v.is_finite() && *v >= 0.0));
-        row.map(|row| (number, row)).ok_or_else(|| ConfigError::Syntax {
-            file: path.display().to_string(),
-            line: number,
-            reason: format!("{line:?} is not {columns} numbers between commas"),
-        })
-    });
-    rows.collect()
 }

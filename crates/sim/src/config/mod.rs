@@ -3,6 +3,7 @@
 mod build;
 mod check;
 mod scenario;
+mod table;
 mod units;
 
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,9 @@
 //! Links, switches and time: what happens to a packet between two hosts.
 
+mod faults;
+mod moving;
+mod pause;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -246,35 +250,6 @@ impl Network {
         self.agenda.push(Reverse((at_ps, key)));
     }
 
-    /// A link loses this share of its packets from now on, drawn from `seed` when it is first set.
-    pub fn set_loss(&mut self, link: u32, share: f64, seed: u64) {
-        if self.loss.iter().all(|&share| share == 0.0) {
-            self.random = Random::derived(seed, "loss");
-        }
-        self.loss[link as usize] = share;
-        let state = &mut self.links[link as usize].state;
-        *state = if share > 0.0 { *state | LOSSY } else { *state & !LOSSY };
-    }
-
-    /// Both directions of an edge die, with what is on them, or come back. Switches go on using them until `reroute`.
-    pub fn set_alive(&mut self, edge: u32, alive: bool) {
-        for link in [2 * edge, 2 * edge + 1] {
-            let state = &mut self.links[link as usize].state;
-            *state = if alive { *state & !DEAD } else { *state | DEAD };
-        }
-    }
-
-    /// Shortest paths over what is alive.
-    pub fn reroute(&mut self) {
-        let alive = |edge: u32| !self.links[2 * edge as usize].is(DEAD);
-        self.routes = Routes::new(&self.topology, self.switching.paths, alive);
-    }
-
-    /// Whether an edge is alive.
-    pub fn is_alive(&self, edge: u32) -> bool {
-        !self.links[2 * edge as usize].is(DEAD)
-    }
-
     /// Hands a new packet (or, at a host, a run of them) to a link.
     #[inline]
     pub fn send(&mut self, link: u32, packet: Packet) {
@@ -282,189 +257,6 @@ impl Network {
         self.balance.sent.0 += run;
         self.balance.sent.1 += run * u64::from(packet.bytes);
         self.enqueue(link, packet);
-    }
-
-    /// Goes on to what the caller must deal with, up to and including `until_ps`; `None` if nothing is left
-    /// until then.
-    pub fn next(&mut self, until_ps: u64) -> Option<Happening> {
-        loop {
-            let delivery = self.calendar.peek(&mut LinkEntries(&mut self.links));
-            let at = delivery.map_or(u64::MAX, |(at, _)| at);
-            if let Some(&Reverse((timer, key))) = self.agenda.peek()
-                && timer <= at
-            {
-                if timer > until_ps {
-                    break;
-                }
-                self.agenda.pop();
-                self.now_ps = timer;
-                if key < OWN_TIMER {
-                    return Some(Happening::Timer(key));
-                }
-                self.obey(key);
-                continue;
-            }
-            let Some((at, link)) = delivery.filter(|&(at, _)| at <= until_ps) else { break };
-            debug_assert!(at >= self.now_ps, "time never decreases");
-            self.now_ps = at;
-            self.calendar.pop();
-            if let Some(packet) = self.arrive(link) {
-                return Some(Happening::Packet(link, packet));
-            }
-        }
-        self.now_ps = self.now_ps.max(until_ps.min(u64::MAX - 1));
-        None
-    }
-
-    /// The first packet of a link has come to its far end; `Some` if it goes no further.
-    #[inline]
-    fn arrive(&mut self, link: u32) -> Option<Packet> {
-        let l = &mut self.links[link as usize];
-        let (mut packet, next) = l.pop(&mut self.pool);
-        debug_assert_eq!(packet.at_ps, self.now_ps, "a packet arrives when it was said to");
-        let (to, state) = (l.to, l.state);
-        if let Some(at) = next {
-            self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
-        }
-        if self.switching.pause.is_some() {
-            self.release(packet.ingress);
-        }
-        if state & (DEAD | LOSSY) != 0 && self.loses(link, state) {
-            self.drop_packet(Some(link), &packet);
-            return None;
-        }
-        self.links[link as usize].bytes += u64::from(packet.bytes);
-        self.hops += 1;
-        let onward = match packet.kind() {
-            Kind::Tree => self.onward(link, &packet),
-            _ if state & TO_HOST != 0 => None,
-            _ => match self.routes.next(to, &packet) {
-                Some(onward) => Some(onward),
-                None => {
-                    self.drop_packet(None, &packet);
-                    return None;
-                }
-            },
-        };
-        match onward {
-            Some(onward) => {
-                packet.ingress = link;
-                self.enqueue(onward, packet);
-                None
-            }
-            None => {
-                self.balance.delivered.0 += 1;
-                self.balance.delivered.1 += u64::from(packet.bytes);
-                Some(packet)
-            }
-        }
-    }
-
-    fn loses(&mut self, link: u32, state: u8) -> bool {
-        state & DEAD != 0 || self.random.unit() < self.loss[link as usize]
-    }
-
-    #[inline]
-    fn onward(&self, link: u32, packet: &Packet) -> Option<u32> {
-        let path = &self.paths[packet.flow as usize];
-        let at = path.iter().position(|&l| l == link).expect("a packet stays on its path");
-        path.get(at + 1).copied()
-    }
-
-    #[inline]
-    fn enqueue(&mut self, link: u32, mut packet: Packet) {
-        let l = &mut self.links[link as usize];
-        if !l.is(FROM_HOST) {
-            let Switching { mark_packets, queue_packets, pause, .. } = self.switching;
-            // What is on the wire is counted in `len`, so this is seldom more than one comparison.
-            if l.queue().len() >= mark_packets.min(queue_packets) {
-                let waiting = l.waiting(self.now_ps, &self.pool);
-                let counters = &mut self.counters[link as usize];
-                counters.waiting_max = counters.waiting_max.max(waiting);
-                if waiting >= queue_packets && pause.is_none() {
-                    self.drop_packet(Some(link), &packet);
-                    return;
-                }
-                if waiting >= mark_packets {
-                    counters.marks += 1;
-                    packet.mark();
-                }
-            }
-            if l.is(DEAD) {
-                self.drop_packet(Some(link), &packet);
-                return;
-            }
-            if pause.is_some() {
-                self.hold(packet.ingress);
-            }
-        }
-        let l = &mut self.links[link as usize];
-        if let Some(at) = l.push(self.now_ps, packet, &mut self.pool) {
-            self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
-        }
-    }
-
-    fn drop_packet(&mut self, link: Option<u32>, packet: &Packet) {
-        if let Some(link) = link {
-            self.counters[link as usize].drops += 1;
-        }
-        self.balance.dropped.0 += 1;
-        self.balance.dropped.1 += u64::from(packet.bytes);
-        if packet.kind() == Kind::Tree {
-            self.lost.push(packet.seq);
-        }
-    }
-
-    #[inline]
-    fn hold(&mut self, ingress: u32) {
-        let Some(Pause { high_packets, .. }) = self.switching.pause else { return };
-        if ingress == NO_LINK {
-            return;
-        }
-        let held = &mut self.held[ingress as usize];
-        *held += 1;
-        if *held == high_packets + 1 {
-            self.ask(ingress, 0);
-        }
-    }
-
-    #[inline]
-    fn release(&mut self, ingress: u32) {
-        let Some(Pause { low_packets, .. }) = self.switching.pause else { return };
-        if ingress == NO_LINK {
-            return;
-        }
-        let held = &mut self.held[ingress as usize];
-        *held -= 1;
-        if *held == low_packets {
-            self.ask(ingress, RESUME);
-        }
-    }
-
-    /// A PAUSE frame goes back over the link's wire; it waits for nothing.
-    fn ask(&mut self, ingress: u32, what: u64) {
-        let at = self.now_ps + self.links[ingress as usize].propagation_ps();
-        self.agenda.push(Reverse((at, OWN_TIMER | what | u64::from(ingress))));
-    }
-
-    fn obey(&mut self, key: u64) {
-        let link = key as u32;
-        let (l, since) = (&mut self.links[link as usize], &mut self.paused_since_ps[link as usize]);
-        let counters = &mut self.counters[link as usize];
-        match (key & RESUME != 0, l.is(PAUSED)) {
-            (false, false) => {
-                l.pause(self.now_ps, &mut self.pool);
-                counters.pauses += 1;
-                *since = self.now_ps;
-            }
-            (true, true) => {
-                counters.paused_ps += self.now_ps - *since;
-                if let Some(at) = l.resume(self.now_ps, &mut self.pool) {
-                    self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
-                }
-            }
-            _ => {}
-        }
     }
 
     /// Checks what must hold at every moment: what went in is delivered, dropped or on the way; queues are

@@ -1,0 +1,132 @@
+//! A packet's way: off one link, through a switch, onto the next.
+
+use super::*;
+
+impl Network {
+    /// Goes on to what the caller must deal with, up to and including `until_ps`; `None` if nothing is left
+    /// until then.
+    pub fn next(&mut self, until_ps: u64) -> Option<Happening> {
+        loop {
+            let delivery = self.calendar.peek(&mut LinkEntries(&mut self.links));
+            let at = delivery.map_or(u64::MAX, |(at, _)| at);
+            if let Some(&Reverse((timer, key))) = self.agenda.peek()
+                && timer <= at
+            {
+                if timer > until_ps {
+                    break;
+                }
+                self.agenda.pop();
+                self.now_ps = timer;
+                if key < OWN_TIMER {
+                    return Some(Happening::Timer(key));
+                }
+                self.obey(key);
+                continue;
+            }
+            let Some((at, link)) = delivery.filter(|&(at, _)| at <= until_ps) else { break };
+            debug_assert!(at >= self.now_ps, "time never decreases");
+            self.now_ps = at;
+            self.calendar.pop();
+            if let Some(packet) = self.arrive(link) {
+                return Some(Happening::Packet(link, packet));
+            }
+        }
+        self.now_ps = self.now_ps.max(until_ps.min(u64::MAX - 1));
+        None
+    }
+
+    /// The first packet of a link has come to its far end; `Some` if it goes no further.
+    #[inline]
+    fn arrive(&mut self, link: u32) -> Option<Packet> {
+        let l = &mut self.links[link as usize];
+        let (mut packet, next) = l.pop(&mut self.pool);
+        debug_assert_eq!(packet.at_ps, self.now_ps, "a packet arrives when it was said to");
+        let (to, state) = (l.to, l.state);
+        if let Some(at) = next {
+            self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
+        }
+        if self.switching.pause.is_some() {
+            self.release(packet.ingress);
+        }
+        if state & (DEAD | LOSSY) != 0 && self.loses(link, state) {
+            self.drop_packet(Some(link), &packet);
+            return None;
+        }
+        self.links[link as usize].bytes += u64::from(packet.bytes);
+        self.hops += 1;
+        let onward = match packet.kind() {
+            Kind::Tree => self.onward(link, &packet),
+            _ if state & TO_HOST != 0 => None,
+            _ => match self.routes.next(to, &packet) {
+                Some(onward) => Some(onward),
+                None => {
+                    self.drop_packet(None, &packet);
+                    return None;
+                }
+            },
+        };
+        match onward {
+            Some(onward) => {
+                packet.ingress = link;
+                self.enqueue(onward, packet);
+                None
+            }
+            None => {
+                self.balance.delivered.0 += 1;
+                self.balance.delivered.1 += u64::from(packet.bytes);
+                Some(packet)
+            }
+        }
+    }
+
+    #[inline]
+    fn onward(&self, link: u32, packet: &Packet) -> Option<u32> {
+        let path = &self.paths[packet.flow as usize];
+        let at = path.iter().position(|&l| l == link).expect("a packet stays on its path");
+        path.get(at + 1).copied()
+    }
+
+    #[inline]
+    pub(super) fn enqueue(&mut self, link: u32, mut packet: Packet) {
+        let l = &mut self.links[link as usize];
+        if !l.is(FROM_HOST) {
+            let Switching { mark_packets, queue_packets, pause, .. } = self.switching;
+            // What is on the wire is counted in `len`, so this is seldom more than one comparison.
+            if l.queue().len() >= mark_packets.min(queue_packets) {
+                let waiting = l.waiting(self.now_ps, &self.pool);
+                let counters = &mut self.counters[link as usize];
+                counters.waiting_max = counters.waiting_max.max(waiting);
+                if waiting >= queue_packets && pause.is_none() {
+                    self.drop_packet(Some(link), &packet);
+                    return;
+                }
+                if waiting >= mark_packets {
+                    counters.marks += 1;
+                    packet.mark();
+                }
+            }
+            if l.is(DEAD) {
+                self.drop_packet(Some(link), &packet);
+                return;
+            }
+            if pause.is_some() {
+                self.hold(packet.ingress);
+            }
+        }
+        let l = &mut self.links[link as usize];
+        if let Some(at) = l.push(self.now_ps, packet, &mut self.pool) {
+            self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
+        }
+    }
+
+    fn drop_packet(&mut self, link: Option<u32>, packet: &Packet) {
+        if let Some(link) = link {
+            self.counters[link as usize].drops += 1;
+        }
+        self.balance.dropped.0 += 1;
+        self.balance.dropped.1 += u64::from(packet.bytes);
+        if packet.kind() == Kind::Tree {
+            self.lost.push(packet.seq);
+        }
+    }
+}
