@@ -54,6 +54,12 @@ pub enum NetError {
     /// The lease cannot be installed.
     #[error(transparent)]
     Lease(#[from] netsum_proto::panama::LeaseError),
+    /// The lease cannot be installed at a switch or server of protocol `atp`.
+    #[error(transparent)]
+    SlotLease(#[from] netsum_proto::atp::LeaseError),
+    /// A lease for a switch was given to a server, or the other way round.
+    #[error("this is a {0}; the lease is for the other role, so the plan names the wrong process")]
+    WrongRole(&'static str),
     /// The driver's thread has ended; the driver must be started anew.
     #[error("the driver's thread has stopped")]
     Stopped,

@@ -22,6 +22,22 @@ proptest! {
     fn worker_takes_anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         targets::worker(&bytes);
     }
+
+    #[test]
+    fn slots_take_anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        targets::slots::decode(&bytes);
+        targets::slots::atp(&bytes);
+        targets::slots::switchml(&bytes);
+    }
+}
+
+#[test]
+fn scripts_reach_the_slots() {
+    // Both workers of job 1, by the switch: how, kind, flags, sequence, members.
+    let both = [[0x0a, 0, 0, 0, 0], [0x0b, 0, 0, 0, 0]].concat();
+    assert_eq!(targets::slots::atp(&both), 1);
+    assert_eq!(targets::slots::atp(&both[..5]), 0);
+    assert_eq!(targets::slots::switchml(&[0, 0, 0, 0, 3, 0, 0, 0]), 1);
 }
 
 #[test]

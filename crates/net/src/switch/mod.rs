@@ -4,7 +4,7 @@
 //! packet by packet, and sends what came out as trains; the stored packet's own bytes go to the wire.
 //! Everybody else talks to it by commands.
 
-mod ports;
+pub(crate) mod ports;
 mod store;
 mod thread;
 

@@ -11,7 +11,7 @@ use crate::udp::{Sent, Traffic};
 
 /// The ports in use and what came in by them.
 #[derive(Default)]
-pub(super) struct Ports {
+pub(crate) struct Ports {
     by_address: FxHashMap<SocketAddr, PortId>,
     ports: Vec<Port>,
     free: Vec<u32>,
@@ -34,7 +34,7 @@ const RETIRED: usize = 256;
 impl Ports {
     /// The port of a leased address.
     #[inline]
-    pub(super) fn find(&mut self, address: SocketAddr) -> Option<PortId> {
+    pub(crate) fn find(&mut self, address: SocketAddr) -> Option<PortId> {
         match self.last {
             Some((last, port)) if last == address => Some(port),
             _ => {
@@ -46,7 +46,7 @@ impl Ports {
     }
 
     /// The port of an address that a lease names; true if it is a new one.
-    pub(super) fn intern(&mut self, address: SocketAddr) -> (PortId, bool) {
+    pub(crate) fn intern(&mut self, address: SocketAddr) -> (PortId, bool) {
         if let Some(&port) = self.by_address.get(&address) {
             return (port, false);
         }
@@ -68,7 +68,7 @@ impl Ports {
     }
 
     /// Forgets every port that is not in `leased`, but not its traffic.
-    pub(super) fn retain(&mut self, leased: &FxHashSet<PortId>, sent: impl Fn(PortId) -> Sent) {
+    pub(crate) fn retain(&mut self, leased: &FxHashSet<PortId>, sent: impl Fn(PortId) -> Sent) {
         let gone = self.by_address.extract_if(|_, port| !leased.contains(port));
         for (_, port) in gone {
             let neighbour = self.ports[port.0 as usize].neighbour(sent(port));
@@ -92,14 +92,14 @@ impl Ports {
 
     /// Counts what came in.
     #[inline]
-    pub(super) fn received(&mut self, port: PortId, ce: bool, packets: u64, bytes: u64) {
+    pub(crate) fn received(&mut self, port: PortId, ce: bool, packets: u64, bytes: u64) {
         let entry = &mut self.ports[port.0 as usize].account;
         entry.received.count(packets, bytes);
         entry.marked += if ce { packets } else { 0 };
     }
 
     /// Every neighbour's traffic, past ones included.
-    pub(super) fn neighbours(&self, sent: impl Fn(PortId) -> Sent) -> Vec<Neighbour> {
+    pub(crate) fn neighbours(&self, sent: impl Fn(PortId) -> Sent) -> Vec<Neighbour> {
         let now = self.by_address.values();
         let now = now.map(|&port| self.ports[port.0 as usize].neighbour(sent(port)));
         let mut all: Vec<_> = now.chain(self.past()).collect();

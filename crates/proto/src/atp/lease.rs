@@ -5,9 +5,10 @@ use netsum_wire::{Epoch, JobId, TreeId};
 
 use crate::PortId;
 
-/// Grant to one job, for one of its servers, at one switch.
+/// Grant to one job, for one of its servers, at one switch. `P`: what names a neighbour; the machines take
+/// port numbers, drivers addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct Lease<P = PortId> {
     /// Job.
     pub job: JobId,
     /// Version of the plan; a lease of a later epoch replaces this one.
@@ -15,9 +16,9 @@ pub struct Lease {
     /// Server of the job.
     pub tree: TreeId,
     /// Who contributes here.
-    pub members: Members,
+    pub members: Members<P>,
     /// Next hop towards the server.
-    pub parent: PortId,
+    pub parent: P,
     /// The most fragments in flight.
     pub window: u16,
     /// Largest payload.
@@ -28,11 +29,11 @@ pub struct Lease {
 
 /// Children of a switch, by bit in the bitmap of its level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Members {
+pub enum Members<P = PortId> {
     /// Workers of one rack (level 1).
     Rack {
         /// By bit of `workers`.
-        workers: Vec<PortId>,
+        workers: Vec<P>,
         /// Own bit in `racks`.
         rack: u8,
         /// Racks of the job.
@@ -41,15 +42,15 @@ pub enum Members {
     /// Racks of the job (level 2). A worker at the server's own switch is a rack of one.
     Server {
         /// By bit of `racks`.
-        racks: Vec<Rack>,
+        racks: Vec<Rack<P>>,
     },
 }
 
 /// A child of a level-2 switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rack {
+pub struct Rack<P = PortId> {
     /// Its switch, or its only worker.
-    pub port: PortId,
+    pub port: P,
     /// Its workers.
     pub workers: u8,
 }
@@ -73,7 +74,7 @@ impl Default for Claim {
 
 /// Grant to one job at one of its servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerLease {
+pub struct ServerLease<P = PortId> {
     /// Job.
     pub job: JobId,
     /// Version of the plan.
@@ -83,7 +84,7 @@ pub struct ServerLease {
     /// Ranks of each rack's workers, by bit; float sums are made in the order of ranks.
     pub racks: Vec<Vec<u32>>,
     /// Who may send what.
-    pub neighbours: Vec<Neighbour>,
+    pub neighbours: Vec<Neighbour<P>>,
     /// The most fragments in flight.
     pub window: u16,
     /// Largest payload.
@@ -94,9 +95,9 @@ pub struct ServerLease {
 
 /// A switch or worker next to a server. Results go to all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct Neighbour<P = PortId> {
     /// Which.
-    pub port: PortId,
+    pub port: P,
     /// Racks for which it speaks.
     pub racks: u32,
     /// Workers of these for which it speaks.
@@ -157,10 +158,36 @@ pub enum LeaseError {
     },
 }
 
+impl<P: Copy> Lease<P> {
+    /// The same grant with other names for neighbours.
+    pub fn map<Q>(&self, mut name: impl FnMut(P) -> Q) -> Lease<Q> {
+        let members = match &self.members {
+            Members::Rack { workers, rack, racks } => {
+                let workers = workers.iter().map(|&p| name(p)).collect();
+                Members::Rack { workers, rack: *rack, racks: *racks }
+            }
+            Members::Server { racks } => {
+                let racks = racks.iter().map(|r| Rack { port: name(r.port), workers: r.workers });
+                Members::Server { racks: racks.collect() }
+            }
+        };
+        Lease {
+            job: self.job,
+            epoch: self.epoch,
+            tree: self.tree,
+            members,
+            parent: name(self.parent),
+            window: self.window,
+            fragment_bytes: self.fragment_bytes,
+            claim: self.claim,
+        }
+    }
+}
+
 impl Lease {
     /// Checks everything that does not depend on the switch's state. `row_bytes`: a slot's size.
     pub fn validate(&self, row_bytes: u16) -> Result<(), LeaseError> {
-        let mut ports: Vec<PortId> = self.members.ports().collect();
+        let mut ports: Vec<PortId> = self.members.neighbours().collect();
         if ports.is_empty() || ports.len() > usize::from(MAX_FAN_IN) {
             return Err(LeaseError::Members(ports.len()));
         }
@@ -183,12 +210,12 @@ impl Lease {
 
     /// Child at `port`, by bit.
     pub(crate) fn child(&self, port: PortId) -> Option<usize> {
-        self.members.ports().position(|p| p == port)
+        self.members.neighbours().position(|p| p == port)
     }
 
     /// The bitmap of all children.
     pub(crate) fn everyone(&self) -> u32 {
-        Header::all(self.members.ports().count() as u8)
+        Header::all(self.members.neighbours().count() as u8)
     }
 
     /// Whether a packet of child `child` says what the plan does.
@@ -212,16 +239,18 @@ impl Lease {
     }
 }
 
-impl Members {
+impl<P: Copy> Members<P> {
     /// By bit.
-    pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
+    pub fn neighbours(&self) -> impl Iterator<Item = P> + '_ {
         let (workers, racks) = match self {
             Members::Rack { workers, .. } => (workers.as_slice(), [].as_slice()),
             Members::Server { racks } => ([].as_slice(), racks.as_slice()),
         };
         workers.iter().copied().chain(racks.iter().map(|r| r.port))
     }
+}
 
+impl Members {
     /// Children for which a packet from the server is.
     pub(crate) fn addressed(&self, header: &Header) -> u32 {
         let all = |bits: u32| if bits == 0 { u32::MAX } else { bits };
@@ -232,6 +261,28 @@ impl Members {
                 _ => 0,
             },
             Members::Server { .. } => all(header.racks),
+        }
+    }
+}
+
+impl<P: Copy> ServerLease<P> {
+    /// The same grant with other names for neighbours.
+    pub fn map<Q>(&self, mut name: impl FnMut(P) -> Q) -> ServerLease<Q> {
+        let neighbours = self.neighbours.iter();
+        let neighbours = neighbours.map(|n| Neighbour {
+            port: name(n.port),
+            racks: n.racks,
+            workers: n.workers,
+        });
+        ServerLease {
+            job: self.job,
+            epoch: self.epoch,
+            tree: self.tree,
+            racks: self.racks.clone(),
+            neighbours: neighbours.collect(),
+            window: self.window,
+            fragment_bytes: self.fragment_bytes,
+            slots: self.slots,
         }
     }
 }

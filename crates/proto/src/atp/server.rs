@@ -143,6 +143,11 @@ impl<V: Values> Server<V> {
         self.drops.count(error.into());
     }
 
+    /// Counts a packet that the driver could not attribute.
+    pub fn count_drop(&mut self, reason: Drop) {
+        self.drops.count(reason);
+    }
+
     /// The next packet to send.
     #[inline]
     pub fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {

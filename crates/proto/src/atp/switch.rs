@@ -129,6 +129,11 @@ impl<V: Values> Switch<V> {
         self.drops.count(error.into());
     }
 
+    /// Counts a packet that the driver could not attribute.
+    pub fn count_drop(&mut self, reason: Drop) {
+        self.drops.count(reason);
+    }
+
     /// When `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.next_scan
@@ -269,7 +274,7 @@ impl<V: Values> Switch<V> {
         let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
         let lease = &self.tenants[&(header.job, header.tree)].lease;
         let addressed = lease.members.addressed(header);
-        for (bit, to) in lease.members.ports().enumerate() {
+        for (bit, to) in lease.members.neighbours().enumerate() {
             if addressed >> bit & 1 == 1 {
                 let header = Header { flags, ..*header };
                 self.outbox.push_back(Transmit { to, header, payload });
