@@ -68,8 +68,8 @@ def monitored_barrier(engine: Engine, seconds: float, wait_all_ranks: bool) -> N
 def _collect(engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
     if seconds <= 0:
         raise OperationTimeout(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {seconds * 1000:.0f} ms")
-    # All receives stand from the start, each with the whole time: waiting for a missing rank takes none from the others.
-    # All are waited for, since each writes into `tokens` until it ends.
+    # All receives stand from the start, each with the whole time: waiting for a missing rank takes none from the
+    # others. All are waited for, since each writes into `tokens` until it ends.
     tokens = torch.zeros(engine.size, dtype=torch.uint8)
     arrivals = {
         rank: engine.core.recv(*span(tokens[rank : rank + 1]), rank, _ARRIVED_TAG, seconds)
