@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use netsum_topo::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec};
 
 use super::Rational;
-use super::composition::{Composition, Piece};
+use super::composition::{Composition, Piece, Woven};
 use super::fold::{Cluster, Fold, Request, fold};
 use super::mesh::{Mesh, mesh};
 use super::pieces::Numbers;
 use super::plan::{Lane, OcsPlan, Share};
+use super::weave::{self, Weave, weave};
 
 /// Joins the ports that a composition asks for, and says what flows where.
 ///
@@ -21,11 +22,15 @@ pub fn synthesize(spec: &OcsSpec, composition: &Composition) -> OcsPlan {
     let mut wiring = Wiring::new(spec);
     let mut lanes = Vec::new();
     let mut turn = 0;
-    let (alone, folded) = composition.trees.split_at(composition.trees.len() - composition.folded);
+    let woven_tree = composition.woven.as_ref().is_some_and(|woven| woven.tree);
+    let together = composition.folded + usize::from(woven_tree);
+    let (alone, folded) = composition.trees.split_at(composition.trees.len() - together);
     for pieces in alone {
         lanes.push(wiring.tree(pieces, &mut turn));
     }
-    if !folded.is_empty() {
+    if let Some(woven) = &composition.woven {
+        lanes.extend(wiring.weave(woven, folded.first(), turn));
+    } else if !folded.is_empty() {
         lanes.extend(wiring.fold(composition, folded, turn));
     } else if composition.mesh_links > 0 {
         lanes.extend(wiring.mesh(composition));
@@ -77,9 +82,50 @@ impl Wiring<'_> {
         Link { ends: [a, b], circuits: [self.circuit(at_a, at_b), self.circuit(at_b, at_a)] }
     }
 
+    /// Devices that have no tree and links between workers, with a full tree if there is one.
+    fn weave(&mut self, woven: &Woven, tree: Option<&Vec<Piece>>, mut turn: u32) -> Vec<Lane> {
+        let workers = self.spec.workers;
+        let pieces = tree.map_or(&[][..], Vec::as_slice);
+        let mut links = tree.map_or(Vec::new(), |pieces| self.tree_links(pieces, &mut turn).0);
+        let mut devices: Vec<OcsNode> =
+            pieces.iter().map(|piece| self.spec.device(piece.device)).collect();
+        let spare = 0..woven.spare.len() as u32;
+        devices.extend(spare.map(|device| self.spec.device(woven.first + device)));
+        let index = |node: OcsNode| match devices.iter().position(|&device| device == node) {
+            Some(at) => workers + at as u32,
+            None => node.0,
+        };
+        let node = |index: u32| match index.checked_sub(workers) {
+            Some(at) => devices[at as usize],
+            None => OcsNode(index),
+        };
+        let request = weave::Request {
+            workers,
+            tree: links.iter().map(|link| (index(link.ends[0]), index(link.ends[1]))).collect(),
+            devices: pieces.len() as u32,
+            spare: woven.spare.clone(),
+            free: (0..workers as usize)
+                .map(|worker| self.spec.worker_ports - self.next[worker])
+                .collect(),
+        };
+        let Weave { links: more, copies, trees } = weave(&request);
+        links.extend(more.iter().map(|&(a, b)| self.join(node(a), node(b))));
+        let share = Rational::new(1, copies.into());
+        let lane = |tree: &Vec<u32>| {
+            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            tree_lane(&own, middle(&own), share)
+        };
+        trees.iter().map(lane).collect()
+    }
+
     /// A tree of algbw 1. Devices with free ports take the next device each; workers hang on the ports that
     /// are left in chains, as many in each as in any other or one more.
     fn tree(&mut self, pieces: &[Piece], turn: &mut u32) -> Lane {
+        let (links, root) = self.tree_links(pieces, turn);
+        tree_lane(&links, root, Rational::from(1))
+    }
+
+    fn tree_links(&mut self, pieces: &[Piece], turn: &mut u32) -> (Vec<Link>, OcsNode) {
         let (mut links, leaves, root) = self.device_tree(pieces);
         let chains = self.chains(leaves.len().max(2), turn);
         if leaves.is_empty() {
@@ -91,7 +137,7 @@ impl Wiring<'_> {
         for pair in chains.iter().flat_map(|chain| chain.windows(2)) {
             links.push(self.join(pair[0], pair[1]));
         }
-        tree_lane(&links, root.unwrap_or(chains[0][0]), Rational::from(1))
+        (links, root.unwrap_or(chains[0][0]))
     }
 
     /// Joins pieces to a tree, each to the first that has a free port. Returns the links, the device of each

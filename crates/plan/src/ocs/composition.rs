@@ -14,6 +14,19 @@ pub struct Piece {
     pub ports: u32,
 }
 
+/// A graph of workers, devices and links in which any device may have any degree in any tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Woven {
+    /// Whether the last tree is part of it. That tree is full.
+    pub tree: bool,
+    /// The first of its devices that serve no tree by themselves; the others follow.
+    pub first: u32,
+    /// Ports to workers of each of these devices.
+    pub spare: Vec<u32>,
+    /// Links between workers.
+    pub links: u32,
+}
+
 /// Trees, rings and mesh side by side. Every worker port and device port is in at most one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Composition {
@@ -28,15 +41,28 @@ pub struct Composition {
     /// So many of `trees`, the last ones, share their worker links with the mesh. None of them
     /// saves more than N − 3 ports.
     pub folded: usize,
+    /// Devices and links between workers as one graph, with the last tree or by themselves.
+    pub woven: Option<Woven>,
 }
 
 impl Composition {
-    /// The sum of the parts, slide 21.
+    /// The sum of the parts, slide 21: exact for trees and rings, the most possible for the others.
     pub fn algbw(&self, spec: &OcsSpec) -> Rational {
         let numbers = Numbers::of(spec);
         let trees = self.trees.len() as u64 * numbers.line();
         let rings = u64::from(self.rings) * numbers.n;
-        numbers.rate(trees + rings + 2 * u64::from(self.mesh_links))
+        let whole = numbers.rate(trees + rings + 2 * u64::from(self.mesh_links));
+        let Some(woven) = &self.woven else { return whole };
+        let links = i128::from(woven.spare.iter().sum::<u32>() + woven.links);
+        let workers = numbers.n as i128;
+        if !woven.tree {
+            return whole + Rational::new(links, workers - 1 + woven.spare.len() as i128);
+        }
+        let devices = self.trees.last().map_or(0, Vec::len) as i128;
+        let gain = Rational::new(links, workers - 1 + devices);
+        // Two workers with a link between them have 2D − 1 links in all.
+        let most = if woven.links > 0 { Rational::new(1, 2) } else { Rational::from(1) };
+        whole + gain.min(most)
     }
 
     /// Devices that serve a tree.

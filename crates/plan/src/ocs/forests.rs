@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 /// Packs one forest per slot into a multigraph, with as many edges in all as possible.
 ///
 /// `copies`: how many forests may use an edge. `slots`: for each forest the vertices that count as one,
-/// as a label below `vertices` for each vertex; edges between equal labels are of no use to it. Returns
-/// the edges of each forest. The total is the most possible (Edmonds); which forests fall short, if
+/// as a label below `vertices` for each vertex, or [`ABSENT`] for those it leaves out; edges between equal
+/// labels, or to a vertex left out, are of no use to it. Returns the edges of each forest. The total is the most possible (Edmonds); which forests fall short, if
 /// any, is arbitrary. `start` shifts the order in which equal edges are tried.
 pub(super) fn pack(
     vertices: usize,
@@ -25,6 +25,9 @@ pub(super) fn pack(
     while union.augment() {}
     union.forests.into_iter().map(|forest| forest.edges).collect()
 }
+
+/// Label of a vertex that a forest leaves out.
+pub(super) const ABSENT: u32 = u32::MAX;
 
 struct Union<'a> {
     edges: &'a [(u32, u32)],
@@ -136,8 +139,12 @@ impl<'a> Forest<'a> {
         }
     }
 
+    /// The labels that an edge joins; twice the same if it is of no use.
     fn ends(&self, (a, b): (u32, u32)) -> (u32, u32) {
-        (self.labels[a as usize], self.labels[b as usize])
+        match (self.labels[a as usize], self.labels[b as usize]) {
+            (ABSENT, _) | (_, ABSENT) => (0, 0),
+            ends => ends,
+        }
     }
 
     fn insert(&mut self, edge: u32) {

@@ -32,13 +32,14 @@ mod plan;
 mod programme;
 mod savings;
 mod shared;
+mod weave;
 
 pub use answer::{Answer, Comparison, Method, answer, compare, curve};
 pub use bound::{Bound, bound};
 pub use build::synthesize;
 pub use check::{Report, check};
 pub use closed::closed;
-pub use composition::{Composition, Piece};
+pub use composition::{Composition, Piece, Woven};
 pub use error::{JobsError, OcsViolation};
 pub use jobs::{Grant, JobDemand, share_devices};
 pub use plan::{Lane, OcsPlan, Share};

@@ -4,7 +4,7 @@ use netsum_topo::OcsSpec;
 
 use super::Rational;
 use super::build::synthesize;
-use super::composition::Composition;
+use super::composition::{Composition, Piece, Woven};
 use super::pieces::Numbers;
 use super::plan::OcsPlan;
 use super::savings::Savings;
@@ -18,6 +18,7 @@ use super::savings::Savings;
 pub fn shared(spec: &OcsSpec) -> OcsPlan {
     let numbers = Numbers::of(spec);
     let savings = Savings::of(&numbers);
+    let devices = numbers.m;
     let some = |trees: u64| {
         // Fewer devices may do better: those that fill trees leave none open to be folded.
         let full = numbers.m >= trees * savings.whole;
@@ -25,7 +26,7 @@ pub fn shared(spec: &OcsSpec) -> OcsPlan {
         let of = move |idle| Numbers { m: numbers.m - idle, ..numbers };
         (0..=spared)
             .map(of)
-            .flat_map(|numbers| choices(&numbers, &savings, trees))
+            .flat_map(|numbers| choices(&numbers, &savings, trees, devices))
             .collect::<Vec<_>>()
     };
     let mut choices: Vec<Composition> = (0..=numbers.d).flat_map(some).collect();
@@ -47,7 +48,7 @@ pub fn shared(spec: &OcsSpec) -> OcsPlan {
 }
 
 /// What can be made with so many trees: rings, or rings and a mesh, or a mesh folded into the trees.
-fn choices(numbers: &Numbers, savings: &Savings, trees: u64) -> Vec<Composition> {
+fn choices(numbers: &Numbers, savings: &Savings, trees: u64, devices: u64) -> Vec<Composition> {
     let saved = savings.most(numbers, trees);
     let Some(left) = (numbers.worker_ports() + saved).checked_sub(trees * numbers.line()) else {
         return Vec::new();
@@ -72,22 +73,79 @@ fn choices(numbers: &Numbers, savings: &Savings, trees: u64) -> Vec<Composition>
             choices.extend(folded(numbers, &plain, left / 2));
         }
     }
+    if numbers.m == devices {
+        choices.extend(woven(numbers, &plain, left));
+        choices.extend(standing(numbers, savings, trees));
+    }
     choices.push(plain);
     choices
 }
 
+/// The last of all full trees, woven with the devices that serve none and the ports that are left.
+fn woven(numbers: &Numbers, plain: &Composition, left: u64) -> Option<Composition> {
+    let full = plain.trees.iter().all(|tree| saving(tree) == numbers.n - 2);
+    if !full || plain.trees.is_empty() || left != numbers.n || left > FOLD_WORKERS_MAX {
+        return None;
+    }
+    let pieces = plain.trees.iter().flatten();
+    let first = pieces.map(|piece| piece.device + 1).max().unwrap_or(0);
+    let (spare, links) = spread(numbers, left, numbers.m - u64::from(first));
+    // Two workers with a link have 2D − 1 links to the rest and each other, so rates end at D − 1/2, which
+    // a ring exceeds.
+    let ring = plain.rings > 0 && links > 0;
+    let woven = Some(Woven { tree: true, first, spare, links });
+    (!ring).then(|| Composition { rings: 0, woven, ..plain.clone() })
+}
+
+/// Trees of algbw 1 beside a graph of few worker ports, in which some devices stand like workers.
+fn standing(numbers: &Numbers, savings: &Savings, trees: u64) -> Vec<Composition> {
+    let with = |devices: u64| {
+        let of_trees = Numbers { m: numbers.m - devices, ..*numbers };
+        let saved = savings.most(&of_trees, trees);
+        let left = (numbers.worker_ports() + saved).checked_sub(trees * numbers.line())?;
+        let (spare, links) = spread(numbers, left, devices);
+        let fits = (2 * numbers.n..STANDING_PORTS_MAX * numbers.n).contains(&left)
+            && numbers.n <= STANDING_WORKERS_MAX
+            && spare.len() as u64 == devices;
+        fits.then(|| Composition {
+            trees: savings.layout(&of_trees, trees),
+            woven: Some(Woven { tree: false, first: of_trees.m as u32, spare, links }),
+            ..Composition::default()
+        })
+    };
+    (1..=numbers.m.min(STANDING_DEVICES_MAX)).filter_map(with).collect()
+}
+
+/// Worker ports for each of some devices, and links between workers on those that are left.
+fn spread(numbers: &Numbers, mut ports: u64, devices: u64) -> (Vec<u32>, u32) {
+    let own = |_| {
+        let own = ports.min(numbers.e);
+        ports -= if own > 2 { own } else { 0 };
+        (own > 2).then_some(own as u32)
+    };
+    let mut spare: Vec<u32> = (0..devices).map_while(own).collect();
+    // Links take two ports: an odd one is better left at a device.
+    if let Some(last) = spare.last_mut().filter(|last| ports % 2 == 1 && **last > 3) {
+        *last -= 1;
+        ports += 1;
+    }
+    (spare, (ports / 2) as u32)
+}
+
+fn saving(tree: &[Piece]) -> u64 {
+    tree.iter().map(|piece| u64::from(piece.ports) - 2).sum()
+}
+
 /// The trees that have a port to spare, folded with so many links.
 fn folded(numbers: &Numbers, plain: &Composition, links: u64) -> Option<Composition> {
-    let saving =
-        |tree: &Vec<super::Piece>| tree.iter().map(|piece| u64::from(piece.ports) - 2).sum::<u64>();
     let (full, open): (Vec<_>, Vec<_>) =
         plain.trees.iter().cloned().partition(|tree| saving(tree) + 3 > numbers.n);
     let folded = open.len();
     (folded > 0).then(|| Composition {
         trees: full.into_iter().chain(open).collect(),
-        rings: 0,
         mesh_links: links as u32,
         folded,
+        ..Composition::default()
     })
 }
 
@@ -95,3 +153,8 @@ fn folded(numbers: &Numbers, plain: &Composition, links: u64) -> Option<Composit
 /// one ring's ports are lost.
 const MESH_WORKERS_MAX: u64 = 512;
 const FOLD_WORKERS_MAX: u64 = 128;
+
+/// Graphs with devices like workers gain where ports are few; larger ones take too long.
+const STANDING_WORKERS_MAX: u64 = 64;
+const STANDING_PORTS_MAX: u64 = 4;
+const STANDING_DEVICES_MAX: u64 = 4;

@@ -1,6 +1,7 @@
 //! Topologies behind an optical circuit switch: figures of the slides, all methods against each other and
 //! against independent oracles, and the check against planted faults.
 
+mod exhaustive;
 mod figures;
 mod methods;
 mod mutations;

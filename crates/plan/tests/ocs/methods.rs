@@ -127,7 +127,7 @@ proptest! {
 fn the_better_method_gains_where_there_is_room() {
     let cases = [
         (16, 8, 24, 20, 13, 0, OcsPorts::Simplex),
-        (32, 8, 40, 30, 22, 4, OcsPorts::Simplex),
+        (32, 8, 40, 30, 22, 3, OcsPorts::Simplex),
         (16, 16, 8, 0, 0, 0, OcsPorts::Simplex),
         (32, 16, 24, 21, 18, 0, OcsPorts::Simplex),
         (16, 8, 24, 21, 14, 0, OcsPorts::Paired),
