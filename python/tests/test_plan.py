@@ -81,7 +81,7 @@ def test_classes_of_a_box():
     [
         (["dgx1v", "--collective", "gossip"], "collective 'gossip' is unknown"),
         (["dgx1v", "--collective", "broadcast", "--root", "9"], "root 9 is no rank of 8"),
-        (["dgx1v", "--method", "magic"], "use exact or blink"),
+        (["dgx1v", "--method", "magic"], "use exact, blink or rings"),
         (["dgx1v", "--gpus", "1,4", "--links", "nvlink"], "disconnected"),
     ],
 )

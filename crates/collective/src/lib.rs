@@ -18,6 +18,7 @@ mod lane;
 mod ledger;
 mod options;
 mod order;
+pub mod planned;
 mod point;
 mod status;
 mod work;

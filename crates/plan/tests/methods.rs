@@ -1,6 +1,6 @@
 //! Blink's method, few and low trees, coarse shares.
 
-use netsum_plan::pack::{coarse, front, pack, pack_blink};
+use netsum_plan::pack::{Baselines, coarse, front, pack, pack_blink, pack_rings};
 use netsum_plan::program::verify_plan;
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph, LinkKind, built};
@@ -88,4 +88,15 @@ fn coarse_shares_keep_most_of_the_rate() {
             );
         }
     }
+}
+
+#[test]
+fn rings_are_plans_too() {
+    for graph in [dgx("dgx1v", ""), dgx("dgx1v", "0,1,2"), dgx("dgx1p", ""), built("dgx2").unwrap()]
+    {
+        let rings = pack_rings(&graph).unwrap().unwrap();
+        verify_plan(&graph, &rings.plan(&graph)).unwrap();
+        assert_eq!(Some(rings.rate), Baselines::new(&rings.net).ring_allreduce);
+    }
+    assert!(pack_rings(&dgx("dgx1v", "0,1,4")).unwrap().is_none());
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use netsum_plan::pack::{Packed, coarse, explain, front, pack, pack_blink, report};
+use netsum_plan::pack::{Packed, coarse, explain, front, pack, pack_blink, pack_rings, report};
 use netsum_plan::picture;
 use netsum_plan::program::{check, lower, read_msccl, verify_plan, write_msccl};
 use netsum_topo::links::{
@@ -37,7 +37,7 @@ pub(crate) fn topology(
 
 /// The best plan for a collective, as the JSON of `netsum_plan::pack::Report`.
 ///
-/// `graph`: JSON of [`topology`]. `collective`: as in a plan's JSON. `method`: "exact" or "blink".
+/// `graph`: JSON of [`topology`]. `collective`: as in a plan's JSON. `method`: "exact", "blink" or "rings".
 /// `pieces`: shares become multiples of one of so many, 0 for exact shares.
 #[pyfunction]
 pub(crate) fn pack_trees(
@@ -114,7 +114,12 @@ fn packed(
     let packed = match method {
         "exact" => pack(graph, collective),
         "blink" => pack_blink(graph, collective),
-        _ => return Err(value(format!("method {method:?} is unknown; use exact or blink"))),
+        "rings" if collective == Collective::Allreduce => {
+            let none = || value("there is no ring on these links; use exact");
+            Ok(pack_rings(graph).map_err(value)?.ok_or_else(none)?)
+        }
+        "rings" => return Err(value("rings are for allreduce; use exact")),
+        _ => return Err(value(format!("method {method:?} is unknown; use exact, blink or rings"))),
     };
     let packed = packed.map_err(value)?;
     if pieces == 0 {

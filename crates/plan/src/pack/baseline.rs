@@ -1,10 +1,13 @@
 //! What others would reach on the same links: rings, a double binary tree, equal shards.
 
 use netsum_topo::Ratio;
+use netsum_topo::links::{Collective, LinkGraph};
 
 use super::bound;
 use super::net::Net;
-use super::tree::{Closure, Hop, hop_arcs};
+use super::packing::{Flow, Packed, bound_for, net_for};
+use super::tree::{Closure, Hop, Tree, hop_arcs};
+use crate::error::PackError;
 
 /// Rates in units of [`Net::unit_bps`]; `None` where the method has no way on these links.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +29,8 @@ impl Baselines {
     /// Computes them all.
     pub fn new(net: &Net) -> Baselines {
         let count = net.gpus.len() as i128;
-        let (rings, rate) = rings(net);
+        let (cycles, rate) = rings(net);
+        let rings = cycles.len() as i64;
         let both = rate.map(|rate| rate * Ratio::from(2));
         let scatter = bound::allgather(&net.reversed()).rate;
         let gather = bound::allgather(net).rate;
@@ -41,26 +45,66 @@ impl Baselines {
     }
 }
 
-/// How many rings, and the rate of all together in one direction.
-fn rings(net: &Net) -> (i64, Option<Ratio>) {
+/// The allreduce on rings as a plan: every rank is root of 1/N of each ring's data, which goes round
+/// twice, added first and then copied. `None` where there is no ring.
+pub fn pack_rings(graph: &LinkGraph) -> Result<Option<Packed>, PackError> {
+    let net = net_for(Collective::Allreduce, graph)?;
+    let (cycles, rate) = rings(&net);
+    let Some(rate) = rate else { return Ok(None) };
+    let closure = Closure::new(&net, net.gpus.clone(), &net.outgoing(), &vec![0; net.arcs.len()]);
+    let count = net.gpus.len();
+    let weight = rate * Ratio::new(1, (2 * (count - 1) * cycles.len()) as i128);
+    let mut flows = Vec::new();
+    for cycle in &cycles {
+        for back in [false, true] {
+            for place in 0..count {
+                let at = |steps: usize| {
+                    let steps = if back { count - steps % count } else { steps };
+                    cycle[(place + steps) % count]
+                };
+                let root = net.gpus[at(0)];
+                // Sums come in the direction of the ring: a tree's hops point away from its root.
+                let up = (1..count).map(|i| {
+                    let (from, to) = (at(count - i + 1), at(count - i));
+                    let way = closure.hop(&net, to, from);
+                    let via = way.via.into_iter().rev().collect();
+                    Hop { from: way.to, to: way.from, via }
+                });
+                let up = Tree { root, hops: up.collect() };
+                let down = (1..count).map(|i| closure.hop(&net, at(i - 1), at(i)));
+                let down = Tree { root, hops: down.collect() };
+                flows.push(Flow { weight, root, up: Some(up), down: Some(down) });
+            }
+        }
+    }
+    let rate = flows.iter().map(|flow| flow.weight).sum();
+    let bound = bound_for(Collective::Allreduce, &net);
+    Ok(Some(Packed { collective: Collective::Allreduce, net, flows, rate, bound }))
+}
+
+/// The rings as lists of ranks, and the rate of all together in one direction.
+fn rings(net: &Net) -> (Vec<Vec<usize>>, Option<Ratio>) {
     let count = net.gpus.len();
     let direct = count == net.n && net.mirror.is_some();
     if direct && count == 2 {
         // A ring of two uses its one link to and fro: half of it for each way round.
         let links = net.arcs[0].cap;
-        return (links / 2, Some(Ratio::new(links.into(), 2)));
+        return (vec![vec![0, 1]], Some(Ratio::new(links.into(), 2)));
     }
     if direct && count <= SEARCH_MAX {
         let mut free = vec![vec![0i64; count]; count];
         net.arcs.iter().for_each(|arc| free[arc.from][arc.to] = arc.cap);
         let cycles = cycles(&free);
-        let found = most_cycles(&cycles, &mut free, 0, 0);
-        return (found, (found > 0).then(|| Ratio::from(found)));
+        let mut best = Vec::new();
+        most_cycles(&cycles, &mut free, 0, &mut Vec::new(), &mut best);
+        let found: Vec<Vec<usize>> = best.into_iter().map(|index| cycles[index].clone()).collect();
+        let rate = (!found.is_empty()).then(|| Ratio::from(found.len() as i64));
+        return (found, rate);
     }
     let hops: Vec<(usize, usize)> =
         (0..count).flat_map(|i| [(i, (i + 1) % count), ((i + 1) % count, i)]).collect();
     let rate = shared_rate(net, &hops);
-    (i64::from(rate.is_some()), rate)
+    (rate.map_or_else(Vec::new, |_| vec![(0..count).collect()]), rate)
 }
 
 /// All Hamiltonian cycles, each once, as lists of vertices from 0.
@@ -87,12 +131,20 @@ fn cycles(free: &[Vec<i64>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// Most cycles that fit together, with `have` already taken and those before `first` tried.
-fn most_cycles(cycles: &[Vec<usize>], free: &mut [Vec<i64>], first: usize, have: i64) -> i64 {
-    let room = free.iter().map(|row| row.iter().sum::<i64>() / 2).min().unwrap_or(0);
-    let mut best = have;
+/// Most cycles that fit together, by number, with `have` already taken and those before `first` tried.
+fn most_cycles(
+    cycles: &[Vec<usize>],
+    free: &mut [Vec<i64>],
+    first: usize,
+    have: &mut Vec<usize>,
+    best: &mut Vec<usize>,
+) {
+    if have.len() > best.len() {
+        best.clone_from(have);
+    }
+    let room = free.iter().map(|row| row.iter().sum::<i64>() / 2).min().unwrap_or(0) as usize;
     for (index, cycle) in cycles.iter().enumerate().skip(first) {
-        if have + room <= best {
+        if have.len() + room <= best.len() {
             break;
         }
         let edges = || (0..cycle.len()).map(|i| (cycle[i], cycle[(i + 1) % cycle.len()]));
@@ -101,14 +153,15 @@ fn most_cycles(cycles: &[Vec<usize>], free: &mut [Vec<i64>], first: usize, have:
                 free[a][b] -= 1;
                 free[b][a] -= 1;
             });
-            best = best.max(most_cycles(cycles, free, index, have + 1));
+            have.push(index);
+            most_cycles(cycles, free, index, have, best);
+            have.pop();
             edges().for_each(|(a, b)| {
                 free[a][b] += 1;
                 free[b][a] += 1;
             });
         }
     }
-    best
 }
 
 /// Two trees over the ranks, every rank a leaf of one of them: the in-order binary tree, and the same

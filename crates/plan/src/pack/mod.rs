@@ -17,7 +17,7 @@ mod report;
 mod search;
 mod tree;
 
-pub use baseline::Baselines;
+pub use baseline::{Baselines, pack_rings};
 pub use blink::pack_blink;
 pub use bound::{ArcLength, Bound, Certificate, gbytes};
 pub use front::{coarse, front};
