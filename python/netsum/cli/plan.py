@@ -51,7 +51,9 @@ def pack(
     format: Format = None,
     collective: Annotated[str, typer.Option(help=", ".join(planner.COLLECTIVES))] = "allreduce",
     root: Annotated[int, typer.Option(help="rank, for broadcast and reduce")] = 0,
-    method: Annotated[str, typer.Option(help="exact, blink (multiplicative weights, integer programme), or rings")] = "exact",
+    method: Annotated[
+        str, typer.Option(help="exact, blink (multiplicative weights, integer programme), or rings")
+    ] = "exact",
     pieces: Annotated[int, typer.Option(min=0, help="shares as multiples of 1/PIECES; 0: exact")] = 0,
     pareto: Annotated[bool, typer.Option("--pareto", help="list what fewer and lower trees cost")] = False,
     out: Annotated[Path | None, typer.Option(help="write the plan: .json, .xml (MSCCL) or .svg")] = None,
