@@ -4,7 +4,9 @@
 |---|---|---|
 | NETSUM_CONTROLLER | `address:port` of the controller | none: hosts add, no switch does |
 | NETSUM_HOST | name of this machine in the fabric file | by the addresses of this machine |
-| NETSUM_PROTOCOL | protocol between workers and switches | panama |
+| NETSUM_PROTOCOL | `panama`, `atp`, `switchml`, or `auto`: the controller chooses | panama |
+| NETSUM_TENANT | whose the job is, of the fabric file | default |
+| NETSUM_SCALE | factor between reals and integers of slots; 0: by exponents that all ranks share | 0 |
 | NETSUM_MAX_TREES | most aggregation trees a job asks for | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children with which a switch releases a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch` or `none` | per-branch |
@@ -16,6 +18,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+PROTOCOLS = ("panama", "atp", "switchml", "auto")
 CONGESTION_RULES = ("panama", "per-branch", "none")
 TORCH_SHAPES = ("auto", "backend")
 
@@ -68,8 +71,20 @@ def _address(value: str) -> str | None:
     return None
 
 
-def _name(value: str) -> str | None:
-    return None if value.replace("-", "").isalnum() else "expected a protocol name, such as panama"
+def _protocol(value: str) -> str | None:
+    return None if value in PROTOCOLS else f"expected one of {', '.join(PROTOCOLS)}"
+
+
+def _tenant(value: str) -> str | None:
+    return None if all(c.isalnum() or c in "._-" for c in value) else "expected the name of a tenant"
+
+
+def _scale(value: str) -> str | None:
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    return None if 0 <= number < 2**126 else "expected a factor such as 1e8, or 0 for shared exponents"
 
 
 def _trees(value: str) -> str | None:
@@ -93,7 +108,9 @@ def _bytes(value: str) -> str | None:
 
 
 _OPTIONS = {
-    "NETSUM_PROTOCOL": ("protocol", _name),
+    "NETSUM_PROTOCOL": ("protocol", _protocol),
+    "NETSUM_TENANT": ("tenant", _tenant),
+    "NETSUM_SCALE": ("scale", _scale),
     "NETSUM_MAX_TREES": ("max_trees", _trees),
     "NETSUM_RELEASE_FRACTION": ("release_fraction", _fraction),
     "NETSUM_CONGESTION": ("congestion", _congestion),

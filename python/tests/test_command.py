@@ -57,10 +57,10 @@ def test_the_command_does_not_load_torch():
 
 
 def test_up_status_doctor_down(netsum, fabric):
-    assert "4 switches" in netsum("fabric", "up", fabric).stdout
+    assert "4 switches, 2 servers" in netsum("fabric", "up", fabric).stdout
     assert "runs already" in netsum("fabric", "up", fabric, code=1).stderr
     status = json.loads(netsum("fabric", "status", fabric, "--json").stdout)
-    assert all(part["alive"] for part in status["parts"]) and len(status["parts"]) == 5
+    assert all(part["alive"] for part in status["parts"]) and len(status["parts"]) == 7
     checks = json.loads(netsum("doctor", "--fabric", fabric, "--json").stdout)["checks"]
     assert "added in the network by 2 trees" in checks[-1]["found"]
     top = json.loads(netsum("top", "--fabric", fabric, "--once", "--json").stdout)

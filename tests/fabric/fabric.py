@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -14,10 +15,21 @@ import time
 from network import Network
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-CONTROLLER_PORT, SWITCH_PORT = 7700, 7701
+CONTROLLER_PORT, SWITCH_PORT, SERVER_PORT, METRICS_PORT = 7700, 7701, 7801, 9100
 
 
-def description(network: Network, memory: str) -> str:
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """What a fabric has for the protocols with slots: servers by host, of each switch its slots and policy."""
+
+    servers: tuple[str, ...] = ()
+    slots: int = 4096
+    policy: str = "preempt"
+    tenants: str = ""
+    """Entries of the fabric file."""
+
+
+def description(network: Network, memory: str, slots: Slots) -> str:
     """The fabric file of a network."""
     controller = f"{network.address[network.spines[0]]}:{CONTROLLER_PORT}"
     lines = ['name = "test"', f'controller = "{controller}"']
@@ -26,6 +38,12 @@ def description(network: Network, memory: str) -> str:
     for switch in network.racks + network.spines:
         lines += ["[[switch]]", f'name = "{switch}"', f'memory = "{memory}"']
         lines += [f'address = "{network.address[switch]}:{SWITCH_PORT}"']
+        lines += [f"slots = {slots.slots}", f'policy = "{slots.policy}"']
+        lines += [f'metrics = "{network.address[switch]}:{METRICS_PORT}"']
+    for number, host in enumerate(slots.servers):
+        lines += ["[[server]]", f'name = "server{number}"', f'memory = "{memory}"']
+        lines += [f'address = "{network.address[host]}:{SERVER_PORT + number}"']
+    lines += [slots.tenants]
     for link in network.links:
         lines += ["[[link]]", f'ends = ["{link.a}", "{link.b}"]', f'rate = "{link.rate_bps // 1000000}Mbit/s"']
     return "\n".join(lines) + "\n"
@@ -34,11 +52,17 @@ def description(network: Network, memory: str) -> str:
 class Fabric:
     """Controller at the first spine, one switch daemon per rack and spine; a context manager."""
 
-    def __init__(self, network: Network, memory: str = "64MiB", controller_options: tuple[str, ...] = ()):
-        self.network = network
+    def __init__(
+        self,
+        network: Network,
+        memory: str = "64MiB",
+        controller_options: tuple[str, ...] = (),
+        slots: Slots = Slots(),
+    ):
+        self.network, self.slots = network, slots
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="netsum-fabric-"))
         self.file = self.directory / "fabric.toml"
-        self.file.write_text(description(network, memory))
+        self.file.write_text(description(network, memory, slots))
         self.controller_options = controller_options
         self.processes: dict[str, subprocess.Popen] = {}
 
@@ -47,6 +71,8 @@ class Fabric:
             self.start_controller()
             for switch in self.network.racks + self.network.spines:
                 self.start_switch(switch)
+            for number in range(len(self.slots.servers)):
+                self.start_server(number)
         except BaseException:
             self.stop()
             raise
@@ -66,6 +92,25 @@ class Fabric:
 
     def start_switch(self, name: str) -> None:
         self._start(name, name, "netsum-switch", "--fabric", str(self.file), "--name", name)
+
+    def start_server(self, number: int) -> None:
+        name = f"server{number}"
+        options = ("--role", "server", "--fabric", str(self.file), "--name", name)
+        self._start(name, self.slots.servers[number], "netsum-switch", *options)
+
+    def leases(self, protocol: str) -> list[dict]:
+        """Counters of every lease of a protocol, each with `at`, the switch or server."""
+        switches = self.status()["switches"]
+        return [{"at": s["name"], **t} for s in switches for t in s["trees"] if t["protocol"] == protocol]
+
+    def watch(self, protocol: str, jobs: list[Workers]) -> dict[tuple, dict]:
+        """Until all workers have ended: the last counters of each lease seen, by (at, job, tree, epoch)."""
+        last: dict[tuple, dict] = {}
+        while any(process.poll() is None for job in jobs for process in job.processes):
+            for lease in self.leases(protocol):
+                last[lease["at"], lease["job"], lease["tree"], lease["epoch"]] = lease
+            time.sleep(0.2)
+        return last
 
     def kill(self, name: str) -> None:
         self.processes[name].kill()

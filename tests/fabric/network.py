@@ -32,6 +32,11 @@ def why_not() -> str | None:
     return None
 
 
+def why_no_loss() -> str | None:
+    """Why no packets can be lost here, or None."""
+    return None if shutil.which("iptables") else "needs iptables (Debian: iptables)"
+
+
 def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -60,12 +65,14 @@ class Network:
         uplink_bps: int | None = None,
         mtu: int = 1500,
         queue_bytes: int = QUEUE_BYTES,
+        trains: bool = True,
     ):
+        """trains: whether a burst of datagrams may pass a node as one; False where each has its own luck."""
         self.racks = [f"rack{r}" for r in range(racks)]
         self.spines = [f"spine{s}" for s in range(spines)]
         self.hosts = [f"h{r * hosts_per_rack + i}" for r in range(racks) for i in range(hosts_per_rack)]
         self.rack_of = {h: f"rack{i // hosts_per_rack}" for i, h in enumerate(self.hosts)}
-        self.rate_bps, self.mtu, self.queue_bytes = rate_bps, mtu, queue_bytes
+        self.rate_bps, self.mtu, self.queue_bytes, self.trains = rate_bps, mtu, queue_bytes, trains
         uplink = uplink_bps or rate_bps
         self.links = [Link(h, self.rack_of[h], rate_bps) for h in self.hosts]
         self.links += [Link(rack, spine, uplink) for rack in self.racks for spine in self.spines]
@@ -116,6 +123,16 @@ class Network:
                 sent[f"{node}>{peer}"] = int(run(*self.inside(node), "cat", path))
         return sent
 
+    def lose(self, share: float) -> None:
+        """From now on every node loses this share of the UDP packets that come to it; 0 ends it."""
+        for node in self.address:
+            inside = self.inside(node)
+            if why_no_loss() is None:
+                run(*inside, "iptables", "-F")
+            if share:
+                rule = ("-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP")
+                run(*inside, "iptables", "-A", "INPUT", "-p", "udp", *rule)
+
     def _add_node(self, node: str) -> None:
         run("ip", "netns", "add", PREFIX + node)
         inside = self.inside(node)
@@ -134,6 +151,8 @@ class Network:
         )
         for node, peer in ((link.a, link.b), (link.b, link.a)):
             run(*self.inside(node), "ip", "link", "set", peer, "up")
+            if not self.trains:
+                run(*self.inside(node), "ip", "link", "set", peer, "gso_max_segs", "1")
             run(
                 *self.inside(node),
                 *("tc", "qdisc", "add", "dev", peer, "root", "tbf", "rate", f"{link.rate_bps}bit"),

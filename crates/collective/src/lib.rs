@@ -18,6 +18,7 @@ mod lane;
 mod ledger;
 mod options;
 mod order;
+mod plan;
 pub mod planned;
 mod point;
 mod status;
@@ -28,7 +29,7 @@ pub use error::Error;
 pub use group::Group;
 pub use netsum_net::Buffer;
 pub use netsum_wire::{Dtype, ReduceOp};
-pub use options::{GroupConfig, Options};
+pub use options::{GroupConfig, Options, PROTOCOLS};
 pub use work::Work;
 
 use std::time::Duration;

@@ -7,6 +7,9 @@ use netsum_topo::CongestionRule;
 
 use crate::Error;
 
+/// What a job may ask for; with `auto` the controller chooses.
+pub const PROTOCOLS: [&str; 4] = ["panama", "atp", "switchml", "auto"];
+
 /// Everything that makes a group.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
@@ -29,8 +32,12 @@ pub struct GroupConfig {
 /// Options of a group; all ranks must give the same, but for `rendezvous`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Aggregation protocol.
+    /// Aggregation protocol: one of `PROTOCOLS`.
     pub protocol: String,
+    /// Whose job it is; empty: the fabric's default.
+    pub tenant: String,
+    /// Between reals and integers of protocols with slots; 0: shared exponents.
+    pub scale: f32,
     /// The most trees; 0: as many as the fabric gives.
     pub max_trees: u32,
     /// Share of children that a switch waits for; 1: all.
@@ -52,8 +59,17 @@ impl Options {
                 Error::Unsupported(format!("option {name} = {value:?}: use {allowed}"))
             };
             match name.as_str() {
-                "protocol" if value == "panama" => options.protocol = value.clone(),
-                "protocol" => return Err(wrong("\"panama\"")),
+                "protocol" if PROTOCOLS.contains(&value.as_str()) => {
+                    options.protocol = value.clone();
+                }
+                "protocol" => return Err(wrong(&PROTOCOLS.join(", "))),
+                "tenant" => options.tenant = value.clone(),
+                "scale" => {
+                    let factor: Option<f32> = value.parse().ok();
+                    let usual = |f: &f32| *f == 0.0 || f.is_normal() && *f > 0.0;
+                    let allowed = "a factor, as 1e8, or 0 for shared exponents";
+                    options.scale = factor.filter(usual).ok_or_else(|| wrong(allowed))?;
+                }
                 "max_trees" => {
                     options.max_trees = value.parse().map_err(|_| wrong("a number, 0 for all"))?;
                 }
@@ -78,9 +94,10 @@ impl Options {
 
     /// What must be equal at all ranks.
     pub(crate) fn agreed(&self) -> String {
-        let Options { protocol, max_trees, release_fraction, congestion, min_bytes, .. } = self;
+        let Options { protocol, tenant, scale, max_trees, .. } = self;
+        let Options { release_fraction, congestion, min_bytes, .. } = self;
         format!(
-            "{protocol} max_trees={max_trees} release_fraction={release_fraction} \
+            "{protocol} tenant={tenant} scale={scale} max_trees={max_trees} release_fraction={release_fraction} \
              congestion={congestion} min_bytes={min_bytes:?}"
         )
     }
@@ -90,6 +107,8 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             protocol: "panama".to_owned(),
+            tenant: String::new(),
+            scale: 0.0,
             max_trees: 0,
             release_fraction: 1.0,
             congestion: CongestionRule::PerBranch,
@@ -117,7 +136,13 @@ mod tests {
             error("release_fraction", "0"),
             "option release_fraction = \"0\": use 0 < f ≤ 1"
         );
-        assert_eq!(error("protocol", "atp"), "option protocol = \"atp\": use \"panama\"");
+        assert_eq!(
+            error("protocol", "tcp"),
+            "option protocol = \"tcp\": use panama, atp, switchml, auto"
+        );
+        assert_eq!(parse("protocol", "atp").unwrap().protocol, "atp");
+        assert_eq!(parse("scale", "1e8").unwrap().scale, 1e8);
+        assert!(error("scale", "-1").contains("use a factor"));
         assert_eq!(error("tress", "1"), "option tress does not exist");
     }
 }

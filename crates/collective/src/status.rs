@@ -16,6 +16,10 @@ pub(crate) struct Status {
     pub(crate) job: Option<u32>,
     pub(crate) epoch: u16,
     pub(crate) trees: bool,
+    /// Of the plan; empty before the first.
+    pub(crate) protocol: String,
+    /// Why it is that protocol; empty: it was asked for.
+    pub(crate) choice: String,
     /// Why sums do not go on (all) trees; empty: they do.
     pub(crate) reason: String,
     /// The switch that each tree begins at, by tree.
@@ -82,6 +86,8 @@ impl Status {
             "job": self.job,
             "epoch": self.epoch,
             "path": if self.trees { "trees" } else { "host" },
+            "protocol": self.protocol,
+            "choice": self.choice,
             "reason": self.reason,
             "trees": self.views(stats),
             "pauses": self.pauses,

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use netsum_collective::{Combine, Dtype, Error, Group, GroupConfig, ReduceOp};
+use netsum_collective::{Combine, Dtype, Error, Group, GroupConfig, Options, ReduceOp};
 use netsum_control::decide::Settings;
 use netsum_control::{Config, Controller};
-use netsum_switch::Daemon;
-use netsum_topo::{Addressing, Fabric, Rate, SumOrder, leaf_spine};
+use netsum_switch::{Daemon, Role};
+use netsum_topo::{Addressing, Fabric, Rate, Server, SlotPolicy, SumOrder, leaf_spine};
 use netsum_wire::{Encoding, Format, Input, reduce};
 use serde_json::Value;
 use support::{SOON, buffer, bytes, config, values, with_group};
@@ -37,28 +37,52 @@ impl World {
         let net = 100 + NEXT.fetch_add(1, Ordering::Relaxed) as u8;
         let rate = Rate(10_000_000_000);
         let addressing = Addressing { base: [127, net], ..Addressing::default() };
-        let fabric = leaf_spine(2, 2, 2, rate, rate, addressing).unwrap();
+        let mut fabric = leaf_spine(2, 2, 2, rate, rate, addressing).unwrap();
+        for (number, host) in [0, 3].into_iter().enumerate() {
+            let address = SocketAddr::new(fabric.hosts[host].address, 7801);
+            let (name, memory) = (format!("server{number}"), fabric.switches[0].memory);
+            fabric.servers.push(Server { name, address, memory, metrics: None });
+        }
         let settings = Settings { min_bytes: 1024, return_hold_ms: 100, ..Settings::default() };
         let listen = SocketAddr::new(fabric.controller.ip(), 0);
         let store = None;
         let controller =
             Controller::start(Config { fabric: fabric.clone(), listen, store, settings }).unwrap();
         let address = controller.address();
-        let switches = fabric.switches.iter().map(|_| None).collect();
+        let processes = fabric.switches.len() + fabric.servers.len();
+        let switches = (0..processes).map(|_| None).collect();
         let mut world = World { fabric, controller: Some(controller), address, switches };
         (0..world.switches.len()).for_each(|index| world.start(index));
-        world.wait_until_up(4);
+        world.wait_until_up(6);
         world
     }
 
     fn start(&mut self, index: usize) {
-        let switch = &self.fabric.switches[index];
-        let config = netsum_switch::Config {
-            name: switch.name.clone(),
-            controller: self.address.to_string(),
-            listen: switch.address,
-            memory: switch.memory.0,
-            metrics: None,
+        let fabric = &self.fabric;
+        let config = match fabric.switches.get(index) {
+            Some(switch) => netsum_switch::Config {
+                name: switch.name.clone(),
+                controller: self.address.to_string(),
+                role: Role::Switch,
+                listen: switch.address,
+                slots: switch.slots,
+                policy: switch.policy,
+                memory: switch.memory.0,
+                metrics: None,
+            },
+            None => {
+                let server = &fabric.servers[index - fabric.switches.len()];
+                netsum_switch::Config {
+                    name: server.name.clone(),
+                    controller: self.address.to_string(),
+                    role: Role::Server,
+                    listen: server.address,
+                    slots: 0,
+                    policy: SlotPolicy::default(),
+                    memory: server.memory.0,
+                    metrics: None,
+                }
+            }
         };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -80,7 +104,9 @@ impl World {
     }
 
     fn index(&self, name: &str) -> usize {
-        self.fabric.switches.iter().position(|switch| switch.name == name).unwrap()
+        let switches = self.fabric.switches.iter().map(|switch| &switch.name);
+        let servers = self.fabric.servers.iter().map(|server| &server.name);
+        switches.chain(servers).position(|other| other == name).unwrap()
     }
 
     fn wait_until_up(&self, count: usize) {
@@ -175,6 +201,87 @@ fn trees_and_hosts_give_the_same_bits() {
     });
 }
 
+#[test]
+fn slots_add_what_they_can_and_hosts_the_rest() {
+    let world = World::new();
+    for protocol in ["atp", "switchml"] {
+        let of_protocol = |rank| {
+            let config = world.config(rank);
+            let options = Options { protocol: protocol.to_owned(), ..config.options.clone() };
+            GroupConfig { options, ..config }
+        };
+        let sums = with_group(RANKS, of_protocol, |rank, group| {
+            for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
+                check(group, rank, Dtype::I32, op, 100_003, 1);
+                check(group, rank, Dtype::I64, op, 10_001, 2);
+            }
+            check(group, rank, Dtype::F32, ReduceOp::Max, 10_001, 3);
+            let reals = buffer(&values(Dtype::F32, 100_003, rank, 4));
+            group.allreduce(reals.clone(), Dtype::F32, SUM, SOON).wait(None).unwrap();
+            let average = buffer(&(rank as f32).to_le_bytes().repeat(10_000));
+            group
+                .allreduce(average.clone(), Dtype::F32, Combine::Average, SOON)
+                .wait(None)
+                .unwrap();
+            assert_eq!(bytes(&average), 1.5f32.to_le_bytes().repeat(10_000));
+            let stats = stats(group);
+            assert_eq!((&stats["path"], &stats["protocol"]), (&"trees".into(), &protocol.into()));
+            // Three of int32, two of reals; what slots cannot add went to the hosts.
+            assert_eq!(stats["network_operations"], 5, "{stats}");
+            bytes(&reals)
+        });
+        assert!(sums.iter().all(|sum| *sum == sums[0]), "the same bits at every rank");
+    }
+}
+
+#[test]
+fn a_server_and_a_switch_die_under_load_and_no_sum_is_lost() {
+    let mut world = World::new();
+    let done = AtomicU32::new(0);
+    let enough = AtomicBool::new(false);
+    let configs: Vec<GroupConfig> = (0..RANKS)
+        .map(|rank| {
+            let config = world.config(rank);
+            let options = Options { protocol: "atp".to_owned(), ..config.options.clone() };
+            GroupConfig { options, ..config }
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        let (done, enough) = (&done, &enough);
+        let job = scope.spawn(move || {
+            with_group(
+                RANKS,
+                |rank| configs[rank as usize].clone(),
+                |rank, group| {
+                    let mut salt = 0;
+                    loop {
+                        let stop = buffer(&u32::from(enough.load(Ordering::Relaxed)).to_le_bytes());
+                        let max = Combine::Plain(ReduceOp::Max);
+                        group.allreduce(stop.clone(), Dtype::I32, max, SOON).wait(None).unwrap();
+                        if bytes(&stop)[0] == 1 {
+                            return stats(group);
+                        }
+                        salt += 1;
+                        check(group, rank, Dtype::I32, ReduceOp::Sum, 200_001, salt);
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                },
+            )
+        });
+        for victim in ["server0", "rack1", "server1"] {
+            let before = done.load(Ordering::Relaxed);
+            wait_for("sums", || done.load(Ordering::Relaxed) > before + 4 * RANKS);
+            world.kill(victim);
+        }
+        let before = done.load(Ordering::Relaxed);
+        wait_for("sums", || done.load(Ordering::Relaxed) > before + 4 * RANKS);
+        enough.store(true, Ordering::Relaxed);
+        let all = job.join().unwrap();
+        assert!(all.iter().all(|stats| stats["path"] == "host"), "{}", all[0]);
+        assert!(all[0]["reason"].as_str().unwrap().contains("server1 is down"), "{}", all[0]);
+    });
+}
+
 /// All ranks sum without pause, several in flight, until told to stop; each sum is checked.
 fn keep_summing(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
     let mut salt = 0;
@@ -231,7 +338,7 @@ fn a_dead_switch_costs_a_pause_and_no_bit() {
         after(5);
         world.start(world.index("rack1"));
         world.start(world.index("spine0"));
-        world.wait_until_up(4);
+        world.wait_until_up(6);
         after(20);
         enough.store(true, Ordering::Relaxed);
         run.join().unwrap()

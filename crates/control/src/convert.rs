@@ -1,7 +1,9 @@
 //! Between plans as the controller holds them (numbers of a graph) and as they travel and are kept
 //! (names and addresses).
 
-use netsum_topo::{AggregationTree, Child, Fabric, NodeId, Parent, Plan, Topology, TreeNode};
+use netsum_topo::{
+    AggregationTree, Child, Fabric, NodeId, NodeKind, Parent, Plan, Topology, TreeNode,
+};
 
 use crate::error::ControlError;
 use crate::pb;
@@ -14,6 +16,10 @@ impl pb::Plan {
             job: plan.job,
             epoch: plan.epoch.into(),
             order: plan.order.to_string(),
+            protocol: plan.protocol.to_string(),
+            choice: plan.choice.clone(),
+            slot_space: plan.slot_space,
+            scale: plan.scale,
             trees: trees
                 .map(|(number, tree)| pb::Tree::from_tree(number, tree, fabric, topology))
                 .collect(),
@@ -34,6 +40,10 @@ impl pb::Plan {
             epoch: u16::try_from(self.epoch)
                 .map_err(|_| malformed(format!("epoch {}", self.epoch)))?,
             order: self.sum_order()?,
+            protocol: self.protocol()?,
+            choice: self.choice.clone(),
+            slot_space: self.slot_space,
+            scale: self.scale,
             trees: self
                 .trees
                 .iter()
@@ -82,8 +92,9 @@ impl pb::Tree {
 
     fn to_tree(&self, topology: &Topology) -> Result<AggregationTree, ControlError> {
         let find = |name: &String| {
-            let found = topology.find(name).filter(|&node| topology.is_switch(node));
-            found.ok_or_else(|| malformed(format!("switch {name:?} is not in the fabric")))
+            let aggregates = |&node: &NodeId| topology.node(node).kind != NodeKind::Host;
+            let found = topology.find(name).filter(aggregates);
+            found.ok_or_else(|| malformed(format!("{name:?} is no switch or server of the fabric")))
         };
         let mut nodes = Vec::new();
         for node in &self.nodes {
@@ -136,6 +147,8 @@ impl pb::Lease {
                     fragment_bytes: plan.fragment_bytes,
                     release_fraction: plan.release_fraction,
                     idle_expiry_s,
+                    protocol: plan.protocol.to_string(),
+                    slot: None,
                 };
                 leases.push((node.switch, lease));
             }
@@ -159,12 +172,14 @@ fn lease_child(
             ranks: vec![rank],
             branch,
             name: format!("rank {rank}"),
+            ..pb::LeaseChild::default()
         },
         Child::Switch(switch) => pb::LeaseChild {
             address: address(switch, fabric, topology),
             ranks: tree.ranks_below(switch),
             branch,
             name: topology.name(switch).to_owned(),
+            ..pb::LeaseChild::default()
         },
     }
 }
@@ -177,9 +192,9 @@ fn child_of(child: Child, edge: u32, topology: &Topology) -> pb::TreeChild {
     pb::TreeChild { child: Some(child), branch: edge % BRANCHES }
 }
 
-fn address(switch: NodeId, fabric: &Fabric, topology: &Topology) -> String {
-    let known = fabric.switch(topology.name(switch));
-    known.map(|switch| switch.address.to_string()).unwrap_or_default()
+pub(crate) fn address(switch: NodeId, fabric: &Fabric, topology: &Topology) -> String {
+    let known = fabric.aggregator_address(topology.name(switch));
+    known.map(|address| address.to_string()).unwrap_or_default()
 }
 
 fn malformed(problem: impl Into<String>) -> ControlError {

@@ -9,12 +9,15 @@ pub mod client;
 mod convert;
 pub mod decide;
 mod error;
+mod grant;
 mod message;
+mod racks;
 mod server;
 mod store;
 
 pub use error::ControlError;
 pub use message::Attachment;
+pub use racks::{RackOf, Racks};
 pub use server::{Config, Controller};
 pub use store::{Loaded, SqliteStore, Store};
 

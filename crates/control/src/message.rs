@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use netsum_topo::{CongestionRule, SumOrder};
+use netsum_topo::{CongestionRule, Protocol, SumOrder};
 
 use crate::error::ControlError;
 use crate::pb;
@@ -39,6 +39,14 @@ impl pb::Plan {
         self.congestion.parse().map_err(malformed)
     }
 
+    /// How sums are made.
+    pub fn protocol(&self) -> Result<Protocol, ControlError> {
+        match self.protocol.as_str() {
+            "" => Ok(Protocol::Panama),
+            name => name.parse().map_err(malformed),
+        }
+    }
+
     /// Checks what a worker relies on: epoch, order with ranks `0..size` once each, sizes in range,
     /// tree numbers in sequence, and an attachment of every rank on every tree.
     pub fn validate(&self, size: u32) -> Result<(), ControlError> {
@@ -56,6 +64,14 @@ impl pb::Plan {
         let sizes = [self.fragment_bytes, self.window_max];
         if !self.trees.is_empty() && sizes.iter().any(|&n| n == 0 || n > u32::from(u16::MAX)) {
             return Err(malformed(format!("fragments of {} bytes, window {}", sizes[0], sizes[1])));
+        }
+        if !(self.scale == 0.0 || self.scale.is_normal() && self.scale > 0.0) {
+            return Err(malformed(format!("scale {}", self.scale)));
+        }
+        if self.protocol()? == Protocol::Atp {
+            for tree in &self.trees {
+                tree.racks()?.check(size)?;
+            }
         }
         (0..size).try_for_each(|rank| self.attachments(rank).map(drop))
     }
@@ -81,6 +97,6 @@ fn attachment(number: usize, tree: &pb::Tree, rank: u32) -> Result<Attachment, C
     })
 }
 
-fn malformed(problem: impl Into<String>) -> ControlError {
+pub(crate) fn malformed(problem: impl Into<String>) -> ControlError {
     ControlError::Malformed { what: "plan", problem: problem.into() }
 }

@@ -1,7 +1,7 @@
 //! Drivers: they run the state machines of `netsum-proto` on real sockets, threads and clocks.
 //!
-//! Owns: UDP sockets with batched, segmented system calls ([`udp`]), the switch's and the worker's data
-//! threads ([`switch`], [`worker`]; [`slots`] for protocol `atp`), the buffers that callers hand over ([`buffer`]), messages between ranks
+//! Owns: UDP sockets with batched, segmented system calls ([`udp`]), the data threads of switches and servers
+//! ([`switch`]) and of workers ([`worker`]), the buffers that callers hand over ([`buffer`]), messages between ranks
 //! over TCP ([`mesh`]). Must not know: protocol rules, job policy.
 //! Start reading at [`switch::SwitchDriver`]: it is the smaller of the two drivers.
 
@@ -10,7 +10,6 @@ mod clock;
 mod error;
 mod interface;
 pub mod mesh;
-pub mod slots;
 pub mod switch;
 pub mod udp;
 pub mod worker;

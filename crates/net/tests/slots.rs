@@ -1,17 +1,19 @@
-//! Protocol `atp` on real sockets: workers, two rack switches, the server's switch and servers on loopback.
+//! Protocols `atp` and `switchml` on real sockets: workers, two rack switches, the server's switch and servers on
+//! loopback.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_net::slots::{
-    SlotDriver, SlotEvent, SlotOperation, SlotOptions, SlotPlan, SlotRole, SlotSnapshot, SlotWorker,
-};
+use netsum_net::switch::{Grant, Role, SwitchDriver, SwitchOptions, SwitchSnapshot};
 use netsum_net::udp::SocketOptions;
+use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
 use netsum_net::{Buffer, NetError};
 use netsum_proto::atp::*;
-use netsum_proto::{CongestionRule, operations};
+use netsum_proto::operations::Submission;
+use netsum_proto::panama::{Progress, resolve};
+use netsum_proto::{CongestionRule, switchml};
 use netsum_wire::atp::{HEADER_LEN, Header, Level};
 use netsum_wire::fixed::Scale;
 use netsum_wire::*;
@@ -24,48 +26,57 @@ const INTEGERS: Format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
 /// Long enough for a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn start(role: SlotRole) -> SlotDriver {
+fn start(role: Role) -> SwitchDriver {
     let bind = SocketAddr::new(LOCALHOST, 0);
-    SlotDriver::start(&SlotOptions { bind, role, socket: SocketOptions::default() }).unwrap()
+    let socket = SocketOptions::default();
+    SwitchDriver::start(&SwitchOptions { bind, memory: 1 << 20, role, socket }).unwrap()
 }
 
-fn switch(slots: u32) -> SlotDriver {
+fn switch(slots: u32) -> SwitchDriver {
     let policy = Policy::FirstCome;
     let straggler_ns = 200_000_000;
-    start(SlotRole::Switch(SwitchConfig { slots, row_bytes: ROW, policy, straggler_ns }))
+    start(Role::Switch(SwitchConfig { slots, row_bytes: ROW, policy, straggler_ns }))
+}
+
+fn server() -> SwitchDriver {
+    start(Role::Server { row_bytes: ROW, rows: 64 * usize::from(WINDOW) })
 }
 
 /// Two racks of two workers, and one worker at the switch of the servers' rack.
 struct Fabric {
     slots: u32,
-    racks: [SlotDriver; 2],
-    middle: SlotDriver,
-    servers: Vec<SlotDriver>,
+    racks: [SwitchDriver; 2],
+    middle: SwitchDriver,
+    servers: Vec<SwitchDriver>,
 }
 
 struct Job {
-    workers: Vec<(SlotWorker, Receiver<SlotEvent>)>,
+    id: JobId,
+    workers: Vec<(WorkerDriver, Receiver<Event>)>,
 }
 
 impl Fabric {
     fn new(slots: u32, servers: usize) -> Fabric {
-        let rows = 64 * usize::from(WINDOW);
         Fabric {
             slots,
             racks: [switch(slots), switch(slots)],
             middle: switch(slots),
-            servers: (0..servers)
-                .map(|_| start(SlotRole::Server { row_bytes: ROW, rows }))
-                .collect(),
+            servers: (0..servers).map(|_| server()).collect(),
         }
     }
 
-    fn add_job(&self, job: u32) -> Job {
-        let options = SocketOptions::default();
-        let workers: Vec<_> =
-            (0..5).map(|_| SlotWorker::start(LOCALHOST, &options).unwrap()).collect();
+    fn add_job(&self, job: u32, scaling: Scaling) -> Job {
+        let workers: Vec<_> = (0..5).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect();
+        let job = Job { id: JobId(job), workers };
+        self.begin(&job, 1, scaling);
+        job
+    }
+
+    /// Leases and plans of an epoch.
+    fn begin(&self, job: &Job, epoch: u16, scaling: Scaling) {
+        let Job { id: job, workers } = job;
         let at: Vec<SocketAddr> = workers.iter().map(|(w, _)| w.local_addr()).collect();
-        let (job, epoch) = (JobId(job), Epoch(1));
+        let (job, epoch) = (*job, Epoch(epoch));
         let middle = self.middle.local_addr();
         for (tree, server) in self.servers.iter().enumerate() {
             let tree = TreeId(tree as u8);
@@ -85,20 +96,21 @@ impl Fabric {
             for (rack, switch) in self.racks.iter().enumerate() {
                 let workers = at[2 * rack..2 * rack + 2].to_vec();
                 let members = Members::Rack { workers, rack: rack as u8, racks: 3 };
-                switch.install(lease(members, middle)).unwrap();
+                switch.install(Grant::Slots(lease(members, middle))).unwrap();
             }
             let racks = vec![
                 Rack { port: self.racks[0].local_addr(), workers: 2 },
                 Rack { port: self.racks[1].local_addr(), workers: 2 },
                 Rack { port: at[4], workers: 1 },
             ];
-            self.middle.install(lease(Members::Server { racks }, server.local_addr())).unwrap();
+            let members = Members::Server { racks };
+            self.middle.install(Grant::Slots(lease(members, server.local_addr()))).unwrap();
             let neighbours = vec![Neighbour { port: middle, racks: 0b111, workers: u32::MAX }];
             let racks = vec![vec![0, 1], vec![2, 3], vec![4]];
             let (window, fragment_bytes, slots) = (WINDOW, ROW, self.slots);
             let lease =
                 ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-            server.install_server(lease).unwrap();
+            server.install(Grant::Server(lease)).unwrap();
         }
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let (rack, of_rack) = ((rank / 2) as u8, (rank % 2) as u8);
@@ -109,7 +121,7 @@ impl Fabric {
                 rack,
                 server_fan_in: 3,
             };
-            let next_hop = self.racks.get(rank / 2).map_or(middle, SlotDriver::local_addr);
+            let next_hop = self.racks.get(rank / 2).map_or(middle, SwitchDriver::local_addr);
             let servers = self.servers.len();
             let config = WorkerConfig {
                 job,
@@ -121,12 +133,12 @@ impl Fabric {
                 slots: self.slots,
                 congestion: CongestionRule::Aimd { packet_bytes: 1496 },
             };
-            worker.begin(SlotPlan { config, next_hops: vec![next_hop; servers] });
+            let config = PlanConfig::Atp(config, scaling);
+            worker.begin(WorkerPlan { config, switches: vec![next_hop; servers] });
         }
-        Job { workers }
     }
 
-    fn snapshots(&self) -> Vec<SlotSnapshot> {
+    fn snapshots(&self) -> Vec<SwitchSnapshot> {
         let all = self.racks.iter().chain([&self.middle]);
         all.map(|switch| switch.snapshot().unwrap()).collect()
     }
@@ -134,29 +146,35 @@ impl Fabric {
 
 impl Job {
     /// Reduces one buffer per rank; the five results.
-    fn reduce(
-        &self,
-        id: u64,
-        format: Format,
-        scaling: Scaling,
-        buffers: Vec<Vec<u8>>,
-    ) -> Vec<Vec<u8>> {
+    fn reduce(&self, id: u64, format: Format, buffers: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let buffers = self.submit(id, format, buffers);
+        self.await_done(id);
+        read(&buffers)
+    }
+
+    fn submit(&self, id: u64, format: Format, buffers: Vec<Vec<u8>>) -> Vec<Buffer> {
         let numel = (buffers[0].len() / format.dtype.size()) as u64;
         let buffers: Vec<Buffer> = buffers.into_iter().map(Buffer::from_vec).collect();
         for ((worker, _), buffer) in self.workers.iter().zip(&buffers) {
             let fragments = Fragments::All;
-            let what = operations::Submission { id, format, numel, fingerprint: 7, fragments };
-            let submission = Submission { what, scaling };
-            worker.submit(SlotOperation { submission, buffer: buffer.clone() });
+            let submission = Submission { id, format, numel, fingerprint: 7, fragments };
+            worker.submit(Operation { submission, buffer: buffer.clone() });
         }
+        buffers
+    }
+
+    fn await_done(&self, id: u64) {
         for (_, events) in &self.workers {
             match events.recv_timeout(PATIENCE) {
-                Ok(SlotEvent::Done { id: done }) => assert_eq!(done, id),
+                Ok(Event::Done { id: done, .. }) => assert_eq!(done, id),
                 other => panic!("{other:?}"),
             }
         }
-        buffers.iter().map(|buffer| buffer.slice(0..buffer.len()).to_vec()).collect()
     }
+}
+
+fn read(buffers: &[Buffer]) -> Vec<Vec<u8>> {
+    buffers.iter().map(|buffer| buffer.slice(0..buffer.len()).to_vec()).collect()
 }
 
 fn integers(numel: usize, seed: u32) -> Vec<Vec<u8>> {
@@ -175,6 +193,18 @@ fn check_integers(results: &[Vec<u8>], inputs: &[Vec<u8>]) {
     assert!(results.iter().all(|result| *result == expected));
 }
 
+/// `bound`: the most by which an element may differ beyond rounding of float32.
+fn check_floats(result: &[u8], inputs: &[Vec<u8>], bound: impl Fn(usize) -> f64) {
+    let element =
+        |bytes: &[u8], i: usize| f32::from_le_bytes(*bytes[i * 4..].first_chunk().unwrap());
+    for i in 0..result.len() / 4 {
+        let real: f64 = inputs.iter().map(|input| f64::from(element(input, i))).sum();
+        let got = f64::from(element(result, i));
+        let error = (got - real).abs();
+        assert!(got == real || error <= bound(i) + 1e-6 * real.abs(), "element {i}: {error}");
+    }
+}
+
 fn floats(numel: usize) -> Vec<Vec<u8>> {
     let value = |rank: usize, i: usize| match (i, rank) {
         // A fragment that 10⁸ does not fit, and one that nothing does.
@@ -189,22 +219,22 @@ fn floats(numel: usize) -> Vec<Vec<u8>> {
 fn sums_are_exact_with_slots_for_all_and_with_ten_times_too_few() {
     for slots in [1024, 12] {
         let fabric = Fabric::new(slots, 2);
-        let jobs = [fabric.add_job(1), fabric.add_job(2)];
+        let jobs = [fabric.add_job(1, Scaling::Shared), fabric.add_job(2, Scaling::Shared)];
         std::thread::scope(|scope| {
             for (seed, job) in jobs.iter().enumerate() {
                 scope.spawn(move || {
                     for id in 0..3 {
                         let inputs = integers(100_000, seed as u32 * 1000 + id as u32);
-                        let results = job.reduce(id, INTEGERS, Scaling::Shared, inputs.clone());
+                        let results = job.reduce(id, INTEGERS, inputs.clone());
                         check_integers(&results, &inputs);
                     }
                 });
             }
         });
         let added: u64 =
-            fabric.snapshots().iter().flat_map(|s| &s.switch).map(|(.., c)| c.added).sum();
+            fabric.snapshots().iter().flat_map(|s| &s.slots).map(|s| s.counters.added).sum();
         let collisions: u64 =
-            fabric.snapshots().iter().flat_map(|s| &s.switch).map(|(.., c)| c.collisions).sum();
+            fabric.snapshots().iter().flat_map(|s| &s.slots).map(|s| s.counters.collisions).sum();
         assert!(added > 0);
         assert!(slots > 12 || collisions > 0, "{collisions} collisions, {added} added");
     }
@@ -213,35 +243,24 @@ fn sums_are_exact_with_slots_for_all_and_with_ten_times_too_few() {
 #[test]
 fn floats_travel_as_integers_and_fall_back() {
     let fabric = Fabric::new(1024, 1);
-    let job = fabric.add_job(1);
     let inputs = floats(20_000);
-    for (id, scaling) in [(0, Scaling::Fixed(Scale::PAPER)), (1, Scaling::Shared)] {
-        let results = job.reduce(id, SUM, scaling, inputs.clone());
+    for (id, scaling) in [(1, Scaling::Fixed(Scale::PAPER)), (2, Scaling::Shared)] {
+        let job = fabric.add_job(id, scaling);
+        let results = job.reduce(id.into(), SUM, inputs.clone());
         assert!(results.iter().all(|r| *r == results[0]), "the same bits at every rank");
-        let element =
-            |bytes: &[u8], i: usize| f32::from_le_bytes(*bytes[i * 4..].first_chunk().unwrap());
-        assert_eq!(element(&results[0], 900), f32::INFINITY);
-        for i in (0..20_000).filter(|&i| i != 900) {
-            let real: f64 = inputs.iter().map(|input| f64::from(element(input, i))).sum();
-            let error = (f64::from(element(&results[0], i)) - real).abs();
-            // The fragment with 10⁴ < 2¹⁴ shares a scale of 2¹³ among 5 < 2³ ranks: half a step each.
-            let coarse = scaling == Scaling::Shared && (352..704).contains(&i);
-            let bound = if coarse { 2.6 / 8192.0 } else { 1e-5 + 1e-6 * real.abs() };
-            assert!(error <= bound, "{scaling:?} element {i}: {error}");
-        }
+        // The fragment with 10⁴ < 2¹⁴ shares a scale of 2¹³ among 5 < 2³ ranks: half a step each.
+        let coarse = |i| scaling == Scaling::Shared && (352..704).contains(&i);
+        check_floats(&results[0], &inputs, |i| if coarse(i) { 2.6 / 8192.0 } else { 1e-5 });
     }
     let server = fabric.servers[0].snapshot().unwrap();
-    let (_, _, counters) = server.server[0];
-    assert_eq!(
-        counters.float_requests, 2,
-        "two fragments with the paper's scale, none with a shared one"
-    );
+    let requests: Vec<_> = server.servers.iter().map(|s| s.counters.float_requests).collect();
+    assert_eq!(requests, [2, 0], "two fragments with the paper's scale, none with a shared one");
 }
 
 #[test]
 fn leases_of_the_other_role_are_refused() {
     let fabric = Fabric::new(8, 1);
-    fabric.add_job(1);
+    fabric.add_job(1, Scaling::Shared);
     let lease = |members| Lease {
         job: JobId(9),
         epoch: Epoch(1),
@@ -254,11 +273,126 @@ fn leases_of_the_other_role_are_refused() {
     };
     let address = fabric.racks[0].local_addr();
     let members = || Members::Rack { workers: vec![address], rack: 0, racks: 1 };
-    let refused = fabric.servers[0].install(lease(members()));
+    let refused = fabric.servers[0].install(Grant::Slots(lease(members())));
     assert!(matches!(refused, Err(NetError::WrongRole("server"))));
     let twice = Members::Rack { workers: vec![address, address], rack: 0, racks: 1 };
-    let refused = fabric.racks[1].install(lease(twice));
-    assert!(matches!(refused, Err(NetError::SlotLease(LeaseError::DuplicateNeighbour(_)))));
+    let refused = fabric.racks[1].install(Grant::Slots(lease(twice)));
+    assert!(matches!(refused, Err(NetError::DuplicateNeighbour { .. })));
+    let none = Members::Rack { workers: vec![], rack: 0, racks: 1 };
+    let refused = fabric.racks[1].install(Grant::Slots(lease(none)));
+    assert!(matches!(refused, Err(NetError::SlotLease(LeaseError::Members(0)))));
+}
+
+/// The servers die half-way: what some worker has is handed over, the rest is summed again by new ones.
+#[test]
+fn an_epoch_that_ends_early_loses_and_repeats_no_sum() {
+    for (scaling, format) in [(Scaling::Shared, INTEGERS), (Scaling::Shared, SUM)] {
+        let mut fabric = Fabric::new(64, 2);
+        let job = fabric.add_job(1, scaling);
+        let inputs = integers(400_000, 5);
+        let inputs: Vec<Vec<u8>> = match format {
+            SUM => floats(400_000),
+            _ => inputs,
+        };
+        let buffers = job.submit(9, format, inputs.clone());
+        while job.workers[0].0.stats().trees.iter().map(|t| t.results).sum::<u64>() < 100 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        fabric.servers = fabric.servers.drain(..).map(|_| server()).collect();
+        let reports: Vec<Progress> = job.workers.iter().map(|(w, _)| w.freeze()).collect();
+        let resolution = resolve(&reports);
+        for serve in &resolution.serve {
+            let result = job.workers[serve.from.0 as usize].0.fetch(&[serve.g]).remove(0);
+            let result = result.expect("who has a result that another lacks still has it");
+            for to in &serve.to {
+                job.workers[to.0 as usize].0.deliver(vec![(serve.g, result.clone())]);
+            }
+        }
+        let rest: Vec<_> =
+            job.workers.iter().map(|(w, _)| w.resolve(resolution.finished.clone())).collect();
+        fabric.begin(&job, 2, scaling);
+        for ((worker, _), rest) in job.workers.iter().zip(rest) {
+            rest.into_iter().for_each(|operation| worker.submit(operation));
+        }
+        job.await_done(9);
+        let results = read(&buffers);
+        assert!(results.iter().all(|r| *r == results[0]), "the same bits at every rank");
+        match format {
+            SUM => {
+                check_floats(
+                    &results[0],
+                    &inputs,
+                    |i| if i / 352 == 1 { 2.6 / 8192.0 } else { 1e-5 },
+                )
+            }
+            _ => check_integers(&results, &inputs),
+        }
+    }
+}
+
+#[test]
+fn pools_of_one_switch() {
+    let middle = switch(32);
+    let workers: Vec<_> = (0..5).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect();
+    let job = Job { id: JobId(3), workers };
+    let at: Vec<SocketAddr> = job.workers.iter().map(|(w, _)| w.local_addr()).collect();
+    let (id, epoch, slots) = (job.id, Epoch(1), 16);
+    let lease = |slots| {
+        let workers = at.clone();
+        Grant::Pool(switchml::Lease { job: id, epoch, workers, slots, fragment_bytes: ROW })
+    };
+    let full = middle.install(lease(33)).unwrap_err();
+    assert!(full.to_string().contains("needs 66 rows, 64 are free"), "{full}");
+    middle.install(lease(slots)).unwrap();
+    for (rank, (worker, _)) in job.workers.iter().enumerate() {
+        let config = switchml::WorkerConfig {
+            job: id,
+            epoch,
+            worker: rank as u8,
+            workers: 5,
+            slots,
+            fragment_bytes: ROW,
+            timeout_ns: 10_000_000,
+        };
+        let config = PlanConfig::Switchml(config);
+        worker.begin(WorkerPlan { config, switches: vec![middle.local_addr()] });
+    }
+    let inputs = integers(100_000, 3);
+    check_integers(&job.reduce(1, INTEGERS, inputs.clone()), &inputs);
+    let mut inputs = floats(20_000);
+    // Not even a pool's shared scale fits infinity: all of its fragment is NaN.
+    inputs[1][900 * 4..][..4].copy_from_slice(&1f32.to_le_bytes());
+    let results = job.reduce(2, SUM, inputs.clone());
+    assert!(results.iter().all(|r| *r == results[0]), "the same bits at every rank");
+    check_floats(&results[0], &inputs, |i| if i / 352 <= 2 { 2.6 / 8192.0 } else { 1e-5 });
+    // What is under way when the epoch ends is completed or handed back whole.
+    let buffers = job.submit(3, INTEGERS, integers(400_000, 3));
+    let reports: Vec<Progress> = job.workers.iter().map(|(w, _)| w.freeze()).collect();
+    let resolution = resolve(&reports);
+    for serve in &resolution.serve {
+        let result = job.workers[serve.from.0 as usize].0.fetch(&[serve.g]).remove(0);
+        for to in &serve.to {
+            let result = result.clone().expect("it is the last of its slot");
+            job.workers[to.0 as usize].0.deliver(vec![(serve.g, result)]);
+        }
+    }
+    let mut sum = integers(400_000, 3).remove(0);
+    integers(400_000, 3)[1..].iter().for_each(|i| drop(Arithmetic::Wrapping.combine(&mut sum, i)));
+    for (((worker, _), buffer), input) in job.workers.iter().zip(&buffers).zip(integers(400_000, 3))
+    {
+        let rest = worker.resolve(resolution.finished.clone());
+        let fragments = match rest.first().map(|rest| &rest.submission.fragments) {
+            Some(Fragments::Some(list)) => list.clone(),
+            None => Vec::new(),
+            other => panic!("{other:?}"),
+        };
+        let left: std::collections::HashSet<u32> = fragments.into_iter().collect();
+        let bytes = buffer.slice(0..buffer.len());
+        for (i, chunk) in bytes.chunks(ROW.into()).enumerate() {
+            let expected = if left.contains(&(i as u32)) { &input } else { &sum };
+            assert!(*chunk == expected[i * usize::from(ROW)..][..chunk.len()], "fragment {i}");
+        }
+    }
 }
 
 /// An attacker floods every process with packets of the job, forged in each way that needs no key:
@@ -266,13 +400,13 @@ fn leases_of_the_other_role_are_refused() {
 #[test]
 fn a_flood_of_forged_packets_changes_no_sum() {
     let fabric = Fabric::new(64, 1);
-    let job = fabric.add_job(1);
+    let job = fabric.add_job(1, Scaling::Shared);
     let victims: Vec<SocketAddr> = fabric
         .racks
         .iter()
         .chain([&fabric.middle])
         .chain(&fabric.servers)
-        .map(SlotDriver::local_addr)
+        .map(SwitchDriver::local_addr)
         .collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -289,10 +423,11 @@ fn a_flood_of_forged_packets_changes_no_sum() {
         });
         for id in 0..4 {
             let inputs = integers(100_000, id as u32);
-            let results = job.reduce(id, INTEGERS, Scaling::Shared, inputs.clone());
+            let results = job.reduce(id, INTEGERS, inputs.clone());
             check_integers(&results, &inputs);
         }
-        let met = |s: &SlotSnapshot| s.drops.iter().any(|(reason, _)| *reason == "unknown_sender");
+        let met =
+            |s: &SwitchSnapshot| s.drops.iter().any(|(reason, _)| *reason == "unknown_sender");
         let started = Instant::now();
         while !fabric.snapshots().iter().all(met) && started.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));

@@ -106,6 +106,11 @@ impl DropCounters {
         self.0[reason as usize] += 1;
     }
 
+    /// Counts what others have.
+    pub fn add(&mut self, more: &DropCounters) {
+        self.0.iter_mut().zip(more.0).for_each(|(sum, n)| *sum += n);
+    }
+
     /// How often `reason` occurred.
     pub fn get(&self, reason: Drop) -> u64 {
         self.0[reason as usize]

@@ -56,8 +56,9 @@ pub struct Resolution {
 #[error("malformed progress report")]
 pub struct ProgressError;
 
-/// Longest `above` that a report may have: twice the largest window.
-const MAX_ABOVE: usize = 65536;
+/// Longest `above` that a report may have. With windows it is two of them; slots of a pool are each at a round of
+/// their own, as far apart as an operation is long.
+const MAX_ABOVE: usize = 1 << 22;
 
 impl TreeProgress {
     fn has(&self, vid: u32) -> bool {

@@ -3,12 +3,15 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
-use netsum_topo::{Bytes, Fabric};
+use clap::{Parser, ValueEnum};
+use netsum_topo::{Bytes, Fabric, SLOTS_USUAL, SlotPolicy};
 
 use crate::SwitchError;
 
 /// Aggregates gradient fragments for the jobs that its controller grants memory.
+///
+/// As a switch it adds for every protocol side by side. With --role server it ends the sums of protocol atp
+/// that switches did not.
 ///
 /// Either --fabric and --name, and the file says the rest, or --name, --controller and --listen.
 /// Prints "ready NAME ADDRESS" on stdout once the data socket is open; logs go to stderr (RUST_LOG sets
@@ -16,11 +19,14 @@ use crate::SwitchError;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "netsum-switch", version)]
 pub struct Arguments {
-    /// Fabric file (TOML) that has this switch, its addresses and its memory
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["controller", "listen", "memory"])]
-    #[arg(required_unless_present = "controller")]
+    /// Fabric file (TOML) that has this switch or server, its addresses and its memory
+    #[arg(long, value_name = "FILE", required_unless_present = "controller")]
+    #[arg(conflicts_with_all = ["controller", "listen", "memory", "slots", "policy"])]
     pub fabric: Option<PathBuf>,
-    /// Name of this switch in the fabric
+    /// What it is
+    #[arg(long, value_enum, default_value_t = Role::Switch)]
+    pub role: Role,
+    /// Name of this switch or server in the fabric
     #[arg(long, value_name = "NAME")]
     pub name: String,
     /// Address of the controller, as 127.77.0.1:7700
@@ -32,20 +38,41 @@ pub struct Arguments {
     /// Aggregation memory, as 64MiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub memory: Bytes,
+    /// Slots of a switch for protocol atp, and as many for pools of switchml; 0 for none
+    #[arg(long, value_name = "N", default_value_t = SLOTS_USUAL)]
+    pub slots: u32,
+    /// How jobs share the slots: partition, first-come or preempt
+    #[arg(long, value_name = "POLICY", default_value_t = SlotPolicy::default())]
+    pub policy: SlotPolicy,
     /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; goes before the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
 }
 
-/// What a switch is started with.
+/// What a process is in the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Adds on the way.
+    Switch,
+    /// Ends what switches did not add.
+    Server,
+}
+
+/// What a switch or server is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Name in the fabric.
     pub name: String,
     /// The controller's address, as "ip:port".
     pub controller: String,
+    /// What it is.
+    pub role: Role,
     /// UDP data address.
     pub listen: SocketAddr,
+    /// Slots of a switch.
+    pub slots: u32,
+    /// How jobs share them.
+    pub policy: SlotPolicy,
     /// Aggregation memory, bytes.
     pub memory: u64,
     /// Where metrics are served, if wanted.
@@ -55,37 +82,64 @@ pub struct Config {
 impl Config {
     /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`.
     pub fn new(arguments: Arguments) -> Result<Config, SwitchError> {
-        let Arguments { fabric, name, controller, listen, memory, metrics } = arguments;
+        let Arguments { fabric, role, name, controller, listen, memory, slots, policy, metrics } =
+            arguments;
         match (fabric, controller, listen) {
             (None, Some(controller), Some(listen)) => {
-                Ok(Config { name, controller, listen, memory: memory.0, metrics })
+                let memory = memory.0;
+                Ok(Config { name, controller, role, listen, slots, policy, memory, metrics })
             }
-            (file, ..) => Config::from_fabric(&file.unwrap_or_default(), &name, metrics),
+            (file, ..) => Config::from_fabric(&file.unwrap_or_default(), role, &name, metrics),
         }
     }
 
     fn from_fabric(
         file: &Path,
+        role: Role,
         name: &str,
         metrics: Option<SocketAddr>,
     ) -> Result<Config, SwitchError> {
         let fabric = Fabric::load(file)?;
-        let Some(switch) = fabric.switch(name) else {
-            let names: Vec<_> = fabric.switches.iter().map(|s| s.name.as_str()).collect();
-            return Err(SwitchError::UnknownName {
-                file: file.to_owned(),
-                fabric: fabric.name.clone(),
-                name: name.to_owned(),
-                known: names.join(", "),
-            });
+        let controller = fabric.controller.to_string();
+        let unknown = |what, names: Vec<&str>| SwitchError::UnknownName {
+            what,
+            file: file.to_owned(),
+            fabric: fabric.name.clone(),
+            name: name.to_owned(),
+            known: if names.is_empty() { "none".to_owned() } else { names.join(", ") },
         };
-        Ok(Config {
-            name: switch.name.clone(),
-            controller: fabric.controller.to_string(),
-            listen: switch.address,
-            memory: switch.memory.0,
-            metrics: metrics.or(switch.metrics),
-        })
+        match role {
+            Role::Switch => {
+                let switch = fabric.switch(name).ok_or_else(|| {
+                    unknown("switch", fabric.switches.iter().map(|s| s.name.as_str()).collect())
+                })?;
+                Ok(Config {
+                    name: switch.name.clone(),
+                    controller,
+                    role,
+                    listen: switch.address,
+                    slots: switch.slots,
+                    policy: switch.policy,
+                    memory: switch.memory.0,
+                    metrics: metrics.or(switch.metrics),
+                })
+            }
+            Role::Server => {
+                let server = fabric.server(name).ok_or_else(|| {
+                    unknown("server", fabric.servers.iter().map(|s| s.name.as_str()).collect())
+                })?;
+                Ok(Config {
+                    name: server.name.clone(),
+                    controller,
+                    role,
+                    listen: server.address,
+                    slots: 0,
+                    policy: SlotPolicy::default(),
+                    memory: server.memory.0,
+                    metrics: metrics.or(server.metrics),
+                })
+            }
+        }
     }
 }
 
@@ -119,6 +173,18 @@ mod tests {
         let error = config(&["--fabric", path, "--name", "nobody"]).unwrap_err();
         assert!(error.contains(path) && error.contains("no switch \"nobody\""), "{error}");
         assert!(error.contains(&switch.name), "{error}");
+        let error = config(&["--fabric", path, "--role=server", "--name", "ps0"]).unwrap_err();
+        assert!(error.contains("no server \"ps0\"; it has none"), "{error}");
+        let mut fabric = fabric;
+        fabric.servers.push(netsum_topo::Server {
+            name: "ps0".to_owned(),
+            address: SocketAddr::new(fabric.hosts[1].address, 7801),
+            memory: Bytes(1 << 20),
+            metrics: None,
+        });
+        std::fs::write(file.path(), fabric.to_toml()).unwrap();
+        let got = config(&["--fabric", path, "--role=server", "--name", "ps0"]).unwrap();
+        assert_eq!((got.listen, got.memory), (fabric.servers[0].address, 1 << 20));
     }
 
     #[test]
@@ -128,9 +194,12 @@ mod tests {
             "--name=s",
             "--listen=127.0.0.1:2",
             "--memory=1MiB",
+            "--slots=64",
+            "--policy=first-come",
         ]);
         let got = got.unwrap();
         assert_eq!((got.memory, got.metrics), (1 << 20, None));
+        assert_eq!((got.slots, got.policy, got.role), (64, SlotPolicy::FirstCome, Role::Switch));
         assert_eq!(got.listen, "127.0.0.1:2".parse().unwrap());
     }
 

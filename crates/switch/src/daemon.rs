@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use netsum_control::client::{SwitchClient, SwitchNotice};
 use netsum_control::pb;
-use netsum_net::switch::{SwitchDriver, SwitchOptions};
+use netsum_net::switch::{self, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::{NetError, mtu_of};
+use netsum_proto::atp::{Policy, SwitchConfig};
+use netsum_topo::SlotPolicy;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::metrics::Metrics;
-use crate::{Config, SwitchError, convert, http};
+use crate::{Config, Role, SwitchError, convert, http};
 
 /// What the controller plans with if the interface is not known.
 const USUAL_MTU: u32 = 1500;
@@ -22,7 +24,17 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A window of several jobs; with less the controller plans smaller windows.
 const ENOUGH_RECEIVE_BUFFER: usize = 16 << 20;
 
-/// A switch whose sockets are open.
+/// Payloads for MTUs of 1500, about 4200 and 9000; headers of IP, UDP and the protocols take at most `HEADERS`.
+const FRAGMENTS: [u16; 3] = [8832, 4096, 1408];
+const HEADERS: u32 = 74;
+/// Bookkeeping beside a fragment in a server's memory.
+const ROW_OVERHEAD: u64 = 64;
+/// A slot in which nothing was added for so long is let go: more than a round trip on a busy machine.
+const STRAGGLER_NS: u64 = 200_000_000;
+/// Under preemption, one that is idle for so long yields.
+const PATIENCE_NS: u64 = 20_000_000;
+
+/// A switch or server whose sockets are open.
 pub struct Daemon {
     config: Config,
     driver: Arc<SwitchDriver>,
@@ -38,7 +50,8 @@ impl Daemon {
     pub async fn start(config: Config) -> Result<Daemon, SwitchError> {
         let options = SwitchOptions {
             bind: config.listen,
-            memory: config.memory,
+            memory: if config.role == Role::Switch { config.memory } else { 0 },
+            role: role(&config),
             socket: SocketOptions::default(),
         };
         let metrics = match config.metrics {
@@ -108,6 +121,8 @@ impl Daemon {
     fn hello(&self) -> impl Fn() -> pb::SwitchHello + Send + 'static {
         let (driver, name) = (self.driver.clone(), self.config.name.clone());
         let memory_bytes = self.config.memory;
+        let (slots, slot_bytes) = (self.config.slots, row_bytes(self.config.listen.ip()).into());
+        let (server, policy) = (self.config.role == Role::Server, self.config.policy.to_string());
         move || {
             let address = driver.local_addr();
             let snapshot = driver.snapshot();
@@ -118,7 +133,11 @@ impl Daemon {
                 receive_buffer_bytes: driver.socket().recv_buffer as u64,
                 mtu: mtu_of(address.ip()).unwrap_or(USUAL_MTU),
                 // Without a data thread there are none, and the process is about to end.
-                installed: snapshot.map_or_else(|_| Vec::new(), |s| convert::installed(&s.trees)),
+                installed: snapshot.map_or_else(|_| Vec::new(), |s| convert::installed(&s)),
+                server,
+                slots,
+                slot_bytes,
+                policy: policy.clone(),
             }
         }
     }
@@ -187,8 +206,35 @@ impl Daemon {
     }
 
     fn install(&mut self, message: &pb::Lease) -> Result<(), SwitchError> {
-        self.driver.install(convert::lease(message).map_err(SwitchError::Lease)?)?;
+        self.driver.install(convert::grant(message).map_err(SwitchError::Lease)?)?;
         self.idle_expiry = self.idle_expiry.max(convert::idle_expiry(message));
         Ok(())
     }
+}
+
+/// What the data thread does with packets of the protocols with slots.
+fn role(config: &Config) -> switch::Role {
+    let row_bytes = row_bytes(config.listen.ip());
+    match config.role {
+        Role::Switch => {
+            let policy = match config.policy {
+                SlotPolicy::Partition => Policy::Partition,
+                SlotPolicy::FirstCome => Policy::FirstCome,
+                SlotPolicy::Preempt => Policy::Preempt { patience_ns: PATIENCE_NS },
+            };
+            let (slots, straggler_ns) = (config.slots, STRAGGLER_NS);
+            switch::Role::Switch(SwitchConfig { slots, row_bytes, policy, straggler_ns })
+        }
+        Role::Server => {
+            let rows = config.memory / (u64::from(row_bytes) + ROW_OVERHEAD);
+            switch::Role::Server { row_bytes, rows: rows as usize }
+        }
+    }
+}
+
+/// The largest usual payload of the interface.
+fn row_bytes(ip: std::net::IpAddr) -> u16 {
+    let room = mtu_of(ip).unwrap_or(USUAL_MTU).saturating_sub(HEADERS);
+    let usual = FRAGMENTS.into_iter().find(|&bytes| u32::from(bytes) <= room);
+    usual.unwrap_or((room / 4 * 4).max(4) as u16)
 }

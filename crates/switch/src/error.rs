@@ -13,9 +13,11 @@ pub enum SwitchError {
     /// The fabric file.
     #[error(transparent)]
     Fabric(#[from] TopoError),
-    /// The file is a fabric without this switch.
-    #[error("{}: fabric \"{fabric}\" has no switch \"{name}\"; it has {known}", file.display())]
+    /// The file is a fabric without this switch or server.
+    #[error("{}: fabric \"{fabric}\" has no {what} \"{name}\"; it has {known}", file.display())]
     UnknownName {
+        /// "switch" or "server".
+        what: &'static str,
         /// The file.
         file: PathBuf,
         /// The fabric's name in it.

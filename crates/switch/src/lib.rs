@@ -11,6 +11,6 @@ mod error;
 mod http;
 mod metrics;
 
-pub use config::{Arguments, Config};
+pub use config::{Arguments, Config, Role};
 pub use daemon::Daemon;
 pub use error::SwitchError;

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use netsum_net::switch::{SwitchDriver, SwitchSnapshot, TreeSnapshot};
+use netsum_net::switch::{
+    LeaseKey, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchDriver, SwitchSnapshot,
+    TreeSnapshot,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -21,7 +24,7 @@ struct SwitchCollector {
     driver: Arc<SwitchDriver>,
 }
 
-type Figure = fn(&TreeSnapshot) -> u64;
+type Figure<S = TreeSnapshot> = fn(&S) -> u64;
 type Labels = Vec<(&'static str, String)>;
 
 impl Metrics {
@@ -48,7 +51,8 @@ impl Collector for SwitchCollector {
         neighbours(&mut page, &snapshot)?;
         drops(&mut page, &snapshot)?;
         memory(&mut page, &snapshot)?;
-        trees(&mut page, &snapshot.trees)
+        trees(&mut page, &snapshot.trees)?;
+        slots(&mut page, &snapshot)
     }
 }
 
@@ -143,7 +147,16 @@ fn memory(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
     page.gauges("memory_used_bytes", "Aggregation memory in use", one(snapshot.memory_used))?;
     page.gauges("memory_limit_bytes", "Aggregation memory", one(snapshot.memory_limit))?;
     page.gauges("receive_buffer_bytes", "Socket buffer that the system gave", one(buffer))?;
-    page.gauges("leases", "Leases at work", one(snapshot.trees.len() as u64))
+    let (trees, slots) = (snapshot.trees.len(), snapshot.slots.len());
+    let leases = trees + slots + snapshot.servers.len() + snapshot.pools.len();
+    page.gauges("leases", "Leases at work", one(leases as u64))?;
+    page.gauges("slots_held", "Slots in use", one(snapshot.slots_held.into()))?;
+    page.gauges("slots_limit", "Slots", one(snapshot.slots_limit.into()))?;
+    page.gauges(
+        "rows_used",
+        "Fragments in slots, in pools or at the server",
+        one(snapshot.rows_used),
+    )
 }
 
 fn trees(page: &mut Page<'_>, trees: &[TreeSnapshot]) -> fmt::Result {
@@ -172,4 +185,55 @@ fn trees(page: &mut Page<'_>, trees: &[TreeSnapshot]) -> fmt::Result {
     page.gauges("tree_epoch", "Version of the plan", each(|t| t.lease.epoch.0.into()))?;
     page.gauges("tree_window_cap", "Fragments in flight allowed", each(|t| t.window_cap.into()))?;
     page.gauges("tree_memory_bytes", "Aggregation memory set aside", each(|t| t.memory_reserved))
+}
+
+/// Leases of the protocols with slots.
+fn slots(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
+    let labels =
+        |lease: &LeaseKey| vec![("job", lease.job.to_string()), ("tree", lease.tree.to_string())];
+    let at_switch: [(&str, &str, Figure<SlotSnapshot>); 8] = [
+        ("slot_added", "Fragments of children that were added", |s| s.counters.added),
+        ("slot_completed", "Sums of all children that went on", |s| s.counters.completed),
+        ("slot_passed", "Fragments that went on to the server alone", |s| s.counters.passed),
+        ("slot_collisions", "Of them, because another's was in the slot", |s| {
+            s.counters.collisions
+        }),
+        ("slot_duplicates", "Fragments that had been added", |s| s.counters.duplicates),
+        ("slot_expired", "Slots let go because a child was late", |s| s.counters.expired),
+        ("slot_preempted", "Slots yielded to another job", |s| s.counters.preempted),
+        ("slot_results", "Results passed on their way down", |s| s.counters.results),
+    ];
+    for (name, help, value) in at_switch {
+        let each = snapshot.slots.iter().map(|s| (labels(&s.lease), value(s)));
+        page.counters(name, help, each)?;
+    }
+    let each = snapshot.slots.iter().map(|s| (labels(&s.lease), s.held.into()));
+    page.gauges("slot_held", "Slots that a lease holds", each)?;
+    let at_server: [(&str, &str, Figure<ServerSnapshot>); 7] = [
+        ("server_packets", "Packets that were added", |s| s.counters.packets),
+        ("server_contributions", "Fragments of single workers in them", |s| {
+            s.counters.contributions
+        }),
+        ("server_results", "Results", |s| s.counters.results),
+        ("server_duplicates", "Packets that had been added", |s| s.counters.duplicates),
+        ("server_overlaps", "Packets of which a part had been added", |s| s.counters.overlaps),
+        ("server_float_requests", "Fragments repeated in float", |s| s.counters.float_requests),
+        ("server_rehashes", "Slots exchanged after a collision", |s| s.counters.rehashes),
+    ];
+    for (name, help, value) in at_server {
+        let each = snapshot.servers.iter().map(|s| (labels(&s.lease), value(s)));
+        page.counters(name, help, each)?;
+    }
+    let of_pool: [(&str, &str, Figure<PoolSnapshot>); 4] = [
+        ("pool_added", "Fragments that were added", |p| p.counters.added),
+        ("pool_completed", "Sums of all workers", |p| p.counters.completed),
+        ("pool_duplicates", "Fragments that had been added", |p| p.counters.duplicates),
+        ("pool_answered", "Of them, answered with the sum", |p| p.counters.answered),
+    ];
+    for (name, help, value) in of_pool {
+        let each = snapshot.pools.iter().map(|p| (labels(&p.lease), value(p)));
+        page.counters(name, help, each)?;
+    }
+    let each = snapshot.pools.iter().map(|p| (labels(&p.lease), p.slots.into()));
+    page.gauges("pool_slots", "Slots of a pool", each)
 }

@@ -95,7 +95,8 @@ impl Worker {
                 fragment_bytes: plan.fragment_bytes as u16,
                 congestion: CongestionRule::PerBranch,
                 partial: false,
-            },
+            }
+            .into(),
             switches: switches.iter().map(|a| a.address).collect(),
         });
     }

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::error::TopoError;
-use crate::fabric::{Fabric, Host, Link, Switch};
+use crate::fabric::{Fabric, Host, Link, SLOTS_USUAL, Switch};
+use crate::plan::SlotPolicy;
 use crate::units::{Bytes, Rate};
 
 /// Where the processes of a built fabric listen.
@@ -141,6 +142,8 @@ impl Builder {
             hosts: Vec::new(),
             switches: Vec::new(),
             links: Vec::new(),
+            servers: Vec::new(),
+            tenants: Vec::new(),
         };
         Builder { fabric, addressing }
     }
@@ -161,6 +164,8 @@ impl Builder {
             address: SocketAddr::new(ip, 7701),
             memory: self.addressing.memory,
             metrics: self.addressing.metrics.then(|| SocketAddr::new(ip, 9100)),
+            slots: SLOTS_USUAL,
+            policy: SlotPolicy::default(),
         });
         name
     }

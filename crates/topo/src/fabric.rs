@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::error::TopoError;
 use crate::graph::{NodeId, NodeKind, Topology};
 use crate::parse;
+use crate::plan::SlotPolicy;
 use crate::units::{Bytes, Latency, Rate};
 
 /// A checked fabric. Read it with [`Fabric::load`] or `parse`, or build one.
@@ -23,6 +24,10 @@ pub struct Fabric {
     pub switches: Vec<Switch>,
     /// In file order.
     pub links: Vec<Link>,
+    /// In file order.
+    pub servers: Vec<Server>,
+    /// In file order.
+    pub tenants: Vec<Tenant>,
 }
 
 /// A machine that runs workers.
@@ -45,7 +50,59 @@ pub struct Switch {
     pub memory: Bytes,
     /// Prometheus over HTTP, if wanted.
     pub metrics: Option<SocketAddr>,
+    /// Slots of protocol `atp`, and as many rounds of pools of `switchml`; beside the memory.
+    pub slots: u32,
+    /// How jobs share the slots.
+    pub policy: SlotPolicy,
 }
+
+/// Slots of a switch unless its entry says otherwise: about as much memory as ATP's program takes of a
+/// programmable switch (5.6 MB).
+pub const SLOTS_USUAL: u32 = 4096;
+
+/// A process on a host that ends sums which switches did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Unique among hosts, switches and servers.
+    pub name: String,
+    /// Its UDP data socket, on an address of a host.
+    pub address: SocketAddr,
+    /// Memory for fragments of all its jobs.
+    pub memory: Bytes,
+    /// Prometheus over HTTP, if wanted.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Whose a job is, and what it may take of each switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenant {
+    /// Jobs say it; those that say none are of `default`.
+    pub name: String,
+    /// Most jobs at a time.
+    pub jobs: u32,
+    /// Slots of a switch that are each job's whenever it asks.
+    pub guaranteed: u32,
+    /// Most slots of a switch that a job may hold.
+    pub limit: u32,
+    /// Who yields to whom beyond the guarantees, 0 to 255; more is stronger.
+    pub priority: u8,
+}
+
+impl Tenant {
+    /// A tenant of that name without guarantees or limits.
+    pub fn named(name: &str) -> Tenant {
+        Tenant {
+            name: name.to_owned(),
+            jobs: u32::MAX,
+            guaranteed: 0,
+            limit: u32::MAX,
+            priority: 0,
+        }
+    }
+}
+
+/// The tenant of jobs that name none.
+pub const DEFAULT_TENANT: &str = "default";
 
 /// A full-duplex link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,13 +137,15 @@ impl Fabric {
         out
     }
 
-    /// The graph: hosts first, then switches, both in file order; links in file order.
+    /// The graph: hosts first, then switches, then servers, each in file order; links in file order.
     pub fn topology(&self) -> Topology {
         let mut graph = Topology::new();
         let hosts = self.hosts.iter().map(|host| (&host.name, NodeKind::Host));
         let switches = self.switches.iter().map(|switch| (&switch.name, NodeKind::Switch));
+        let servers = self.servers.iter().map(|server| (&server.name, NodeKind::Server));
         let ids: BTreeMap<&str, NodeId> = hosts
             .chain(switches)
+            .chain(servers)
             .map(|(name, kind)| (name.as_str(), graph.add_node(name, kind)))
             .collect();
         for link in &self.links {
@@ -106,6 +165,28 @@ impl Fabric {
         self.switches.iter().find(|switch| switch.name == name)
     }
 
+    /// The server of that name.
+    pub fn server(&self, name: &str) -> Option<&Server> {
+        self.servers.iter().find(|server| server.name == name)
+    }
+
+    /// The host on which a server runs: the one that has its address.
+    pub fn host_of(&self, server: &Server) -> Option<&Host> {
+        self.hosts.iter().find(|host| host.address == server.address.ip())
+    }
+
+    /// UDP address of a switch or server.
+    pub fn aggregator_address(&self, name: &str) -> Option<SocketAddr> {
+        let switch = self.switch(name).map(|switch| switch.address);
+        switch.or_else(|| self.server(name).map(|server| server.address))
+    }
+
+    /// The tenant of that name; without an entry there is `default` alone, which may do anything.
+    pub fn tenant(&self, name: &str) -> Option<Tenant> {
+        let found = self.tenants.iter().find(|tenant| tenant.name == name).cloned();
+        found.or_else(|| (name == DEFAULT_TENANT).then(|| Tenant::named(name)))
+    }
+
     fn write_toml(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "name = \"{}\"\ncontroller = \"{}\"", self.name, self.controller)?;
         for host in &self.hosts {
@@ -121,12 +202,45 @@ impl Fabric {
             if let Some(metrics) = switch.metrics {
                 writeln!(out, "metrics = \"{metrics}\"")?;
             }
+            if switch.slots != SLOTS_USUAL {
+                writeln!(out, "slots = {}", switch.slots)?;
+            }
+            if switch.policy != SlotPolicy::default() {
+                writeln!(out, "policy = \"{}\"", switch.policy)?;
+            }
         }
         for link in &self.links {
             writeln!(out, "\n[[link]]\nends = [\"{}\", \"{}\"]", link.ends[0], link.ends[1])?;
             writeln!(out, "rate = \"{}\"", link.rate)?;
             if let Some(latency) = link.latency {
                 writeln!(out, "latency = \"{latency}\"")?;
+            }
+        }
+        for server in &self.servers {
+            writeln!(
+                out,
+                "\n[[server]]\nname = \"{}\"\naddress = \"{}\"",
+                server.name, server.address
+            )?;
+            writeln!(out, "memory = \"{}\"", server.memory)?;
+            if let Some(metrics) = server.metrics {
+                writeln!(out, "metrics = \"{metrics}\"")?;
+            }
+        }
+        for tenant in &self.tenants {
+            let Tenant { name, jobs, guaranteed, limit, priority } = tenant;
+            writeln!(out, "\n[[tenant]]\nname = \"{name}\"")?;
+            if *jobs != u32::MAX {
+                writeln!(out, "jobs = {jobs}")?;
+            }
+            if *guaranteed != 0 {
+                writeln!(out, "guaranteed = {guaranteed}")?;
+            }
+            if *limit != u32::MAX {
+                writeln!(out, "limit = {limit}")?;
+            }
+            if *priority != 0 {
+                writeln!(out, "priority = {priority}")?;
             }
         }
         Ok(())

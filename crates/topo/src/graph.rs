@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Index of a node in its [`Topology`]: hosts first, in file order, then switches.
+/// Index of a node in its [`Topology`]: hosts first, in file order, then switches, then servers.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -19,14 +19,16 @@ pub enum NodeKind {
     Host,
     /// Forwards, and may aggregate.
     Switch,
+    /// Ends sums that switches did not; a process on a host, by whose links it is reached.
+    Server,
 }
 
-/// A host or a switch.
+/// A host, a switch or a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Unique in the fabric.
     pub name: String,
-    /// Host or switch.
+    /// Which of them.
     pub kind: NodeKind,
 }
 
@@ -146,6 +148,11 @@ impl Topology {
     /// All switches, ascending.
     pub fn switches(&self) -> impl Iterator<Item = NodeId> {
         self.nodes().filter(|(_, node)| node.kind == NodeKind::Switch).map(|(id, _)| id)
+    }
+
+    /// All servers, ascending.
+    pub fn servers(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes().filter(|(_, node)| node.kind == NodeKind::Server).map(|(id, _)| id)
     }
 
     /// Number of nodes.

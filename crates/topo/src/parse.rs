@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use serde::Deserialize;
 use toml::Spanned;
 
 use crate::error::TopoError;
-use crate::fabric::{Fabric, Host, Link, Switch};
+use crate::fabric::{Fabric, Host, Link, SLOTS_USUAL, Server, Switch, Tenant};
 use crate::graph::NodeKind;
+use crate::plan::SlotPolicy;
+use crate::raw::{RawFabric, RawHost, RawLink, RawServer, RawSwitch, RawTenant};
 
 /// Parses and checks `text`; `file` names it in errors.
 pub(crate) fn fabric(text: &str, file: &str) -> Result<Fabric, TopoError> {
@@ -20,47 +21,11 @@ pub(crate) fn fabric(text: &str, file: &str) -> Result<Fabric, TopoError> {
     let checker = Checker { text, file };
     let fabric = checker.convert(&raw)?;
     checker.check_names(&raw)?;
+    checker.check_tenants(&raw)?;
     checker.check_addresses(&raw, &fabric)?;
     checker.check_links(&raw)?;
     checker.check_reach(&raw, &fabric)?;
     Ok(fabric)
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawFabric {
-    name: Spanned<String>,
-    controller: Spanned<String>,
-    #[serde(default)]
-    host: Vec<RawHost>,
-    #[serde(default)]
-    switch: Vec<RawSwitch>,
-    #[serde(default)]
-    link: Vec<RawLink>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawHost {
-    name: Spanned<String>,
-    address: Spanned<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawSwitch {
-    name: Spanned<String>,
-    address: Spanned<String>,
-    memory: Spanned<String>,
-    metrics: Option<Spanned<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawLink {
-    ends: Spanned<[String; 2]>,
-    rate: Spanned<String>,
-    latency: Option<Spanned<String>>,
 }
 
 struct Checker<'a> {
@@ -82,6 +47,12 @@ impl Checker<'_> {
                 .map(|switch| self.switch(switch))
                 .collect::<Result<_, _>>()?,
             links: raw.link.iter().map(|link| self.link(link)).collect::<Result<_, _>>()?,
+            servers: raw
+                .server
+                .iter()
+                .map(|server| self.server(server))
+                .collect::<Result<_, _>>()?,
+            tenants: raw.tenant.iter().map(tenant).collect(),
         })
     }
 
@@ -105,21 +76,59 @@ impl Checker<'_> {
         let entry = format!("switch {:?}", raw.name.get_ref());
         let address = self.read(&raw.address, &entry, SOCKET_HELP)?;
         self.check_port(&raw.address, &entry, address)?;
-        let memory = self.unit(&raw.memory, &entry, "memory")?;
+        let slots = raw.slots.as_ref().map_or(SLOTS_USUAL, |slots| *slots.get_ref());
+        if let Some(at) = raw.slots.as_ref().filter(|slots| *slots.get_ref() > SLOTS_MAX) {
+            let problem = format!("slots is {slots}; a switch has at most {SLOTS_MAX}");
+            return Err(self.invalid(at, &entry, problem));
+        }
+        let policy = match &raw.policy {
+            None => SlotPolicy::default(),
+            Some(text) => text
+                .get_ref()
+                .parse()
+                .map_err(|problem: String| self.invalid(text, &entry, problem))?,
+        };
+        Ok(Switch {
+            name: raw.name.get_ref().clone(),
+            address,
+            memory: self.memory(&raw.memory, &entry)?,
+            metrics: self.metrics(raw.metrics.as_ref(), &entry)?,
+            slots,
+            policy,
+        })
+    }
+
+    fn server(&self, raw: &RawServer) -> Result<Server, TopoError> {
+        let entry = format!("server {:?}", raw.name.get_ref());
+        let address = self.read(&raw.address, &entry, SOCKET_HELP)?;
+        self.check_port(&raw.address, &entry, address)?;
+        Ok(Server {
+            name: raw.name.get_ref().clone(),
+            address,
+            memory: self.memory(&raw.memory, &entry)?,
+            metrics: self.metrics(raw.metrics.as_ref(), &entry)?,
+        })
+    }
+
+    fn memory(&self, text: &Spanned<String>, entry: &str) -> Result<crate::Bytes, TopoError> {
+        let memory = self.unit(text, entry, "memory")?;
         if memory == crate::Bytes(0) {
             let problem =
                 "memory is 0: it could hold no sum; give it some, like \"64MiB\"".to_owned();
-            return Err(self.invalid(&raw.memory, &entry, problem));
+            return Err(self.invalid(text, entry, problem));
         }
-        let metrics = match &raw.metrics {
-            None => None,
-            Some(text) => {
-                let metrics = self.read(text, &entry, SOCKET_HELP)?;
-                self.check_port(text, &entry, metrics)?;
-                Some(metrics)
-            }
-        };
-        Ok(Switch { name: raw.name.get_ref().clone(), address, memory, metrics })
+        Ok(memory)
+    }
+
+    fn metrics(
+        &self,
+        text: Option<&Spanned<String>>,
+        entry: &str,
+    ) -> Result<Option<SocketAddr>, TopoError> {
+        let Some(text) = text else { return Ok(None) };
+        let metrics = self.read(text, entry, SOCKET_HELP)?;
+        self.check_port(text, entry, metrics)?;
+        Ok(Some(metrics))
     }
 
     fn link(&self, raw: &RawLink) -> Result<Link, TopoError> {
@@ -142,13 +151,33 @@ impl Checker<'_> {
         let mut lines = HashMap::new();
         let hosts = raw.host.iter().map(|host| (&host.name, "host"));
         let switches = raw.switch.iter().map(|switch| (&switch.name, "switch"));
-        for (name, kind) in hosts.chain(switches) {
+        let servers = raw.server.iter().map(|server| (&server.name, "server"));
+        for (name, kind) in hosts.chain(switches).chain(servers) {
             self.check_name(name, kind)?;
             if let Some(line) = lines.insert(name.get_ref().as_str(), self.line(name)) {
                 let problem = format!(
-                    "line {line} has the same name; names of hosts and switches must differ"
+                    "line {line} has the same name; names of hosts, switches and servers must differ"
                 );
                 return Err(self.invalid(name, &format!("{kind} {:?}", name.get_ref()), problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_tenants(&self, raw: &RawFabric) -> Result<(), TopoError> {
+        let mut lines = HashMap::new();
+        for tenant in &raw.tenant {
+            self.check_name(&tenant.name, "tenant")?;
+            let entry = format!("tenant {:?}", tenant.name.get_ref());
+            if let Some(line) = lines.insert(tenant.name.get_ref(), self.line(&tenant.name)) {
+                let problem = format!("line {line} has the same tenant; write one entry for each");
+                return Err(self.invalid(&tenant.name, &entry, problem));
+            }
+            let limit = tenant.limit.unwrap_or(u32::MAX);
+            if let Some(at) = tenant.guaranteed.as_ref().filter(|g| *g.get_ref() > limit) {
+                let problem =
+                    format!("guaranteed is {}, more than the limit of {limit}", at.get_ref());
+                return Err(self.invalid(at, &entry, problem));
             }
         }
         Ok(())
@@ -181,22 +210,37 @@ impl Checker<'_> {
         }
         let mut udp = HashMap::new();
         let mut tcp = HashMap::from([(fabric.controller, "the controller".to_owned())]);
-        for (raw, switch) in raw.switch.iter().zip(&fabric.switches) {
+        let switches = raw.switch.iter().zip(&fabric.switches).map(|(raw, switch)| {
             let entry = format!("switch {:?}", switch.name);
-            if let Some(other) = udp.insert(switch.address, entry.clone()) {
-                let problem = format!(
-                    "address {} is also that of {other}; give each its own",
-                    switch.address
-                );
-                return Err(self.invalid(&raw.address, &entry, problem));
+            (entry, &raw.address, &raw.metrics, switch.address, switch.metrics)
+        });
+        let servers = raw.server.iter().zip(&fabric.servers).map(|(raw, server)| {
+            let entry = format!("server {:?}", server.name);
+            (entry, &raw.address, &raw.metrics, server.address, server.metrics)
+        });
+        for (entry, at, metrics_at, address, metrics) in switches.chain(servers) {
+            if let Some(other) = udp.insert(address, entry.clone()) {
+                let problem =
+                    format!("address {address} is also that of {other}; give each its own");
+                return Err(self.invalid(at, &entry, problem));
             }
-            let (Some(text), Some(metrics)) = (&raw.metrics, switch.metrics) else {
+            let (Some(text), Some(metrics)) = (metrics_at, metrics) else {
                 continue;
             };
             if let Some(other) = tcp.insert(metrics, format!("the metrics of {entry}")) {
                 let problem =
                     format!("metrics {metrics} is also the address of {other}; give each its own");
                 return Err(self.invalid(text, &entry, problem));
+            }
+        }
+        for (raw, server) in raw.server.iter().zip(&fabric.servers) {
+            if fabric.host_of(server).is_none() {
+                let problem = format!(
+                    "no host has the address {}; a server runs on a host of the fabric",
+                    server.address.ip()
+                );
+                let entry = format!("server {:?}", server.name);
+                return Err(self.invalid(&raw.address, &entry, problem));
             }
         }
         Ok(())
@@ -318,12 +362,26 @@ impl Checker<'_> {
     }
 }
 
+fn tenant(raw: &RawTenant) -> Tenant {
+    let unbounded = Tenant::named(raw.name.get_ref());
+    Tenant {
+        jobs: raw.jobs.unwrap_or(unbounded.jobs),
+        guaranteed: raw.guaranteed.as_ref().map_or(0, |slots| *slots.get_ref()),
+        limit: raw.limit.unwrap_or(unbounded.limit),
+        priority: raw.priority.unwrap_or(0),
+        ..unbounded
+    }
+}
+
 fn link_entry(link: &RawLink) -> String {
     let [a, b] = link.ends.get_ref();
     format!("link {a:?}–{b:?}")
 }
 
 const SOCKET_HELP: &str = "write address:port, like \"10.0.0.1:7701\"";
+
+/// With the usual payload a gigabyte and a half.
+const SLOTS_MAX: u32 = 1 << 20;
 
 /// Long enough for any host name label; short enough for tables and folder names.
 const NAME_MAX: usize = 63;

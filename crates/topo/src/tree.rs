@@ -1,7 +1,4 @@
-//! Aggregation trees and plans.
-
-use std::fmt;
-use std::str::FromStr;
+//! Aggregation trees.
 
 use crate::graph::NodeId;
 use crate::order::SumOrder;
@@ -24,7 +21,7 @@ pub struct Parent {
     pub via: Vec<NodeId>,
 }
 
-/// One aggregating switch of a tree.
+/// One aggregator of a tree: a switch, or at the root of a best-effort tree the server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TreeNode {
     /// The switch.
@@ -88,68 +85,6 @@ impl AggregationTree {
     }
 }
 
-/// How a worker answers congestion marks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum CongestionRule {
-    /// PANAMA: one window per tree, marks of all branches taken together.
-    #[default]
-    Panama,
-    /// One virtual window per branch, the least of them counts.
-    PerBranch,
-    /// The window stays at its cap.
-    None,
-}
-
-impl fmt::Display for CongestionRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CongestionRule::Panama => "panama",
-            CongestionRule::PerBranch => "per-branch",
-            CongestionRule::None => "none",
-        })
-    }
-}
-
-impl FromStr for CongestionRule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<CongestionRule, String> {
-        match text {
-            "panama" => Ok(CongestionRule::Panama),
-            "per-branch" => Ok(CongestionRule::PerBranch),
-            "none" => Ok(CongestionRule::None),
-            _ => {
-                Err(format!("congestion rule {text:?} is unknown; use panama, per-branch or none"))
-            }
-        }
-    }
-}
-
-/// All that the workers and switches of a job must agree on for one epoch.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
-    /// Never used for another job of the same controller.
-    pub job: u32,
-    /// From 1; a higher epoch replaces a lower one.
-    pub epoch: u16,
-    /// The same for all trees and for the host path; fixed with the job's first plan.
-    pub order: SumOrder,
-    /// By tree id; empty: host path only.
-    pub trees: Vec<AggregationTree>,
-    /// Payload bytes of a full fragment.
-    pub fragment_bytes: u32,
-    /// Most fragments in flight per tree; 0 without trees.
-    pub window_max: u32,
-    /// Share of children that must be in before a switch may release a partial, 0 < f ≤ 1.
-    pub release_fraction: f32,
-    /// How workers answer marks.
-    pub congestion: CongestionRule,
-    /// Buffers below this go by the host path.
-    pub min_bytes: u64,
-    /// Why there are fewer trees than the fabric could give, in words; empty when there are not.
-    pub reason: String,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,18 +126,5 @@ mod tests {
         assert_eq!(tree.attachment(3), None);
         assert_eq!(tree.ranks_below(NodeId(9)), [0, 1, 2]);
         assert_eq!(tree.switches().collect::<Vec<_>>(), [9, 7, 8, 5].map(NodeId));
-    }
-
-    #[test]
-    fn rules_read_back() {
-        for rule in [CongestionRule::Panama, CongestionRule::PerBranch, CongestionRule::None] {
-            assert_eq!(rule.to_string().parse(), Ok(rule));
-        }
-        assert!(
-            "dctcp"
-                .parse::<CongestionRule>()
-                .unwrap_err()
-                .contains("use panama, per-branch or none")
-        );
     }
 }

@@ -1,6 +1,8 @@
 //! Fabric files as people write them, right and wrong.
 
-use netsum_topo::{Addressing, Bytes, Fabric, Latency, Rate, TopoError, fat_tree, leaf_spine};
+use netsum_topo::{
+    Addressing, Bytes, Fabric, Latency, Rate, SlotPolicy, Tenant, TopoError, fat_tree, leaf_spine,
+};
 use proptest::prelude::*;
 
 const GOOD: &str = r#"name = "demo"
@@ -131,5 +133,58 @@ proptest! {
         let end = (at + cut).min(GOOD.len());
         let text = format!("{}{with}{}", &GOOD[..at], &GOOD[end..]);
         let _ = Fabric::parse(&text, "damaged");
+    }
+}
+
+/// A server and a tenant after the good file; `from` replaced by `to` must be refused with `words`.
+const MORE: &str = r#"
+[[server]]
+name = "ps0"
+address = "127.77.1.2:7801"
+memory = "64MiB"
+
+[[tenant]]
+name = "research"
+jobs = 4
+guaranteed = 100
+limit = 400
+priority = 7
+"#;
+
+#[test]
+fn servers_and_tenants() {
+    let switch = GOOD.replacen("9100\"\n", "9100\"\nslots = 64\npolicy = \"first-come\"\n", 1);
+    let text = format!("{switch}{MORE}");
+    let fabric = Fabric::parse(&text, "demo.toml").unwrap();
+    assert_eq!(fabric.to_toml(), text);
+    assert_eq!(fabric.host_of(&fabric.servers[0]).unwrap().name, "h1");
+    assert_eq!((fabric.switches[0].slots, fabric.switches[0].policy), (64, SlotPolicy::FirstCome));
+    assert_eq!(fabric.tenant("research").unwrap().limit, 400);
+    assert_eq!(fabric.tenant("default").unwrap(), Tenant::named("default"));
+    assert_eq!(fabric.tenant("nobody"), None);
+    let graph = fabric.topology();
+    let server = graph.find("ps0").unwrap();
+    assert_eq!(graph.servers().collect::<Vec<_>>(), [server]);
+    assert!(!graph.is_switch(server) && graph.hosts().all(|host| host != server));
+    for (from, to, words) in [
+        ("\"ps0\"", "\"rack0\"", "server \"rack0\": line 13 has the same name"),
+        ("127.77.1.2:7801", "127.77.9.9:7801", "no host has the address 127.77.9.9"),
+        ("127.77.1.2:7801", "127.77.1.2", "write address:port"),
+        ("127.77.1.2:7801", "127.77.2.1:7701", "is also that of switch \"rack0\""),
+        ("\"64MiB\"\n\n[[tenant", "\"0B\"\n\n[[tenant", "server \"ps0\": memory is 0"),
+        ("slots = 64", "slots = 2000000", "switch \"rack0\": slots is 2000000"),
+        (
+            "first-come",
+            "best",
+            "slot policy \"best\" is unknown; use partition, first-come or preempt",
+        ),
+        ("limit = 400", "limit = 99", "guaranteed is 100, more than the limit of 99"),
+        ("priority = 7", "priority = 256", "256"),
+        ("\"research\"", "\"a/b\"", "tenant \"a/b\": a name has 1 to 63 letters"),
+        ("priority = 7\n", "\n[[tenant]]\nname = \"research\"\n", "has the same tenant"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let error = Fabric::parse(&text.replacen(from, to, 1), "demo.toml").unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
     }
 }

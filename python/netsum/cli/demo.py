@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from netsum.cli.output import console, errors, print_json, stop_on_termination
+from netsum.config import PROTOCOLS
 from netsum.demo import report, session
 from netsum.demo.errors import DemoError
 from netsum.demo.result import complaints, summarize
@@ -18,6 +19,7 @@ def demo(
     kill_switch: Annotated[
         bool, typer.Option("--kill-switch", help="kill a spine and a rack switch on the way")
     ] = False,
+    protocol: Annotated[str, typer.Option(help="panama, atp, switchml, or auto: the controller chooses")] = "panama",
     epochs: Annotated[
         int | None, typer.Option(min=3, max=200, help="passes over the images [12; 20 with kills]")
     ] = None,
@@ -28,12 +30,14 @@ def demo(
     for module, package in (("torch", "torch"), ("sklearn", "scikit-learn")):
         if importlib.util.find_spec(module) is None:
             raise DemoError(f"the demo needs {package}; run `make demo`, or `pip install 'netsum[demo]'`")
+    if protocol not in PROTOCOLS:
+        raise DemoError(f"--protocol {protocol}: use one of {', '.join(PROTOCOLS)}")
     stop_on_termination()
     passes = epochs or (20 if kill_switch else 12)
     screen = errors if as_json else console
     terminal = Terminal(screen)
     try:
-        outcome = session.run(out, passes, kill_switch, terminal)
+        outcome = session.run(out, passes, kill_switch, terminal, protocol)
     finally:
         terminal.close()
     result = summarize(outcome)

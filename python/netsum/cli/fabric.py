@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from netsum.cli.output import console, print_json, stop_on_termination
-from netsum.fabric.description import Description
+from netsum.fabric.description import Description, parts
 from netsum.fabric.local import CONTROLLER_NAME, LocalFabric, alive_switches, controller_status
 
 app = typer.Typer(help="Start, look at and stop a fabric on this machine.", no_args_is_help=True, rich_markup_mode=None)
@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 @app.command()
 def up(file: File, as_json: Json = False) -> None:
-    """Start the controller and the switches of a fabric file, and wait until they serve."""
+    """Start the controller, the switches and the servers of a fabric file, and wait until they serve."""
     stop_on_termination()
     fabric = LocalFabric(Description.read(file))
     fabric.up()
@@ -25,7 +25,7 @@ def up(file: File, as_json: Json = False) -> None:
         print_json(_report(fabric))
         return
     description = fabric.description
-    console.print(f"fabric '{description.name}' is up: {len(description.switches)} switches", highlight=False)
+    console.print(f"fabric '{description.name}' is up: {parts(description)}", highlight=False)
     console.print(f"  export NETSUM_CONTROLLER={description.controller}", highlight=False)
     console.print(f"  logs: {fabric.folder}", highlight=False, soft_wrap=True)
 

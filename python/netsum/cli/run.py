@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,9 @@ from typing import Annotated
 import typer
 
 from netsum.cli.output import errors, stop_on_termination
+from netsum.config import PROTOCOLS
 from netsum.fabric.builtin import demo_description
-from netsum.fabric.description import Description
+from netsum.fabric.description import Description, parts
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import LocalFabric, controller_status, temporary
 from netsum.launch import Workers
@@ -22,7 +24,8 @@ def run(
     arguments: Annotated[list[str] | None, typer.Argument(help="passed to the script")] = None,
     count: Annotated[int, typer.Option("-n", "--workers", min=1, max=1024, help="workers on this machine")] = 2,
     fabric: Annotated[Path | None, typer.Option(help="fabric file; it is started if it does not run")] = None,
-    protocol: Annotated[str, typer.Option(help="protocol between workers and switches")] = "panama",
+    protocol: Annotated[str, typer.Option(help="panama, atp, switchml, or auto: the controller chooses")] = "panama",
+    tenant: Annotated[str, typer.Option(help="whose the job is, of the fabric file")] = "",
 ) -> None:
     """Run a torch script as N workers on a fabric, by torchrun; its exit code is passed on.
 
@@ -34,15 +37,31 @@ def run(
         )
     if not script.is_file():
         raise FabricError(f"{script}: no such script")
+    if protocol not in PROTOCOLS:
+        raise FabricError(f"--protocol {protocol}: use one of {', '.join(PROTOCOLS)}")
     stop_on_termination()
     with _controller(fabric) as address:
-        environment = {"NETSUM_CONTROLLER": address, "NETSUM_PROTOCOL": protocol}
+        environment = {"NETSUM_CONTROLLER": address, "NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant}
+        before = {job["job"] for job in controller_status(address, 2.0)["jobs"]}
         workers = Workers([str(script), *(arguments or [])], count, environment)
         try:
+            if protocol == "auto":
+                _explain(address, before, workers)
             code = workers.wait()
         finally:
             workers.stop()
     raise typer.Exit(code)
+
+
+def _explain(address: str, before: set[int], workers: Workers) -> None:
+    """Print which protocol the controller has chosen for the jobs of these workers, and why; once they have a plan."""
+    while workers.poll() is None:
+        jobs = [job for job in controller_status(address, 2.0)["jobs"] if job["job"] not in before and job["epoch"]]
+        if jobs:
+            for job in jobs:
+                errors.print(f"protocol {job['protocol']}: {job['choice']}", highlight=False, soft_wrap=True)
+            return
+        time.sleep(0.2)
 
 
 @contextlib.contextmanager
@@ -59,5 +78,5 @@ def _controller(file: Path | None) -> Iterator[str]:
         yield description.controller
         return
     with temporary(description) as fabric:
-        errors.print(f"started fabric '{description.name}' ({len(description.switches)} switches)", highlight=False)
+        errors.print(f"started fabric '{description.name}' ({parts(description)})", highlight=False)
         yield fabric.description.controller

@@ -75,7 +75,8 @@ def _watch(address: str, before: dict) -> None:
 
 
 def _screen(before: dict, now: dict, seconds: float) -> Group:
-    return Group(_switches(now), _links(link_rates(before, now, seconds)), *_jobs(now))
+    links = _links(link_rates(before, now, seconds))
+    return Group(_switches(now), *_slots(now), links, *_jobs(now))
 
 
 def _switches(status: dict) -> Table:
@@ -89,6 +90,33 @@ def _switches(status: dict) -> Table:
         ]
         table.add_row(switch["name"], f"[{mark}]{switch['state']}[/{mark}]", *sizes, str(sum(switch["drops"].values())))
     return table
+
+
+def _slots(status: dict) -> list[Table]:
+    """Leases of the protocols with slots, where there are any: what was added, what went on, what was repeated."""
+    headings = (
+        "at",
+        "job",
+        "protocol",
+        "slots",
+        "added",
+        "to server",
+        "collisions",
+        "expired",
+        "yielded",
+        "float again",
+    )
+    table = _new_table("slots and servers", headings)
+    for switch in status["switches"]:
+        for tree in switch["trees"]:
+            if tree["protocol"] in ("", "panama"):
+                continue
+            server = switch["role"] == "server"
+            held = "-" if server else f"{tree['slots_held']} of {switch['slots']}"
+            keys = ("contributions", "passed", "collisions", "expired", "preempted", "float_requests")
+            name = f"{tree['job']}.{tree['tree']}"
+            table.add_row(switch["name"], name, tree["protocol"], held, *(str(tree[key]) for key in keys))
+    return [table] if table.row_count else []
 
 
 def _links(rates: list[dict]) -> Table:
@@ -106,11 +134,12 @@ def _jobs(status: dict) -> list[Table]:
 
 def _job(job: dict) -> Table:
     path = (
-        f"{len(job['trees'])} trees: {', '.join(tree['root'] for tree in job['trees'])}"
+        f"{job['protocol']}, {len(job['trees'])} trees: {', '.join(tree['root'] for tree in job['trees'])}"
         if job["trees"]
         else "host path"
     )
-    reason = f" ({job['reason']})" if job["reason"] else ""
+    words = [word for word in (job["choice"], job["reason"]) if word]
+    reason = f" ({'; '.join(words)})" if words else ""
     title = f"job {job['job']} '{job['name']}': {job['state']}, epoch {job['epoch']}, {path}{reason}"
     table = _new_table(title, ("rank", "host", "state", "tree", "window", "rtt", "results", "resent", "marks"))
     for rank in job["ranks"]:

@@ -45,7 +45,8 @@ def summarize(outcome: Outcome) -> dict:
         "plans": stats["pauses"],
         "redone_fragments": sum(rank["stats"]["redone"] for rank in shown.ranks),
         "control_sums": {"checked": shown.control_sums, "wrong_elements": shown.wrong_elements},
-        "equals_run_without_kills": outcome.killed and outcome.killed.digest == outcome.plain.digest,
+        "protocol": {"asked": outcome.protocol, "used": stats["protocol"], "why": stats["choice"]},
+        "equals_run_without_kills": outcome.killed and same_bits(outcome),
         "ranks": shown.start["ranks"],
         "epochs": outcome.epochs,
         "steps": len(shown.steps),
@@ -70,6 +71,11 @@ def complaints(result: dict) -> list[str]:
     if not result["operations"]["in_network"]:
         found.append("no operation went through the switches")
     return found
+
+
+def same_bits(outcome: Outcome) -> bool | None:
+    """Whether kills changed no bit; None where hosts add otherwise than slots do, which add integers."""
+    return outcome.killed.digest == outcome.plain.digest if outcome.protocol == "panama" else None
 
 
 def pauses(outcome: Outcome) -> list[dict]:

@@ -10,7 +10,7 @@ from netsum.demo.faults import FaultScript, Kill, demo_kills
 from netsum.demo.meter import LinkMeter
 from netsum.demo.runner import Record, Training
 from netsum.fabric.builtin import demo_description
-from netsum.fabric.description import Description
+from netsum.fabric.description import Description, parts
 from netsum.fabric.local import LocalFabric, temporary
 
 SEED = 20
@@ -37,6 +37,7 @@ class Outcome:
     kills: list[Kill]
     link_bytes: dict[str, int]
     happenings: list[tuple[float, str]] = field(default_factory=list)
+    protocol: str = "panama"
 
     @property
     def shown(self) -> Record:
@@ -59,24 +60,24 @@ class Viewer:
         """A switch was killed or started."""
 
 
-def run(out: Path, epochs: int, kill_switch: bool, viewer: Viewer) -> Outcome:
+def run(out: Path, epochs: int, kill_switch: bool, viewer: Viewer, protocol: str = "panama") -> Outcome:
     """Run the demo. Raises DemoError or FabricError; all processes are stopped however it ends."""
     description = demo_description()
     kills = demo_kills() if kill_switch else []
     killed, happenings = None, []
     with temporary(description) as fabric:
-        viewer.phase("netsum: gradients are added by two racks and two spines")
-        plain, meter, _ = _train_on_fabric(fabric, out / "netsum", epochs, [], viewer)
+        viewer.phase(f"netsum, protocol {protocol}: gradients are added by {parts(description)}")
+        plain, meter, _ = _train_on_fabric(fabric, out / "netsum", epochs, [], viewer, protocol)
         if kill_switch:
             viewer.phase("netsum again, and switches are killed")
-            killed, meter, happenings = _train_on_fabric(fabric, out / "netsum-killed", epochs, kills, viewer)
+            killed, meter, happenings = _train_on_fabric(fabric, out / "netsum-killed", epochs, kills, viewer, protocol)
     viewer.phase("gloo: the same training, hosts add in a ring")
     gloo = _train("gloo", out / "gloo", epochs, {}, viewer, lambda _: None)
-    return Outcome(description, epochs, plain, gloo, killed, kills, meter.link_bytes(), happenings)
+    return Outcome(description, epochs, plain, gloo, killed, kills, meter.link_bytes(), happenings, protocol)
 
 
 def _train_on_fabric(
-    fabric: LocalFabric, out: Path, epochs: int, kills: list[Kill], viewer: Viewer
+    fabric: LocalFabric, out: Path, epochs: int, kills: list[Kill], viewer: Viewer, protocol: str
 ) -> tuple[Record, LinkMeter, list[tuple[float, str]]]:
     meter = LinkMeter(fabric.description)
     meter.read(fabric.status())
@@ -98,7 +99,7 @@ def _train_on_fabric(
             viewer.happening(done)
 
     # Ranks are placed by the rule of the core, whatever host the caller may have named for another fabric.
-    environment = {"NETSUM_CONTROLLER": fabric.description.controller, "NETSUM_HOST": ""}
+    environment = {"NETSUM_CONTROLLER": fabric.description.controller, "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol}
     record = _train("netsum", out, epochs, environment, viewer, look)
     time.sleep(1.2)  # The last counters reach the controller with the next heartbeat, one second apart.
     meter.read(fabric.status())

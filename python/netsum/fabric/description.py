@@ -29,6 +29,15 @@ class Switch:
 
 
 @dataclass(frozen=True)
+class Server:
+    """A server of protocol atp on a host. address, metrics: as of a switch."""
+
+    name: str
+    address: str
+    metrics: str | None = None
+
+
+@dataclass(frozen=True)
 class Link:
     """A cable between two named ends. rate: bit/s as the file writes it, such as "10Gbit/s"."""
 
@@ -50,6 +59,7 @@ class Description:
     switches: tuple[Switch, ...]
     links: tuple[Link, ...]
     path: Path
+    servers: tuple[Server, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "Description":
@@ -65,9 +75,20 @@ class Description:
             raise FabricError(f"{path}: cannot be read as TOML: {error}") from error
         return _parse(data, path)
 
+    @property
+    def aggregators(self) -> tuple[Switch | Server, ...]:
+        """Switches and servers: whoever adds, each a process."""
+        return (*self.switches, *self.servers)
+
     def neighbours(self, name: str) -> list[str]:
         """Names at the other ends of the links of `name`, in file order."""
         return [b if a == name else a for link in self.links for a, b in [link.ends] if name in (a, b)]
+
+
+def parts(description: Description) -> str:
+    """In words: "4 switches, 2 servers"."""
+    servers = f", {len(description.servers)} servers" if description.servers else ""
+    return f"{len(description.switches)} switches{servers}"
 
 
 def _parse(data: dict, path: Path) -> Description:
@@ -79,11 +100,15 @@ def _parse(data: dict, path: Path) -> Description:
         Switch(_text(s, "name", path, f"switch {i}"), _text(s, "address", path, f"switch {i}"), s.get("metrics"))
         for i, s in enumerate(_tables(data, "switch", path))
     )
+    servers = tuple(
+        Server(_text(s, "name", path, f"server {i}"), _text(s, "address", path, f"server {i}"), s.get("metrics"))
+        for i, s in enumerate(_tables(data, "server", path))
+    )
     links = tuple(_link(link, path, i) for i, link in enumerate(_tables(data, "link", path)))
     name = _text(data, "name", path, "the file")
     if not all(c.isalnum() or c in "-_" for c in name):
         raise FabricError(f"{path}: name '{name}' names a folder: use letters, digits, '-' and '_' only")
-    return Description(name, _text(data, "controller", path, "the file"), hosts, switches, links, path)
+    return Description(name, _text(data, "controller", path, "the file"), hosts, switches, links, path, servers)
 
 
 def _tables(data: dict, key: str, path: Path) -> list[dict]:

@@ -21,7 +21,7 @@ JOIN_S = 10.0
 
 
 class LocalFabric:
-    """The controller and the switches of one fabric file."""
+    """The controller, the switches and the servers of one fabric file."""
 
     def __init__(self, description: Description, folder: Path | None = None) -> None:
         self.description = description
@@ -42,7 +42,7 @@ class LocalFabric:
         try:
             for daemon in self._start_all(tied):
                 daemon.wait_ready()
-            self.wait_alive([switch.name for switch in self.description.switches])
+            self.wait_alive([part.name for part in self.description.aggregators])
         except BaseException:
             self.down()
             raise
@@ -58,8 +58,8 @@ class LocalFabric:
         return ran
 
     def names(self) -> list[str]:
-        """Names of the processes of this fabric: switches first, so that they stop before the controller."""
-        return [*(switch.name for switch in self.description.switches), CONTROLLER_NAME]
+        """Names of the processes of this fabric: the controller last, so that it is stopped last."""
+        return [*(part.name for part in self.description.aggregators), CONTROLLER_NAME]
 
     def running(self) -> list[str]:
         return [name for name in self.names() if self.process(name).pid() is not None]
@@ -69,7 +69,7 @@ class LocalFabric:
         return Daemon(name, [], self.folder)
 
     def daemon(self, name: str) -> Daemon:
-        """The daemon of a switch, or the controller's.
+        """The daemon of a switch or server, or the controller's.
 
         Raises FabricError for a name that the file lacks, or a program that is not there.
         """
@@ -79,6 +79,9 @@ class LocalFabric:
             command = [str(binaries.find(binaries.CONTROLLER)), "--fabric", fabric, "--store", store]
         elif any(switch.name == name for switch in self.description.switches):
             command = [str(binaries.find(binaries.SWITCH)), "--fabric", fabric, "--name", name]
+        elif any(server.name == name for server in self.description.servers):
+            role = ["--role", "server"]
+            command = [str(binaries.find(binaries.SWITCH)), *role, "--fabric", fabric, "--name", name]
         else:
             raise FabricError(f"fabric '{self.description.name}' has no process '{name}'; it has {self.names()}")
         return Daemon(name, command, self.folder)
@@ -88,7 +91,7 @@ class LocalFabric:
         return controller_status(self.description.controller, timeout_s)
 
     def wait_alive(self, switches: list[str]) -> None:
-        """Block until the controller counts these switches as alive. Raises FabricError, which names the others."""
+        """Block until the controller counts these as alive. Raises FabricError, which names the others."""
         deadline = time.monotonic() + JOIN_S
         while True:
             missing = sorted(set(switches) - alive_switches(self.status()))
@@ -96,20 +99,20 @@ class LocalFabric:
                 return
             dead = [name for name in missing if self.process(name).pid() is None]
             if dead:
-                raise FabricError(f"switch {dead[0]} has ended:\n{self.process(dead[0]).last_words()}")
+                raise FabricError(f"{dead[0]} has ended:\n{self.process(dead[0]).last_words()}")
             if time.monotonic() > deadline:
                 words = self.process(missing[0]).last_words()
-                raise FabricError(f"the controller does not see switches {', '.join(missing)}:\n{words}")
+                raise FabricError(f"the controller does not see {', '.join(missing)}:\n{words}")
             time.sleep(0.05)
 
     def _start_all(self, tied: bool) -> list[Daemon]:
         controller = self.daemon(CONTROLLER_NAME)
         controller.start(tied)
         controller.wait_ready()
-        switches = [self.daemon(switch.name) for switch in self.description.switches]
-        for switch in switches:
-            switch.start(tied)
-        return switches
+        parts = [self.daemon(part.name) for part in self.description.aggregators]
+        for part in parts:
+            part.start(tied)
+        return parts
 
     def _check_description(self) -> None:
         """Let the controller judge the file: it alone knows all of its rules."""
@@ -123,6 +126,8 @@ class LocalFabric:
         check_free(self.description.controller, socket.SOCK_STREAM, "the controller")
         for switch in self.description.switches:
             check_free(switch.address, socket.SOCK_DGRAM, f"switch {switch.name}")
+        for server in self.description.servers:
+            check_free(server.address, socket.SOCK_DGRAM, f"server {server.name}")
 
 
 @contextlib.contextmanager
@@ -147,5 +152,5 @@ def controller_status(address: str, timeout_s: float) -> dict:
 
 
 def alive_switches(status: dict) -> set[str]:
-    """Names of the switches whose session with the controller is up."""
+    """Names of the switches and servers whose session with the controller is up."""
     return {switch["name"] for switch in status["switches"] if switch["state"] == "up"}

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use netsum_net::Buffer;
 use netsum_net::worker::Operation;
 use netsum_proto::panama::{Fragments, Submission};
+use netsum_topo::Protocol;
 use netsum_wire::{Format, average, scale};
 
 use super::{Silence, State};
@@ -12,8 +13,9 @@ use crate::Error;
 use crate::algorithm::{allreduce, allreduce_ranges};
 use crate::call::Combine;
 use crate::comm::Comm;
-use crate::failover::{count, ranges};
+use crate::failover::ranges;
 use crate::lane::Job;
+use crate::plan::supports;
 use crate::work::Work;
 
 /// One allreduce.
@@ -75,17 +77,22 @@ impl State {
     pub(super) fn route(&mut self, sequence: u64) {
         let Some(job) = self.jobs.get(&sequence) else { return };
         let operation = job.operation();
-        if self.trees && sequence >= self.host_until {
+        if self.trees && sequence >= self.host_until && self.carries(job.format) {
             self.give_to_trees(operation);
         } else {
             self.give_to_host(sequence, None);
         }
     }
 
+    /// Whether the plan's protocol can do a format; all ranks have the same plan when they ask.
+    pub(super) fn carries(&self, format: Format) -> bool {
+        let protocol = self.plan.as_ref().and_then(|plan| plan.protocol().ok());
+        protocol.is_some_and(|protocol| supports(protocol, format))
+    }
+
     /// Gives all or the rest of a job to the driver.
     pub(super) fn give_to_trees(&mut self, operation: Operation) {
-        let (Some(driver), Some(plan)) = (&self.driver, &self.plan) else { return };
-        self.submitted += count(&operation.submission, plan.fragment_bytes as u16);
+        let Some(driver) = &self.driver else { return };
         if let Some(job) = self.jobs.get_mut(&operation.submission.id) {
             job.place = Place::Trees;
         }
@@ -146,7 +153,10 @@ impl State {
 
     pub(super) fn watch_silence(&mut self, now: Instant) {
         let Some(silence) = &self.silence else { return };
-        if now - silence.noticed < PATIENCE || self.transition.is_some() {
+        let pool =
+            self.plan.as_ref().is_some_and(|p| matches!(p.protocol(), Ok(Protocol::Switchml)));
+        let patience = if pool { POOL_PATIENCE } else { PATIENCE };
+        if now - silence.noticed < patience || self.transition.is_some() {
             return;
         }
         if self.results_of(silence.tree) == silence.results {
@@ -187,3 +197,5 @@ fn divide(how: Combine, format: Format, mut buffer: Buffer, ranks: u32) {
 
 /// A tree that has been silent gets this long for a new plan to come before the ranks give it up.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A pool says nothing while a worker is late, so silence is no sign of death; the controller sees that sooner.
+const POOL_PATIENCE: Duration = Duration::from_secs(20);

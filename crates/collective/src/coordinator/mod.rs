@@ -200,7 +200,7 @@ struct State {
     host_until: u64,
     /// One more than the highest operation that was given to this lane.
     issued: u64,
-    /// Fragments given to the trees in this epoch.
+    /// Fragments that had a number in the epoch that is ending.
     submitted: u64,
     /// Number of the next transition, or of the one that is under way.
     generation: u64,

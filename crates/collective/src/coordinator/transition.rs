@@ -4,18 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use netsum_control::pb;
-use netsum_net::worker::{Remaining, WorkerPlan};
-use netsum_proto::CongestionRule as Rule;
-use netsum_proto::panama::{Finished, Serve, WorkerConfig};
-use netsum_topo::CongestionRule;
-use netsum_wire::{Epoch, JobId, Rank};
+use netsum_net::worker::Remaining;
+use netsum_proto::panama::{Finished, Serve};
+use netsum_wire::Rank;
 
 use super::State;
 use super::job::Place;
 use crate::Error;
 use crate::core::About;
 use crate::failover::{Decision, Report, count, decide, pack, unpack};
+use crate::plan::worker_plan;
 use crate::status::Pause;
 
 /// A transition under way.
@@ -44,7 +42,9 @@ impl State {
         let started = silent_since.unwrap_or_else(Instant::now);
         let progress = match &self.driver {
             Some(driver) if self.trees => {
-                self.status.lock().keep(&driver.stats().trees);
+                let stats = driver.stats();
+                self.status.lock().keep(&stats.trees);
+                self.submitted = stats.submitted;
                 Some(driver.freeze())
             }
             _ => None,
@@ -222,7 +222,7 @@ impl State {
         for operation in remaining {
             let left = count(&operation.submission, old_fragment_bytes);
             self.core.counters.redone.fetch_add(left, Ordering::Relaxed);
-            if on_trees {
+            if on_trees && self.carries(operation.submission.format) {
                 self.give_to_trees(operation);
             } else {
                 let id = operation.submission.id;
@@ -242,11 +242,21 @@ impl State {
             }
             (None, None) => (0, "there is no plan yet".to_owned()),
         };
-        let path = if self.trees { "trees" } else { "the host path" };
+        let protocol = self.plan.as_ref().map_or("", |plan| plan.protocol.as_str());
+        let path = match self.trees {
+            true => format!("trees of {protocol}"),
+            false => "the host path".to_owned(),
+        };
         let cause = if decision.failed { "the trees did not answer" } else { "a new plan came" };
         let attached = self.plan.as_ref().filter(|_| self.trees);
         let attached = attached.and_then(|plan| plan.attachments(self.core.rank).ok());
         let mut status = self.status.lock();
+        if let Some(plan) = self.plan.as_ref().filter(|plan| !plan.choice.is_empty())
+            && status.choice != plan.choice
+            && self.core.rank == 0
+        {
+            tracing::info!(protocol = plan.protocol, why = plan.choice, "protocol chosen");
+        }
         if self.generation > 1 {
             let why = if reason.is_empty() { "as many as can be" } else { &reason };
             let what = format!("{cause}: on {path} with plan {epoch} ({why})");
@@ -254,6 +264,9 @@ impl State {
             status.pauses.push(Pause::since(started, what));
         }
         status.epoch = epoch as u16;
+        if let Some(plan) = &self.plan {
+            (status.protocol, status.choice) = (plan.protocol.clone(), plan.choice.clone());
+        }
         status.trees = self.trees;
         status.reason = reason;
         status.switches =
@@ -265,34 +278,6 @@ impl State {
         self.core.tell_all(About::Failed, 0, reason.as_bytes());
         self.fail(Error::Internal(reason));
     }
-}
-
-/// The plan as the driver needs it.
-fn worker_plan(
-    plan: &pb::Plan,
-    rank: u32,
-    size: u32,
-) -> Result<WorkerPlan, netsum_control::ControlError> {
-    let attachments = plan.attachments(rank)?;
-    // `validate` has checked the ranges.
-    let (window_max, fragment_bytes) = (plan.window_max as u16, plan.fragment_bytes as u16);
-    let congestion = match plan.congestion_rule()? {
-        CongestionRule::Panama => Rule::Panama,
-        CongestionRule::PerBranch => Rule::PerBranch,
-        CongestionRule::None => Rule::Fixed(window_max),
-    };
-    let config = WorkerConfig {
-        job: JobId(plan.job),
-        epoch: Epoch(plan.epoch as u16),
-        rank: Rank(rank),
-        ranks: size,
-        trees: attachments.len() as u8,
-        window_max,
-        fragment_bytes,
-        congestion,
-        partial: plan.release_fraction < 1.0,
-    };
-    Ok(WorkerPlan { config, switches: attachments.iter().map(|a| a.address).collect() })
 }
 
 /// Results that are fetched at a time: 4 MiB of the usual size.

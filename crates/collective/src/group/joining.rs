@@ -77,6 +77,8 @@ pub(super) fn create_job(config: &GroupConfig, controller: &str) -> Result<u32, 
         congestion: options.congestion.to_string(),
         protocol: options.protocol.clone(),
         min_bytes: options.min_bytes,
+        tenant: options.tenant.clone(),
+        scale: options.scale,
     };
     let reply = client::create_job(controller, request, CALL_TIMEOUT);
     reply.map(|reply| reply.job).map_err(|e| controller_error(&e))

@@ -31,6 +31,10 @@ struct Arguments {
     /// Buffers below this many bytes go from host to host instead of through switches.
     #[arg(long, value_name = "BYTES", default_value_t = Settings::default().min_bytes)]
     min_bytes: u64,
+    /// Most fragments in flight of a job on each tree, towards each server, or in its pool.
+    #[arg(long, value_name = "N", default_value_t = Settings::default().slots_max)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=16384))]
+    window_max: u32,
     /// Log as JSON, a line per event.
     #[arg(long)]
     json_log: bool,
@@ -63,7 +67,11 @@ fn run(arguments: &Arguments) -> Result<(), ControlError> {
     }
     log(arguments.json_log);
     let listen = arguments.listen.unwrap_or(fabric.controller);
-    let settings = Settings { min_bytes: arguments.min_bytes, ..Settings::default() };
+    let settings = Settings {
+        min_bytes: arguments.min_bytes,
+        slots_max: arguments.window_max,
+        ..Settings::default()
+    };
     let mut stop = Stop::new()?;
     let controller =
         Controller::start(Config { fabric, listen, store: arguments.store.clone(), settings })?;

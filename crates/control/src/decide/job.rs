@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use netsum_topo::{CongestionRule, NodeId, Plan, SumOrder};
+use netsum_topo::{CongestionRule, DEFAULT_TENANT, NodeId, Plan, Protocol, SumOrder};
 
 use super::event::{Refusal, SessionId};
 use crate::pb;
@@ -23,6 +23,12 @@ pub struct JobSpec {
     pub congestion: CongestionRule,
     /// Smaller buffers go by the host path.
     pub min_bytes: u64,
+    /// How sums are to be made; `None`: the controller chooses.
+    pub protocol: Option<Protocol>,
+    /// Whose it is.
+    pub tenant: String,
+    /// Between reals and integers of slots; 0: shared exponents.
+    pub scale: f32,
 }
 
 /// Where a job stands.
@@ -126,10 +132,18 @@ impl JobSpec {
         if request.name.len() > NAME_MAX {
             return invalid(format!("a job's name has at most {NAME_MAX} bytes"));
         }
-        if !matches!(request.protocol.as_str(), "" | "panama") {
+        let protocol = match request.protocol.as_str() {
+            "" => Some(Protocol::Panama),
+            AUTO => None,
+            name => match name.parse() {
+                Ok(protocol) => Some(protocol),
+                Err(problem) => return invalid(format!("{problem}, or {AUTO}")),
+            },
+        };
+        if request.scale != 0.0 && !(request.scale.is_normal() && request.scale > 0.0) {
             return invalid(format!(
-                "protocol {:?} is not served by this fabric; use \"panama\"",
-                request.protocol
+                "scale {} is no factor; use 0 for shared exponents, or 1e8 as ATP does",
+                request.scale
             ));
         }
         let release_fraction =
@@ -138,6 +152,11 @@ impl JobSpec {
             return invalid(format!(
                 "release_fraction {release_fraction} is not between {RELEASE_MIN} and 1"
             ));
+        }
+        if release_fraction < 1.0 && protocol.is_some_and(|p| p != Protocol::Panama) {
+            return invalid(
+                "release_fraction below 1 is for protocol panama; others wait for all".to_owned(),
+            );
         }
         if release_fraction < 1.0 && size > RANKS_NAMED {
             return invalid(format!(
@@ -160,6 +179,13 @@ impl JobSpec {
             release_fraction,
             congestion,
             min_bytes: request.min_bytes.unwrap_or(min_bytes),
+            // Sums of a part of the ranks are panama's.
+            protocol: if release_fraction < 1.0 { Some(Protocol::Panama) } else { protocol },
+            tenant: match request.tenant.as_str() {
+                "" => DEFAULT_TENANT.to_owned(),
+                tenant => tenant.to_owned(),
+            },
+            scale: request.scale,
         })
     }
 }
@@ -231,6 +257,9 @@ impl Job {
         self.plans().last().is_some_and(|plan| !plan.reason.is_empty())
     }
 }
+
+/// What a job says that leaves its protocol to the controller.
+pub(crate) const AUTO: &str = "auto";
 
 /// Beyond this, joining all streams at one controller is another design.
 const RANKS_MAX: u32 = 4096;

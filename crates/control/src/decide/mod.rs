@@ -9,11 +9,13 @@ mod job;
 mod planning;
 mod propose;
 mod share;
+mod slots;
 mod state;
 mod status;
 mod switches;
 mod workers;
 
 pub use event::{Action, Answer, Decision, Event, Refusal, SessionId};
+pub(crate) use job::AUTO;
 pub use job::{Job, JobSpec, Member, MemberState, Phase};
 pub use state::{Settings, State, SwitchCondition, SwitchState};

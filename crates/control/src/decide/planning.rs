@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use netsum_topo::{NodeId, Plan};
+use netsum_topo::{AggregationTree, NodeId, Plan, Protocol, Tenant};
 
 use super::event::Action;
 use super::job::{MemberState, Pending, Phase};
 use super::propose::Proposal;
 use super::state::{State, SwitchCondition};
-use crate::pb;
 use crate::pb::switch_command::Command;
 use crate::pb::worker_event::Event as Word;
+use crate::{grant, pb};
 
 impl State {
     /// Does all that is due for any job's plan.
@@ -99,8 +99,16 @@ impl State {
         job.improve_at_ms = None;
         job.barred.retain(|_, (until_ms, _)| *until_ms > now_ms);
         let job = &self.jobs[&id];
-        let have = job.current.as_ref().map_or(0, |plan| plan.trees.len());
-        if self.propose(job).trees.len() > have {
+        let aggregators =
+            |trees: &[AggregationTree]| trees.iter().map(|tree| tree.nodes.len()).sum::<usize>();
+        let have = job.current.as_ref().map_or((0, 0), |p| (p.trees.len(), aggregators(&p.trees)));
+        let proposal = self.propose(job);
+        let better = match proposal.protocol {
+            // A rack's switch that is back is no tree more, but adds again.
+            Protocol::Atp => (proposal.trees.len(), aggregators(&proposal.trees)) > have,
+            _ => proposal.trees.len() > have.0,
+        };
+        if better {
             self.replan(now_ms, id);
         }
     }
@@ -115,9 +123,13 @@ impl State {
             job: id,
             epoch: job.epoch,
             order: proposal.order,
+            protocol: proposal.protocol,
+            choice: proposal.choice,
             trees: proposal.trees,
             fragment_bytes: proposal.fragment_bytes,
             window_max: proposal.window_max,
+            slot_space: proposal.slot_space,
+            scale: job.spec.scale,
             release_fraction: job.spec.release_fraction,
             congestion: job.spec.congestion,
             min_bytes: job.spec.min_bytes,
@@ -185,7 +197,14 @@ impl State {
         let member =
             |rank: u32| job.members[rank as usize].udp_address.map(|address| address.to_string());
         let expiry = self.settings.idle_expiry_s;
-        pb::Lease::of_plan(plan, &self.fabric, &self.topology, &member, expiry)
+        match plan.protocol {
+            Protocol::Atp => {
+                let tenant = &job.spec.tenant;
+                let tenant = self.fabric.tenant(tenant).unwrap_or_else(|| Tenant::named(tenant));
+                grant::of_plan(plan, &self.fabric, &self.topology, &member, expiry, &tenant)
+            }
+            _ => pb::Lease::of_plan(plan, &self.fabric, &self.topology, &member, expiry),
+        }
     }
 }
 

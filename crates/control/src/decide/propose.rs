@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use netsum_plan::{PlanError, Request, aggregation_trees};
-use netsum_topo::{AggregationTree, NodeId, SumOrder};
+use netsum_topo::{AggregationTree, NodeId, Protocol, SumOrder};
 
 use super::job::{Job, Phase};
 use super::share::{self, Capacity};
@@ -11,6 +11,9 @@ use super::state::State;
 
 /// What a plan would be, before it gets an epoch.
 pub(super) struct Proposal {
+    pub protocol: Protocol,
+    pub choice: String,
+    pub slot_space: u32,
     pub trees: Vec<AggregationTree>,
     pub order: SumOrder,
     pub fragment_bytes: u32,
@@ -19,24 +22,39 @@ pub(super) struct Proposal {
 }
 
 /// Which switches a job may use.
-struct Usable {
-    live: HashSet<NodeId>,
+pub(super) struct Usable {
+    pub live: HashSet<NodeId>,
     /// "X is down", for each that it would use if it were there.
-    down: Vec<String>,
+    pub down: Vec<String>,
     /// Why it may not use others that are there.
-    causes: Vec<String>,
+    pub causes: Vec<String>,
 }
 
 impl State {
     /// What the job's next plan would be.
     pub(super) fn propose(&self, job: &Job) -> Proposal {
+        match job.spec.protocol {
+            Some(protocol) => self.propose_as(job, protocol),
+            None => self.choose(job),
+        }
+    }
+
+    pub(super) fn propose_as(&self, job: &Job, protocol: Protocol) -> Proposal {
         let placement: Option<Vec<NodeId>> = job.members.iter().map(|member| member.host).collect();
         let Some(placement) = placement else {
-            return self
-                .no_trees(job, "a host of the job is not in the fabric file any more".to_owned());
+            let reason = "a host of the job is not in the fabric file any more".to_owned();
+            return self.no_trees(job, protocol, reason);
         };
+        match protocol {
+            Protocol::Panama => self.propose_panama(job, &placement),
+            Protocol::Atp => self.propose_atp(job, &placement),
+            Protocol::Switchml => self.propose_switchml(job, &placement),
+        }
+    }
+
+    fn propose_panama(&self, job: &Job, placement: &[NodeId]) -> Proposal {
         let all: HashSet<NodeId> = self.topology.switches().collect();
-        let ideal = self.trees(job, &placement, &all, job.order.as_ref());
+        let ideal = self.trees(job, placement, &all, job.order.as_ref());
         let order = match (&job.order, &ideal) {
             (Some(order), _) => order.clone(),
             (None, Ok(trees)) => trees[0].order(),
@@ -44,10 +62,14 @@ impl State {
         };
         let ideal = match ideal {
             Ok(trees) => trees,
-            Err(error) => return Proposal { order, ..self.no_trees(job, error.to_string()) },
+            Err(error) => {
+                let none = self.no_trees(job, Protocol::Panama, error.to_string());
+                return Proposal { order, ..none };
+            }
         };
-        let Usable { live, down, mut causes } = self.usable(job, &ideal);
-        let mut trees = match self.trees(job, &placement, &live, Some(&order)) {
+        let wanted = ideal.iter().flat_map(AggregationTree::switches).collect();
+        let Usable { live, down, mut causes } = self.usable(job, &wanted, false);
+        let mut trees = match self.trees(job, placement, &live, Some(&order)) {
             Ok(trees) => {
                 causes.splice(0..0, down);
                 trees
@@ -59,16 +81,23 @@ impl State {
             }
         };
         let fragment_bytes = job.fragment_bytes.unwrap_or_else(|| self.fragment_bytes(job, &trees));
-        let window_max = self.fit(job, &mut trees, fragment_bytes, &mut causes);
+        let slots_max = self.settings.slots_max;
+        let protocol = Protocol::Panama;
+        let window_max =
+            self.fit(job, protocol, &mut trees, fragment_bytes, slots_max, &mut causes);
         let reason = match ideal.len() {
             wanted if trees.len() >= wanted => String::new(),
             wanted => format!("{} of {wanted} trees: {}", trees.len(), causes.join("; ")),
         };
-        Proposal { trees, order, fragment_bytes, window_max, reason }
+        let (choice, slot_space) = (String::new(), 0);
+        Proposal { protocol, choice, slot_space, trees, order, fragment_bytes, window_max, reason }
     }
 
-    fn no_trees(&self, job: &Job, reason: String) -> Proposal {
+    pub(super) fn no_trees(&self, job: &Job, protocol: Protocol, reason: String) -> Proposal {
         Proposal {
+            protocol,
+            choice: String::new(),
+            slot_space: 0,
             trees: Vec::new(),
             order: job.order.clone().unwrap_or_else(|| SumOrder::flat(job.spec.size)),
             fragment_bytes: job.fragment_bytes.unwrap_or_else(|| self.fragment_bytes(job, &[])),
@@ -89,32 +118,41 @@ impl State {
         aggregation_trees(&Request { topology, placement, live, max_trees, load: &load, order })
     }
 
-    /// Which switches the job may use, and why others of its `ideal` trees may not.
-    fn usable(&self, job: &Job, ideal: &[AggregationTree]) -> Usable {
+    /// Which switches and servers the job may use, and why others of those that it wants may not. `slots`: as
+    /// memory of best-effort protocols.
+    pub(super) fn usable(&self, job: &Job, wanted: &BTreeSet<NodeId>, slots: bool) -> Usable {
         let mut live = self.live();
         let mut causes = Vec::new();
-        let wanted: BTreeSet<NodeId> = ideal.iter().flat_map(AggregationTree::switches).collect();
-        let gone = wanted.into_iter().filter(|switch| !live.contains(switch));
-        let down = gone.map(|switch| format!("{} is down", self.name(switch))).collect();
+        let gone = wanted.iter().filter(|switch| !live.contains(switch));
+        let down = gone.map(|&switch| format!("{} is down", self.name(switch))).collect();
         for (switch, (_, why)) in &job.barred {
             if live.remove(switch) {
                 causes.push(why.clone());
             }
         }
-        let needed = job.fragment_bytes.map_or(0, |bytes| bytes + HEADERS);
-        let small = |switch: &NodeId| mtu(self.switches[switch].hello.mtu) < needed;
-        for switch in live.iter().copied().filter(small).collect::<BTreeSet<_>>() {
+        let fragment_bytes = job.fragment_bytes.unwrap_or(0);
+        let needed = if fragment_bytes == 0 { 0 } else { fragment_bytes + HEADERS };
+        for switch in live.iter().copied().collect::<BTreeSet<_>>() {
+            let hello = &self.switches[&switch].hello;
+            let why = if mtu(hello.mtu) < needed {
+                format!("has too small an MTU for packets of {needed} bytes")
+            } else if slots && !hello.server && hello.slots == 0 {
+                "has no slots".to_owned()
+            } else if slots && hello.slot_bytes < fragment_bytes.max(1) {
+                format!("has slots of {} bytes, fragments have {fragment_bytes}", hello.slot_bytes)
+            } else {
+                continue;
+            };
             live.remove(&switch);
-            causes.push(format!(
-                "{} has too small an MTU for packets of {needed} bytes",
-                self.name(switch)
-            ));
+            if !slots || wanted.contains(&switch) {
+                causes.push(format!("{} {why}", self.name(switch)));
+            }
         }
         Usable { live, down, causes }
     }
 
     /// The largest usual fragment that every interface on the way takes.
-    fn fragment_bytes(&self, job: &Job, trees: &[AggregationTree]) -> u32 {
+    pub(super) fn fragment_bytes(&self, job: &Job, trees: &[AggregationTree]) -> u32 {
         let switches = trees.iter().flat_map(AggregationTree::switches);
         let of_switches = switches.map(|switch| mtu(self.switches[&switch].hello.mtu));
         let of_members = job.members.iter().map(|member| mtu(member.mtu));
@@ -125,11 +163,13 @@ impl State {
     }
 
     /// Drops trees that no switch can hold; returns the window of the rest.
-    fn fit(
+    pub(super) fn fit(
         &self,
         job: &Job,
+        protocol: Protocol,
         trees: &mut Vec<AggregationTree>,
         fragment_bytes: u32,
+        slots_max: u32,
         causes: &mut Vec<String>,
     ) -> u32 {
         trees.retain(|tree| {
@@ -145,7 +185,8 @@ impl State {
         let taken = self.taken(job.id);
         while !trees.is_empty() {
             let free = |switch| self.free(switch, &taken);
-            match share::window(trees, fragment_bytes, free, self.settings.slots_max) {
+            let needs = share::needs(protocol, trees, fragment_bytes);
+            match share::window(&needs, free, slots_max) {
                 Ok(window) => return window,
                 Err(full) => {
                     let last = trees.iter().rposition(|tree| tree.node(full.switch).is_some());
@@ -158,7 +199,7 @@ impl State {
     }
 
     /// Leases that other jobs have, by switch.
-    fn load(&self, job: u32) -> HashMap<NodeId, u64> {
+    pub(super) fn load(&self, job: u32) -> HashMap<NodeId, u64> {
         let mut load = HashMap::new();
         let others =
             self.jobs.values().filter(|other| other.id != job && other.phase == Phase::Running);
@@ -181,11 +222,13 @@ impl State {
                 let entry = most.entry(switch).or_default();
                 entry.memory = entry.memory.max(part.memory);
                 entry.receive = entry.receive.max(part.receive);
+                entry.slots = entry.slots.max(part.slots);
             }
             for (switch, part) in most {
                 let entry = taken.entry(switch).or_default();
                 entry.memory += part.memory;
                 entry.receive += part.receive;
+                entry.slots += part.slots;
             }
         }
         taken
@@ -197,6 +240,7 @@ impl State {
         Capacity {
             memory: hello.memory_bytes.saturating_sub(taken.memory),
             receive: hello.receive_buffer_bytes.saturating_sub(taken.receive),
+            slots: u64::from(hello.slots).saturating_sub(taken.slots),
         }
     }
 }
@@ -205,6 +249,8 @@ fn shortage(full: &share::Full) -> String {
     let (needs, free) = (full.needs, full.free);
     if needs.memory > free.memory {
         format!("one fragment needs {} bytes of memory, {} are free", needs.memory, free.memory)
+    } else if needs.slots > free.slots {
+        "none of its slots is free for a pool".to_owned()
     } else {
         format!(
             "one fragment needs {} bytes of receive buffer, {} are free",
@@ -219,8 +265,8 @@ fn mtu(reported: u32) -> u32 {
 }
 
 const MTU_USUAL: u32 = 1500;
-/// IPv4 and UDP 28, protocol panama 38.
-const HEADERS: u32 = 66;
+/// IPv4 and UDP 28, protocol atp 46; the others have less.
+const HEADERS: u32 = 74;
 /// For MTUs of 1500, about 4200 and 9000; whole cache lines.
 const FRAGMENTS: [u32; 3] = [1408, 4096, 8832];
 const FRAGMENT_STEP: u32 = 64;

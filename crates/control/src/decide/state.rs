@@ -67,7 +67,7 @@ pub enum SwitchCondition {
     Down,
 }
 
-/// A switch.
+/// A switch or a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwitchState {
     /// Whether it can be used.
@@ -111,7 +111,8 @@ impl State {
             hello: pb::SwitchHello::default(),
             counters: pb::SwitchHeartbeat::default(),
         };
-        let switches = topology.switches().map(|switch| (switch, expected.clone())).collect();
+        let aggregators = topology.switches().chain(topology.servers());
+        let switches = aggregators.map(|node| (node, expected.clone())).collect();
         let mut state = State {
             settings,
             fabric,
@@ -192,6 +193,23 @@ impl State {
                 "{live} jobs are running, the most that this controller takes"
             )));
         }
+        let name = &spec.tenant;
+        let Some(tenant) = self.fabric.tenant(name) else {
+            let names: Vec<&str> =
+                self.fabric.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+            return Err(Refusal::Invalid(format!(
+                "fabric {:?} has no tenant {name:?}; it has {}",
+                self.fabric.name,
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            )));
+        };
+        let of_tenant = self.jobs.values().filter(|job| job.phase != Phase::Ended);
+        let of_tenant = of_tenant.filter(|job| job.spec.tenant == *name).count();
+        if of_tenant as u64 >= u64::from(tenant.jobs) {
+            return Err(Refusal::State(format!(
+                "tenant {name:?} has {of_tenant} jobs, the most that it may have; wait for one to end"
+            )));
+        }
         let id = self.next_job;
         self.next_job = id.checked_add(1).ok_or_else(|| {
             Refusal::State("all job numbers are used; start with a new store".to_owned())
@@ -225,7 +243,7 @@ impl State {
         ended[..surplus].iter().for_each(|job| drop(self.jobs.remove(job)));
     }
 
-    /// Switches whose stream is open.
+    /// Switches and servers whose stream is open.
     pub(super) fn live(&self) -> HashSet<NodeId> {
         let up = |state: &SwitchState| matches!(state.condition, SwitchCondition::Up(_));
         self.switches.iter().filter(|(_, state)| up(state)).map(|(&switch, _)| switch).collect()

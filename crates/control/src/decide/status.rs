@@ -49,16 +49,24 @@ impl State {
                 trees: job.current.as_ref().map_or(0, |plan| plan.trees.len() as u32),
                 reason: job.current.as_ref().map(|plan| plan.reason.clone()).unwrap_or_default(),
                 created_unix_s: job.created_unix_s,
+                protocol: job.current.as_ref().map(|p| p.protocol.to_string()).unwrap_or_default(),
             })
             .collect()
     }
 
     fn switch_status(&self, now_ms: u64, id: NodeId, state: &SwitchState) -> pb::SwitchStatus {
-        let address = self.fabric.switch(self.name(id)).map(|switch| switch.address.to_string());
+        let address = self.fabric.aggregator_address(self.name(id));
+        let host = self.fabric.server(self.name(id)).and_then(|server| self.fabric.host_of(server));
         let names = self.names();
         pb::SwitchStatus {
             name: self.name(id).to_owned(),
-            address: address.unwrap_or_default(),
+            address: address.map(|address| address.to_string()).unwrap_or_default(),
+            role: if self.topology.is_switch(id) { "switch" } else { "server" }.to_owned(),
+            host: host.map(|host| host.name.clone()).unwrap_or_default(),
+            slots: state.hello.slots,
+            slots_held: state.counters.slots_held,
+            policy: state.hello.policy.clone(),
+            rows_used: state.counters.rows_used,
             state: match state.condition {
                 SwitchCondition::Expected { .. } => "expected",
                 SwitchCondition::Up(_) => "up",
@@ -103,6 +111,9 @@ impl State {
             fragment_bytes: plan.fragment_bytes,
             ranks: (0..).zip(&job.members).map(rank_status).collect(),
             created_unix_s: job.created_unix_s,
+            protocol: plan.protocol,
+            choice: plan.choice,
+            tenant: job.spec.tenant.clone(),
         }
     }
 
@@ -112,7 +123,9 @@ impl State {
         let names = self.names();
         let ways = self.ways();
         let mut sent: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
-        for (&switch, state) in &self.switches {
+        // What servers count, their switches do too.
+        let switches = self.switches.iter().filter(|(node, _)| self.topology.is_switch(**node));
+        for (&switch, state) in switches {
             for counters in &state.counters.neighbours {
                 let Some(other) = names.find(&counters.address) else { continue };
                 let direct = vec![switch, other];
@@ -165,6 +178,7 @@ impl State {
     fn names(&self) -> Names<'_> {
         let switches = self.fabric.switches.iter();
         let hosts = self.fabric.hosts.iter();
+        // A server's traffic is its host's.
         Names {
             topology: &self.topology,
             switches: switches

@@ -99,22 +99,28 @@ impl State {
 
     fn identify(&self, hello: &pb::SwitchHello) -> Result<NodeId, Refusal> {
         let fabric = &self.fabric;
-        let Some(known) = fabric.switch(&hello.name) else {
+        let (role, known) = match hello.server {
+            false => ("switch", fabric.switch(&hello.name).map(|switch| switch.address)),
+            true => ("server", fabric.server(&hello.name).map(|server| server.address)),
+        };
+        let Some(known) = known else {
+            let switches = fabric.switches.iter().map(|switch| switch.name.as_str());
+            let servers = fabric.servers.iter().map(|server| server.name.as_str());
             let names: Vec<&str> =
-                fabric.switches.iter().map(|switch| switch.name.as_str()).collect();
+                if hello.server { servers.collect() } else { switches.collect() };
             let (name, fabric) = (&hello.name, &fabric.name);
             return Err(Refusal::Invalid(format!(
-                "fabric {fabric:?} has no switch {name:?}; it has {}",
-                names.join(", ")
+                "fabric {fabric:?} has no {role} {name:?}; it has {}",
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
             )));
         };
-        if hello.udp_address != known.address.to_string() {
+        if hello.udp_address != known.to_string() {
             return Err(Refusal::Invalid(format!(
-                "switch {:?} listens at {}, the fabric file says {}; correct one of them",
-                hello.name, hello.udp_address, known.address
+                "{role} {:?} listens at {}, the fabric file says {known}; correct one of them",
+                hello.name, hello.udp_address
             )));
         }
-        Ok(self.topology.find(&hello.name).expect("every switch is in the graph"))
+        Ok(self.topology.find(&hello.name).expect("every switch and server is in the graph"))
     }
 
     fn switch_down(&mut self, now_ms: u64, switch: NodeId) {

@@ -8,7 +8,7 @@ use prost::Message;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, params};
 
 use super::{Loaded, Store};
-use crate::decide::{Job, JobSpec, Member, MemberState, Phase};
+use crate::decide::{AUTO, Job, JobSpec, Member, MemberState, Phase};
 use crate::error::ControlError;
 use crate::pb;
 
@@ -54,6 +54,9 @@ impl SqliteStore {
         }
         let transaction = connection.transaction().map_err(fail)?;
         transaction.execute_batch(SCHEMA).map_err(fail)?;
+        if version == 1 {
+            transaction.execute_batch(FROM_1).map_err(fail)?;
+        }
         transaction.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(fail)?;
         transaction.commit().map_err(fail)?;
         Ok(SqliteStore { connection, file })
@@ -144,8 +147,8 @@ fn write_job_row(transaction: &Transaction, job: &Job) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT OR REPLACE INTO jobs (job, name, size, max_trees, release_fraction, congestion, min_bytes,
-               created_unix_s, phase, epoch, sum_order, fragment_bytes)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+               created_unix_s, phase, epoch, sum_order, fragment_bytes, protocol, tenant, scale)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
         )?
         .execute(params![
             job.id,
@@ -161,6 +164,9 @@ fn write_job_row(transaction: &Transaction, job: &Job) -> rusqlite::Result<()> {
             job.epoch,
             order,
             job.fragment_bytes,
+            job.spec.protocol.map_or_else(|| AUTO.to_owned(), |protocol| protocol.to_string()),
+            job.spec.tenant,
+            job.spec.scale,
         ])
         .map(drop)
 }
@@ -215,6 +221,12 @@ fn job_from(row: &Row) -> rusqlite::Result<Job> {
         release_fraction: row.get("release_fraction")?,
         congestion: row.get::<_, String>("congestion")?.parse().unwrap_or_default(),
         min_bytes: row.get::<_, i64>("min_bytes")?.unsigned_abs(),
+        protocol: match row.get::<_, String>("protocol")?.as_str() {
+            AUTO => None,
+            name => Some(name.parse().unwrap_or_default()),
+        },
+        tenant: row.get("tenant")?,
+        scale: row.get("scale")?,
     };
     let mut job = Job::new(row.get("job")?, spec, row.get("created_unix_s")?, 0);
     job.phase = if row.get::<_, String>("phase")? == phase_name(Phase::Joining) {
@@ -294,13 +306,19 @@ fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
     ControlError::Store { file: file.to_owned(), problem }
 }
 
-const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 2;
+/// From the first layout, in which every job was of `panama`.
+const FROM_1: &str = "
+ALTER TABLE jobs ADD COLUMN protocol TEXT NOT NULL DEFAULT 'panama';
+ALTER TABLE jobs ADD COLUMN tenant TEXT NOT NULL DEFAULT 'default';
+ALTER TABLE jobs ADD COLUMN scale REAL NOT NULL DEFAULT 0;
+";
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS jobs (
   job INTEGER PRIMARY KEY, name TEXT NOT NULL, size INTEGER NOT NULL, max_trees INTEGER NOT NULL,
   release_fraction REAL NOT NULL, congestion TEXT NOT NULL, min_bytes INTEGER NOT NULL,
   created_unix_s REAL NOT NULL, phase TEXT NOT NULL, epoch INTEGER NOT NULL,
-  sum_order TEXT, fragment_bytes INTEGER
+  sum_order TEXT, fragment_bytes INTEGER, protocol TEXT NOT NULL, tenant TEXT NOT NULL, scale REAL NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS members (
   job INTEGER NOT NULL, rank INTEGER NOT NULL, state TEXT NOT NULL, host TEXT, udp_address TEXT,
@@ -354,6 +372,26 @@ mod tests {
         saved.members[1].state = MemberState::Away { until_ms: 0 };
         saved.phase = Phase::Joining;
         assert_eq!(loaded, Loaded { jobs: vec![saved], next_job: 6 });
+    }
+
+    #[test]
+    fn a_file_of_the_first_layout_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("store.sqlite");
+        let topology = fabric().topology();
+        drop(SqliteStore::open(&file).unwrap());
+        let old = Connection::open(&file).unwrap();
+        old.execute_batch(
+            "ALTER TABLE jobs DROP COLUMN protocol; ALTER TABLE jobs DROP COLUMN tenant;
+             ALTER TABLE jobs DROP COLUMN scale; PRAGMA user_version = 1;
+             INSERT INTO jobs VALUES (3, 'old', 2, 1, 1.0, 'panama', 7, 1.5, 'joining', 0, NULL, NULL);",
+        )
+        .unwrap();
+        drop(old);
+        let loaded = SqliteStore::open(&file).unwrap().load(&topology).unwrap();
+        let spec = &loaded.jobs[0].spec;
+        assert_eq!(spec.protocol, Some(netsum_topo::Protocol::Panama));
+        assert_eq!((spec.tenant.as_str(), spec.scale, loaded.next_job), ("default", 0.0, 4));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The controller's decisions, without sockets: each test plays events and reads actions.
 
+mod slots;
 mod world;
 
 use std::collections::BTreeSet;
@@ -381,7 +382,7 @@ fn what_makes_no_sense_is_refused_with_its_name() {
     let size = pb::CreateJobRequest { size: 0, ..base.clone() };
     assert!(create(&mut world, size).contains("1 to 4096 ranks"));
     let protocol = pb::CreateJobRequest { protocol: "tcp".to_owned(), ..base.clone() };
-    assert!(create(&mut world, protocol).contains("use \"panama\""));
+    assert!(create(&mut world, protocol).contains("use panama, atp or switchml"));
     let congestion = pb::CreateJobRequest { congestion: "bbr".to_owned(), ..base.clone() };
     assert!(create(&mut world, congestion).contains("use panama, per-branch or none"));
     let fraction = pb::CreateJobRequest { release_fraction: f32::NAN, ..base.clone() };

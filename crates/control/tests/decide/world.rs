@@ -26,12 +26,16 @@ pub struct World {
     /// By job and rank: session and newest plan.
     pub workers: BTreeMap<(u32, u32), (SessionId, Option<pb::Plan>)>,
     pub words: Vec<(u32, Word)>,
+    /// Every lease that was sent out, with the switch.
+    pub granted: Vec<(String, pb::Lease)>,
     pub saved: Vec<u32>,
     /// Switches that refuse, with the reason.
     pub refusing: BTreeMap<String, String>,
     /// Switches that do not answer.
     pub mute: BTreeSet<String>,
     pub receive_buffer: u64,
+    /// Of each switch.
+    pub memory: u64,
     /// Answers of switches on their way: a stream delivers in order, after what was told before.
     pub answers: VecDeque<Event>,
 }
@@ -47,10 +51,12 @@ impl World {
             switches: BTreeMap::new(),
             workers: BTreeMap::new(),
             words: Vec::new(),
+            granted: Vec::new(),
             saved: Vec::new(),
             refusing: BTreeMap::new(),
             mute: BTreeSet::new(),
             receive_buffer: 64 << 20,
+            memory: 64 << 20,
             answers: VecDeque::new(),
         }
     }
@@ -64,9 +70,9 @@ impl World {
     }
 
     pub fn all_up(&mut self) {
-        for name in
-            self.fabric.switches.iter().map(|switch| switch.name.clone()).collect::<Vec<_>>()
-        {
+        let switches = self.fabric.switches.iter().map(|switch| switch.name.clone());
+        let servers = self.fabric.servers.iter().map(|server| server.name.clone());
+        for name in switches.chain(servers).collect::<Vec<_>>() {
             self.up(&name, &[]).unwrap();
         }
     }
@@ -116,6 +122,7 @@ impl World {
             }
             Command::Install(lease) => {
                 assert!(lease.slots >= 1 && !lease.children.is_empty());
+                self.granted.push((name.clone(), lease.clone()));
                 let refused = self.refusing.get(name).cloned();
                 if refused.is_none() {
                     leases.retain(|old| (old.0, old.1) != (lease.job, lease.tree));
@@ -143,15 +150,20 @@ impl World {
 
     pub fn up(&mut self, name: &str, installed: &[(u32, u32, u32)]) -> Result<Answer, Refusal> {
         let session = self.session();
-        let address = self.fabric.switch(name).map(|switch| switch.address.to_string());
+        let address = self.fabric.aggregator_address(name).map(|address| address.to_string());
+        let switch = self.fabric.switch(name);
         let lease = |&(job, tree, epoch): &(u32, u32, u32)| pb::InstalledLease { job, tree, epoch };
         let hello = pb::SwitchHello {
             name: name.to_owned(),
             udp_address: address.unwrap_or_default(),
-            memory_bytes: 64 << 20,
+            memory_bytes: self.memory,
             receive_buffer_bytes: self.receive_buffer,
             mtu: 65536,
             installed: installed.iter().map(lease).collect(),
+            server: switch.is_none() && self.fabric.server(name).is_some(),
+            slots: switch.map_or(0, |switch| switch.slots),
+            slot_bytes: 8832,
+            policy: switch.map(|switch| switch.policy.to_string()).unwrap_or_default(),
         };
         // A new stream may take the place of an old one, which is then closed by an action.
         self.switches.remove(name);
@@ -170,6 +182,10 @@ impl World {
 
     pub fn create(&mut self, size: u32) -> u32 {
         let request = pb::CreateJobRequest { size, min_bytes: Some(0), ..Default::default() };
+        self.create_as(request)
+    }
+
+    pub fn create_as(&mut self, request: pb::CreateJobRequest) -> u32 {
         match self.play(Event::CreateJob(request)).unwrap() {
             Answer::Created(job) => job,
             Answer::Done => panic!("no number"),
@@ -211,7 +227,17 @@ impl World {
 
     /// A job with one rank on each of the four hosts.
     pub fn job(&mut self) -> u32 {
-        let job = self.create(4);
+        self.job_of("panama", "")
+    }
+
+    pub fn job_of(&mut self, protocol: &str, tenant: &str) -> u32 {
+        let job = self.create_as(pb::CreateJobRequest {
+            size: 4,
+            min_bytes: Some(0),
+            protocol: protocol.to_owned(),
+            tenant: tenant.to_owned(),
+            ..Default::default()
+        });
         for rank in 0..4 {
             self.join(job, rank, &format!("h{rank}"), 0).unwrap();
         }

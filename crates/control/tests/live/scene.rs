@@ -97,6 +97,7 @@ pub fn hello(name: &str, leases: &Leases) -> pb::SwitchHello {
         receive_buffer_bytes: 8 << 20,
         mtu: 65536,
         installed: leases.lock().unwrap().iter().map(lease).collect(),
+        ..pb::SwitchHello::default()
     }
 }
 

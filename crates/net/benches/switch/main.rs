@@ -20,8 +20,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netsum_net::CpuTime;
-use netsum_net::switch::{SwitchChild, SwitchDriver, SwitchLease, SwitchOptions};
+use netsum_net::switch::{Role, SwitchChild, SwitchDriver, SwitchLease, SwitchOptions};
 use netsum_net::udp::SocketOptions;
+use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_wire::{Epoch, TreeId};
 
 use load::{ELEMENTS, FRAGMENT_BYTES, JOB, Load, WORKERS};
@@ -195,7 +196,10 @@ fn round_of(arguments: &Arguments, place: &Place<'_>, side: Side) -> Round {
 
 fn switch(bind: SocketAddr) -> SwitchDriver {
     let socket = SocketOptions::default();
-    SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, socket }).expect("it starts")
+    let policy = Policy::FirstCome;
+    let slots = SwitchConfig { slots: 1, row_bytes: 4, policy, straggler_ns: 200_000_000 };
+    let role = Role::Switch(slots);
+    SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, role, socket }).expect("it starts")
 }
 
 impl Arguments {

@@ -1,10 +1,12 @@
-//! The switch's data thread: protocol `panama` on one UDP socket.
+//! The data thread of a switch or server: every protocol side by side on one UDP socket.
 //!
-//! One thread owns socket and state machine. It takes all that has arrived in one call, feeds the machine
-//! packet by packet, and sends what came out as trains; the stored packet's own bytes go to the wire.
-//! Everybody else talks to it by commands.
+//! One thread owns socket and state machines. It takes all that has arrived in one call, feeds the machine of
+//! each packet's protocol, and sends what came out as trains. Everybody else talks to it by commands.
+//! Protocol `panama` has memory in buffers that are packets ready to send; `atp` and `switchml` have rows.
 
-pub(crate) mod ports;
+mod ports;
+mod slots;
+mod snapshot;
 mod store;
 mod thread;
 
@@ -15,20 +17,25 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netsum_proto::panama::{LeaseError, TreeCounters};
+use netsum_proto::{atp, switchml};
 use netsum_wire::{Epoch, JobId, TreeId};
 
+pub use snapshot::{
+    LeaseKey, Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot, TreeSnapshot,
+};
+
 use crate::NetError;
-use crate::clock::CpuTime;
-use crate::udp::{SendFailures, Socket, SocketOptions, SocketReport, Traffic, Wake};
+use crate::udp::{Socket, SocketOptions, SocketReport, Wake};
 
 /// What a switch is started with.
 #[derive(Clone, Debug)]
 pub struct SwitchOptions {
     /// Where workers and other switches send to.
     pub bind: SocketAddr,
-    /// Aggregation memory, bytes.
+    /// Aggregation memory of `panama`'s trees, bytes.
     pub memory: u64,
+    /// What it does with packets of `atp`.
+    pub role: Role,
     /// The socket's.
     pub socket: SocketOptions,
 }
@@ -65,62 +72,51 @@ pub struct SwitchChild {
     pub branch: u8,
 }
 
-/// Which lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseKey {
-    /// Job.
-    pub job: JobId,
-    /// Version of the plan.
-    pub epoch: Epoch,
-    /// Tree.
-    pub tree: TreeId,
+/// A switch or a server of protocol `atp`; servers hold no other leases.
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    /// Adds what finds a slot. Pools of `switchml` have as many rounds as there are slots, twice.
+    Switch(atp::SwitchConfig),
+    /// Ends what does not.
+    Server {
+        /// Largest payload.
+        row_bytes: u16,
+        /// Fragments that all jobs together may have here: two windows each, and a rank's floats each.
+        rows: usize,
+    },
 }
 
-/// A neighbour's traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neighbour {
-    /// Its address. Port 0 stands for neighbours that this host had under leases long gone.
-    pub address: SocketAddr,
-    /// From it.
-    pub received: Traffic,
-    /// To it.
-    pub sent: Traffic,
-    /// Packets of `received` that the network marked.
-    pub marked: u64,
+/// Grant to a job, with addresses for neighbours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// A tree of `panama`.
+    Tree(SwitchLease),
+    /// Slots of `atp` at a switch.
+    Slots(atp::Lease<SocketAddr>),
+    /// A job's fragments at a server.
+    Server(atp::ServerLease<SocketAddr>),
+    /// A pool of `switchml`.
+    Pool(switchml::Lease<SocketAddr>),
 }
 
-/// One lease at work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreeSnapshot {
-    /// Which.
-    pub lease: LeaseKey,
-    /// Fragments in flight that it may have here now.
-    pub window_cap: u16,
-    /// Aggregation memory set aside for them, bytes.
-    pub memory_reserved: u64,
-    /// What happened in it.
-    pub counters: TreeCounters,
+impl From<SwitchLease> for Grant {
+    fn from(lease: SwitchLease) -> Grant {
+        Grant::Tree(lease)
+    }
 }
 
-/// All of a switch's figures at one moment.
-#[derive(Clone, Debug)]
-pub struct SwitchSnapshot {
-    /// By neighbour.
-    pub neighbours: Vec<Neighbour>,
-    /// By lease.
-    pub trees: Vec<TreeSnapshot>,
-    /// Dropped packets by reason.
-    pub drops: Vec<(&'static str, u64)>,
-    /// Packets that the system did not take.
-    pub failures: SendFailures,
-    /// Aggregation memory in use, bytes.
-    pub memory_used: u64,
-    /// Aggregation memory, bytes.
-    pub memory_limit: u64,
-    /// What the system gave the socket.
-    pub socket: SocketReport,
-    /// The data thread's.
-    pub cpu: CpuTime,
+impl Grant {
+    /// Every neighbour that it names.
+    fn neighbours(&self) -> Vec<SocketAddr> {
+        match self {
+            Grant::Tree(lease) => {
+                lease.children.iter().map(|c| c.address).chain(lease.parent).collect()
+            }
+            Grant::Slots(lease) => lease.members.neighbours().chain([lease.parent]).collect(),
+            Grant::Server(lease) => lease.neighbours.iter().map(|n| n.port).collect(),
+            Grant::Pool(lease) => lease.workers.clone(),
+        }
+    }
 }
 
 /// A switch at work; dropping it stops the thread.
@@ -134,7 +130,7 @@ pub struct SwitchDriver {
 
 /// What the thread is asked to do.
 enum Command {
-    Install(SwitchLease, Sender<Result<(), LeaseError>>),
+    Install(Grant, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
     Snapshot(Sender<SwitchSnapshot>),
@@ -148,7 +144,7 @@ impl SwitchDriver {
         let (local, report) = (socket.local_addr(), socket.report());
         let wake = Arc::new(Wake::new()?);
         let (commands, inbox) = unbounded();
-        let worker = thread::Thread::new(socket, options.memory, inbox, wake.clone());
+        let worker = thread::Thread::new(socket, options, inbox, wake.clone());
         let name = "netsum-switch";
         let thread = std::thread::Builder::new()
             .name(name.into())
@@ -167,17 +163,16 @@ impl SwitchDriver {
         self.socket
     }
 
-    /// Admits a job's tree, in place of an earlier epoch's. Errors: `DuplicateNeighbour`, `Lease` (the
-    /// reason in words), `Stopped`; then everything is as before.
-    pub fn install(&self, lease: SwitchLease) -> Result<(), NetError> {
-        let mut seen: Vec<SocketAddr> = lease.children.iter().map(|c| c.address).collect();
-        seen.extend(lease.parent);
+    /// Admits a job, in place of an earlier epoch's lease. Errors: `DuplicateNeighbour`, `Lease`, `SlotLease`,
+    /// `PoolLease` (the reason in words), `WrongRole`, `Stopped`; then everything is as before.
+    pub fn install(&self, grant: impl Into<Grant>) -> Result<(), NetError> {
+        let grant = grant.into();
+        let mut seen = grant.neighbours();
         seen.sort();
         if let Some(twice) = seen.windows(2).find(|w| w[0] == w[1]) {
             return Err(NetError::DuplicateNeighbour { address: twice[0] });
         }
-        self.ask(|reply| Command::Install(lease, reply))??;
-        Ok(())
+        self.ask(|reply| Command::Install(grant, reply))?
     }
 
     /// Takes back a job's leases of epochs up to `up_to`.

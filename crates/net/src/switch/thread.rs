@@ -1,18 +1,22 @@
 //! What the switch's thread does.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_proto::panama::{BufferId, Child, Lease, LeaseError, Memory, Slab, Switch, Transmit};
+use netsum_proto::panama::{BufferId, Child, Lease, Memory, Slab, Switch, Transmit};
 use netsum_proto::{Drop, PortId};
 use netsum_wire::panama::{HEADER_LEN, Header};
+use netsum_wire::{atp, switchml};
 use rustc_hash::FxHashSet;
 
 use super::ports::Ports;
+use super::slots::{Row, Slots};
 use super::store::Store;
-use super::{Command, LeaseKey, SwitchLease, SwitchSnapshot, TreeSnapshot};
+use super::{Command, Grant, LeaseKey, SwitchLease, SwitchOptions, SwitchSnapshot, TreeSnapshot};
+use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{SendBatch, Socket, Wake};
 
@@ -24,33 +28,37 @@ const AFTER_ERROR: Duration = Duration::from_millis(100);
 pub(super) struct Thread {
     socket: Socket,
     switch: Switch<Store>,
+    slots: Slots,
     ports: Ports,
     inbox: Receiver<Command>,
     wake: Arc<Wake>,
     clock: Clock,
     outbound: SendBatch<Packet>,
-    /// Headers of packets that have no payload, until they are sent.
-    headers: Vec<[u8; HEADER_LEN]>,
+    /// Headers of packets that are not stored whole, until they are sent.
+    headers: Vec<u8>,
     receive_errors: u64,
 }
 
 /// A packet that waits in `outbound`.
 #[derive(Clone, Copy)]
 enum Packet {
+    /// One of `panama` as it lies in memory.
     Stored(BufferId),
-    Header(u32),
+    /// First byte and length in `headers`, and the row that follows.
+    Header(u32, u8, Option<Row>),
 }
 
 impl Thread {
     pub(super) fn new(
         socket: Socket,
-        memory: u64,
+        options: &SwitchOptions,
         inbox: Receiver<Command>,
         wake: Arc<Wake>,
     ) -> Thread {
         Thread {
             socket,
-            switch: Switch::new(Store::new(memory)),
+            switch: Switch::new(Store::new(options.memory)),
+            slots: Slots::new(options.role),
             ports: Ports::default(),
             inbox,
             wake,
@@ -71,11 +79,12 @@ impl Thread {
             match self.switch.memory_mut().recv(&self.socket) {
                 Ok(0) if busy.elapsed() < self.socket.spin() => std::hint::spin_loop(),
                 Ok(0) => {
-                    self.socket.wait(&self.wake, SLEEP);
+                    self.socket.wait(&self.wake, self.until_timeout());
+                    self.keep_time();
                 }
                 Ok(messages) => {
                     self.take(messages);
-                    self.send();
+                    self.keep_time();
                     if !self.socket.spin().is_zero() {
                         busy = Instant::now();
                     }
@@ -98,6 +107,17 @@ impl Thread {
                 let packet = self.switch.memory().batch().bytes(place);
                 packets += 1;
                 bytes += packet.len() as u64;
+                match packet.first() {
+                    Some(&atp::VERSION) => {
+                        self.slots.take_atp(now, port, message.ce, packet);
+                        continue;
+                    }
+                    Some(&switchml::VERSION) => {
+                        self.slots.take_switchml(now, port, packet);
+                        continue;
+                    }
+                    _ => {}
+                }
                 match Header::decode(packet) {
                     // What is dropped is counted by the machine.
                     Ok((header, _)) => {
@@ -111,6 +131,17 @@ impl Thread {
         }
     }
 
+    /// Does what is due, and sends what came of that and of what was taken.
+    fn keep_time(&mut self) {
+        self.slots.handle_timeout(self.clock.now());
+        self.send();
+    }
+
+    fn until_timeout(&self) -> Duration {
+        let due = self.slots.poll_timeout();
+        due.map_or(SLEEP, |due| Duration::from_nanos(due.since(self.clock.now())).min(SLEEP))
+    }
+
     fn send(&mut self) {
         while let Some(transmit) = self.switch.poll_transmit() {
             match transmit {
@@ -118,21 +149,37 @@ impl Thread {
                     self.outbound.push(to.0 as usize, Packet::Stored(buffer));
                 }
                 Transmit::Control { to, header } => {
-                    let index = self.headers.len() as u32;
+                    let start = self.headers.len() as u32;
                     let mut bytes = [0; HEADER_LEN];
                     header.encode(&mut bytes);
-                    self.headers.push(bytes);
-                    self.outbound.push(to.0 as usize, Packet::Header(index));
+                    self.headers.extend(bytes);
+                    let packet = Packet::Header(start, HEADER_LEN as u8, None);
+                    self.outbound.push(to.0 as usize, packet);
                 }
             }
         }
-        let (store, headers) = (self.switch.memory(), &self.headers);
+        let mut start = self.headers.len();
+        while let Some((to, row)) = self.slots.poll_transmit(&mut self.headers) {
+            let end = self.headers.len();
+            let packet = Packet::Header(start as u32, (end - start) as u8, row);
+            self.outbound.push(to.0 as usize, packet);
+            start = end;
+        }
+        let (store, slots, headers) = (self.switch.memory(), &self.slots, &self.headers);
         self.outbound.flush(&self.socket, |packet| match *packet {
             Packet::Stored(buffer) => store.packet(buffer),
-            Packet::Header(index) => [&headers[index as usize], &[]],
+            Packet::Header(start, len, row) => {
+                let header = &headers[start as usize..start as usize + usize::from(len)];
+                [header, row.map_or(&[], |row| slots.payload(row))]
+            }
         });
-        self.switch.flushed();
+        self.flushed();
         self.headers.clear();
+    }
+
+    fn flushed(&mut self) {
+        self.switch.flushed();
+        self.slots.flushed();
     }
 
     fn receive_failed(&mut self, error: &io::Error) {
@@ -149,14 +196,18 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Who asked may have gone; then nobody needs the answer.
             match command {
-                Command::Install(lease, reply) => {
-                    let _ = reply.send(self.install(lease));
+                Command::Install(grant, reply) => {
+                    let installed = self.install(grant);
+                    // Ports of the lease that this one replaced, or of this one if it was refused.
+                    self.forget_ports();
+                    let _ = reply.send(installed);
                 }
                 Command::Revoke(job, up_to) => {
                     self.switch.revoke(job, up_to);
+                    self.slots.revoke(job, up_to);
                     // Nothing waits to be sent, so what the leases held is free now, not after the
                     // next packet, which may never come.
-                    self.switch.flushed();
+                    self.flushed();
                     self.forget_ports();
                 }
                 Command::Expire(idle, reply) => {
@@ -171,7 +222,18 @@ impl Thread {
         false
     }
 
-    fn install(&mut self, lease: SwitchLease) -> Result<(), LeaseError> {
+    fn install(&mut self, grant: Grant) -> Result<(), NetError> {
+        match grant {
+            Grant::Tree(lease) => self.install_tree(lease),
+            grant => {
+                let now = self.clock.now();
+                let (ports, outbound) = (&mut self.ports, &mut self.outbound);
+                self.slots.install(now, &grant, |address| intern(ports, outbound, address))
+            }
+        }
+    }
+
+    fn install_tree(&mut self, lease: SwitchLease) -> Result<(), NetError> {
         let children = lease.children.iter().map(|child| Child {
             port: self.intern(child.address),
             ranks: child.ranks,
@@ -188,28 +250,24 @@ impl Thread {
             fragment_bytes: lease.fragment_bytes,
             release_permille: lease.release_permille,
         };
-        let installed = self.switch.install(self.clock.now(), lease);
-        // Ports of the lease that this one replaced, or of this one if it was refused.
-        self.forget_ports();
-        installed
+        Ok(self.switch.install(self.clock.now(), lease)?)
     }
 
-    fn intern(&mut self, address: std::net::SocketAddr) -> PortId {
-        let (port, new) = self.ports.intern(address);
-        if new {
-            self.outbound.set_destination(port.0 as usize, address);
-        }
-        port
+    fn intern(&mut self, address: SocketAddr) -> PortId {
+        intern(&mut self.ports, &mut self.outbound, address)
     }
 
     fn expire(&mut self, idle: Duration) -> Vec<LeaseKey> {
         let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
-        let expired = self.switch.expire(self.clock.now(), idle_ns);
+        let now = self.clock.now();
+        let trees = self.switch.expire(now, idle_ns);
+        let mut expired: Vec<LeaseKey> = trees.iter().map(LeaseKey::of).collect();
+        expired.append(&mut self.slots.expire(now, idle_ns));
         if !expired.is_empty() {
-            self.switch.flushed();
+            self.flushed();
             self.forget_ports();
         }
-        expired.iter().map(LeaseKey::of).collect()
+        expired
     }
 
     fn forget_ports(&mut self) {
@@ -217,10 +275,18 @@ impl Thread {
             let children = lease.children.iter().map(|c| c.port);
             children.chain(lease.parent).collect::<Vec<_>>()
         };
-        let leased: FxHashSet<PortId> = self.switch.leases().flat_map(ports).collect();
+        let trees = self.switch.leases().flat_map(ports);
+        let leased: FxHashSet<PortId> = trees.chain(self.slots.ports()).collect();
         let outbound = &self.outbound;
         let sent = |port: PortId| outbound.sent(port.0 as usize);
         self.ports.retain(&leased, sent);
+    }
+
+    /// Of all protocols, by reason.
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        let mut drops = self.switch.drops().clone();
+        self.slots.drops().into_iter().for_each(|more| drops.add(more));
+        drops.iter().collect()
     }
 
     fn snapshot(&self) -> SwitchSnapshot {
@@ -237,10 +303,17 @@ impl Thread {
             })
             .collect();
         trees.sort_by_key(|t| (t.lease.job, t.lease.tree));
+        let (slots_held, slots_limit) = self.slots.held();
         SwitchSnapshot {
             neighbours: self.ports.neighbours(|port| self.outbound.sent(port.0 as usize)),
             trees,
-            drops: self.switch.drops().iter().collect(),
+            slots: self.slots.slots(),
+            servers: self.slots.servers(),
+            pools: self.slots.pools(),
+            slots_held,
+            slots_limit,
+            rows_used: self.slots.rows_used(),
+            drops: self.drops(),
             failures: self.outbound.failures(),
             memory_used: memory.used(),
             memory_limit: memory.limit(),
@@ -248,6 +321,15 @@ impl Thread {
             cpu: CpuTime::of_this_thread(),
         }
     }
+}
+
+/// The port of an address that a lease names.
+fn intern(ports: &mut Ports, outbound: &mut SendBatch<Packet>, address: SocketAddr) -> PortId {
+    let (port, new) = ports.intern(address);
+    if new {
+        outbound.set_destination(port.0 as usize, address);
+    }
+    port
 }
 
 /// A slot holds a fragment of every child, the sum, and the sum in the making.

@@ -4,20 +4,20 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use netsum_proto::Time;
-use netsum_proto::panama::Worker;
 use netsum_wire::TreeId;
 
+use super::machine::Machine;
 use super::retained::Retained;
 use super::{Operation, WorkerPlan};
 
 /// A plan at work.
 pub(super) struct Epoch {
-    pub(super) machine: Worker,
+    pub(super) machine: Machine,
     pub(super) retained: Retained,
     /// Nothing more is sent or accepted.
     pub(super) frozen: bool,
-    /// By tree.
-    switches: Vec<SocketAddr>,
+    /// Where the results of each tree come from.
+    pub(super) switches: Vec<SocketAddr>,
     /// Each switch once, in order: trees to one switch share trains.
     destinations: Vec<SocketAddr>,
     /// Place in `destinations`, by tree.
@@ -39,21 +39,14 @@ impl Epoch {
         destinations.sort();
         destinations.dedup();
         let place = |s: &SocketAddr| destinations.binary_search(s).expect("it is among them");
-        let window = usize::from(config.window_max) * usize::from(config.trees);
         Epoch {
             places: switches.iter().map(place).collect(),
-            retained: Retained::new(window, usize::from(config.fragment_bytes)),
-            machine: Worker::new(now, config),
+            retained: Retained::new(config.window(), config.fragment_bytes()),
+            machine: Machine::new(now, config),
             frozen: false,
             switches,
             destinations,
         }
-    }
-
-    /// Where the results of a tree come from; `None` for a tree that the plan does not have.
-    #[inline]
-    pub(super) fn switch(&self, tree: TreeId) -> Option<SocketAddr> {
-        self.switches.get(usize::from(tree.0)).copied()
     }
 
     /// Every switch of the plan, once.

@@ -1,10 +1,11 @@
-//! The worker's data thread: protocol `panama` on one UDP socket.
+//! The worker's data thread: the protocol of its plan on one UDP socket.
 //!
 //! One thread owns socket, state machine and the buffers of operations at work. Contributions go to the
-//! wire out of the caller's buffer, results are written over them in place, and the last window of
-//! results is kept besides, so that after a tree's death the workers can complete each other.
+//! wire out of the caller's buffer (`panama`) or quantised from it, results are written over them in place, and
+//! the last window of results is kept besides, so that after a tree's death the workers can complete each other.
 
 mod epoch;
+mod machine;
 mod queue;
 mod retained;
 mod thread;
@@ -14,8 +15,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netsum_proto::DropCounters;
-use netsum_proto::panama::{Finished, Progress, Submission, TreeStats, WorkerConfig};
+use netsum_proto::panama::{Finished, Progress, Submission, TreeStats};
+use netsum_proto::{DropCounters, atp, panama, switchml};
 use netsum_wire::TreeId;
 
 use crate::clock::CpuTime;
@@ -26,9 +27,55 @@ use crate::{Buffer, NetError};
 #[derive(Clone, Debug)]
 pub struct WorkerPlan {
     /// For the state machine.
-    pub config: WorkerConfig,
+    pub config: PlanConfig,
     /// Where to send, by tree; results from elsewhere are not taken.
     pub switches: Vec<SocketAddr>,
+}
+
+/// What the machine of a plan's protocol is made of.
+#[derive(Clone, Debug)]
+pub enum PlanConfig {
+    /// Trees.
+    Panama(panama::WorkerConfig),
+    /// Slots and servers, and how reals become integers.
+    Atp(atp::WorkerConfig, atp::Scaling),
+    /// A pool of slots.
+    Switchml(switchml::WorkerConfig),
+}
+
+impl PlanConfig {
+    /// Trees, servers, or the one switch.
+    pub fn trees(&self) -> usize {
+        match self {
+            PlanConfig::Panama(config) => config.trees.into(),
+            PlanConfig::Atp(config, _) => config.places.len(),
+            PlanConfig::Switchml(_) => 1,
+        }
+    }
+
+    /// Results that another worker may lack.
+    fn window(&self) -> usize {
+        match self {
+            PlanConfig::Panama(config) => usize::from(config.window_max) * self.trees(),
+            PlanConfig::Atp(config, _) => usize::from(config.window_max) * self.trees(),
+            // One for each slot: who contributes to a slot's next round has the result of this one.
+            PlanConfig::Switchml(config) => config.slots.into(),
+        }
+    }
+
+    fn fragment_bytes(&self) -> usize {
+        usize::from(match self {
+            PlanConfig::Panama(config) => config.fragment_bytes,
+            PlanConfig::Atp(config, _) => config.fragment_bytes,
+            PlanConfig::Switchml(config) => config.fragment_bytes,
+        })
+    }
+}
+
+impl From<panama::WorkerConfig> for PlanConfig {
+    fn from(config: panama::WorkerConfig) -> PlanConfig {
+        PlanConfig::Panama(config)
+    }
 }
 
 /// An allreduce in place.
@@ -74,6 +121,8 @@ pub enum Event {
 pub struct WorkerStats {
     /// By tree of the epoch; empty without one.
     pub trees: Vec<TreeStats>,
+    /// Fragments that have a number in this epoch.
+    pub submitted: u64,
     /// Packets that came from this plan's switches.
     pub received: Traffic,
     /// Packets that left, in all epochs.
@@ -149,7 +198,7 @@ impl WorkerDriver {
     /// Starts an epoch; only at first, or after `resolve` or `cancel_all`. Operations that were submitted
     /// since go first. Panics if the plan has not one switch per tree.
     pub fn begin(&self, plan: WorkerPlan) {
-        let (trees, switches) = (usize::from(plan.config.trees), plan.switches.len());
+        let (trees, switches) = (plan.config.trees(), plan.switches.len());
         assert_eq!(trees, switches, "a plan names one switch per tree");
         self.tell(Command::Begin(plan));
     }

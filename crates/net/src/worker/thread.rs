@@ -2,17 +2,16 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use netsum_proto::panama::{self, Finished, Progress};
+use netsum_proto::panama::{Finished, Progress};
 use netsum_proto::{Drop, DropCounters, Time};
-use netsum_wire::panama::{HEADER_LEN, Header};
-use rustc_hash::FxHashMap;
+use netsum_wire::TreeId;
 
 use super::epoch::{Active, Epoch};
+use super::machine::{Operations, Packet};
 use super::queue::SmallQueue;
 use super::{Command, Event, INITIAL_QUEUE, Operation, Remaining, WorkerPlan, WorkerStats};
 use crate::NetError;
@@ -23,6 +22,8 @@ use crate::udp::{RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
 const SLEEP: Duration = Duration::from_secs(1);
 /// After a receive error, so that a broken socket does not burn a core.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// Bytes that wait for one call: quantised payloads would leave the second-level cache before they are sent.
+const SCRATCH_BYTES: usize = 256 << 10;
 
 pub(super) struct Thread {
     socket: Socket,
@@ -31,24 +32,18 @@ pub(super) struct Thread {
     wake: Arc<Wake>,
     clock: Clock,
     epoch: Option<Epoch>,
-    operations: FxHashMap<u64, Active>,
+    operations: Operations,
     /// Submitted while no epoch runs.
     backlog: Vec<Operation>,
     outbound: SendBatch<Packet>,
     queue: SmallQueue,
-    headers: Vec<[u8; HEADER_LEN]>,
+    /// Headers and quantised payloads of what waits in `outbound`.
+    scratch: Vec<u8>,
     received: Traffic,
     sent_before: Traffic,
     destinations: usize,
     drops: DropCounters,
     receive_errors: u64,
-}
-
-/// A packet that waits in `outbound`: its header, and where its payload is.
-#[derive(Clone)]
-struct Packet {
-    header: u32,
-    payload: Option<(u64, Range<usize>)>,
 }
 
 impl Thread {
@@ -68,11 +63,11 @@ impl Thread {
             wake,
             clock,
             epoch: None,
-            operations: FxHashMap::default(),
+            operations: Operations::default(),
             backlog: Vec::new(),
             outbound: SendBatch::new(),
             queue,
-            headers: Vec::new(),
+            scratch: Vec::new(),
             received: Traffic::default(),
             sent_before: Traffic::default(),
             destinations: 0,
@@ -122,14 +117,7 @@ impl Thread {
         let now = self.clock.now();
         for message in batch.messages() {
             for packet in batch.packets(message) {
-                let taken = match Header::decode(packet) {
-                    Ok((header, payload)) => {
-                        let from = message.from;
-                        self.take_packet(now, from, message.ce, &header, payload)
-                    }
-                    Err(error) => Err(error.into()),
-                };
-                if let Err(reason) = taken {
+                if let Err(reason) = self.take_packet(now, message.from, message.ce, packet) {
                     self.drops.count(reason);
                 }
             }
@@ -141,26 +129,21 @@ impl Thread {
         now: Time,
         from: SocketAddr,
         ce: bool,
-        header: &Header,
-        payload: &[u8],
+        packet: &[u8],
     ) -> Result<(), Drop> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen);
         let epoch = epoch.ok_or(Drop::NoLease)?;
-        if epoch.switch(header.tree).ok_or(Drop::NoLease)? != from {
-            return Err(Drop::UnknownSender);
-        }
-        let bytes = HEADER_LEN + payload.len();
-        self.received.count(1, bytes as u64);
-        let Some(accepted) = epoch.machine.handle(now, ce, header)? else {
-            return Ok(());
+        let (switches, received) = (&epoch.switches, &mut self.received);
+        let sender = |tree: TreeId| {
+            let switch = switches.get(usize::from(tree.0)).ok_or(Drop::NoLease)?;
+            if *switch != from {
+                return Err(Drop::UnknownSender);
+            }
+            received.count(1, packet.len() as u64);
+            Ok(())
         };
-        let active = self.operations.get_mut(&accepted.id);
-        let active = active.expect("the machine knows submitted operations only");
-        active.missing |= header.missing;
-        let place = active.bytes(&accepted.elements);
-        active.operation.buffer.write(place.start, payload);
-        epoch.retained.keep(accepted.g, payload);
-        Ok(())
+        let (operations, retained) = (&mut self.operations, &mut epoch.retained);
+        epoch.machine.take(now, ce, packet, sender, operations, retained)
     }
 
     fn keep_time(&mut self) {
@@ -181,18 +164,18 @@ impl Thread {
     fn send(&mut self) {
         let now = self.clock.now();
         while self.queue.has_room(|| self.socket.writable()) && self.fill(now) {
-            let (headers, operations) = (&self.headers, &self.operations);
+            let (scratch, operations) = (&self.scratch, &self.operations);
             self.outbound.flush(&self.socket, |packet| {
-                let header = &headers[packet.header as usize];
+                let head = &scratch[packet.head.clone()];
                 match &packet.payload {
                     Some((id, place)) => {
                         let buffer = &operations[id].operation.buffer;
-                        [header, buffer.slice(place.clone())]
+                        [head, buffer.slice(place.clone())]
                     }
-                    None => [header, &[]],
+                    None => [head, &[]],
                 }
             });
-            self.headers.clear();
+            self.scratch.clear();
         }
     }
 
@@ -202,20 +185,13 @@ impl Thread {
             return false;
         };
         while self.queue.has_room(|| false)
-            && let Some(outgoing) = epoch.machine.poll_transmit(now)
+            && self.scratch.len() < SCRATCH_BYTES
+            && let Some((tree, packet)) =
+                epoch.machine.poll_transmit(now, &self.operations, &mut self.scratch)
         {
-            let header = self.headers.len() as u32;
-            let mut bytes = [0; HEADER_LEN];
-            outgoing.header.encode(&mut bytes);
-            self.headers.push(bytes);
-            let operations = &self.operations;
-            let payload = outgoing.payload.map(|(id, elements)| {
-                let place = operations[&id].bytes(&elements);
-                (id, place)
-            });
-            self.queue.fill(HEADER_LEN + payload.as_ref().map_or(0, |(_, place)| place.len()));
-            let destination = epoch.destination(outgoing.tree);
-            self.outbound.push(destination, Packet { header, payload });
+            let payload = packet.payload.as_ref().map_or(0, |(_, place)| place.len());
+            self.queue.fill(packet.head.len() + payload);
+            self.outbound.push(epoch.destination(tree), packet);
         }
         !self.outbound.is_empty()
     }
@@ -224,9 +200,8 @@ impl Thread {
     fn report(&mut self) {
         while let Some(event) = self.running().and_then(|e| e.machine.poll_event()) {
             match event {
-                panama::Event::Done { id, missing } => self.done(id, missing),
-                panama::Event::Mismatch { id } => self.tell(Event::Mismatch { id }),
-                panama::Event::Silent { tree, for_ns } => self.tell(Event::Silent { tree, for_ns }),
+                Event::Done { id, missing } => self.done(id, missing),
+                event => self.tell(event),
             }
         }
     }
@@ -338,8 +313,12 @@ impl Thread {
             return;
         };
         for (fragment, payload) in results {
+            if payload.is_empty() {
+                // Of a packet without elements, which the next epoch does not need.
+                continue;
+            }
             let place = epoch.machine.place_of(*fragment);
-            let active = place.and_then(|at| Some((self.operations.get(&at.id)?, at.elements)));
+            let active = place.and_then(|(id, at)| Some((self.operations.get(&id)?, at)));
             let Some((active, elements)) = active else {
                 self.drops.count(Drop::Unexpected);
                 continue;
@@ -377,7 +356,7 @@ impl Thread {
 
     fn say_goodbye(&mut self) {
         if let Some(epoch) = self.running()
-            && epoch.machine.outstanding().next().is_none()
+            && epoch.machine.is_idle()
         {
             epoch.machine.finish();
             self.send();
@@ -387,7 +366,8 @@ impl Thread {
     fn stats(&self) -> WorkerStats {
         let machine = self.epoch.as_ref().map(|epoch| &epoch.machine);
         WorkerStats {
-            trees: machine.map_or_else(Vec::new, |machine| machine.tree_stats().collect()),
+            trees: machine.map_or_else(Vec::new, |machine| machine.tree_stats()),
+            submitted: machine.map_or(0, |machine| machine.submitted()),
             received: self.received,
             sent: self.sent(),
             drops: self.drops.clone(),

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
-use netsum_net::switch::{SwitchChild, SwitchDriver, SwitchLease, SwitchOptions};
+use netsum_net::switch::{Role, SwitchChild, SwitchDriver, SwitchLease, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
+use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::panama::{Fragments, Submission, WorkerConfig};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, Rank, ReduceOp, TreeId, reduce};
 
@@ -35,9 +36,16 @@ pub fn switch_with(memory: u64) -> SwitchDriver {
     SwitchDriver::start(&SwitchOptions {
         bind: SocketAddr::new(LOCAL, 0),
         memory,
+        role: slots(64, 1408),
         socket: SocketOptions::default(),
     })
     .unwrap()
+}
+
+/// A switch with so many slots for whoever comes first.
+pub fn slots(slots: u32, row_bytes: u16) -> Role {
+    let (policy, straggler_ns) = (Policy::FirstCome, 200_000_000);
+    Role::Switch(SwitchConfig { slots, row_bytes, policy, straggler_ns })
 }
 
 pub fn members(n: usize) -> Vec<Member> {
@@ -97,7 +105,8 @@ pub fn begin(epoch: u16, members: &[Member], rank: usize, switches: &[SocketAddr
             fragment_bytes: FRAGMENT_BYTES,
             congestion: CongestionRule::PerBranch,
             partial: false,
-        },
+        }
+        .into(),
         switches: switches.to_vec(),
     });
 }

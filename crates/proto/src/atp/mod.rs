@@ -15,6 +15,7 @@ mod lease;
 mod payload;
 mod place;
 mod policy;
+mod served;
 mod server;
 mod slots;
 mod switch;
@@ -25,7 +26,8 @@ mod worker;
 
 pub use lease::{Claim, Lease, LeaseError, Members, Neighbour, Rack, ServerLease};
 pub use policy::Policy;
-pub use server::{Server, ServerCounters};
+pub use served::ServerCounters;
+pub use server::Server;
 pub use slots::SlotState;
 pub use switch::{Switch, SwitchConfig, Transmit};
 pub use table::SlotTable;

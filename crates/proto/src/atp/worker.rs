@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 
 use netsum_wire::atp::{Flags, Header, Kind};
 use netsum_wire::fixed::{Exponent, Scale};
@@ -177,6 +178,23 @@ impl Worker {
     /// Which results have come: what a worker tells the others when an epoch ends early.
     pub fn progress(&self) -> Progress {
         Progress { trees: self.lanes.iter().map(|l| l.flight.progress()).collect() }
+    }
+
+    /// Fragments that have a number in this epoch, those of exponents too.
+    pub fn submitted(&self) -> u64 {
+        self.operations.submitted()
+    }
+
+    /// Operation and elements of a fragment that has no result here; `None` for one of exponents.
+    pub fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
+        let trees = self.lanes.len() as u64;
+        if self.lanes[(g % trees) as usize].flight.is_received((g / trees) as u32) {
+            return None;
+        }
+        let operation = self.operations.find(g)?;
+        let elements = operation.fragment(g).1;
+        (!matches!(operation.state, Stage::Exponents))
+            .then_some((operation.submission.id, elements))
     }
 
     /// Ends the epoch: what is left of each operation once `finished` holds, in order. Operations of

@@ -205,6 +205,11 @@ impl Worker {
         Progress { trees: self.trees.iter().map(|t| t.flight.progress()).collect() }
     }
 
+    /// Fragments that have a number in this epoch.
+    pub fn submitted(&self) -> u64 {
+        self.operations.submitted()
+    }
+
     /// Where the result of fragment `g` belongs, if it has not come: for results that a peer serves.
     pub fn place_of(&self, g: u64) -> Option<Accepted> {
         let trees = self.trees.len() as u64;

@@ -7,15 +7,16 @@ use crate::PortId;
 /// Most workers of a job, as in SwitchML.
 pub(crate) const MAX_WORKERS: usize = 32;
 
-/// Grant to one job at the one switch that adds for it.
+/// Grant to one job at the one switch that adds for it. `P`: what names a worker; the machine takes port
+/// numbers, drivers addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct Lease<P = PortId> {
     /// Job.
     pub job: JobId,
     /// Version of the plan; a lease of a later epoch replaces this one.
     pub epoch: Epoch,
     /// Who contributes, by number.
-    pub workers: Vec<PortId>,
+    pub workers: Vec<P>,
     /// Slots of its own; each takes two rows of memory.
     pub slots: u16,
     /// Largest payload.
@@ -58,6 +59,19 @@ pub enum LeaseError {
         /// Already here.
         installed: Epoch,
     },
+}
+
+impl<P: Copy> Lease<P> {
+    /// The same grant with other names for workers.
+    pub fn map<Q>(&self, name: impl FnMut(P) -> Q) -> Lease<Q> {
+        Lease {
+            job: self.job,
+            epoch: self.epoch,
+            workers: self.workers.iter().copied().map(name).collect(),
+            slots: self.slots,
+            fragment_bytes: self.fragment_bytes,
+        }
+    }
 }
 
 impl Lease {

@@ -9,12 +9,16 @@
 //! exponents within one operation only, so that all workers carry the same ones.
 
 mod lease;
+mod payload;
 mod switch;
+mod work;
 mod worker;
 
 pub use lease::{Lease, LeaseError};
 pub use switch::{Counters, Switch, Transmit};
-pub use worker::{Accepted, Content, Event, Outgoing, Stats, Worker, WorkerConfig};
+pub use work::{Accepted, Content, Event, Outgoing, WorkerConfig};
+pub use worker::Worker;
 
 pub use crate::atp::supports;
+pub use crate::lane::TreeStats;
 pub use crate::operations::{Fragments, Submission};

@@ -3,108 +3,23 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use netsum_wire::fixed::{Exponent, Fit, Scale, dequantise, quantise};
+use netsum_wire::fixed::{Exponent, Scale};
 use netsum_wire::switchml::{Header, Kind};
-use netsum_wire::{Arithmetic, Dtype, Epoch, JobId, ReduceOp};
+use netsum_wire::{Arithmetic, Dtype, ReduceOp};
 
+use super::work::{Accepted, Content, Event, Outgoing, WorkerConfig};
+use crate::lane::TreeStats;
 use crate::operations::{Operation, Operations, Submission};
+use crate::transition::{Finished, Progress, TreeProgress};
 use crate::{Drop, Time};
-
-/// What a worker must know of its job's plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerConfig {
-    /// Job.
-    pub job: JobId,
-    /// Version of the plan.
-    pub epoch: Epoch,
-    /// Own number.
-    pub worker: u8,
-    /// Workers of the job.
-    pub workers: u8,
-    /// Slots of the pool.
-    pub slots: u16,
-    /// Largest payload, in steps of 4.
-    pub fragment_bytes: u16,
-    /// First time-out; SwitchML's is 10 ms.
-    pub timeout_ns: u64,
-}
-
-/// Where a result belongs, and what it is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Accepted {
-    /// Number of the packet in this epoch.
-    pub g: u64,
-    /// Operation.
-    pub id: u64,
-    /// Of the operation's buffer.
-    pub dtype: Dtype,
-    /// What is in the payload.
-    pub content: Content,
-}
-
-/// What a payload holds.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Content {
-    /// Nothing: the packet is there for the exponent in its header.
-    Nothing,
-    /// These elements as they are.
-    Integers(Range<u64>),
-    /// These elements times the scale, as int32.
-    Scaled(Range<u64>, Scale),
-    /// These elements, of which some worker's are not finite: zeros travel, and all of the fragment
-    /// comes back as NaN.
-    NotFinite(Range<u64>),
-}
-
-/// A packet to be sent; `Worker::write` makes its payload.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outgoing {
-    /// Header.
-    pub header: Header,
-    /// Operation, and what follows the header.
-    pub payload: Option<(u64, Content)>,
-    /// Elements whose exponent the header carries.
-    pub next: Option<Range<u64>>,
-}
-
-/// What the caller must hear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Every fragment of the operation is summed.
-    Done {
-        /// Operation.
-        id: u64,
-    },
-    /// The workers do not agree on what they reduce; the operation will not end.
-    Mismatch {
-        /// Operation.
-        id: u64,
-    },
-    /// Something is in flight and no result has come for this long. Repeated.
-    Silent {
-        /// How long.
-        for_ns: u64,
-    },
-}
-
-/// Figures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Packets sent, first time.
-    pub sent: u64,
-    /// Packets sent again.
-    pub resent: u64,
-    /// Results accepted.
-    pub results: u64,
-}
 
 /// An operation's packets: for reals, `leads` packets that carry the first exponents go before.
 #[derive(Clone, Debug)]
-struct Stage {
+pub(super) struct Stage {
     leads: u64,
     /// By fragment, from the result of the packet before; empty for integers.
     exponents: Vec<Option<Exponent>>,
-    what: Submission,
+    pub(super) what: Submission,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +33,7 @@ struct Slot {
 pub struct Worker {
     config: WorkerConfig,
     slots: Vec<Slot>,
-    operations: Operations<Stage>,
+    pub(super) operations: Operations<Stage>,
     /// Slots that have become free, and packets that are lost.
     ready: VecDeque<(u16, bool)>,
     /// In the order of time: all have the same time-out.
@@ -129,7 +44,7 @@ pub struct Worker {
     timeouts: u32,
     next_doubling: u32,
     heard: Time,
-    stats: Stats,
+    stats: TreeStats,
 }
 
 /// Time-outs until the time-out doubles for the first time, and what is added for each next time.
@@ -140,8 +55,6 @@ const MAX_TIMEOUT_NS: u64 = 500_000_000;
 const SILENT_NS: u64 = 1_500_000_000;
 /// In place of an exponent: the packet carries none.
 const NO_EXPONENT: i16 = i16::MIN;
-/// In place of an exponent: some value is not finite.
-const NOT_FINITE: i16 = i16::MAX;
 
 impl Worker {
     /// A worker at the start of an epoch.
@@ -157,7 +70,7 @@ impl Worker {
             timeouts: 0,
             next_doubling: DOUBLING,
             heard: now,
-            stats: Stats::default(),
+            stats: TreeStats::default(),
             config,
         }
     }
@@ -248,6 +161,7 @@ impl Worker {
             self.deadlines.pop_front();
             if lost {
                 self.ready.push_back((slot, true));
+                self.stats.timeouts += 1;
                 self.timeouts += 1;
                 if self.timeouts >= self.next_doubling {
                     self.next_doubling += DOUBLING;
@@ -274,58 +188,57 @@ impl Worker {
         self.notices.push_back(Outgoing { header, payload: None, next: None });
     }
 
-    /// Figures.
-    pub fn stats(&self) -> Stats {
-        self.stats
+    /// Operations that are not done.
+    pub fn outstanding(&self) -> impl Iterator<Item = &Submission> {
+        self.operations.outstanding().map(|o| &o.submission)
+    }
+
+    /// Figures; the window is the pool.
+    pub fn stats(&self) -> TreeStats {
+        TreeStats {
+            window: self.config.slots.into(),
+            window_cap: self.config.slots,
+            in_flight: self.slots.iter().filter(|slot| slot.in_flight).count() as u32,
+            ..self.stats
+        }
+    }
+
+    /// Packets that have a number in this epoch, those that carry exponents alone too.
+    pub fn submitted(&self) -> u64 {
+        self.operations.submitted()
+    }
+
+    /// Which results have come: what a worker tells the others when an epoch ends early.
+    pub fn progress(&self) -> Progress {
+        let slots = self.slots.len() as u64;
+        let has = |g: u64| u64::from(self.slots[(g % slots) as usize].round) > g / slots;
+        let rounds = self.slots.iter().map(|slot| u64::from(slot.round));
+        let (low, high) = rounds.fold((u64::MAX, 0), |(l, h), r| (l.min(r), h.max(r)));
+        let base = (low * slots..).find(|&g| !has(g)).unwrap_or(0);
+        let above = (base..high * slots).map(has).collect();
+        Progress { trees: vec![TreeProgress { base: base as u32, above }] }
+    }
+
+    /// Operation and elements of a fragment that has no result here; `None` for a packet without elements.
+    pub fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
+        let slots = self.slots.len() as u64;
+        if u64::from(self.slots[(g % slots) as usize].round) > g / slots {
+            return None;
+        }
+        let operation = self.operations.find(g)?;
+        let index = (g - operation.numbers().start).checked_sub(operation.state.leads)?;
+        Some((operation.submission.id, operation.fragment_at(index).1))
+    }
+
+    /// Ends the epoch: what is left of each operation once `finished` holds, in order. Operations of
+    /// which nothing is left are not among them.
+    pub fn remaining(self, finished: &Finished) -> Vec<Submission> {
+        self.operations.remaining(finished).map(|(what, _)| what).collect()
     }
 
     /// Plan at work.
     pub fn config(&self) -> &WorkerConfig {
         &self.config
-    }
-
-    /// Writes the payload of a packet of `poll_transmit`, and the exponent into its header; `out` has the
-    /// payload's length. `elements`: bytes of the operation's buffer that hold a range of its elements.
-    pub fn write<'a>(
-        &self,
-        outgoing: &mut Outgoing,
-        elements: impl Fn(Range<u64>) -> &'a [u8],
-        out: &mut [u8],
-    ) {
-        let Some((_, content)) = &outgoing.payload else { return };
-        let g = self.g_of(outgoing.header.slot, outgoing.header.round);
-        let operation = self.operations.find(g).expect("a packet in flight has an operation");
-        let dtype = operation.state.what.format.dtype;
-        match content {
-            Content::Nothing => {}
-            Content::Integers(range) => out.copy_from_slice(elements(range.clone())),
-            Content::NotFinite(_) => out.fill(0),
-            Content::Scaled(range, scale) => {
-                let ranks = self.config.workers.into();
-                let fit = quantise(dtype, elements(range.clone()), *scale, ranks, out);
-                debug_assert_eq!(fit, Fit::Fits, "the exponent is the greatest of all");
-            }
-        }
-        if let Some(next) = &outgoing.next {
-            let exponent = Exponent::of(dtype, elements(next.clone()));
-            let travels = i16::try_from(exponent.to_wire()).unwrap_or(NOT_FINITE);
-            outgoing.header.next_exponent = travels;
-        }
-    }
-
-    /// Writes the payload of a result that `handle` accepted into `out`: bytes of the operation's buffer
-    /// that hold the content's elements, if it has any.
-    pub fn read(&self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
-        match &accepted.content {
-            Content::Nothing => {}
-            Content::Integers(_) => out.copy_from_slice(payload),
-            Content::Scaled(_, scale) => dequantise(accepted.dtype, payload, *scale, out),
-            Content::NotFinite(_) => {
-                let nans: Vec<u8> =
-                    (0..payload.len() / 4).flat_map(|_| f32::NAN.to_le_bytes()).collect();
-                netsum_wire::fixed::narrow(accepted.dtype, &nans, out);
-            }
-        }
     }
 
     fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, Drop> {
@@ -410,7 +323,7 @@ impl Worker {
         }
     }
 
-    fn g_of(&self, slot: u16, round: u32) -> u64 {
+    pub(super) fn g_of(&self, slot: u16, round: u32) -> u64 {
         u64::from(round) * u64::from(self.config.slots) + u64::from(slot)
     }
 }

@@ -1,0 +1,196 @@
+//! Jobs of the protocols with slots: which servers and racks, tenants, what happens when one dies, and `auto`.
+
+use netsum_control::RackOf;
+use netsum_control::decide::{Event, Settings};
+use netsum_control::pb;
+use netsum_control::pb::slot_grant::Level;
+use netsum_topo::{Addressing, Bytes, Fabric, Server, SlotPolicy, Tenant, leaf_spine};
+
+use crate::world::{RATE, World};
+
+/// Two racks of two hosts; a server on h0 and one on h3.
+fn fabric() -> Fabric {
+    let mut fabric = leaf_spine(2, 2, 2, RATE, RATE, Addressing::default()).unwrap();
+    for (number, host) in [0, 3].into_iter().enumerate() {
+        let address = (fabric.hosts[host].address, 7801).into();
+        let (name, memory) = (format!("ps{number}"), Bytes(64 << 20));
+        fabric.servers.push(Server { name, address, memory, metrics: None });
+    }
+    let tenant = |name: &str| Tenant::named(name);
+    fabric.tenants = vec![
+        Tenant { jobs: 1, guaranteed: 100, limit: 300, priority: 5, ..tenant("gold") },
+        tenant("default"),
+    ];
+    fabric
+}
+
+fn world(fabric: Fabric) -> World {
+    let mut world = World::new(fabric, Settings::default());
+    world.all_up();
+    world
+}
+
+fn rack(switch: Option<&str>, ranks: &[u32]) -> RackOf {
+    RackOf { switch: switch.map(str::to_owned), ranks: ranks.to_vec() }
+}
+
+#[test]
+fn a_tree_per_server_through_both_levels() {
+    let mut world = world(fabric());
+    let job = world.job_of("atp", "gold");
+    let plan = world.plan(job).clone();
+    plan.validate(4).unwrap();
+    assert_eq!(
+        (plan.protocol.as_str(), plan.reason.as_str(), plan.choice.as_str()),
+        ("atp", "", "")
+    );
+    assert_eq!((world.roots(job), plan.slot_space), (vec!["ps0", "ps1"], 4096));
+    let racks = plan.trees[0].racks().unwrap();
+    assert_eq!(racks.middle.as_deref(), Some("rack0"));
+    assert_eq!(racks.racks, [rack(None, &[0]), rack(None, &[1]), rack(Some("rack1"), &[2, 3])]);
+    let racks = plan.trees[1].racks().unwrap();
+    assert_eq!(racks.middle.as_deref(), Some("rack1"));
+    assert_eq!(racks.racks, [rack(Some("rack0"), &[0, 1]), rack(None, &[2]), rack(None, &[3])]);
+    let own = plan.attachments(2).unwrap();
+    assert_eq!((own[0].switch.as_str(), own[1].switch.as_str()), ("rack1", "rack1"));
+    world.check_leases();
+    let granted = |switch: &str, tree: u32| {
+        let found = world.granted.iter().find(|(at, lease)| at == switch && lease.tree == tree);
+        found.unwrap().1.clone()
+    };
+    let (server, middle, far) = (granted("ps0", 0), granted("rack0", 0), granted("rack1", 0));
+    let slot = |lease: &pb::Lease| lease.slot.clone().unwrap();
+    let levels = [&server, &middle, &far].map(|lease| slot(lease).level());
+    assert_eq!(levels, [Level::Server, Level::ServerSwitch, Level::Rack]);
+    assert_eq!((slot(&far).rack, slot(&far).racks.len()), (2, 3));
+    assert_eq!(slot(&server).racks[2].ranks, [2, 3]);
+    let bits = |lease: &pb::Lease| -> Vec<_> {
+        lease.children.iter().map(|child| (child.racks, child.workers)).collect()
+    };
+    assert_eq!(bits(&server), [(0b111, u32::MAX)]);
+    assert_eq!(bits(&middle), [(1, 1), (2, 1), (4, 3)]);
+    assert_eq!(bits(&far), [(4, 1), (4, 2)]);
+    // The claim is shared by the job's two servers.
+    let claim = slot(&middle);
+    assert_eq!((claim.guaranteed, claim.limit, claim.priority), (50, 150, 5));
+    assert_eq!(far.parent_address, world.fabric.switch("rack0").unwrap().address.to_string());
+}
+
+#[test]
+fn what_dies_is_left_out_and_comes_back() {
+    let mut world = world(fabric());
+    let job = world.job_of("atp", "");
+    world.down("ps0");
+    assert_eq!((world.roots(job), world.plan(job).epoch), (vec!["ps1"], 2));
+    assert_eq!(world.plan(job).reason, "1 of 2 servers: ps0 is down");
+    world.down("rack0");
+    let racks = world.plan(job).trees[0].racks().unwrap();
+    let alone = [rack(None, &[0]), rack(None, &[1]), rack(None, &[2]), rack(None, &[3])];
+    assert_eq!((racks.middle.as_deref(), &racks.racks[..]), (Some("rack1"), &alone[..]));
+    world.down("rack1");
+    let racks = world.plan(job).trees[0].racks().unwrap();
+    assert_eq!((racks.middle.as_deref(), racks.racks.len()), (None, 4), "to the server alone");
+    world.plan(job).clone().validate(4).unwrap();
+    world.down("ps1");
+    assert_eq!((world.plan(job).trees.len(), world.plan(job).epoch), (0, 5));
+    assert!(world.plan(job).reason.starts_with("0 of 2 servers: "), "{}", world.plan(job).reason);
+    for name in ["rack0", "rack1", "ps0", "ps1"] {
+        world.up(name, &[]).unwrap();
+    }
+    world.wait(2_000);
+    assert_eq!((world.roots(job), world.plan(job).reason.as_str()), (vec!["ps0", "ps1"], ""));
+    assert_eq!(world.plan(job).trees[0].racks().unwrap().middle.as_deref(), Some("rack0"));
+    world.check_leases();
+    // The spines only forward, and that is not the daemon's work.
+    let epoch = world.plan(job).epoch;
+    world.down("spine0");
+    assert_eq!(world.plan(job).epoch, epoch);
+}
+
+#[test]
+fn roles_and_tenants_are_checked() {
+    let mut world = world(fabric());
+    let create = |world: &mut World, change: &dyn Fn(&mut pb::CreateJobRequest)| {
+        let mut request = pb::CreateJobRequest { size: 2, ..Default::default() };
+        change(&mut request);
+        world.play(Event::CreateJob(request)).map_err(|refusal| refusal.to_string())
+    };
+    let error = create(&mut world, &|r| r.tenant = "nobody".to_owned()).unwrap_err();
+    assert!(error.contains("has no tenant \"nobody\"; it has gold, default"), "{error}");
+    let error = create(&mut world, &|r| r.protocol = "tcp".to_owned()).unwrap_err();
+    assert!(error.contains("use panama, atp or switchml, or auto"), "{error}");
+    let error = create(&mut world, &|r| r.scale = -1.0).unwrap_err();
+    assert!(error.contains("scale -1 is no factor"), "{error}");
+    let partial = |r: &mut pb::CreateJobRequest| {
+        (r.protocol, r.release_fraction) = ("atp".to_owned(), 0.5);
+    };
+    assert!(create(&mut world, &partial).unwrap_err().contains("is for protocol panama"));
+    create(&mut world, &|r| r.tenant = "gold".to_owned()).unwrap();
+    let error = create(&mut world, &|r| r.tenant = "gold".to_owned()).unwrap_err();
+    assert!(error.contains("tenant \"gold\" has 1 jobs, the most that it may have"), "{error}");
+    let session = world.session();
+    let address = world.fabric.servers[0].address.to_string();
+    let hello = pb::SwitchHello {
+        name: "ps0".to_owned(),
+        udp_address: address,
+        server: false,
+        ..Default::default()
+    };
+    let error = world.play(Event::SwitchHello { session, hello }).unwrap_err().to_string();
+    assert!(error.contains("has no switch \"ps0\""), "{error}");
+}
+
+#[test]
+fn a_partition_is_addressed_by_its_own_slots() {
+    let mut partitioned = fabric();
+    partitioned.switches.iter_mut().for_each(|switch| switch.policy = SlotPolicy::Partition);
+    let mut world = world(partitioned);
+    let job = world.job_of("atp", "gold");
+    assert_eq!(world.plan(job).slot_space, 50);
+}
+
+#[test]
+fn a_pool_stands_at_the_switch_nearest_to_all() {
+    let mut world = world(fabric());
+    let job = world.job_of("switchml", "");
+    let plan = world.plan(job).clone();
+    assert_eq!(
+        (plan.protocol.as_str(), plan.reason.as_str(), plan.trees.len()),
+        ("switchml", "", 1)
+    );
+    // Two hosts are one link away from a rack's switch and two are three: as far as from a spine.
+    assert_eq!((plan.trees[0].root.as_str(), plan.window_max), ("rack0", 512));
+    plan.validate(4).unwrap();
+    let gold = world.job_of("switchml", "gold");
+    assert_eq!(world.plan(gold).window_max, 100, "what the tenant is guaranteed");
+    assert_eq!(world.roots(gold), ["rack1"], "where nobody is yet");
+    world.check_leases();
+    world.down("rack0");
+    assert_ne!(world.roots(job), ["rack0"]);
+}
+
+#[test]
+fn auto_says_what_it_takes_and_why() {
+    let mut plain = fabric();
+    plain.servers.clear();
+    let mut without = world(plain);
+    let job = without.job_of("auto", "");
+    let plan = without.plan(job);
+    assert_eq!((plan.protocol.as_str(), plan.trees.len()), ("panama", 2));
+    assert_eq!(plan.choice, "the fabric has no server, which atp needs");
+    let mut world = world(fabric());
+    let job = world.job_of("auto", "");
+    assert_eq!(world.plan(job).protocol, "panama");
+    assert!(world.plan(job).choice.contains("memory for 2 trees"), "{}", world.plan(job).choice);
+    let mut scarce = World::new(fabric(), Settings::default());
+    scarce.memory = 100 << 10;
+    scarce.all_up();
+    let job = scarce.job_of("auto", "");
+    assert_eq!((scarce.plan(job).protocol.as_str(), scarce.plan(job).trees.len()), ("atp", 2));
+    assert!(scarce.plan(job).choice.contains("memory is scarce"), "{}", scarce.plan(job).choice);
+    // Without servers even a small window is better than none.
+    scarce.down("ps0");
+    scarce.down("ps1");
+    assert_eq!(scarce.plan(job).protocol, "panama");
+    assert!(scarce.plan(job).choice.starts_with("atp cannot be had: 0 of 2 servers"));
+}

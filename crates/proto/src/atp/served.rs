@@ -1,0 +1,135 @@
+//! One job at a parameter server: what it may send, which numbers are in flight, what it is answered.
+
+use netsum_wire::SlotIndex;
+use netsum_wire::atp::{Flags, Header, Kind, Level};
+
+use super::gather::{Entry, Phase};
+use super::lease::{Neighbour, ServerLease};
+use super::table::SlotTable;
+use crate::{Drop, Time};
+
+/// What happened to one lease's fragments at a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Packets whose contributions were counted.
+    pub packets: u64,
+    /// Fragments of single workers in them.
+    pub contributions: u64,
+    /// Results.
+    pub results: u64,
+    /// Packets of which everything had been counted.
+    pub duplicates: u64,
+    /// Of these, answered with the result.
+    pub answered: u64,
+    /// Of these, answered with "waiting for others".
+    pub waiting: u64,
+    /// Packets of which a part had been counted, and which therefore were not.
+    pub overlaps: u64,
+    /// Fragments that were asked for in float.
+    pub float_requests: u64,
+    /// Slots that collided and were exchanged.
+    pub rehashes: u64,
+    /// Results with a mark of congestion.
+    pub marked: u64,
+    /// Fragments on which workers disagreed.
+    pub mismatches: u64,
+}
+
+/// A lease at work.
+#[derive(Clone)]
+pub(super) struct Tenant<B> {
+    pub(super) lease: ServerLease,
+    pub(super) table: SlotTable,
+    /// Two windows of fragments, by sequence number.
+    pub(super) ring: Vec<Entry<B>>,
+    /// Lowest number without a result.
+    pub(super) base: u32,
+    pub(super) finished: Vec<u32>,
+    pub(super) heard: Time,
+    pub(super) counters: ServerCounters,
+}
+
+impl<B: Copy> Tenant<B> {
+    /// Whether a number is one that may be in flight, or asked for again.
+    pub(super) fn admit(&self, header: &Header) -> Result<(), Drop> {
+        if header.payload_len() > usize::from(self.lease.fragment_bytes) {
+            return Err(Drop::TooLarge);
+        }
+        let ahead = header.sequence.0.wrapping_sub(self.base) as i32;
+        let window = i32::from(self.lease.window);
+        match ahead {
+            _ if ahead >= window => Err(Drop::BeyondWindow),
+            _ if ahead < -window => Err(Drop::TooOld),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn advance(&mut self) {
+        loop {
+            let entry = &self.ring[self.base as usize & (self.ring.len() - 1)];
+            let done = matches!(entry.phase, Phase::Done(_));
+            if !done || entry.header.sequence.0 != self.base {
+                return;
+            }
+            self.base = self.base.wrapping_add(1);
+        }
+    }
+
+    /// The result of a fragment that is done.
+    pub(super) fn result(&self, index: usize) -> (Header, Option<B>) {
+        let entry = &self.ring[index];
+        let Phase::Done(values) = entry.phase else { unreachable!("it is done") };
+        let flags = Flags { ecn: entry.ecn, ..Flags::default() };
+        let header = Header {
+            flags,
+            arithmetic: entry.summed_as,
+            next_slot: entry.next_slot,
+            ..down(&entry.header, Kind::Result)
+        };
+        (header, Some(values))
+    }
+}
+
+impl ServerLease {
+    /// Whether a packet is what this neighbour may send.
+    pub(super) fn check_members(&self, neighbour: &Neighbour, header: &Header) -> Result<(), Drop> {
+        let racks = self.racks.len();
+        let possible = usize::from(header.server_fan_in) == racks
+            && header.racks & !neighbour.racks == 0
+            && header.workers & !neighbour.workers == 0
+            && match header.racks.count_ones() {
+                1 => {
+                    let rack = header.racks.trailing_zeros() as usize;
+                    self.racks.get(rack).map(Vec::len) == Some(header.rack_fan_in.into())
+                }
+                _ => (0..racks).all(|rack| {
+                    header.racks >> rack & 1 == 0
+                        || Header::all(self.racks[rack].len() as u8) & !neighbour.workers == 0
+                }),
+            };
+        if possible { Ok(()) } else { Err(Drop::Members) }
+    }
+
+    /// Workers of a rack whose fragments are in a packet that names the rack.
+    pub(super) fn workers_of(&self, rack: usize, header: &Header) -> u32 {
+        match header.racks.count_ones() {
+            1 => header.workers,
+            _ => Header::all(self.racks[rack].len() as u8),
+        }
+    }
+}
+
+/// A header that travels from the server, for everybody.
+pub(super) fn down(about: &Header, kind: Kind) -> Header {
+    Header {
+        kind,
+        level: Level::Server,
+        flags: Flags::default(),
+        n_elems: if kind.has_payload() { about.n_elems } else { 0 },
+        workers: 0,
+        racks: 0,
+        next_slot: SlotIndex(0),
+        tag: 0,
+        ..*about
+    }
+}

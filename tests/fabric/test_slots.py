@@ -1,0 +1,128 @@
+"""Protocols atp and switchml on real daemons: exact sums with few slots, loss, overflow, churn, and deaths."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from fabric import Fabric, Slots, Workers
+from network import Network, why_no_loss
+
+RATE_BPS = 1_000_000_000
+SERVERS = Slots(servers=("h0", "h3"))
+CHECK = {"steps": 6, "numel": 60_000}
+
+
+@pytest.fixture(scope="module")
+def network():
+    with Network(2, 2, 2, RATE_BPS) as network:
+        yield network
+
+
+def start(fabric: Fabric, protocol: str = "atp", hosts: list[str] | None = None, port: int = 29500, **more) -> Workers:
+    arguments = CHECK | {key: value for key, value in more.items() if key.islower()}
+    environment = {key: value for key, value in more.items() if not key.islower()}
+    environment |= {"NETSUM_PROTOCOL": protocol, "NETSUM_MIN_BYTES": "0", "MASTER_PORT": str(port)}
+    return Workers(fabric, hosts or fabric.network.hosts, "slots_worker.py", json.dumps(arguments), **environment)
+
+
+def wait_for_free_slots(fabric: Fabric) -> None:
+    """Nobody holds a slot, a row or a lease once all jobs have left."""
+    deadline = time.monotonic() + 20
+    while True:
+        switches = fabric.status()["switches"]
+        held = [s for s in switches if s["slots_held"] or s["rows_used"] or s["trees"] or s["memory_used_bytes"]]
+        if not held:
+            return
+        assert time.monotonic() < deadline, held
+        time.sleep(0.3)
+
+
+def check_same(ranks: list[dict]) -> None:
+    assert len({rank["digest"] for rank in ranks}) == 1
+    assert all(rank["stats"]["network_operations"] > 0 for rank in ranks), ranks[0]["stats"]
+
+
+def test_ten_times_too_few_slots_loss_and_overflow_change_no_sum(network):
+    """Each server's tree has 512 fragments in flight and a switch has 51 slots."""
+    few = Slots(servers=("h0", "h3"), slots=51)
+    lossy = why_no_loss() is None
+    with Fabric(network, slots=few) as fabric:
+        if lossy:
+            network.lose(0.005)
+        try:
+            jobs = [start(fabric, port=29500), start(fabric, port=29501, large=True, NETSUM_SCALE="1e8")]
+            leases = fabric.watch("atp", jobs).values()
+            for job in jobs:
+                check_same(job.wait(150))
+        finally:
+            network.lose(0)
+        wait_for_free_slots(fabric)
+    total = {key: sum(lease[key] for lease in leases) for key in ("contributions", "collisions", "float_requests")}
+    assert all(total.values()), total
+
+
+def test_jobs_come_and_go_and_all_slots_are_free_at_the_end(network):
+    with Fabric(network, slots=SERVERS) as fabric:
+        long = start(fabric, steps=25)
+        for round in range(3):
+            short = start(fabric, hosts=["h1", "h2"], port=29510 + round, steps=2)
+            if round == 1:
+                short.wait_for_step(1, 30)
+                short.processes[1].kill()
+                short.wait(60, expect_failure=True)
+                assert "rank 1" in short.log(0)
+            else:
+                check_same(short.wait(60))
+        check_same(long.wait(120))
+        wait_for_free_slots(fabric)
+
+
+@pytest.mark.parametrize("victim", ["server0", "rack0", "rack1"])
+def test_a_dead_server_or_switch_costs_a_pause_and_no_sum(network, victim):
+    with Fabric(network, slots=SERVERS) as fabric:
+        workers = start(fabric, steps=25)
+        workers.wait_for_step(3, 60)
+        fabric.kill(victim)
+        ranks = workers.wait(120)
+        check_same(ranks)
+        assert ranks[0]["stats"]["pauses"], ranks[0]["stats"]
+        job = fabric.status()["jobs"][-1]
+        assert victim in job["reason"], job["reason"]
+
+
+def test_without_any_server_the_hosts_go_on(network):
+    with Fabric(network, slots=Slots(servers=("h1",))) as fabric:
+        workers = start(fabric, steps=20)
+        workers.wait_for_step(2, 60)
+        fabric.kill("server0")
+        ranks = workers.wait(120)
+        check_same(ranks)
+        assert ranks[0]["stats"]["path"] == "host"
+        assert "server0 is down" in ranks[0]["stats"]["reason"]
+
+
+def test_pools_with_loss_and_a_dead_switch(network):
+    with Fabric(network, slots=SERVERS) as fabric:
+        if why_no_loss() is None:
+            network.lose(0.002)
+        try:
+            workers = start(fabric, "switchml", steps=12)
+            workers.wait_for_step(3, 90)
+        finally:
+            network.lose(0)
+        at = fabric.status()["jobs"][-1]["trees"][0]["root"]
+        fabric.kill(at)
+        ranks = workers.wait(120)
+        check_same(ranks)
+        assert at != fabric.status()["jobs"][-1]["trees"][0]["root"]
+        wait_for_free_slots(fabric)
+
+
+def test_auto_says_what_it_took(network):
+    with Fabric(network, slots=SERVERS) as fabric:
+        ranks = start(fabric, "auto", steps=1).wait(60)
+        assert ranks[0]["stats"]["protocol"] == "panama"
+        assert "2 trees" in ranks[0]["stats"]["choice"]
