@@ -1,18 +1,18 @@
 //! A plan with all that one asks about it: what people and scripts are shown.
 
-use netsum_topo::OcsSpec;
+use netsum_topo::{OcsSpec, Ratio};
 use serde::Serialize;
 
+use super::Composition;
 use super::bound::{Bound, bound};
 use super::build::synthesize;
 use super::check::{Report, check};
 use super::closed::closed;
 use super::error::OcsViolation;
 use super::pieces::Numbers;
-use super::plan::{OcsPlan, Share};
+use super::plan::OcsPlan;
 use super::programme::dp;
 use super::shared::shared;
-use super::{Composition, Rational};
 
 /// How a topology is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -43,11 +43,11 @@ impl std::str::FromStr for Method {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Comparison {
     /// Rings only.
-    pub rings: Share,
+    pub rings: Ratio,
     /// As many full trees as there are devices for, or rings if these are faster (slide 24).
-    pub baseline: Share,
+    pub baseline: Ratio,
     /// The best composition of whole devices, as in the slides.
-    pub closed: Share,
+    pub closed: Ratio,
     /// What nothing exceeds.
     pub bound: Bound,
 }
@@ -79,20 +79,20 @@ pub fn answer(spec: &OcsSpec, method: Method) -> Result<Answer, OcsViolation> {
 pub fn compare(spec: &OcsSpec) -> Comparison {
     let rings = rings_only(spec);
     Comparison {
-        rings: Share(rings),
-        baseline: Share(rings.max(trees_only(spec))),
-        closed: Share(closed(spec).algbw(spec)),
+        rings,
+        baseline: rings.max(trees_only(spec)),
+        closed: closed(spec).algbw(spec),
         bound: bound(spec),
     }
 }
 
 /// algbw for every number of devices from 0 to M by one method. Plans of [`Method::Shared`] are built and
 /// checked for each.
-pub fn curve(spec: &OcsSpec, method: Method) -> Result<Vec<Share>, OcsViolation> {
+pub fn curve(spec: &OcsSpec, method: Method) -> Result<Vec<Ratio>, OcsViolation> {
     let specs = (0..=spec.devices).map(|devices| spec.with_devices(devices));
     match method {
-        Method::Closed => Ok(specs.map(|spec| Share(closed(&spec).algbw(&spec))).collect()),
-        Method::Dp => Ok(dp(spec).iter().map(|found| Share(found.algbw(spec))).collect()),
+        Method::Closed => Ok(specs.map(|spec| closed(&spec).algbw(&spec)).collect()),
+        Method::Dp => Ok(dp(spec).iter().map(|found| found.algbw(spec)).collect()),
         Method::Shared => specs.map(|spec| Ok(check(&shared(&spec))?.algbw)).collect(),
     }
 }
@@ -101,13 +101,13 @@ fn programmed(spec: &OcsSpec) -> Composition {
     dp(spec).pop().expect("a composition for each number of devices, none included")
 }
 
-fn rings_only(spec: &OcsSpec) -> Rational {
+fn rings_only(spec: &OcsSpec) -> Ratio {
     let numbers = Numbers::of(spec);
     numbers.rate(numbers.rings(numbers.worker_ports()) * numbers.n)
 }
 
-fn trees_only(spec: &OcsSpec) -> Rational {
+fn trees_only(spec: &OcsSpec) -> Ratio {
     let numbers = Numbers::of(spec);
     let trees = numbers.m.checked_div(numbers.full()).unwrap_or(0).min(numbers.d);
-    Rational::from(i128::from(trees))
+    Ratio::from(trees as i64)
 }

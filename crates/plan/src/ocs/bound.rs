@@ -1,11 +1,9 @@
 //! What no plan can exceed, with the prices that prove it.
 
-use netsum_topo::{OcsPorts, OcsSpec};
+use netsum_topo::{OcsPorts, OcsSpec, Ratio};
 use serde::Serialize;
 
-use super::Rational;
 use super::pieces::Numbers;
-use super::plan::Share;
 
 /// An upper bound on algbw, and its proof.
 ///
@@ -19,37 +17,37 @@ use super::plan::Share;
 pub struct Bound {
     /// No plan is faster, if devices are joined to their peers in both directions: always with
     /// paired ports, and in all that this planner and the slides build.
-    pub algbw: Share,
+    pub algbw: Ratio,
     /// Price of a worker port.
-    pub worker_price: Share,
+    pub worker_price: Ratio,
     /// Price of a device port.
-    pub device_price: Share,
+    pub device_price: Ratio,
     /// min(D, (N·D + (E−2)·M)/(2(N−1))): the same with devices that are always used whole.
-    pub whole_devices: Share,
+    pub whole_devices: Ratio,
     /// No plan at all is faster. With simplex ports a device can have E children and yet another peer as
     /// parent, E + 1 ends per visit: min(D, (N·D + M·E(E−1)/(E+1))/(2(N−1))).
-    pub any_circuits: Share,
+    pub any_circuits: Ratio,
 }
 
 /// The least of three bounds, each with its prices, exactly.
 pub fn bound(spec: &OcsSpec) -> Bound {
     let numbers = Numbers::of(spec);
-    let n = Rational::from(numbers.n as i128);
-    let e = Rational::from(numbers.e as i128);
-    let zero = Rational::from(0);
-    let line = Rational::from(numbers.line() as i128);
+    let n = Ratio::from(numbers.n as i64);
+    let e = Ratio::from(numbers.e as i64);
+    let two = Ratio::from(2);
+    let line = Ratio::from(numbers.line() as i64);
     // Prices that make equally dear: all trees with whole devices only …
-    let whole = (line.recip(), (e - 2) / e / line);
+    let whole = (Ratio::ONE / line, (e - two) / e / line);
     // … trees of K−1 whole devices and full trees …
-    let last = Rational::from(numbers.last_saving() as i128);
-    let ratio = last / (last + 2);
-    let before = Rational::from(numbers.full().saturating_sub(1) as i128) * e;
-    let worker = (n + last + ratio * before).recip();
+    let last = Ratio::from(numbers.last_saving() as i64);
+    let ratio = last / (last + two);
+    let before = Ratio::from(numbers.full().saturating_sub(1) as i64) * e;
+    let worker = Ratio::ONE / (n + last + ratio * before);
     let mixed = (worker, worker * ratio);
     // … and full trees, with devices for nothing: each worker takes in the whole sum, rate ≤ D.
-    let free = (n.recip(), zero);
-    let total = |(worker, device): (Rational, Rational)| {
-        let ports = |of: u64| Rational::from(of as i128);
+    let free = (Ratio::ONE / n, Ratio::ZERO);
+    let total = |(worker, device): (Ratio, Ratio)| {
+        let ports = |of: u64| Ratio::from(of as i64);
         worker * ports(numbers.worker_ports()) + device * ports(numbers.m * numbers.e)
     };
     let mut prices = vec![whole, free];
@@ -58,19 +56,19 @@ pub fn bound(spec: &OcsSpec) -> Bound {
     }
     let best = prices.into_iter().min_by_key(|&price| total(price)).expect("three prices");
     let algbw = total(best);
-    let most = Rational::from(numbers.d as i128);
-    let m = Rational::from(numbers.m as i128);
-    let any = (most * n + m * e * (e - 1) / (e + 1)) / line;
+    let most = Ratio::from(numbers.d as i64);
+    let m = Ratio::from(numbers.m as i64);
+    let any = (most * n + m * e * (e - Ratio::ONE) / (e + Ratio::ONE)) / line;
     let any_circuits = match spec.ports {
         OcsPorts::Simplex => any.min(most).max(algbw),
         OcsPorts::Paired => algbw,
     };
     Bound {
-        algbw: Share(algbw),
-        worker_price: Share(best.0),
-        device_price: Share(best.1),
-        whole_devices: Share(total(whole).min(most)),
-        any_circuits: Share(any_circuits),
+        algbw,
+        worker_price: best.0,
+        device_price: best.1,
+        whole_devices: total(whole).min(most),
+        any_circuits,
     }
 }
 
@@ -79,18 +77,18 @@ impl Bound {
     /// is claimed. O(N), by looking at every possible s.
     pub fn is_proven(&self, spec: &OcsSpec) -> bool {
         let numbers = Numbers::of(spec);
-        let (worker, device) = (self.worker_price.0, self.device_price.0);
+        let (worker, device) = (self.worker_price, self.device_price);
         let cost = |ends: u64, of_devices: u64| {
-            worker * Rational::from(ends as i128) + device * Rational::from(of_devices as i128)
+            worker * Ratio::from(ends as i64) + device * Ratio::from(of_devices as i64)
         };
         let tree = |saved: u64| {
             let visits = if saved == 0 { 0 } else { saved.div_ceil(numbers.e - 2) };
             cost(numbers.line() - saved, saved + 2 * visits)
         };
         let savings = if numbers.e > 2 { 0..=numbers.n - 2 } else { 0..=0 };
-        let one = Rational::from(1);
-        device >= Rational::from(0)
+        let one = Ratio::ONE;
+        device >= Ratio::ZERO
             && savings.map(tree).all(|cost| cost >= one)
-            && cost(numbers.worker_ports(), numbers.m * numbers.e) == self.algbw.0
+            && cost(numbers.worker_ports(), numbers.m * numbers.e) == self.algbw
     }
 }

@@ -2,14 +2,13 @@
 
 use std::collections::VecDeque;
 
-use netsum_topo::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec};
+use netsum_topo::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec, Ratio};
 
-use super::Rational;
 use super::composition::{Composition, Piece, Woven};
 use super::fold::{Cluster, Fold, Request, fold};
 use super::mesh::{Mesh, mesh};
 use super::pieces::Numbers;
-use super::plan::{Lane, OcsPlan, Share};
+use super::plan::{Lane, OcsPlan};
 use super::weave::{self, Weave, weave};
 
 /// Joins the ports that a composition asks for, and says what flows where.
@@ -110,7 +109,7 @@ impl Wiring<'_> {
         };
         let Weave { links: more, copies, trees } = weave(&request);
         links.extend(more.iter().map(|&(a, b)| self.join(node(a), node(b))));
-        let share = Rational::new(1, copies.into());
+        let share = Ratio::new(1, copies.into());
         let lane = |tree: &Vec<u32>| {
             let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
             tree_lane(&own, middle(&own), share)
@@ -122,7 +121,7 @@ impl Wiring<'_> {
     /// are left in chains, as many in each as in any other or one more.
     fn tree(&mut self, pieces: &[Piece], turn: &mut u32) -> Lane {
         let (links, root) = self.tree_links(pieces, turn);
-        tree_lane(&links, root, Rational::from(1))
+        tree_lane(&links, root, Ratio::ONE)
     }
 
     fn tree_links(&mut self, pieces: &[Piece], turn: &mut u32) -> (Vec<Link>, OcsNode) {
@@ -187,7 +186,7 @@ impl Wiring<'_> {
         let Mesh { links, copies, trees } = mesh(&spare, composition.mesh_links);
         let links: Vec<Link> =
             links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
-        let share = Rational::new(1, copies.into());
+        let share = Ratio::new(1, copies.into());
         let lane = |tree: &Vec<u32>| {
             let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
             tree_lane(&own, middle(&own), share)
@@ -225,7 +224,7 @@ impl Wiring<'_> {
         let Some(Fold { links, copies, trees }) = fold(&request) else { return Vec::new() };
         let links: Vec<Link> =
             links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
-        let share = Rational::new(1, copies.into());
+        let share = Ratio::new(1, copies.into());
         let lane = |(used, own): &(Vec<usize>, Vec<u32>)| {
             let mut all: Vec<Link> = own.iter().map(|&link| links[link as usize]).collect();
             all.extend(used.iter().flat_map(|&cluster| &joins[cluster]));
@@ -234,8 +233,8 @@ impl Wiring<'_> {
         trees.iter().map(lane).collect()
     }
 
-    fn ring_share(&self) -> Share {
-        Share(self.numbers.rate(self.numbers.n))
+    fn ring_share(&self) -> Ratio {
+        self.numbers.rate(self.numbers.n)
     }
 
     /// A ring whose workers receive from one neighbour and send to the other with a port each.
@@ -261,7 +260,7 @@ impl Wiring<'_> {
 }
 
 /// The lane of a tree: each link upwards for the sum, downwards for the result.
-fn tree_lane(links: &[Link], root: OcsNode, share: Rational) -> Lane {
+fn tree_lane(links: &[Link], root: OcsNode, share: Ratio) -> Lane {
     let near = neighbours(links);
     let (mut reduce, mut broadcast) = (Vec::new(), Vec::new());
     for (link, child) in walk(&near, links, root) {
@@ -269,7 +268,7 @@ fn tree_lane(links: &[Link], root: OcsNode, share: Rational) -> Lane {
         reduce.push(links[link].circuits[up]);
         broadcast.push(links[link].circuits[1 - up]);
     }
-    Lane::Tree { share: Share(share), root, reduce, broadcast }
+    Lane::Tree { share, root, reduce, broadcast }
 }
 
 /// The node from which the farthest one is nearest.

@@ -1,21 +1,20 @@
 //! Replays a plan: ports, every contribution, every circuit's load. Shares nothing with the planner.
 
-use netsum_topo::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec};
+use netsum_topo::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec, Ratio, lcm};
 use serde::Serialize;
 
-use super::Rational;
 use super::error::OcsViolation;
-use super::plan::{Lane, OcsPlan, Share};
+use super::plan::{Lane, OcsPlan};
 
 /// What a sound plan does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Buffer per time, in units of one port.
-    pub algbw: Share,
+    pub algbw: Ratio,
     /// The highest load of a circuit, at most 1.
-    pub load_max: Share,
+    pub load_max: Ratio,
     /// Circuits over what all transmitters could feed.
-    pub ports_used: Share,
+    pub ports_used: Ratio,
     /// Transmitters in use, fewest and most, of a worker.
     pub worker_degrees: (u32, u32),
     /// Devices with a circuit.
@@ -48,7 +47,7 @@ pub fn check(plan: &OcsPlan) -> Result<Report, OcsViolation> {
             }
         };
         height = height.max(lane_height);
-        let carried = *(lane.share() * scale).numer();
+        let carried = (lane.share() * Ratio::new(scale, 1)).num();
         total += carried;
         match lane {
             Lane::Tree { reduce, broadcast, .. } => {
@@ -63,10 +62,10 @@ pub fn check(plan: &OcsPlan) -> Result<Report, OcsViolation> {
         }
     }
     if let Some(at) = (0..loads.len()).find(|&at| loads[at] > scale) {
-        let load = Rational::new(loads[at], scale);
+        let load = Ratio::new(loads[at], scale);
         return replay.fail(replay.circuit_name(at), format!("carries {load}, more than its rate"));
     }
-    Ok(replay.report(Rational::new(total, scale), loads, scale, height))
+    Ok(replay.report(Ratio::new(total, scale), loads, scale, height))
 }
 
 struct Replay<'a> {
@@ -120,14 +119,15 @@ impl Replay<'_> {
         let mut scale = workers;
         for (index, lane) in self.plan.lanes.iter().enumerate() {
             let share = lane.share();
-            if share <= Rational::from(0) || share > Rational::from(SHARE_MAX) {
+            if share <= Ratio::ZERO || share > Ratio::from(SHARE_MAX) {
                 return self.fail_lane(index, format!("a share of {share} is not possible"));
             }
-            scale *= share.denom() * workers / gcd(scale, share.denom() * workers);
-            if scale > SCALE_MAX {
+            let common = lcm(scale, share.den() * workers).filter(|&common| common <= SCALE_MAX);
+            let Some(common) = common else {
                 let problem = format!("its share of {share} has no common unit with the others");
                 return self.fail_lane(index, problem);
-            }
+            };
+            scale = common;
         }
         Ok(scale)
     }
@@ -265,7 +265,7 @@ impl Replay<'_> {
         Ok(self.spec.workers - 1)
     }
 
-    fn report(&self, algbw: Rational, loads: Vec<i128>, scale: i128, height: u32) -> Report {
+    fn report(&self, algbw: Ratio, loads: Vec<i128>, scale: i128, height: u32) -> Report {
         let mut degrees = vec![0; self.spec.nodes() as usize];
         self.plan.circuits.iter().for_each(|circuit| degrees[circuit.from.node.0 as usize] += 1);
         let (workers, devices) = degrees.split_at(self.spec.workers as usize);
@@ -273,9 +273,9 @@ impl Replay<'_> {
             + u64::from(self.spec.devices) * u64::from(self.spec.device_ports);
         let load = loads.into_iter().max().unwrap_or(0);
         Report {
-            algbw: Share(algbw),
-            load_max: Share(Rational::new(load, scale)),
-            ports_used: Share(Rational::new(self.plan.circuits.len() as i128, all.into())),
+            algbw,
+            load_max: Ratio::new(load, scale),
+            ports_used: Ratio::new(self.plan.circuits.len() as i128, all.into()),
             worker_degrees: (
                 workers.iter().min().copied().unwrap_or(0),
                 workers.iter().max().copied().unwrap_or(0),
@@ -329,10 +329,6 @@ impl Contributions {
     }
 }
 
-fn gcd(a: i128, b: i128) -> i128 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 /// A share above every D, and a unit that leaves room for the sum of all lanes.
-const SHARE_MAX: i128 = 65_536;
+const SHARE_MAX: i64 = 65_536;
 const SCALE_MAX: i128 = 1 << 80;

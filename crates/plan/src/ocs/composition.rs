@@ -1,8 +1,7 @@
 //! What a topology is made of, before ports are joined.
 
-use netsum_topo::OcsSpec;
+use netsum_topo::{OcsSpec, Ratio};
 
-use super::Rational;
 use super::pieces::Numbers;
 
 /// Ports of one device that serve one tree.
@@ -47,7 +46,7 @@ pub struct Composition {
 
 impl Composition {
     /// The sum of the parts, slide 21: exact for trees and rings, the most possible for the others.
-    pub fn algbw(&self, spec: &OcsSpec) -> Rational {
+    pub fn algbw(&self, spec: &OcsSpec) -> Ratio {
         let numbers = Numbers::of(spec);
         let trees = self.trees.len() as u64 * numbers.line();
         let rings = u64::from(self.rings) * numbers.n;
@@ -56,12 +55,12 @@ impl Composition {
         let links = i128::from(woven.spare.iter().sum::<u32>() + woven.links);
         let workers = numbers.n as i128;
         if !woven.tree {
-            return whole + Rational::new(links, workers - 1 + woven.spare.len() as i128);
+            return whole + Ratio::new(links, workers - 1 + woven.spare.len() as i128);
         }
         let devices = self.trees.last().map_or(0, Vec::len) as i128;
-        let gain = Rational::new(links, workers - 1 + devices);
+        let gain = Ratio::new(links, workers - 1 + devices);
         // Two workers with a link between them have 2D − 1 links in all.
-        let most = if woven.links > 0 { Rational::new(1, 2) } else { Rational::from(1) };
+        let most = if woven.links > 0 { Ratio::new(1, 2) } else { Ratio::ONE };
         whole + gain.min(most)
     }
 

@@ -1,12 +1,10 @@
 //! Devices of one pool, shared fairly among jobs.
 
-use netsum_topo::OcsSpec;
+use netsum_topo::{OcsSpec, Ratio};
 use serde::Serialize;
 
-use super::Rational;
 use super::closed::closed;
 use super::error::JobsError;
-use super::plan::Share;
 use super::shared::shared;
 
 /// A job: N and D, and E of the pool; its `devices` are not read.
@@ -18,9 +16,9 @@ pub struct Grant {
     /// Devices, all of which it needs for its algbw.
     pub devices: u32,
     /// algbw with them.
-    pub algbw: Share,
+    pub algbw: Ratio,
     /// algbw over that without any device.
-    pub gain: Share,
+    pub gain: Ratio,
 }
 
 /// Shares `pool` devices with `device_ports` ports each: the job that gains least gains as much as
@@ -57,7 +55,7 @@ pub fn share_devices(
 
 /// The devices at which a job's algbw rises, and where it stands.
 struct Ladder {
-    steps: Vec<(u32, Rational)>,
+    steps: Vec<(u32, Ratio)>,
     step: usize,
 }
 
@@ -68,7 +66,7 @@ impl Ladder {
             if better { shared(&spec).algbw() } else { closed(&spec).algbw(&spec) }
         };
         let mut steps = vec![(0, algbw(0))];
-        let most = Rational::from(i128::from(job.worker_ports));
+        let most = Ratio::from(i64::from(job.worker_ports));
         for devices in 1..=pool {
             let (_, last) = steps[steps.len() - 1];
             if last == most {
@@ -82,7 +80,7 @@ impl Ladder {
         Ladder { steps, step: 0 }
     }
 
-    fn gain(&self) -> Rational {
+    fn gain(&self) -> Ratio {
         self.steps[self.step].1 / self.steps[0].1
     }
 
@@ -95,6 +93,6 @@ impl Ladder {
 
     fn grant(&self) -> Grant {
         let (devices, algbw) = self.steps[self.step];
-        Grant { devices, algbw: Share(algbw), gain: Share(self.gain()) }
+        Grant { devices, algbw, gain: self.gain() }
     }
 }

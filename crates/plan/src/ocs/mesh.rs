@@ -1,6 +1,8 @@
 //! Many light trees on links between workers: how worker ports that make no whole ring still carry
 //! their full share.
 
+use netsum_topo::gcd;
+
 use super::forests::pack;
 
 /// A multigraph of workers and trees on it. Each tree has algbw 1/`copies`.
@@ -47,7 +49,7 @@ pub(super) fn mesh(spare: &[u32], links: u32) -> Mesh {
 
 /// Copies of each link, and the trees that they should make.
 pub(super) fn granularity(workers: usize, links: usize) -> (usize, usize) {
-    let exact = (workers - 1) / gcd(workers - 1, links);
+    let exact = (workers - 1) / gcd(workers as u128 - 1, links as u128) as usize;
     let copies = exact.min((SLOTS_MAX / links).max(1));
     (copies, copies * links / (workers - 1))
 }
@@ -92,10 +94,6 @@ fn order(spare: &[u32], places: &[(usize, usize)]) -> Vec<u32> {
         order[place] = worker;
     }
     order
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// SplitMix64: the same graphs on every run.

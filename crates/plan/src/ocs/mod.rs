@@ -42,9 +42,6 @@ pub use closed::closed;
 pub use composition::{Composition, Piece, Woven};
 pub use error::{JobsError, OcsViolation};
 pub use jobs::{Grant, JobDemand, share_devices};
-pub use plan::{Lane, OcsPlan, Share};
+pub use plan::{Lane, OcsPlan};
 pub use programme::dp;
 pub use shared::shared;
-
-/// Exact numbers: rates and shares.
-pub type Rational = num_rational::Ratio<i128>;

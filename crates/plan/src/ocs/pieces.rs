@@ -1,8 +1,6 @@
 //! The arithmetic that all methods share.
 
-use netsum_topo::{OcsPorts, OcsSpec};
-
-use super::Rational;
+use netsum_topo::{OcsPorts, OcsSpec, Ratio};
 
 /// N, D, M and E as wide integers.
 #[derive(Clone, Copy)]
@@ -57,7 +55,7 @@ impl Numbers {
     }
 
     /// The rate of so many 2(N−1)ths.
-    pub fn rate(&self, units: u64) -> Rational {
-        Rational::new(units.into(), self.line().into())
+    pub fn rate(&self, units: u64) -> Ratio {
+        Ratio::new(units.into(), self.line().into())
     }
 }

@@ -1,8 +1,7 @@
 //! Better than the slides: devices that serve several trees, and meshes of what makes no ring.
 
-use netsum_topo::OcsSpec;
+use netsum_topo::{OcsSpec, Ratio};
 
-use super::Rational;
 use super::build::synthesize;
 use super::composition::{Composition, Piece, Woven};
 use super::pieces::Numbers;
@@ -33,7 +32,7 @@ pub fn shared(spec: &OcsSpec) -> OcsPlan {
     choices.sort_by_key(|choice| {
         (std::cmp::Reverse(choice.algbw(spec)), choice.mesh_links, choice.folded)
     });
-    let mut best: Option<(Rational, OcsPlan)> = None;
+    let mut best: Option<(Ratio, OcsPlan)> = None;
     for choice in choices {
         if best.as_ref().is_some_and(|(rate, _)| *rate >= choice.algbw(spec)) {
             break;

@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 
-use netsum_plan::ocs::{Rational, bound, check, closed, shared};
-use netsum_topo::{OcsPorts, OcsSpec};
+use netsum_plan::ocs::{bound, check, closed, shared};
+use netsum_topo::{OcsPorts, OcsSpec, Ratio};
 
 use crate::{ratio, spec};
 
@@ -140,12 +140,12 @@ fn span(
 }
 
 /// Most trees at once: maximise Σx with Σ_{trees through a link} x ≤ links, exactly. Simplex with Bland's rule.
-fn packing(graph: &Graph, trees: &[Vec<usize>]) -> Rational {
+fn packing(graph: &Graph, trees: &[Vec<usize>]) -> Ratio {
     let (zero, one) = (ratio(0, 1), ratio(1, 1));
     let places: Vec<usize> = (0..graph.len()).filter(|&place| graph[place] > 0).collect();
     let columns = trees.len() + places.len();
     // A row per link: its trees, its slack, its capacity. The last row is what is gained.
-    let mut rows: Vec<Vec<Rational>> = Vec::new();
+    let mut rows: Vec<Vec<Ratio>> = Vec::new();
     for (index, &place) in places.iter().enumerate() {
         let mut row = vec![zero; columns + 1];
         for (column, _) in trees.iter().enumerate().filter(|(_, tree)| tree.contains(&place)) {
@@ -164,11 +164,11 @@ fn packing(graph: &Graph, trees: &[Vec<usize>]) -> Rational {
             .min_by_key(|&row| (rows[row][columns] / rows[row][enter], basis[row]))
             .expect("links are finite");
         let by = rows[leave][enter];
-        rows[leave].iter_mut().for_each(|value| *value /= by);
+        rows[leave].iter_mut().for_each(|value| *value = *value / by);
         let pivot = rows.swap_remove(leave);
         for row in rows.iter_mut().chain([&mut gain]).filter(|row| row[enter] != zero) {
             let factor = row[enter];
-            row.iter_mut().zip(&pivot).for_each(|(value, pivot)| *value -= factor * pivot);
+            row.iter_mut().zip(&pivot).for_each(|(value, pivot)| *value = *value - factor * *pivot);
         }
         rows.push(pivot);
         let last = rows.len() - 1;
@@ -178,7 +178,7 @@ fn packing(graph: &Graph, trees: &[Vec<usize>]) -> Rational {
     gain[columns]
 }
 
-fn best(spec: &OcsSpec) -> Rational {
+fn best(spec: &OcsSpec) -> Ratio {
     let (workers, nodes) = (spec.workers as usize, spec.nodes() as usize);
     let rates =
         graphs(spec).into_iter().map(|graph| packing(&graph, &trees(&graph, workers, nodes)));
@@ -195,8 +195,8 @@ fn no_topology_is_better() {
         for (d, m) in (1..=d_most).flat_map(|d| (0..=m_most).map(move |m| (d, m))) {
             for e in 2..=e_most {
                 let spec = spec(n, d, m, e, OcsPorts::Paired);
-                let ours = check(&shared(&spec)).unwrap().algbw.0;
-                let most = bound(&spec).algbw.0;
+                let ours = check(&shared(&spec)).unwrap().algbw;
+                let most = bound(&spec).algbw;
                 if ours == most {
                     continue;
                 }

@@ -7,8 +7,8 @@ mod methods;
 mod mutations;
 mod sharing;
 
-use netsum_plan::ocs::{OcsPlan, Rational};
-use netsum_topo::{OcsPorts, OcsSpec};
+use netsum_plan::ocs::OcsPlan;
+use netsum_topo::{OcsPorts, OcsSpec, Ratio};
 
 fn ocs(workers: u32, worker_ports: u32, devices: u32, device_ports: u32) -> OcsSpec {
     spec(workers, worker_ports, devices, device_ports, OcsPorts::Simplex)
@@ -18,8 +18,8 @@ fn spec(n: u32, d: u32, m: u32, e: u32, ports: OcsPorts) -> OcsSpec {
     OcsSpec::new(n, d, m, e, ports).unwrap()
 }
 
-fn ratio(above: i128, below: i128) -> Rational {
-    Rational::new(above, below)
+fn ratio(above: i128, below: i128) -> Ratio {
+    Ratio::new(above, below)
 }
 
 /// Ports in use at each worker.

@@ -1,7 +1,7 @@
 //! The check refuses every plan that was broken on purpose, and says where.
 
-use netsum_plan::ocs::{Lane, OcsPlan, Share, check, closed, shared, synthesize};
-use netsum_topo::{OcsNode, OcsPorts};
+use netsum_plan::ocs::{Lane, OcsPlan, check, closed, shared, synthesize};
+use netsum_topo::{OcsNode, OcsPorts, Ratio};
 use proptest::prelude::*;
 
 use crate::{ocs, ratio, spec};
@@ -9,7 +9,7 @@ use crate::{ocs, ratio, spec};
 fn tree(
     plan: &mut OcsPlan,
     at: usize,
-) -> Option<(&mut Share, &mut OcsNode, &mut Vec<u32>, &mut Vec<u32>)> {
+) -> Option<(&mut Ratio, &mut OcsNode, &mut Vec<u32>, &mut Vec<u32>)> {
     let trees = plan.lanes.iter_mut().filter_map(|lane| match lane {
         Lane::Tree { share, root, reduce, broadcast } => Some((share, root, reduce, broadcast)),
         Lane::Ring { .. } => None,
@@ -77,7 +77,7 @@ fn mutate(plan: &mut OcsPlan, kind: usize, at: usize) -> bool {
         // More than a circuit carries: every lane of these plans has a circuit that is full.
         9 => match &mut plan.lanes[0] {
             Lane::Tree { share, .. } | Lane::Ring { share, .. } => {
-                share.0 += ratio(1, 1);
+                *share = *share + ratio(1, 1);
                 true
             }
         },
@@ -113,7 +113,7 @@ fn mutate(plan: &mut OcsPlan, kind: usize, at: usize) -> bool {
             true
         }),
         _ => tree(plan, at).is_some_and(|(share, ..)| {
-            share.0 = ratio(0, 1);
+            *share = ratio(0, 1);
             true
         }),
     }
@@ -158,7 +158,7 @@ fn faults_are_named() {
         "circuit 2 (d0.0 → w1.0): its transmitter is in circuit 0 too"
     );
     assert_eq!(fault(&|plan| plan.circuits[2].from.port = 4), "circuit 2: d0 has no port 4");
-    let lanes = |change: fn(&mut Share, &mut Vec<u32>, &mut Vec<u32>)| {
+    let lanes = |change: fn(&mut Ratio, &mut Vec<u32>, &mut Vec<u32>)| {
         fault(&|plan| {
             let (share, _, reduce, broadcast) = tree(plan, 0).unwrap();
             change(share, reduce, broadcast);
@@ -172,8 +172,8 @@ fn faults_are_named() {
         lanes(|_, _, broadcast| broadcast.truncate(broadcast.len() - 1)),
         "lane 0: w3 never gets the result"
     );
-    assert_eq!(lanes(|share, _, _| share.0 = ratio(0, 1)), "lane 0: a share of 0 is not possible");
-    let over = lanes(|share, _, _| share.0 = ratio(3, 2));
+    assert_eq!(lanes(|share, _, _| *share = ratio(0, 1)), "lane 0: a share of 0 is not possible");
+    let over = lanes(|share, _, _| *share = ratio(3, 2));
     assert!(over.ends_with("carries 3/2, more than its rate"), "{over}");
 }
 
@@ -194,6 +194,6 @@ fn plans_survive_being_written() {
     let text = serde_json::to_string(&plan).unwrap();
     assert_eq!(serde_json::from_str::<OcsPlan>(&text).unwrap(), plan);
     for wrong in ["\"1/0\"", "\"1/-2\"", "\"half\"", "\"\"", "1"] {
-        assert!(serde_json::from_str::<Share>(wrong).is_err(), "{wrong}");
+        assert!(serde_json::from_str::<Ratio>(wrong).is_err(), "{wrong}");
     }
 }

@@ -1,12 +1,12 @@
 //! Devices of one pool among several jobs.
 
-use netsum_plan::ocs::{Rational, closed, share_devices};
-use netsum_topo::OcsSpec;
+use netsum_plan::ocs::{closed, share_devices};
+use netsum_topo::{OcsSpec, Ratio};
 use proptest::prelude::*;
 
 use crate::{ocs, ratio};
 
-fn gain(job: &OcsSpec, devices: u32) -> Rational {
+fn gain(job: &OcsSpec, devices: u32) -> Ratio {
     let rate = |devices: u32| {
         let spec = job.with_devices(devices);
         closed(&spec).algbw(&spec)
@@ -34,7 +34,7 @@ fn equal_jobs_gain_alike() {
     let grants = share_devices(&jobs, 18, 8, false).unwrap();
     assert_eq!(grants.iter().map(|grant| grant.devices).collect::<Vec<_>>(), [9, 9]);
     let all = share_devices(&jobs, 1000, 8, false).unwrap();
-    assert!(all.iter().all(|grant| grant.devices == 24 && grant.gain.0 == ratio(15, 8)));
+    assert!(all.iter().all(|grant| grant.devices == 24 && grant.gain == ratio(15, 8)));
 }
 
 #[test]
@@ -59,11 +59,11 @@ proptest! {
         let given: u32 = grants.iter().map(|grant| grant.devices).sum();
         prop_assert!(given <= pool);
         for (job, grant) in jobs.iter().zip(&grants) {
-            prop_assert_eq!(grant.gain.0, gain(job, grant.devices));
-            prop_assert_eq!(gain(job, grant.devices + pool - given), grant.gain.0, "devices lie idle");
+            prop_assert_eq!(grant.gain, gain(job, grant.devices));
+            prop_assert_eq!(gain(job, grant.devices + pool - given), grant.gain, "devices lie idle");
         }
         let least = |ways: &[u32]| jobs.iter().zip(ways).map(|(job, &own)| gain(job, own)).min();
         let best = all_ways(jobs.len(), pool).iter().filter_map(|ways| least(ways)).max();
-        prop_assert_eq!(grants.iter().map(|grant| grant.gain.0).min(), best);
+        prop_assert_eq!(grants.iter().map(|grant| grant.gain).min(), best);
     }
 }
