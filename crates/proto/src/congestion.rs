@@ -31,6 +31,9 @@ const INITIAL_WINDOW: f64 = 10.0;
 const AIMD_INITIAL_BYTES: f64 = 200.0 * 306.0;
 /// What ATP adds per result below the threshold, and per window above it.
 const AIMD_STEP_BYTES: f64 = 1500.0;
+/// Losses leave so many in flight: with fewer, results that overtake a lost one could not show it, and each loss would
+/// cost a time-out. Marks may leave less.
+const LOSS_WINDOW_LEAST: f64 = 4.0;
 /// A virtual window may exceed the least one by this factor and offset: it must not run away while
 /// another branch holds it back, and must be free to grow past it.
 const CLIP_FACTOR: f64 = 2.0;
@@ -73,8 +76,9 @@ impl Dctcp {
         (self.results, self.marked) = (0, 0);
     }
 
-    fn halve(&mut self) {
-        self.window = (self.window / 2.0).max(1.0);
+    /// Not below `least`, unless the window is there already.
+    fn halve(&mut self, least: f64) {
+        self.window = (self.window / 2.0).max(least.min(self.window));
         self.ssthresh = self.window;
     }
 }
@@ -154,20 +158,25 @@ impl Window {
     /// A fragment was lost: halves once per window. PANAMA's fabric is lossless; on one that is not,
     /// loss is the only signal of a switch that does not mark.
     pub fn on_loss(&mut self, vid: u32, vid_next: u32) {
+        self.halve(vid, vid_next, LOSS_WINDOW_LEAST);
+    }
+
+    /// Halves all loops, once per window.
+    fn halve(&mut self, vid: u32, vid_next: u32, least: f64) {
         let already = vid.wrapping_sub(self.loss_ends) as i32;
         if matches!(self.rule, CongestionRule::Fixed(_)) || already < 0 {
             return;
         }
         self.loss_ends = vid_next;
-        self.clear.halve();
-        self.marked.iter_mut().for_each(|(_, d)| d.halve());
+        self.clear.halve(least);
+        self.marked.iter_mut().for_each(|(_, d)| d.halve(least));
     }
 
     /// A result's mark halves the window like a loss, once per window: the results of one congested
     /// window are all marked.
     fn on_aimd_result(&mut self, vid: u32, vid_next: u32, step: f64, marked: bool) {
         if marked {
-            return self.on_loss(vid, vid_next);
+            return self.halve(vid, vid_next, 1.0);
         }
         let Dctcp { window, ssthresh, .. } = self.clear;
         let grown = window + if window < ssthresh { step } else { step / window };

@@ -15,6 +15,8 @@ enum State {
     Unsent,
     Sent(Time),
     Resent(Time),
+    /// Our part has come to where it is added, others' had not when that was said.
+    Counted(Time),
     Received,
 }
 
@@ -142,7 +144,8 @@ impl Flight {
             State::Sent(at) => Some(now.since(at)),
             _ => None,
         };
-        Receipt::New { rtt_ns, was_resent: matches!(state, State::Resent(_)) }
+        let was_resent = matches!(state, State::Resent(_) | State::Counted(_));
+        Receipt::New { rtt_ns, was_resent }
     }
 
     /// Queues vids that results have overtaken; each is found once, later losses are the time-out's.
@@ -160,6 +163,51 @@ impl Flight {
             self.examined = self.examined.wrapping_add(1);
         }
         found
+    }
+
+    /// Queues what was sent again, and is not here although a fragment is that was sent later, at `since`: the second
+    /// one was lost too (RFC 8985). Returns how many.
+    pub(crate) fn find_lost_again(&mut self, since: Time) -> usize {
+        match self.at(self.base) {
+            // What was sent again first is the lowest, so this is all that is looked at as a rule.
+            State::Resent(at) if at < since && self.has_hole() => {
+                self.resend_holes(|state| matches!(state, State::Resent(at) if at < since))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Queues holes that were sent up to `since`, and those of which our part was counted up to `counted_since`: they
+    /// are others' loss, or their result's. Returns how many.
+    pub(crate) fn resend_old_holes(&mut self, since: Time, counted_since: Time) -> usize {
+        self.resend_holes(|state| match state {
+            State::Sent(at) | State::Resent(at) => at <= since,
+            State::Counted(at) => at <= counted_since,
+            _ => false,
+        })
+    }
+
+    fn resend_holes(&mut self, lost: impl Fn(State) -> bool) -> usize {
+        let mut found = 0;
+        let mut vid = self.base;
+        while self.highest.wrapping_sub(vid) as i32 > 0 {
+            if lost(self.at(vid)) && !self.again.contains(&vid) {
+                self.again.push_back(vid);
+                found += 1;
+            }
+            vid = vid.wrapping_add(1);
+        }
+        found
+    }
+
+    /// Our part of a vid is counted.
+    pub(crate) fn set_counted(&mut self, now: Time, vid: u32) {
+        *self.at_mut(vid) = State::Counted(now);
+    }
+
+    /// Whether a result has overtaken another.
+    pub(crate) fn has_hole(&self) -> bool {
+        self.highest.wrapping_sub(self.base) as i32 > 0
     }
 
     /// Queues a vid that must be sent again at once.
@@ -234,6 +282,30 @@ mod tests {
         let receipt = flight.receive(Time(9), 1);
         assert_eq!(receipt, Receipt::New { rtt_ns: None, was_resent: true });
         assert_eq!(flight.base(), 6);
+    }
+
+    #[test]
+    fn what_is_lost_again_shows_when_later_fragments_overtake_it() {
+        let mut flight = sent(6);
+        (1..5).for_each(|vid| _ = flight.receive(Time(5), vid));
+        assert_eq!(flight.find_holes(), 1);
+        assert_eq!(flight.send_again(Time(6)), Some(0));
+        assert_eq!(flight.find_lost_again(Time(6)), 0, "sent no later than the second sending");
+        assert_eq!(flight.find_lost_again(Time(7)), 1);
+        assert_eq!(flight.find_lost_again(Time(7)), 0, "it waits to be sent");
+        assert_eq!(flight.send_again(Time(8)), Some(0));
+        assert_eq!(flight.resend_old_holes(Time(7), Time(0)), 0);
+        assert_eq!(
+            flight.resend_old_holes(Time(8), Time(0)),
+            1,
+            "a hole, and old enough; 5 is no hole"
+        );
+        flight.send_again(Time(9));
+        flight.set_counted(Time(10), 0);
+        assert_eq!(flight.resend_old_holes(Time(20), Time(9)), 0, "others are asked first");
+        assert_eq!(flight.resend_old_holes(Time(20), Time(10)), 1);
+        flight.receive(Time(9), 0);
+        assert!(!flight.has_hole());
     }
 
     #[test]

@@ -10,6 +10,11 @@ use crate::{Drop, Time};
 /// A tree that has not answered for this long is reported; a round trip takes milliseconds even on a
 /// loaded machine, and a dead switch must cost a pause of seconds.
 const SILENT_NS: u64 = 1_500_000_000;
+/// Results are overtaken by less than this, or by less than a round trip.
+const MIN_REORDERING_NS: u64 = 250_000;
+/// Those whose part of a hole is counted leave it to the others for so many times that long: all together they could
+/// fill a queue every time at the cost of the one who is missing.
+const COUNTED_PATIENCE: u64 = 4;
 
 /// One tree, as the worker sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +63,12 @@ pub(crate) struct Lane {
     /// Whatever the window grows to.
     window_max: u16,
     rtt: RttEstimator,
+    /// When silence is a reason to send something again, and how often it was since an answer.
     deadline: Option<Time>,
     backoffs: u32,
+    /// When holes are, and how often they were.
+    holes_at: Option<Time>,
+    hole_backoffs: u32,
     /// When a fragment was sent again because of silence.
     probed: Option<Time>,
     /// When the tree last answered, or had nothing to answer.
@@ -77,6 +86,8 @@ impl Lane {
             rtt: RttEstimator::default(),
             deadline: None,
             backoffs: 0,
+            holes_at: None,
+            hole_backoffs: 0,
             probed: None,
             heard: now,
             reported_silent: now,
@@ -125,6 +136,9 @@ impl Lane {
         self.stats.marked += u64::from(signals.marks != 0 || signals.down);
         self.window.on_result(number, self.flight.next(), signals.marks, signals.down);
         let mut lost = self.flight.find_holes();
+        if let Some(rtt_ns) = rtt_ns {
+            lost += self.flight.find_lost_again(Time(now.0.saturating_sub(rtt_ns)));
+        }
         if let Some(probed) = self.probed.take_if(|_| was_resent) {
             // The probe was answered with the sum, so its first sending or its first result was lost,
             // and with it most likely whatever else has no answer from before the probe.
@@ -135,6 +149,13 @@ impl Lane {
         }
         let rto_ns = self.rtt.rto_ns(0);
         self.deadline = (self.flight.in_flight() > 0).then(|| now.after(rto_ns));
+        self.hole_backoffs = 0;
+        self.holes_at = self.flight.has_hole().then(|| now.after(self.reordering_ns()));
+    }
+
+    /// Results are overtaken by less than this: where they come for fragments behind a hole, the tree is at work.
+    fn reordering_ns(&self) -> u64 {
+        self.rtt.smoothed_ns().max(MIN_REORDERING_NS)
     }
 
     /// Our part of `number` is counted, others' are not: no loss, no reason to slow down.
@@ -144,18 +165,29 @@ impl Lane {
         }
         self.heard = now;
         self.probed = None;
+        self.flight.set_counted(now, number);
         self.stats.waiting_for = ranks;
         Ok(())
     }
 
     /// When `handle_timeout` must be called.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.deadline
+        [self.deadline, self.holes_at].into_iter().flatten().min()
     }
 
     /// Sends again what a passed deadline calls lost; for how long the tree has been silent if that is
     /// to be reported.
     pub(crate) fn handle_timeout(&mut self, now: Time) -> Option<u64> {
+        if self.holes_at.is_some_and(|at| at <= now) {
+            let patience_ns = self.reordering_ns();
+            let ago = |ns: u64| Time(now.0.saturating_sub(ns));
+            self.flight.resend_old_holes(ago(patience_ns), ago(COUNTED_PATIENCE * patience_ns));
+            self.hole_backoffs += 1;
+            let patience_ns = patience_ns << self.hole_backoffs.min(16);
+            // Beyond that it is silence.
+            let goes_on = self.flight.has_hole() && patience_ns < self.rtt.rto_ns(0);
+            self.holes_at = goes_on.then(|| now.after(patience_ns));
+        }
         if self.deadline.is_none_or(|d| d > now) {
             return None;
         }
@@ -177,6 +209,7 @@ impl Lane {
     /// What decides on all that can happen next, but for the window.
     pub(crate) fn digest(&self, state: &mut impl Hasher) {
         (&self.flight, self.deadline, self.backoffs, self.probed, self.heard).hash(state);
+        (self.holes_at, self.hole_backoffs).hash(state);
     }
 
     /// Figures.

@@ -8,7 +8,7 @@ mod oracle;
 mod slots;
 
 use netsum_proto::atp::*;
-use netsum_proto::{Drop, Time};
+use netsum_proto::{CongestionRule, Drop, Time};
 use netsum_wire::fixed::Scale;
 use netsum_wire::*;
 use network::{Faults, Random};
@@ -283,6 +283,27 @@ fn collisions_move_a_place_until_it_is_free() {
     }
     let counters: Vec<_> = world.servers[&1].leases().map(|(_, c)| *c).collect();
     assert!(counters.iter().any(|c| c.rehashes > 0), "they did collide: {counters:?}");
+}
+
+/// One packet in a hundred is lost, and what must be sent again goes to the server worker by worker. Holes are seen by
+/// what overtakes them; only the end of an operation may wait in silence.
+#[test]
+fn losses_cost_round_trips() {
+    for seed in 1..=4 {
+        let congestion = CongestionRule::Fixed(64);
+        let layout = Layout {
+            racks: vec![4, 4],
+            slots: 512,
+            window_max: 64,
+            congestion,
+            ..Layout::default()
+        };
+        let mut world = World::new(seed, layout, Faults { loss: 0.01, ..Faults::default() });
+        let job = world.add_job(Claim::default());
+        world.submit(job, SUM, Scaling::Fixed(Scale::PAPER), 16_000, |_| vec![0; 64_000]);
+        assert!(world.run(BOUND, World::all_done));
+        assert!(world.network.now < Time(100_000_000), "{:?}", world.network.now);
+    }
 }
 
 #[test]

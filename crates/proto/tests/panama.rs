@@ -238,6 +238,32 @@ fn fragments_go_to_the_trees_in_turn() {
     assert_eq!(sent, expected);
 }
 
+/// One packet in a hundred: a fragment of 8 workers over two levels crosses 27 links, so one in four is lost somewhere,
+/// and many of those again. Holes are seen by what overtakes them; only the end of an operation may wait in silence.
+#[test]
+fn losses_cost_round_trips() {
+    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    let numel = 16 * 2000;
+    for congestion in [CongestionRule::PerBranch, CongestionRule::Fixed(64)] {
+        let took = |seed, loss| {
+            let (workers, trees, window_max) = (8, 1, 64);
+            let layout = Layout { workers, trees, window_max, congestion, ..Layout::default() };
+            let mut world = World::new(seed, layout, Faults { loss, ..Faults::default() });
+            let job = world.add_job();
+            world.submit(job, format, numel, |rank| bits(format, numel, seed_of(job, 0, rank)));
+            assert!(world.run(BOUND, World::all_done));
+            check_sums(&world).unwrap();
+            world.network.now.0
+        };
+        // A window of 4 is what losses leave: 500 round trips of 40 µs, some more for what is lost, and silence once
+        // or twice. Time-outs alone would take seconds.
+        for seed in 1..=4 {
+            let lossy = took(seed, 0.01);
+            assert!(lossy < 100_000_000, "{congestion:?}: {lossy} ns");
+        }
+    }
+}
+
 #[test]
 fn ranks_that_disagree_hear_of_it() {
     let mut world = World::new(1, Layout::default(), Faults::default());
