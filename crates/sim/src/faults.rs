@@ -2,9 +2,9 @@
 
 use netsum_topo::NodeId;
 
-use crate::aggregation::Payload;
+use crate::aggregation::{Hosts, Payload};
 use crate::job::Scheme;
-use crate::simulation::Simulation;
+use crate::simulation::{Simulation, servers_of};
 
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,29 +73,37 @@ impl<P: Payload> Simulation<P> {
             .filter(|(_, t)| !t.iter().all(|t| self.stands(t)))
             .map(|(&j, _)| j)
             .collect();
+        hit.extend(self.aggregation.slots.cut_off(&self.net));
         hit.sort_unstable();
         for job in hit {
-            let Some((spec, first_worker)) = self.jobs.on_trees(job) else { continue };
-            let Scheme::Trees { trees, config } = spec.scheme else { continue };
-            let spec = spec.clone();
-            self.unload(job);
-            let outcome = self.plan(job, &spec, usize::from(trees)).and_then(|planned| {
-                let net = &mut self.net;
-                let moved = self.aggregation.replan(
-                    net,
-                    job,
-                    first_worker,
-                    &planned,
-                    &spec.placement,
-                    &config,
-                );
-                moved.map_err(|(node, error)| {
-                    format!("switch {}: {error}", self.net.topology().name(NodeId(node)))
-                })
-            });
+            let outcome = self.replan(job);
             if let Err(reason) = outcome {
                 self.refused.push((job, format!("it stands still: {reason}")));
             }
+        }
+    }
+
+    /// Moves a job on to what is alive.
+    fn replan(&mut self, job: u32) -> Result<(), String> {
+        let Some((spec, first)) = self.jobs.in_network(job) else { return Ok(()) };
+        let spec = spec.clone();
+        let placement = &spec.placement;
+        match &spec.scheme {
+            Scheme::Trees { trees, config } => {
+                self.unload(job);
+                let trees = self.plan(job, &spec, usize::from(*trees))?;
+                let net = &mut self.net;
+                self.aggregation.replan_trees(net, job, first, &trees, placement, config)
+            }
+            Scheme::Slots { servers, config } => {
+                let servers = servers_of(&spec, *servers);
+                let hosts = Hosts { placement, servers: &servers };
+                self.aggregation.replan_slots(&mut self.net, job, first, &hosts, config)
+            }
+            Scheme::Pool(_) => {
+                Err("a pool has no other place; protocol switchml ends with its switch".to_owned())
+            }
+            Scheme::Hosts(_) => Ok(()),
         }
     }
 

@@ -23,6 +23,7 @@ mod routes;
 pub mod run;
 pub mod simulation;
 pub mod tcp;
+mod timer;
 pub mod transport;
 pub mod workload;
 

@@ -26,7 +26,7 @@ pub struct Packet {
     pub aux: u32,
     /// Link by which it came to where it waits.
     pub ingress: u32,
-    /// Host to which it goes (not for `Tree`).
+    /// Host to which it goes; for `Tree`, the number of the protocol.
     pub dst: u16,
     /// On the wire.
     pub bytes: u16,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use netsum_plan::{Request, aggregation_trees};
 use netsum_topo::{AggregationTree, NodeId, Topology};
 
-use crate::aggregation::{Aggregation, Counts, Payload, WORKER};
+use crate::aggregation::{Aggregation, Counts, Hosts, Kind as Protocol, NODE, Payload, WORKER};
 use crate::error::SimError;
 use crate::faults::Fault;
 use crate::job::{BUCKET, JOB_START, JobRecord, JobSpec, Jobs, Scheme, StepRecord};
@@ -241,7 +241,8 @@ impl<P: Payload> Simulation<P> {
                 let (net, transport) = (&mut self.net, &mut self.transport);
                 self.jobs.on_bucket(net, transport, &mut self.aggregation, key);
             }
-            WORKER => self.aggregation.on_timer(&mut self.net, key as u32),
+            WORKER => self.aggregation.on_worker_timer(&mut self.net, key),
+            NODE => self.aggregation.on_node_timer(&mut self.net, key),
             FAULT => self.apply(self.faults[key as u32 as usize]),
             JOB_START => self.start_job(key as u32),
             _ => unreachable!("a timer of nobody"),
@@ -251,12 +252,12 @@ impl<P: Payload> Simulation<P> {
     /// Passes on what machines have said in the meantime.
     #[inline]
     fn settle(&mut self) {
-        while let Some(handle) = self.net.lost.pop() {
-            self.aggregation.forget(handle);
+        while let Some((protocol, handle)) = self.net.lost.pop() {
+            self.aggregation.forget(protocol, handle);
         }
-        while let Some(done) = self.aggregation.done.pop() {
+        while let Some(done) = self.aggregation.pop_done() {
             if self.jobs.on_done(&mut self.net, done.job, done.rank) {
-                self.release_trees(done.job);
+                self.release(done.job);
                 self.jobs.remove(&mut self.net, &mut self.transport, done.job);
             }
         }
@@ -266,34 +267,48 @@ impl<P: Payload> Simulation<P> {
         let Some(spec) = self.announced[announced as usize].take() else { return };
         self.waiting_jobs -= 1;
         let number = self.jobs.next_number();
-        let first_worker = match spec.scheme {
-            Scheme::Trees { trees, config } => {
-                let planned = self.plan(number, &spec, usize::from(trees));
-                let installed = planned.and_then(|trees| {
-                    let installed = self.aggregation.add_job(
-                        &mut self.net,
-                        number,
-                        &trees,
-                        &spec.placement,
-                        &config,
-                    );
-                    installed.map_err(|(node, error)| {
-                        let name = self.net.topology().name(NodeId(node));
-                        format!("switch {name}: {error}")
-                    })
-                });
-                if let Err(reason) = &installed {
-                    self.release_trees(number);
-                    self.refused.push((number, reason.clone()));
-                }
-                installed.ok()
-            }
+        let installed = match spec.scheme {
             Scheme::Hosts(_) => None,
+            _ => match self.install(number, &spec) {
+                Ok(installed) => Some(installed),
+                Err(reason) => {
+                    self.release(number);
+                    self.refused.push((number, reason));
+                    None
+                }
+            },
         };
-        self.jobs.begin(&mut self.net, spec, first_worker);
+        self.jobs.begin(&mut self.net, spec, installed);
     }
 
-    fn release_trees(&mut self, job: u32) {
+    /// Leases what a job needs in the network; its protocol, and the first of its workers.
+    fn install(&mut self, number: u32, spec: &JobSpec) -> Result<(Protocol, u32), String> {
+        let placement = &spec.placement;
+        match &spec.scheme {
+            Scheme::Trees { trees, config } => {
+                let trees = self.plan(number, spec, usize::from(*trees))?;
+                let net = &mut self.net;
+                let first = self.aggregation.add_tree_job(net, number, &trees, placement, config);
+                Ok((Protocol::Trees, first?))
+            }
+            Scheme::Slots { servers, config } => {
+                let servers = servers_of(spec, *servers);
+                let hosts = Hosts { placement, servers: &servers };
+                let first = self.aggregation.add_slot_job(&mut self.net, number, &hosts, config);
+                Ok((Protocol::Slots, first?))
+            }
+            Scheme::Pool(config) => {
+                let trees = self.plan(number, spec, 1)?;
+                let net = &mut self.net;
+                let first =
+                    self.aggregation.add_pool_job(net, number, &trees[0], placement, config);
+                Ok((Protocol::Pools, first?))
+            }
+            Scheme::Hosts(_) => unreachable!("hosts need nothing in the network"),
+        }
+    }
+
+    fn release(&mut self, job: u32) {
         self.aggregation.remove_job(job);
         self.unload(job);
     }
@@ -368,4 +383,14 @@ impl<P: Payload> Simulation<P> {
         self.transport.submit(&mut self.net, flow, spec.bytes);
         self.announce_next();
     }
+}
+
+/// Hosts of a job's servers: those that it names, or its own, far from each other.
+pub(crate) fn servers_of(spec: &JobSpec, servers: u8) -> Vec<u32> {
+    if !spec.servers.is_empty() {
+        return spec.servers.clone();
+    }
+    let (workers, servers) = (spec.placement.len(), usize::from(servers));
+    let servers = servers.min(workers);
+    (0..servers).map(|server| spec.placement[server * workers / servers]).collect()
 }

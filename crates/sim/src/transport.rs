@@ -4,6 +4,7 @@ use crate::network::Network;
 use crate::packet::{Kind, Packet};
 use crate::random::Random;
 use crate::tcp::{Receiver, Sender, TcpConfig};
+use crate::timer::Timer;
 
 /// Timer keys of the transport carry these classes (bits 56 to 62).
 pub(crate) const RTO: u64 = 2 << 56;
@@ -27,7 +28,7 @@ struct Flow {
     dst: u16,
     entropy: u16,
     open: bool,
-    timer_is_set: bool,
+    timer: Timer,
     owner: Owner,
 }
 
@@ -83,13 +84,13 @@ impl Transport {
     /// Opens a flow between hosts.
     pub fn open(&mut self, src: u32, dst: u32, owner: Owner) -> u32 {
         let slot = self.free.pop();
-        let timer_is_set = slot.is_some_and(|s| self.flows[s as usize].timer_is_set);
+        let timer = slot.map_or(Timer::default(), |s| self.flows[s as usize].timer);
         let flow = Flow {
             src: src as u16,
             dst: dst as u16,
             entropy: self.random.bits() as u16,
             open: true,
-            timer_is_set,
+            timer,
             owner,
         };
         let (sender, receiver) = (Sender::new(&self.config), Receiver::default());
@@ -145,17 +146,13 @@ impl Transport {
             return;
         }
         let (flow, sender) = (&mut self.flows[slot as usize], &mut self.senders[slot as usize]);
-        let deadline = sender.deadline_ps();
-        flow.timer_is_set = deadline != u64::MAX && flow.open;
-        if !flow.timer_is_set {
+        flow.timer.ring(net.now_ps());
+        if !flow.open {
             return;
         }
-        if deadline > net.now_ps() {
-            net.set_timer(deadline, RTO | u64::from(slot));
-            return;
+        if sender.deadline_ps() <= net.now_ps() {
+            sender.time_out(&self.config, net.now_ps());
         }
-        flow.timer_is_set = false;
-        sender.time_out(&self.config, net.now_ps());
         self.pump(net, slot);
     }
 
@@ -241,9 +238,6 @@ impl Transport {
             let link = net.uplink(u32::from(flow.src));
             net.send(link, packet);
         }
-        if !flow.timer_is_set && sender.deadline_ps() != u64::MAX {
-            flow.timer_is_set = true;
-            net.set_timer(sender.deadline_ps().max(net.now_ps()), RTO | u64::from(slot));
-        }
+        flow.timer.set(net, sender.deadline_ps(), RTO | u64::from(slot));
     }
 }

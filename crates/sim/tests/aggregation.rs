@@ -33,6 +33,7 @@ fn job(placement: Vec<u32>, bytes: u64, steps: u32, scheme: Scheme) -> JobSpec {
         buckets: vec![Bucket { ready_ps: 0, bytes }],
         scheme,
         roots: vec![],
+        servers: vec![],
     }
 }
 
@@ -47,7 +48,7 @@ fn alone(
     simulation.check();
     simulation.add_job(spec);
     assert!(simulation.run(100_000 * MS), "the job does not end");
-    assert_eq!(simulation.aggregation().violations, []);
+    assert_eq!(simulation.aggregation().violations(), []);
     assert_eq!(simulation.refused(), []);
     assert_eq!(simulation.take_jobs().len(), 1);
     simulation.take_steps()
@@ -151,17 +152,20 @@ fn sums_are_exact_to_the_bit_whatever_is_lost() {
         let elements = 40_000u64;
         let seen = Arc::new(Mutex::new(vec![0u64; 2 * placement.len()]));
         let counted = Arc::clone(&seen);
-        simulation.aggregation().inspect(Box::new(move |_, rank, id, start, payload: &Vec<u8>| {
-            for (offset, bytes) in payload.as_chunks::<4>().0.iter().enumerate() {
-                let element = start + offset as u64;
-                let of_rack = |rack: &Vec<u32>| {
-                    balanced(&rack.iter().map(|&r| value(r, id, element)).collect::<Vec<_>>())
-                };
-                let expected = balanced(&racks.iter().map(of_rack).collect::<Vec<_>>());
-                assert_eq!(f32::from_le_bytes(*bytes).to_bits(), expected.to_bits());
-            }
-            counted.lock().unwrap()[2 * rank as usize + id as usize] += payload.len() as u64 / 4;
-        }));
+        simulation.aggregation().trees.inspect(Box::new(
+            move |_, rank, id, start, payload: &Vec<u8>| {
+                for (offset, bytes) in payload.as_chunks::<4>().0.iter().enumerate() {
+                    let element = start + offset as u64;
+                    let of_rack = |rack: &Vec<u32>| {
+                        balanced(&rack.iter().map(|&r| value(r, id, element)).collect::<Vec<_>>())
+                    };
+                    let expected = balanced(&racks.iter().map(of_rack).collect::<Vec<_>>());
+                    assert_eq!(f32::from_le_bytes(*bytes).to_bits(), expected.to_bits());
+                }
+                counted.lock().unwrap()[2 * rank as usize + id as usize] +=
+                    payload.len() as u64 / 4;
+            },
+        ));
         simulation.set_flows((0..4).map(|i| flow(0, i, 5 + i, 400_000)));
         simulation.add_job(job(placement, elements * 4, 2, trees(2, fixed(window))));
         assert!(simulation.run(1_000_000 * MS));
@@ -183,10 +187,11 @@ fn every_contribution_counts_once_under_loss() {
         simulation.set_flows((0..12).map(|i| flow(0, i, (i * 7 + 5) % 16, 2_000_000)));
         simulation.add_job(job((0..16).collect(), 3_000_000, 2, trees(4, config)));
         assert!(simulation.run(1_000_000 * MS));
-        assert_eq!(simulation.aggregation().violations, []);
+        assert_eq!(simulation.aggregation().violations(), []);
         assert_eq!(simulation.take_steps().len(), 2);
         let resent: u64 = simulation
             .aggregation()
+            .trees
             .drops()
             .map(|(_, d)| d.get(netsum_proto::Drop::Duplicate))
             .sum();
@@ -258,7 +263,7 @@ fn paused_trees_make_progress() {
         simulation.add_job(job(placement, 2_000_000, 3, trees(4, fixed(512))));
     }
     assert!(simulation.run(10_000 * MS), "the fabric stands still");
-    assert_eq!(simulation.aggregation().violations, []);
+    assert_eq!(simulation.aggregation().violations(), []);
     assert_eq!(simulation.network().balance().dropped, (0, 0));
     let net = simulation.network();
     assert!((0..net.link_count()).any(|l| net.counters(l).pauses > 0), "nothing was paused");

@@ -52,6 +52,15 @@ fn nonsense_is_refused_with_line_and_reason() {
         ("k = 4", "k = 4\nspines = 2", 6, "spines"),
         ("mark_packets = 85", "mark_packet = 85", 11, "mark_packet"),
         ("mark_packets = 85", "queue_packets = 0", 11, "drops whatever must wait"),
+        ("mark_packets = 85", "slots = { count = 0 }", 11, "1 to 1048576 slots"),
+        (
+            "mark_packets = 85",
+            "slots = { straggler = \"0ms\" }",
+            11,
+            "no sum would ever be complete",
+        ),
+        ("kind = \"panama\"", "kind = \"atp\"\nservers = 0", 16, "1 to 32 servers"),
+        ("workers = 6", "workers = 6\nservers = [16]", 26, "host 16 is not"),
         (
             "mark_packets = 85",
             "pause = { high_packets = 5, low_packets = 5 }",
@@ -185,4 +194,28 @@ fn the_same_configuration_writes_the_same_bytes() {
             assert_ne!(first, results(2, kind));
         }
     }
+}
+
+/// Jobs that arrive are as many as make up the load, each for its steps; where one has left, another may be placed.
+#[test]
+fn jobs_arrive_and_leave() {
+    let arrivals =
+        "[mix]\nload = 0.3\nworkers = [2, 6]\nmodels = [\"alexnet\"]\nscale = 0.001\nsteps = 4\n";
+    let (head, tail) = (GOOD.find("[[flows]]").unwrap(), GOOD.find("[samples]").unwrap());
+    let text = format!("{}{arrivals}{}", &GOOD[..head], &GOOD[tail..]);
+    let text =
+        text.replace("duration = \"2ms\"", "duration = \"60ms\"").replace("\"panama\"", "\"atp\"");
+    let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
+    let starts: Vec<u64> = built.jobs.iter().map(|(_, job)| job.start_ps).collect();
+    assert!(starts.is_sorted() && starts.len() > 20, "{} jobs", starts.len());
+    let bytes: u64 =
+        built.jobs.iter().map(|(_, j)| j.placement.len() as u64 * 4 * j.buckets[0].bytes).sum();
+    let load = bytes as f64 * 8.0 / (16.0 * 10e9 * 0.06);
+    assert!((0.15..0.45).contains(&load), "a load of {load}");
+    let count = built.jobs.len();
+    let folder = tempfile::tempdir().unwrap();
+    run::run(&config, built, folder.path(), |_| {}).unwrap();
+    let table = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_eq!(table("jobs.csv").lines().count(), count + 1, "every job ends");
+    assert_eq!(table("steps.csv").lines().count(), 4 * count + 1);
 }

@@ -29,9 +29,15 @@ fn every_scenario_ends_well_under_every_scheme() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let plain = tempfile::tempdir().unwrap();
     std::fs::write(plain.path().join("nothing.toml"), "name = \"nothing\"\nfaults = []\n").unwrap();
-    for scheme in
-        ["panama", "panama-per-branch", "switchml*", "panama-0.88", "ring", "halving-doubling"]
-    {
+    for scheme in [
+        "panama",
+        "panama-per-branch",
+        "switchml*",
+        "panama-0.88",
+        "atp",
+        "ring",
+        "halving-doubling",
+    ] {
         let duration = |scenario: &str, folder: &Path| {
             let text = configuration(scenario, scheme);
             let (config, built) = parse(&text, "run.toml", folder).unwrap();
@@ -73,17 +79,19 @@ fn a_death_between_two_epochs_loses_and_repeats_nothing() {
         let elements = 300_000u64;
         let seen = Arc::new(Mutex::new(vec![vec![0u8; elements as usize]; 12]));
         let shown = Arc::clone(&seen);
-        simulation.aggregation().inspect(Box::new(move |_, rank, id, start, payload: &Vec<u8>| {
-            for (i, bytes) in payload.as_chunks::<4>().0.iter().enumerate() {
-                let element = start + i as u64;
-                let pair = |a: f32, b: f32| a + b;
-                let v = |r: u32| value(r, id, element);
-                let rack = |r: u32| pair(pair(v(r), v(r + 1)), pair(v(r + 2), v(r + 3)));
-                let expected = pair(pair(rack(0), rack(4)), rack(8));
-                assert_eq!(f32::from_le_bytes(*bytes).to_bits(), expected.to_bits());
-                shown.lock().unwrap()[rank as usize][element as usize] += 1;
-            }
-        }));
+        simulation.aggregation().trees.inspect(Box::new(
+            move |_, rank, id, start, payload: &Vec<u8>| {
+                for (i, bytes) in payload.as_chunks::<4>().0.iter().enumerate() {
+                    let element = start + i as u64;
+                    let pair = |a: f32, b: f32| a + b;
+                    let v = |r: u32| value(r, id, element);
+                    let rack = |r: u32| pair(pair(v(r), v(r + 1)), pair(v(r + 2), v(r + 3)));
+                    let expected = pair(pair(rack(0), rack(4)), rack(8));
+                    assert_eq!(f32::from_le_bytes(*bytes).to_bits(), expected.to_bits());
+                    shown.lock().unwrap()[rank as usize][element as usize] += 1;
+                }
+            },
+        ));
         simulation.add_job(JobSpec {
             start_ps: 0,
             placement: (0..12).collect(),
@@ -92,6 +100,7 @@ fn a_death_between_two_epochs_loses_and_repeats_nothing() {
             buckets: vec![Bucket { ready_ps: 0, bytes: elements * 4 }],
             scheme: Scheme::Trees { trees: 3, config: Default::default() },
             roots: vec![],
+            servers: vec![],
         });
         for (i, &node) in spines.iter().enumerate() {
             let at_ps = (death_us + 200 * i as u64) * US;

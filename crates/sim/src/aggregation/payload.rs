@@ -1,16 +1,22 @@
 //! What aggregation packets carry: counts for a thousand servers, real numbers to check every bit.
 
 use netsum_proto::panama::{BufferId, Memory, Slab};
+use netsum_proto::values::{RowId, Rows, Values};
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::{Dtype, Format, ReduceOp};
+use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp};
 
 /// Gradients are 32-bit floats.
 pub const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+
+/// Integers are what the protocols with slots add; the same bytes stand for them.
+pub const INTEGERS: Format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
 
 /// Memory of a switch, and what travels between switches.
 pub trait Payload: Memory + Sized {
     /// In a packet on its way.
     type Owned: Clone;
+    /// Memory of a switch or server of a protocol with slots.
+    type Rows: Values<Payload = <Self as Memory>::Payload>;
 
     /// Memory of so many bytes.
     fn memory(limit: u64) -> Self;
@@ -26,6 +32,10 @@ pub trait Payload: Memory + Sized {
     fn contributions(owned: &Self::Owned) -> Option<u32>;
     /// Bytes in use.
     fn used(&self) -> u64;
+    /// Rows of so many bytes, as many as are wanted.
+    fn rows(row_bytes: u16) -> Self::Rows;
+    /// Copies a row.
+    fn copy_row(rows: &Self::Rows, row: <Self::Rows as Values>::Buffer) -> Self::Owned;
 }
 
 /// A packet's header and how many contributions are in it.
@@ -91,8 +101,49 @@ impl Memory for Counts {
     }
 }
 
+/// How many contributions are in each row.
+#[derive(Default)]
+pub struct CountRows {
+    counts: Vec<u32>,
+    unused: Vec<u32>,
+    freed: Vec<u32>,
+}
+
+impl Values for CountRows {
+    type Payload = u32;
+    type Buffer = u32;
+
+    fn store(&mut self, payload: &u32) -> Option<u32> {
+        let Some(row) = self.unused.pop() else {
+            self.counts.push(*payload);
+            return Some(self.counts.len() as u32 - 1);
+        };
+        self.counts[row as usize] = *payload;
+        Some(row)
+    }
+
+    fn combine(&mut self, into: u32, _: Arithmetic, payload: &u32) -> bool {
+        self.counts[into as usize] += payload;
+        false
+    }
+
+    fn add_floats(&mut self, inputs: &[u32]) -> Option<u32> {
+        let sum = inputs.iter().map(|&row| self.counts[row as usize]).sum();
+        self.store(&sum)
+    }
+
+    fn free(&mut self, row: u32) {
+        self.freed.push(row);
+    }
+
+    fn flushed(&mut self) {
+        self.unused.append(&mut self.freed);
+    }
+}
+
 impl Payload for Counts {
     type Owned = u32;
+    type Rows = CountRows;
 
     fn memory(limit: u64) -> Counts {
         Counts { packets: Vec::new(), unused: Vec::new(), freed: Vec::new(), limit, used: 0 }
@@ -125,10 +176,20 @@ impl Payload for Counts {
     fn used(&self) -> u64 {
         self.used
     }
+
+    fn rows(_: u16) -> CountRows {
+        CountRows::default()
+    }
+
+    #[inline]
+    fn copy_row(rows: &CountRows, row: u32) -> u32 {
+        rows.counts[row as usize]
+    }
 }
 
 impl Payload for Slab {
     type Owned = Vec<u8>;
+    type Rows = Rows;
 
     fn memory(limit: u64) -> Slab {
         Slab::new(limit)
@@ -159,6 +220,14 @@ impl Payload for Slab {
 
     fn used(&self) -> u64 {
         Slab::used(self)
+    }
+
+    fn rows(row_bytes: u16) -> Rows {
+        Rows::new(usize::MAX, row_bytes.into())
+    }
+
+    fn copy_row(rows: &Rows, row: RowId) -> Vec<u8> {
+        rows.get(row).to_vec()
     }
 }
 

@@ -1,31 +1,38 @@
-//! From a plan's trees to leases, paths and workers.
+//! From a plan's trees to `panama`'s leases, paths and workers.
 
-use netsum_proto::panama::{Child, Lease, WorkerConfig, resolve};
+use netsum_proto::PortId;
+use netsum_proto::panama::{Child, Lease, Switch, Worker, WorkerConfig, resolve};
 use netsum_topo::{AggregationTree, Child as Below, NodeId};
-use netsum_wire::{Rank, TreeId};
+use netsum_wire::{Epoch, JobId, Rank, TreeId};
 
-use super::*;
+use super::machines::{End, Machines, now};
+use super::panama::{Panama, TreeConfig};
+use super::payload::Payload;
+use super::{Aggregation, Done};
+use crate::network::Network;
 
 impl<P: Payload> Aggregation<P> {
-    /// Installs a job: its trees' leases, and a worker per host. Returns the number of the first worker; the
-    /// others follow by rank. Errors are the first switch's that refuses, by node.
-    pub fn add_job(
+    /// Installs a job of `panama`: its trees' leases, and a worker per host. Returns the number of the first worker;
+    /// the others follow by rank. Errors are the first switch's that refuses.
+    pub(crate) fn add_tree_job(
         &mut self,
         net: &mut Network,
         job: u32,
         trees: &[AggregationTree],
         placement: &[u32],
         config: &TreeConfig,
-    ) -> Result<u32, (u32, LeaseError)> {
-        let first = self.workers.len() as u32;
-        let up = self.lease(net, job, Epoch(1), first, trees, placement, config)?;
-        for (rank, (&host, up)) in placement.iter().zip(up).enumerate() {
-            let machine = Worker::new(
-                now(net),
+    ) -> Result<u32, String> {
+        let first = self.trees.workers.len() as u32;
+        let wiring = Wiring::new(first, job, Epoch(1), self.memory_bytes, config);
+        let up = self.trees.lease(net, wiring, trees, placement)?;
+        let now = now(net);
+        let worker = |rank| {
+            Worker::new(
+                now,
                 WorkerConfig {
                     job: JobId(job),
                     epoch: Epoch(1),
-                    rank: Rank(rank as u32),
+                    rank: Rank(rank),
                     ranks: placement.len() as u32,
                     trees: trees.len() as u8,
                     window_max: config.window_max,
@@ -33,24 +40,15 @@ impl<P: Payload> Aggregation<P> {
                     congestion: config.congestion,
                     partial: config.release_permille < 1000,
                 },
-            );
-            self.workers.push(Some(WorkerState {
-                machine,
-                job,
-                rank: rank as u32,
-                ranks: placement.len() as u32,
-                uplink: net.uplink(host),
-                up,
-                timer_is_set: false,
-            }));
-        }
-        Ok(first)
+            )
+        };
+        Ok(self.trees.add_workers(net, job, placement, up, worker))
     }
 
     /// Moves a job to the next epoch on other trees: what the hosts do when a switch dies. The workers tell each
     /// other what they have; what nobody has is summed again. What some lack and others have, a window at most, is
     /// taken for handed over at once. Errors leave the job without trees.
-    pub fn replan(
+    pub(crate) fn replan_trees(
         &mut self,
         net: &mut Network,
         job: u32,
@@ -58,18 +56,18 @@ impl<P: Payload> Aggregation<P> {
         trees: &[AggregationTree],
         placement: &[u32],
         config: &TreeConfig,
-    ) -> Result<(), (u32, LeaseError)> {
+    ) -> Result<(), String> {
+        let machines = &mut self.trees;
         let range = first as usize..first as usize + placement.len();
-        let states = || self.workers[range.clone()].iter().flatten();
+        let states = || machines.workers[range.clone()].iter().flatten();
         let progress: Vec<_> = states().map(|w| w.machine.progress()).collect();
         let finished = resolve(&progress).finished;
         let epoch = states().next().map_or(Epoch(1), |w| Epoch(w.machine.config().epoch.0 + 1));
-        let up = self.lease(net, job, epoch, first, trees, placement, config)?;
-        for switch in self.switches.iter_mut().flatten() {
-            switch.revoke(JobId(job), Epoch(epoch.0 - 1));
-        }
+        let wiring = Wiring::new(first, job, epoch, self.memory_bytes, config);
+        let up = machines.lease(net, wiring, trees, placement)?;
+        machines.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(epoch.0 - 1)));
         for (worker, up) in range.clone().zip(up) {
-            let Some(state) = &mut self.workers[worker] else { continue };
+            let Some(state) = &mut machines.workers[worker] else { continue };
             let config =
                 WorkerConfig { epoch, trees: trees.len() as u8, ..state.machine.config().clone() };
             let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
@@ -77,42 +75,35 @@ impl<P: Payload> Aggregation<P> {
             let rest = old.remaining(&finished);
             let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.id != *id));
             let (job, rank) = (state.job, state.rank);
-            self.done.extend(complete.map(|id| Done { job, rank, id }));
+            machines.done.extend(complete.map(|id| Done { job, rank, id }));
             rest.into_iter().for_each(|submission| state.machine.submit(submission));
             state.up = up;
         }
-        range.for_each(|worker| self.pump_worker(net, worker as u32));
+        range.for_each(|worker| machines.pump_worker(net, worker as u32));
         Ok(())
+    }
+}
+
+impl<P: Payload> Machines<Panama<P>> {
+    pub(super) fn remove_job(&mut self, job: u32) {
+        self.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(u16::MAX / 2)));
+        self.remove_workers(job);
     }
 
     /// Leases all nodes of all trees; each rank's path to the switch above, by tree.
-    #[allow(clippy::too_many_arguments)] // Whose, which, where.
     fn lease(
         &mut self,
         net: &mut Network,
-        job: u32,
-        epoch: Epoch,
-        first: u32,
+        mut wiring: Wiring,
         trees: &[AggregationTree],
         placement: &[u32],
-        config: &TreeConfig,
-    ) -> Result<Vec<Vec<u32>>, (u32, LeaseError)> {
+    ) -> Result<Vec<Vec<u32>>, String> {
         let mut up = vec![Vec::new(); placement.len()];
         for (index, tree) in trees.iter().enumerate() {
-            let mut wiring = Wiring { first, branch: 0, job, epoch, index: index as u8, config };
+            wiring.begin(index as u8);
             self.wire(net, tree, tree.root, None, placement, &mut wiring, &mut up)?;
         }
         Ok(up)
-    }
-
-    /// The job is over: leases are taken back, workers are gone.
-    pub fn remove_job(&mut self, job: u32) {
-        for switch in self.switches.iter_mut().flatten() {
-            switch.revoke(JobId(job), Epoch(u16::MAX / 2));
-        }
-        for worker in &mut self.workers {
-            worker.take_if(|w| w.job == job);
-        }
     }
 
     /// Leases a node and all below it; `above` is the path to its parent, which is its port there.
@@ -126,7 +117,7 @@ impl<P: Payload> Aggregation<P> {
         placement: &[u32],
         wiring: &mut Wiring,
         up: &mut [Vec<u32>],
-    ) -> Result<(), (u32, LeaseError)> {
+    ) -> Result<(), String> {
         let here = tree.node(node).expect("a plan names its nodes");
         let mut children = Vec::new();
         for child in &here.children {
@@ -149,15 +140,14 @@ impl<P: Payload> Aggregation<P> {
                 branch: wiring.branch % 32,
             });
             wiring.branch = wiring.branch.wrapping_add(1);
-            self.ends[rising as usize] = End::Switch { node: node.0, from: PortId(falling) };
+            self.ends[rising as usize] = End::Node { node: node.0, from: PortId(falling) };
             match *child {
                 Below::Rank(rank) => {
                     self.ends[falling as usize] = End::Worker(wiring.first + rank);
                     up[rank as usize].push(rising);
                 }
                 Below::Switch(below) => {
-                    self.ends[falling as usize] =
-                        End::Switch { node: below.0, from: PortId(rising) };
+                    self.ends[falling as usize] = End::Node { node: below.0, from: PortId(rising) };
                     self.wire(net, tree, below, Some(rising), placement, wiring, up)?;
                 }
             }
@@ -172,26 +162,10 @@ impl<P: Payload> Aggregation<P> {
             fragment_bytes: wiring.config.fragment_bytes,
             release_permille: wiring.config.release_permille,
         };
-        let memory_bytes = self.memory_bytes;
-        let switch = self.switches[node.0 as usize]
-            .get_or_insert_with(|| Switch::new(P::memory(memory_bytes)));
-        switch.install(now(net), lease).map_err(|error| (node.0, error))
-    }
-
-    /// Paths along nodes and back.
-    fn add_paths(&mut self, net: &mut Network, way: &[NodeId]) -> (u32, u32) {
-        let graph = net.topology();
-        let rising: Vec<u32> = way
-            .windows(2)
-            .map(|w| {
-                let edge = graph.edge_between(w[0], w[1]).expect("a tree follows links");
-                crate::routes::outgoing(graph, edge.0, w[0])
-            })
-            .collect();
-        let falling: Vec<u32> = rising.iter().rev().map(|link| link ^ 1).collect();
-        let paths = (net.add_path(&rising), net.add_path(&falling));
-        self.ends.resize(paths.1 as usize + 1, End::Worker(u32::MAX));
-        paths
+        let memory_bytes = wiring.memory_bytes;
+        let switch = self.node(node.0, || Switch::new(P::memory(memory_bytes)));
+        let installed = switch.install(now(net), lease);
+        installed.map_err(|error| format!("switch {}: {error}", net.topology().name(node)))
     }
 }
 
@@ -201,5 +175,16 @@ struct Wiring<'a> {
     job: u32,
     epoch: Epoch,
     index: u8,
+    memory_bytes: u64,
     config: &'a TreeConfig,
+}
+
+impl<'a> Wiring<'a> {
+    fn new(first: u32, job: u32, epoch: Epoch, memory_bytes: u64, config: &'a TreeConfig) -> Self {
+        Wiring { first, branch: 0, job, epoch, index: 0, memory_bytes, config }
+    }
+
+    fn begin(&mut self, index: u8) {
+        (self.index, self.branch) = (index, 0);
+    }
 }

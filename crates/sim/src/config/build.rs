@@ -1,16 +1,14 @@
 //! From a checked configuration to what the simulation takes.
 
-use netsum_proto::CongestionRule;
 use netsum_topo::{Addressing, Topology};
 
 use super::check::{ConfigError, Source};
 use super::table::table;
-use super::{Config, Fabric, Flows, Job, Mix, Paths, Scheme, SchemeKind, Tcp};
-use crate::aggregation::TreeConfig;
+use super::{Config, Fabric, Flows, Paths, Scheme, Tcp};
+use crate::aggregation::SlotSharing;
 use crate::faults::Fault;
-use crate::job::{self, Bucket, HostAlgorithm, JobSpec, Model};
+use crate::job::JobSpec;
 use crate::network::{Pause, Switching};
-use crate::random::Random;
 use crate::routes::PathChoice;
 use crate::tcp::TcpConfig;
 use crate::workload::{FlowSizes, FlowSpec, Interpolation, permutation, poisson};
@@ -23,6 +21,8 @@ pub struct Built {
     pub switching: Switching,
     /// Hosts.
     pub tcp: TcpConfig,
+    /// How switches share slots.
+    pub sharing: SlotSharing,
     /// Flows, by start.
     pub flows: Vec<FlowSpec>,
     /// Jobs, by start.
@@ -87,7 +87,10 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
         None => Vec::new(),
     };
     let notes = builder.notes;
-    Ok(Built { topology, switching, tcp: tcp(&config.tcp), flows, jobs, faults, samples, notes })
+    let (switch, fragment_bytes) = (&config.switch, config.scheme.fragment_bytes);
+    let sharing = switch.slots.sharing(switch.memory.0.0, fragment_bytes);
+    let tcp = tcp(&config.tcp);
+    Ok(Built { topology, switching, tcp, sharing, flows, jobs, faults, samples, notes })
 }
 
 fn fabric(source: &Source, config: &Config) -> Result<(Topology, u32, u64), ConfigError> {
@@ -144,39 +147,15 @@ fn tcp(tcp: &Tcp) -> TcpConfig {
     }
 }
 
-impl Scheme {
-    fn of_jobs(&self) -> job::Scheme {
-        let config = |congestion, release_permille| job::Scheme::Trees {
-            trees: self.trees,
-            config: TreeConfig {
-                window_max: self.window,
-                fragment_bytes: self.fragment_bytes,
-                congestion,
-                release_permille,
-            },
-        };
-        match self.kind {
-            SchemeKind::Ring => job::Scheme::Hosts(HostAlgorithm::Ring),
-            SchemeKind::HalvingDoubling => job::Scheme::Hosts(HostAlgorithm::HalvingDoubling),
-            SchemeKind::ParameterServer => job::Scheme::Hosts(HostAlgorithm::ParameterServer),
-            SchemeKind::SwitchMl => config(CongestionRule::Fixed(self.window), 1000),
-            SchemeKind::Panama | SchemeKind::Ideal => config(CongestionRule::Panama, 1000),
-            SchemeKind::Panama88 => config(CongestionRule::Panama, 880),
-            SchemeKind::Panama94 => config(CongestionRule::Panama, 940),
-            SchemeKind::PanamaPerBranch => config(CongestionRule::PerBranch, 1000),
-        }
-    }
-}
-
-struct Builder<'a> {
-    source: &'a Source<'a>,
+pub(super) struct Builder<'a> {
+    pub(super) source: &'a Source<'a>,
     topology: &'a Topology,
-    config: &'a Config,
-    hosts: u32,
-    rate_bps: u64,
-    notes: Vec<String>,
+    pub(super) config: &'a Config,
+    pub(super) hosts: u32,
+    pub(super) rate_bps: u64,
+    pub(super) notes: Vec<String>,
     /// Workers that each host has.
-    taken: Vec<u32>,
+    pub(super) taken: Vec<u32>,
 }
 
 impl Builder<'_> {
@@ -270,133 +249,7 @@ impl Builder<'_> {
         Ok(flows)
     }
 
-    fn job(&mut self, i: usize, job: &Job) -> Result<(String, JobSpec), ConfigError> {
-        let fail = |field: &str, reason: String| {
-            Err(self.source.invalid(&format!("jobs.{i}.{field}"), reason))
-        };
-        let model = match &job.model {
-            Some(name) => Some(self.model(name, &format!("jobs.{i}.model"))?),
-            None => None,
-        };
-        let compute_ps =
-            job.compute.map(|c| c.0.0 * 1000).or(model.map(|m| (m.compute_s() * 1e12) as u64));
-        let bytes = job.bytes.or(model.map(|m| m.gradient_bytes));
-        let (Some(compute_ps), Some(bytes)) = (compute_ps, bytes) else {
-            return fail("model", "give a model, or both compute and bytes".to_owned());
-        };
-        if bytes == 0 || job.steps == 0 || job.buckets == 0 {
-            return fail("steps", "bytes, steps and buckets are at least 1".to_owned());
-        }
-        if job.start.0.0 >= self.config.duration.0.0 {
-            return fail("start", "it starts after the run's duration".to_owned());
-        }
-        let placement = match (&job.hosts, job.workers) {
-            (Some(hosts), None) => hosts.clone(),
-            (None, Some(workers)) if workers > self.hosts => {
-                return fail(
-                    "workers",
-                    format!("{workers} workers on {} hosts: a host runs one of a job", self.hosts),
-                );
-            }
-            (None, Some(workers)) if workers > 0 => self.place(workers),
-            _ => return fail("workers", "give either workers, at least 1, or hosts".to_owned()),
-        };
-        let mut sorted = placement.clone();
-        sorted.sort_unstable();
-        let twice = sorted.windows(2).any(|w| w[0] == w[1]);
-        if placement.is_empty() || twice || sorted.last().is_some_and(|&h| h >= self.hosts) {
-            return fail("hosts", format!("each is another one, from 0 to {}", self.hosts - 1));
-        }
-        let name = job.model.clone().unwrap_or_else(|| "job".to_owned());
-        let (key, scheme) = match &job.scheme {
-            Some(scheme) => (format!("jobs.{i}.scheme"), scheme),
-            None => ("scheme".to_owned(), &self.config.scheme),
-        };
-        let roots = self.roots(scheme, &key)?;
-        let scheme = scheme.of_jobs();
-        let buckets = buckets(compute_ps, bytes, job.buckets);
-        let start_ps = job.start.0.0 * 1000;
-        Ok((
-            name,
-            JobSpec { start_ps, placement, steps: job.steps, period_ps: 0, buckets, scheme, roots },
-        ))
-    }
-
-    /// Jobs until they make up the load: workers and model drawn uniformly, starts spread over a step.
-    fn mix(&mut self, mix: &Mix) -> Result<Jobs, ConfigError> {
-        let [least, most] = mix.workers;
-        if least < 2 || least > most || most > self.hosts {
-            let reason = format!("give a range within 2 to {} hosts", self.hosts);
-            return Err(self.source.invalid("mix.workers", reason));
-        }
-        let models = mix.models.iter().map(|name| self.model(name, "mix.models"));
-        let models = models.collect::<Result<Vec<Model>, _>>()?;
-        if models.is_empty() {
-            return Err(self.source.invalid("mix.models", "name at least one model"));
-        }
-        let roots = self.roots(&self.config.scheme, "scheme")?;
-        let mut random = Random::derived(self.config.seed, "jobs");
-        let (mut jobs, mut load) = (Jobs::new(), 0.0);
-        while load < mix.load {
-            let workers = least + random.below(u64::from(most - least) + 1) as u32;
-            let model = models[random.below(models.len() as u64) as usize];
-            let compute_s = model.compute_s() * mix.scale;
-            let bytes = ((model.gradient_bytes as f64 * mix.scale) as u64).max(1);
-            let reduce_s = bytes as f64 * 8.0 / self.rate_bps as f64;
-            let period_s = compute_s + mix.pace * reduce_s;
-            let step_s = period_s.max(compute_s + reduce_s);
-            load += f64::from(workers) / f64::from(self.hosts) * reduce_s / step_s;
-            let start_ps = (random.unit() * step_s * 1e12) as u64;
-            let start_ps = start_ps.min(self.config.duration.0.0 * 1000 - 1);
-            let placement = self.place(workers);
-            let buckets = buckets((compute_s * 1e12) as u64, bytes, 1);
-            let scheme = self.config.scheme.of_jobs();
-            let spec = JobSpec {
-                start_ps,
-                placement,
-                steps: u32::MAX,
-                period_ps: (period_s * 1e12) as u64,
-                buckets,
-                scheme,
-                roots: roots.clone(),
-            };
-            jobs.push((model.name.to_owned(), spec));
-        }
-        self.notes.push(format!(
-            "mix: {} jobs, {} workers on {} hosts, a load of {load:.3} where each gradient is sent once per step",
-            jobs.len(),
-            jobs.iter().map(|(_, j)| j.placement.len()).sum::<usize>(),
-            self.hosts,
-        ));
-        Ok(jobs)
-    }
-
-    fn model(&self, name: &str, key: &str) -> Result<Model, ConfigError> {
-        Model::named(name).ok_or_else(|| {
-            let known: Vec<&str> = job::MODELS.iter().map(|m| m.name).collect();
-            self.source.invalid(
-                key,
-                format!("no model is named {name:?}; use one of {}", known.join(", ")),
-            )
-        })
-    }
-
-    /// Hosts in a row, where the fewest workers are: hosts are numbered rack by rack, so a row is near.
-    fn place(&mut self, workers: u32) -> Vec<u32> {
-        let n = workers as usize;
-        let mut here: u32 = self.taken[..n].iter().sum();
-        let (mut least, mut start) = (here, 0);
-        for first in 1..=self.taken.len() - n {
-            here = here + self.taken[first + n - 1] - self.taken[first - 1];
-            if here < least {
-                (least, start) = (here, first);
-            }
-        }
-        self.taken[start..start + n].iter_mut().for_each(|t| *t += 1);
-        (start as u32..(start + n) as u32).collect()
-    }
-
-    fn roots(&self, scheme: &Scheme, key: &str) -> Result<Vec<u32>, ConfigError> {
+    pub(super) fn roots(&self, scheme: &Scheme, key: &str) -> Result<Vec<u32>, ConfigError> {
         let of = |(i, name): (usize, &String)| {
             let found = self.topology.find(name).filter(|&node| self.topology.is_switch(node));
             found.map(|node| node.0).ok_or_else(|| {
@@ -425,13 +278,4 @@ impl Builder<'_> {
         });
         pairs.collect()
     }
-}
-
-/// Parts of equal size; the backward pass, two thirds of computing, hands them over one after the other.
-fn buckets(compute_ps: u64, bytes: u64, count: u32) -> Vec<Bucket> {
-    let count = u64::from(count).min(bytes.div_ceil(4));
-    let forward_ps = if count == 1 { compute_ps } else { compute_ps / 3 };
-    let part = |i: u64| bytes * (i + 1) / count - bytes * i / count;
-    let ready = |i: u64| forward_ps + (compute_ps - forward_ps) * (i + 1) / count;
-    (0..count).map(|i| Bucket { ready_ps: ready(i), bytes: part(i) }).collect()
 }

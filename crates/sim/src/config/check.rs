@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::build::{Built, build};
+use super::scheme::SLOTS_MAX;
 use super::{Config, Flows, SchemeKind};
 use crate::aggregation::OVERHEAD_BYTES;
 use crate::workload::FlowSizes;
@@ -150,6 +151,15 @@ impl Source<'_> {
                 "a queue of 0 packets drops whatever must wait; give it room",
             ));
         }
+        if switch.slots.count.is_some_and(|count| count == 0 || count > SLOTS_MAX) {
+            let reason = format!("a switch has 1 to {SLOTS_MAX} slots");
+            return Err(self.invalid("switch.slots.count", reason));
+        }
+        if switch.slots.straggler.0.0 == 0 || switch.slots.patience.0.0 == 0 {
+            let field = if switch.slots.straggler.0.0 == 0 { "straggler" } else { "patience" };
+            let reason = "no sum would ever be complete; write a time like \"20ms\"";
+            return Err(self.invalid(&format!("switch.slots.{field}"), reason));
+        }
         if let Some(pause) = &switch.pause
             && (pause.high_packets == 0 || pause.low_packets >= pause.high_packets)
         {
@@ -204,6 +214,9 @@ impl Source<'_> {
             }
             if scheme.window == 0 || scheme.window > 16384 {
                 return fail("window", "a window has 1 to 16384 fragments");
+            }
+            if scheme.servers == 0 || scheme.servers > 32 {
+                return fail("servers", "a job has 1 to 32 servers");
             }
             let bytes = scheme.fragment_bytes;
             if !(64..=8960).contains(&bytes) || !bytes.is_multiple_of(8) {

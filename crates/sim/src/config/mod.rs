@@ -2,7 +2,9 @@
 
 mod build;
 mod check;
+mod jobs;
 mod scenario;
+mod scheme;
 mod table;
 mod units;
 
@@ -10,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 pub use build::{Built, Jobs};
 pub use check::{ConfigError, load, parse};
+pub use jobs::{Job, Mix};
 pub use scenario::{Happens, Scenario};
+pub use scheme::{Scheme, SchemeKind, SlotPolicy, Slots};
 pub use units::Text;
 
 use netsum_topo::{Bytes, Latency, Rate};
@@ -147,6 +151,8 @@ pub struct Switch {
     pub paths: Paths,
     /// For sums.
     pub memory: Text<Bytes>,
+    /// For `atp` and `switchml`.
+    pub slots: Slots,
 }
 
 impl Default for Switch {
@@ -158,6 +164,7 @@ impl Default for Switch {
             pause: None,
             paths: Paths::Flow,
             memory: Text(Bytes(crate::simulation::MEMORY_BYTES)),
+            slots: Slots::default(),
         }
     }
 }
@@ -228,66 +235,6 @@ impl Default for Tcp {
     }
 }
 
-/// How jobs reduce.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Scheme {
-    /// Which.
-    pub kind: SchemeKind,
-    /// Trees per job, at most.
-    pub trees: u8,
-    /// Fragments in flight per tree, at most; for `switchml*` always.
-    pub window: u16,
-    /// Payload of a fragment.
-    pub fragment_bytes: u16,
-    /// Switches by name at which trees shall be rooted if they can be; none: those with the least to do.
-    pub roots: Vec<String>,
-}
-
-impl Default for Scheme {
-    fn default() -> Self {
-        Scheme {
-            kind: SchemeKind::Panama,
-            trees: 4,
-            window: 512,
-            fragment_bytes: 1408,
-            roots: Vec::new(),
-        }
-    }
-}
-
-/// The schemes of PANAMA's study, and more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SchemeKind {
-    /// Flows and jobs each alone on the fabric; jobs as `panama`.
-    #[serde(rename = "ideal")]
-    Ideal,
-    /// Ring between hosts.
-    #[serde(rename = "ring")]
-    Ring,
-    /// Halving and doubling between hosts.
-    #[serde(rename = "halving-doubling")]
-    HalvingDoubling,
-    /// Every worker serves a share.
-    #[serde(rename = "parameter-server")]
-    ParameterServer,
-    /// Trees without congestion control.
-    #[serde(rename = "switchml*")]
-    SwitchMl,
-    /// Trees with the paper's control: one window per tree, marks of all branches in one.
-    #[serde(rename = "panama")]
-    Panama,
-    /// The same; a switch sends on once 88 % of its children are in.
-    #[serde(rename = "panama-0.88")]
-    Panama88,
-    /// The same with 94 %.
-    #[serde(rename = "panama-0.94")]
-    Panama94,
-    /// Trees with a virtual window per branch.
-    #[serde(rename = "panama-per-branch")]
-    PanamaPerBranch,
-}
-
 /// Flows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
@@ -321,61 +268,6 @@ pub enum Flows {
         /// Payload.
         bytes: u64,
     },
-}
-
-/// A training job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Job {
-    /// A model's name: compute time and bytes; or give both.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Computing per step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compute: Option<Text<Latency>>,
-    /// Gradients.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<u64>,
-    /// Workers, placed as near to each other as possible; or give `hosts`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workers: Option<u32>,
-    /// Host of each rank, by number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hosts: Option<Vec<u32>>,
-    /// When.
-    #[serde(default = "defaults::no_time")]
-    pub start: Text<Latency>,
-    /// Steps of training.
-    #[serde(default = "defaults::steps")]
-    pub steps: u32,
-    /// Parts of the gradients that are reduced while the backward pass goes on; 1: none is.
-    #[serde(default = "defaults::buckets")]
-    pub buckets: u32,
-    /// If not the run's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheme: Option<Scheme>,
-}
-
-/// Jobs drawn until they make up a load; they train until the run ends.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Mix {
-    /// Share of the hosts' links that gradients would take, each sent once per step and nothing in the way.
-    pub load: f64,
-    /// Least and most workers of a job, uniformly.
-    #[serde(default = "defaults::workers")]
-    pub workers: [u32; 2],
-    /// Uniformly.
-    #[serde(default = "defaults::models")]
-    pub models: Vec<String>,
-    /// Steps begin no more often than every compute time plus so many times the time that the gradients take on a
-    /// free link once; 0: as soon as they can. With 2 every scheme that is no slower than an undisturbed ring does the
-    /// same work in the same time.
-    #[serde(default)]
-    pub pace: f64,
-    /// Shortens compute times and gradients alike: steps per second of simulated time go up by its inverse.
-    #[serde(default = "defaults::scale")]
-    pub scale: f64,
 }
 
 /// Links to be looked at.

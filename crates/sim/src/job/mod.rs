@@ -11,7 +11,7 @@ pub use models::{MODELS, Model};
 use rustc_hash::FxHashMap;
 pub use schedule::{HostAlgorithm, Step};
 
-use crate::aggregation::{Aggregation, Payload, TreeConfig};
+use crate::aggregation::{Aggregation, Kind, Payload, PoolConfig, SlotConfig, TreeConfig};
 use crate::network::Network;
 use crate::transport::Transport;
 
@@ -29,6 +29,15 @@ pub enum Scheme {
         /// How they are driven.
         config: TreeConfig,
     },
+    /// In slots of the racks' switches, and at so many servers.
+    Slots {
+        /// On hosts of the job, if it names no others.
+        servers: u8,
+        /// How they are driven.
+        config: SlotConfig,
+    },
+    /// In a pool of one switch.
+    Pool(PoolConfig),
     /// Between hosts.
     Hosts(HostAlgorithm),
 }
@@ -59,6 +68,8 @@ pub struct JobSpec {
     pub scheme: Scheme,
     /// Nodes of switches at which trees shall be rooted if they can be; none: those with the least to do.
     pub roots: Vec<u32>,
+    /// Hosts of `atp`'s servers; none: hosts of the job, far from each other.
+    pub servers: Vec<u32>,
 }
 
 /// One step of a job.
@@ -98,7 +109,7 @@ pub(crate) struct Job {
 }
 
 enum Reducer {
-    Trees { first_worker: u32 },
+    Network { kind: Kind, first_worker: u32 },
     Hosts(HostReducer),
 }
 
@@ -137,17 +148,20 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Begins a job whose trees are installed (`first_worker`) or which reduces on hosts.
-    pub(crate) fn begin(&mut self, net: &mut Network, spec: JobSpec, first_worker: Option<u32>) {
+    /// Begins a job whose workers are installed in the network, or which reduces on hosts.
+    pub(crate) fn begin(
+        &mut self,
+        net: &mut Network,
+        spec: JobSpec,
+        installed: Option<(Kind, u32)>,
+    ) {
         let number = self.jobs.len() as u32;
-        let reducer = match (spec.scheme, first_worker) {
-            (Scheme::Trees { .. }, Some(first_worker)) => Reducer::Trees { first_worker },
-            (Scheme::Hosts(algorithm), _) => {
-                Reducer::Hosts(HostReducer::new(algorithm, number, &spec.placement))
-            }
-            (Scheme::Trees { .. }, None) => {
-                Reducer::Hosts(HostReducer::new(HostAlgorithm::Ring, number, &spec.placement))
-            }
+        let on_hosts =
+            |algorithm| Reducer::Hosts(HostReducer::new(algorithm, number, &spec.placement));
+        let reducer = match (spec.scheme, installed) {
+            (Scheme::Hosts(algorithm), _) => on_hosts(algorithm),
+            (_, Some((kind, first_worker))) => Reducer::Network { kind, first_worker },
+            (_, None) => on_hosts(HostAlgorithm::Ring),
         };
         let ranks = vec![RankState::default(); spec.placement.len()];
         let (open_steps, count) = (VecDeque::new(), ranks.len() as u32);
@@ -156,11 +170,11 @@ impl Jobs {
         (0..count).for_each(|rank| self.begin_step(net, number, rank));
     }
 
-    /// A job that reduces over trees: its specification, and its first worker.
-    pub(crate) fn on_trees(&self, number: u32) -> Option<(&JobSpec, u32)> {
+    /// A job that reduces in the network: its specification, and its first worker.
+    pub(crate) fn in_network(&self, number: u32) -> Option<(&JobSpec, u32)> {
         let job = self.jobs.get(number as usize)?.as_ref()?;
         match job.reducer {
-            Reducer::Trees { first_worker } => Some((&job.spec, first_worker)),
+            Reducer::Network { first_worker, .. } => Some((&job.spec, first_worker)),
             Reducer::Hosts(_) => None,
         }
     }
@@ -190,8 +204,8 @@ impl Jobs {
         let open = &mut job.open_steps[(state.step - job.first_step) as usize];
         open.reduce_start_ps = open.reduce_start_ps.min(net.now_ps());
         match &mut job.reducer {
-            Reducer::Trees { first_worker } => {
-                aggregation.submit(net, *first_worker + rank, id, bucket.bytes);
+            Reducer::Network { kind, first_worker } => {
+                aggregation.submit(net, *kind, *first_worker + rank, id, bucket.bytes);
             }
             Reducer::Hosts(reducer) => reducer.submit(net, transport, rank, id, bucket.bytes),
         }

@@ -99,8 +99,8 @@ pub struct Network {
     /// Share of packets that a lossy link loses, by link.
     loss: Vec<f64>,
     random: Random,
-    /// `seq` of `Tree` packets that were dropped: whoever keeps what they carry may forget it.
-    pub(crate) lost: Vec<u32>,
+    /// Protocol and `seq` of `Tree` packets that were dropped: whoever keeps what they carry may forget it.
+    pub(crate) lost: Vec<(u16, u32)>,
 }
 
 /// Keys of the network's own timers; callers' keys lie below.
@@ -229,6 +229,25 @@ impl Network {
     /// What went in and came out.
     pub fn balance(&self) -> Balance {
         self.balance
+    }
+
+    /// The links by which a flow with this `entropy` goes from host to host; `None` if there is no way.
+    pub(crate) fn way(&self, from: u32, to: u32, entropy: u16) -> Option<Vec<u32>> {
+        let packet = Packet { dst: to as u16, entropy, ..Packet::new(Kind::Data, 0, 0, 0) };
+        let mut way = vec![self.uplink(from)];
+        loop {
+            let link = *way.last().expect("it starts with one");
+            let node = self.far_end(link);
+            if node == to {
+                return Some(way);
+            }
+            way.push(self.routes.next(node, &packet)?);
+        }
+    }
+
+    /// Whether every link of a path is alive.
+    pub(crate) fn path_stands(&self, path: u32) -> bool {
+        self.paths[path as usize].iter().all(|link| self.is_alive(link / 2))
     }
 
     /// A path for `Tree` packets: links that follow on each other. Its number is the packet's `flow`.

@@ -126,7 +126,7 @@ impl Network {
         self.balance.dropped.0 += 1;
         self.balance.dropped.1 += u64::from(packet.bytes);
         if packet.kind() == Kind::Tree {
-            self.lost.push(packet.seq);
+            self.lost.push((packet.dst, packet.seq));
         }
     }
 }

@@ -127,6 +127,7 @@ fn one(
     let simulation =
         Simulation::with_payload(&built.topology, built.switching, built.tcp, config.seed, memory);
     let mut simulation: Simulation = simulation.expect("a configuration's fabric was checked");
+    simulation.aggregation().sharing = built.sharing;
     if config.checked {
         simulation.check();
     }
@@ -177,7 +178,7 @@ fn one(
             break;
         }
     }
-    let violations = &simulation.aggregation().violations;
+    let violations = simulation.aggregation().violations();
     if let Some(first) = violations.first() {
         return Err(Failure::Run(RunError::Violations {
             count: violations.len(),

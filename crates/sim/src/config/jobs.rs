@@ -1,0 +1,282 @@
+//! Training jobs: one by one, or drawn at random.
+
+use netsum_topo::Latency;
+use serde::{Deserialize, Serialize};
+
+use super::build::{Builder, Jobs};
+use super::check::ConfigError;
+use super::scheme::Scheme;
+use super::{Text, defaults};
+use crate::job::{self, Bucket, JobSpec, Model};
+use crate::random::Random;
+
+/// A training job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// A model's name: compute time and bytes; or give both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Computing per step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<Text<Latency>>,
+    /// Gradients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Workers, placed as near to each other as possible; or give `hosts`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// Host of each rank, by number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<u32>>,
+    /// When.
+    #[serde(default = "defaults::no_time")]
+    pub start: Text<Latency>,
+    /// Steps of training.
+    #[serde(default = "defaults::steps")]
+    pub steps: u32,
+    /// Parts of the gradients that are reduced while the backward pass goes on; 1: none is.
+    #[serde(default = "defaults::buckets")]
+    pub buckets: u32,
+    /// If not the run's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<Scheme>,
+    /// For `atp`: hosts of the servers, by number; none: hosts of the job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<u32>,
+}
+
+/// Jobs drawn at random: a standing set that makes up a load and trains until the run ends, or, with `steps`, Poisson
+/// arrivals of jobs that end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mix {
+    /// Share of the hosts' links that gradients would take, each sent once per step and nothing in the way.
+    pub load: f64,
+    /// Least and most workers of a job, uniformly.
+    #[serde(default = "defaults::workers")]
+    pub workers: [u32; 2],
+    /// Uniformly.
+    #[serde(default = "defaults::models")]
+    pub models: Vec<String>,
+    /// Steps begin no more often than every compute time plus so many times the time that the gradients take on a
+    /// free link once; 0: as soon as they can. With 2 every scheme that is no slower than an undisturbed ring does the
+    /// same work in the same time.
+    #[serde(default)]
+    pub pace: f64,
+    /// Shortens compute times and gradients alike: steps per second of simulated time go up by its inverse.
+    #[serde(default = "defaults::scale")]
+    pub scale: f64,
+    /// Steps after which a job ends. Jobs arrive so often that the gradients make up `load` on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
+}
+
+impl Builder<'_> {
+    pub(super) fn job(&mut self, i: usize, job: &Job) -> Result<(String, JobSpec), ConfigError> {
+        let fail = |field: &str, reason: String| {
+            Err(self.source.invalid(&format!("jobs.{i}.{field}"), reason))
+        };
+        let model = match &job.model {
+            Some(name) => Some(self.model(name, &format!("jobs.{i}.model"))?),
+            None => None,
+        };
+        let compute_ps =
+            job.compute.map(|c| c.0.0 * 1000).or(model.map(|m| (m.compute_s() * 1e12) as u64));
+        let bytes = job.bytes.or(model.map(|m| m.gradient_bytes));
+        let (Some(compute_ps), Some(bytes)) = (compute_ps, bytes) else {
+            return fail("model", "give a model, or both compute and bytes".to_owned());
+        };
+        if bytes == 0 || job.steps == 0 || job.buckets == 0 {
+            return fail("steps", "bytes, steps and buckets are at least 1".to_owned());
+        }
+        if job.start.0.0 >= self.config.duration.0.0 {
+            return fail("start", "it starts after the run's duration".to_owned());
+        }
+        let placement = match (&job.hosts, job.workers) {
+            (Some(hosts), None) => hosts.clone(),
+            (None, Some(workers)) if workers > self.hosts => {
+                return fail(
+                    "workers",
+                    format!("{workers} workers on {} hosts: a host runs one of a job", self.hosts),
+                );
+            }
+            (None, Some(workers)) if workers > 0 => self.place(workers),
+            _ => return fail("workers", "give either workers, at least 1, or hosts".to_owned()),
+        };
+        let mut sorted = placement.clone();
+        sorted.sort_unstable();
+        let twice = sorted.windows(2).any(|w| w[0] == w[1]);
+        if placement.is_empty() || twice || sorted.last().is_some_and(|&h| h >= self.hosts) {
+            return fail("hosts", format!("each is another one, from 0 to {}", self.hosts - 1));
+        }
+        if let Some(wrong) = job.servers.iter().find(|&&host| host >= self.hosts) {
+            return fail("servers", format!("host {wrong} is not from 0 to {}", self.hosts - 1));
+        }
+        let name = job.model.clone().unwrap_or_else(|| "job".to_owned());
+        let (key, scheme) = match &job.scheme {
+            Some(scheme) => (format!("jobs.{i}.scheme"), scheme),
+            None => ("scheme".to_owned(), &self.config.scheme),
+        };
+        let roots = self.roots(scheme, &key)?;
+        let scheme = scheme.of_jobs();
+        let buckets = buckets(compute_ps, bytes, job.buckets);
+        let start_ps = job.start.0.0 * 1000;
+        Ok((
+            name,
+            JobSpec {
+                start_ps,
+                placement,
+                steps: job.steps,
+                period_ps: 0,
+                buckets,
+                scheme,
+                roots,
+                servers: job.servers.clone(),
+            },
+        ))
+    }
+
+    /// Jobs with workers and model drawn uniformly: until they make up the load, starts spread over a step; or, with
+    /// `steps`, as they arrive.
+    pub(super) fn mix(&mut self, mix: &Mix) -> Result<Jobs, ConfigError> {
+        let [least, most] = mix.workers;
+        if least < 2 || least > most || most > self.hosts {
+            let reason = format!("give a range within 2 to {} hosts", self.hosts);
+            return Err(self.source.invalid("mix.workers", reason));
+        }
+        let models = mix.models.iter().map(|name| self.model(name, "mix.models"));
+        let models = models.collect::<Result<Vec<Model>, _>>()?;
+        if models.is_empty() {
+            return Err(self.source.invalid("mix.models", "name at least one model"));
+        }
+        if mix.steps == Some(0) {
+            return Err(self.source.invalid("mix.steps", "a job has at least one step"));
+        }
+        let roots = self.roots(&self.config.scheme, "scheme")?;
+        let until_ps = self.config.duration.0.0 * 1000;
+        let mut random = Random::derived(self.config.seed, "jobs");
+        let (mut jobs, mut load, mut now_s) = (Jobs::new(), 0.0, 0.0);
+        // Jobs that have come, and when they will have gone if nothing is in their way.
+        let mut leaving: Vec<(f64, Vec<u32>)> = Vec::new();
+        loop {
+            let workers = least + random.below(u64::from(most - least) + 1) as u32;
+            let model = models[random.below(models.len() as u64) as usize];
+            let times = StepTimes::new(&model, mix, self.rate_bps);
+            let of_hosts = f64::from(workers) / f64::from(self.hosts);
+            let start_s = match mix.steps {
+                None if load >= mix.load => break,
+                None => random.unit() * times.step_s,
+                Some(steps) => {
+                    let mean_work_s = StepTimes::mean_reduce_s(&models, mix, self.rate_bps)
+                        * f64::from(least + most)
+                        / 2.0
+                        / f64::from(self.hosts)
+                        * f64::from(steps);
+                    now_s += -(1.0 - random.unit()).ln() * mean_work_s / mix.load;
+                    now_s
+                }
+            };
+            let start_ps = (start_s * 1e12) as u64;
+            if mix.steps.is_some() && start_ps >= until_ps {
+                break;
+            }
+            load += match mix.steps {
+                None => of_hosts * times.reduce_s / times.step_s,
+                Some(steps) => {
+                    of_hosts * times.reduce_s * f64::from(steps) * 1e12 / until_ps as f64
+                }
+            };
+            for (_, hosts) in leaving.extract_if(.., |(end_s, _)| *end_s <= now_s) {
+                hosts.into_iter().for_each(|host| self.taken[host as usize] -= 1);
+            }
+            let placement = self.place(workers);
+            if let Some(steps) = mix.steps {
+                leaving.push((now_s + times.step_s * f64::from(steps), placement.clone()));
+            }
+            let spec = JobSpec {
+                start_ps: start_ps.min(until_ps - 1),
+                placement,
+                steps: mix.steps.unwrap_or(u32::MAX),
+                period_ps: (times.period_s * 1e12) as u64,
+                buckets: buckets((times.compute_s * 1e12) as u64, times.bytes, 1),
+                scheme: self.config.scheme.of_jobs(),
+                roots: roots.clone(),
+                servers: Vec::new(),
+            };
+            jobs.push((model.name.to_owned(), spec));
+        }
+        self.notes.push(format!(
+            "mix: {} jobs, {} workers on {} hosts, a load of {load:.3} where each gradient is sent once per step",
+            jobs.len(),
+            jobs.iter().map(|(_, j)| j.placement.len()).sum::<usize>(),
+            self.hosts,
+        ));
+        Ok(jobs)
+    }
+
+    fn model(&self, name: &str, key: &str) -> Result<Model, ConfigError> {
+        Model::named(name).ok_or_else(|| {
+            let known: Vec<&str> = job::MODELS.iter().map(|m| m.name).collect();
+            self.source.invalid(
+                key,
+                format!("no model is named {name:?}; use one of {}", known.join(", ")),
+            )
+        })
+    }
+
+    /// Hosts in a row, where the fewest workers are: hosts are numbered rack by rack, so a row is near.
+    fn place(&mut self, workers: u32) -> Vec<u32> {
+        let n = workers as usize;
+        let mut here: u32 = self.taken[..n].iter().sum();
+        let (mut least, mut start) = (here, 0);
+        for first in 1..=self.taken.len() - n {
+            here = here + self.taken[first + n - 1] - self.taken[first - 1];
+            if here < least {
+                (least, start) = (here, first);
+            }
+        }
+        self.taken[start..start + n].iter_mut().for_each(|t| *t += 1);
+        (start as u32..(start + n) as u32).collect()
+    }
+}
+
+/// Of a job of a mix, in seconds.
+struct StepTimes {
+    compute_s: f64,
+    bytes: u64,
+    /// The gradients once over a free link.
+    reduce_s: f64,
+    period_s: f64,
+    step_s: f64,
+}
+
+impl StepTimes {
+    fn new(model: &Model, mix: &Mix, rate_bps: u64) -> StepTimes {
+        let compute_s = model.compute_s() * mix.scale;
+        let bytes = ((model.gradient_bytes as f64 * mix.scale) as u64).max(1);
+        let reduce_s = bytes as f64 * 8.0 / rate_bps as f64;
+        let period_s = compute_s + mix.pace * reduce_s;
+        StepTimes {
+            compute_s,
+            bytes,
+            reduce_s,
+            period_s,
+            step_s: period_s.max(compute_s + reduce_s),
+        }
+    }
+
+    fn mean_reduce_s(models: &[Model], mix: &Mix, rate_bps: u64) -> f64 {
+        let all = models.iter().map(|model| StepTimes::new(model, mix, rate_bps).reduce_s);
+        all.sum::<f64>() / models.len() as f64
+    }
+}
+
+/// Parts of equal size; the backward pass, two thirds of computing, hands them over one after the other.
+fn buckets(compute_ps: u64, bytes: u64, count: u32) -> Vec<Bucket> {
+    let count = u64::from(count).min(bytes.div_ceil(4));
+    let forward_ps = if count == 1 { compute_ps } else { compute_ps / 3 };
+    let part = |i: u64| bytes * (i + 1) / count - bytes * i / count;
+    let ready = |i: u64| forward_ps + (compute_ps - forward_ps) * (i + 1) / count;
+    (0..count).map(|i| Bucket { ready_ps: ready(i), bytes: part(i) }).collect()
+}
