@@ -377,7 +377,9 @@ fn pools_of_one_switch() {
         }
     }
     let mut sum = integers(400_000, 3).remove(0);
-    integers(400_000, 3)[1..].iter().for_each(|i| drop(Arithmetic::Wrapping.combine(&mut sum, i)));
+    for other in &integers(400_000, 3)[1..] {
+        let _ = Arithmetic::Wrapping.combine(&mut sum, other);
+    }
     for (((worker, _), buffer), input) in job.workers.iter().zip(&buffers).zip(integers(400_000, 3))
     {
         let rest = worker.resolve(resolution.finished.clone());
