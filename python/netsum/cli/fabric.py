@@ -32,13 +32,18 @@ def up(file: File, as_json: Json = False) -> None:
 
 @app.command()
 def status(file: File, as_json: Json = False) -> None:
-    """Which processes of a fabric file run, and what the controller sees. Exit code 1 if a part is missing."""
+    """Which processes of a fabric file run, what the controller sees, and which protocol jobs have and why.
+
+    Exit code 1 if a part is missing.
+    """
     fabric = LocalFabric(Description.read(file))
     report = _report(fabric)
     if as_json:
         print_json(report)
     else:
         console.print(_table(report))
+        if "controller" in report and report["controller"]["jobs"]:
+            console.print(_jobs(report["controller"]["jobs"]))
     if not all(part["process"] and part["alive"] for part in report["parts"]):
         raise typer.Exit(1)
 
@@ -74,4 +79,15 @@ def _table(report: dict) -> Table:
     for part in report["parts"]:
         state = "alive" if part["alive"] else "not seen by the controller" if part["process"] else "not running"
         table.add_row(part["name"], str(part["process"] or "-"), state)
+    return table
+
+
+def _jobs(jobs: list[dict]) -> Table:
+    """Which protocol each job has, and why where the controller chose it or could not give all."""
+    table = Table(title="jobs", title_justify="left")
+    for heading in ("job", "state", "protocol", "trees", "why"):
+        table.add_column(heading)
+    for job in jobs:
+        why = "; ".join(word for word in (job["choice"], job["reason"]) if word) or "as asked for"
+        table.add_row(str(job["job"]), job["state"], job["protocol"] or "-", str(len(job["trees"])), why)
     return table

@@ -85,6 +85,14 @@ impl Slots {
         gone
     }
 
+    /// Whether it has no lease of `atp`.
+    pub(super) fn is_idle(&self) -> bool {
+        match &self.atp {
+            Atp::Switch(switch) => switch.leases().next().is_none(),
+            Atp::Server(server) => server.leases().next().is_none(),
+        }
+    }
+
     /// Takes a packet of `atp`. What is dropped is counted by the machine.
     #[inline]
     pub(super) fn take_atp(&mut self, now: Time, from: PortId, ce: bool, packet: &[u8]) {

@@ -39,6 +39,10 @@ pub(super) struct Thread {
     receive_errors: u64,
 }
 
+/// Beyond this, what passes is marked as a switch's port would: 65 packets of 1500 bytes as the system counts them,
+/// the threshold of DCTCP at 10 Gbit/s.
+const MARK_BYTES: usize = 128 << 10;
+
 /// A packet that waits in `outbound`.
 #[derive(Clone, Copy)]
 enum Packet {
@@ -96,6 +100,8 @@ impl Thread {
 
     fn take(&mut self, messages: usize) {
         let now = self.clock.now();
+        // What was sent before this call and has not left yet; what came of the last call may be a burst.
+        let congested = !self.slots.is_idle() && self.socket.queued() > MARK_BYTES;
         for message in 0..messages {
             let message = self.switch.memory().batch().message(message);
             let Some(port) = self.ports.find(message.from) else {
@@ -109,7 +115,7 @@ impl Thread {
                 bytes += packet.len() as u64;
                 match packet.first() {
                     Some(&atp::VERSION) => {
-                        self.slots.take_atp(now, port, message.ce, packet);
+                        self.slots.take_atp(now, port, message.ce || congested, packet);
                         continue;
                     }
                     Some(&switchml::VERSION) => {

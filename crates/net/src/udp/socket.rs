@@ -121,6 +121,15 @@ impl Socket {
         self.poll_for(libc::POLLOUT, None, Duration::ZERO)
     }
 
+    /// Bytes, as the system counts them, that were sent and have not left this machine's output queues; 0 if it
+    /// does not tell.
+    pub fn queued(&self) -> usize {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the descriptor is open as long as `self`, and the call writes one int to the place given.
+        let told = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
+        if told == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+    }
+
     /// How long a thread looks for packets before it sleeps.
     pub fn spin(&self) -> Duration {
         self.spin

@@ -16,21 +16,24 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
-    /// `window`: the most fragments in flight; `count`: slots of a switch. No two places share a slot
-    /// unless there are more places than slots.
+    /// `window`: the most fragments in flight; `count`: slots of a switch. No two places share a slot, and where
+    /// there are more places than slots none of as many places in a row as there are slots do: fragments
+    /// in flight are neighbours, so a job whose window has shrunk to the slots does not collide with itself.
     pub fn new(job: JobId, tree: TreeId, window: u16, count: u32) -> SlotTable {
         let seed = u64::from(job.0) << 8 | u64::from(tree.0);
         let places = usize::from(window.max(1)).next_power_of_two();
         let mut table = SlotTable { slots: Vec::with_capacity(places), seed, count: count.max(1) };
-        let mut taken =
-            vec![false; if places <= table.count as usize { count as usize } else { 0 }];
+        let mut taken = vec![false; table.count as usize];
         for place in 0..places as u32 {
-            let mut salts = (0..).map(|salt| table.hash(place, salt));
-            let free = |slot: &SlotIndex| taken.get(slot.0 as usize).is_none_or(|&t| !t);
-            let slot = salts.find(free).expect("salts do not end");
-            if let Some(taken) = taken.get_mut(slot.0 as usize) {
-                *taken = true;
+            if place >= table.count {
+                // Slots come again in the order of the first round.
+                let slot = table.slots[(place - table.count) as usize];
+                table.slots.push(slot);
+                continue;
             }
+            let mut salts = (0..).map(|salt| table.hash(place, salt));
+            let slot = salts.find(|slot| !taken[slot.0 as usize]).expect("salts do not end");
+            taken[slot.0 as usize] = true;
             table.slots.push(slot);
         }
         table
@@ -48,15 +51,24 @@ impl SlotTable {
     }
 
     /// Another slot for the place of a fragment that collided (dynamic rehash): the server's choice, by
-    /// the fragment's number; none of the job's own if eight attempts find one.
+    /// the fragment's number; none of the job's own nearby if eight attempts find one.
     pub fn rehash(&mut self, sequence: Sequence) -> SlotIndex {
         let place = self.place(sequence);
         // The high bit keeps these salts apart from those that filled the table.
         let choice = |attempt| self.hash(place as u32, 1 << 31 | sequence.0 << 3 | attempt);
         let mut choices = (0..8).map(choice);
-        let slot = choices.find(|slot| !self.slots.contains(slot)).unwrap_or(choice(0));
+        let slot = choices.find(|slot| !self.is_near(place, *slot)).unwrap_or(choice(0));
         self.slots[place] = slot;
         slot
+    }
+
+    /// Whether a place that can be in flight with this one has the slot: any, or with more places than slots
+    /// those around it, half as many as there are slots.
+    fn is_near(&self, place: usize, slot: SlotIndex) -> bool {
+        let places = self.slots.len();
+        let reach = if places > self.count as usize { self.count as usize / 4 } else { places / 2 };
+        let near = (place + places - reach..=place + places + reach).map(|at| at % places);
+        near.filter(|&at| at != place).any(|at| self.slots[at] == slot)
     }
 
     fn place(&self, sequence: Sequence) -> usize {
@@ -88,6 +100,10 @@ mod tests {
         }
         let few = SlotTable::new(JobId(7), TreeId(1), 200, 20);
         assert!(few.slots.iter().all(|s| s.0 < 20), "ten times too few");
+        for row in few.slots.windows(20) {
+            let slots: HashSet<u32> = row.iter().map(|s| s.0).collect();
+            assert_eq!(slots.len(), 20, "as many in a row as there are slots are all different");
+        }
     }
 
     #[test]
@@ -112,5 +128,8 @@ mod tests {
         assert_eq!(worker.slot(Sequence(11)), next, "the place's next fragment");
         assert_eq!(worker.slots, server.slots);
         assert_ne!(server.rehash(Sequence(11)), next, "and another one if that collides too");
+        let mut few = SlotTable::new(JobId(1), TreeId(0), 256, 64);
+        let (moved, place) = (few.rehash(Sequence(100)), few.place(Sequence(100)));
+        assert!((1..=16).all(|i| few.slots[place - i] != moved && few.slots[place + i] != moved));
     }
 }
