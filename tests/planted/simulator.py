@@ -17,8 +17,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["--test", "aggregation", "--test", "faults"]
+TESTS = ["--test", "aggregation", "--test", "faults", "--test", "slots"]
 PANAMA = "crates/proto/src/panama"
+ATP = "crates/proto/src/atp"
 
 # Name: file, text, what stands there instead.
 MUTANTS = {
@@ -81,7 +82,7 @@ MUTANTS = {
     "a time-out does nothing": (
         "crates/proto/src/lane.rs",
         "if self.flight.probe().is_some() {",
-        "if self.flight.probe().is_some() && self.backoffs > 1_000 {",
+        "if self.backoffs > 1_000 && self.flight.probe().is_some() {",
     ),
     "a result is accepted twice": (
         f"{PANAMA}/worker.rs",
@@ -92,6 +93,36 @@ MUTANTS = {
         "crates/proto/src/transition.rs",
         "trees > 0 && self.trees[(g % trees) as usize].has((g / trees) as u32)",
         "trees > 0 && self.trees[(g % trees) as usize].has((g / trees) as u32) && g % 64 != 1",
+    ),
+    "a slot adds a duplicate": (
+        f"{ATP}/place.rs",
+        "let known = sum.arrived & bit != 0;",
+        "let known = sum.arrived & bit != 0 && header.sequence.0 % 7 != 3;",
+    ),
+    "a slot is complete one child early": (
+        f"{ATP}/place.rs",
+        "if sum.arrived == everyone {",
+        "if sum.arrived == everyone || header.sequence.0 % 64 == 5 && sum.arrived.count_ones() > 1 {",
+    ),
+    "a result frees no slot": (
+        f"{ATP}/switch.rs",
+        "if let Some(row) = row.filter(|_| frees)",
+        "if let Some(row) = row.filter(|_| frees && header.sequence.0 % 8 != 3)",
+    ),
+    "the server counts what it has": (
+        f"{ATP}/gather.rs",
+        "coverage.fresh += (workers & !covered).count_ones();",
+        "coverage.fresh += (workers & !(covered & !1)).count_ones();",
+    ),
+    "a pool forgets the resent result": (
+        "crates/proto/src/switchml/switch.rs",
+        "if complete && header.resent {",
+        "if complete && header.resent && header.round % 8 != 3 {",
+    ),
+    "a pool adds the first contribution twice": (
+        "crates/proto/src/switchml/switch.rs",
+        "if let Some(values) = round.values.filter(|_| begun) {",
+        "if let Some(values) = round.values.filter(|_| begun || header.round % 16 == 3) {",
     ),
 }
 

@@ -309,7 +309,7 @@ impl<P: Payload> Simulation<P> {
     }
 
     fn release(&mut self, job: u32) {
-        self.aggregation.remove_job(job);
+        self.aggregation.remove_job(self.net.now_ps(), job);
         self.unload(job);
     }
 

@@ -127,9 +127,18 @@ impl<R: Protocol> Machines<R> {
         self.nodes[node as usize] = None;
     }
 
-    pub(super) fn remove_workers(&mut self, job: u32) {
+    /// A job is over: its workers go, and nodes that nobody uses must have their memory back.
+    pub(super) fn remove_workers(&mut self, at_ps: u64, job: u32) {
         for worker in &mut self.workers {
             worker.take_if(|w| w.job == job);
+        }
+        for (node, state) in self.nodes.iter().enumerate() {
+            let Some(NodeState { machine, .. }) = state else { continue };
+            let (used, _) = R::memory(machine);
+            if R::leases(machine) == 0 && used > 0 {
+                let what = format!("node {node} keeps {used} of its memory, and has no job");
+                self.violations.push(Violation { at_ps, job, what });
+            }
         }
     }
 

@@ -147,10 +147,10 @@ impl<P: Payload> Aggregation<P> {
     }
 
     /// The job is over: leases are taken back, workers are gone.
-    pub(crate) fn remove_job(&mut self, job: u32) {
-        self.trees.remove_job(job);
-        self.slots.remove_job(job);
-        self.pools.remove_job(job);
+    pub(crate) fn remove_job(&mut self, now_ps: u64, job: u32) {
+        self.trees.remove_job(now_ps, job);
+        self.slots.remove_job(now_ps, job);
+        self.pools.remove_job(now_ps, job);
     }
 
     /// An operation that is complete.

@@ -96,6 +96,10 @@ impl<P: Payload> Protocol for Panama<P> {
         (node.memory().used(), node.memory().limit())
     }
 
+    fn leases(node: &Switch<P>) -> usize {
+        node.leases().count()
+    }
+
     fn submit(worker: &mut Worker, id: u64, numel: u64) {
         let (format, fragments) = (FORMAT, Fragments::All);
         worker.submit(Submission { id, format, numel, fingerprint: id as u32, fragments });

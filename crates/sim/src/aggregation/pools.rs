@@ -73,6 +73,10 @@ impl<P: Payload> Protocol for SwitchMl<P> {
         node.values_mut().flushed();
     }
 
+    fn leases(node: &Switch<P::Rows>) -> usize {
+        node.leases().count()
+    }
+
     fn submit(worker: &mut Worker, id: u64, numel: u64) {
         let (format, fragments) = (INTEGERS, Fragments::All);
         worker.submit(Submission { id, format, numel, fingerprint: id as u32, fragments });
@@ -165,8 +169,8 @@ impl<P: Payload> Aggregation<P> {
 }
 
 impl<P: Payload> Machines<SwitchMl<P>> {
-    pub(super) fn remove_job(&mut self, job: u32) {
+    pub(super) fn remove_job(&mut self, now_ps: u64, job: u32) {
         self.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(u16::MAX / 2)));
-        self.remove_workers(job);
+        self.remove_workers(now_ps, job);
     }
 }

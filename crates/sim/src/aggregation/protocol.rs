@@ -58,6 +58,9 @@ pub trait Protocol: Sized {
         (0, 0)
     }
 
+    /// Jobs that have a lease at a node.
+    fn leases(node: &Self::Node) -> usize;
+
     /// A worker has an allreduce of so many elements of 4 bytes to do.
     fn submit(worker: &mut Self::Worker, id: u64, numel: u64);
 

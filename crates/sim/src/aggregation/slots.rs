@@ -130,6 +130,13 @@ impl<P: Payload> Protocol for Atp<P> {
         }
     }
 
+    fn leases(node: &Node<P>) -> usize {
+        match node {
+            Node::Switch(switch) => switch.leases().count(),
+            Node::Server(server) => server.leases().count(),
+        }
+    }
+
     fn submit(worker: &mut Worker, id: u64, numel: u64) {
         let (format, fragments) = (INTEGERS, Fragments::All);
         let what = operations::Submission { id, format, numel, fingerprint: id as u32, fragments };

@@ -85,9 +85,9 @@ impl<P: Payload> Aggregation<P> {
 }
 
 impl<P: Payload> Machines<Panama<P>> {
-    pub(super) fn remove_job(&mut self, job: u32) {
+    pub(super) fn remove_job(&mut self, now_ps: u64, job: u32) {
         self.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(u16::MAX / 2)));
-        self.remove_workers(job);
+        self.remove_workers(now_ps, job);
     }
 
     /// Leases all nodes of all trees; each rank's path to the switch above, by tree.

@@ -126,13 +126,13 @@ impl<P: Payload> Machines<Atp<P>> {
         jobs
     }
 
-    pub(in crate::aggregation) fn remove_job(&mut self, job: u32) {
+    pub(in crate::aggregation) fn remove_job(&mut self, now_ps: u64, job: u32) {
         let (job_id, epoch) = (JobId(job), Epoch(u16::MAX / 2));
         self.nodes_mut().for_each(|node| match node {
             Node::Switch(switch) => switch.revoke(job_id, epoch),
             Node::Server(server) => server.revoke(job_id, epoch),
         });
-        self.remove_workers(job);
+        self.remove_workers(now_ps, job);
     }
 
     fn lease(
