@@ -17,7 +17,7 @@ HOLDING = {
     "panama_fig2": 1,
     "panama_fig9": 3,
     "panama_fig10": 3,
-    "atp_simulated": 5,
+    "atp_simulated": 6,
 }
 
 
