@@ -54,7 +54,7 @@ fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a fol
 	done
 	@test -n "$(wildcard experiments/$(or $(FIG),*)/run.py)" || { echo "there is no experiments/$(FIG)/run.py"; exit 1; }
 
-fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 20 minutes
+fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 25 minutes
 	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800
 
 docs: ## the documentation of the crates, into target/doc

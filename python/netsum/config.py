@@ -10,10 +10,16 @@
 | NETSUM_MAX_TREES | most aggregation trees a job asks for | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children with which a switch releases a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch` or `none` | per-branch |
-| NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice |
+| NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; 16384 with a plan |
+| NETSUM_PLAN | allreduces of the world go over this tree plan (`netsum plan pack --out`); no controller then | none |
+| NETSUM_PLAN_TOPOLOGY | file or name of the plan's fabric: for a new plan when links are lost | none: over hosts then |
+| NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |
+| NETSUM_PLAN_SILENCE_S | a link of the plan that takes nothing for so long is lost | 3 |
+| NETSUM_PLAN_MEASURE | 1: measure the plan's links at the start, for `stats()["links"]` | 0 |
 | NETSUM_TORCH_SHAPE | `auto`, or `backend` for torch's hooks at 5 µs more per call | auto |
 """
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -35,31 +41,53 @@ class Settings:
     host: str | None = None
     options: dict[str, str] = field(default_factory=dict)
     torch_shape: str = "auto"
+    plan_options: dict[str, str] = field(default_factory=dict)
+    """Of a tree plan, for the world's group."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
         """Read and check the NETSUM_* variables. Raises SettingError, which names the variable."""
-        options = {}
-        for variable, (option, check) in _OPTIONS.items():
-            value = environment.get(variable, "").strip()
-            if value:
-                complaint = check(value)
-                if complaint:
-                    raise SettingError(f"{variable}={value}: {complaint}")
-                options[option] = value
+        options = _read(environment, _OPTIONS)
+        plan_options = _read(environment, _PLAN_OPTIONS)
         controller = environment.get("NETSUM_CONTROLLER", "").strip() or None
         if controller:
             complaint = _address(controller)
             if complaint:
                 raise SettingError(f"NETSUM_CONTROLLER={controller}: {complaint}")
+        if controller and "plan" in plan_options:
+            raise SettingError("NETSUM_PLAN and NETSUM_CONTROLLER are both set; unset one of them")
         shape = environment.get("NETSUM_TORCH_SHAPE", "").strip() or "auto"
         if shape not in TORCH_SHAPES:
             raise SettingError(f"NETSUM_TORCH_SHAPE={shape}: expected one of {', '.join(TORCH_SHAPES)}")
-        return cls(controller, environment.get("NETSUM_HOST", "").strip() or None, options, shape)
+        return cls(controller, environment.get("NETSUM_HOST", "").strip() or None, options, shape, plan_options)
+
+    def with_plan(self, plan: str | None) -> "Settings":
+        """The same settings over a tree plan: that of the file `plan`, or of NETSUM_PLAN. Without either, as it is.
+
+        Raises SettingError where there is a controller besides.
+        """
+        options = self.plan_options | ({"plan": plan} if plan else {})
+        if "plan" not in options:
+            return self
+        if self.controller:
+            raise SettingError(f"plan {options['plan']}: NETSUM_CONTROLLER is set besides; unset one of them")
+        return replace(self, options=self.options | options)
 
     def host_path_only(self) -> "Settings":
         """The same settings without a controller: hosts do all the adding."""
         return replace(self, controller=None)
+
+
+def _read(environment: Mapping[str, str], known: dict) -> dict[str, str]:
+    options = {}
+    for variable, (option, check) in known.items():
+        value = environment.get(variable, "").strip()
+        if value:
+            complaint = check(value)
+            if complaint:
+                raise SettingError(f"{variable}={value}: {complaint}")
+            options[option] = value
+    return options
 
 
 def _address(value: str) -> str | None:
@@ -107,6 +135,33 @@ def _bytes(value: str) -> str | None:
     return None if value.isdigit() else "expected a number of bytes, such as 4096"
 
 
+def _ways(value: str) -> str | None:
+    for word in value.split(","):
+        name, equals, address = word.partition("=")
+        try:
+            ipaddress.ip_address(address.strip())
+        except ValueError:
+            return f"'{word}' is not NEIGHBOUR=ADDRESS, such as gpu1=10.78.0.1"
+        if not name.strip() or not equals:
+            return f"'{word}' is not NEIGHBOUR=ADDRESS, such as gpu1=10.78.0.1"
+    return None
+
+
+def _seconds(value: str) -> str | None:
+    try:
+        return None if 1 <= float(value) < 1e6 else "expected at least 1 second"
+    except ValueError:
+        return "expected a number of seconds"
+
+
+def _flag(value: str) -> str | None:
+    return None if value in ("0", "1") else "expected 0 or 1"
+
+
+def _any(value: str) -> str | None:
+    return None
+
+
 _OPTIONS = {
     "NETSUM_PROTOCOL": ("protocol", _protocol),
     "NETSUM_TENANT": ("tenant", _tenant),
@@ -115,4 +170,11 @@ _OPTIONS = {
     "NETSUM_RELEASE_FRACTION": ("release_fraction", _fraction),
     "NETSUM_CONGESTION": ("congestion", _congestion),
     "NETSUM_MIN_BYTES": ("min_bytes", _bytes),
+}
+_PLAN_OPTIONS = {
+    "NETSUM_PLAN": ("plan", _any),
+    "NETSUM_PLAN_TOPOLOGY": ("plan_topology", _any),
+    "NETSUM_PLAN_ADDRESSES": ("plan_addresses", _ways),
+    "NETSUM_PLAN_SILENCE_S": ("plan_silence_s", _seconds),
+    "NETSUM_PLAN_MEASURE": ("plan_measure", _flag),
 }

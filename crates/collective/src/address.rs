@@ -4,8 +4,10 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use netsum_net::mesh::{Roster, SECRET_LEN, Seat};
+use netsum_topo::links::TreePlan;
 use serde::{Deserialize, Serialize};
 
+use crate::planned::{PortAddress, Ports};
 use crate::{Error, GroupConfig};
 
 /// One rank's address; opaque to the rendezvous.
@@ -22,6 +24,12 @@ pub(crate) struct Address {
     pub(crate) pid: u32,
     /// The job's number, from rank 0 of a group with a controller.
     pub(crate) job: Option<u32>,
+    /// Where lanes of a tree plan connect, in a group with one.
+    pub(crate) port: Option<PortAddress>,
+    /// Whether they are measured first.
+    measures: bool,
+    /// The plan, from rank 0, or why there is none.
+    plan: Option<Result<TreePlan, String>>,
 }
 
 impl Address {
@@ -30,19 +38,39 @@ impl Address {
         mesh: SocketAddr,
         host: String,
         job: Option<u32>,
-    ) -> Result<Address, Error> {
-        Ok(Address {
+    ) -> Result<(Address, Option<Ports>), Error> {
+        let secret = secret()?;
+        let ports = config.plan.as_ref().map(|source| {
+            let any = SocketAddr::new(mesh.ip(), 0);
+            Ports::open(any, source.ways.clone(), secret).map_err(|e| Error::Connect {
+                group: config.name.clone(),
+                reason: format!("cannot listen for the lanes of a plan: {e}"),
+            })
+        });
+        let ports = ports.transpose()?;
+        let plan = config.plan.as_ref().filter(|_| config.rank == 0);
+        let address = Address {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: config.name.clone(),
             rank: config.rank,
             size: config.size,
             options: config.options.agreed(),
             mesh,
-            secret: secret()?,
+            secret,
             host,
             pid: std::process::id(),
             job,
-        })
+            port: ports.as_ref().map(|ports| ports.address().clone()),
+            measures: config.plan.as_ref().is_some_and(|source| source.measure),
+            plan: plan.map(|source| source.read(config.size)),
+        };
+        Ok((address, ports))
+    }
+
+    /// The plan of rank 0's address, or why there is none.
+    pub(crate) fn plan(&self) -> Result<TreePlan, String> {
+        let none = || Err("rank 0 has no plan; give all ranks the same settings".to_owned());
+        self.plan.clone().unwrap_or_else(none)
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -72,6 +100,7 @@ pub(crate) fn read_all(own: &Address, addresses: &[Vec<u8>]) -> Result<Vec<Addre
             ("version", &address.version, &own.version),
             ("group", &address.group, &own.group),
             ("options", &address.options, &own.options),
+            ("plan", &planned(&address), &planned(own)),
             ("size", &address.size.to_string(), &own.size.to_string()),
         ];
         if let Some((what, theirs, ours)) = pairs.into_iter().find(|(_, a, b)| a != b) {
@@ -81,6 +110,15 @@ pub(crate) fn read_all(own: &Address, addresses: &[Vec<u8>]) -> Result<Vec<Addre
         all.push(address);
     }
     Ok(all)
+}
+
+fn planned(address: &Address) -> String {
+    match (&address.port, address.measures) {
+        (None, _) => "unset",
+        (Some(_), false) => "set",
+        (Some(_), true) => "set, to be measured",
+    }
+    .to_owned()
 }
 
 /// The mesh's view of all ranks.
@@ -145,10 +183,11 @@ mod tests {
             host: None,
             timeout: Duration::from_secs(1),
             options: Options::default(),
+            plan: None,
         };
         let (ip, host) = local(&config).unwrap();
         assert!(ip.is_loopback());
-        Address::new(&config, SocketAddr::new(ip, 1), host, None).unwrap()
+        Address::new(&config, SocketAddr::new(ip, 1), host, None).unwrap().0
     }
 
     #[test]

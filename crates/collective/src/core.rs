@@ -171,11 +171,13 @@ pub(crate) enum About {
     Served = 3,
     /// Why a rank cannot go on, as text; all others must end, too.
     Failed = 4,
+    /// About tree plans, as JSON; part: an epoch.
+    Plan = 5,
 }
 
 impl About {
     pub(crate) fn from_tag(tag: u64) -> Option<About> {
-        let all = [About::Call, About::Report, About::Served, About::Failed];
+        let all = [About::Call, About::Report, About::Served, About::Failed, About::Plan];
         all.into_iter().find(|&about| about as u64 == tag)
     }
 }

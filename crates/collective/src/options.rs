@@ -6,6 +6,7 @@ use std::time::Duration;
 use netsum_topo::CongestionRule;
 
 use crate::Error;
+use crate::planned::PlanSource;
 
 /// What a job may ask for; with `auto` the controller chooses.
 pub const PROTOCOLS: [&str; 4] = ["panama", "atp", "switchml", "auto"];
@@ -27,6 +28,8 @@ pub struct GroupConfig {
     pub timeout: Duration,
     /// The rest.
     pub options: Options,
+    /// Allreduces go over a tree plan; not together with a controller.
+    pub plan: Option<PlanSource>,
 }
 
 /// Options of a group; all ranks must give the same, but for `rendezvous`.

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use netsum_control::{ControlError, client, pb};
 use netsum_net::worker::WorkerStats;
 use netsum_proto::panama::TreeStats;
+use netsum_topo::links::TreePlan;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::Error;
+use crate::planned::Measured;
 
 /// What the coordinator has last decided; read by callers.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +22,10 @@ pub(crate) struct Status {
     pub(crate) protocol: String,
     /// Why it is that protocol; empty: it was asked for.
     pub(crate) choice: String,
+    /// The tree plan in use.
+    pub(crate) plan: Option<PlanView>,
+    /// Its links as measured at the start.
+    pub(crate) links: Vec<(Vec<String>, Measured)>,
     /// Why sums do not go on (all) trees; empty: they do.
     pub(crate) reason: String,
     /// The switch that each tree begins at, by tree.
@@ -27,6 +33,14 @@ pub(crate) struct Status {
     pub(crate) pauses: Vec<Pause>,
     /// Sums over earlier epochs, by tree.
     pub(crate) past: Vec<Past>,
+}
+
+/// A tree plan over hosts as people see it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PlanView {
+    pub(crate) epoch: u64,
+    pub(crate) trees: usize,
+    pub(crate) rate_gbytes: f64,
 }
 
 /// A time in which nothing could be summed on trees.
@@ -71,6 +85,16 @@ struct TreeView {
 }
 
 impl Status {
+    /// A tree plan is in use, or none any more.
+    pub(crate) fn planned(&mut self, epoch: u64, plan: Option<&TreePlan>, reason: &str) {
+        self.reason = reason.to_owned();
+        self.plan = plan.map(|plan| PlanView {
+            epoch,
+            trees: plan.flows.len(),
+            rate_gbytes: plan.rate_bps.to_f64() / 8e9,
+        });
+    }
+
     /// The epoch is over: its counters are kept.
     pub(crate) fn keep(&mut self, trees: &[TreeStats]) {
         self.past.resize(self.past.len().max(trees.len()), Past::default());
@@ -85,9 +109,11 @@ impl Status {
         let mut all = json!({
             "job": self.job,
             "epoch": self.epoch,
-            "path": if self.trees { "trees" } else { "host" },
+            "path": if self.trees { "trees" } else if self.plan.is_some() { "plan" } else { "host" },
             "protocol": self.protocol,
             "choice": self.choice,
+            "plan": self.plan,
+            "links": self.links.iter().map(link).collect::<Vec<_>>(),
             "reason": self.reason,
             "trees": self.views(stats),
             "pauses": self.pauses,
@@ -147,6 +173,10 @@ impl Status {
         };
         stats.trees.iter().enumerate().map(view).collect()
     }
+}
+
+fn link((link, measured): &(Vec<String>, Measured)) -> Value {
+    json!({"link": link, "latency_s": measured.latency_s, "rate_bps": measured.rate_bps})
 }
 
 pub(crate) fn of_controller(address: &str, timeout: Duration) -> Result<String, Error> {

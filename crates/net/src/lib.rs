@@ -1,8 +1,9 @@
 //! Drivers: they run the state machines of `netsum-proto` on real sockets, threads and clocks.
 //!
 //! Owns: UDP sockets with batched, segmented system calls ([`udp`]), the data threads of switches and servers
-//! ([`switch`]) and of workers ([`worker`]), the buffers that callers hand over ([`buffer`]), messages between ranks
-//! over TCP ([`mesh`]). Must not know: protocol rules, job policy.
+//! ([`switch`]) and of workers ([`worker`]), the buffers that callers hand over ([`buffer`]), streams of bytes
+//! between two ranks over TCP or shared memory ([`stream`]), messages between ranks over TCP ([`mesh`]).
+//! Must not know: protocol rules, job policy.
 //! Start reading at [`switch::SwitchDriver`]: it is the smaller of the two drivers.
 
 pub mod buffer;
@@ -10,6 +11,7 @@ mod clock;
 mod error;
 mod interface;
 pub mod mesh;
+pub mod stream;
 pub mod switch;
 pub mod udp;
 pub mod worker;

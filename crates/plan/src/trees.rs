@@ -21,6 +21,8 @@ pub struct Request<'a> {
     pub max_trees: usize,
     /// How much each switch has to do already, in any unit; absent is 0.
     pub load: &'a HashMap<NodeId, u64>,
+    /// How much each link between switches carries already, in any unit; absent is 0.
+    pub links: &'a HashMap<EdgeId, u64>,
     /// The order in which the job has added so far; `None` for its first plan.
     pub order: Option<&'a SumOrder>,
 }
@@ -29,8 +31,12 @@ pub struct Request<'a> {
 ///
 /// All have the least depth at which there is a tree at all, so ranks of one rack get the one tree
 /// at their rack switch, and ranks of one pod get roots within it. All add in the same order:
-/// `order`, or else the one that most of the possible roots give. Switches with less load are
-/// taken first, then lower ids: equal requests get equal trees.
+/// `order`, or else the one that most of the possible roots give. Of the possible trees those are
+/// taken first whose fullest link carries least, then those whose links carry least in all, then
+/// those of less loaded switches and of lower ids: equal requests get equal trees.
+///
+/// On leaf-spine fabrics and fat trees no other choice of so many trees has a less loaded fullest
+/// link (held to a brute-force search as well).
 ///
 /// On leaf-spine fabrics and fat trees, also with parts of them dead, the number of trees is the
 /// most possible (held to a brute-force search by the tests); on other graphs it is what taking
@@ -51,8 +57,9 @@ pub fn aggregation_trees(request: &Request) -> Result<Vec<AggregationTree>, Plan
     if by_depth.is_empty() {
         return Err(PlanError::NoRoot { down: down(request, request.topology.switches()) });
     }
-    for (&depth, candidates) in by_depth.range(..=DEPTH_MAX) {
+    for (&depth, candidates) in by_depth.range_mut(..=DEPTH_MAX) {
         let order = request.order.cloned().unwrap_or_else(|| commonest_order(candidates));
+        candidates.sort_by_key(|grown| burden(request, &grown.tree));
         let trees = pack(request, candidates, depth, &order);
         if !trees.is_empty() {
             return Ok(trees);
@@ -112,6 +119,13 @@ fn pack(
         trees.push(grown.tree);
     }
     trees
+}
+
+/// What the fullest link of a tree carries, and all of its links together.
+fn burden(request: &Request, tree: &AggregationTree) -> (u64, u64) {
+    let links = switch_links(request.topology, tree);
+    let load = |link: &EdgeId| request.links.get(link).copied().unwrap_or(0);
+    (links.iter().map(load).max().unwrap_or(0), links.iter().map(load).sum())
 }
 
 /// Live switches, least loaded first.

@@ -8,8 +8,8 @@ use netsum_collective as core;
 use netsum_collective::{Buffer, Combine, Dtype, GroupConfig, Options};
 use pyo3::prelude::*;
 
-use crate::errors;
 use crate::work::Work;
+use crate::{errors, tree_plan};
 
 /// One rank's handle to its group.
 #[pyclass(frozen, module = "netsum._core")]
@@ -38,9 +38,11 @@ impl Group {
         if let Ok(rendezvous) = std::env::var("MASTER_ADDR") {
             options.entry("rendezvous".to_owned()).or_insert(rendezvous);
         }
+        let plan = tree_plan::source(&mut options);
+        let plan = plan.map_err(|p| errors::raise(py, core::Error::Unsupported(p)))?;
         let options = Options::parse(&options).map_err(|error| errors::raise(py, error))?;
         let timeout = errors::seconds(timeout_s)?;
-        let config = GroupConfig { rank, size, name, controller, host, timeout, options };
+        let config = GroupConfig { rank, size, name, controller, host, timeout, options, plan };
         let group = py.detach(|| core::Group::new(config));
         Ok(Group(group.map_err(|error| errors::raise(py, error))?))
     }

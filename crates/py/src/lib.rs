@@ -9,6 +9,7 @@ mod errors;
 mod group;
 mod ocs;
 mod plan;
+mod tree_plan;
 mod work;
 
 use std::time::Duration;
@@ -47,6 +48,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::verify_trees, module)?)?;
     module.add_function(wrap_pyfunction!(plan::export_trees, module)?)?;
     module.add_function(wrap_pyfunction!(plan::explain_allreduce, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::estimate_allreduce, module)?)?;
     module.add_function(wrap_pyfunction!(plan::gpu_classes, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     Ok(())

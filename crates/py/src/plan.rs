@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use netsum_plan::pack::{Packed, coarse, explain, front, pack, pack_blink, pack_rings, report};
+use netsum_plan::pack::{
+    Packed, coarse, cost, explain, front, pack, pack_blink, pack_rings, report,
+};
 use netsum_plan::picture;
 use netsum_plan::program::{check, lower, read_msccl, verify_plan, write_msccl};
 use netsum_topo::links::{
@@ -92,6 +94,13 @@ pub(crate) fn explain_allreduce(graph: &str, sizes: Vec<f64>) -> PyResult<String
         return Err(value(format!("a size of {size} bytes is not possible")));
     }
     explain(&graph_of(graph)?, &sizes).map(|found| json(&found)).map_err(value)
+}
+
+/// Seconds of an allreduce of `sizes` bytes over the plan of a method, as processes run it: the cost model's word.
+#[pyfunction]
+pub(crate) fn estimate_allreduce(graph: &str, method: &str, sizes: Vec<f64>) -> PyResult<Vec<f64>> {
+    let packed = packed(&graph_of(graph)?, Collective::Allreduce, method, 0)?;
+    Ok(sizes.into_iter().map(|size| cost::executed(&packed, size).seconds).collect())
 }
 
 /// Classes of alike GPU sets of three or more: numbers of the first set, and how many there are.

@@ -341,6 +341,7 @@ impl<P: Payload> Simulation<P> {
             live: &live,
             max_trees: trees,
             load: &load,
+            links: &HashMap::new(),
             order: None,
         };
         let planned = aggregation_trees(&request).map_err(|error| error.to_string())?;

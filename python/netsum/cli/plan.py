@@ -9,6 +9,7 @@ from rich.table import Table
 
 from netsum import plan as planner
 from netsum.cli.output import console, print_json
+from netsum.launch import Workers
 from netsum.plan import PlanError, Selection, topology
 
 app = typer.Typer(help="Find the best trees on a fabric, with a proof.", no_args_is_help=True, rich_markup_mode=None)
@@ -96,6 +97,81 @@ def verify(
     if fault is not None:
         raise PlanError(f"{plan}: {fault}")
     console.print("right: complete, every contribution once, no race, no deadlock", highlight=False)
+
+
+@app.command()
+def replan(
+    plan: Annotated[Path, typer.Argument(help="the plan in use; the new one is put in its place")],
+    source: Source,
+    lost: Annotated[list[str] | None, typer.Option(help="a link (gpu0-gpu4), GPU or switch; can be repeated")] = None,
+    degraded: Annotated[list[str] | None, typer.Option(help="a link and its rate now: gpu0-gpu4=20Gbit/s")] = None,
+    kinds: Kinds = "",
+    format: Format = None,
+    out: Annotated[Path | None, typer.Option(help="write the new plan here, and leave the old one")] = None,
+    as_json: Json = False,
+) -> None:
+    """A new plan for the same ranks on what is left of their fabric; a running job takes it at its next step.
+
+    Without --lost and --degraded: on the topology as it is read now. The job is one that was started with the same file
+    (`netsum run --plan`, NETSUM_PLAN): its rank 0 looks at the file before every allreduce.
+    """
+    try:
+        old = json.loads(plan.read_text())
+        ranks = [old["vertices"][vertex] for vertex in old["gpus"]]
+        old["collective"]["kind"], old["rate_bps"]
+    except OSError as error:
+        raise PlanError(f"{plan}: cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise PlanError(f"{plan}: is no tree plan; write one by `netsum plan pack`") from error
+    rates = {}
+    for word in degraded or []:
+        link, equals, rate = word.partition("=")
+        if not equals:
+            raise PlanError(f"--degraded {word}: write LINK=RATE, as gpu0-gpu4=20Gbit/s")
+        rates[link] = rate
+    gone = [rank for rank in ranks if rank in (lost or [])]
+    ranks = [rank for rank in ranks if rank not in gone]
+    graph = topology(Selection(source, [*ranks, *gone], split(kinds), format))
+    report = planner.replan(old, graph, planner.Losses(lost or [], rates))
+    planner.put_in_place(report["plan"], out or plan)
+    if as_json:
+        print_json(report)
+        return
+    for words in report["lost"]:
+        console.print(f"lost: {words}", highlight=False)
+    console.print(
+        f"{_rate(report['rate'])} GB/s in place of {_rate(report['before'])} GB/s, "
+        f"{'the best possible' if report['optimal'] else 'bound ' + _rate(report['bound'])}; "
+        f"found in {report['seconds'] * 1e3:.1f} ms, written to {out or plan}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if gone:
+        console.print("a job cannot lose ranks: start it anew on this plan", highlight=False)
+
+
+@app.command()
+def measure(
+    plan: Annotated[Path, typer.Argument(help="the plan whose links are measured")],
+    source: Source,
+    out: Annotated[Path, typer.Option(help="the topology with measured rates and latencies (.json)")],
+) -> None:
+    """Measure a plan's links between processes of this machine; `netsum explain` then tells times of these links.
+
+    On several machines: `torchrun … -m netsum.plan.measured TOPOLOGY OUT` with NETSUM_PLAN set, as the job is run.
+    """
+    try:
+        ranks = len(json.loads(plan.read_text())["gpus"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PlanError(f"{plan}: is no tree plan; write one by `netsum plan pack`") from error
+    topology(Selection(source))  # Refused here rather than by every rank.
+    environment = {"NETSUM_PLAN": str(plan.resolve()), "NETSUM_CONTROLLER": ""}
+    workers = Workers(["-m", "netsum.plan.measured", source, str(out.resolve())], ranks, environment)
+    try:
+        code = workers.wait()
+    finally:
+        workers.stop()
+    raise typer.Exit(code)
 
 
 @app.command()

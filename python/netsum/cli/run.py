@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from netsum import plan as planner
 from netsum.cli.output import errors, stop_on_termination
 from netsum.config import PROTOCOLS
 from netsum.fabric.builtin import demo_description
@@ -17,19 +19,25 @@ from netsum.fabric.description import Description, parts
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import LocalFabric, controller_status, temporary
 from netsum.launch import Workers
+from netsum.plan import PlanError
 
 
 def run(
     script: Annotated[Path, typer.Argument(help="the training script; its arguments follow")],
     arguments: Annotated[list[str] | None, typer.Argument(help="passed to the script")] = None,
-    count: Annotated[int, typer.Option("-n", "--workers", min=1, max=1024, help="workers on this machine")] = 2,
+    count: Annotated[
+        int | None, typer.Option("-n", "--workers", min=1, max=1024, help="workers on this machine; 2, or the plan's")
+    ] = None,
     fabric: Annotated[Path | None, typer.Option(help="fabric file; it is started if it does not run")] = None,
     protocol: Annotated[str, typer.Option(help="panama, atp, switchml, or auto: the controller chooses")] = "panama",
     tenant: Annotated[str, typer.Option(help="whose the job is, of the fabric file")] = "",
+    plan: Annotated[Path | None, typer.Option(help="tree plan for allreduces in place of a fabric")] = None,
+    topology: Annotated[str | None, typer.Option(help="the plan's fabric, to plan anew on when links are lost")] = None,
 ) -> None:
     """Run a torch script as N workers on a fabric, by torchrun; its exit code is passed on.
 
-    The fabric is that of --fabric, or of NETSUM_CONTROLLER, or else a local one that lives as long as the script.
+    The fabric is that of --fabric, or of NETSUM_CONTROLLER, or else a local one that lives as long as the script. With
+    --plan there is none: one worker per GPU of the plan, and allreduces go over its trees (`netsum plan pack --out`).
     """
     if importlib.util.find_spec("torch") is None:
         raise FabricError(
@@ -39,13 +47,16 @@ def run(
         raise FabricError(f"{script}: no such script")
     if protocol not in PROTOCOLS:
         raise FabricError(f"--protocol {protocol}: use one of {', '.join(PROTOCOLS)}")
+    if plan is not None and fabric is not None:
+        raise FabricError("--plan and --fabric exclude each other; leave one of them out")
     stop_on_termination()
-    with _controller(fabric) as address:
-        environment = {"NETSUM_CONTROLLER": address, "NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant}
-        before = {job["job"] for job in controller_status(address, 2.0)["jobs"]}
+    settings = {"NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant}
+    with _planned(plan, topology, count) if plan else _on_fabric(fabric, settings, count) as (count, environment):
+        address = environment["NETSUM_CONTROLLER"]
+        before = {job["job"] for job in controller_status(address, 2.0)["jobs"]} if address else set()
         workers = Workers([str(script), *(arguments or [])], count, environment)
         try:
-            if protocol == "auto":
+            if protocol == "auto" and address:
                 _explain(address, before, workers)
             code = workers.wait()
         finally:
@@ -62,6 +73,31 @@ def _explain(address: str, before: set[int], workers: Workers) -> None:
                 errors.print(f"protocol {job['protocol']}: {job['choice']}", highlight=False, soft_wrap=True)
             return
         time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _planned(plan: Path, topology: str | None, count: int | None) -> Iterator[tuple[int, dict[str, str]]]:
+    """Workers and their environment for a tree plan, which is checked here as far as can be."""
+    try:
+        ranks = len(json.loads(plan.read_text())["gpus"])
+    except OSError as error:
+        raise PlanError(f"{plan}: cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise PlanError(f"{plan}: is no tree plan; write one by `netsum plan pack … --out {plan}`") from error
+    if count not in (None, ranks):
+        raise PlanError(f"{plan} has {ranks} ranks, and -n says {count}; leave -n out")
+    environment = {"NETSUM_PLAN": str(plan.resolve()), "NETSUM_CONTROLLER": ""}
+    if topology is not None:
+        path = Path(topology)
+        planner.topology(planner.Selection(topology))  # Refused here rather than by every rank.
+        environment["NETSUM_PLAN_TOPOLOGY"] = str(path.resolve()) if path.exists() else topology
+    yield ranks, environment
+
+
+@contextlib.contextmanager
+def _on_fabric(file: Path | None, settings: dict[str, str], count: int | None) -> Iterator[tuple[int, dict[str, str]]]:
+    with _controller(file) as address:
+        yield count or 2, {"NETSUM_CONTROLLER": address, **settings}
 
 
 @contextlib.contextmanager

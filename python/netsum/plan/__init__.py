@@ -1,18 +1,27 @@
 """The planner: topologies in, plans out. The algorithms are in the compiled core."""
 
 from netsum.plan.errors import PlanError
+from netsum.plan.losses import Losses, put_in_place, replan, without
+from netsum.plan.measured import calibrated
 from netsum.plan.topology import Selection, topology
-from netsum.plan.trees import COLLECTIVES, classes, explain, export, front, pack, verify
+from netsum.plan.trees import COLLECTIVES, classes, estimate, explain, export, fastest, front, pack, verify
 
 __all__ = [
     "COLLECTIVES",
+    "Losses",
     "PlanError",
     "Selection",
+    "calibrated",
     "classes",
+    "estimate",
     "explain",
     "export",
+    "fastest",
     "front",
     "pack",
+    "put_in_place",
+    "replan",
     "topology",
     "verify",
+    "without",
 ]

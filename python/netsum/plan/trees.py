@@ -55,6 +55,22 @@ def explain(graph: dict, sizes: list[float]) -> dict:
         return json.loads(_core.explain_allreduce(json.dumps(graph), sizes))
 
 
+def estimate(graph: dict, sizes: list[float], method: str = "exact") -> list[float]:
+    """Seconds of an allreduce by size, as processes run the plan of a method over links like these."""
+    from netsum import _core
+
+    with refusals():
+        return _core.estimate_allreduce(json.dumps(graph), method, sizes)
+
+
+def fastest(graph: dict, size: float) -> tuple[str, float]:
+    """The method ("exact" or "rings") whose plan takes least time for a buffer of `size` bytes, and that time (s)."""
+    times = {"exact": estimate(graph, [size])[0]}
+    if dict(pack(graph)["others"])["rings"] is not None:
+        times["rings"] = estimate(graph, [size], "rings")[0]
+    return min(times.items(), key=lambda pair: pair[1])
+
+
 def classes(graph: dict) -> list[tuple[list[int], int]]:
     """Classes of alike sets of three or more GPUs: the first set, and how many there are."""
     from netsum import _core

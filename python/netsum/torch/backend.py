@@ -25,12 +25,14 @@ class Options(_BackendBase.Options):
     """Options of one group, for `new_group(pg_options=…)`.
 
     in_network: whether switches add for this group. The world does by default, a sub-group does not: switch memory is
-    shared out per job, and most sub-groups talk little.
+    shared out per job, and most sub-groups talk little. plan: file of a tree plan for this group's allreduces, with one
+    rank per GPU of the plan; the world takes that of NETSUM_PLAN without it.
     """
 
-    def __init__(self, in_network: bool = True) -> None:
+    def __init__(self, in_network: bool = True, plan: str | None = None) -> None:
         super().__init__("netsum")
         self.in_network = in_network
+        self.plan = plan
 
 
 class _Common(Reductions, Movements, Points):

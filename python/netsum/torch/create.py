@@ -30,7 +30,9 @@ def create(group, options):
         raise ValueError("netsum: reconfigurable groups are not supported; leave enable_reconfigure unset")
     own = options if isinstance(options, Options) else Options(in_network=not group.global_ranks_in_group)
     settings = Settings.from_environment()
-    if not own.in_network:
+    if own.plan or (own.in_network and "plan" in settings.plan_options):
+        settings = settings.with_plan(own.plan)
+    elif not own.in_network:
         settings = settings.host_path_only()
     elif settings.controller is None:
         _warn_of_host_path()

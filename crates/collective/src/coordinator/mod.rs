@@ -28,6 +28,7 @@ use crate::error::of_mesh;
 use crate::failover::Report;
 use crate::lane::Lane;
 use crate::ledger::{Ledger, Verdict};
+use crate::planned::session::Control;
 use crate::status::Status;
 use transition::Transition;
 
@@ -55,10 +56,17 @@ pub(crate) enum Event {
 pub(crate) struct Ear {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) events: Sender<Event>,
+    /// Words about tree plans.
+    pub(crate) plans: Sender<Control>,
 }
 
 impl Events for Ear {
     fn control(&self, from: u32, key: Key, bytes: Vec<u8>) {
+        if key.tag == About::Plan as u64 {
+            // A group without a plan has nobody to tell.
+            let _ = self.plans.send(Control { from, epoch: key.part, bytes });
+            return;
+        }
         self.tell(Event::Control { from, key, bytes });
     }
 
@@ -293,6 +301,8 @@ impl State {
                 let mismatch = key.part == 1;
                 self.fail(Error::Told { rank: from, reason: reason.into_owned(), mismatch });
             }
+            // Those go past us.
+            Some(About::Plan) => {}
             None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
         }
     }

@@ -15,12 +15,14 @@ use crate::comm::Comm;
 use crate::coordinator::{Coordinator, Event};
 use crate::core::{Core, deadline};
 use crate::lane::{Body, Job, Lane};
+use crate::planned::session::Session;
 use crate::status::Status;
 use crate::work::Work;
 
 pub(super) struct Connected {
     pub(super) core: Arc<Core>,
     pub(super) lane: Lane,
+    pub(super) session: Option<Session>,
     pub(super) coordinator: Coordinator,
     pub(super) driver: Option<Arc<WorkerDriver>>,
     pub(super) status: Arc<Mutex<Status>>,
@@ -72,6 +74,11 @@ impl Connected {
         let least = self.core.min_bytes.get();
         let large = least.is_some_and(|&least| bytes as u64 >= least);
         large && format.in_network() && bytes > 0 && self.core.size > 1
+    }
+
+    /// The way of an allreduce of `bytes`, if it goes over the group's plan.
+    pub(super) fn on_plan(&self, bytes: usize) -> Option<&Session> {
+        self.session.as_ref().filter(|session| bytes as u64 >= session.min_bytes)
     }
 
     pub(super) fn stats(&self) -> String {

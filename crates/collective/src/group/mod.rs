@@ -17,10 +17,13 @@ use crate::coordinator::{Coordinator, Ear, Event};
 use crate::core::{Core, deadline};
 use crate::lane::Lane;
 use crate::ledger::Ledger;
+use crate::planned::session::{Beginning, Control, Session};
+use crate::planned::{Patience, Ports};
 use crate::status::Status;
 use crate::{Error, GroupConfig};
 use connected::Connected;
 use joining::{create_job, place_in_fabric};
+pub(crate) use operations::{conclude, prepare};
 
 /// One rank's handle to its group. Operations return at once; ranks must call collectives in the same order.
 pub struct Group {
@@ -33,6 +36,7 @@ pub struct Group {
 
 struct Opened {
     listener: Listener,
+    ports: Option<Ports>,
     data: Option<(Arc<WorkerDriver>, Receiver<worker::Event>)>,
 }
 
@@ -42,6 +46,10 @@ impl Group {
         if config.size == 0 || config.rank >= config.size {
             let GroupConfig { rank, size, .. } = config;
             return Err(Error::Unsupported(format!("rank {rank} in a group of {size}")));
+        }
+        if config.plan.is_some() && config.controller.is_some() {
+            let problem = "a group has a tree plan or a controller, not both; unset one of them";
+            return Err(Error::Unsupported(problem.to_owned()));
         }
         let connect = |e: netsum_net::NetError| Error::Connect {
             group: config.name.clone(),
@@ -63,8 +71,8 @@ impl Group {
             }
         };
         let listener = Listener::bind(ip).map_err(connect)?;
-        let address = Address::new(&config, listener.address(), host, job)?;
-        let opened = Mutex::new(Some(Opened { listener, data }));
+        let (address, ports) = Address::new(&config, listener.address(), host, job)?;
+        let opened = Mutex::new(Some(Opened { listener, ports, data }));
         Ok(Group { config, address, opened, connected: Mutex::new(None) })
     }
 
@@ -112,13 +120,17 @@ impl Group {
         connected.core.fail(Error::Closed(self.config.name.clone()));
         connected.coordinator.close();
         connected.lane.close();
+        if let Some(session) = &connected.session {
+            session.close();
+        }
         connected.core.mesh.leave(LEAVE_PATIENCE);
     }
 
     fn build(&self, opened: Opened, all: &[Address], until: Instant) -> Result<Connected, Error> {
         let (events, heard) = unbounded();
         let ledger = Arc::new(Ledger::default());
-        let ear = Arc::new(Ear { ledger: ledger.clone(), events: events.clone() });
+        let (plans, controls) = unbounded();
+        let ear = Arc::new(Ear { ledger: ledger.clone(), events: events.clone(), plans });
         let roster = address::roster(&self.address, all);
         let silence = self.config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mesh = opened.listener.connect(&roster, until, silence, ear);
@@ -137,11 +149,19 @@ impl Group {
         let driver = opened.data.as_ref().map(|(driver, _)| driver.clone());
         let fabric = opened.data.map(|data| self.join(data, all, &status)).transpose()?;
         let waits = fabric.is_some();
-        let channel: (Sender<Event>, Receiver<Event>) = (events, heard);
+        let channel: (Sender<Event>, Receiver<Event>) = (events.clone(), heard);
         let (coordinator, settled) =
             Coordinator::start(core.clone(), channel, fabric, status.clone())?;
         let order_of_calls = Mutex::new(());
-        let connected = Connected { core, lane, coordinator, driver, status, order_of_calls };
+        let session = opened
+            .ports
+            .map(|ports| self.plan_session(&core, ports, all, controls, events, status.clone()));
+        let session = session.transpose().inspect_err(|_| {
+            coordinator.close();
+            lane.close();
+        })?;
+        let connected =
+            Connected { core, lane, session, coordinator, driver, status, order_of_calls };
         if waits {
             let first_plan = settled.recv_deadline(until).unwrap_or_else(|_| {
                 let seconds = self.config.timeout.as_secs_f64();
@@ -157,6 +177,43 @@ impl Group {
             }
         }
         Ok(connected)
+    }
+
+    /// Allreduces over the plan that rank 0 has read.
+    fn plan_session(
+        &self,
+        core: &Arc<Core>,
+        ports: Ports,
+        all: &[Address],
+        controls: Receiver<Control>,
+        coordinator: Sender<Event>,
+        status: Arc<Mutex<Status>>,
+    ) -> Result<Session, Error> {
+        let wrong = |reason: String| Error::Connect { group: self.config.name.clone(), reason };
+        let source = self.config.plan.clone();
+        let source = source.ok_or_else(|| Error::Internal("ports without a plan".to_owned()))?;
+        let plan = all[0].plan().map_err(wrong)?;
+        let peers = all.iter().enumerate();
+        let peers = peers.filter_map(|(rank, a)| Some((rank, a.port.clone()?))).collect();
+        let timeout = self.config.timeout;
+        let patience = Patience {
+            connect: timeout,
+            timeout,
+            silence: source.silence,
+            measure: source.measure,
+        };
+        let core = core.clone();
+        Session::start(Beginning {
+            core,
+            source,
+            plan,
+            ports,
+            peers,
+            patience,
+            controls,
+            coordinator,
+            status,
+        })
     }
 }
 

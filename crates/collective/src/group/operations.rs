@@ -11,6 +11,7 @@ use super::connected::{Connected, Issued};
 use crate::call::{Call, Combine};
 use crate::coordinator::{Event, Place, TreeJob};
 use crate::core::{Core, deadline};
+use crate::planned::session::PlanJob;
 use crate::work::Work;
 use crate::{Error, algorithm, point};
 
@@ -21,6 +22,11 @@ impl Group {
         let call = Call::allreduce(dtype, numel, how);
         self.start(call, timeout, Some((dtype, how)), move |connected, issued| {
             let format = Format { dtype, op: how.reduce_op() };
+            if let Some(session) = connected.on_plan(buffer.len()) {
+                let Issued { sequence, fingerprint, deadline, work } = issued;
+                let job = PlanJob { sequence, fingerprint, format, how, buffer, deadline, work };
+                return session.push(job);
+            }
             if connected.on_trees(format, buffer.len()) {
                 let Issued { sequence, fingerprint, deadline, work } = issued;
                 connected.coordinator.tell(Event::Submit(TreeJob {
@@ -290,7 +296,7 @@ fn own_copy(how: Combine, input: Buffer) -> Buffer {
 }
 
 /// Before a scaled sum.
-fn prepare(how: Combine, dtype: Dtype, buffer: &Buffer) {
+pub(crate) fn prepare(how: Combine, dtype: Dtype, buffer: &Buffer) {
     if let Combine::ScaledSum(factor) = how {
         let mut buffer = buffer.clone();
         scale(dtype, buffer.slice_mut(0..buffer.len()), factor);
@@ -298,7 +304,7 @@ fn prepare(how: Combine, dtype: Dtype, buffer: &Buffer) {
 }
 
 /// After an average.
-fn conclude(how: Combine, dtype: Dtype, buffer: &Buffer, ranks: u32) {
+pub(crate) fn conclude(how: Combine, dtype: Dtype, buffer: &Buffer, ranks: u32) {
     if how == Combine::Average {
         let mut buffer = buffer.clone();
         average(dtype, buffer.slice_mut(0..buffer.len()), ranks);

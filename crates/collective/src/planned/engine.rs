@@ -1,27 +1,55 @@
 //! One operation at one rank: what is there, what is awaited, what can go on.
+//!
+//! Neighbours first tell each other that they take part, and send nothing before: a rank whose caller is late holds
+//! nobody's bytes. An operation is over when all ranks have told, over a tree, that they have everything: where a rank
+//! is done, no rank needs anything of that operation any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use netsum_wire::{Encoding, Format, Input, reduce};
 
-use super::PlannedError;
-use super::lane::{Lane, Message, News};
-use super::routes::Route;
+use super::lane::{Body, CHUNK_MAX, Lane, Message};
+use super::routes::Routes;
+
+/// What is being done.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operation {
+    /// Higher than those before it; the same at all ranks.
+    pub(super) number: u64,
+    /// Of the caller's words; ranks whose callers want different things find out.
+    pub(super) fingerprint: u32,
+    pub(super) format: Format,
+}
+
+/// What a neighbour did that no neighbour does.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It called something else under this number.
+    Differs,
+    /// It breaks the plan, in words.
+    Odd(&'static str),
+}
 
 pub(super) struct Engine<'a> {
-    routes: &'a [Route],
-    lanes: &'a BTreeMap<usize, Lane>,
+    routes: &'a Routes,
+    lanes: &'a [Lane],
     buffer: &'a mut [u8],
-    format: Format,
-    operation: u64,
+    operation: Operation,
     /// Per flow and chunk.
     chunks: Vec<Vec<Chunk>>,
     /// Per flow, chunks that were begun: sent by a leaf, or by a root without sums.
     begun: Vec<usize>,
     /// Chunks that are not over.
     left: usize,
+    /// Per lane: whether the neighbour takes part, and what waits until it does.
+    ready: Vec<bool>,
+    held: Vec<Vec<Message>>,
+    /// Lanes to children in the tree of completion that have not told.
+    incomplete: BTreeSet<usize>,
+    told: bool,
+    over: bool,
 }
 
 struct Chunk {
@@ -31,39 +59,69 @@ struct Chunk {
     sums: Vec<Option<Arc<Vec<u8>>>>,
     awaits_sums: bool,
     awaits_data: bool,
+    /// Everybody's values are in it.
+    is_final: bool,
 }
 
 impl<'a> Engine<'a> {
     pub(super) fn new(
-        routes: &'a [Route],
+        routes: &'a Routes,
         spans: Vec<Range<usize>>,
-        lanes: &'a BTreeMap<usize, Lane>,
+        lanes: &'a [Lane],
         buffer: &'a mut [u8],
-        format: Format,
         chunks: usize,
-        operation: u64,
+        operation: Operation,
     ) -> Engine<'a> {
-        let element = format.dtype.size();
-        let cut = |route: &Route, span: Range<usize>| -> Vec<Chunk> {
-            let at = |k: usize| (span.start + span.len() * k / chunks) * element;
-            let chunk = |k: usize| Chunk {
-                bytes: at(k)..at(k + 1),
-                sums: vec![None; route.up_from.len()],
-                awaits_sums: !route.up_from.is_empty(),
-                awaits_data: route.down_from.is_some(),
-            };
-            (0..chunks).map(chunk).filter(|chunk| !chunk.bytes.is_empty()).collect()
-        };
-        let chunks: Vec<Vec<Chunk>> =
-            routes.iter().zip(spans).map(|(route, span)| cut(route, span)).collect();
+        let element = operation.format.dtype.size();
+        let longest = spans.iter().map(Range::len).max().unwrap_or(0) * element;
+        let count = chunks.max(longest.div_ceil(CHUNK_MAX));
+        let chunks: Vec<Vec<Chunk>> = routes
+            .flows
+            .iter()
+            .zip(spans)
+            .map(|(route, span)| {
+                let at = |k: usize| {
+                    let part = span.len() as u128 * k as u128 / count as u128;
+                    (span.start + part as usize) * element
+                };
+                let chunk = |k: usize| Chunk {
+                    bytes: at(k)..at(k + 1),
+                    sums: vec![None; route.up_from.len()],
+                    awaits_sums: !route.up_from.is_empty(),
+                    awaits_data: route.down_from.is_some(),
+                    is_final: false,
+                };
+                (0..count).map(chunk).filter(|chunk| !chunk.bytes.is_empty()).collect()
+            })
+            .collect();
         let left = chunks.iter().flatten().filter(|chunk| chunk.waits()).count();
-        let begun = vec![0; routes.len()];
-        Engine { routes, lanes, buffer, format, operation, chunks, begun, left }
+        Engine {
+            routes,
+            lanes,
+            buffer,
+            operation,
+            begun: vec![0; chunks.len()],
+            chunks,
+            left,
+            ready: vec![false; lanes.len()],
+            held: vec![Vec::new(); lanes.len()],
+            incomplete: routes.children.iter().copied().collect(),
+            told: false,
+            over: false,
+        }
     }
 
-    /// Whether nothing more is to come, or to be begun.
-    pub(super) fn done(&self) -> bool {
-        self.left == 0 && self.all_begun()
+    /// Tells the neighbours, and begins what can be.
+    pub(super) fn start(&mut self) {
+        for lane in self.lanes {
+            lane.send(self.message(Body::Ready { fingerprint: self.operation.fingerprint }));
+        }
+        self.go_on();
+    }
+
+    /// Whether all ranks have everything.
+    pub(super) fn over(&self) -> bool {
+        self.over
     }
 
     /// Whether every chunk that waits for nobody is on its way.
@@ -71,84 +129,129 @@ impl<'a> Engine<'a> {
         self.begun.iter().zip(&self.chunks).all(|(&begun, all)| begun == all.len())
     }
 
-    /// Begins what waits for nobody, as far as lanes have room.
-    pub(super) fn start(&mut self) {
+    /// Begins what waits for nobody, as far as neighbours take part and lanes have room; tells what is complete.
+    pub(super) fn go_on(&mut self) {
+        self.begin();
+        if self.left > 0 || !self.all_begun() || !self.incomplete.is_empty() || self.told {
+            return;
+        }
+        self.told = true;
+        match self.routes.parent {
+            Some(parent) => self.send(&[parent], Body::Complete),
+            None => self.finish(),
+        }
+    }
+
+    fn begin(&mut self) {
         // Chunk by chunk through all flows, so that they keep pace on shared links.
         let most = self.chunks.iter().map(Vec::len).max().unwrap_or(0);
         let least = self.begun.iter().copied().min().unwrap_or(0);
+        let routes = self.routes;
         for chunk in least..most {
-            for flow in 0..self.routes.len() {
+            let mut blocked = 0;
+            for (flow, route) in routes.flows.iter().enumerate() {
                 if self.begun[flow] != chunk || chunk >= self.chunks[flow].len() {
+                    blocked += usize::from(self.begun[flow] < chunk);
                     continue;
                 }
-                let route = &self.routes[flow];
                 let waits = !route.up_from.is_empty();
                 let to: &[usize] = match route.up_to {
                     Some(ref parent) => std::slice::from_ref(parent),
                     None if route.is_root => &route.down_to,
                     None => &[],
                 };
-                if !waits && to.iter().any(|peer| self.lanes[peer].queued() > QUEUED_MAX) {
+                let room =
+                    |&lane: &usize| self.ready[lane] && self.lanes[lane].queued() <= QUEUED_MAX;
+                if !waits && !to.iter().all(room) {
+                    blocked += 1;
                     continue;
                 }
                 self.begun[flow] += 1;
                 if !waits && !to.is_empty() {
-                    let bytes = self.own(flow, chunk);
-                    let up = route.up_to.is_some();
-                    self.send(to, flow, chunk, up, &bytes);
+                    let bytes =
+                        Arc::new(self.buffer[self.chunks[flow][chunk].bytes.clone()].to_vec());
+                    self.send_chunk(to, flow, chunk, route.up_to.is_some(), bytes);
                 }
+            }
+            if blocked == routes.flows.len() {
+                return;
             }
         }
     }
 
-    /// Takes what a lane brought. Errors: a lost neighbour, or one that runs something else.
-    pub(super) fn take(&mut self, news: News) -> Result<(), PlannedError> {
-        let (from, message) = match news {
-            News::Message { from, message } => (from, message),
-            News::Lost { from, reason } => {
-                // One that owes us nothing may have finished and left.
-                return match self.owed().contains(&from) {
-                    true => Err(PlannedError::PeerLost { rank: from, reason }),
-                    false => Ok(()),
-                };
+    /// Takes a neighbour's message of this operation.
+    pub(super) fn take(&mut self, lane: usize, body: Body) -> Result<(), Fault> {
+        match body {
+            Body::Ready { fingerprint } if fingerprint != self.operation.fingerprint => {
+                return Err(Fault::Differs);
             }
-        };
-        let odd = |what: &str| PlannedError::PeerLost {
-            rank: from,
-            reason: format!("it sent {what}; do all ranks run the same plan on the same size?"),
-        };
-        let (flow, chunk) = (message.flow as usize, message.chunk as usize);
+            Body::Ready { .. } => {
+                self.ready[lane] = true;
+                for message in std::mem::take(&mut self.held[lane]) {
+                    self.lanes[lane].send(message);
+                }
+            }
+            Body::Chunk { flow, chunk, up, bytes } => {
+                self.take_chunk(lane, flow as usize, chunk as usize, up, bytes)?;
+            }
+            Body::Complete => {
+                if !self.incomplete.remove(&lane) {
+                    return Err(Fault::Odd("word that it is complete, which is not awaited"));
+                }
+            }
+            Body::AllComplete => {
+                if self.routes.parent != Some(lane) || !self.told {
+                    return Err(Fault::Odd("word that all are complete, which is not awaited"));
+                }
+                self.finish();
+            }
+        }
+        self.go_on();
+        Ok(())
+    }
+
+    fn take_chunk(
+        &mut self,
+        lane: usize,
+        flow: usize,
+        chunk: usize,
+        up: bool,
+        bytes: Arc<Vec<u8>>,
+    ) -> Result<(), Fault> {
         let Some(place) = self.chunks.get_mut(flow).and_then(|all| all.get_mut(chunk)) else {
-            return Err(odd("a chunk that is none of ours"));
+            return Err(Fault::Odd("a chunk that is none of ours"));
         };
-        if message.operation != self.operation || message.bytes.len() != place.bytes.len() {
-            return Err(odd("a chunk of another operation or length"));
+        if bytes.len() != place.bytes.len() {
+            return Err(Fault::Odd("a chunk of another length"));
         }
-        let route = &self.routes[flow];
-        if message.up {
-            let child = route.up_from.iter().position(|&child| child == from);
+        let routes = self.routes;
+        let route = &routes.flows[flow];
+        if up {
+            let child = route.up_from.iter().position(|&child| child == lane);
             let slot = child.and_then(|child| place.sums.get_mut(child));
-            let Some(slot @ None) = slot else { return Err(odd("a sum that is not awaited")) };
-            *slot = Some(message.bytes);
+            let Some(slot @ None) = slot else {
+                return Err(Fault::Odd("a sum that is not awaited"));
+            };
+            *slot = Some(bytes);
             if place.sums.iter().all(Option::is_some) {
-                self.complete(flow, chunk);
+                self.add(flow, chunk);
             }
-        } else {
-            if route.down_from != Some(from) || !place.awaits_data {
-                return Err(odd("data that is not awaited"));
-            }
-            place.awaits_data = false;
-            let over = !place.waits();
-            self.buffer[place.bytes.clone()].copy_from_slice(&message.bytes);
-            self.left -= usize::from(over);
-            self.send(&route.down_to, flow, chunk, false, &message.bytes);
+            return Ok(());
         }
-        self.start();
+        if route.down_from != Some(lane) || !place.awaits_data {
+            return Err(Fault::Odd("data that is not awaited"));
+        }
+        place.awaits_data = false;
+        place.is_final = true;
+        let over = !place.waits();
+        self.buffer[place.bytes.clone()].copy_from_slice(&bytes);
+        self.left -= usize::from(over);
+        self.send_chunk(&route.down_to, flow, chunk, false, bytes);
         Ok(())
     }
 
     /// Adds all children's sums to our own, and passes the sum on.
-    fn complete(&mut self, flow: usize, chunk: usize) {
+    fn add(&mut self, flow: usize, chunk: usize) {
         let place = &mut self.chunks[flow][chunk];
         let sums = std::mem::take(&mut place.sums);
         let mut sum = vec![0; place.bytes.len()];
@@ -156,50 +259,96 @@ impl<'a> Engine<'a> {
             .chain(sums.iter().flatten().map(|sum| &sum[..]));
         let inputs: Vec<_> =
             parts.map(|bytes| Some(Input { bytes, encoding: Encoding::Element })).collect();
-        let count = sum.len() / self.format.dtype.size();
-        reduce(self.format, &inputs, count, &mut sum, Encoding::Element);
+        let format = self.operation.format;
+        reduce(format, &inputs, sum.len() / format.dtype.size(), &mut sum, Encoding::Element);
         place.awaits_sums = false;
         let over = !place.waits();
-        let route = &self.routes[flow];
+        let routes = self.routes;
+        let route = &routes.flows[flow];
         if route.is_root {
             self.buffer[place.bytes.clone()].copy_from_slice(&sum);
+            place.is_final = true;
         }
         self.left -= usize::from(over);
         let sum = Arc::new(sum);
         match route.up_to {
-            Some(parent) => self.send(&[parent], flow, chunk, true, &sum),
-            None => self.send(&route.down_to, flow, chunk, false, &sum),
+            Some(parent) => self.send_chunk(&[parent], flow, chunk, true, sum),
+            None => self.send_chunk(&route.down_to, flow, chunk, false, sum),
         }
     }
 
-    fn own(&self, flow: usize, chunk: usize) -> Arc<Vec<u8>> {
-        Arc::new(self.buffer[self.chunks[flow][chunk].bytes.clone()].to_vec())
+    fn finish(&mut self) {
+        let routes = self.routes;
+        self.send(&routes.children, Body::AllComplete);
+        self.over = true;
     }
 
-    fn send(&self, to: &[usize], flow: usize, chunk: usize, up: bool, bytes: &Arc<Vec<u8>>) {
-        for peer in to {
-            let (flow, chunk, bytes) = (flow as u32, chunk as u32, bytes.clone());
-            self.lanes[peer].send(Message { operation: self.operation, flow, chunk, up, bytes });
+    fn send_chunk(
+        &mut self,
+        to: &[usize],
+        flow: usize,
+        chunk: usize,
+        up: bool,
+        bytes: Arc<Vec<u8>>,
+    ) {
+        self.send(to, Body::Chunk { flow: flow as u32, chunk: chunk as u32, up, bytes });
+    }
+
+    fn send(&mut self, to: &[usize], body: Body) {
+        for &lane in to {
+            let message = self.message(body.clone());
+            match self.ready[lane] {
+                true => self.lanes[lane].send(message),
+                false => self.held[lane].push(message),
+            }
         }
     }
 
-    fn owed(&self) -> BTreeSet<usize> {
-        let mut owed = BTreeSet::new();
-        for (route, chunks) in self.routes.iter().zip(&self.chunks) {
+    fn message(&self, body: Body) -> Message {
+        Message { operation: self.operation.number, body }
+    }
+
+    /// Whether a lane still has something to bring. One that has not may end.
+    pub(super) fn owes(&self, lane: usize) -> bool {
+        self.owing().contains(&lane)
+    }
+
+    /// Lanes whose neighbours have not called the operation.
+    pub(super) fn absent(&self) -> Vec<usize> {
+        (0..self.lanes.len()).filter(|&lane| !self.ready[lane]).collect()
+    }
+
+    /// Lanes that still have something to bring.
+    pub(super) fn owing(&self) -> BTreeSet<usize> {
+        let mut owing = self.incomplete.clone();
+        owing.extend(self.routes.parent.filter(|_| !self.over));
+        owing.extend((0..self.lanes.len()).filter(|&lane| !self.ready[lane]));
+        for (route, chunks) in self.routes.flows.iter().zip(&self.chunks) {
             for chunk in chunks {
                 let missing =
                     chunk.sums.iter().zip(&route.up_from).filter(|(sum, _)| sum.is_none());
-                owed.extend(missing.map(|(_, &child)| child));
-                owed.extend(route.down_from.filter(|_| chunk.awaits_data));
+                owing.extend(missing.map(|(_, &child)| child));
+                owing.extend(route.down_from.filter(|_| chunk.awaits_data));
             }
         }
-        owed
+        owing
     }
 
-    /// Ranks that still owe something, in words.
-    pub(super) fn awaited(&self) -> String {
-        let names: Vec<String> = self.owed().iter().map(usize::to_string).collect();
-        if names.is_empty() { "none, but lanes are full".to_owned() } else { names.join(", ") }
+    /// Elements that have everybody's values, in order and apart.
+    pub(super) fn finals(&self) -> Vec<Range<usize>> {
+        let element = self.operation.format.dtype.size();
+        let all = self.chunks.iter().flatten().filter(|chunk| chunk.is_final);
+        let mut ranges: Vec<Range<usize>> =
+            all.map(|chunk| chunk.bytes.start / element..chunk.bytes.end / element).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<Range<usize>> = Vec::new();
+        for range in ranges {
+            match merged.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => merged.push(range),
+            }
+        }
+        merged
     }
 }
 

@@ -1,216 +1,364 @@
-//! One connection to a neighbour, with a thread that sends and one that receives.
+//! A connection to a neighbour, with a thread that sends and one that receives.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
+use netsum_net::stream::{Connection, read_exact, write_all};
+use parking_lot::{Condvar, Mutex};
 
-use super::PlannedError;
-
-/// A chunk of one flow.
+/// What neighbours tell each other.
 #[derive(Debug, Clone)]
 pub(super) struct Message {
     pub(super) operation: u64,
-    pub(super) flow: u32,
-    pub(super) chunk: u32,
-    /// A partial sum on its way to the root; else data on its way from it.
-    pub(super) up: bool,
-    pub(super) bytes: Arc<Vec<u8>>,
+    pub(super) body: Body,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Body {
+    /// The sender takes part in the operation, and has called it with these words.
+    Ready { fingerprint: u32 },
+    /// A chunk of one flow: a partial sum on its way to the root, or else data on its way from it.
+    Chunk { flow: u32, chunk: u32, up: bool, bytes: Arc<Vec<u8>> },
+    /// All ranks behind the sender have everything.
+    Complete,
+    /// All ranks have everything.
+    AllComplete,
 }
 
 /// What the engine hears from a lane.
-pub(super) enum News {
-    Message { from: usize, message: Message },
-    Lost { from: usize, reason: String },
+pub(super) struct News {
+    /// Place of the lane.
+    pub(super) lane: usize,
+    /// A message, or why there will be none.
+    pub(super) what: Result<Message, Loss>,
 }
 
-impl News {
-    /// The operation that a message belongs to.
-    pub(super) fn operation(&self) -> Option<u64> {
-        match self {
-            News::Message { message, .. } => Some(message.operation),
-            News::Lost { .. } => None,
-        }
+/// Why a lane brings no more.
+#[derive(Debug, Clone)]
+pub(super) struct Loss {
+    pub(super) reason: String,
+    /// The link took nothing, or nobody answered: not the neighbour's doing.
+    pub(super) dead: bool,
+}
+
+impl From<std::io::Error> for Loss {
+    fn from(error: std::io::Error) -> Loss {
+        let reason = match error.kind() {
+            ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
+            _ => error.to_string(),
+        };
+        Loss { reason, dead: is_dead(error.kind()) }
     }
 }
 
-/// A connected neighbour.
+/// Whether an error of a connection says that its link is dead.
+pub(super) fn is_dead(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::TimedOut
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+    )
+}
+
+/// A connected neighbour. Dropped, it sends what is queued: the neighbour may still need it.
 pub(super) struct Lane {
-    stream: TcpStream,
-    queue: Option<Sender<Message>>,
-    queued: Arc<AtomicUsize>,
-    threads: Vec<JoinHandle<()>>,
+    connection: Arc<dyn Connection>,
+    outbox: Arc<Outbox>,
+    sender: Option<JoinHandle<()>>,
+}
+
+/// Messages that wait to be sent: those of low chunk numbers first, so that all flows keep pace whoever began them, and
+/// what is passed on does not wait behind all that is begun here.
+#[derive(Default)]
+struct Outbox {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    bytes: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    pushed: u64,
+    closed: bool,
+}
+
+/// In order of urgency, then of pushing.
+struct Waiting {
+    urgency: u64,
+    number: u64,
+    message: Message,
 }
 
 impl Lane {
     pub(super) fn new(
-        peer: usize,
-        stream: TcpStream,
+        place: usize,
+        connection: Arc<dyn Connection>,
         news: Sender<News>,
-        timeout: Duration,
     ) -> std::io::Result<Lane> {
-        stream.set_nodelay(true)?;
-        // A neighbour that hangs must not hold us for ever.
-        stream.set_write_timeout(Some(timeout))?;
-        let (queue, messages) = crossbeam_channel::unbounded();
-        let queued = Arc::new(AtomicUsize::new(0));
-        let (reader, writer, count) = (stream.try_clone()?, stream.try_clone()?, queued.clone());
+        let outbox = Arc::new(Outbox::default());
+        let (reader, writer, messages) = (connection.clone(), connection.clone(), outbox.clone());
         let lost = news.clone();
-        let sender = thread::Builder::new().name(format!("to-{peer}")).spawn(move || {
-            if let Err(error) = send(writer, &messages, &count) {
+        let sender = thread::Builder::new().name(format!("lane-{place}-to")).spawn(move || {
+            if let Err(error) = send(&*writer, &messages) {
+                let what = Err(error.into());
                 // With a full channel the engine hears of it from the receiver.
-                let _ = lost.try_send(News::Lost { from: peer, reason: error.to_string() });
+                let _ = lost.try_send(News { lane: place, what });
             }
         })?;
-        let receiver = thread::Builder::new().name(format!("from-{peer}")).spawn(move || {
-            let reason = receive(reader, peer, &news);
+        thread::Builder::new().name(format!("lane-{place}-from")).spawn(move || {
+            let reason = receive(&*reader, place, &news);
             // The engine may have gone first.
-            let _ = news.send(News::Lost { from: peer, reason });
+            let _ = news.send(News { lane: place, what: Err(reason) });
         })?;
-        Ok(Lane { stream, queue: Some(queue), queued, threads: vec![sender, receiver] })
+        Ok(Lane { connection, outbox, sender: Some(sender) })
     }
 
     /// Queues a message; a lane that is lost is heard of through its news.
     pub(super) fn send(&self, message: Message) {
-        self.queued.fetch_add(message.bytes.len(), Ordering::Relaxed);
-        if let Some(queue) = &self.queue {
-            let _ = queue.send(message);
-        }
+        self.outbox.push(message);
     }
 
     /// Bytes that wait to be sent.
     pub(super) fn queued(&self) -> usize {
-        self.queued.load(Ordering::Relaxed)
+        self.outbox.bytes.load(Ordering::Relaxed)
+    }
+
+    /// "TCP", "shared memory".
+    pub(super) fn medium(&self) -> &'static str {
+        self.connection.medium()
+    }
+
+    /// Ends it at once; what is queued is lost.
+    pub(super) fn abandon(&self) {
+        self.connection.close();
     }
 }
 
 impl Drop for Lane {
-    /// Sends what is queued: a neighbour may still need it.
     fn drop(&mut self) {
-        self.queue = None;
-        let receiver = self.threads.pop();
-        for sender in self.threads.drain(..) {
+        self.outbox.close();
+        if let Some(sender) = self.sender.take() {
+            // A panic was reported by the panic hook.
             let _ = sender.join();
         }
-        let _ = self.stream.shutdown(Shutdown::Write);
         // The receiver ends with the neighbour, or with the channel that nobody reads any more.
-        drop(receiver);
+        self.connection.end();
     }
 }
 
-fn send(
-    mut stream: TcpStream,
-    messages: &Receiver<Message>,
-    queued: &AtomicUsize,
-) -> std::io::Result<()> {
-    for message in messages {
+impl Message {
+    fn len(&self) -> usize {
+        match &self.body {
+            Body::Chunk { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let (kind, a, b) = match self.body {
+            Body::Ready { fingerprint } => (READY, fingerprint, 0),
+            Body::Chunk { flow, chunk, up: true, .. } => (UP, flow, chunk),
+            Body::Chunk { flow, chunk, up: false, .. } => (DOWN, flow, chunk),
+            Body::Complete => (COMPLETE, 0, 0),
+            Body::AllComplete => (ALL_COMPLETE, 0, 0),
+        };
         let mut header = [0u8; HEADER];
-        header[..8].copy_from_slice(&message.operation.to_le_bytes());
-        header[8..12].copy_from_slice(&message.flow.to_le_bytes());
-        header[12..16].copy_from_slice(&message.chunk.to_le_bytes());
-        header[16..20].copy_from_slice(&(message.bytes.len() as u32).to_le_bytes());
-        header[20] = u8::from(message.up);
-        stream.write_all(&header)?;
-        stream.write_all(&message.bytes)?;
-        queued.fetch_sub(message.bytes.len(), Ordering::Relaxed);
+        header[..8].copy_from_slice(&self.operation.to_le_bytes());
+        header[8..12].copy_from_slice(&a.to_le_bytes());
+        header[12..16].copy_from_slice(&b.to_le_bytes());
+        header[16..20].copy_from_slice(&(self.len() as u32).to_le_bytes());
+        header[20] = kind;
+        header
+    }
+
+    /// Reads a header; the bytes of a chunk are still to come. Errors: what is wrong with it.
+    fn parse(header: &[u8; HEADER]) -> Result<(Message, usize), String> {
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let (a, b, len) = (word(8), word(12), word(16) as usize);
+        let chunk = |up| Body::Chunk { flow: a, chunk: b, up, bytes: Arc::default() };
+        let body = match header[20] {
+            READY => Body::Ready { fingerprint: a },
+            UP => chunk(true),
+            DOWN => chunk(false),
+            COMPLETE => Body::Complete,
+            ALL_COMPLETE => Body::AllComplete,
+            kind => return Err(format!("it sent a message of unknown kind {kind}")),
+        };
+        if len > CHUNK_MAX || len > 0 && !matches!(body, Body::Chunk { .. }) {
+            return Err(format!("it sent a message of {len} bytes, more than is possible"));
+        }
+        let operation = u64::from(word(0)) | u64::from(word(4)) << 32;
+        Ok((Message { operation, body }, len))
+    }
+}
+
+impl Outbox {
+    fn push(&self, message: Message) {
+        self.bytes.fetch_add(message.len(), Ordering::Relaxed);
+        let mut queue = self.queue.lock();
+        queue.pushed += 1;
+        let urgency = match message.body {
+            Body::Chunk { chunk, .. } => 1 + u64::from(chunk),
+            _ => 0,
+        };
+        let number = queue.pushed;
+        queue.waiting.push(Reverse(Waiting { urgency, number, message }));
+        drop(queue);
+        self.filled.notify_one();
+    }
+
+    /// The most urgent message; `None` when there will be none.
+    fn pop(&self) -> Option<Message> {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(Reverse(Waiting { message, .. })) = queue.waiting.pop() {
+                return Some(message);
+            }
+            if queue.closed {
+                return None;
+            }
+            self.filled.wait(&mut queue);
+        }
+    }
+
+    fn close(&self) {
+        self.queue.lock().closed = true;
+        self.filled.notify_one();
+    }
+}
+
+impl Waiting {
+    fn key(&self) -> (u64, u64) {
+        (self.urgency, self.number)
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Waiting) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Waiting) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+fn send(connection: &dyn Connection, outbox: &Outbox) -> std::io::Result<()> {
+    while let Some(message) = outbox.pop() {
+        write_all(connection, &message.header())?;
+        if let Body::Chunk { bytes, .. } = &message.body {
+            write_all(connection, bytes)?;
+            outbox.bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
+        }
     }
     Ok(())
 }
 
 /// Reads messages until the connection ends; returns why it did.
-fn receive(mut stream: TcpStream, from: usize, news: &Sender<News>) -> String {
+fn receive(connection: &dyn Connection, lane: usize, news: &Sender<News>) -> Loss {
+    let mut header = [0u8; HEADER];
     loop {
-        let mut header = [0u8; HEADER];
-        if let Err(error) = stream.read_exact(&mut header) {
-            return error.to_string();
+        if let Err(error) = read_exact(connection, &mut header) {
+            return error.into();
         }
-        let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        let (mut message, len) = match Message::parse(&header) {
+            Ok(parsed) => parsed,
+            Err(reason) => return Loss { reason, dead: false },
         };
-        let length = word(16) as usize;
-        if length > MESSAGE_MAX {
-            return format!("it sent a message of {length} bytes, more than {MESSAGE_MAX}");
+        if let Body::Chunk { bytes, .. } = &mut message.body {
+            let mut filled = vec![0; len];
+            if let Err(error) = read_exact(connection, &mut filled) {
+                return error.into();
+            }
+            *bytes = Arc::new(filled);
         }
-        let mut bytes = vec![0; length];
-        if let Err(error) = stream.read_exact(&mut bytes) {
-            return error.to_string();
-        }
-        let operation = u64::from(word(0)) | u64::from(word(4)) << 32;
-        let (flow, chunk, up) = (word(8), word(12), header[20] == 1);
-        let message = Message { operation, flow, chunk, up, bytes: Arc::new(bytes) };
-        if news.send(News::Message { from, message }).is_err() {
-            return "the group is gone".to_owned();
+        if news.send(News { lane, what: Ok(message) }).is_err() {
+            return Loss { reason: "the group is gone".to_owned(), dead: false };
         }
     }
 }
 
-/// Connections to all `neighbours`; the higher rank of two connects, and says who it is.
-pub(super) fn connect(
-    rank: usize,
-    neighbours: &BTreeSet<usize>,
-    listener: &TcpListener,
-    addresses: &BTreeMap<usize, SocketAddr>,
-    deadline: Instant,
-    timeout: Duration,
-) -> Result<BTreeMap<usize, TcpStream>, PlannedError> {
-    let failed = |peer: usize, reason: String| PlannedError::Unreachable {
-        rank: peer,
-        address: addresses.get(&peer).map_or("no known address".to_owned(), SocketAddr::to_string),
-        within_s: timeout.as_secs_f64(),
-        reason,
-    };
-    let mut streams = BTreeMap::new();
-    for &peer in neighbours.iter().filter(|&&peer| peer < rank) {
-        let address =
-            addresses.get(&peer).ok_or_else(|| failed(peer, "none was given".to_owned()))?;
-        let mut stream = loop {
-            match TcpStream::connect_timeout(address, timeout) {
-                Ok(stream) => break stream,
-                Err(error) if Instant::now() >= deadline => {
-                    return Err(failed(peer, error.to_string()));
-                }
-                // It may not listen yet.
-                Err(_) => thread::sleep(RETRY),
-            }
-        };
-        let hello = (rank as u32).to_le_bytes();
-        stream.write_all(&hello).map_err(|error| failed(peer, error.to_string()))?;
-        streams.insert(peer, stream);
-    }
-    let missing = |streams: &BTreeMap<usize, TcpStream>| {
-        neighbours.iter().copied().find(|peer| *peer > rank && !streams.contains_key(peer))
-    };
-    let broken = |error: std::io::Error| failed(rank, error.to_string());
-    listener.set_nonblocking(true).map_err(broken)?;
-    while let Some(peer) = missing(&streams) {
-        match listener.accept() {
-            Ok((mut stream, _)) => {
-                let mut hello = [0u8; 4];
-                stream.set_nonblocking(false).map_err(broken)?;
-                stream.set_read_timeout(Some(timeout)).map_err(broken)?;
-                // A stranger that says nothing, or the wrong thing, is turned away.
-                let known = stream.read_exact(&mut hello).is_ok();
-                let named = u32::from_le_bytes(hello) as usize;
-                stream.set_read_timeout(None).map_err(broken)?;
-                if known && named > rank && neighbours.contains(&named) {
-                    streams.insert(named, stream);
-                }
-            }
-            Err(_) if Instant::now() >= deadline => {
-                return Err(failed(peer, "it did not connect".to_owned()));
-            }
-            Err(_) => thread::sleep(RETRY),
-        }
-    }
-    Ok(streams)
-}
-
+/// Bytes of a chunk at most: the length of a message is the neighbour's word.
+pub(super) const CHUNK_MAX: usize = 64 << 20;
 const HEADER: usize = 21;
-/// Far above any chunk, and far from exhausting memory.
-const MESSAGE_MAX: usize = 1 << 30;
-const RETRY: Duration = Duration::from_millis(20);
+const READY: u8 = 1;
+const UP: u8 = 2;
+const DOWN: u8 = 3;
+const COMPLETE: u8 = 4;
+const ALL_COMPLETE: u8 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_written() {
+        let bytes = Arc::new(vec![7; 5]);
+        for body in [
+            Body::Ready { fingerprint: 0xdead_beef },
+            Body::Chunk { flow: 3, chunk: 9, up: true, bytes: bytes.clone() },
+            Body::Chunk { flow: 3, chunk: 9, up: false, bytes },
+            Body::Complete,
+            Body::AllComplete,
+        ] {
+            let message = Message { operation: u64::MAX - 7, body };
+            let (read, len) = Message::parse(&message.header()).unwrap();
+            assert_eq!((read.operation, len), (message.operation, message.len()));
+            let same = std::mem::discriminant(&read.body) == std::mem::discriminant(&message.body);
+            assert!(same, "{read:?}");
+        }
+    }
+
+    #[test]
+    fn low_chunks_go_first() {
+        let outbox = Outbox::default();
+        let chunk = |flow, chunk| Body::Chunk { flow, chunk, up: true, bytes: Arc::default() };
+        for body in [chunk(0, 5), chunk(1, 2), chunk(0, 2), Body::Complete] {
+            outbox.push(Message { operation: 1, body });
+        }
+        outbox.close();
+        let order: Vec<String> = std::iter::from_fn(|| outbox.pop())
+            .map(|message| format!("{:?}", message.body))
+            .collect();
+        assert!(
+            order[0].contains("Complete") && order[1].contains("flow: 1, chunk: 2"),
+            "{order:?}"
+        );
+        assert!(
+            order[2].contains("flow: 0, chunk: 2") && order[3].contains("chunk: 5"),
+            "{order:?}"
+        );
+    }
+
+    #[test]
+    fn what_no_neighbour_sends_is_refused() {
+        let mut header = Message { operation: 1, body: Body::Complete }.header();
+        header[16] = 1;
+        assert!(Message::parse(&header).unwrap_err().contains("1 bytes"));
+        header[20] = 77;
+        assert!(Message::parse(&header).unwrap_err().contains("unknown kind 77"));
+        header[20] = UP;
+        header[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Message::parse(&header).unwrap_err().contains("more than is possible"));
+    }
+}

@@ -1,185 +1,343 @@
-//! Runs tree plans between processes: one connection per neighbour, chunks in a pipeline.
+//! Runs tree plans between processes: one lane per way to a neighbour, chunks in a pipeline.
 //!
-//! A [`PlannedGroup`] has a lane (a TCP connection) to every rank that its plan makes it a neighbour of;
-//! which link a lane takes is up to the addresses that it is given. Sums are added by each receiver in the
-//! order of its children in the plan, so a plan gives the same bits in every run, and all ranks the
-//! root's. Plans that branch at switches are for `netsum-switch`; switches that only pass are the
-//! network's business.
+//! A [`PlannedGroup`] has a lane to every rank that its plan makes it a neighbour of, and one more for each other way to
+//! it: shared memory between processes of one host, else TCP; which link a lane takes is up to the addresses of the
+//! [`Ports`]. Sums are added by each receiver, its own values first, then its children in the order in which the plan
+//! names their ways, as [`netsum_wire::reduce`] combines positions; a plan gives the same bits in every run, and all
+//! ranks the root's. Plans that branch at switches are for `netsum-switch`; switches that only pass are the network's
+//! business. [`session`] is a group's plan over time: what happens when a link is lost.
 
+mod connect;
 mod engine;
+mod error;
 mod lane;
+mod measure;
+mod pipeline;
 mod routes;
+pub(crate) mod session;
+mod source;
 
-use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use netsum_topo::links::{Collective, TreePlan};
 use netsum_wire::{Dtype, Format, ReduceOp};
 
-use engine::Engine;
-use lane::{Lane, News};
-use routes::Route;
+pub use connect::{PortAddress, Ports};
+pub use error::{LostLink, PlannedError};
+pub use measure::Measured;
+pub use source::{PlanSource, Replan};
 
-/// Why a plan could not be run.
-#[derive(Debug, thiserror::Error)]
-pub enum PlannedError {
-    /// A plan that is not for this executor.
-    #[error("the plan cannot be run: {0}")]
-    Plan(String),
-    /// A neighbour that could not be reached, or did not come.
-    #[error("rank {rank} could not be reached at {address} within {within_s} s: {reason}")]
-    Unreachable {
-        /// The neighbour.
-        rank: usize,
-        /// Where it should be.
-        address: String,
-        /// How long was tried.
-        within_s: f64,
-        /// The last reason.
-        reason: String,
-    },
-    /// A neighbour whose connection ended.
-    #[error("rank {rank} is gone: {reason}")]
-    PeerLost {
-        /// The neighbour.
-        rank: usize,
-        /// What the connection said.
-        reason: String,
-    },
-    /// A neighbour that is silent.
-    #[error("nothing came within {within_s} s; awaited: rank {awaited}")]
-    Timeout {
-        /// The timeout.
-        within_s: f64,
-        /// Ranks that still owe something.
-        awaited: String,
-    },
-    /// A buffer that cannot be used.
-    #[error("a buffer of {bytes} bytes is no whole number of elements of {element} bytes")]
-    Size {
-        /// Its length.
-        bytes: usize,
-        /// Size of an element.
-        element: usize,
-    },
-}
+use connect::{Connecting, link_names};
+use engine::{Engine, Fault, Operation};
+use lane::{Lane, Loss, News};
+use pipeline::Pipeline;
+use routes::Routes;
 
 /// One rank's part in a plan, connected to its neighbours.
 pub struct PlannedGroup {
     collective: Collective,
     ranks: usize,
-    routes: Vec<Route>,
+    rank: usize,
+    names: Vec<String>,
+    gpus: Vec<usize>,
+    routes: Routes,
+    pipeline: Pipeline,
     shares: Vec<(i128, i128)>,
-    lanes: BTreeMap<usize, Lane>,
+    lanes: Vec<Lane>,
     news: Receiver<News>,
-    /// What neighbours that are ahead sent for operations to come.
-    early: Vec<News>,
+    /// What neighbours that are ahead sent for the operation to come: little, as they wait for us.
+    early: VecDeque<News>,
+    /// By lane, if that was asked for.
+    measured: Vec<Measured>,
+    /// By lane, why it is lost.
+    lost: BTreeMap<usize, Loss>,
     operation: u64,
     timeout: Duration,
 }
 
+/// Why an operation ended early, and what it had by then.
+pub(crate) struct Stopped {
+    pub(crate) error: PlannedError,
+    /// Elements that have everybody's values, in order and apart.
+    pub(crate) finals: Vec<Range<usize>>,
+    /// Ranks of which something was awaited: those that have not called, if there are any among the neighbours.
+    pub(crate) owing: Vec<usize>,
+    /// They have not called.
+    pub(crate) direct: bool,
+}
+
+/// How a group is to be connected.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For connecting.
+    pub connect: Duration,
+    /// In each operation for the longest time in which nothing comes.
+    pub timeout: Duration,
+    /// A link that takes nothing, or does not answer, for so long is lost.
+    pub silence: Duration,
+    /// Whether links are measured first: the same at all ranks.
+    pub measure: bool,
+}
+
 impl PlannedGroup {
-    /// Connects to all neighbours: to lower ranks at `addresses`, from higher ones through `listener`.
+    /// Connects to all neighbours: to lower ranks at their addresses, from higher ones through `ports`.
     ///
-    /// `timeout`: for connecting, and in each operation for the longest silence. Errors:
-    /// [`PlannedError::Plan`], [`PlannedError::Unreachable`].
+    /// `epoch`: neighbours of another one are turned away. Errors: [`PlannedError::Plan`],
+    /// [`PlannedError::Unreachable`].
     pub fn connect(
         plan: &TreePlan,
         rank: usize,
-        listener: &TcpListener,
-        addresses: &BTreeMap<usize, SocketAddr>,
-        timeout: Duration,
+        ports: &Ports,
+        peers: &BTreeMap<usize, PortAddress>,
+        epoch: u64,
+        patience: Patience,
     ) -> Result<PlannedGroup, PlannedError> {
-        let routes = routes::of_rank(plan, rank)?;
-        let (news, receiver): (Sender<News>, Receiver<News>) = crossbeam_channel::bounded(NEWS_MAX);
-        let neighbours = routes.iter().flat_map(Route::neighbours).collect();
-        let deadline = Instant::now() + timeout;
-        let streams = lane::connect(rank, &neighbours, listener, addresses, deadline, timeout)?;
-        let mut lanes = BTreeMap::new();
-        for (peer, stream) in streams {
-            let lane = Lane::new(peer, stream, news.clone(), timeout).map_err(|error| {
-                PlannedError::PeerLost { rank: peer, reason: error.to_string() }
-            })?;
-            lanes.insert(peer, lane);
-        }
+        let routes = Routes::of_rank(plan, rank)?;
+        let Patience { connect: timeout, silence, .. } = patience;
+        let (lanes, names, gpus) = (&routes.lanes, &plan.vertices, &plan.gpus);
+        let pipeline = Pipeline::of(plan);
+        let connecting = Connecting {
+            rank,
+            lanes,
+            names,
+            gpus,
+            ports,
+            peers,
+            epoch,
+            timeout,
+            silence,
+            unsent_bytes: pipeline.unsent_bytes(),
+        };
+        let connections = connecting.run()?;
+        let measured =
+            if patience.measure { connecting.measure(&connections)? } else { Vec::new() };
+        let (news, receiver) = crossbeam_channel::bounded(NEWS_MAX);
+        let start = |(place, connection)| Lane::new(place, connection, news.clone());
+        let lanes: Result<Vec<Lane>, _> = connections.into_iter().enumerate().map(start).collect();
         Ok(PlannedGroup {
             collective: plan.collective,
             ranks: plan.gpus.len(),
+            rank,
+            names: plan.vertices.clone(),
+            gpus: plan.gpus.clone(),
             routes,
+            pipeline,
             shares: plan.flows.iter().map(|flow| (flow.share.num(), flow.share.den())).collect(),
-            lanes,
+            lanes: lanes.map_err(|error| PlannedError::Thread(error.to_string()))?,
             news: receiver,
-            early: Vec::new(),
+            early: VecDeque::new(),
+            measured,
+            lost: BTreeMap::new(),
             operation: 0,
-            timeout,
+            timeout: patience.timeout,
         })
     }
 
     /// Runs the plan's collective on `buffer`, in place: all ranks with the same length, type and `chunks`.
     ///
     /// The buffer is the whole one, of all shards for all-gather and reduce-scatter (shard r is elements
-    /// n·r/N to n·(r+1)/N, and the caller's is in its place). What a reduce or a reduce-scatter leaves
-    /// outside of its result is partial sums. Partial sums of 16-bit floats are rounded at each hop.
-    /// `chunks`: pieces of every flow in the pipeline, at least 1.
+    /// n·r/N to n·(r+1)/N, and the caller's is in its place). A reduce or a reduce-scatter leaves what is outside of its
+    /// result as it was. Partial sums of 16-bit floats are rounded at each hop. `chunks`: pieces of every flow in the
+    /// pipeline, at least 1; `None`: as many as are best by the plan's rate. Returns when all ranks have their results.
     /// Errors leave the buffer undefined and the group unusable.
     pub fn run(
         &mut self,
         buffer: &mut [u8],
         dtype: Dtype,
         op: ReduceOp,
-        chunks: usize,
+        chunks: Option<usize>,
     ) -> Result<(), PlannedError> {
         if !buffer.len().is_multiple_of(dtype.size()) {
             return Err(PlannedError::Size { bytes: buffer.len(), element: dtype.size() });
         }
-        let spans = routes::spans(
-            self.collective,
-            self.ranks,
-            &self.shares,
-            &self.routes,
-            buffer.len() / dtype.size(),
-        );
-        self.operation += 1;
-        let mut engine = Engine::new(
-            &self.routes,
-            spans,
-            &self.lanes,
-            buffer,
-            Format { dtype, op },
-            chunks.max(1),
-            self.operation,
-        );
+        let fingerprint = fingerprint(buffer.len(), dtype, op, chunks);
+        let format = Format { dtype, op };
+        let operation = Operation { number: self.operation + 1, fingerprint, format };
+        self.perform(operation, buffer, chunks, &|| false).map_err(|stopped| stopped.error)
+    }
+
+    /// Runs one operation until it is over, fails, or `interrupted` says so.
+    fn perform(
+        &mut self,
+        operation: Operation,
+        buffer: &mut [u8],
+        chunks: Option<usize>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), Box<Stopped>> {
+        let elements = buffer.len() / operation.format.dtype.size();
+        let spans =
+            routes::spans(self.collective, self.ranks, &self.shares, &self.routes.flows, elements);
+        self.operation = operation.number;
+        let longest = spans.iter().map(Range::len).max().unwrap_or(0);
+        let chunks = chunks.unwrap_or_else(|| {
+            let longest = longest * operation.format.dtype.size();
+            self.pipeline.chunks(buffer.len(), longest)
+        });
+        let mut engine =
+            Engine::new(&self.routes, spans, &self.lanes, buffer, chunks.max(1), operation);
+        let mut watch = Watch {
+            news: &self.news,
+            early: &mut self.early,
+            lost: &mut self.lost,
+            timeout: self.timeout,
+            number: operation.number,
+        };
+        let outcome = watch.drive(&mut engine, interrupted);
+        let (finals, absent) = (engine.finals(), engine.absent());
+        let direct = !absent.is_empty();
+        let owing: Vec<usize> = if direct { absent } else { engine.owing().into_iter().collect() };
+        let mut owing: Vec<usize> = owing.iter().map(|&l| self.routes.lanes[l].peer).collect();
+        owing.dedup();
+        outcome.map_err(|stop| {
+            let error = self.explain(stop, &owing);
+            Box::new(Stopped { error, finals, owing, direct })
+        })
+    }
+
+    /// Ends all lanes at once.
+    pub(crate) fn abandon(&self) {
+        self.lanes.iter().for_each(Lane::abandon);
+    }
+
+    /// Links that are dead.
+    pub(crate) fn lost(&self) -> Vec<LostLink> {
+        let dead = self.lost.iter().filter(|(_, loss)| loss.dead);
+        let link = |(&lane, loss): (&usize, &Loss)| LostLink {
+            link: self.link(lane),
+            reason: loss.reason.clone(),
+        };
+        dead.map(link).collect()
+    }
+
+    /// The links of each lane, as names of its vertices, and what was measured if that was asked for.
+    pub fn measured(&self) -> Vec<(Vec<String>, Measured)> {
+        self.measured.iter().enumerate().map(|(lane, &found)| (self.link(lane), found)).collect()
+    }
+
+    /// Neighbour and medium of each lane.
+    pub fn lanes(&self) -> Vec<(usize, &'static str)> {
+        let keys = self.routes.lanes.iter().zip(&self.lanes);
+        keys.map(|(key, lane)| (key.peer, lane.medium())).collect()
+    }
+
+    fn link(&self, lane: usize) -> Vec<String> {
+        link_names(&self.names, &self.gpus, self.rank, &self.routes.lanes[lane])
+    }
+
+    fn explain(&self, stop: Stop, owing: &[usize]) -> PlannedError {
+        let rank = |lane: usize| self.routes.lanes[lane].peer;
+        match stop {
+            Stop::Lost { lane, reason } => {
+                PlannedError::PeerLost { rank: rank(lane), link: self.link(lane), reason }
+            }
+            Stop::Fault { lane, fault: Fault::Differs } => {
+                PlannedError::Differs { rank: rank(lane) }
+            }
+            Stop::Fault { lane, fault: Fault::Odd(what) } => {
+                PlannedError::Odd { rank: rank(lane), what }
+            }
+            Stop::Silence => {
+                let within_s = self.timeout.as_secs_f64();
+                PlannedError::Timeout { within_s, ranks: owing.to_vec() }
+            }
+            Stop::Interrupted => PlannedError::Interrupted,
+        }
+    }
+}
+
+/// Why [`Watch::drive`] ended early; lanes by place.
+enum Stop {
+    Lost { lane: usize, reason: String },
+    Fault { lane: usize, fault: Fault },
+    Silence,
+    Interrupted,
+}
+
+/// What an operation hears.
+struct Watch<'a> {
+    news: &'a Receiver<News>,
+    early: &'a mut VecDeque<News>,
+    lost: &'a mut BTreeMap<usize, Loss>,
+    timeout: Duration,
+    number: u64,
+}
+
+impl Watch<'_> {
+    fn drive(
+        &mut self,
+        engine: &mut Engine<'_>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), Stop> {
+        let lost = self.lost.iter().next();
+        if let Some((&lane, loss)) = lost {
+            return Err(Stop::Lost { lane, reason: loss.reason.clone() });
+        }
         engine.start();
-        let (now, later): (Vec<News>, Vec<News>) =
-            self.early.drain(..).partition(|news| news.operation() == Some(self.operation));
-        self.early = later;
-        for news in now {
-            engine.take(news)?;
+        for news in std::mem::take(self.early) {
+            self.take(engine, news)?;
         }
         let mut silent_since = Instant::now();
-        while !engine.done() {
+        while !engine.over() {
+            if interrupted() {
+                return Err(Stop::Interrupted);
+            }
             // What could not be begun because lanes were full is tried again soon.
-            let patience = if engine.all_begun() { self.timeout } else { FULL_LANES };
-            let Ok(news) = self.news.recv_timeout(patience) else {
-                if silent_since.elapsed() >= self.timeout {
-                    let within_s = self.timeout.as_secs_f64();
-                    return Err(PlannedError::Timeout { within_s, awaited: engine.awaited() });
+            let patience = if engine.all_begun() { TICK } else { FULL_LANES };
+            match self.news.recv_timeout(patience) {
+                Ok(news) => {
+                    silent_since = Instant::now();
+                    self.take(engine, news)?;
                 }
-                engine.start();
-                continue;
-            };
-            silent_since = Instant::now();
-            match news.operation() {
-                Some(operation) if operation > self.operation => self.early.push(news),
-                _ => engine.take(news)?,
+                Err(_) if silent_since.elapsed() >= self.timeout => {
+                    return Err(Stop::Silence);
+                }
+                Err(_) => engine.go_on(),
             }
         }
         Ok(())
     }
+
+    fn take(&mut self, engine: &mut Engine<'_>, news: News) -> Result<(), Stop> {
+        let lane = news.lane;
+        match news.what {
+            Ok(message) if message.operation == self.number => {
+                engine.take(lane, message.body).map_err(|fault| Stop::Fault { lane, fault })
+            }
+            Ok(message) if message.operation > self.number => {
+                if self.early.len() >= EARLY_MAX {
+                    let fault = Fault::Odd("too much for operations to come");
+                    return Err(Stop::Fault { lane, fault });
+                }
+                self.early.push_back(News { lane, what: Ok(message) });
+                Ok(())
+            }
+            // Of an operation that ended early.
+            Ok(_) => Ok(()),
+            Err(loss) => {
+                let reason = loss.reason.clone();
+                // The first to break is the cause.
+                self.lost.entry(lane).or_insert(loss);
+                // One that owes us nothing may have finished and left.
+                if engine.owes(lane) { Err(Stop::Lost { lane, reason }) } else { Ok(()) }
+            }
+        }
+    }
 }
 
+/// FNV-1a of what must be equal at all ranks.
+fn fingerprint(bytes: usize, dtype: Dtype, op: ReduceOp, chunks: Option<usize>) -> u32 {
+    let words = format!("{bytes} {dtype} {} {chunks:?}", op.name());
+    let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    words.bytes().fold(0x811c_9dc5, step)
+}
+
+/// How soon an interruption is seen while nothing comes.
+const TICK: Duration = Duration::from_millis(20);
 const FULL_LANES: Duration = Duration::from_millis(1);
-/// Chunks that wait for the engine; beyond, TCP holds the senders back.
+/// Chunks that wait for the engine; beyond, the lanes hold the senders back.
 const NEWS_MAX: usize = 256;
+/// Words of neighbours that are ahead: one each, and those of an epoch's last operation.
+const EARLY_MAX: usize = 4096;

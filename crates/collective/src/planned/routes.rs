@@ -1,13 +1,14 @@
-//! What a plan asks of one rank, flow by flow.
+//! What a plan asks of one rank, flow by flow, and over which lanes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use netsum_topo::links::{Collective, TREE_PLAN_FORMAT, TreePlan};
+use netsum_topo::links::{Collective, PlannedFlow, TREE_PLAN_FORMAT, TreePlan};
+use netsum_topo::{Ratio, lcm};
 
 use super::PlannedError;
 
-/// One rank's neighbours in one flow's trees, as ranks.
+/// One rank's neighbours in one flow's trees, as lanes: places in [`Routes::lanes`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Route {
     /// The rank at the root.
@@ -24,64 +25,190 @@ pub(super) struct Route {
     pub(super) down_to: Vec<usize>,
 }
 
-impl Route {
-    pub(super) fn neighbours(&self) -> impl Iterator<Item = usize> + '_ {
-        let one = self.up_to.iter().chain(&self.down_from);
-        one.chain(&self.up_from).chain(&self.down_to).copied()
+/// A way to a neighbour: direct, or through switches that only pass on. Two ways to one rank are two lanes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LaneKey {
+    /// The rank at its other end.
+    pub(super) peer: usize,
+    /// Vertices between, from the lower rank to the higher.
+    pub(super) via: Vec<usize>,
+}
+
+/// A rank's part in a plan.
+#[derive(Debug, Clone)]
+pub(super) struct Routes {
+    pub(super) flows: Vec<Route>,
+    pub(super) lanes: Vec<LaneKey>,
+    /// A tree over all ranks on which they tell that they have everything: the lane to the parent.
+    pub(super) parent: Option<usize>,
+    pub(super) children: Vec<usize>,
+}
+
+impl Routes {
+    /// The routes of a rank. Errors: a plan that cannot be run, the same at every rank; or no such rank.
+    pub(super) fn of_rank(plan: &TreePlan, rank: usize) -> Result<Routes, PlannedError> {
+        let rank_of = check(plan).map_err(PlannedError::Plan)?;
+        if rank >= plan.gpus.len() {
+            let problem = format!("it has {} ranks, and no rank {rank}", plan.gpus.len());
+            return Err(PlannedError::Plan(problem));
+        }
+        let mut keys: BTreeMap<LaneKey, usize> = BTreeMap::new();
+        let ours = |way: &[usize]| way.iter().any(|vertex| rank_of.get(vertex) == Some(&rank));
+        let key = |way: &[usize]| {
+            let (first, last) = (rank_of[&way[0]], rank_of[&way[way.len() - 1]]);
+            let mut via = way[1..way.len() - 1].to_vec();
+            if first > last {
+                via.reverse();
+            }
+            LaneKey { peer: if first == rank { last } else { first }, via }
+        };
+        let ways = || plan.flows.iter().flat_map(|flow| flow.up.iter().chain(&flow.down));
+        for way in ways().filter(|way| ours(way)) {
+            keys.insert(key(way), 0);
+        }
+        keys.values_mut().enumerate().for_each(|(place, lane)| *lane = place);
+        let lane = |way: &[usize]| keys[&key(way)];
+        let from = |way: &[usize]| rank_of[&way[0]];
+        let to = |way: &[usize]| rank_of[&way[way.len() - 1]];
+        let flows: Vec<Route> = plan
+            .flows
+            .iter()
+            .map(|flow| {
+                let root = rank_of[&flow.root];
+                let up = || flow.up.iter().filter(|way| ours(way));
+                let down = || flow.down.iter().filter(|way| ours(way));
+                Route {
+                    root,
+                    is_root: root == rank,
+                    up_to: up().find(|way| from(way) == rank).map(|way| lane(way)),
+                    up_from: up().filter(|way| to(way) == rank).map(|way| lane(way)).collect(),
+                    down_from: down().find(|way| to(way) == rank).map(|way| lane(way)),
+                    down_to: down().filter(|way| from(way) == rank).map(|way| lane(way)).collect(),
+                }
+            })
+            .collect();
+        let (parent, children) = match flows.first() {
+            Some(route) if plan.flows[0].down.is_empty() => (route.up_to, route.up_from.clone()),
+            Some(route) => (route.down_from, route.down_to.clone()),
+            None => (None, Vec::new()),
+        };
+        Ok(Routes { flows, lanes: keys.into_keys().collect(), parent, children })
     }
 }
 
-/// The routes of a rank. Errors: another format, a way that ends at a switch, or a rank with two
-/// parents.
-pub(super) fn of_rank(plan: &TreePlan, rank: usize) -> Result<Vec<Route>, PlannedError> {
-    let refuse = |problem: String| PlannedError::Plan(problem);
+/// The rank of each GPU, if the plan is one that hosts can run: each flow's trees reach every rank once, from or to the
+/// root that the collective asks for, and shares add up.
+fn check(plan: &TreePlan) -> Result<HashMap<usize, usize>, String> {
     if plan.format != TREE_PLAN_FORMAT {
-        return Err(refuse(format!("format {:?} is not {TREE_PLAN_FORMAT:?}", plan.format)));
+        return Err(format!("format {:?} is not {TREE_PLAN_FORMAT:?}", plan.format));
     }
-    if rank >= plan.gpus.len() {
-        return Err(refuse(format!("it has {} ranks, and no rank {rank}", plan.gpus.len())));
+    let mut rank_of = HashMap::new();
+    for (rank, &vertex) in plan.gpus.iter().enumerate() {
+        if vertex >= plan.vertices.len() {
+            return Err(format!(
+                "rank {rank} is vertex {vertex}, and it has {}",
+                plan.vertices.len()
+            ));
+        }
+        if rank_of.insert(vertex, rank).is_some() {
+            return Err(format!("{} is two ranks", plan.vertices[vertex]));
+        }
     }
-    let rank_of: HashMap<usize, usize> =
-        plan.gpus.iter().enumerate().map(|(rank, &vertex)| (vertex, rank)).collect();
-    let rank_at = |vertex: Option<&usize>| {
-        vertex.and_then(|vertex| rank_of.get(vertex)).copied().ok_or_else(|| {
-            refuse("a flow branches at a switch; plan with switches that only pass".to_owned())
-        })
-    };
-    let mut routes = Vec::new();
+    let ranks = plan.gpus.len();
+    let mut shares: Vec<Vec<Ratio>> = vec![Vec::new(); ranks];
     for (index, flow) in plan.flows.iter().enumerate() {
-        let root = rank_at(Some(&flow.root))?;
-        let mut route = Route {
-            root,
-            is_root: root == rank,
-            up_to: None,
-            up_from: Vec::new(),
-            down_from: None,
-            down_to: Vec::new(),
-        };
-        let twice =
-            || refuse(format!("flow {index} gives rank {rank} two parents; verify the plan"));
-        for way in &flow.up {
-            let (from, to) = (rank_at(way.first())?, rank_at(way.last())?);
-            if from == rank && route.up_to.replace(to).is_some() {
-                return Err(twice());
-            }
-            if to == rank {
-                route.up_from.push(from);
-            }
+        let problem = check_flow(plan, flow, &rank_of).err();
+        if let Some(problem) = problem {
+            return Err(format!("flow {index}: {problem}"));
         }
-        for way in &flow.down {
-            let (from, to) = (rank_at(way.first())?, rank_at(way.last())?);
-            if to == rank && route.down_from.replace(from).is_some() {
-                return Err(twice());
-            }
-            if from == rank {
-                route.down_to.push(to);
-            }
-        }
-        routes.push(route);
+        shares[rank_of[&flow.root]].push(flow.share);
     }
-    Ok(routes)
+    let shares: Option<Vec<Ratio>> = shares.iter().map(|shares| total(shares)).collect();
+    let shares = shares.ok_or("its shares have no common denominator that is small enough")?;
+    let sum = total(&shares).ok_or("its shares have no common denominator that is small enough")?;
+    let one = Ratio::ONE;
+    let fair = Ratio::new(1, ranks.max(1) as i128);
+    match plan.collective {
+        _ if ranks < 2 => {}
+        _ if sum != one => return Err(format!("the shares add up to {sum}, and not to 1")),
+        Collective::Broadcast { root } | Collective::Reduce { root } => {
+            if root >= ranks || shares[root] != one {
+                return Err(format!("not all of it is rooted at rank {root}"));
+            }
+        }
+        Collective::Allgather | Collective::ReduceScatter => {
+            let roots: Vec<usize> = plan.flows.iter().map(|flow| rank_of[&flow.root]).collect();
+            if shares.iter().any(|share| *share != fair) || !roots.is_sorted() {
+                return Err(
+                    "the roots' shares are not equal, or not in the order of ranks".to_owned()
+                );
+            }
+        }
+        Collective::Allreduce => {}
+    }
+    Ok(rank_of)
+}
+
+/// The sum of shares, if it can be written.
+fn total(shares: &[Ratio]) -> Option<Ratio> {
+    let common = shares.iter().try_fold(1, |common, share| lcm(common, share.den()))?;
+    let sum = shares.iter().try_fold(0i128, |sum, share| {
+        sum.checked_add(share.num().checked_mul(common / share.den())?)
+    })?;
+    Some(Ratio::new(sum, common))
+}
+
+fn check_flow(
+    plan: &TreePlan,
+    flow: &PlannedFlow,
+    rank_of: &HashMap<usize, usize>,
+) -> Result<(), String> {
+    let switch = || "it branches at a switch; plan with switches that only pass".to_owned();
+    let name = |vertex: usize| plan.vertices[vertex].clone();
+    if !flow.share.is_positive() {
+        return Err(format!("its share is {}", flow.share));
+    }
+    if !rank_of.contains_key(&flow.root) {
+        return Err(switch());
+    }
+    let (up, down) = match plan.collective {
+        Collective::Broadcast { .. } | Collective::Allgather => (false, true),
+        Collective::Reduce { .. } | Collective::ReduceScatter => (true, false),
+        Collective::Allreduce => (true, true),
+    };
+    // Up, seen from the root, is down with the ways turned round, the last way first.
+    let turned = flow.up.iter().rev().map(|way| way.iter().rev().copied().collect());
+    let trees: [(bool, Vec<Vec<usize>>); 2] = [(up, turned.collect()), (down, flow.down.clone())];
+    for (wanted, ways) in trees {
+        if !wanted && !ways.is_empty() {
+            return Err("it has ways that its collective does not use".to_owned());
+        }
+        let mut reached = vec![flow.root];
+        for way in &ways {
+            if way.len() < 2 || way.iter().any(|&vertex| vertex >= plan.vertices.len()) {
+                return Err(format!("{way:?} is no way"));
+            }
+            let (from, to) = (way[0], way[way.len() - 1]);
+            let inner = &way[1..way.len() - 1];
+            if !rank_of.contains_key(&from) || !rank_of.contains_key(&to) {
+                return Err(switch());
+            }
+            if inner.iter().any(|vertex| rank_of.contains_key(vertex)) {
+                return Err(format!("the way from {} to {} passes a GPU", name(from), name(to)));
+            }
+            if !reached.contains(&from) {
+                return Err(format!("{} passes on what has not come to it", name(from)));
+            }
+            if reached.contains(&to) {
+                return Err(format!("{} is reached twice", name(to)));
+            }
+            reached.push(to);
+        }
+        if wanted && reached.len() != rank_of.len() {
+            return Err(format!("a tree has {} of {} ranks", reached.len(), rank_of.len()));
+        }
+    }
+    Ok(())
 }
 
 /// Elements of each flow in a buffer of `elements`.
@@ -141,5 +268,60 @@ mod tests {
         let spans = spans(Collective::Allgather, 2, &shares, &routes, 11);
         assert_eq!((spans[0].start, spans[1].end), (0, 5));
         assert_eq!((spans[2].start, spans[3].end), (5, 11));
+    }
+
+    fn plan(gpus: usize, flows: Vec<PlannedFlow>) -> TreePlan {
+        TreePlan {
+            format: TREE_PLAN_FORMAT.to_owned(),
+            collective: Collective::Allreduce,
+            fabric: "test".to_owned(),
+            vertices: ["a", "b", "c", "s", "t"].map(str::to_owned).to_vec(),
+            gpus: (0..gpus).collect(),
+            rate_bps: Ratio::from(1),
+            flows,
+        }
+    }
+
+    fn flow(num: i128, den: i128, ways: &[&[usize]]) -> PlannedFlow {
+        let down: Vec<Vec<usize>> = ways.iter().map(|way| way.to_vec()).collect();
+        let turn = |way: &Vec<usize>| way.iter().rev().copied().collect();
+        let up = down.iter().rev().map(turn).collect();
+        PlannedFlow { share: Ratio::new(num, den), root: 0, up, down }
+    }
+
+    #[test]
+    fn two_ways_to_one_rank_are_two_lanes() {
+        let direct = flow(2, 3, &[&[0, 1], &[1, 2]]);
+        let around = flow(1, 3, &[&[0, 3, 1], &[1, 2]]);
+        let plan = plan(3, vec![direct, around]);
+        let one = Routes::of_rank(&plan, 1).unwrap();
+        let keys: Vec<(usize, &[usize])> =
+            one.lanes.iter().map(|key| (key.peer, key.via.as_slice())).collect();
+        assert_eq!(keys, [(0, &[][..]), (0, &[3][..]), (2, &[][..])]);
+        assert_eq!((one.flows[0].up_to, one.flows[1].up_to), (Some(0), Some(1)));
+        assert_eq!((one.parent, one.children.as_slice()), (Some(0), &[2][..]));
+    }
+
+    #[test]
+    fn plans_that_hosts_cannot_run_are_refused() {
+        let good: &[&[usize]] = &[&[0, 1], &[1, 2]];
+        assert!(Routes::of_rank(&plan(3, vec![flow(1, 1, good)]), 2).is_ok());
+        for (ways, problem) in [
+            (&[&[0, 1][..]][..], "a tree has 2 of 3 ranks"),
+            (&[&[0, 1], &[0, 2], &[1, 2]], "c is reached twice"),
+            (&[&[1, 2], &[0, 1]], "b passes on what has not come to it"),
+            (&[&[0, 3], &[3, 1], &[3, 2]], "it branches at a switch"),
+            (&[&[0, 1, 2], &[0, 1]], "the way from a to c passes a GPU"),
+            (&[&[0, 9], &[0, 2]], "is no way"),
+        ] {
+            let error = Routes::of_rank(&plan(3, vec![flow(1, 1, ways)]), 0).unwrap_err();
+            assert!(error.to_string().contains(problem), "{error} / {problem}");
+        }
+        let error = Routes::of_rank(&plan(3, vec![flow(1, 2, good)]), 0).unwrap_err();
+        assert!(error.to_string().contains("the shares add up to 1/2"), "{error}");
+        let error = Routes::of_rank(&plan(3, vec![flow(-1, 2, good)]), 0).unwrap_err();
+        assert!(error.to_string().contains("its share is -1/2"), "{error}");
+        let error = Routes::of_rank(&plan(6, vec![]), 0).unwrap_err();
+        assert!(error.to_string().contains("rank 5 is vertex 5"), "{error}");
     }
 }

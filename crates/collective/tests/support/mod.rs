@@ -17,6 +17,7 @@ pub fn config(rank: u32, size: u32, name: &str) -> GroupConfig {
         host: Some("127.0.0.1".to_owned()),
         timeout: Duration::from_secs(20),
         options: Options::default(),
+        plan: None,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use netsum_plan::{PlanError, Request, aggregation_trees};
-use netsum_topo::{AggregationTree, NodeId, Protocol, SumOrder};
+use netsum_plan::{PlanError, Request, aggregation_trees, switch_links};
+use netsum_topo::{AggregationTree, EdgeId, NodeId, Plan, Protocol, SumOrder};
 
 use super::job::{Job, Phase};
 use super::share::{self, Capacity};
@@ -113,9 +113,9 @@ impl State {
         live: &HashSet<NodeId>,
         order: Option<&SumOrder>,
     ) -> Result<Vec<AggregationTree>, PlanError> {
-        let load = self.load(job.id);
+        let (load, links) = (&self.load(job.id), &self.link_load(job.id));
         let (topology, max_trees) = (&self.topology, job.spec.max_trees as usize);
-        aggregation_trees(&Request { topology, placement, live, max_trees, load: &load, order })
+        aggregation_trees(&Request { topology, placement, live, max_trees, load, links, order })
     }
 
     /// Which switches and servers the job may use, and why others of those that it wants may not. `slots`: as
@@ -201,13 +201,31 @@ impl State {
     /// Leases that other jobs have, by switch.
     pub(super) fn load(&self, job: u32) -> HashMap<NodeId, u64> {
         let mut load = HashMap::new();
-        let others =
-            self.jobs.values().filter(|other| other.id != job && other.phase == Phase::Running);
-        let trees = others.filter_map(|other| other.plans().last()).flat_map(|plan| &plan.trees);
+        let trees = self.other_plans(job).flat_map(|plan| &plan.trees);
         trees
             .flat_map(|tree| &tree.nodes)
             .for_each(|node| *load.entry(node.switch).or_default() += 1);
         load
+    }
+
+    /// What other jobs send over each link between switches: each of a job's trees carries an equal part of its stream.
+    fn link_load(&self, job: u32) -> HashMap<EdgeId, u64> {
+        let mut load = HashMap::new();
+        for plan in self.other_plans(job) {
+            let part = STREAM / plan.trees.len().max(1) as u64;
+            let links = plan.trees.iter().flat_map(|tree| switch_links(&self.topology, tree));
+            links.for_each(|link| *load.entry(link).or_default() += part);
+        }
+        load
+    }
+
+    /// The latest plans of all other running jobs.
+    fn other_plans(&self, job: u32) -> impl Iterator<Item = &Plan> {
+        let others = self
+            .jobs
+            .values()
+            .filter(move |other| other.id != job && other.phase == Phase::Running);
+        others.filter_map(|other| other.plans().last())
     }
 
     /// What other jobs have been granted, by switch. Of two plans of a job the larger counts: a lease
@@ -264,6 +282,8 @@ fn mtu(reported: u32) -> u32 {
     if reported == 0 { MTU_USUAL } else { reported }
 }
 
+/// A job's stream in parts: a multiple of any usual number of trees.
+const STREAM: u64 = 5040;
 const MTU_USUAL: u32 = 1500;
 /// IPv4 and UDP 28, protocol atp 46; the others have less.
 const HEADERS: u32 = 74;

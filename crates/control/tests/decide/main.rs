@@ -9,7 +9,7 @@ use netsum_control::decide::{Action, Answer, Event, Phase, Settings};
 use netsum_control::pb;
 use netsum_control::pb::switch_command::Command;
 use netsum_control::pb::worker_event::Event as Word;
-use netsum_topo::{Addressing, leaf_spine};
+use netsum_topo::{Addressing, fat_tree, leaf_spine};
 use proptest::prelude::*;
 
 use world::{RATE, World};
@@ -48,6 +48,67 @@ fn the_epoch_is_kept_before_switches_see_it() {
         !actions.iter().any(|action| matches!(action, Action::TellWorker(..))),
         "not before leases are confirmed"
     );
+}
+
+#[test]
+fn jobs_with_few_trees_spread_over_links_and_roots() {
+    let fabric = fat_tree(4, RATE, Addressing::default()).unwrap();
+    let mut world = World::new(fabric, Settings::default());
+    world.all_up();
+    // One host in each pod: four possible roots, and those of one group share all other links.
+    let hosts = [0, 4, 8, 12];
+    let jobs: Vec<u32> = (0..4).map(|_| world.job_on(&hosts, 1)).collect();
+    let roots: Vec<String> = jobs.iter().map(|&job| world.roots(job).concat()).collect();
+    assert_eq!(roots, ["core0.0", "core1.0", "core0.1", "core1.1"]);
+    // Who leaves gives its links back: two are left on those of the second group, one on those of the first.
+    for rank in 0..4 {
+        let (session, _) = world.workers.remove(&(jobs[2], rank)).unwrap();
+        world.play(Event::WorkerLeft { session }).unwrap();
+    }
+    let next = world.job_on(&hosts, 1);
+    assert_eq!(world.roots(next), ["core0.1"]);
+    // One with two trees takes one of each group, and half of its stream is on each.
+    let wide = world.job_on(&hosts, 2);
+    assert_eq!(world.plan(wide).trees.len(), 2);
+    world.check_leases();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn the_fullest_link_of_a_job_carries_as_little_as_it_can(
+        jobs in prop::collection::vec((prop::collection::btree_set(0usize..8, 2..5), 1u32..3), 1..7),
+    ) {
+        const STREAM: u64 = 12;
+        let fabric = leaf_spine(4, 2, 4, RATE, RATE, Addressing::default()).unwrap();
+        let mut world = World::new(fabric, Settings::default());
+        world.all_up();
+        // Of each link from a rack to a spine, what the jobs so far send over it.
+        let mut load = std::collections::BTreeMap::<(usize, usize), u64>::new();
+        for (hosts, max_trees) in jobs {
+            let hosts: Vec<usize> = hosts.into_iter().collect();
+            let racks: BTreeSet<usize> = hosts.iter().map(|host| host / 2).collect();
+            let job = world.job_on(&hosts, max_trees);
+            if racks.len() == 1 {
+                prop_assert_eq!(world.roots(job), [format!("rack{}", racks.first().unwrap())]);
+                continue;
+            }
+            let spine = |root: &str| root.strip_prefix("spine").unwrap().parse::<usize>().unwrap();
+            let chosen: BTreeSet<usize> = world.roots(job).into_iter().map(spine).collect();
+            prop_assert_eq!(chosen.len(), max_trees as usize);
+            let at = |rack: usize, spine: usize| load.get(&(rack, spine)).copied().unwrap_or(0);
+            let fullest = |spine: usize| racks.iter().map(|&rack| at(rack, spine)).max().unwrap();
+            let mut all: Vec<u64> = (0..4).map(fullest).collect();
+            all.sort_unstable();
+            let mut found: Vec<u64> = chosen.iter().map(|&spine| fullest(spine)).collect();
+            found.sort_unstable();
+            prop_assert_eq!(&found[..], &all[..found.len()]);
+            for (&rack, &spine) in racks.iter().flat_map(|rack| chosen.iter().map(move |s| (rack, s))) {
+                *load.entry((rack, spine)).or_default() += STREAM / u64::from(max_trees);
+            }
+        }
+    }
 }
 
 #[test]

@@ -181,8 +181,12 @@ impl World {
     }
 
     pub fn create(&mut self, size: u32) -> u32 {
-        let request = pb::CreateJobRequest { size, min_bytes: Some(0), ..Default::default() };
-        self.create_as(request)
+        self.create_with(size, 0)
+    }
+
+    pub fn create_with(&mut self, size: u32, max_trees: u32) -> u32 {
+        let min_bytes = Some(0);
+        self.create_as(pb::CreateJobRequest { size, max_trees, min_bytes, ..Default::default() })
     }
 
     pub fn create_as(&mut self, request: pb::CreateJobRequest) -> u32 {
@@ -240,6 +244,15 @@ impl World {
         });
         for rank in 0..4 {
             self.join(job, rank, &format!("h{rank}"), 0).unwrap();
+        }
+        job
+    }
+
+    /// A job with a rank on each of some hosts, and at most so many trees.
+    pub fn job_on(&mut self, hosts: &[usize], max_trees: u32) -> u32 {
+        let job = self.create_with(hosts.len() as u32, max_trees);
+        for (rank, host) in hosts.iter().enumerate() {
+            self.join(job, rank as u32, &format!("h{host}"), 0).unwrap();
         }
         job
     }

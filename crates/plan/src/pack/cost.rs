@@ -40,6 +40,24 @@ pub fn trees(packed: &Packed, bytes: f64) -> Estimate {
     slowest
 }
 
+/// Time of packed trees as processes run them (`netsum_collective::planned`), for a buffer of `bytes`:
+/// besides the trees, a word to every neighbour before the data, and a round of words over the first
+/// tree after it.
+pub fn executed(packed: &Packed, bytes: f64) -> Estimate {
+    let trees = trees(packed, bytes);
+    let Some(first) = packed.flows.first() else { return trees };
+    let (hops, latency) = first
+        .up
+        .iter()
+        .chain(&first.down)
+        .map(|tree| longest(&packed.net, tree))
+        .fold((0, 0.0), |(hops, latency), (more, seconds)| (hops + more, latency + seconds));
+    // A broadcast's tree is gone both ways by the words after it.
+    let ways = if first.up.is_some() && first.down.is_some() { 1.0 } else { 2.0 };
+    let before = latency / hops.max(1) as f64;
+    Estimate { seconds: trees.seconds + before + ways * latency, ..trees }
+}
+
 /// The best number of chunks for `hops` hops of `alpha` seconds each, and `wire` seconds of bytes.
 pub fn pipeline(hops: usize, alpha: f64, wire: f64) -> Estimate {
     let more = hops.saturating_sub(1) as f64;

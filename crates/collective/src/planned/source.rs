@@ -1,0 +1,85 @@
+//! Where a group's plan comes from, at first and later.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netsum_topo::links::{Collective, TreePlan};
+
+use super::LostLink;
+use super::routes::Routes;
+
+/// Finds a plan without the links that were lost; errors say why there is none.
+pub type Replan = dyn Fn(&[LostLink]) -> Result<TreePlan, String> + Send + Sync;
+
+/// Allreduces of a group go over a tree plan.
+#[derive(Clone)]
+pub struct PlanSource {
+    /// Rank 0 reads it at the start, and again before an operation when it has changed. The others need not have it.
+    pub file: PathBuf,
+    /// Asked at rank 0 when links are lost; without one, sums go over the hosts then.
+    pub replan: Option<Arc<Replan>>,
+    /// By name of the neighbouring vertex our own address on the link to it. Links without one go over shared memory
+    /// within a host, else over the group's address.
+    pub ways: BTreeMap<String, IpAddr>,
+    /// A link that takes nothing for so long is lost.
+    pub silence: Duration,
+    /// Smaller buffers go over the hosts.
+    pub min_bytes: u64,
+    /// Whether the links of the first plan are measured before it is used; the same at all ranks.
+    pub measure: bool,
+}
+
+impl PlanSource {
+    /// A source with the usual settings.
+    pub fn new(file: PathBuf) -> PlanSource {
+        PlanSource {
+            file,
+            replan: None,
+            ways: BTreeMap::new(),
+            silence: Duration::from_secs(3),
+            min_bytes: MIN_BYTES,
+            measure: false,
+        }
+    }
+
+    /// Reads a plan for an allreduce of `ranks`. Errors name the file and the problem.
+    pub(crate) fn read(&self, ranks: u32) -> Result<TreePlan, String> {
+        let file = self.file.display();
+        let text = std::fs::read_to_string(&self.file).map_err(|e| format!("{file}: {e}"))?;
+        let plan: TreePlan =
+            serde_json::from_str(&text).map_err(|e| format!("{file}: not a tree plan: {e}"))?;
+        check(&plan, ranks).map_err(|problem| format!("{file}: {problem}"))?;
+        Ok(plan)
+    }
+}
+
+/// Whether a plan is one for an allreduce of `ranks` that hosts can run.
+pub(crate) fn check(plan: &TreePlan, ranks: u32) -> Result<(), String> {
+    if plan.collective != Collective::Allreduce {
+        let kind = match plan.collective {
+            Collective::Broadcast { .. } => "a broadcast",
+            Collective::Reduce { .. } => "a reduce",
+            Collective::Allgather => "an all-gather",
+            Collective::ReduceScatter => "a reduce-scatter",
+            Collective::Allreduce => "an allreduce",
+        };
+        return Err(format!("the plan is for {kind}; a job takes plans for an allreduce"));
+    }
+    if plan.gpus.len() != ranks as usize {
+        return Err(format!("the plan has {} ranks, and the group has {ranks}", plan.gpus.len()));
+    }
+    Routes::of_rank(plan, 0).map(drop).map_err(|error| error.to_string())
+}
+
+impl fmt::Debug for PlanSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlanSource({}, replan: {})", self.file.display(), self.replan.is_some())
+    }
+}
+
+/// The hosts' path sends up to this much in one step from everybody to everybody, which no tree is ahead of.
+const MIN_BYTES: u64 = 16 << 10;
