@@ -1,0 +1,84 @@
+"""A job of atp and TCP flows on the link into its server: `make fig FIG=atp_tcp`."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fabric_runs import Fabric, Job, Network, Slots, needs_root, run
+from figure import Chart, Claim, output_folder, page, write
+
+RATE_BPS = 100_000_000
+QUEUE_BYTES = 250_000
+FLOWS, FLOW_S = 3, 12
+SETTLE_S = 3
+
+
+def flow(network: Network, source: str, sink: str) -> list:
+    """The time line of one TCP flow."""
+    from test_sharing import TCP_SINK, TCP_SOURCE
+
+    receiver = subprocess.Popen([*network.inside(sink), sys.executable, "-c", TCP_SINK], stdout=subprocess.PIPE)
+    time.sleep(0.5)
+    try:
+        words = [sys.executable, "-c", TCP_SOURCE, network.address[sink], str(FLOW_S), "cubic"]
+        subprocess.check_call([*network.inside(source), *words])
+        return json.loads(receiver.communicate(timeout=30)[0])
+    finally:
+        receiver.kill()
+
+
+def share(line: list, begin: float, end: float) -> float:
+    inside = [(at, count) for at, count in line if begin <= at <= end]
+    (first, low), (last, high) = inside[0], inside[-1]
+    return (high - low) * 8 / (last - first) / RATE_BPS
+
+
+def main() -> None:
+    folder = output_folder("atp_tcp")
+    needs_root("atp_tcp")
+    flows: list[list] = []
+    with Network(1, 6, 1, RATE_BPS, queue_bytes=QUEUE_BYTES) as network:
+        server, source = network.hosts[4], network.hosts[5]
+        given = Slots(servers=(server,), policy="first-come")
+        with Fabric(network, slots=given) as fabric:
+
+            def beside() -> None:
+                time.sleep(8)
+                flows.extend(flow(network, source, server) for _ in range(FLOWS))
+
+            thread = threading.Thread(target=beside)
+            thread.start()
+            seconds = 10 + FLOWS * (FLOW_S + 1)
+            outcome = run(fabric, [Job(network.hosts[:4], "atp", bytes=1 << 20)], seconds)
+            thread.join()
+    job = outcome.lines[0]
+    pairs = []
+    for tcp in flows:
+        begin, end = tcp[0][0] + SETTLE_S, tcp[-1][0]
+        pairs.append((share(job, begin, end), share(tcp, begin, end)))
+    means = [sum(side) / len(pairs) for side in zip(*pairs, strict=True)]
+    ratio = min(means) / max(means)
+    claims = [
+        Claim(
+            "share of a job beside a TCP flow on the link into the server",
+            "equal (max-min fair)",
+            f"job {means[0]:.2f}, TCP {means[1]:.2f} of the link",
+            ratio >= 0.67,
+            "the daemon marks the job by its own socket's queue, and nothing marks TCP, which fills it until it drops",
+        )
+    ]
+    lines = {
+        "job": [(float(number), pair[0]) for number, pair in enumerate(pairs)],
+        "TCP cubic": [(float(number), pair[1]) for number, pair in enumerate(pairs)],
+    }
+    chart = Chart("link of 100 Mbit/s, 250 kB of queue", "flow", "share of the link", lines)
+    write(folder, claims, page([chart], 1), {"flows": pairs, "job": means[0], "tcp": means[1]})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""One rank of a job on a real fabric, without torch: it sums one buffer again and again and tells when.
+
+Arguments: rank, size, folder that all ranks share, and a JSON object: "bytes" of the buffer, "seconds" to go on,
+"busy_s" of other work after each sum, "controller", "host", "options". The folder gets `ready.RANK`, is waited for a
+file `go` with the clock to begin at, and gets `RANK.json` with a time line of (clock, bytes summed).
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy
+
+from netsum import _core
+
+TIMEOUT_S = 60.0
+ROUND = 2
+"""Sums between two questions whether the time is over."""
+
+
+def wait_for(path: Path) -> bytes:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{path} did not come")
+        time.sleep(0.01)
+    return path.read_bytes()
+
+
+def put(path: Path, content: bytes) -> None:
+    """All of it at once."""
+    part = path.with_suffix(".part" + path.suffix)
+    part.write_bytes(content)
+    part.rename(path)
+
+
+def main() -> None:
+    rank, size, folder, given = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])
+    options = {"min_bytes": "0", **given["options"]}
+    group = _core.Group(rank, size, folder.name, given["controller"], given["host"], TIMEOUT_S, options)
+    put(folder / f"address.{rank}", group.address())
+    group.connect([wait_for(folder / f"address.{peer}") for peer in range(size)])
+    buffers = [numpy.full(given["bytes"] // 4, 1e-3, dtype=numpy.float32) for _ in range(2)]
+    over = numpy.zeros(1, dtype=numpy.int32)
+
+    def summed(buffer: numpy.ndarray) -> _core.Work:
+        # A mean keeps the values as they are, however often it is taken.
+        return group.allreduce(buffer.ctypes.data, buffer.size, "float32", "avg", 1.0, TIMEOUT_S)
+
+    summed(buffers[0]).wait(TIMEOUT_S)
+    put(folder / f"ready.{rank}", b"")
+    begin = float(wait_for(folder / "go"))
+    time.sleep(max(0.0, begin - time.time()))
+    line = [(time.time(), 0)]
+    while not over[0]:
+        for _ in range(ROUND):
+            # Two at a time unless there is other work in between.
+            works = [summed(buffer) for buffer in buffers[: 1 if given["busy_s"] else 2]]
+            for work in works:
+                work.wait(TIMEOUT_S)
+                line.append((time.time(), line[-1][1] + given["bytes"]))
+            time.sleep(given["busy_s"])
+        over[0] = int(time.time() > begin + given["seconds"])
+        group.broadcast(over.ctypes.data, 4, 0, TIMEOUT_S).wait(TIMEOUT_S)
+    # Everything on this page was a mean of equal values.
+    wrong = int((numpy.abs(buffers[0] - 1e-3) > 1e-8).sum())
+    result = {"line": line, "wrong": wrong, "stats": json.loads(group.stats())}
+    put(folder / f"{rank}.json", json.dumps(result).encode())
+    group.close()
+
+
+if __name__ == "__main__":
+    main()
