@@ -158,7 +158,7 @@ def measure(
 ) -> None:
     """Measure a plan's links between processes of this machine; `netsum explain` then tells times of these links.
 
-    On several machines: `torchrun … -m netsum.plan.measured TOPOLOGY OUT` with NETSUM_PLAN set, as the job is run.
+    On several machines: `torchrun … -m netsum.plan.measuring TOPOLOGY OUT` with NETSUM_PLAN set, as the job is run.
     """
     try:
         ranks = len(json.loads(plan.read_text())["gpus"])
@@ -166,7 +166,7 @@ def measure(
         raise PlanError(f"{plan}: is no tree plan; write one by `netsum plan pack`") from error
     topology(Selection(source))  # Refused here rather than by every rank.
     environment = {"NETSUM_PLAN": str(plan.resolve()), "NETSUM_CONTROLLER": ""}
-    workers = Workers(["-m", "netsum.plan.measured", source, str(out.resolve())], ranks, environment)
+    workers = Workers(["-m", "netsum.plan.measuring", source, str(out.resolve())], ranks, environment)
     try:
         code = workers.wait()
     finally:
