@@ -17,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RTL, OUT = ROOT / "hw" / "rtl", ROOT / "out" / "hw" / "synth"
 BIN = Path(sys.executable).parent
 MODULES = [
-    "fp32_add", "fp32_tree", "bf16_pack", "axis_late", "axis_early", "rx_port", "tx_port", "release_engine", "control",
-    "csr", "accelerator",
+    "fp32_add", "fp32_tree", "bf16_pack", "axis_late", "axis_early", "rx_port", "sum_queue", "tx_port",
+    "release_engine", "lease_table", "slot_book", "order_queue", "decision", "control", "aggregator", "csr",
+    "accelerator",
 ]  # fmt: skip
 BUS = {10: 64, 40: 256, 100: 512}
 """Bits of the bus that carry a line of so many Gbit/s at 200 MHz."""

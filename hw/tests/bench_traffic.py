@@ -78,7 +78,9 @@ class Job:
         if fields.kind != RESULT:
             return
         assert fields.n_elems == self.n[fields.vid] and fields.chunk == 7 * fields.vid
-        assert payload == self.sums[fields.vid], f"job {fields.job}, vid {fields.vid}: wrong bits"
+        right = self.sums[fields.vid]
+        wrong = [at for at in range(0, len(right), 2) if payload[at : at + 2] != right[at : at + 2]]
+        assert payload == right, f"job {fields.job}, vid {fields.vid}, {fields}: wrong at {wrong[:9]} of {len(right)}"
         self.have[child].add(fields.vid)
 
     @property

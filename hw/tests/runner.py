@@ -15,8 +15,9 @@ RTL = ROOT / "hw" / "rtl"
 SOURCES = [
     RTL / f"{name}.sv"
     for name in (
-        "fp32_add", "fp32_tree", "bf16_pack", "axis_late", "axis_early", "rx_port", "tx_port", "release_engine",
-        "control", "csr", "accelerator",
+        "fp32_add", "fp32_tree", "bf16_pack", "axis_late", "axis_early", "rx_port", "sum_queue", "tx_port",
+        "release_engine", "lease_table", "slot_book", "order_queue", "decision", "control", "aggregator", "csr",
+        "accelerator",
     )
 ]  # fmt: skip
 

@@ -57,6 +57,9 @@ pub enum NetError {
     /// The lease cannot be installed at a switch or server of protocol `atp`.
     #[error(transparent)]
     SlotLease(#[from] netsum_proto::atp::LeaseError),
+    /// The accelerator is not there, or cannot take the lease.
+    #[error(transparent)]
+    Accelerator(#[from] crate::accelerator::AcceleratorError),
     /// A lease for a switch was given to a server, or the other way round.
     #[error("this is a {0}; the lease is for the other role, so the plan names the wrong process")]
     WrongRole(&'static str),

@@ -1,10 +1,11 @@
 //! Drivers: they run the state machines of `netsum-proto` on real sockets, threads and clocks.
 //!
 //! Owns: UDP sockets with batched, segmented system calls ([`udp`]), the switch's and the worker's data
-//! threads ([`switch`], [`worker`]; [`slots`] for protocol `atp`), the buffers that callers hand over ([`buffer`]), messages between ranks
+//! threads ([`switch`], [`worker`]; [`slots`] for protocol `atp`; [`accelerator`] where a device adds), the buffers that callers hand over ([`buffer`]), messages between ranks
 //! over TCP ([`mesh`]). Must not know: protocol rules, job policy.
 //! Start reading at [`switch::SwitchDriver`]: it is the smaller of the two drivers.
 
+pub mod accelerator;
 pub mod buffer;
 mod clock;
 mod error;

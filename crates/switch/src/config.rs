@@ -32,6 +32,9 @@ pub struct Arguments {
     /// Aggregation memory, as 64MiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub memory: Bytes,
+    /// Let an accelerator add: the Unix socket of its device (docs/accelerator-device.md); goes with a fabric file too
+    #[arg(long, value_name = "SOCKET")]
+    pub accelerator: Option<PathBuf>,
     /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; goes before the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
@@ -50,17 +53,22 @@ pub struct Config {
     pub memory: u64,
     /// Where metrics are served, if wanted.
     pub metrics: Option<SocketAddr>,
+    /// The socket of the device that adds, if one does.
+    pub accelerator: Option<PathBuf>,
 }
 
 impl Config {
     /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`.
     pub fn new(arguments: Arguments) -> Result<Config, SwitchError> {
-        let Arguments { fabric, name, controller, listen, memory, metrics } = arguments;
+        let Arguments { fabric, name, controller, listen, memory, metrics, accelerator } = arguments;
         match (fabric, controller, listen) {
             (None, Some(controller), Some(listen)) => {
-                Ok(Config { name, controller, listen, memory: memory.0, metrics })
+                Ok(Config { name, controller, listen, memory: memory.0, metrics, accelerator })
             }
-            (file, ..) => Config::from_fabric(&file.unwrap_or_default(), &name, metrics),
+            (file, ..) => {
+                let config = Config::from_fabric(&file.unwrap_or_default(), &name, metrics)?;
+                Ok(Config { accelerator, ..config })
+            }
         }
     }
 
@@ -85,6 +93,7 @@ impl Config {
             listen: switch.address,
             memory: switch.memory.0,
             metrics: metrics.or(switch.metrics),
+            accelerator: None,
         })
     }
 }

@@ -86,7 +86,7 @@ class Lines:
         for _ in range(cycles):
             await self.step()
 
-    async def settle(self, quiet: int = 80, limit: int = 200_000) -> None:
+    async def settle(self, quiet: int = 160, limit: int = 200_000) -> None:
         """Runs until nothing has moved on any line for `quiet` cycles."""
         self.quiet = 0
         for _ in range(limit):

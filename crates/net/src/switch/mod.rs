@@ -10,15 +10,17 @@ mod thread;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netsum_proto::panama::{LeaseError, TreeCounters};
+use netsum_proto::panama::TreeCounters;
 use netsum_wire::{Epoch, JobId, TreeId};
 
 use crate::NetError;
+use crate::accelerator;
 use crate::clock::CpuTime;
 use crate::udp::{SendFailures, Socket, SocketOptions, SocketReport, Traffic, Wake};
 
@@ -130,11 +132,15 @@ pub struct SwitchDriver {
     thread: Option<JoinHandle<()>>,
     local: SocketAddr,
     socket: SocketReport,
+    fragment_limit: Option<usize>,
 }
 
+/// What a thread does, and the largest fragment that it takes.
+type Work = (Box<dyn FnOnce() + Send>, Option<usize>);
+
 /// What the thread is asked to do.
-enum Command {
-    Install(SwitchLease, Sender<Result<(), LeaseError>>),
+pub(crate) enum Command {
+    Install(SwitchLease, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
     Snapshot(Sender<SwitchSnapshot>),
@@ -144,17 +150,43 @@ enum Command {
 impl SwitchDriver {
     /// Binds the socket and starts the thread `netsum-switch`.
     pub fn start(options: &SwitchOptions) -> Result<SwitchDriver, NetError> {
+        SwitchDriver::with(options, |socket, inbox, wake| {
+            let worker = thread::Thread::new(socket, options.memory, inbox, wake);
+            Ok((Box::new(move || worker.run()), None))
+        })
+    }
+
+    /// As `start`, but an accelerator adds: the device that listens at the Unix socket `device`
+    /// (docs/accelerator-device.md). Its memory counts, not that of `options`.
+    pub fn start_on(options: &SwitchOptions, device: &Path) -> Result<SwitchDriver, NetError> {
+        SwitchDriver::with(options, |socket, inbox, wake| {
+            let worker = accelerator::Thread::new(socket, device, inbox, wake)?;
+            let limit = worker.fragment_limit();
+            Ok((Box::new(move || worker.run()), Some(limit)))
+        })
+    }
+
+    fn with(
+        options: &SwitchOptions,
+        make: impl FnOnce(Socket, Receiver<Command>, Arc<Wake>) -> Result<Work, NetError>,
+    ) -> Result<SwitchDriver, NetError> {
         let socket = Socket::bind(options.bind, &options.socket)?;
         let (local, report) = (socket.local_addr(), socket.report());
         let wake = Arc::new(Wake::new()?);
         let (commands, inbox) = unbounded();
-        let worker = thread::Thread::new(socket, options.memory, inbox, wake.clone());
+        let (work, fragment_limit) = make(socket, inbox, wake.clone())?;
         let name = "netsum-switch";
         let thread = std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || worker.run())
+            .spawn(work)
             .map_err(|source| NetError::Thread { name, source })?;
-        Ok(SwitchDriver { commands, wake, thread: Some(thread), local, socket: report })
+        let thread = Some(thread);
+        Ok(SwitchDriver { commands, wake, thread, local, socket: report, fragment_limit })
+    }
+
+    /// The largest fragment that can be added here, bytes; `None`: as large as datagrams are.
+    pub fn fragment_limit(&self) -> Option<usize> {
+        self.fragment_limit
     }
 
     /// Where it listens.

@@ -150,7 +150,7 @@ impl Thread {
             // Who asked may have gone; then nobody needs the answer.
             match command {
                 Command::Install(lease, reply) => {
-                    let _ = reply.send(self.install(lease));
+                    let _ = reply.send(self.install(lease).map_err(Into::into));
                 }
                 Command::Revoke(job, up_to) => {
                     self.switch.revoke(job, up_to);
