@@ -7,7 +7,7 @@
 //   m_net_*  frames to the wire: the switch chip's, and sums
 //   s_sw_*, m_sw_*  frames from and to the switch chip
 //   s_axil_* registers (docs/accelerator-registers.md)
-// Parameters: W, the bus, 64 to 512; PORTS, a power of two from 2 (4 with 64 bits); LEASES, jobs' trees at a time, a power of two;
+// Parameters: W, the bus, 64 to 512; PORTS, a power of two from 2; LEASES, jobs' trees at a time, a power of two;
 // SLOTS, fragments that a port holds, over all leases, a power of two; BUF_WORDS, words of the largest payload; FIFO,
 // words of sums that wait at a sending port, a power of two, at least two frames with what is on its way.
 //
@@ -104,6 +104,23 @@ module accelerator #(
         .clear_i(clear), .lease_i(lease), .lease_word_i(lease_word), .port_i(port), .child_word_i(child_word),
         .template_word_i(template_word), .data_i(data), .busy_o(busy), .outcome_valid_o(outcome_valid),
         .outcome_o(outcome));
+
+`ifndef SYNTHESIS
+    for (genvar p = 0; p < PORTS; p++) begin : g_check
+        axis_check #(.W(W)) net_in (
+            .clk, .rst_n, .tdata(s_net_tdata[W*p +: W]), .tkeep(s_net_tkeep[B*p +: B]), .tlast(s_net_tlast[p]),
+            .tvalid(s_net_tvalid[p]), .tready(s_net_tready[p]));
+        axis_check #(.W(W)) net_out (
+            .clk, .rst_n, .tdata(m_net_tdata[W*p +: W]), .tkeep(m_net_tkeep[B*p +: B]), .tlast(m_net_tlast[p]),
+            .tvalid(m_net_tvalid[p]), .tready(m_net_tready[p]));
+        axis_check #(.W(W)) chip_in (
+            .clk, .rst_n, .tdata(s_sw_tdata[W*p +: W]), .tkeep(s_sw_tkeep[B*p +: B]), .tlast(s_sw_tlast[p]),
+            .tvalid(s_sw_tvalid[p]), .tready(s_sw_tready[p]));
+        axis_check #(.W(W)) chip_out (
+            .clk, .rst_n, .tdata(m_sw_tdata[W*p +: W]), .tkeep(m_sw_tkeep[B*p +: B]), .tlast(m_sw_tlast[p]),
+            .tvalid(m_sw_tvalid[p]), .tready(m_sw_tready[p]));
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -147,6 +147,9 @@ module control #(
     wire [4:0]        l_branch;
     wire [63:0]       ranks;
     logic [31:0]      lease_released [0:LEASES-1];
+`ifdef FORMAL  // leases that have been there from the start, see hw/formal/lease_model.sv
+    initial for (int i = 0; i < LEASES; i++) lease_released[i] = 32'd0;
+`endif
     wire [SB-1:0]     base, ring;  // first slot of the ring; its slots, less one
     wire [SB:0]       lap_bit = {1'b0, ring} + (SB+1)'(1);
     logic             from_parent, from_member, root;
@@ -193,7 +196,8 @@ module control #(
         .book_i(book), .engine_read_i(record_read_i), .engine_slot_i(order_slot_o), .record_o);
 
     // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
-    logic          has_lease, of_job, of_tree, empty, reserved, stale, future, lengths, too_large, early, late, lap, next_lap, is_next;
+    logic          has_lease, of_job, of_tree, empty, reserved, stale, future, lengths, too_large, early, late;
+    logic          lap, next_lap, is_next;
     logic          known, agrees, mine, complete_known, complete_new, goes_on, cap_below, cap_below_new;
     logic [31:0]   after, ahead, branch_bit;  // after: the vid after `released`
     logic [SB:0]   here;
@@ -240,9 +244,9 @@ module control #(
             lap      <= |(h_vid[SB:0] & lap_bit);
         end
         if (advances) here <= after[SB:0];
-        if (state == LOOKUP | advances) after <= (advances ? after : lease_released[at]) + 32'd1;
-        if (state == CLEAR) lease_released[at] <= 32'd0;
-        else if (advances) lease_released[at] <= after;
+        if (state == WIPE) after <= 32'd0;  // a lease that is cleared starts at vid 0
+        else if (state == LOOKUP | advances) after <= (advances ? after : lease_released[at]) + 32'd1;
+        if (state == CLEAR | advances) lease_released[at] <= after;
     end
 
     // Refusals that need no look at the slot, decided while it is being read.
@@ -294,7 +298,8 @@ module control #(
     end
 
     // ---- What follows from it: the slot --------------------------------------------------------------------
-    logic notice_waits, clear_waits, waits;
+    logic notice_waits, clear_waits, lease_waits;
+    wire  waits;
     logic [AB-1:0] init_base;
     wire  few, any_room;
     wire  act    = state == ACT;
@@ -368,7 +373,7 @@ module control #(
         init_base_o <= init_base;
     end
     assign order_valid_o = waits & ~write_fields;  // see slot_book
-    assign busy_o        = wipes | clear_waits | waits;
+    assign busy_o        = wipes | clear_waits | lease_waits | waits;
 
     always_ff @(posedge clk) begin
         if (wipes) laps[clear_at] <= 1'b1;
@@ -401,10 +406,13 @@ module control #(
             init_base    <= '0;
             walk         <= '0;
             clear_waits  <= 1'b0;
+            lease_waits  <= 1'b0;
             notice_waits <= 1'b0;
         end else begin
             notice_waits <= noted | (notice_waits & ~notice_sent_i);
             clear_waits  <= clear_i | (clear_waits & state != CLEAR);
+            // A decision that began before a lease was written may still follow the old one.
+            lease_waits  <= lease_write_i | (lease_waits & state != FETCH);
             case (state)
                 INIT: begin
                     clear_at    <= clear_at + SB'(1);
@@ -459,6 +467,38 @@ module control #(
             endcase
         end
     end
+
+`ifndef SYNTHESIS
+    logic told;  // a notice is on its way
+    always_ff @(posedge clk) begin
+        if (!rst_n) begin
+            told <= 1'b0;
+        end else begin
+            told <= noted | (told & ~notice_sent_i);
+            a_once: assert (!noted || !told);  // never a notice over another
+            if (act & take) begin
+                a_placed: assert (SB'(slot - base) <= ring);  // never a slot outside of the lease's ring
+                if (from_parent) begin
+                    a_sums: assert (known && q_phase == SENT_UP);  // never a result for nothing
+                end else begin
+                    a_member: assert ((me & ~members) == '0);  // never a contribution from a stranger
+                    a_subset: assert (!known || (q_arrived & ~members) == '0);  // never strangers in a sum
+                    a_twice: assert (!known || (q_arrived & me) == '0);  // never a contribution counted twice
+                    a_ahead_of: assert (ahead[31] || ahead < {16'd0, accepted});  // never beyond the window
+                end
+            end
+            if (act & release_up) begin
+                a_whole: assert (((known ? q_arrived : '0) | me) == members);  // never a sum that is not whole
+            end
+            if (order_write) begin
+                a_goes: assert (order_to != '0);  // never an order for nobody
+                a_from: assert (order_sources != '0);  // never a sum of nothing
+                a_others: assert ((order_to & ~(members | parent)) == '0);  // never an order for strangers
+            end
+            a_one: assert ($onehot0(answer_o));  // never two ports answered at once
+        end
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -77,6 +77,14 @@ module decision (
             outcome_o = complete_i ? O_RELEASED : O_CONTRIBUTION;
         end
     end
+
+`ifndef SYNTHESIS
+    always_comb begin
+        // never two consequences
+        a_one: assert ($countones({take_o, answer_o, asked_o, waiting_o, disagree_o}) <= 1);
+        a_kept: assert (!release_o || take_o && !from_parent_i && complete_i);  // never a release too early
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -46,6 +46,16 @@ module order_queue #(
             count <= count + (QB+1)'(write_i) - (QB+1)'(take_i);
         end
     end
+
+`ifndef SYNTHESIS
+    always_ff @(posedge clk) begin
+        if (rst_n) begin
+            a_bounded: assert (count <= (QB+1)'(2 * SLOTS));  // never more orders than places
+            a_room: assert (!write_i || count < (QB+1)'(2 * SLOTS));  // never an order without a place
+            a_there: assert (!take_i || count != '0);  // never an order taken that is not there
+        end
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -12,7 +12,7 @@
 //   notice_sent_o  the notice's record is free again
 //
 // Timing: W/32 sums per cycle. A frame takes as many cycles as it has words (float32), without a gap to the
-// next if it has at least about 8 log2(PORTS) words. First word out: 8 log2(PORTS) + 4 - HEAD cycles after
+// next if it has at least about 8 log2(PORTS) words. First word out: 8 log2(PORTS) + 5 - HEAD cycles after
 // load_o, where HEAD is 80 bytes in words.
 //
 // Theory: two loops. The first fetches an order and its record while the frame before is added. The second
@@ -74,12 +74,12 @@ module release_engine #(
     output wire                notice_sent_o,
     output wire                idle_o
 );
-    localparam int ADD     = 3 + 8 * $clog2(PORTS);  // from a step to the sums
+    localparam int ADD     = 4 + 8 * $clog2(PORTS);  // from a step to the sums
     localparam int DELAY   = ADD - 1 - HEAD;         // from a start to the cycle before the header
     localparam logic [2:0] PARTIAL = 3'd1;
 
     if (DELAY < 1) begin : g_shape
-        $error("a bus of 64 bits needs 4 ports: sums must not be ready before their header");
+        $error("sums are ready before their header");
     end
 
     // The record; see slot_book.
@@ -139,7 +139,7 @@ module release_engine #(
     // Issue: steps, then the cycles in which the next frame's header is written.
     logic [NB-1:0]    left;  // steps, complemented
     logic [HB:0]      gap;
-    logic             pack, stepping, clear;
+    logic             pack, half, stepping, clear;
     logic [EB-1:0]    bytes;
     logic [2:0]       kind;
     logic [PORTS-1:0] to;
@@ -153,13 +153,14 @@ module release_engine #(
         // To the ports, a cycle later: they are far away.
         load_o <= start;
         step_o <= stepping;
+        half_o <= half;
         clear  <= (next_to & ~room_i) == '0;
         if (start) begin
             kind   <= next_kind;
             to     <= next_to;
             lease  <= next_lease;
             bytes  <= next_bytes;
-            half_o <= next_half;
+            half   <= next_half;
             pack   <= next_half & next_kind != PARTIAL;
         end
         if (!rst_n) begin
@@ -283,6 +284,15 @@ module release_engine #(
         word_o    <= head_data | packed_word;
         write_o   <= rst_n & (head_q | packed_valid) ? to_write : '0;
     end
+
+`ifndef SYNTHESIS
+    always_ff @(posedge clk) begin
+        if (rst_n) begin
+            a_apart: assert (!(head_q && packed_valid));  // never a header over the sums of the frame before
+            a_served: assert (!start || next_to != '0);  // never a sum for nobody
+        end
+    end
+`endif
 endmodule
 
 `default_nettype wire

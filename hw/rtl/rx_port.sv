@@ -10,9 +10,9 @@
 //   answer_i   control is done with it; with take_i its buffer becomes that of slot_i
 //   init_i     slot_i gets the buffer at init_base_i; used once, after reset
 //   load_i     the release engine starts on the buffer of read_slot_i; step_i: one step further. The step's
-//              LANES terms are on terms_o two edges after its step_i
+//              LANES terms are on terms_o three edges after its step_i
 //
-// Timing: a word that is bypassed leaves 6 cycles after it came with a bus of 64 bits, 1 with 512, as long as the
+// Timing: a word that is bypassed leaves 7 cycles after it came with a bus of 64 bits, 2 with 512, as long as the
 // other side takes it. One word per cycle either way.
 //
 // Theory: what a packet is shows at byte 45. Until then words wait in a FIFO of 16; the verdict of each frame
@@ -122,11 +122,13 @@ module rx_port #(
     logic          judged;
     wire           take_word = s_tvalid & s_tready;
     wire           judge     = take_word & ~judged & (s_tlast | in_word == IB'(CLASS));
-    wire           have      = (fifo_in != fifo_out) & (verdict_in != verdict_out);
+    logic          have;
+    logic    [1:0] verdict;
     wire  [FB-1:0] word      = fifo[fifo_out[3:0]];
-    wire   [1:0]   verdict   = verdicts[verdict_out[3:0]];
     wire           ours      = have & verdict[0];
     wire           pop;
+    wire     [4:0] next_out  = fifo_out + 5'(pop);
+    wire     [4:0] next_verdict = verdict_out + 5'(pop & m_tlast);
 
     assign s_tready = ~(fifo_in[4] != fifo_out[4] && fifo_in[3:0] == fifo_out[3:0]);
     assign {m_terror, m_tlast, m_tkeep, m_tdata} = word;
@@ -139,8 +141,10 @@ module rx_port #(
             fits_q <= fits;
             ce_q   <= ce;
         end
+        verdict <= verdicts[next_verdict[3:0]];
         if (!rst_n) begin
             {fifo_in, fifo_out, verdict_in, verdict_out} <= '0;
+            have    <= 1'b0;
             in_word <= '0;
             judged  <= 1'b0;
         end else begin
@@ -150,10 +154,10 @@ module rx_port #(
                 in_word <= s_tlast ? '0 : in_word == IB'(CLASS + 1) ? in_word : in_word + IB'(1);
             end
             if (judge) verdict_in <= verdict_in + 5'd1;
-            if (pop) begin
-                fifo_out <= fifo_out + 5'd1;
-                if (m_tlast) verdict_out <= verdict_out + 5'd1;
-            end
+            // What comes in this cycle is seen in the next but one: have and verdict are registers.
+            have        <= fifo_in != next_out & verdict_in != next_verdict;
+            fifo_out    <= next_out;
+            verdict_out <= next_verdict;
         end
     end
 
@@ -252,11 +256,11 @@ module rx_port #(
         end
     end
 
-    // Reading: address, memory, its output register. Two steps share a word of 16-bit elements. A port that does
-    // not contribute reads the same word of -0 all the time.
+    // Reading: address, memory, a register close to it, terms. Two steps share a word of 16-bit elements. A port that
+    // does not contribute reads the same word of -0 all the time.
     logic [AB-1:0] read_at;
-    logic          wide, odd, odd_q, source;
-    logic  [W-1:0] read;
+    logic          wide, odd, odd_q, odd_qq, source;
+    logic  [W-1:0] memory, read;
     wire           narrow = half_i & ~wide;
 
     always_ff @(posedge clk) begin
@@ -268,14 +272,43 @@ module rx_port #(
             if (source & (odd | ~narrow)) read_at <= read_at + AB'(1);
             odd <= ~odd & narrow;
         end
-        odd_q <= odd;
-        read  <= buffer[read_at];
+        {odd_qq, odd_q} <= {odd_q, odd};
+        memory <= buffer[read_at];
+        read   <= memory;
         for (int i = 0; i < LANES; i++) begin
             terms_o[32*i+16 +: 16] <= ~narrow ? read[32*i+16 +: 16] :
-                                      odd_q ? read[16*(LANES+i) +: 16] : read[16*i +: 16];
+                                      odd_qq ? read[16*(LANES+i) +: 16] : read[16*i +: 16];
             terms_o[32*i +: 16] <= narrow ? 16'd0 : read[32*i +: 16];
         end
     end
+
+`ifndef SYNTHESIS
+    // Which buffers are slots'; the others are the two spares.
+    logic [SLOTS+1:0] held;
+    wire  [4:0]    level = fifo_in - fifo_out;
+    int   given, freed;
+    assign given = int'(spare[serve]) / STRIDE;
+    assign freed = int'(exchanged[AB-1:0]) / STRIDE;
+    always_ff @(posedge clk) begin
+        if (!rst_n) begin
+            held <= '0;
+        end else begin
+            a_full: assert (level <= 5'd16);  // never more words than places
+            a_have_one: assert (!have || fifo_in != fifo_out);  // never a word from nowhere
+            a_asked: assert (!answer_i || pending[serve]);  // never an answer that nobody waits for
+            if (init_i) held[int'(init_base_i) / STRIDE] <= 1'b1;
+            else if (answer_i & take_i) begin
+                a_twice: assert (!held[given] && held[freed] && given != freed);  // never a buffer used twice
+                held[given] <= 1'b1;
+                held[freed] <= 1'b0;
+            end
+            if (collect & ~in_head) begin
+                // never a word outside of its buffer
+                a_bounds: assert (write_at >= spare[half] && write_at - spare[half] <= AB'(BUF_WORDS));
+            end
+        end
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -138,6 +138,22 @@ module sum_queue #(
             .clk, .rst_n, .s_tdata(b_data), .s_tkeep(b_keep), .s_tlast(a_last), .s_tvalid(a_valid),
             .s_tready(a_take), .m_tdata, .m_tkeep, .m_tlast, .m_tvalid, .m_tready);
     end
+
+`ifndef SYNTHESIS
+    // How much of the frame that is being written is still to come.
+    logic [NB-1:0] owed;
+    always_ff @(posedge clk) begin
+        if (!rst_n) begin
+            owed <= '0;
+        end else begin
+            a_room: assert (!write_i || level != {DB{1'b1}});  // never a word without a place
+            a_place: assert (!(write_i && first_i) || frame_in + QB'(1) != frame_out);  // never a frame too many
+            a_begun: assert (!write_i || first_i == (owed == '0));  // never a frame is not as long as announced
+            if (write_i) owed <= first_i ? words_i + NB'(1) : owed + NB'(1);
+            a_taken: assert (!a_take || PAD != 0 || a_valid || !m_tvalid);  // never a word from nowhere
+        end
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -60,7 +60,8 @@ pub struct Config {
 impl Config {
     /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`.
     pub fn new(arguments: Arguments) -> Result<Config, SwitchError> {
-        let Arguments { fabric, name, controller, listen, memory, metrics, accelerator } = arguments;
+        let Arguments { fabric, name, controller, listen, memory, metrics, accelerator } =
+            arguments;
         match (fabric, controller, listen) {
             (None, Some(controller), Some(listen)) => {
                 Ok(Config { name, controller, listen, memory: memory.0, metrics, accelerator })

@@ -127,12 +127,12 @@ impl Device {
     }
 
     /// A frame from the wire at `port`.
-    pub(super) fn from_wire(&mut self, port: u8, frame: &[u8]) -> Result<(), AcceleratorError> {
+    pub(super) fn arrive(&mut self, port: u8, frame: &[u8]) -> Result<(), AcceleratorError> {
         self.send(NET_IN, port, frame)
     }
 
     /// A frame of the switch chip to the wire at `port`.
-    pub(super) fn from_chip(&mut self, port: u8, frame: &[u8]) -> Result<(), AcceleratorError> {
+    pub(super) fn inject(&mut self, port: u8, frame: &[u8]) -> Result<(), AcceleratorError> {
         self.send(SW_IN, port, frame)
     }
 
@@ -188,7 +188,12 @@ fn read(
                 let _ = values.send((u32::from_le_bytes(*address), u32::from_le_bytes(*value)));
                 continue;
             }
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "a message of no known kind")),
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a message of no known kind",
+                ));
+            }
         };
         if frames.send(Sent { side, port, frame: body }).is_err() {
             return Ok(());

@@ -18,7 +18,12 @@ fn mac(ip: Ipv4Addr) -> [u8; 6] {
     [0x02, 0x5e, a, b, c, d]
 }
 
-fn headers(from: SocketAddrV4, to: SocketAddrV4, payload: Option<usize>, ce: bool) -> [u8; HEADERS] {
+fn headers(
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    payload: Option<usize>,
+    ce: bool,
+) -> [u8; HEADERS] {
     let mut h = [0; HEADERS];
     h[..6].copy_from_slice(&mac(*to.ip()));
     h[6..12].copy_from_slice(&mac(*from.ip()));
@@ -107,7 +112,10 @@ mod tests {
             frame[16..18].copy_from_slice(&(28 + bytes).to_be_bytes());
             frame[18..20].copy_from_slice(&(!(28 + bytes)).to_be_bytes());
             frame.extend(vec![7; usize::from(bytes)]);
-            assert_eq!(parse(&frame).map(|(a, b, p)| (a, b, p.len())), Some((from, to, usize::from(bytes))));
+            assert_eq!(
+                parse(&frame).map(|(a, b, p)| (a, b, p.len())),
+                Some((from, to, usize::from(bytes)))
+            );
         }
     }
 }

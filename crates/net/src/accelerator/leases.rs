@@ -98,9 +98,14 @@ impl Leases {
     }
 
     /// Admits a lease, in place of an earlier epoch's; then everything is as before, or the registers are written.
-    pub(super) fn install(&mut self, device: &mut Device, lease: SwitchLease) -> Result<(), NetError> {
+    pub(super) fn install(
+        &mut self,
+        device: &mut Device,
+        lease: SwitchLease,
+    ) -> Result<(), NetError> {
         let neighbours = self.check(&lease)?;
-        let old = self.entries.iter().position(|e| (e.key.job, e.key.tree) == (lease.job, lease.tree));
+        let old =
+            self.entries.iter().position(|e| (e.key.job, e.key.tree) == (lease.job, lease.tree));
         if let Some(at) = old {
             if self.entries[at].lease == lease {
                 return Ok(());
@@ -111,7 +116,8 @@ impl Leases {
             }
         }
         let place = place(self.shape.leases, lease.job, lease.tree);
-        let other = self.entries.iter().enumerate().find(|(at, e)| e.place == place && Some(*at) != old);
+        let other =
+            self.entries.iter().enumerate().find(|(at, e)| e.place == place && Some(*at) != old);
         if let Some((_, other)) = other {
             let (other_job, other_tree) = (other.key.job, other.key.tree);
             let (job, tree) = (lease.job, lease.tree);
@@ -158,7 +164,11 @@ impl Leases {
     }
 
     /// Forgets all that is in a lease's slots, and starts it at vid 0: its children have said fin.
-    pub(super) fn clear(&mut self, device: &mut Device, key: LeaseKey) -> Result<(), AcceleratorError> {
+    pub(super) fn clear(
+        &mut self,
+        device: &mut Device,
+        key: LeaseKey,
+    ) -> Result<(), AcceleratorError> {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.key == key) {
             entry.finished = 0;
             entry.asked.clear();
@@ -234,7 +244,9 @@ impl Leases {
             let starts = (0..self.shape.slots).step_by(ring);
             let ranges = starts.map(|start| start..start + ring);
             let free = |range: &Range<usize>| {
-                self.entries.iter().all(|e| e.slots.end <= range.start || range.end <= e.slots.start)
+                self.entries
+                    .iter()
+                    .all(|e| e.slots.end <= range.start || range.end <= e.slots.start)
             };
             if let Some(range) = ranges.clone().find(free) {
                 return Some(range);
@@ -313,7 +325,11 @@ mod tests {
     fn trees_of_a_job_spread_over_the_table() {
         let places: Vec<_> = (0..4).map(|tree| place(16, JobId(3), TreeId(tree))).collect();
         assert_eq!(places, [3, 11, 7, 15]);
-        assert_eq!(place(16, JobId(19), TreeId(0)), 3, "and exclude those of a job with the same low bits");
+        assert_eq!(
+            place(16, JobId(19), TreeId(0)),
+            3,
+            "and exclude those of a job with the same low bits"
+        );
         assert_eq!(place(1, JobId(3), TreeId(1)), 0);
     }
 }

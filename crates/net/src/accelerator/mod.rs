@@ -53,7 +53,9 @@ pub enum AcceleratorError {
         what: &'static str,
     },
     /// More neighbours than lines.
-    #[error("the lease has {needed} neighbours, the accelerator {lines} lines; use one with more, or the software switch")]
+    #[error(
+        "the lease has {needed} neighbours, the accelerator {lines} lines; use one with more, or the software switch"
+    )]
     Lines {
         /// Children, and the parent.
         needed: usize,
@@ -81,7 +83,9 @@ pub enum AcceleratorError {
         slots: usize,
     },
     /// Fragments larger than a buffer.
-    #[error("fragments of {offered} bytes do not fit into the accelerator's buffers of {limit}; plan for an MTU of 1500")]
+    #[error(
+        "fragments of {offered} bytes do not fit into the accelerator's buffers of {limit}; plan for an MTU of 1500"
+    )]
     Fragment {
         /// Of the lease.
         offered: u16,

@@ -120,7 +120,8 @@ impl Thread {
     /// A datagram's packets, to the line of the neighbour that sent them.
     fn take(&mut self, message: usize) -> Result<(), AcceleratorError> {
         let message = self.batch.message(message);
-        let (Some(port), SocketAddr::V4(from)) = (self.ports.find(message.from), message.from) else {
+        let (Some(port), SocketAddr::V4(from)) = (self.ports.find(message.from), message.from)
+        else {
             message.packets().for_each(|_| self.drops.count(Drop::UnknownSender));
             return Ok(());
         };
@@ -132,7 +133,7 @@ impl Thread {
             match line(&mut self.leases, from, packet) {
                 Ok(line) => {
                     let frame = frame::build(from, self.local, message.ce, packet);
-                    self.device.from_wire(line as u8, &frame)?;
+                    self.device.arrive(line as u8, &frame)?;
                 }
                 Err(reason) => self.drops.count(reason),
             }
@@ -145,7 +146,7 @@ impl Thread {
     fn forward(&mut self) -> Result<(), AcceleratorError> {
         while let Some(sent) = self.device.next()? {
             match sent.side {
-                Side::Wire => self.to_neighbour(sent),
+                Side::Wire => self.deliver(sent),
                 Side::Chip => self.by_software(&sent)?,
             }
         }
@@ -155,7 +156,7 @@ impl Thread {
         Ok(())
     }
 
-    fn to_neighbour(&mut self, sent: Sent) {
+    fn deliver(&mut self, sent: Sent) {
         let to = frame::parse(&sent.frame).and_then(|(_, to, packet)| {
             let port = self.ports.find(SocketAddr::V4(to))?;
             if let Ok((header, _)) = Header::decode(packet)
@@ -205,7 +206,7 @@ impl Thread {
             let mut packet = [0; HEADER_LEN];
             header.encode(&mut packet);
             let frame = frame::build(self.local, entry.neighbours[line], false, &packet);
-            self.device.from_chip(line as u8, &frame)?;
+            self.device.inject(line as u8, &frame)?;
         }
         Ok(())
     }
@@ -288,7 +289,8 @@ impl Thread {
 /// The line that a packet belongs to, by job, tree and sender; the rest of it is the device's to judge.
 fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize, Drop> {
     let Some(head) = packet.first_chunk::<12>() else { return Err(Drop::TruncatedHeader) };
-    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let number =
+        |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let entry = leases.find(JobId(number(4)), TreeId(head[2]))?;
     let line = entry.line(from).ok_or(Drop::NotANeighbour)?;
     entry.heard = Instant::now();
