@@ -78,12 +78,20 @@ def shape(ports: int, rate: int) -> dict[str, dict[str, int]]:
     }
 
 
-def module(name: str, family: str, parameters: dict[str, int], yosys_version: str) -> dict[str, int]:
-    """Cells of a module; from an earlier run if nothing in it has changed since."""
+class NotKept(Exception):
+    """A module that would have to be synthesised, and must not be now."""
+
+
+def module(
+    name: str, family: str, parameters: dict[str, int], yosys_version: str, kept_only: bool = False
+) -> dict[str, int]:
+    """Cells of a module; from an earlier run if nothing in it has changed since, else NotKept if `kept_only`."""
     texts = [code(RTL / f"{part}.sv") for part in (name, *USES[name])]
     texts += [code(path) for path in sorted(RTL.glob("*.svh"))]
     key = json.dumps([name, family, parameters, yosys_version, texts])
     kept = OUT / "modules" / f"{name}-{family}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.stat"
+    if not kept.exists() and kept_only:
+        raise NotKept(name)
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         chparam = " ".join(f"-chparam {key} {value}" for key, value in parameters.items())
@@ -103,12 +111,12 @@ def code(path: Path) -> str:
     return " ".join(re.sub(r"//.*|/\*.*?\*/", "", text).split())
 
 
-def parts(family: str, ports: int, rate: int, yosys_version: str) -> dict[str, dict[str, int]]:
+def parts(family: str, ports: int, rate: int, yosys_version: str, kept_only: bool = False) -> dict[str, dict[str, int]]:
     """Cells by part of a shape, each part as often as it occurs, and "all"."""
     times = {"fp32_add": BUS[rate] // 32 * (ports - 1), "rx_port": ports, "sum_queue": ports, "tx_port": ports}
     rows = {}
     for part, name in PARTS.items():
-        one = module(name, family, shape(ports, rate)[name], yosys_version)
+        one = module(name, family, shape(ports, rate)[name], yosys_version, kept_only)
         rows[part] = {key: count * times.get(name, 1) for key, count in one.items()}
     rows["core"] = total(rows[part] for part in CORE)
     rows["all"] = total(rows[part] for part in PARTS)

@@ -9,7 +9,7 @@ import cocotb
 import numpy as np
 from bench.driver import Driver
 from bench.lines import Lines
-from bench.packets import BFLOAT16, FLOAT32, RESULT, Fields, frame, packet_of
+from bench.packets import BFLOAT16, FLOAT32, PARTIAL, RESULT, WAITING, Fields, frame, packet_of
 from bench_traffic import balanced, lease, to_bfloat16
 
 RESENT, FIN = 0x10, 6
@@ -58,7 +58,8 @@ async def frames_of_every_length(dut):
             foreign[port][at] = data[:12] + b"\x86\xdd" + data[14:]
             lines.send(port, foreign[port][at])
             lines.send(port, foreign[port][at], line="sw")
-            lines.coverage.hit("frame: runt" if len(data) < 46 else "frame: jumbo" if len(data) > 1514 else "CE")
+            if len(data) < 46 or len(data) > 1514:
+                lines.coverage.hit("frame: runt" if len(data) < 46 else "frame: jumbo")
             if at % 16 == 0:
                 lines.send(port, frame(Fields(n_elems=2000).packet(bytes(8000)), port))
                 lines.coverage.hit("frame: jumbo with a sum's header")
@@ -182,3 +183,31 @@ async def answers_are_not_late(dut):
             one = np.frombuffer(bytes([vid]) * 1408, np.float32)
             assert packet[38:] == (one + one).tobytes(), f"vid {vid} has bits of another"
     lines.coverage.save("late")
+
+
+@cocotb.test()
+async def a_rack_of_racks(dut):
+    """Partials from below, one twice and one that asks; a result that disagrees, and the right one."""
+    lines, driver = await started(dut)
+    await driver.install(members(1, [0, 1]) | {"parent": 2})
+    values = np.float32([1.0, 2.0, 3.0])
+
+    def partial(port: int, flags: int = 0) -> bytes:
+        return frame(Fields(kind=PARTIAL, n_elems=3, flags=flags, chunk=5).packet(values.tobytes()), port)
+
+    for data in (partial(0), partial(0), partial(0, RESENT)):
+        lines.send(0, data)
+    await lines.settle()
+    told = [Fields.of(packet_of(sent.data, 0)) for sent in lines.sent["net"][0]]
+    assert [(packet.kind, packet.missing) for packet in told] == [(WAITING, 2)], told
+    lines.send(1, partial(1))
+    await lines.settle()
+    (up,) = (packet_of(sent.data, 2) for sent in lines.sent["net"][2])
+    assert Fields.of(up).kind == PARTIAL and up[38:] == (values + values).tobytes()
+    for chunk in (6, 5):
+        fields = Fields(kind=RESULT, n_elems=3, chunk=chunk)
+        lines.send(2, frame(fields.packet((values * chunk).tobytes()), 2))
+    await lines.settle()
+    for port in (0, 1):
+        assert results(lines, port) == {0: (values * 5).tobytes()}
+    lines.coverage.save("racks")

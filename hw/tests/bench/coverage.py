@@ -38,7 +38,7 @@ CASES = [
     "frame: runt", "frame: jumbo", "frame: jumbo with a sum's header", "frame: smallest sum", "frame: largest sum",
     "sum: odd float32", "sum: even float32", "sum: odd bfloat16", "sum: even bfloat16", "members: one",
     "members: sparse", "members: all", "jobs in opposite order", "fin passed on", "order left out",
-    "queue full: answer left out", "queue full: contribution refused", "sum waits for room", "CE",
+    "queue full: answer left out", "sum waits for room", "CE",
 ]  # fmt: skip
 
 BINS = [
@@ -76,8 +76,6 @@ class Coverage:
         outcome = OUTCOMES[int(mind.outcome.value)]
         if outcome in REFUSALS:
             self.counts[f"refused: {outcome}"] += 1
-            if outcome == "beyond_window" and not int(mind.any_room.value):
-                self.counts["queue full: contribution refused"] += 1
             return
         kind = KINDS[int(mind.h_kind.value)]
         state = PHASES[int(mind.q_phase.value)] if int(mind.known.value) else "none"
