@@ -15,11 +15,11 @@ TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help setup setup-hdl build demo test test-hdl model check bench fig fabric docs dist peers vectors synth clean
+.PHONY: help setup setup-hdl build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers vectors synth clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMPS)/tools $(STAMPS)/torch ## a virtual environment in .venv with all that the other targets need
 
@@ -77,7 +77,13 @@ setup-hdl: $(STAMPS)/hdl ## the tools of test-hdl and synth: 0.5 GB from PyPI, a
 test-hdl: $(STAMPS)/hdl ## the accelerator's tests; NETSUM_HW_PAIRS=n adder pairs, NETSUM_HW_SEED=n another random run
 	$(BIN)/pytest hw/tests -rs --timeout 1200
 
-synth: $(STAMPS)/hdl ## synthesise the accelerator in all shapes, place and route one; hw/synth/report.md; an hour
+prove-hdl: $(STAMPS)/hdl ## the accelerator's control block, every run of up to 30 cycles; a quarter of an hour
+	$(BIN)/python hw/formal/prove.py
+
+planted-hdl: $(STAMPS)/hdl ## 18 faults in the accelerator that its benches must catch; half an hour
+	$(BIN)/python hw/tests/planted/run.py
+
+synth: $(STAMPS)/hdl ## synthesise the accelerator in all shapes, place and route one; hw/synth/report.md; two hours
 	$(BIN)/python hw/synth/report.py
 
 vectors: ## write the golden vectors anew from the switch machine; review the diff

@@ -1,7 +1,7 @@
 // Sums to result words: binary32 as they are, or rounded to bfloat16, two steps to a word.
 //
 // Ports: sums_i is LANES binary32 numbers with valid_i, last_i the frame's last step; pack_i: the frame is
-// bfloat16. A word is on word_o with valid_o, last_o one cycle later.
+// bfloat16. A word is on word_o with valid_o in the same cycle; without valid_i it is 0.
 //
 // Theory: bfloat16 is the high half; rounding is to nearest even, and a carry runs right into the exponent. The
 // adders give no NaN but 7fc00000, which rounds to the canonical 7fc0. The first of two steps waits in the low
@@ -18,9 +18,8 @@ module bf16_pack #(
     input  wire          valid_i,
     input  wire          last_i,
     input  wire          pack_i,
-    output logic [W-1:0] word_o,
-    output logic         valid_o,
-    output logic         last_o
+    output wire  [W-1:0] word_o,
+    output wire          valid_o
 );
     logic [W/2-1:0] halves, first;
     logic           second;
@@ -32,11 +31,11 @@ module bf16_pack #(
         end
     end
 
+    assign word_o  = (~pack_i ? sums_i : second ? {halves, first} : {halves, halves}) & {W{valid_i}};
+    assign valid_o = valid_i & (~pack_i | second | last_i);
+
     always_ff @(posedge clk) begin
         if (valid_i) first <= halves;
-        word_o  <= ~pack_i ? sums_i : second ? {halves, first} : {halves, halves};
-        last_o  <= last_i;
-        valid_o <= valid_i & (~pack_i | second | last_i);
         if (!rst_n) second <= 1'b0;
         else if (valid_i) second <= pack_i & ~second & ~last_i;
     end

@@ -5,6 +5,7 @@
 //   pending_i ..     packets that wait at the receiving ports (see rx_port), served in turn
 //   answer_o ..      one port's packet is decided; take_o: it goes to slot_o, `wide_o` if its elements are in the
 //                    type of addition
+//   begins_o         ... as the first of its vid: whatever waits to be done with the slot's last one is void
 //   init_o ..        after reset every slot gets a buffer
 //   order_* ..       the queue of releases, for the release engine
 //   record_*         the engine's view of a slot: the fields of the header to be sent, two cycles after record_read_i
@@ -12,8 +13,9 @@
 //                    all that is in a lease's slots and start at vid 0
 //   outcome_*        one strobe per decided packet, to be counted
 //
-// Timing: a decision takes HEAD_FETCH + 5 cycles (13 with a bus of 64 bits, 6 with 512), two more for each vid
-// that had been waiting behind a hole, and PORTS more when ranks under absent children are collected for a notice.
+// Timing: a decision takes the words of the header and 6 cycles (14 with a bus of 64 bits), on wide buses 5 (6 with 512
+// bits); one and three for each vid that had been waiting behind a hole, and PORTS more when ranks under absent
+// children are collected for a notice.
 //
 // Theory
 //   - A lease is found directly: its place is the low bits of the job, turned with those of the tree. Two leases
@@ -26,7 +28,8 @@
 //   - Notices (waiting, mismatch) are headers without a sum: a record of its own, behind those of the slots. If one
 //     is still on its way, another is not made: whoever asked will ask again.
 //   - The queue has a place for every slot, and as many for answers, which are left out while they are taken. So
-//     control never waits for anybody, and receiving ports never wait for a sender.
+//     control never waits for anybody, and receiving ports never wait for a sender. Workers that go beyond their
+//     window while sums cannot leave could fill it; what they send is then refused as beyond the window.
 `default_nettype none
 
 module control #(
@@ -43,7 +46,9 @@ module control #(
     localparam int LB       = $clog2(LEASES),
     localparam int SB       = $clog2(SLOTS),
     localparam int PB       = $clog2(PORTS),
-    localparam int AB       = $clog2((SLOTS + 2) * BUF_WORDS + 1)
+    localparam int AB       = $clog2((SLOTS + 2) * (BUF_WORDS + 1) + 1),
+    localparam int WB       = $clog2(BUF_WORDS + 1),
+    localparam int KB       = $clog2(B) + 1
 ) (
     input  wire                  clk,
     input  wire                  rst_n,
@@ -53,12 +58,14 @@ module control #(
     input  wire  [PORTS*W-1:0]   head_data_i,
     input  wire  [PORTS-1:0]     ce_i,
     input  wire  [PORTS-1:0]     broken_i,
-    input  wire  [PORTS*16-1:0]  bytes_i,
-    output wire  [PORTS-1:0]     answer_o,
-    output wire                  take_o,
-    output wire                  wide_o,
-    output wire  [SB-1:0]        slot_o,
-    output wire                  init_o,
+    input  wire  [PORTS*WB-1:0]  words_i,
+    input  wire  [PORTS*KB-1:0]  kept_i,
+    output logic [PORTS-1:0]     answer_o,
+    output logic                 take_o,
+    output logic                 wide_o,
+    output logic [SB-1:0]        slot_o,
+    output logic                 begins_o,
+    output logic                 init_o,
     output logic [AB-1:0]        init_base_o,
 
     output wire                  order_valid_o,
@@ -87,77 +94,24 @@ module control #(
     output logic [4:0]           outcome_o
 );
     localparam int FIRST = (16 + PAD) / B;  // header words before this one have nothing for us
-    localparam int QUEUE = 2 * SLOTS;
-    localparam int QB    = $clog2(QUEUE);
-    localparam int PW    = (PORTS + 31) / 32;
-    localparam logic [2:0] PARTIAL = 3'd1, RESULT = 3'd2, WAITING = 3'd3, MISMATCH = 3'd4;
+    localparam bit SLOW  = HEAD - FIRST > 4;  // there is time for one register more
 
 `include "outcomes.svh"
+`include "phases.svh"
 
-    // ---- Leases: written by the driver, 32 bits at a time -------------------------------------------------
-    logic [LEASES-1:0] lease_valid;
-    logic [31:0] lease_job      [0:LEASES-1];
-    logic [23:0] lease_key      [0:LEASES-1];  // epoch, tree
-    logic [31:0] lease_window   [0:LEASES-1];  // accepted, announced
-    logic [31:0] lease_place    [0:LEASES-1];  // ring mask, first slot
-    logic [15:0] lease_elements [0:LEASES-1];
-    logic [31:0] lease_released [0:LEASES-1];
-    logic  [4:0] child_branch   [0:LEASES*PORTS-1];
-    logic [31:0] child_ranks_hi [0:LEASES*PORTS-1];
-    logic [31:0] child_ranks_lo [0:LEASES*PORTS-1];
-    wire  [PW*32-1:0] members_words, parent_words;
-    logic [LB-1:0] at, clear_lease, turned;  // the lease in question
-
-    always_ff @(posedge clk) begin
-        if (lease_write_i) begin
-            case (lease_word_i)
-                4'd0: lease_job[lease_i]      <= lease_data_i;
-                4'd1: lease_key[lease_i]      <= lease_data_i[23:0];
-                4'd2: lease_window[lease_i]   <= lease_data_i;
-                4'd3: lease_place[lease_i]    <= lease_data_i;
-                4'd4: lease_elements[lease_i] <= lease_data_i[15:0];
-                default: ;
-            endcase
-        end
-        if (child_write_i) begin
-            case (child_word_i)
-                2'd0: child_branch[{lease_i, child_port_i}]   <= lease_data_i[4:0];
-                2'd1: child_ranks_hi[{lease_i, child_port_i}] <= lease_data_i;
-                2'd2: child_ranks_lo[{lease_i, child_port_i}] <= lease_data_i;
-                default: ;
-            endcase
-        end
-        if (!rst_n) lease_valid <= '0;
-        else if (lease_write_i & lease_word_i == 4'd5) lease_valid[lease_i] <= lease_data_i[0];
-    end
-    for (genvar n = 0; n < PW; n++) begin : g_ports
-        logic [31:0] members_ram [0:LEASES-1];
-        logic [31:0] parent_ram  [0:LEASES-1];
-        always_ff @(posedge clk) begin
-            if (lease_write_i & lease_word_i == 4'(8 + n)) members_ram[lease_i] <= lease_data_i;
-            if (lease_write_i & lease_word_i == 4'(12 + n)) parent_ram[lease_i] <= lease_data_i;
-        end
-        assign members_words[32*n +: 32] = members_ram[at];
-        assign parent_words[32*n +: 32]  = parent_ram[at];
-    end
-    wire [PORTS-1:0] members = members_words[PORTS-1:0];
-    wire [PORTS-1:0] parent  = parent_words[PORTS-1:0];
+    typedef enum logic [3:0] {
+        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, NOTE, WIPE, CLEAR
+    } state_e;
+    state_e state;
 
     // ---- The packet in question ---------------------------------------------------------------------------
-    typedef enum logic [3:0] {INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, ACT, ADVANCE, LOOK, RANKS, NOTE, CLEAR} state_e;
-    state_e            state;
-    logic  [PB-1:0]    port;
-    wire   [W-1:0]     head_data;
-    wire               ce, broken;
-    wire   [15:0]      bytes;
-    logic  [15:0]      bytes_q;
+    logic  [PB-1:0]    port, walk;
+    logic  [15:0]      bytes;
     logic  [639:0]     header;
-    wire   [PORTS-1:0] me = PORTS'(1) << port;
-
-    assign head_data = head_data_i[port*W +: W];
-    assign bytes     = bytes_i[port*16 +: 16];
-    assign ce        = ce_i[port];
-    assign broken    = broken_i[port];
+    wire   [W-1:0]     head_data = head_data_i[port*W +: W];
+    wire               ce        = ce_i[port];
+    wire               broken    = broken_i[port];
+    wire   [PORTS-1:0] me        = PORTS'(1) << port;
 
     function automatic logic [15:0] be16(input logic [15:0] v);
         be16 = {v[7:0], v[15:8]};
@@ -182,85 +136,118 @@ module control #(
     wire [31:0] h_marks      = be32(header[8*64 +: 32]);
     wire [63:0] h_missing    = {be32(header[8*68 +: 32]), be32(header[8*72 +: 32])};
     wire [31:0] h_reserved   = header[8*76 +: 32];
-    wire        from_parent  = |(parent & me);
-    wire        from_member  = |(members & me);
 
-    // ---- What stands in the slots -------------------------------------------------------------------------
-    // Beside the fields of the header: phase, who has arrived, who has asked, and the header's two flags. These
-    // change alone, the fields only when a packet is taken. One more place, at SLOTS, is for notices.
-    localparam logic [1:0] NONE = 2'd0, FILLING = 2'd1, SENT_UP = 2'd2, SUMMED = 2'd3;
-    localparam int BOOK = 4 + 2 * PORTS;
-    localparam int FIELDS = RECORD - 2;
-    (* ram_style = "block" *) logic [FIELDS-1:0] fields [0:SLOTS];
-    logic [BOOK-1:0]   books  [0:SLOTS];
-    logic [FIELDS-1:0] fields_write, fields_read, fields_engine;
-    logic [BOOK-1:0]   book_write, book_read, book_engine;
-    logic [RECORD-1:0] record_q;
-    logic              write_fields, write_book;
-    logic  [SB:0]      write_at;
-    logic  [SB-1:0]    slot;
-    logic              laps [0:SLOTS-1];  // of the vid that was released last here: its bit above the ring
-    logic  [SB-1:0]    clear_at;
-
-    wire   [1:0]       q_phase;
-    wire   [PORTS-1:0] q_arrived, q_asked;
-    wire               q_resent, q_congested;
-    wire   [31:0]      q_marks;
-    logic  [15:0]      q_window_cap;
-    wire   [63:0]      q_missing;
-    logic  [31:0]      q_vid, q_chunk;
-    logic  [15:0]      q_n_elems;
-    logic              q_bf16;
-    assign {q_phase, q_arrived, q_asked, q_resent, q_congested} = book_read;
-    assign q_marks   = fields_read[167:136];
-    assign q_missing = fields_read[119:56];
-
-    always_ff @(posedge clk) begin
-        if (write_fields) fields[write_at] <= fields_write;
-        if (write_book) books[write_at] <= book_write;
-        fields_read <= fields[{1'b0, slot}];
-        book_read   <= books[{1'b0, slot}];
-        {q_vid, q_chunk, q_bf16, q_n_elems} <= fields_read[FIELDS-1:168];
-        q_window_cap <= fields_read[135:120];
-        if (record_read_i) begin
-            fields_engine <= fields[order_slot_o];
-            book_engine   <= books[order_slot_o];
-        end
-    end
-    always_ff @(posedge clk) record_q <= {book_engine[1:0], fields_engine};
-    assign record_o = record_q;
+    // ---- Its lease ----------------------------------------------------------------------------------------
+    logic [LB-1:0]    at, clear_lease, turned;
+    wire              l_valid;
+    wire [31:0]       l_job;
+    wire [7:0]        l_tree;
+    wire [15:0]       l_epoch, accepted, announced, l_elements;
+    wire [PORTS-1:0]  members, parent;
+    wire [4:0]        l_branch;
+    wire [63:0]       ranks;
+    logic [31:0]      lease_released [0:LEASES-1];
+`ifdef FORMAL  // leases that have been there from the start, see hw/formal/lease_model.sv
+    initial for (int i = 0; i < LEASES; i++) lease_released[i] = 32'd0;
+`endif
+    wire [SB-1:0]     base, ring;  // first slot of the ring; its slots, less one
+    wire [SB:0]       lap_bit = {1'b0, ring} + (SB+1)'(1);
+    logic             from_parent, from_member, root;
+    logic [4:0]       branch;
 
     // The header's lease, as a register if its words come slowly enough to have it when the last one is here.
     always_comb for (int i = 0; i < LB; i++) turned[i] = h_tree[LB-1-i];
-    if (HEAD - FIRST > 4) begin : g_slow
+    if (SLOW) begin : g_slow_at
         logic [LB-1:0] at_q;
-        wire clears = state == CLEAR | state == FETCH & head_word_o == HB'(FIRST);
+        wire clears = state == WIPE | state == CLEAR | state == FETCH & head_word_o == HB'(FIRST);
         always_ff @(posedge clk) at_q <= clears ? clear_lease : h_job[LB-1:0] ^ turned;
         assign at = at_q;
-    end else begin : g_fast
-        assign at = state == CLEAR ? clear_lease : h_job[LB-1:0] ^ turned;
+    end else begin : g_fast_at
+        assign at = state == WIPE | state == CLEAR ? clear_lease : h_job[LB-1:0] ^ turned;
     end
 
-    // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
-    logic        found, stale, future, lengths, too_large, early, late, lap;
-    logic        known, agrees, mine, complete, goes_on, cap_below, cap_below_new;
-    logic [31:0] released, ahead;
-    wire  [31:0] place = lease_place[at];
-    wire  [SB-1:0] base = place[SB-1:0];
-    wire  [SB:0] ring  = {1'b0, place[16 +: SB]};  // slots in the ring, less one
-    wire  [15:0] window = lease_window[at][31:16], announced = lease_window[at][15:0];
-    // The vid after this one, or the one that may be next to step over: released already?
-    wire  [SB:0] vid_after = state == LOOK ? released[SB:0] : h_vid[SB:0] + (SB+1)'(1);
-    wire  [SB-1:0] slot_after = base + (vid_after[SB-1:0] & ring[SB-1:0]);
-    wire         after_is_released = laps[slot_after] == |(vid_after & (ring + (SB+1)'(1)));
-    wire  [15:0] payload = h_n_elems << (h_bf16 & h_kind != PARTIAL ? 1 : 2);
-    wire  [15:0] epochs = h_epoch - lease_key[at][23:8];
-    wire  [16:0] retained = {1'b0, ahead[15:0]} + {1'b0, window};
+    lease_table #(.PORTS(PORTS), .LEASES(LEASES), .SLOTS(SLOTS)) leases (
+        .clk, .rst_n, .lease_write_i, .lease_i, .lease_word_i, .child_write_i, .child_port_i, .child_word_i,
+        .data_i(lease_data_i), .at_i(at), .child_i(state == RANKS ? walk : port),
+        .valid_o(l_valid), .job_o(l_job), .epoch_o(l_epoch), .tree_o(l_tree), .accepted_o(accepted),
+        .announced_o(announced), .ring_o(ring), .base_o(base), .elements_o(l_elements), .members_o(members),
+        .parent_o(parent), .branch_o(l_branch), .ranks_o(ranks));
 
-    // ---- Decision ------------------------------------------------------------------------------------------
-    wire up    = ~from_parent;
-    logic take, release_up, answer, asked, waiting, disagree;
-    logic [4:0] outcome;
+    // ---- Its slot -----------------------------------------------------------------------------------------
+    localparam int BOOK = 4 + 2 * PORTS;
+    logic [SB-1:0]     slot, clear_at;
+    wire  [1:0]        q_phase;
+    wire  [PORTS-1:0]  q_arrived, q_asked;
+    wire               q_resent, q_congested, q_bf16;
+    wire  [31:0]       q_vid, q_chunk, q_marks;
+    wire  [15:0]       q_n_elems, q_window_cap;
+    wire  [63:0]       q_missing;
+    logic              write_fields, write_book;
+    logic [SB:0]       write_at;
+    logic [RECORD-3:0] fields;
+    logic [BOOK-1:0]   book;
+    logic              laps [0:SLOTS-1];  // of the vid that was released last here: its bit above the ring
+
+    slot_book #(.PORTS(PORTS), .SLOTS(SLOTS), .RECORD(RECORD)) slots (
+        .clk, .slot_i(slot), .phase_o(q_phase), .arrived_o(q_arrived), .asked_o(q_asked), .resent_o(q_resent),
+        .congested_o(q_congested), .vid_o(q_vid), .chunk_o(q_chunk), .bf16_o(q_bf16), .n_elems_o(q_n_elems),
+        .marks_o(q_marks), .window_cap_o(q_window_cap), .missing_o(q_missing),
+        .write_fields_i(write_fields), .write_book_i(write_book), .write_at_i(write_at), .fields_i(fields),
+        .book_i(book), .engine_read_i(record_read_i), .engine_slot_i(order_slot_o), .record_o);
+
+    // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
+    logic          has_lease, of_job, of_tree, empty, reserved, stale, future, lengths, too_large, early, late;
+    logic          lap, next_lap, is_next;
+    logic          known, agrees, mine, complete_known, complete_new, goes_on, cap_below, cap_below_new;
+    logic [31:0]   after, ahead, branch_bit;  // after: the vid after `released`
+    logic [SB:0]   here;
+    logic [SB-1:0] next_slot;
+    wire           advances;
+    // The vid after this one, or the one that may be next to step over: released already?
+    wire  [SB:0]   next_vid = state == LOOK ? here : h_vid[SB:0] + (SB+1)'(1);
+    wire  [15:0]   payload = h_n_elems << (h_bf16 & h_kind != PARTIAL ? 1 : 2);
+    wire  [15:0]   epochs = h_epoch - l_epoch;
+    wire  [16:0]   retained = {1'b0, ahead[15:0]} + {1'b0, accepted};
+
+    always_ff @(posedge clk) begin
+        bytes      <= 16'({words_i[port*WB +: WB], {$clog2(B){1'b0}}}) + 16'(kept_i[port*KB +: KB]);
+        branch      <= l_branch;
+        branch_bit  <= (32'd1 << branch) & {32{ce & ~from_parent}};
+        from_parent <= |(parent & me);
+        from_member <= |(members & me);
+        root        <= parent == '0;
+        has_lease   <= l_valid;
+        of_job      <= l_job == h_job;
+        of_tree     <= l_tree == h_tree;
+        empty       <= h_n_elems == 16'd0;
+        reserved    <= h_reserved != 32'd0;
+        stale      <= epochs[15];
+        future     <= ~epochs[15] & epochs != 16'd0;
+        lengths    <= bytes == payload & h_udp_bytes == bytes + 16'd46 & h_ip_bytes == h_udp_bytes + 16'd20;
+        too_large  <= h_n_elems > l_elements;
+        early      <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= accepted);
+        late       <= ahead[31] & (~&ahead[30:16] | ~retained[16]);
+        is_next    <= ahead == 32'd0;
+        known      <= q_vid == h_vid & q_phase != NONE;
+        agrees     <= q_chunk == h_chunk & q_bf16 == h_bf16 & q_n_elems == h_n_elems;
+        mine       <= |(q_arrived & me);
+        cap_below      <= h_window_cap < q_window_cap;
+        cap_below_new  <= h_window_cap < announced;
+        complete_known <= (q_arrived | me) == members;
+        complete_new   <= me == members;
+        next_slot  <= base + (next_vid[SB-1:0] & ring);
+        next_lap   <= |(next_vid & lap_bit);
+        goes_on    <= laps[next_slot] == next_lap;
+        if (state == LOOKUP) begin
+            ahead    <= h_vid - lease_released[at];
+            slot     <= base + (h_vid[SB-1:0] & ring);
+            lap      <= |(h_vid[SB:0] & lap_bit);
+        end
+        if (advances) here <= after[SB:0];
+        if (state == WIPE) after <= 32'd0;  // a lease that is cleared starts at vid 0
+        else if (state == LOOKUP | advances) after <= (advances ? after : lease_released[at]) + 32'd1;
+        if (state == CLEAR | advances) lease_released[at] <= after;
+    end
 
     // Refusals that need no look at the slot, decided while it is being read.
     logic       refused;
@@ -268,93 +255,80 @@ module control #(
     always_ff @(posedge clk) begin
         refused <= 1'b1;
         if (broken) refusal <= O_BROKEN_FRAME;
-        else if (h_reserved != 32'd0) refusal <= O_RESERVED_FIELD;
-        else if (h_n_elems == 16'd0) refusal <= O_EMPTY_FRAGMENT;
+        else if (reserved) refusal <= O_RESERVED_FIELD;
+        else if (empty) refusal <= O_EMPTY_FRAGMENT;
         else if (!lengths) refusal <= O_PAYLOAD_LENGTH;
-        else if (!found) refusal <= O_NO_LEASE;
+        else if (!(has_lease & of_job & of_tree)) refusal <= O_NO_LEASE;
         else if (stale) refusal <= O_STALE_EPOCH;
         else if (future) refusal <= O_FUTURE_EPOCH;
         else if (from_parent ? h_kind != RESULT : from_member & h_kind == RESULT) refusal <= O_WRONG_DIRECTION;
         else if (~from_parent & ~from_member) refusal <= O_NOT_A_NEIGHBOUR;
         else if (too_large) refusal <= O_TOO_LARGE;
-        else if (early) refusal <= O_BEYOND_WINDOW;
+        else if (early | ~any_room) refusal <= O_BEYOND_WINDOW;
         else begin
             refusal <= O_TOO_OLD;
             refused <= late;
         end
     end
 
-    always_comb begin
-        {take, release_up, answer, asked, waiting, disagree} = '0;
-        outcome = O_CONTRIBUTION;
-        if (refused | ahead[31] & ~known) outcome = refusal;
-        else if (from_parent) begin
-            if (~known | q_phase == FILLING) outcome = O_UNEXPECTED;
-            else if (q_phase == SUMMED) begin
-                outcome = O_DUPLICATE;
-                asked   = 1'b1;
-            end else if (~agrees) outcome = O_MISMATCH;
-            else begin
-                outcome = O_RESULT;
-                take    = 1'b1;
-            end
-        end else if (known & q_phase != FILLING) begin
-            outcome = O_DUPLICATE;
-            if (h_resent) begin
-                outcome = O_ANSWERED;
-                answer  = 1'b1;
-            end
-        end else if (known & mine) begin
-            outcome = O_DUPLICATE;
-            if (h_resent) begin
-                outcome = O_WAITING;
-                waiting = 1'b1;
-            end
-        end else if (known & ~agrees) begin
-            outcome  = O_MISMATCH_TOLD;
-            disagree = 1'b1;
-        end else begin
-            take       = 1'b1;
-            release_up = complete;
-            outcome    = complete ? O_RELEASED : O_CONTRIBUTION;
+    // ---- Decision ------------------------------------------------------------------------------------------
+    wire [4:0] d_outcome;
+    wire       d_take, d_release, d_answer, d_asked, d_waiting, d_disagree;
+    decision decides (
+        .refused_i(refused), .refusal_i(refusal), .below_i(ahead[31]), .from_parent_i(from_parent),
+        .resent_i(h_resent), .known_i(known), .agrees_i(agrees), .phase_i(q_phase), .mine_i(mine),
+        .complete_i(known ? complete_known : complete_new), .outcome_o(d_outcome), .take_o(d_take),
+        .release_o(d_release), .answer_o(d_answer), .asked_o(d_asked), .waiting_o(d_waiting),
+        .disagree_o(d_disagree));
+
+    // With what is in the slot; and of the window caps this packet's is the least, or the only one.
+    wire       d_merge = d_take & known & ~from_parent;
+    wire       d_cap   = ~d_take | from_parent | (known ? cap_below : cap_below_new);
+
+    logic [4:0] outcome;
+    logic       take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine;
+    if (SLOW) begin : g_slow_act
+        always_ff @(posedge clk) begin
+            {outcome, take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine} <=
+                {d_outcome, d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_cap};
         end
+    end else begin : g_fast_act
+        assign {outcome, take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine} =
+                {d_outcome, d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_cap};
     end
 
-    // ---- What follows from it ------------------------------------------------------------------------------
-    logic [PB-1:0] walk;
-    logic notice_waits, clear_waits, room_for_answer;
-    logic [63:0] awaited;  // ranks under absent children
-    wire  root     = parent == '0;
-    wire  act      = state == ACT;
-    wire  noted    = (act & disagree | state == NOTE) & ~notice_waits & room_for_answer;
-    wire  advances = act & release_up & ahead == 32'd0;
-    wire  [LB+PB-1:0] child = {at, state == RANKS ? walk : port};
-    wire  [63:0] ranks = {child_ranks_hi[child], child_ranks_lo[child]};
-    wire         merge = act & take & up & known;  // with what is in the slot
-    logic [31:0] branch_bit;
-    wire  [31:0] branch = branch_bit & {32{ce & up & act & take}};
-    wire  [15:0] cap_least  = known ? (cap_below ? h_window_cap : q_window_cap)
-                                    : (cap_below_new ? h_window_cap : announced);
+    // ---- What follows from it: the slot --------------------------------------------------------------------
+    logic notice_waits, clear_waits, lease_waits;
+    wire  waits;
+    logic [AB-1:0] init_base;
+    wire  few, any_room;
+    wire  act    = state == ACT;
+    wire  noted  = (act & disagree | state == NOTE) & ~notice_waits & few;
+    wire  wipes  = state == INIT | state == CLEAR;
+    assign advances = act & release_up & is_next | state == ADVANCE & goes_on;
 
     always_comb begin
         write_fields = act & take | noted;
-        write_book   = write_fields | act & (answer & q_phase == SENT_UP | asked) | state == INIT | state == CLEAR;
-        write_at     = noted ? (SB+1)'(SLOTS) : state == INIT | state == CLEAR ? {1'b0, clear_at} : {1'b0, slot};
-        book_write   = {q_phase, q_arrived, q_asked, q_resent, q_congested};
-        if (state == INIT | state == CLEAR) book_write = '0;
-        else if (noted) book_write = {NONE, {2*PORTS{1'b0}}, h_resent, h_congested};
-        else if (answer) book_write = {q_phase, q_arrived, q_asked | me, 1'b1, q_congested};
-        else if (asked) book_write = {q_phase, q_arrived, {PORTS{1'b0}}, q_resent, q_congested};
-        else if (from_parent) book_write = {SUMMED, q_arrived, {PORTS{1'b0}}, h_resent, h_congested | ce};
+        write_book   = write_fields | act & (answer & q_phase == SENT_UP | asked) | wipes;
+        write_at     = noted ? (SB+1)'(SLOTS) : wipes ? {1'b0, clear_at} : {1'b0, slot};
+        if (wipes) book = '0;
+        else if (noted) book = {NONE, {2*PORTS{1'b0}}, h_resent, h_congested};
+        else if (answer) book = {q_phase, q_arrived, q_asked | me, 1'b1, q_congested};
+        else if (asked) book = {q_phase, q_arrived, {PORTS{1'b0}}, q_resent, q_congested};
+        else if (from_parent) book = {SUMMED, q_arrived, {PORTS{1'b0}}, h_resent, h_congested | ce};
         else begin
-            book_write = {~release_up ? FILLING : root ? SUMMED : SENT_UP,
-                          (known ? q_arrived : {PORTS{1'b0}}) | me, {PORTS{1'b0}}, 2'b00};
+            book = {~release_up ? FILLING : root ? SUMMED : SENT_UP,
+                    (known ? q_arrived : {PORTS{1'b0}}) | me, {PORTS{1'b0}}, 2'b00};
         end
-        fields_write = {h_vid, h_chunk, h_bf16, h_n_elems, (merge ? q_marks : 32'd0) | h_marks | branch,
-                        noted | from_parent ? h_window_cap : cap_least,
-                        state == NOTE ? awaited : (merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
     end
 
+    // What is written while nothing is taken is a notice: the packet's own fields.
+    wire [31:0] marks = (act & merge ? q_marks : 32'd0) | h_marks | (act & take ? branch_bit : 32'd0);
+    assign fields = {h_vid, h_chunk, h_bf16, h_n_elems, marks,
+                     cap_is_mine | ~act ? h_window_cap : known ? q_window_cap : announced,
+                     (act & merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
+
+    // ---- ... and orders ------------------------------------------------------------------------------------
     logic             order_write;
     logic [SB:0]      order_slot;
     logic [2:0]       order_kind;
@@ -372,7 +346,7 @@ module control #(
             order_to      = parent;
         end else if (answer) order_to = me;
         else if (asked) order_to = q_asked;
-        if (act & (answer | asked & q_asked != '0)) order_write = room_for_answer;
+        if (act & (answer | asked & q_asked != '0)) order_write = few;
         if (act & disagree | state == NOTE) begin
             order_write = noted;
             order_slot  = (SB+1)'(SLOTS);
@@ -381,98 +355,73 @@ module control #(
         end
     end
 
-    localparam int OB = LB + SB + 1 + 3 + 2 * PORTS + 8;
-    logic [OB-1:0] orders [0:QUEUE-1];
-    logic [QB-1:0] order_in, order_out;
-    logic [QB:0]   order_count;
-    assign {order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o,
-            order_vid_o} = orders[order_out];
-    assign order_valid_o   = order_count != '0;
+    order_queue #(.SLOTS(SLOTS), .BITS(LB + SB + 1 + 3 + 2 * PORTS + 8)) orders (
+        .clk, .rst_n, .write_i(order_write),
+        .order_i({at, order_slot, order_kind, order_sources, order_to, h_vid[7:0]}), .few_o(few), .any_o(any_room),
+        .valid_o(waits),
+        .order_o({order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o, order_vid_o}),
+        .take_i(order_take_i));
 
-    assign answer_o = act & ~waiting | state == NOTE ? me : '0;
-    assign take_o   = act & take;
-    assign wide_o   = h_kind == PARTIAL & h_bf16;
-    assign slot_o   = init_o ? clear_at : slot;
-    assign init_o   = state == INIT;
-    assign busy_o   = state == INIT | state == CLEAR | clear_waits | order_valid_o;
+    // To the ports, a cycle later: they are far away. The next port is looked at in the meantime.
+    always_ff @(posedge clk) begin
+        answer_o    <= rst_n & (act & ~waiting | state == NOTE) ? me : '0;
+        take_o      <= act & take;
+        begins_o    <= rst_n & act & take & ~known;
+        wide_o      <= h_kind == PARTIAL & h_bf16;
+        slot_o      <= state == INIT ? clear_at : slot;
+        init_o      <= state == INIT;
+        init_base_o <= init_base;
+    end
+    assign order_valid_o = waits & ~write_fields;  // see slot_book
+    assign busy_o        = wipes | clear_waits | lease_waits | waits;
 
+    always_ff @(posedge clk) begin
+        if (wipes) laps[clear_at] <= 1'b1;
+        else if (act & release_up) laps[slot] <= lap;
+    end
+
+    // ---- Step by step --------------------------------------------------------------------------------------
+    // For a notice the header's missing ranks become those under absent children.
     always_ff @(posedge clk) begin
         if (state == FETCH) begin
             for (int i = 16; i < 80; i++) begin
                 if (head_word_o == HB'((i + PAD) / B)) header[8*i +: 8] <= head_data[8*((i+PAD)%B) +: 8];
             end
+        end else if (act & waiting) begin
+            header[8*68 +: 64] <= 64'd0;
+        end else if (state == RANKS & members[walk] & ~q_arrived[walk]) begin
+            header[8*68 +: 64] <= header[8*68 +: 64] | {be32(ranks[31:0]), be32(ranks[63:32])};
         end
-        if (state != RANKS & state != NOTE) awaited <= 64'd0;
-        else if (state == RANKS && members[walk] && !q_arrived[walk]) awaited <= awaited | ranks;
     end
 
-    always_ff @(posedge clk) begin
-        bytes_q   <= bytes;
-        branch_bit <= 32'd1 << child_branch[child];
-        found     <= lease_valid[at] & lease_job[at] == h_job & lease_key[at][7:0] == h_tree;
-        stale     <= epochs[15];
-        future    <= ~epochs[15] & h_epoch != lease_key[at][23:8];
-        lengths   <= bytes_q == payload & h_udp_bytes == bytes_q + 16'd46 & h_ip_bytes == h_udp_bytes + 16'd20;
-        too_large <= h_n_elems > lease_elements[at];
-        early     <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= window);
-        late      <= ahead[31] & (~&ahead[30:16] | ~retained[16]);
-        known     <= q_vid == h_vid & q_phase != NONE;
-        cap_below     <= h_window_cap < q_window_cap;
-        cap_below_new <= h_window_cap < announced;
-        agrees    <= q_chunk == h_chunk & q_bf16 == h_bf16 & q_n_elems == h_n_elems;
-        mine      <= |(q_arrived & me);
-        complete  <= ((q_vid == h_vid & q_phase != NONE ? q_arrived : '0) | me) == members;
-        goes_on   <= after_is_released;
-        if (state == LOOKUP) begin
-            ahead    <= h_vid - lease_released[at];
-            released <= lease_released[at];
-            slot     <= base + (h_vid[SB-1:0] & ring[SB-1:0]);
-            lap      <= |(h_vid[SB:0] & (ring + (SB+1)'(1)));
-        end else if (advances | state == ADVANCE & goes_on) begin
-            released <= released + 32'd1;
-        end
-        if (state == CLEAR) lease_released[at] <= 32'd0;
-        else if (advances | state == ADVANCE & goes_on) lease_released[at] <= released + 32'd1;
-        if (state == INIT | state == CLEAR) laps[clear_at] <= 1'b1;
-        else if (act & release_up) laps[slot] <= lap;
-    end
-
-    // ---- Step by step --------------------------------------------------------------------------------------
     always_ff @(posedge clk) begin
         outcome_valid_o <= rst_n & act;
         outcome_o       <= outcome;
-        if (order_write) begin
-            orders[order_in] <= {at, order_slot, order_kind, order_sources, order_to, h_vid[7:0]};
-        end
-        room_for_answer <= order_count < (QB+1)'(SLOTS - 1);
         if (clear_i) clear_lease <= lease_i;
         if (!rst_n) begin
             state        <= INIT;
             port         <= '0;
             head_word_o  <= HB'(FIRST);
             clear_at     <= '0;
-            init_base_o  <= '0;
+            init_base    <= '0;
             walk         <= '0;
             clear_waits  <= 1'b0;
+            lease_waits  <= 1'b0;
             notice_waits <= 1'b0;
-            order_in     <= '0;
-            order_out    <= '0;
-            order_count  <= '0;
         end else begin
-            if (order_write) order_in <= order_in + QB'(1);
-            if (order_take_i) order_out <= order_out + QB'(1);
-            order_count  <= order_count + (QB+1)'(order_write) - (QB+1)'(order_take_i);
             notice_waits <= noted | (notice_waits & ~notice_sent_i);
             clear_waits  <= clear_i | (clear_waits & state != CLEAR);
+            // A decision that began before a lease was written may still follow the old one.
+            lease_waits  <= lease_write_i | (lease_waits & state != FETCH);
             case (state)
                 INIT: begin
                     clear_at    <= clear_at + SB'(1);
-                    init_base_o <= init_base_o + AB'(BUF_WORDS);
+                    init_base <= init_base + AB'(BUF_WORDS + 1);
                     if (clear_at == SB'(SLOTS - 1)) state <= FETCH;
                 end
                 FETCH: begin
                     if (head_word_o == HB'(FIRST) & clear_waits) begin
-                        state <= CLEAR;
+                        state <= WIPE;
                     end else if (pending_i[port]) begin
                         head_word_o <= head_word_o + HB'(1);
                         if (head_word_o == HB'(HEAD - 1)) state <= LOOKUP;
@@ -483,7 +432,8 @@ module control #(
                 LOOKUP: state <= READ;
                 READ:   state <= SETTLE;
                 SETTLE: state <= CHECK;
-                CHECK:  state <= ACT;
+                CHECK:  state <= SLOW ? DECIDE : ACT;
+                DECIDE: state <= ACT;
                 ACT: begin
                     walk        <= '0;
                     head_word_o <= HB'(FIRST);
@@ -493,8 +443,10 @@ module control #(
                         state <= advances & goes_on ? ADVANCE : FETCH;
                     end
                 end
+                // The vid after one that was released is released already: step over it, and look at the next.
                 ADVANCE: state <= goes_on ? LOOK : FETCH;
-                LOOK: state <= ADVANCE;
+                LOOK:    state <= FIND;
+                FIND:    state <= ADVANCE;
                 RANKS: begin
                     walk <= walk + PB'(1);
                     if (walk == PB'(PORTS - 1)) state <= NOTE;
@@ -503,15 +455,50 @@ module control #(
                     port  <= port + PB'(1);
                     state <= FETCH;
                 end
+                WIPE: begin
+                    clear_at <= base;
+                    state    <= CLEAR;
+                end
                 CLEAR: begin
                     clear_at <= clear_at + SB'(1);
-                    if (clear_at == base + ring[SB-1:0]) state <= FETCH;
+                    if (clear_at == base + ring) state <= FETCH;
                 end
                 default: state <= FETCH;
             endcase
-            if (state == FETCH) clear_at <= lease_place[clear_lease][SB-1:0];
         end
     end
+
+`ifndef SYNTHESIS
+    logic told;  // a notice is on its way
+    always_ff @(posedge clk) begin
+        if (!rst_n) begin
+            told <= 1'b0;
+        end else begin
+            told <= noted | (told & ~notice_sent_i);
+            a_once: assert (!noted || !told);  // never a notice over another
+            if (act & take) begin
+                a_placed: assert (SB'(slot - base) <= ring);  // never a slot outside of the lease's ring
+                if (from_parent) begin
+                    a_sums: assert (known && q_phase == SENT_UP);  // never a result for nothing
+                end else begin
+                    a_member: assert ((me & ~members) == '0);  // never a contribution from a stranger
+                    a_subset: assert (!known || (q_arrived & ~members) == '0);  // never strangers in a sum
+                    a_twice: assert (!known || (q_arrived & me) == '0);  // never a contribution counted twice
+                    a_ahead_of: assert (ahead[31] || ahead < {16'd0, accepted});  // never beyond the window
+                end
+            end
+            if (act & release_up) begin
+                a_whole: assert (((known ? q_arrived : '0) | me) == members);  // never a sum that is not whole
+            end
+            if (order_write) begin
+                a_goes: assert (order_to != '0);  // never an order for nobody
+                a_from: assert (order_sources != '0);  // never a sum of nothing
+                a_others: assert ((order_to & ~(members | parent)) == '0);  // never an order for strangers
+            end
+            a_one: assert ($onehot0(answer_o));  // never two ports answered at once
+        end
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -45,9 +45,9 @@ module csr #(
     output logic              child_write_o,
     output logic              template_write_o,
     output logic              clear_o,
-    output wire  [LB-1:0]     lease_o,
+    output logic [LB-1:0]     lease_o,
     output wire  [3:0]        lease_word_o,
-    output wire  [PB-1:0]     port_o,
+    output logic [PB-1:0]     port_o,
     output wire  [1:0]        child_word_o,
     output wire  [4:0]        template_word_o,
     output logic [31:0]       data_o,
@@ -58,7 +58,7 @@ module csr #(
 `include "registers.svh"
 
     // Writes: address and data are taken together, the strobe is on the cycle after.
-    logic [19:0] at;
+    logic [4:0]  at;  // of a word
     wire         write = s_axil_awvalid & s_axil_wvalid & ~s_axil_bvalid & s_axil_wstrb == 4'hf;
     wire         part  = s_axil_awvalid & s_axil_wvalid & ~s_axil_bvalid & s_axil_wstrb != 4'hf;
 
@@ -67,21 +67,25 @@ module csr #(
     assign s_axil_bresp   = 2'b00;
     assign s_axil_rresp   = 2'b00;
 
-    assign lease_o         = template_write_o ? at[7 +: LB] : child_write_o ? at[10 +: LB] :
-                             clear_o ? data_o[LB-1:0] : at[6 +: LB];
-    assign lease_word_o    = at[5:2];
-    assign port_o          = template_write_o ? at[11 +: PB] : at[4 +: PB];
-    assign child_word_o    = at[3:2];
-    assign template_word_o = at[6:2];
+    wire         to_leases    = s_axil_awaddr[19:12] == R_LEASES[19:12];
+    wire         to_children  = s_axil_awaddr[19:16] == R_CHILDREN[19:16];
+    wire         to_templates = s_axil_awaddr[19:17] == R_TEMPLATES[19:17];
+
+    assign lease_word_o    = at[3:0];
+    assign child_word_o    = at[1:0];
+    assign template_word_o = at;
 
     always_ff @(posedge clk) begin
         if (write) begin
-            at     <= s_axil_awaddr;
-            data_o <= s_axil_wdata;
+            at      <= s_axil_awaddr[6:2];
+            lease_o <= to_templates ? s_axil_awaddr[7 +: LB] : to_children ? s_axil_awaddr[10 +: LB] :
+                       to_leases ? s_axil_awaddr[6 +: LB] : s_axil_wdata[LB-1:0];
+            port_o  <= to_templates ? s_axil_awaddr[11 +: PB] : s_axil_awaddr[4 +: PB];
+            data_o  <= s_axil_wdata;
         end
-        lease_write_o    <= rst_n & write & s_axil_awaddr[19:12] == R_LEASES[19:12];
-        child_write_o    <= rst_n & write & s_axil_awaddr[19:16] == R_CHILDREN[19:16];
-        template_write_o <= rst_n & write & s_axil_awaddr[19:17] == R_TEMPLATES[19:17];
+        lease_write_o    <= rst_n & write & to_leases;
+        child_write_o    <= rst_n & write & to_children;
+        template_write_o <= rst_n & write & to_templates;
         clear_o          <= rst_n & write & s_axil_awaddr == R_CLEAR;
         if (!rst_n) s_axil_bvalid <= 1'b0;
         else s_axil_bvalid <= write | part | (s_axil_bvalid & ~s_axil_bready);

@@ -1,4 +1,5 @@
 // Constants made from hw/rtl/registers.toml by hw/tools/registers.py.
+/* verilator lint_off UNUSEDPARAM */
 localparam logic [4:0]
     O_CONTRIBUTION = 5'd0,
     O_RELEASED = 5'd1,
@@ -21,3 +22,4 @@ localparam logic [4:0]
     O_EMPTY_FRAGMENT = 5'd18,
     O_RESERVED_FIELD = 5'd19,
     O_BROKEN_FRAME = 5'd20;
+/* verilator lint_on UNUSEDPARAM */

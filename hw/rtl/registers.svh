@@ -1,4 +1,5 @@
 // Constants made from hw/rtl/registers.toml by hw/tools/registers.py.
+/* verilator lint_off UNUSEDPARAM */
 localparam logic [19:0]
     R_ID = 20'h00000,
     R_VERSION = 20'h00004,
@@ -10,3 +11,4 @@ localparam logic [19:0]
     R_LEASES = 20'h01000,
     R_CHILDREN = 20'h10000,
     R_TEMPLATES = 20'h20000;
+/* verilator lint_on UNUSEDPARAM */

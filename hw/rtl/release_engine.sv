@@ -3,15 +3,16 @@
 //
 // Ports
 //   order_*    the next order: lease, slot, kind of packet, sources and destinations as port bitmaps, and the low
-//              bits of the vid: an order whose slot has another one by now is left out (workers that go beyond
-//              their window can bring that about)
+//              bits of the vid: an order whose slot has another one by now is left out (an answer that waited for
+//              so long that nobody needs it any more, or workers that go beyond their window)
+//   begins_*   a slot gets another vid: an order that has been taken for it, and waits for room, is left out too
 //   record_*   the slot's record (see control), two cycles after record_read_o
 //   load_o, step_o, ...  to the receiving ports; terms_i is W bits of every port, port 0 in the low bits
-//   write_o, word_o, ... to the sending ports; room_i of each
+//   write_o, word_o, ... to the sending ports (see sum_queue); room_i of each
 //   notice_sent_o  the notice's record is free again
 //
 // Timing: W/32 sums per cycle. A frame takes as many cycles as it has words (float32), without a gap to the
-// next if it has at least about 8 log2(PORTS) words. First word out: 8 log2(PORTS) + 4 - HEAD cycles after
+// next if it has at least about 8 log2(PORTS) words. First word out: 8 log2(PORTS) + 5 - HEAD cycles after
 // load_o, where HEAD is 80 bytes in words.
 //
 // Theory: two loops. The first fetches an order and its record while the frame before is added. The second
@@ -35,7 +36,7 @@ module release_engine #(
     localparam int LANES = W / 32,
     localparam int LB    = $clog2(LEASES),
     localparam int SB    = $clog2(SLOTS),
-    localparam int NB    = $clog2(BUF_WORDS + 1),  // of a count of words
+    localparam int NB    = $clog2(HEAD + BUF_WORDS + 1),  // of a frame's number of words
     localparam int EB    = NB + CB                 // of a count of bytes
 ) (
     input  wire                clk,
@@ -50,30 +51,38 @@ module release_engine #(
     input  wire  [PORTS-1:0]   order_to_i,
     input  wire  [7:0]         order_vid_i,
 
+    input  wire                begins_i,
+    input  wire  [SB-1:0]      begins_slot_i,
+
     output wire                record_read_o,
     input  wire  [RECORD-1:0]  record_i,
 
-    output wire                load_o,
+    output logic               load_o,
     output wire  [SB-1:0]      slot_o,
     output logic [PORTS-1:0]   sources_o,
     output logic               half_o,
-    output wire                step_o,
+    output logic               step_o,
     input  wire  [PORTS*W-1:0] terms_i,
 
     input  wire  [PORTS-1:0]   room_i,
     output logic [PORTS-1:0]   write_o,
     output logic [W-1:0]       word_o,
-    output logic               last_o,
-    output logic [CB-1:0]      count_o,
-    output logic [LB-1:0]      lease_o,
+    output logic               first_o,
+    output wire  [NB-1:0]      words_o,
+    output wire  [CB-1:0]      count_o,
+    output wire  [LB-1:0]      lease_o,
     output wire                notice_sent_o,
     output wire                idle_o
 );
-    localparam int ADD     = 2 + 8 * $clog2(PORTS);  // from step_o to the sums
-    localparam int DELAY   = ADD + 1 - HEAD;         // from load_o to the cycle before the header
+    localparam int ADD     = 4 + 8 * $clog2(PORTS);  // from a step to the sums
+    localparam int DELAY   = ADD - 1 - HEAD;         // from a start to the cycle before the header
     localparam logic [2:0] PARTIAL = 3'd1;
 
-    // The record; control says what is in it.
+    if (DELAY < 1) begin : g_shape
+        $error("sums are ready before their header");
+    end
+
+    // The record; see slot_book.
     wire [31:0] vid, chunk, marks, job;
     wire [15:0] n_elems, window_cap, epoch;
     wire [63:0] missing;
@@ -117,7 +126,7 @@ module release_engine #(
             next_steps <= NB'((elements + (EB-1)'(LANES - 1)) >> $clog2(LANES));
             next_half  <= bf16;
         end
-        if (!rst_n) fetch <= IDLE;
+        if (!rst_n | fetch != IDLE & begins_i & begins_slot_i == next_slot[SB-1:0] & ~notice) fetch <= IDLE;
         else case (fetch)
             IDLE:    if (order_take_o) fetch <= READ;
             READ:    fetch <= WAIT;
@@ -128,41 +137,47 @@ module release_engine #(
     end
 
     // Issue: steps, then the cycles in which the next frame's header is written.
-    logic [NB-1:0]    left;
+    logic [NB-1:0]    left;  // steps, complemented
     logic [HB:0]      gap;
-    logic             pack;
+    logic             pack, half, stepping, clear;
     logic [EB-1:0]    bytes;
     logic [2:0]       kind;
     logic [PORTS-1:0] to;
     logic [LB-1:0]    lease;
-    wire              may_start = left == '0 & gap == '0;
+    wire              last_step = &left[NB-1:1] & ~left[0];
+    wire              may_start = gap == '0;
 
-    assign start  = fetch == READY & may_start & (next_to & ~room_i) == '0;
-    assign load_o = start;
-    assign step_o = left != '0;
+    assign start = fetch == READY & may_start & clear;
 
     always_ff @(posedge clk) begin
+        // To the ports, a cycle later: they are far away.
+        load_o <= start;
+        step_o <= stepping;
+        half_o <= half;
+        clear  <= (next_to & ~room_i) == '0;
         if (start) begin
             kind   <= next_kind;
             to     <= next_to;
             lease  <= next_lease;
             bytes  <= next_bytes;
-            half_o <= next_half;
+            half   <= next_half;
             pack   <= next_half & next_kind != PARTIAL;
         end
         if (!rst_n) begin
-            left         <= '0;
+            left         <= '1;
+            stepping     <= 1'b0;
             gap          <= '0;
             header_waits <= 1'b0;
         end else begin
             if (start) begin
-                left <= next_steps;
+                left <= ~next_steps;
                 gap  <= (HB+1)'(HEAD - 1);
-            end else if (step_o) begin
-                left <= left - NB'(1);
+            end else if (stepping) begin
+                left <= left + NB'(1);
             end else if (gap != '0) begin
                 gap <= gap - (HB+1)'(1);
             end
+            stepping     <= start ? ~notice : stepping & ~last_step;
             header_waits <= start | (header_waits & ~header_sent);
         end
     end
@@ -171,8 +186,8 @@ module release_engine #(
     logic [ADD-1:0]   valid_at, last_at;
     logic [DELAY-1:0] start_at;
     always_ff @(posedge clk) begin
-        valid_at <= {valid_at[ADD-2:0], step_o};
-        last_at  <= {last_at[ADD-2:0], left == NB'(1)};
+        valid_at <= {valid_at[ADD-2:0], stepping};
+        last_at  <= {last_at[ADD-2:0], last_step};
         start_at <= DELAY'({start_at, start});
     end
 
@@ -186,22 +201,24 @@ module release_engine #(
         fp32_tree #(.PORTS(PORTS)) tree (.clk(clk), .terms(terms), .sum(sums[32*lane +: 32]));
     end
 
-    logic         pack_q;
+    logic         pack_q, pack_sums;
     wire  [W-1:0] packed_word;
-    wire          packed_valid, packed_last;
+    wire          packed_valid;
     bf16_pack #(.W(W)) packer (
         .clk(clk), .rst_n(rst_n), .sums_i(sums), .valid_i(valid_at[ADD-1]), .last_i(last_at[ADD-1]),
-        .pack_i(pack_q), .word_o(packed_word), .valid_o(packed_valid), .last_o(packed_last));
+        .pack_i(pack_sums), .word_o(packed_word), .valid_o(packed_valid));
 
     // The header, then the sums.
     logic [HB-1:0]    head_word;
-    logic             head, only_head;
+    logic             head, head_q, first_q;
+    logic [W-1:0]     head_data;
+    logic [NB-1:0]    words;
     logic [EB:0]      udp_bytes, ip_bytes;
     wire  [15:0]      udp_length = {{15-EB{1'b0}}, udp_bytes};
     wire  [15:0]      ip_length  = {{15-EB{1'b0}}, ip_bytes};
     logic [CB-1:0]    bytes_q;
     logic [2:0]       kind_q;
-    logic [PORTS-1:0] to_q;
+    logic [PORTS-1:0] to_q, to_write;
     logic [LB-1:0]    lease_q;
     logic [639:0]     header;
     wire [PAD*8+639:0] padded = (PAD*8+640)'(header) << (PAD * 8);
@@ -234,6 +251,9 @@ module release_engine #(
 
     wire   header_sent   = head & head_word == HB'(HEAD - 1);
     assign notice_sent_o = header_sent & kind_q > 3'd2;
+    assign words_o       = words;
+    assign count_o       = bytes_q - CB'(1);
+    assign lease_o       = lease_q;
     assign idle_o        = fetch == IDLE & may_start & ~header_waits;
 
     always_ff @(posedge clk) begin
@@ -244,7 +264,8 @@ module release_engine #(
             bytes_q   <= bytes[CB-1:0];
             udp_bytes <= {1'b0, bytes} + (EB+1)'(46);
             ip_bytes  <= {1'b0, bytes} + (EB+1)'(66);
-            only_head <= bytes == '0;
+            // Less the frame's words: ~(whole + 1) + 1 - HEAD, and one less again if the last word is not whole.
+            words     <= ~bytes[EB-1:CB] - NB'(HEAD - 1) - NB'(|bytes[CB-1:0]);
             pack_q    <= pack;
         end
         if (!rst_n) begin
@@ -254,12 +275,24 @@ module release_engine #(
             head      <= start_at[DELAY-1] | (head & ~header_sent);
             head_word <= head & ~header_sent ? head_word + HB'(1) : '0;
         end
-        word_o  <= head ? padded[32'(head_word)*W +: W] : packed_word;
-        last_o  <= head ? only_head & header_sent : packed_last;
-        count_o <= head ? '1 : bytes_q - CB'(1);
-        lease_o <= lease_q;
-        write_o <= rst_n & (head | packed_valid) ? to_q : '0;
+        head_data <= head ? padded[32'(head_word)*W +: W] : '0;
+        head_q    <= head;
+        // The last sums of the frame before still leave while its successor's header begins.
+        {pack_sums, to_write} <= {pack_q, to_q};
+        first_q   <= head & head_word == '0;
+        first_o   <= first_q;
+        word_o    <= head_data | packed_word;
+        write_o   <= rst_n & (head_q | packed_valid) ? to_write : '0;
     end
+
+`ifndef SYNTHESIS
+    always_ff @(posedge clk) begin
+        if (rst_n) begin
+            a_apart: assert (!(head_q && packed_valid));  // never a header over the sums of the frame before
+            a_served: assert (!start || next_to != '0);  // never a sum for nobody
+        end
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -5,13 +5,14 @@
 //   s_*        frames from the wire (AXI-Stream, byte 0 in the low bits; s_terror with the last word: bad FCS)
 //   m_*        frames that are not for us, unchanged, in order
 //   pending_o  a whole aggregation packet waits for control: its header is read word by word through
-//              head_word_i / head_data_o (same cycle), its facts are on ce_o, broken_o, bytes_o
+//              head_word_i / head_data_o (same cycle), its facts are on ce_o, broken_o, and as the payload's length
+//              words_o whole words and kept_o bytes
 //   answer_i   control is done with it; with take_i its buffer becomes that of slot_i
 //   init_i     slot_i gets the buffer at init_base_i; used once, after reset
 //   load_i     the release engine starts on the buffer of read_slot_i; step_i: one step further. The step's
-//              LANES terms are on terms_o two edges after its step_i
+//              LANES terms are on terms_o three edges after its step_i
 //
-// Timing: a word that is bypassed leaves 6 cycles after it came with a bus of 64 bits, 1 with 512, as long as the
+// Timing: a word that is bypassed leaves 7 cycles after it came with a bus of 64 bits, 2 with 512, as long as the
 // other side takes it. One word per cycle either way.
 //
 // Theory: what a packet is shows at byte 45. Until then words wait in a FIFO of 16; the verdict of each frame
@@ -32,7 +33,8 @@ module rx_port #(
     localparam int CB       = $clog2(B) + 1,
     localparam int LANES    = W / 32,
     localparam int SB       = $clog2(SLOTS),
-    localparam int NOTHING  = (SLOTS + 2) * BUF_WORDS,  // a word of -0, behind the buffers
+    localparam int STRIDE   = BUF_WORDS + 1,  // a buffer, and a word for what is too long
+    localparam int NOTHING  = (SLOTS + 2) * STRIDE,  // a word of -0, behind the buffers
     localparam int DEPTH    = NOTHING + 1,
     localparam int AB       = $clog2(DEPTH),
     localparam int WB       = $clog2(BUF_WORDS + 1)
@@ -59,7 +61,8 @@ module rx_port #(
     output wire  [W-1:0]     head_data_o,
     output wire              ce_o,
     output wire              broken_o,
-    output wire  [15:0]      bytes_o,
+    output wire  [WB-1:0]    words_o,
+    output wire  [CB-1:0]    kept_o,
     input  wire              answer_i,
     input  wire              take_i,
     input  wire              wide_i,
@@ -119,11 +122,13 @@ module rx_port #(
     logic          judged;
     wire           take_word = s_tvalid & s_tready;
     wire           judge     = take_word & ~judged & (s_tlast | in_word == IB'(CLASS));
-    wire           have      = (fifo_in != fifo_out) & (verdict_in != verdict_out);
+    logic          have;
+    logic    [1:0] verdict;
     wire  [FB-1:0] word      = fifo[fifo_out[3:0]];
-    wire   [1:0]   verdict   = verdicts[verdict_out[3:0]];
     wire           ours      = have & verdict[0];
     wire           pop;
+    wire     [4:0] next_out  = fifo_out + 5'(pop);
+    wire     [4:0] next_verdict = verdict_out + 5'(pop & m_tlast);
 
     assign s_tready = ~(fifo_in[4] != fifo_out[4] && fifo_in[3:0] == fifo_out[3:0]);
     assign {m_terror, m_tlast, m_tkeep, m_tdata} = word;
@@ -136,8 +141,10 @@ module rx_port #(
             fits_q <= fits;
             ce_q   <= ce;
         end
+        verdict <= verdicts[next_verdict[3:0]];
         if (!rst_n) begin
             {fifo_in, fifo_out, verdict_in, verdict_out} <= '0;
+            have    <= 1'b0;
             in_word <= '0;
             judged  <= 1'b0;
         end else begin
@@ -147,10 +154,10 @@ module rx_port #(
                 in_word <= s_tlast ? '0 : in_word == IB'(CLASS + 1) ? in_word : in_word + IB'(1);
             end
             if (judge) verdict_in <= verdict_in + 5'd1;
-            if (pop) begin
-                fifo_out <= fifo_out + 5'd1;
-                if (m_tlast) verdict_out <= verdict_out + 5'd1;
-            end
+            // What comes in this cycle is seen in the next but one: have and verdict are registers.
+            have        <= fifo_in != next_out & verdict_in != next_verdict;
+            fifo_out    <= next_out;
+            verdict_out <= next_verdict;
         end
     end
 
@@ -179,7 +186,7 @@ module rx_port #(
     initial buffer[NOTHING] = {LANES{32'h8000_0000}};
     logic  [AB:0]   map [0:SLOTS-1];
     logic  [AB-1:0] spare [0:1];
-    logic  [17:0]   facts [0:1];
+    logic  [1+CB+WB:0] facts [0:1];
     logic  [1:0]    pending;
     logic           half, serve;
     logic  [HB-1:0] out_word;
@@ -197,7 +204,7 @@ module rx_port #(
     assign pop         = ours & c_take | m_tvalid & m_tready;
     assign pending_o   = pending[serve];
     assign head_data_o = heads[{serve, head_word_i}];
-    assign {ce_o, broken_o, bytes_o} = facts[serve];
+    assign {ce_o, broken_o, words_o, kept_o} = facts[serve];
 
     always_comb begin
         kept = '0;
@@ -206,12 +213,13 @@ module rx_port #(
 
     always_ff @(posedge clk) begin
         if (c_take) ce_kept <= verdict[1];
-        if (collect & in_head) heads[{half, out_word}] <= c_data;
-        if (collect & ~in_head & ~overflow) buffer[write_at] <= c_data;
+        // Every cycle: what comes next takes its place, and nobody reads behind a packet's end, the word behind a
+        // header, or a header's first word.
+        heads[{half, out_word}] <= c_data;
+        buffer[write_at] <= c_data;
         if (collect & c_last) begin
             // A packet that ends within its header, or is longer than a buffer, has no length.
-            facts[half] <= {frame_ce, c_error | in_head | overflow,
-                            16'({words, {$clog2(B){1'b0}}}) + 16'(kept)};
+            facts[half] <= {frame_ce, c_error | in_head | overflow, words, kept};
         end
         if (init_i) map[slot_i] <= {1'b0, init_base_i};
         else if (answer_i & take_i) map[slot_i] <= {wide_i, spare[serve]};
@@ -220,8 +228,8 @@ module rx_port #(
             half     <= 1'b0;
             serve    <= 1'b0;
             out_word <= '0;
-            spare[0] <= AB'(SLOTS * BUF_WORDS);
-            spare[1] <= AB'((SLOTS + 1) * BUF_WORDS);
+            spare[0] <= AB'(SLOTS * STRIDE);
+            spare[1] <= AB'((SLOTS + 1) * STRIDE);
         end else begin
             if (collect) begin
                 if (in_head) out_word <= out_word + HB'(1);
@@ -237,7 +245,9 @@ module rx_port #(
                 if (take_i) spare[serve] <= exchanged[AB-1:0];
             end
         end
-        if (collect & in_head) begin
+        if (!rst_n) begin
+            write_at <= AB'(SLOTS * STRIDE);
+        end else if (collect & in_head) begin
             write_at <= spare[half];
             words    <= '0;
         end else if (collect & ~overflow) begin
@@ -246,11 +256,11 @@ module rx_port #(
         end
     end
 
-    // Reading: address, memory, its output register. Two steps share a word of 16-bit elements. A port that does
-    // not contribute reads the same word of -0 all the time.
+    // Reading: address, memory, a register close to it, terms. Two steps share a word of 16-bit elements. A port that
+    // does not contribute reads the same word of -0 all the time.
     logic [AB-1:0] read_at;
-    logic          wide, odd, odd1, odd2, source;
-    logic  [W-1:0] read1, read2;
+    logic          wide, odd, odd_q, odd_qq, source;
+    logic  [W-1:0] memory, read;
     wire           narrow = half_i & ~wide;
 
     always_ff @(posedge clk) begin
@@ -262,16 +272,43 @@ module rx_port #(
             if (source & (odd | ~narrow)) read_at <= read_at + AB'(1);
             odd <= ~odd & narrow;
         end
-        {odd2, odd1} <= {odd1, odd};
-        read1 <= buffer[read_at];
-        read2 <= read1;
-    end
-    always_comb begin
+        {odd_qq, odd_q} <= {odd_q, odd};
+        memory <= buffer[read_at];
+        read   <= memory;
         for (int i = 0; i < LANES; i++) begin
-            if (~narrow) terms_o[32*i +: 32] = read2[32*i +: 32];
-            else terms_o[32*i +: 32] = {odd2 ? read2[16*(LANES+i) +: 16] : read2[16*i +: 16], 16'd0};
+            terms_o[32*i+16 +: 16] <= ~narrow ? read[32*i+16 +: 16] :
+                                      odd_qq ? read[16*(LANES+i) +: 16] : read[16*i +: 16];
+            terms_o[32*i +: 16] <= narrow ? 16'd0 : read[32*i +: 16];
         end
     end
+
+`ifndef SYNTHESIS
+    // Which buffers are slots'; the others are the two spares.
+    logic [SLOTS+1:0] held;
+    wire  [4:0]    level = fifo_in - fifo_out;
+    int   given, freed;
+    assign given = int'(spare[serve]) / STRIDE;
+    assign freed = int'(exchanged[AB-1:0]) / STRIDE;
+    always_ff @(posedge clk) begin
+        if (!rst_n) begin
+            held <= '0;
+        end else begin
+            a_full: assert (level <= 5'd16);  // never more words than places
+            a_have_one: assert (!have || fifo_in != fifo_out);  // never a word from nowhere
+            a_asked: assert (!answer_i || pending[serve]);  // never an answer that nobody waits for
+            if (init_i) held[int'(init_base_i) / STRIDE] <= 1'b1;
+            else if (answer_i & take_i) begin
+                a_twice: assert (!held[given] && held[freed] && given != freed);  // never a buffer used twice
+                held[given] <= 1'b1;
+                held[freed] <= 1'b0;
+            end
+            if (collect & ~in_head) begin
+                // never a word outside of its buffer
+                a_bounds: assert (write_at >= spare[half] && write_at - spare[half] <= AB'(BUF_WORDS));
+            end
+        end
+    end
+`endif
 endmodule
 
 `default_nettype wire

@@ -78,7 +78,9 @@ class Job:
         if fields.kind != RESULT:
             return
         assert fields.n_elems == self.n[fields.vid] and fields.chunk == 7 * fields.vid
-        assert payload == self.sums[fields.vid], f"job {fields.job}, vid {fields.vid}: wrong bits"
+        right = self.sums[fields.vid]
+        wrong = [at for at in range(0, len(right), 2) if payload[at : at + 2] != right[at : at + 2]]
+        assert payload == right, f"job {fields.job}, vid {fields.vid}, {fields}: wrong at {wrong[:9]} of {len(right)}"
         self.have[child].add(fields.vid)
 
     @property
@@ -152,6 +154,7 @@ async def random_traffic(dut):
     released = sum(job.vids for job in jobs)
     assert counted["released"] == released, f"{counted['released']} sums released for {released} fragments"
     report(dut, "random_traffic", coverage)
+    lines.coverage.save("random_traffic")
     assert all(coverage.values()), f"never met: {[name for name, n in coverage.items() if n == 0]}"
 
 
@@ -262,6 +265,7 @@ async def throughput(dut):
         })  # fmt: skip
         assert took == words * job.vids, f"port {port}: {took - words * job.vids} cycles lost at the input"
         assert steady == words * (job.vids - 5), f"port {port}: results lose {steady - words * (job.vids - 5)} cycles"
+    lines.coverage.save("throughput")
     assert job.done
 
 
@@ -291,6 +295,7 @@ async def latency(dut):
         figures[f"sum of {n} elements, last in to first out"] = out - last
         figures[f"sum of {n} elements, first in to first out"] = out - first
     report(dut, "latency", figures)
+    lines.coverage.save("latency")
     assert len({figures[name] for name in figures if name.startswith("foreign")}) == 1, "bypass takes a fixed time"
 
 
@@ -321,6 +326,7 @@ async def nobody_blocks(dut):
         assert [Fields.of(packet_of(f.data, port)).vid for f in lines.sent["net"][port]] == list(range(16))
         for sent in lines.sent["net"][port]:
             job.take(port, packet_of(sent.data, port))
+    lines.coverage.save("nobody_blocks")
 
 
 def report(dut, name: str, figures: dict) -> None:

@@ -101,4 +101,5 @@ async def vectors(dut):
         for job, tree in {(lease["job"], lease["tree"]) for lease in leases}:
             await driver.remove(job, tree)
         dut._log.info("%s: %d packets", name, packets)
+    lines.coverage.save("vectors")
     assert total > 0

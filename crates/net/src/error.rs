@@ -60,6 +60,9 @@ pub enum NetError {
     /// The pool cannot be installed.
     #[error(transparent)]
     PoolLease(#[from] netsum_proto::switchml::LeaseError),
+    /// The accelerator is not there, or cannot take the lease.
+    #[error(transparent)]
+    Accelerator(#[from] crate::accelerator::AcceleratorError),
     /// A lease for a switch was given to a server, or the other way round.
     #[error("this is a {0}; the lease is for the other role, so the plan names the wrong process")]
     WrongRole(&'static str),

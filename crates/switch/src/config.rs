@@ -44,6 +44,9 @@ pub struct Arguments {
     /// How jobs share the slots: partition, first-come or preempt
     #[arg(long, value_name = "POLICY", default_value_t = SlotPolicy::default())]
     pub policy: SlotPolicy,
+    /// Let an accelerator add: the Unix socket of its device (docs/accelerator-device.md); goes with a fabric file too
+    #[arg(long, value_name = "SOCKET")]
+    pub accelerator: Option<PathBuf>,
     /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; goes before the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
@@ -77,20 +80,38 @@ pub struct Config {
     pub memory: u64,
     /// Where metrics are served, if wanted.
     pub metrics: Option<SocketAddr>,
+    /// The socket of the device that adds, if one does.
+    pub accelerator: Option<PathBuf>,
 }
 
 impl Config {
     /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`.
     pub fn new(arguments: Arguments) -> Result<Config, SwitchError> {
-        let Arguments { fabric, role, name, controller, listen, memory, slots, policy, metrics } =
-            arguments;
-        match (fabric, controller, listen) {
+        let Arguments { fabric, role, name, controller, listen, .. } = arguments;
+        let Arguments { memory, slots, policy, metrics, accelerator, .. } = arguments;
+        let mut config = match (fabric, controller, listen) {
             (None, Some(controller), Some(listen)) => {
-                let memory = memory.0;
-                Ok(Config { name, controller, role, listen, slots, policy, memory, metrics })
+                let (memory, accelerator) = (memory.0, None);
+                Config {
+                    name,
+                    controller,
+                    role,
+                    listen,
+                    slots,
+                    policy,
+                    memory,
+                    metrics,
+                    accelerator,
+                }
             }
-            (file, ..) => Config::from_fabric(&file.unwrap_or_default(), role, &name, metrics),
+            (file, ..) => Config::from_fabric(&file.unwrap_or_default(), role, &name, metrics)?,
+        };
+        if accelerator.is_some() {
+            // It adds for trees alone.
+            config.slots = 0;
         }
+        config.accelerator = accelerator;
+        Ok(config)
     }
 
     fn from_fabric(
@@ -122,6 +143,7 @@ impl Config {
                     policy: switch.policy,
                     memory: switch.memory.0,
                     metrics: metrics.or(switch.metrics),
+                    accelerator: None,
                 })
             }
             Role::Server => {
@@ -137,6 +159,7 @@ impl Config {
                     policy: SlotPolicy::default(),
                     memory: server.memory.0,
                     metrics: metrics.or(server.metrics),
+                    accelerator: None,
                 })
             }
         }

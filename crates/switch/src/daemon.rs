@@ -61,7 +61,11 @@ impl Daemon {
                 Some(listener.map_err(|source| SwitchError::Metrics { address, source })?)
             }
         };
-        let driver = Arc::new(SwitchDriver::start(&options)?);
+        let driver = match &config.accelerator {
+            None => SwitchDriver::start(&options)?,
+            Some(device) => SwitchDriver::start_on(&options, device)?,
+        };
+        let driver = Arc::new(driver);
         let socket = driver.socket();
         tracing::info!(name = config.name, address = %driver.local_addr(), ?socket, "listening");
         if socket.recv_buffer < ENOUGH_RECEIVE_BUFFER {
@@ -123,6 +127,8 @@ impl Daemon {
         let memory_bytes = self.config.memory;
         let (slots, slot_bytes) = (self.config.slots, row_bytes(self.config.listen.ip()).into());
         let (server, policy) = (self.config.role == Role::Server, self.config.policy.to_string());
+        // An accelerator's buffers are as large as fragments of one MTU.
+        let largest = if driver.fragment_limit().is_some() { USUAL_MTU } else { u32::MAX };
         move || {
             let address = driver.local_addr();
             let snapshot = driver.snapshot();
@@ -131,7 +137,7 @@ impl Daemon {
                 udp_address: address.to_string(),
                 memory_bytes,
                 receive_buffer_bytes: driver.socket().recv_buffer as u64,
-                mtu: mtu_of(address.ip()).unwrap_or(USUAL_MTU),
+                mtu: mtu_of(address.ip()).unwrap_or(USUAL_MTU).min(largest),
                 // Without a data thread there are none, and the process is about to end.
                 installed: snapshot.map_or_else(|_| Vec::new(), |s| convert::installed(&s)),
                 server,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, RisingEdge
 
+from .coverage import Coverage
+
 
 @dataclass
 class Frame:
@@ -58,6 +60,7 @@ class Lines:
         self.sent = {name: [[] for _ in range(self.ports)] for name in ("net", "sw")}
         self.partial: dict[tuple[str, int], tuple[bytearray, int]] = {}
         self.quiet = 0
+        self.coverage = Coverage(dut)
 
     async def start(self) -> None:
         """Clock and reset."""
@@ -86,7 +89,7 @@ class Lines:
         for _ in range(cycles):
             await self.step()
 
-    async def settle(self, quiet: int = 80, limit: int = 200_000) -> None:
+    async def settle(self, quiet: int = 160, limit: int = 200_000) -> None:
         """Runs until nothing has moved on any line for `quiet` cycles."""
         self.quiet = 0
         for _ in range(limit):
@@ -100,6 +103,7 @@ class Lines:
         await RisingEdge(self.dut.clk)
         self.cycle += 1
         self.quiet += 1
+        self.coverage.sample()
         for name in ("net", "sw"):
             self._watch(name)
             self._drive(name)
@@ -111,6 +115,8 @@ class Lines:
         moved = valid & int(ready_signal.value)
         if valid:
             self.quiet = 0
+        if valid & ~moved:
+            self.coverage.counts[f"{name} out: stalled"] += 1
         if moved:
             lanes = sum((1 << self.bytes) - 1 << port * self.bytes for port in range(self.ports) if moved >> port & 1)
             keep = known(getattr(dut, f"m_{name}_tkeep").value, lanes)
@@ -135,6 +141,8 @@ class Lines:
         assert is_last or count == self.bytes, "a partial word within a frame"
         word = data >> port * self.width & (1 << self.width) - 1
         collected += word.to_bytes(self.bytes, "little")[:count]
+        if first == self.cycle and self.sent[name][port] and self.sent[name][port][-1].last == self.cycle - 1:
+            self.coverage.hit(f"{name} out: back to back")
         if is_last:
             self.sent[name][port].append(Frame(bytes(collected), first, self.cycle, bool(error >> port & 1)))
         else:
@@ -147,15 +155,21 @@ class Lines:
         for port, source in enumerate(self.sources[name]):
             if source.offered and ready >> port & 1:
                 self._advance(source)
+            elif source.offered:
+                self.coverage.counts[f"{name} in: stalled"] += 1
             if not source.frames:
                 continue
             self.quiet = 0
             if not source.offered:
                 if self.idle and self.random.random() < self.idle:
+                    if source.at > 0:
+                        self.coverage.counts[f"{name} in: idle within a frame"] += 1
                     continue
                 source.offered = True
                 if source.at == 0:
                     source.first = self.cycle + 1
+                    if source.done and source.done[-1].last == self.cycle:
+                        self.coverage.counts[f"{name} in: back to back"] += 1
             frame, broken = source.frames[0]
             word = frame[source.at : source.at + self.bytes]
             data |= int.from_bytes(word, "little") << port * self.width

@@ -4,7 +4,7 @@
 //! each packet's protocol, and sends what came out as trains. Everybody else talks to it by commands.
 //! Protocol `panama` has memory in buffers that are packets ready to send; `atp` and `switchml` have rows.
 
-mod ports;
+pub(crate) mod ports;
 mod slots;
 mod snapshot;
 mod store;
@@ -12,6 +12,7 @@ mod thread;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub use snapshot::{
 };
 
 use crate::NetError;
+use crate::accelerator;
 use crate::udp::{Socket, SocketOptions, SocketReport, Wake};
 
 /// What a switch is started with.
@@ -126,10 +128,14 @@ pub struct SwitchDriver {
     thread: Option<JoinHandle<()>>,
     local: SocketAddr,
     socket: SocketReport,
+    fragment_limit: Option<usize>,
 }
 
+/// What a thread does, and the largest fragment that it takes.
+type Work = (Box<dyn FnOnce() + Send>, Option<usize>);
+
 /// What the thread is asked to do.
-enum Command {
+pub(crate) enum Command {
     Install(Grant, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
@@ -140,17 +146,43 @@ enum Command {
 impl SwitchDriver {
     /// Binds the socket and starts the thread `netsum-switch`.
     pub fn start(options: &SwitchOptions) -> Result<SwitchDriver, NetError> {
+        SwitchDriver::with(options, |socket, inbox, wake| {
+            let worker = thread::Thread::new(socket, options, inbox, wake);
+            Ok((Box::new(move || worker.run()), None))
+        })
+    }
+
+    /// As `start`, but an accelerator adds: the device that listens at the Unix socket `device`
+    /// (docs/accelerator-device.md). Its memory counts, not that of `options`.
+    pub fn start_on(options: &SwitchOptions, device: &Path) -> Result<SwitchDriver, NetError> {
+        SwitchDriver::with(options, |socket, inbox, wake| {
+            let worker = accelerator::Thread::new(socket, device, inbox, wake)?;
+            let limit = worker.fragment_limit();
+            Ok((Box::new(move || worker.run()), Some(limit)))
+        })
+    }
+
+    fn with(
+        options: &SwitchOptions,
+        make: impl FnOnce(Socket, Receiver<Command>, Arc<Wake>) -> Result<Work, NetError>,
+    ) -> Result<SwitchDriver, NetError> {
         let socket = Socket::bind(options.bind, &options.socket)?;
         let (local, report) = (socket.local_addr(), socket.report());
         let wake = Arc::new(Wake::new()?);
         let (commands, inbox) = unbounded();
-        let worker = thread::Thread::new(socket, options, inbox, wake.clone());
+        let (work, fragment_limit) = make(socket, inbox, wake.clone())?;
         let name = "netsum-switch";
         let thread = std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || worker.run())
+            .spawn(work)
             .map_err(|source| NetError::Thread { name, source })?;
-        Ok(SwitchDriver { commands, wake, thread: Some(thread), local, socket: report })
+        let thread = Some(thread);
+        Ok(SwitchDriver { commands, wake, thread, local, socket: report, fragment_limit })
+    }
+
+    /// The largest fragment that can be added here, bytes; `None`: as large as datagrams are.
+    pub fn fragment_limit(&self) -> Option<usize> {
+        self.fragment_limit
     }
 
     /// Where it listens.

@@ -1,0 +1,351 @@
+//! What the switch's thread does when an accelerator adds.
+//!
+//! Packets of neighbours go to the device's lines as frames; what it sends to a wire goes to the neighbour that the frame
+//! names; what it passes to the switch chip is software's: fins, and notices of neighbours.
+
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use netsum_proto::{Drop, DropCounters, PortId};
+use netsum_wire::panama::{HEADER_LEN, Header, Kind};
+use netsum_wire::{JobId, TreeId};
+use rustc_hash::FxHashSet;
+
+use super::AcceleratorError;
+use super::device::{Device, Sent, Side};
+use super::frame;
+use super::leases::{Leases, up_to, v4};
+use super::registers as r;
+use crate::NetError;
+use crate::clock::CpuTime;
+use crate::switch::ports::Ports;
+use crate::switch::{Command, Grant, LeaseKey, SwitchSnapshot};
+use crate::udp::{RecvBatch, SendBatch, Socket, Wake};
+
+/// Commands and frames wake the thread, so this bounds nothing but the harm of a lost wake-up.
+const SLEEP: Duration = Duration::from_secs(1);
+/// After a receive error, so that a broken socket does not burn a core.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// A fin or a notice of a neighbour, and where it is to go.
+type Notice = (usize, Header);
+
+pub(crate) struct Thread {
+    socket: Socket,
+    local: SocketAddrV4,
+    device: Device,
+    leases: Leases,
+    ports: Ports,
+    inbox: Receiver<Command>,
+    wake: Arc<Wake>,
+    batch: RecvBatch,
+    outbound: SendBatch<usize>,
+    /// Frames whose packets wait in `outbound`.
+    frames: Vec<Vec<u8>>,
+    drops: DropCounters,
+    /// The device's counters when they were last read; they wrap.
+    outcomes: [u32; r::DROPS.len()],
+}
+
+impl Thread {
+    /// Connects to the device. Errors: `Accelerator`.
+    pub(crate) fn new(
+        socket: Socket,
+        path: &Path,
+        inbox: Receiver<Command>,
+        wake: Arc<Wake>,
+    ) -> Result<Thread, NetError> {
+        let local = v4(socket.local_addr())?;
+        let mut device = Device::connect(path, wake.clone())?;
+        let outcomes = outcomes(&mut device)?;
+        let leases = Leases::new(device.shape, local);
+        Ok(Thread {
+            socket,
+            local,
+            device,
+            leases,
+            ports: Ports::default(),
+            inbox,
+            wake,
+            batch: RecvBatch::new(),
+            outbound: SendBatch::new(),
+            frames: Vec::new(),
+            drops: DropCounters::default(),
+            outcomes,
+        })
+    }
+
+    /// The largest fragment that the device takes, bytes.
+    pub(crate) fn fragment_limit(&self) -> usize {
+        self.device.shape.buffer_bytes
+    }
+
+    /// Works until it is told to stop, or the device has gone.
+    pub(crate) fn run(mut self) {
+        if let Err(error) = self.work() {
+            tracing::error!(%error, "the accelerator's thread ends");
+        }
+    }
+
+    fn work(&mut self) -> Result<(), AcceleratorError> {
+        loop {
+            if self.wake.take() {
+                if self.obey()? {
+                    return Ok(());
+                }
+                self.forward()?;
+            }
+            match self.batch.recv(&self.socket) {
+                Ok(0) => {
+                    self.socket.wait(&self.wake, SLEEP);
+                }
+                Ok(messages) => {
+                    for message in 0..messages {
+                        self.take(message)?;
+                    }
+                }
+                Err(error) => self.receive_failed(&error),
+            }
+        }
+    }
+
+    fn receive_failed(&mut self, error: &io::Error) {
+        tracing::error!(address = %self.local, %error, "receiving failed");
+        self.socket.wait(&self.wake, AFTER_ERROR);
+    }
+
+    /// A datagram's packets, to the line of the neighbour that sent them.
+    fn take(&mut self, message: usize) -> Result<(), AcceleratorError> {
+        let message = self.batch.message(message);
+        let (Some(port), SocketAddr::V4(from)) = (self.ports.find(message.from), message.from)
+        else {
+            message.packets().for_each(|_| self.drops.count(Drop::UnknownSender));
+            return Ok(());
+        };
+        let (mut packets, mut bytes) = (0, 0);
+        for place in message.packets() {
+            let packet = self.batch.bytes(place);
+            packets += 1;
+            bytes += packet.len() as u64;
+            match line(&mut self.leases, from, packet) {
+                Ok(line) => {
+                    let frame = frame::build(from, self.local, message.ce, packet);
+                    self.device.arrive(line as u8, &frame)?;
+                }
+                Err(reason) => self.drops.count(reason),
+            }
+        }
+        self.ports.received(port, message.ce, packets, bytes);
+        Ok(())
+    }
+
+    /// What the device has sent.
+    fn forward(&mut self) -> Result<(), AcceleratorError> {
+        while let Some(sent) = self.device.next()? {
+            match sent.side {
+                Side::Wire => self.deliver(sent),
+                Side::Chip => self.by_software(&sent)?,
+            }
+        }
+        let frames = &self.frames;
+        self.outbound.flush(&self.socket, |&at| [&frames[at][frame::HEADERS..], &[]]);
+        self.frames.clear();
+        Ok(())
+    }
+
+    fn deliver(&mut self, sent: Sent) {
+        let to = frame::parse(&sent.frame).and_then(|(_, to, packet)| {
+            let port = self.ports.find(SocketAddr::V4(to))?;
+            if let Ok((header, _)) = Header::decode(packet)
+                && let Ok(entry) = self.leases.find(header.job, header.tree)
+                && sent.port == 0
+                && matches!(header.kind, Kind::Result | Kind::Partial)
+            {
+                entry.counters.released += u64::from(!header.resent);
+            }
+            Some(port)
+        });
+        match to {
+            Some(port) => {
+                self.outbound.push(port.0 as usize, self.frames.len());
+                self.frames.push(sent.frame);
+            }
+            // A lease may have gone while its sum was under way.
+            None => self.drops.count(Drop::UnknownSender),
+        }
+    }
+
+    /// A packet that the accelerator leaves to us.
+    fn by_software(&mut self, sent: &Sent) -> Result<(), AcceleratorError> {
+        let Some((from, _, packet)) = frame::parse(&sent.frame) else {
+            self.drops.count(Drop::TruncatedHeader);
+            return Ok(());
+        };
+        let (header, _) = match Header::decode(packet) {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                self.drops.count(error.into());
+                return Ok(());
+            }
+        };
+        let (notices, clears) = match notices(&mut self.leases, from, &header) {
+            Ok(found) => found,
+            Err(reason) => {
+                self.drops.count(reason);
+                return Ok(());
+            }
+        };
+        if let Some(key) = clears {
+            self.leases.clear(&mut self.device, key)?;
+        }
+        let Ok(entry) = self.leases.find(header.job, header.tree) else { return Ok(()) };
+        for (line, header) in notices {
+            let mut packet = [0; HEADER_LEN];
+            header.encode(&mut packet);
+            let frame = frame::build(self.local, entry.neighbours[line], false, &packet);
+            self.device.inject(line as u8, &frame)?;
+        }
+        Ok(())
+    }
+
+    /// Does what was asked; true if that is to stop.
+    fn obey(&mut self) -> Result<bool, AcceleratorError> {
+        while let Ok(command) = self.inbox.try_recv() {
+            // Who asked may have gone; then nobody needs the answer.
+            match command {
+                Command::Install(grant, reply) => {
+                    let installed = self.install(grant);
+                    let _ = reply.send(installed);
+                }
+                Command::Revoke(job, last) => {
+                    let goes = |key: &LeaseKey| key.job == job && up_to(key.epoch, last);
+                    self.leases.remove(&mut self.device, |entry| goes(&entry.key))?;
+                    self.forget_ports();
+                }
+                Command::Expire(idle, reply) => {
+                    let now = Instant::now();
+                    let silent = |heard: Instant| now.duration_since(heard) >= idle;
+                    let gone = self.leases.remove(&mut self.device, |entry| silent(entry.heard))?;
+                    self.forget_ports();
+                    let _ = reply.send(gone);
+                }
+                Command::Snapshot(reply) => {
+                    let snapshot = self.snapshot()?;
+                    let _ = reply.send(snapshot);
+                }
+                Command::Stop => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    fn install(&mut self, grant: Grant) -> Result<(), NetError> {
+        let Grant::Tree(lease) = grant else { return Err(AcceleratorError::Protocol.into()) };
+        let neighbours: Vec<SocketAddr> =
+            lease.children.iter().map(|c| c.address).chain(lease.parent).collect();
+        self.leases.install(&mut self.device, lease)?;
+        for address in neighbours {
+            let (port, new) = self.ports.intern(address);
+            if new {
+                self.outbound.set_destination(port.0 as usize, address);
+            }
+        }
+        self.forget_ports();
+        Ok(())
+    }
+
+    fn forget_ports(&mut self) {
+        let addresses = self.leases.iter().flat_map(|entry| entry.neighbours.iter());
+        let ports = addresses.filter_map(|address| self.ports.find(SocketAddr::V4(*address)));
+        let leased: FxHashSet<PortId> = ports.collect();
+        let outbound = &self.outbound;
+        self.ports.retain(&leased, |port| outbound.sent(port.0 as usize));
+    }
+
+    fn snapshot(&mut self) -> Result<SwitchSnapshot, AcceleratorError> {
+        let now = outcomes(&mut self.device)?;
+        for (at, reason) in r::DROPS.iter().enumerate() {
+            if let Some(reason) = *reason {
+                (0..now[at].wrapping_sub(self.outcomes[at])).for_each(|_| self.drops.count(reason));
+            }
+        }
+        self.outcomes = now;
+        let (memory_used, memory_limit) = self.leases.memory();
+        Ok(SwitchSnapshot {
+            neighbours: self.ports.neighbours(|port| self.outbound.sent(port.0 as usize)),
+            trees: self.leases.snapshots(),
+            slots: Vec::new(),
+            servers: Vec::new(),
+            pools: Vec::new(),
+            slots_held: 0,
+            slots_limit: 0,
+            rows_used: 0,
+            drops: self.drops.iter().collect(),
+            failures: self.outbound.failures(),
+            memory_used,
+            memory_limit,
+            socket: self.socket.report(),
+            cpu: CpuTime::of_this_thread(),
+        })
+    }
+}
+
+/// The line that a packet belongs to, by job, tree and sender; the rest of it is the device's to judge.
+fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize, Drop> {
+    let Some(head) = packet.first_chunk::<12>() else { return Err(Drop::TruncatedHeader) };
+    let number =
+        |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let entry = leases.find(JobId(number(4)), TreeId(head[2]))?;
+    let line = entry.line(from).ok_or(Drop::NotANeighbour)?;
+    entry.heard = Instant::now();
+    if line < entry.children() && head[1] & 0x0f <= Kind::Partial as u8 {
+        entry.counters.contributions += 1;
+        if head[1] & 0x10 != 0 {
+            entry.counters.duplicates += 1;
+            entry.ask(number(8), line);
+        }
+    }
+    Ok(line)
+}
+
+/// What follows from a packet that the device left to software: notices, and a lease to clear.
+fn notices(
+    leases: &mut Leases,
+    from: SocketAddrV4,
+    header: &Header,
+) -> Result<(Vec<Notice>, Option<LeaseKey>), Drop> {
+    let entry = leases.find(header.job, header.tree)?;
+    match header.epoch.0.wrapping_sub(entry.key.epoch.0) as i16 {
+        0 => {}
+        ..0 => return Err(Drop::StaleEpoch),
+        _ => return Err(Drop::FutureEpoch),
+    }
+    let sender = entry.line(from).ok_or(Drop::NotANeighbour)?;
+    let (children, all) = (entry.children(), entry.neighbours.len());
+    let to = |lines: &mut dyn Iterator<Item = usize>| lines.map(|line| (line, *header)).collect();
+    match header.kind {
+        Kind::Mismatch => Ok((to(&mut (0..all).filter(|line| *line != sender)), None)),
+        Kind::Waiting if sender == children => {
+            let asked = entry.askers(header.vid.0);
+            Ok((to(&mut (0..children).filter(|line| asked & 1 << line != 0)), None))
+        }
+        Kind::Fin if sender < children => {
+            let last = entry.finish(sender);
+            Ok((to(&mut (children..all).filter(|_| last)), last.then_some(entry.key)))
+        }
+        // Sums that the device does not add: other formats than float32 and bfloat16, other operations.
+        Kind::Contribution | Kind::Partial | Kind::Result => Err(Drop::UnknownFormat),
+        Kind::Acknowledgement | Kind::Waiting | Kind::Fin => Err(Drop::WrongDirection),
+    }
+}
+
+fn outcomes(device: &mut Device) -> Result<[u32; r::DROPS.len()], AcceleratorError> {
+    let mut counts = [0; r::DROPS.len()];
+    for (at, count) in counts.iter_mut().enumerate() {
+        *count = device.read(r::OUTCOMES + 4 * at as u32)?;
+    }
+    Ok(counts)
+}

@@ -1,0 +1,159 @@
+// Sums that wait at a sending port, and the addresses that go before each of them.
+//
+// Ports
+//   write_i  a word of a sum's frame, word_i; with its first_i the lease that it belongs to, the number of its words
+//            (0 less it), and the bytes of the last of them less one. Nobody asks whether there is room but room_o.
+//   room_o   another frame of the largest size fits, whatever is still on its way here: half of the words are free
+//   m_*      the frames, whole, to be sent (AXI-Stream)
+//   template_* write 32 bits of a lease's first 42 header bytes
+//
+// Timing: a word is on m_* two cycles after its write_i if nothing waits before it, with buses of 256 and 512 bits
+// together with the next; one word per cycle. m_tready reaches no output.
+//
+// Theory: sums of all ports are the same but for who they are for. So a frame comes here without addresses
+// (zero), and the first bytes of a header (Ethernet, IPv4 and UDP addresses, IP header checksum), which the
+// driver has written per lease, are put in by an OR. They fit frames of any length: the sender of the sum
+// writes the complement of the IP length into the IP identification, so that the checksum stays the same
+// (with "don't fragment" the identification means nothing, RFC 6864). Lease and length stand in a queue of their own,
+// so that both block memories, words and templates, are read in the same cycle and nothing but an OR is behind them.
+// Behind a template, memory that nobody writes is read as 0.
+`default_nettype none
+
+module sum_queue #(
+    parameter int W      = 64,
+    parameter int LEASES = 16,
+    parameter int DEPTH  = 512,  // a power of two; a half is more than the largest frame and what is on its way here
+    parameter int NB     = 8,    // bits of a frame's number of words
+    localparam int B     = W / 8,
+    localparam int PAD   = (B - 80 % B) % B,
+    localparam int CB    = $clog2(B),
+    localparam int LB    = $clog2(LEASES),
+    localparam int HEAD  = (42 + PAD + B - 1) / B,  // words with template bytes
+    localparam int TB    = $clog2(HEAD + 1),
+    localparam int VB    = $clog2(W / 32),
+    localparam int DB    = $clog2(DEPTH),
+    localparam int QB    = $clog2(DEPTH / ((80 + PAD) / B) + 1)  // every frame has a header
+) (
+    input  wire                  clk,
+    input  wire                  rst_n,
+
+    input  wire                  write_i,
+    input  wire  [W-1:0]         word_i,
+    input  wire                  first_i,
+    input  wire  [NB-1:0]        words_i,
+    input  wire  [CB-1:0]        count_i,
+    input  wire  [LB-1:0]        lease_i,
+    output logic                 room_o,
+
+    output wire  [W-1:0]         m_tdata,
+    output wire  [B-1:0]         m_tkeep,
+    output wire                  m_tlast,
+    output wire                  m_tvalid,
+    input  wire                  m_tready,
+
+    input  wire                  template_write_i,
+    input  wire  [LB+TB+VB-1:0]  template_at_i,
+    input  wire  [31:0]          template_data_i
+);
+    // What is read is never being written: a FIFO gives no word in the cycle in which it comes, and the driver writes
+    // templates of leases that are not valid. So memories need no comparison of addresses (no_rw_check).
+    (* no_rw_check *) logic [W-1:0] fifo [0:DEPTH-1];
+    logic [LB+CB+NB-1:0] frames [0:(1<<QB)-1];
+
+    // The frame that is being read: less what is left of it, and the place in its header.
+    logic  [QB-1:0] frame_in, frame_out;
+    logic  [NB-1:0] left, next_left;
+    logic  [CB-1:0] count, next_count;
+    logic  [LB-1:0] lease, next_lease;
+    logic  [TB-1:0] place;
+    wire            ends       = &left;  // one word is left
+    wire            fetch;
+    wire            next_frame = frame_in != frame_out & (left == '0 | fetch & ends);
+
+    // Words, and what the memories gave (a).
+    logic  [DB-1:0] at_in, at_out;
+    wire   [DB-1:0] level = at_in - at_out;
+    logic  [W-1:0]  a_data, a_template;
+    logic           a_valid, a_last;
+    logic  [CB-1:0] a_count;
+    wire            a_take;
+
+    assign {next_lease, next_count, next_left} = frames[frame_out];
+    assign fetch = at_in != at_out & left != '0 & (~a_valid | a_take);
+
+    always_ff @(posedge clk) begin
+        if (write_i) fifo[at_in] <= word_i;
+        if (write_i & first_i) frames[frame_in] <= {lease_i, count_i, words_i};
+        if (fetch) begin
+            a_data  <= fifo[at_out];
+            a_last  <= ends;
+            a_count <= count;
+        end
+        if (next_frame) {lease, count} <= {next_lease, next_count};
+        room_o <= ~level[DB-1];
+        if (!rst_n) begin
+            at_in     <= '0;
+            at_out    <= '0;
+            frame_in  <= '0;
+            frame_out <= '0;
+            left      <= '0;
+            place     <= '0;
+            a_valid   <= 1'b0;
+        end else begin
+            if (write_i) at_in <= at_in + DB'(1);
+            if (fetch) at_out <= at_out + DB'(1);
+            if (write_i & first_i) frame_in <= frame_in + QB'(1);
+            if (next_frame) frame_out <= frame_out + QB'(1);
+            if (next_frame) left <= next_left;
+            else if (fetch) left <= left + NB'(1);
+            if (next_frame) place <= '0;
+            else if (fetch & place != TB'(HEAD)) place <= place + TB'(1);
+            a_valid <= fetch | (a_valid & ~a_take);
+        end
+    end
+
+    for (genvar n = 0; n < W / 32; n++) begin : g_template
+        (* ram_style = "block", no_rw_check *) logic [31:0] template_ram [0:LEASES*(1<<TB)-1];
+        initial for (int i = 0; i < LEASES * (1 << TB); i++) template_ram[i] = 32'd0;
+        always_ff @(posedge clk) begin
+            if (template_write_i && template_at_i[VB-1:0] == VB'(n)) begin
+                template_ram[template_at_i[LB+TB+VB-1:VB]] <= template_data_i;
+            end
+            if (fetch) a_template[32*n +: 32] <= template_ram[{lease, place}];
+        end
+    end
+
+    // The frame as it is to be sent: with addresses, and without the bytes before it that align the payload.
+    wire [W-1:0] b_data = a_data | a_template;
+    wire [B-1:0] b_keep;
+    assign b_keep[0] = 1'b1;
+    for (genvar i = 1; i < B; i++) begin : g_keep
+        assign b_keep[i] = ~a_last | a_count >= CB'(i);
+    end
+    if (PAD == 0) begin : g_aligned
+        assign {m_tdata, m_tkeep, m_tlast, m_tvalid} = {b_data, b_keep, a_last, a_valid};
+        assign a_take = m_tready;
+    end else begin : g_early
+        axis_early #(.W(W)) early (
+            .clk, .rst_n, .s_tdata(b_data), .s_tkeep(b_keep), .s_tlast(a_last), .s_tvalid(a_valid),
+            .s_tready(a_take), .m_tdata, .m_tkeep, .m_tlast, .m_tvalid, .m_tready);
+    end
+
+`ifndef SYNTHESIS
+    // How much of the frame that is being written is still to come.
+    logic [NB-1:0] owed;
+    always_ff @(posedge clk) begin
+        if (!rst_n) begin
+            owed <= '0;
+        end else begin
+            a_room: assert (!write_i || level != {DB{1'b1}});  // never a word without a place
+            a_place: assert (!(write_i && first_i) || frame_in + QB'(1) != frame_out);  // never a frame too many
+            a_begun: assert (!write_i || first_i == (owed == '0));  // never a frame is not as long as announced
+            if (write_i) owed <= first_i ? words_i + NB'(1) : owed + NB'(1);
+            a_taken: assert (!a_take || PAD != 0 || a_valid || !m_tvalid);  // never a word from nowhere
+        end
+    end
+`endif
+endmodule
+
+`default_nettype wire

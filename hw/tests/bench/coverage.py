@@ -1,0 +1,109 @@
+"""Functional coverage: which events met which states, counted at the device's own decision, and what the lines saw.
+
+Benches count into a file; `hw/tests/test_hdl.py` adds the files up, prints the table, and fails if a bin is empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from .registers import DROPS
+
+PHASES = ("none", "filling", "sent up", "summed")
+KINDS = ("contribution", "partial", "result")
+OUTCOMES = tuple(DROPS)
+NET, CHIP = "net", "sw"
+
+DECISIONS = [
+    *((kind, state, outcome) for kind in ("contribution", "partial") for state, outcome in (
+        ("none", "contribution"), ("filling", "contribution"), ("filling", "released"), ("filling", "duplicate"),
+        ("filling", "waiting"),
+    )),
+    ("contribution", "none", "released"), ("contribution", "filling", "mismatch_told"),
+    ("contribution", "sent up", "duplicate"), ("contribution", "sent up", "answered"),
+    ("contribution", "summed", "duplicate"), ("contribution", "summed", "answered"),
+    ("result", "none", "unexpected"), ("result", "filling", "unexpected"), ("result", "sent up", "result"),
+    ("result", "sent up", "mismatch"), ("result", "summed", "duplicate"),
+]  # fmt: skip
+"""What the protocol's table says can happen: kind of packet, state of its slot, outcome."""
+
+REFUSALS = [name for name in OUTCOMES if OUTCOMES.index(name) >= OUTCOMES.index("too_old")]
+LINES = [
+    *(f"{line}: {what}" for line in ("net in", "sw in") for what in ("stalled", "idle within a frame", "back to back")),
+    *(f"{line}: {what}" for line in ("net out", "sw out") for what in ("stalled", "back to back")),
+]
+CASES = [
+    "frame: runt", "frame: jumbo", "frame: jumbo with a sum's header", "frame: smallest sum", "frame: largest sum",
+    "sum: odd float32", "sum: even float32", "sum: odd bfloat16", "sum: even bfloat16", "members: one",
+    "members: sparse", "members: all", "jobs in opposite order", "fin passed on", "order left out",
+    "queue full: answer left out", "sum waits for room", "CE",
+]  # fmt: skip
+
+BINS = [
+    *(f"{kind} / {state}: {outcome}" for kind, state, outcome in DECISIONS),
+    *(f"refused: {name}" for name in REFUSALS),
+    *LINES,
+    *CASES,
+]
+
+
+class Coverage:
+    """Counts of one run, added to a file in the end."""
+
+    def __init__(self, dut):
+        self.counts: Counter[str] = Counter()
+        self.mind, self.engine = dut.core.mind, dut.core.engine
+
+    def hit(self, name: str) -> None:
+        """Counts a case that a bench has brought about."""
+        assert name in BINS, name
+        self.counts[name] += 1
+
+    def sample(self) -> None:
+        """Looks at the device at a clock edge."""
+        engine, mind = self.engine, self.mind
+        fetch = int(engine.fetch.value)
+        if fetch == 4 and not int(engine.clear.value):
+            self.counts["sum waits for room"] += 1
+        if (fetch == 3 and int(engine.vid.value) & 255 != int(engine.next_vid.value)) or (
+            fetch and int(engine.begins_i.value) and int(engine.begins_slot_i.value) == int(engine.next_slot.value)
+        ):
+            self.counts["order left out"] += 1
+        if not int(mind.act.value):
+            return
+        outcome = OUTCOMES[int(mind.outcome.value)]
+        if outcome in REFUSALS:
+            self.counts[f"refused: {outcome}"] += 1
+            return
+        kind = KINDS[int(mind.h_kind.value)]
+        state = PHASES[int(mind.q_phase.value)] if int(mind.known.value) else "none"
+        self.counts[f"{kind} / {state}: {outcome}"] += 1
+        if outcome == "answered" and not int(mind.few.value):
+            self.counts["queue full: answer left out"] += 1
+        if int(mind.take.value):
+            parity = "odd" if int(mind.h_n_elems.value) & 1 else "even"
+            self.counts[f"sum: {parity} {'bfloat16' if int(mind.h_bf16.value) else 'float32'}"] += 1
+            self.counts["CE"] += int(mind.ce.value)
+            members = int(mind.members.value)
+            count, ports = members.bit_count(), len(mind.members)
+            where = "all" if count == ports else "one" if count == 1 else "sparse"
+            self.counts[f"members: {where}"] += 1
+
+    def save(self, name: str) -> None:
+        """Adds to the run's file."""
+        path = Path(f"coverage-{name}.json")
+        path.write_text(json.dumps(self.counts))
+
+
+def table(folders: list[Path]) -> tuple[str, list[str]]:
+    """All counts of several runs as a table, and the bins that nobody hit."""
+    counts: Counter[str] = Counter()
+    for folder in folders:
+        for path in folder.glob("coverage-*.json"):
+            counts.update(json.loads(path.read_text()))
+    strange = sorted(set(counts) - set(BINS))
+    assert not strange, f"what the table does not know: {strange}"
+    lines = ["| bin | hits |", "|---|---|", *(f"| {name} | {counts[name]} |" for name in BINS)]
+    return "\n".join(lines), [name for name in BINS if not counts[name]]
