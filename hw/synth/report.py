@@ -58,8 +58,8 @@ def text(counts: dict) -> str:
         "# Synthesis of the accelerator",
         f"Made by `make synth` (Yosys {counts['yosys']}; LUTs used as memory or shift register are counted apart, as "
         "LUTRAM; inverters are counted as LUTs). 16 leases, 32 slots of 1,408 bytes a port.",
-        "Each module is synthesised once per shape and counted as often as it occurs; shapes that are not in the table have not "
-        "been synthesised yet.",
+        "Each module is synthesised once per shape and counted as often as it occurs; what is missing below has "
+        "not been synthesised yet.",
         "",
         "## Four ports, 10 Gbit/s, by part (xc7)",
         "",
