@@ -51,6 +51,9 @@ def test_pack_verify_and_other_forms(tmp_path):
     assert "right" in plan("verify", str(file), *fragment).stdout
     plan("pack", *fragment, "--out", str(program))
     assert "right" in plan("verify", str(program)).stdout
+    steps = tmp_path / "plan.mscclpp.json"
+    plan("pack", *fragment, "--out", str(steps))
+    assert "right" in plan("verify", str(steps)).stdout
     plan("pack", *fragment, "--out", str(picture))
     assert picture.read_text().startswith("<svg")
 
@@ -94,3 +97,15 @@ def test_explain_says_when_aggregation_helps():
     for machine, says in [("h100", "1.75 times"), ("dgx2", "aggregation cannot help")]:
         ended = subprocess.run([*command, machine], capture_output=True, text=True, timeout=60)
         assert ended.returncode == 0 and says in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_kinds_of_links_side_by_side(tmp_path):
+    file = tmp_path / "plan.json"
+    hybrid = ("pack", "dgx1v", "--setup", "pcie=0.0001", "--out", str(file), "--json")
+    large = json.loads(plan(*hybrid, "--size", "1GiB").stdout)
+    assert [part["kind"] for part in large["parts"]] == ["nvlink", "pcie"]
+    assert large["seconds"] < large["alone_seconds"]
+    assert "right" in plan("verify", str(file), "dgx1v").stdout
+    assert json.loads(plan(*hybrid, "--size", "1MiB").stdout)["parts"][1]["bytes"] == 0
+    assert "no link here is of kind" in plan("pack", "dgx1v", "--size", "1MiB", "--setup", "nic=1", code=1).stderr
+    assert "is not a size" in plan("pack", "dgx1v", "--setup", "pcie=1", code=1).stderr

@@ -1,13 +1,19 @@
 //! How long planning takes, on one core: `--out FILE` writes the figures as JSON.
 //!
-//! Each case is run several times and its median taken. The limit of a case is that of the project's
-//! promises; ForestColl's Python needs 4.6 s for the all-gather on two A100 boxes on a 2-core machine.
+//! Criterion takes the samples; cases of seconds run three times. The limit of a case is that of the project's
+//! promises. Beside it, if `.venv` has networkx: the all-gather bound of two A100 boxes by bisection over its
+//! maximum flows (`bench/plan_peer.py`). ForestColl's Python needs 4.6 s for trees there, on a 2-core machine.
+#![allow(missing_docs)]
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netsum_plan::pack::{bound, pack};
+use criterion::{BatchSize, Criterion};
+use netsum_plan::ocs::{closed, dp, shared};
+use netsum_plan::pack::pack;
 use netsum_topo::links::{Collective, LinkGraph, LinkKind, built, link_classes};
+use netsum_topo::{OcsPorts, OcsSpec};
 use serde_json::{Value, json};
 
 const ALL: [Collective; 5] = [
@@ -19,92 +25,171 @@ const ALL: [Collective; 5] = [
 ];
 
 fn main() {
-    let mut cases = vec![fragments("dgx1p"), fragments("dgx1v")];
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("criterion");
+    let mut bench = Bench {
+        criterion: Criterion::default()
+            .without_plots()
+            .sample_size(10)
+            .warm_up_time(Duration::from_millis(100))
+            .measurement_time(Duration::from_millis(500))
+            .output_directory(&folder),
+        folder,
+        cases: Vec::new(),
+    };
+    for name in ["dgx1p", "dgx1v"] {
+        bench.fragments(name);
+    }
     for (name, limit_ms) in [("dgx2", 50), ("mi250", 50), ("torus:4x4", 50), ("a100x2", 100)] {
         let graph = built(name).expect("a known machine");
         for collective in [Collective::Allgather, Collective::Allreduce] {
-            let times = repeat(9, || {
+            bench.case(&format!("{name} {}", word(collective)), limit_ms, || {
                 pack(&graph, collective).expect("a plan");
             });
-            cases.push(case(&format!("{name} {}", word(collective)), limit_ms, &times));
         }
     }
-    for name in ["torus:8x8x8", "a100x64"] {
+    for name in ["torus:8x8x8", "a100x64", "leaf-spine:16x32x16"] {
         let graph = built(name).expect("a known machine");
-        for collective in [Collective::Allgather, Collective::Allreduce] {
-            let times = repeat(1, || {
-                bound(&graph, collective).expect("a bound");
+        for collective in [ALL[0], Collective::Allgather, Collective::Allreduce] {
+            bench.long(&format!("{name} {}, with a plan", word(collective)), 10_000, || {
+                pack(&graph, collective).expect("a plan");
             });
-            cases.push(case(&format!("{name} {}, bound only", word(collective)), 10_000, &times));
         }
     }
-    for case in &cases {
+    bench.ocs();
+    for case in &bench.cases {
         println!("{}", case["text"].as_str().unwrap_or_default());
     }
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--out") {
         let file = &arguments[at + 1];
-        write(file, &cases).unwrap_or_else(|error| panic!("cannot write {file}: {error}"));
+        write(file, &bench.cases).unwrap_or_else(|error| panic!("cannot write {file}: {error}"));
     }
 }
 
-/// The slowest class of 3 to 8 GPUs, all five collectives with their bounds together.
-fn fragments(name: &str) -> Value {
-    let graph = built(name).and_then(|graph| graph.only(&[LinkKind::Nvlink])).expect("a DGX-1");
-    let parts: Vec<LinkGraph> = (link_classes(&graph, 3..=8).iter())
-        .map(|class| {
+struct Bench {
+    criterion: Criterion,
+    folder: PathBuf,
+    cases: Vec<Value>,
+}
+
+impl Bench {
+    /// Median and best time of one call, in milliseconds.
+    fn measure(&mut self, name: &str, mut work: impl FnMut()) -> (f64, f64) {
+        let id = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
+        self.criterion.bench_function(&id, |bencher| {
+            bencher.iter_batched(|| (), |()| work(), BatchSize::PerIteration);
+        });
+        let file = self.folder.join(&id).join("new").join("sample.json");
+        let text = std::fs::read_to_string(&file).expect("criterion writes its samples");
+        let sample: Value = serde_json::from_str(&text).expect("samples are JSON");
+        let list = |key: &str| -> Vec<f64> {
+            let values = sample[key].as_array().expect("a list");
+            values.iter().filter_map(Value::as_f64).collect()
+        };
+        let per_call = list("times").into_iter().zip(list("iters"));
+        let mut times: Vec<f64> = per_call.map(|(time, calls)| time / calls / 1e6).collect();
+        times.sort_by(f64::total_cmp);
+        (times[times.len() / 2], times[0])
+    }
+
+    fn case(&mut self, name: &str, limit_ms: u64, work: impl FnMut()) {
+        let times = self.measure(name, work);
+        self.note(name, limit_ms, times);
+    }
+
+    /// A case of seconds: three runs.
+    fn long(&mut self, name: &str, limit_ms: u64, mut work: impl FnMut()) {
+        let mut times: Vec<f64> = (0..3)
+            .map(|_| {
+                let start = Instant::now();
+                work();
+                start.elapsed().as_secs_f64() * 1e3
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        self.note(name, limit_ms, (times[1], times[0]));
+    }
+
+    /// The slowest class of 3 to 8 GPUs, all five collectives with their bounds together.
+    fn fragments(&mut self, name: &str) {
+        let graph = built(name).and_then(|graph| graph.only(&[LinkKind::Nvlink]));
+        let graph = graph.expect("a DGX-1");
+        let classes = link_classes(&graph, 3..=8);
+        let times = classes.iter().map(|class| {
             let names: Vec<String> = class.gpus.iter().map(usize::to_string).collect();
-            graph.select(&names).expect("a class is connected")
-        })
-        .collect();
-    let slowest = parts.iter().map(|part| {
-        repeat(9, || {
-            for collective in ALL {
-                pack(part, collective).expect("a plan");
-            }
-        })
-    });
-    let slowest = slowest.max_by_key(|times| times[times.len() / 2]).expect("there are classes");
-    case(&format!("{name}, slowest fragment, five collectives"), 5, &slowest)
-}
+            let part: LinkGraph = graph.select(&names).expect("a class is connected");
+            self.measure(&format!("{name} {}", names.join(",")), || {
+                for collective in ALL {
+                    pack(&part, collective).expect("a plan");
+                }
+            })
+        });
+        let slowest = times.max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are classes");
+        let name = format!("{name}, slowest of {} fragments, five collectives", classes.len());
+        self.note(&name, 5, slowest);
+    }
 
-/// Times of several runs, ascending.
-fn repeat(runs: usize, mut work: impl FnMut()) -> Vec<Duration> {
-    let mut times: Vec<Duration> = (0..runs)
-        .map(|_| {
-            let start = Instant::now();
-            work();
-            start.elapsed()
-        })
-        .collect();
-    times.sort();
-    times
-}
+    /// Topologies behind a circuit switch, 2,048 workers: all numbers of devices by the programme at once.
+    fn ocs(&mut self) {
+        let spec = |workers: u32, devices: u32| {
+            OcsSpec::new(workers, 8, devices, 8, OcsPorts::Simplex).expect("sound numbers")
+        };
+        let all = spec(2048, 2046u32.div_ceil(6) * 8);
+        self.case("OCS N=2048, closed form", 1, || {
+            closed(&all);
+        });
+        self.case("OCS N=2048, programme", 2_000, || {
+            dp(&all);
+        });
+        for (workers, devices) in [(16, 12), (64, 40)] {
+            let spec = spec(workers, devices);
+            self.long(&format!("OCS N={workers}, shared devices, plan"), 60_000, || {
+                shared(&spec);
+            });
+        }
+    }
 
-fn case(name: &str, limit_ms: u64, times: &[Duration]) -> Value {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let (median, best) = (ms(times[times.len() / 2]), ms(times[0]));
-    let holds = median <= limit_ms as f64;
-    let mark = if holds { "ok" } else { "MISSED" };
-    json!({
-        "case": name, "median": median, "best": best, "limit": limit_ms, "holds": holds,
-        "text": format!("{name:50} {median:10.2} ms  (limit {limit_ms} ms) {mark}"),
-    })
+    fn note(&mut self, name: &str, limit_ms: u64, (median, best): (f64, f64)) {
+        let holds = median <= limit_ms as f64;
+        let mark = if holds { "ok" } else { "MISSED" };
+        self.cases.push(json!({
+            "case": name, "median": median, "best": best, "limit": limit_ms, "holds": holds,
+            "text": format!("{name:50} {median:10.3} ms  (limit {limit_ms} ms) {mark}"),
+        }));
+    }
 }
 
 fn word(collective: Collective) -> &'static str {
-    if collective == Collective::Allgather { "all-gather" } else { "allreduce" }
+    match collective {
+        Collective::Allgather => "all-gather",
+        Collective::Broadcast { .. } => "broadcast",
+        _ => "allreduce",
+    }
+}
+
+/// Seconds of networkx for a bound only, if it is there.
+fn peer() -> Option<f64> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let python = root.join(".venv/bin/python");
+    let output = Command::new(python).arg(root.join("bench/plan_peer.py")).output().ok()?;
+    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
 fn write(file: &str, cases: &[Value]) -> std::io::Result<()> {
     let of = |name: &str| cases.iter().find(|case| case["case"] == name);
     let main = of("a100x2 all-gather").expect("it was measured");
+    let (mut peers, mut ratio) = (json!({}), json!({}));
+    if let Some(seconds) = peer() {
+        let ms = seconds * 1e3;
+        peers["networkx, bound only"] = json!({"median": ms, "best": ms});
+        ratio["networkx, bound only"] = json!(ms / main["median"].as_f64().unwrap_or(f64::NAN));
+    }
     let commit = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
     let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let value = json!({
         "name": "plan", "unit": "ms", "higher_is_better": false,
         "ours": {"median": main["median"], "best": main["best"]},
-        "peers": {}, "ratio": {}, "limit": "every case within its own limit",
+        "peers": peers, "ratio": ratio, "limit": "every case within its own limit",
         "cases": cases,
         "machine": std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
         "commit": commit.unwrap_or_default(),

@@ -91,6 +91,16 @@ fn links(graph: &LinkGraph, plan: &TreePlan, places: &[(f64, f64)], text: &mut S
             rate / 8e9,
             100.0 * full
         );
+        // Beside the middle, so that trees do not hide it.
+        let [a, b] = [places[a], places[b]];
+        let length = (b.0 - a.0).hypot(b.1 - a.1).max(1.0);
+        let _ = writeln!(
+            text,
+            r##"<text x="{:.1}" y="{:.1}" font-size="10" fill="#666" text-anchor="middle">{:.0} %</text>"##,
+            a.0 * 0.6 + b.0 * 0.4 - (b.1 - a.1) / length * (LANES_MAX + 8.0),
+            a.1 * 0.6 + b.1 * 0.4 + (b.0 - a.0) / length * (LANES_MAX + 8.0),
+            100.0 * full
+        );
     }
 }
 

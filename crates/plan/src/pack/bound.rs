@@ -167,15 +167,17 @@ pub fn allgather(net: &Net) -> Bound {
 }
 
 /// Allreduce on a fabric with equal rates both ways and no aggregating switch: the least of
-/// Σ cut(part) / 2(p − 1) over the partitions tried. Without switches it is the graph's strength,
-/// min c(P) / (p − 1), and no partition has less.
+/// Σ cut(part) / 2(p − 1) over all partitions of the GPUs. Without switches it is the graph's strength,
+/// min c(P) / (p − 1), which trees reach.
 pub fn allreduce(net: &Net) -> Bound {
     let singles: Vec<Vec<usize>> = net.gpus.iter().map(|&gpu| vec![gpu]).collect();
     let mut best = partition_bound(net, singles);
-    if net.gpus.len() == net.n {
-        while let Some(parts) = weaker_partition(net, best.rate) {
-            best = partition_bound(net, parts);
+    while let Some(parts) = weaker_partition(net, best.rate) {
+        let weaker = partition_bound(net, parts);
+        if weaker.rate >= best.rate {
+            break;
         }
+        best = weaker;
     }
     best
 }
@@ -207,17 +209,20 @@ fn cut_off(net: &Net, part: &[usize]) -> i64 {
     flow.max_flow(net.n, net.n + 1, i128::MAX) as i64
 }
 
-/// A partition P with c(P) < `rate` · (p − 1), of a graph without switches, or `None`.
+/// A partition of the GPUs with Σ cut(part) < 2 · `rate` · (p − 1), or `None`.
 ///
-/// Minimises Σ f(part), f(S) = cut(S) − 2 · rate, over partitions by Dilworth truncation: vertex by
-/// vertex, each with one minimum cut; sets that are tight and meet are joined (Cunningham 1985).
+/// Minimises Σ f(part), f(S) = cut(S) − 2 · rate, over partitions by Dilworth truncation: GPU by
+/// GPU, each with one minimum cut; sets that are tight and meet are joined (Cunningham 1985). Switches
+/// stand on whichever side is cheaper, which keeps f submodular.
 fn weaker_partition(net: &Net, rate: Ratio) -> Option<Vec<Vec<usize>>> {
     let n = net.n;
     let twice = 2 * rate.num();
-    // All values are multiplied by the denominator of `rate`.
+    // All values are multiplied by the denominator of `rate`; those of switches stay 0.
     let mut value = vec![0i128; n];
     let mut parts: Vec<Vec<usize>> = Vec::new();
-    for v in 0..n {
+    let mut place = vec![None; n];
+    net.gpus.iter().enumerate().for_each(|(rank, &gpu)| place[gpu] = Some(rank));
+    for (rank, &v) in net.gpus.iter().enumerate() {
         let mut flow = FlowNet::new(n + 2);
         let (source, sink) = (n, n + 1);
         let mut offset = 0i128;
@@ -233,12 +238,13 @@ fn weaker_partition(net: &Net, rate: Ratio) -> Option<Vec<Vec<usize>>> {
                 + 1;
         flow.add(source, v, infinite, 0);
         for (u, &value) in value.iter().enumerate() {
-            if u > v {
+            let Some(other) = place[u] else { continue };
+            if other > rank {
                 flow.add(u, sink, infinite, 0);
-            } else if u < v && value > 0 {
+            } else if other < rank && value > 0 {
                 flow.add(source, u, value, 0);
                 offset += value;
-            } else if u < v && value < 0 {
+            } else if other < rank && value < 0 {
                 flow.add(u, sink, -value, 0);
             }
         }

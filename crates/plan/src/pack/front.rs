@@ -2,9 +2,8 @@
 
 use netsum_topo::Ratio;
 
-use super::net::Net;
 use super::offers::Choice;
-use super::packing::{Flow, Packed, pack_net};
+use super::packing::{Flow, Packed, fit, pack_net};
 use super::tree::Tree;
 
 /// Packings of which none is worse than another in rate, number of trees and height together; the
@@ -69,11 +68,18 @@ fn fewer(packed: &Packed) -> Vec<Packed> {
     found
 }
 
-/// The packing with every share a multiple of 1/`pieces`, as executors with few chunks need. Its rate
-/// is what the fullest link then allows.
+/// A packing with every share a multiple of 1/`pieces`, as executors with few chunks need: the given one with
+/// rounded shares, or trees of equal weight if these are faster then. Its rate is what the fullest link allows.
 ///
 /// `None` if there are more trees than pieces (per root, for sharded collectives).
 pub fn coarse(packed: &Packed, pieces: u64) -> Option<Packed> {
+    let Packed { net, collective, bound, .. } = packed;
+    let even = pack_net(net.clone(), *collective, bound.clone(), &Choice::Spread);
+    let both = [packed, &even].into_iter().filter_map(|packed| rounded(packed, pieces));
+    both.reduce(|one, other| if other.rate > one.rate { other } else { one })
+}
+
+fn rounded(packed: &Packed, pieces: u64) -> Option<Packed> {
     let mut flows: Vec<Flow> = Vec::new();
     let sharded = matches!(
         packed.collective,
@@ -114,19 +120,4 @@ pub fn coarse(packed: &Packed, pieces: u64) -> Option<Packed> {
     let rate = total * fit(&packed.net, &flows)?;
     flows.iter_mut().for_each(|flow| flow.weight = flow.weight / total * rate);
     Some(Packed { flows, rate, ..packed.clone() })
-}
-
-/// By what all weights can be multiplied until a link is full.
-fn fit(net: &Net, flows: &[Flow]) -> Option<Ratio> {
-    let back = net.reversed();
-    let mut load = vec![Ratio::ZERO; net.arcs.len()];
-    for flow in flows {
-        let down = flow.down.iter().flat_map(|tree| tree.arcs(net));
-        let up = flow.up.iter().flat_map(|tree| tree.arcs(&back));
-        for arc in down.chain(up) {
-            load[arc] = load[arc] + flow.weight;
-        }
-    }
-    let used = net.arcs.iter().zip(load).filter(|(_, load)| load.is_positive());
-    used.map(|(arc, load)| Ratio::from(arc.cap) / load).min()
 }

@@ -27,8 +27,18 @@ pub struct Packing {
     pub prices: Vec<Ratio>,
     /// Σ gain · weight.
     pub value: Ratio,
+    /// Σ limit · price: what no packing exceeds, if it is `proven`. Above `value` where weights are rounded.
+    pub dual: Ratio,
     /// Whether `prices` prove it: pricing found nothing better under these very prices.
     pub proven: bool,
+}
+
+impl Packing {
+    /// The common denominator of all weights.
+    fn common(&self) -> i128 {
+        let all = self.weights.iter().try_fold(1i128, |all, (_, weight)| lcm(all, weight.den()));
+        all.unwrap_or(i128::MAX)
+    }
 }
 
 /// A packing programme and all columns so far.
@@ -57,28 +67,38 @@ impl Master {
     pub fn new(limits: Vec<i64>) -> Master {
         let m = limits.len();
         let scale = limits.iter().copied().max().unwrap_or(1).max(1) as f64;
-        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut master = Master {
+            limits,
+            values: Vec::new(),
+            loose: Vec::new(),
+            scale,
+            columns: Vec::new(),
+            basis: Vec::new(),
+            is_basic: Vec::new(),
+            inverse: vec![0.0; m * m],
+            pivots: 0,
+        };
+        master.reset(0);
+        master
+    }
+
+    /// No column in use, and limits disturbed in another way by each number: ties end elsewhere.
+    fn reset(&mut self, number: u64) {
+        let m = self.limits.len();
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64.wrapping_add(number);
         let mut noise = || {
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
             1.0 + (seed >> 11) as f64 / (1u64 << 53) as f64
         };
-        let loose: Vec<f64> =
-            limits.iter().map(|&limit| limit as f64 / scale + LOOSE * noise()).collect();
-        let mut inverse = vec![0.0; m * m];
-        (0..m).for_each(|i| inverse[i * m + i] = 1.0);
-        Master {
-            limits,
-            values: loose.clone(),
-            loose,
-            scale,
-            columns: Vec::new(),
-            basis: (0..m).map(Basic::Slack).collect(),
-            is_basic: Vec::new(),
-            inverse,
-            pivots: 0,
-        }
+        let limits = self.limits.iter();
+        self.loose = limits.map(|&limit| limit as f64 / self.scale + LOOSE * noise()).collect();
+        self.values.clone_from(&self.loose);
+        self.basis = (0..m).map(Basic::Slack).collect();
+        self.is_basic.fill(false);
+        self.inverse.fill(0.0);
+        (0..m).for_each(|i| self.inverse[i * m + i] = 1.0);
     }
 
     /// Adds a column; returns its number.
@@ -95,9 +115,39 @@ impl Master {
 
     /// Improves until pricing finds nothing, or `enough` is reached (a bound that nothing exceeds).
     ///
+    /// Of many optimal bases most have weights with small denominators: where the first has not, others are
+    /// looked for among the columns that there are.
+    ///
     /// `price(prices)`: `prices` are whole, row by row, in units of `one`; returns columns whose
     /// gain · `one` exceeds Σ use · price, or none if there is no such column at all.
     pub fn solve(
+        &mut self,
+        enough: Option<Ratio>,
+        price: &mut dyn FnMut(&[i64], i64) -> Vec<Column>,
+    ) -> Packing {
+        let mut packing = self.search(enough, price);
+        let most = enough.unwrap_or(packing.dual);
+        let optimal = packing.value.to_f64() >= most.to_f64() * (1.0 - 1e-3);
+        let resets = if optimal && self.limits.len() <= RESET_ROWS_MAX { RESETS } else { 0 };
+        for number in 1..=resets {
+            let tried = number > RESETS_FOR_FINER && self.limits.len() > ROWS_FEW;
+            let fine = packing.common() <= COMMON_GOOD || tried;
+            if packing.value == most && fine {
+                break;
+            }
+            self.reset(number);
+            self.optimise();
+            let other = self.exact();
+            let finer = other.value == packing.value && other.common() < packing.common();
+            if other.value > packing.value || finer {
+                packing.weights = other.weights;
+                packing.value = other.value;
+            }
+        }
+        packing
+    }
+
+    fn search(
         &mut self,
         enough: Option<Ratio>,
         price: &mut dyn FnMut(&[i64], i64) -> Vec<Column>,
@@ -293,8 +343,11 @@ impl Master {
         if let Some(found) = modular::solve(&transposed, &gains, k) {
             tight.iter().zip(found).for_each(|(&row, price)| prices[row] = price);
         }
+        let dual =
+            prices.iter().zip(&self.limits).map(|(&price, &limit)| price * Ratio::from(limit));
+        let dual = dual.sum();
         let weights = weights.into_iter().filter(|(_, weight)| weight.is_positive()).collect();
-        Packing { weights, prices, value, proven: false }
+        Packing { weights, prices, value, dual, proven: false }
     }
 
     fn feasible(&self, weights: &[(usize, Ratio)]) -> bool {
@@ -318,38 +371,43 @@ impl Master {
                 .all(|(&load, &limit)| load <= i128::from(limit) * common)
     }
 
-    /// The weights of the search, rounded down until everything fits.
+    /// The weights of the search, rounded down, and all in proportion until everything fits.
     ///
     /// A column that takes from a row with limit 0 gets what others put there.
     fn rounded(&self) -> Vec<(usize, Ratio)> {
+        let m = self.limits.len();
+        let exact: Vec<f64> = self.limits.iter().map(|&limit| limit as f64).collect();
         let takes =
             |c: usize| self.columns[c].uses.iter().filter(|&&(i, a)| a > 0 && self.limits[i] == 0);
-        for shrink in [0.0, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2] {
-            let mut put = vec![Ratio::ZERO; self.limits.len()];
-            let mut weights = Vec::new();
-            let mut takers = Vec::new();
-            for (basic, &value) in self.basis.iter().zip(&self.values) {
-                let Basic::Column(c) = *basic else { continue };
-                if takes(c).next().is_some() {
-                    takers.push(c);
-                    continue;
-                }
-                let whole = (value * self.scale * (1.0 - shrink) * ROUND as f64).floor().max(0.0);
-                let weight = Ratio::new(whole as i128, ROUND);
-                weights.push((c, weight));
-                for &(i, a) in self.columns[c].uses.iter().filter(|(_, a)| *a < 0) {
-                    put[i] = put[i] + weight * Ratio::from(-a);
-                }
+        let mut load = vec![0.0; m];
+        let (mut weights, mut takers) = (Vec::new(), Vec::new());
+        for (row, basic) in self.basis.iter().enumerate() {
+            let Basic::Column(c) = *basic else { continue };
+            if takes(c).next().is_some() {
+                takers.push(c);
+                continue;
             }
-            weights.extend(takers.into_iter().map(|c| {
-                let most = takes(c).map(|&(i, a)| put[i] * Ratio::new(1, a.into())).min();
-                (c, most.unwrap_or(Ratio::ZERO))
-            }));
-            if self.feasible(&weights) {
-                return weights;
-            }
+            // The limits as they are: without the disturbance.
+            let inverse = &self.inverse[row * m..(row + 1) * m];
+            let value = inverse.iter().zip(&exact).map(|(a, b)| a * b).sum::<f64>().max(0.0);
+            self.columns[c].uses.iter().for_each(|&(i, a)| load[i] += value * a as f64);
+            weights.push((c, value));
         }
-        Vec::new()
+        let full = (0..m).filter(|&i| self.limits[i] > 0).map(|i| load[i] / exact[i]);
+        let over = full.fold(1.0, f64::max);
+        let mut put = vec![0i128; m];
+        let shrink = |(c, value): (usize, f64)| {
+            let whole = (value / over * SAFE * ROUND as f64).floor() as i128;
+            let puts = self.columns[c].uses.iter().filter(|(_, a)| *a < 0);
+            puts.for_each(|&(i, a)| put[i] -= whole * i128::from(a));
+            (c, Ratio::new(whole, ROUND))
+        };
+        let mut weights: Vec<_> = weights.into_iter().map(shrink).collect();
+        weights.extend(takers.into_iter().map(|c| {
+            let most = takes(c).map(|&(i, a)| put[i] / i128::from(a)).min();
+            (c, Ratio::new(most.unwrap_or(0), ROUND))
+        }));
+        if self.feasible(&weights) { weights } else { Vec::new() }
     }
 }
 
@@ -375,8 +433,18 @@ const PIVOT_MIN: f64 = 1e-9;
 /// Pivots between two computations of the values from scratch.
 const REFRESH: usize = 64;
 const ROUNDS_MAX: usize = 5_000;
+/// Other bases looked at; on larger programmes their fractions are too large as well.
+const RESETS: u64 = 16;
+/// Executors cut buffers into this many pieces gladly.
+const COMMON_GOOD: i128 = 1 << 12;
+/// Where that is all that they are for, on programmes with more than a few rows.
+const RESETS_FOR_FINER: u64 = 2;
+const ROWS_FEW: usize = 64;
+const RESET_ROWS_MAX: usize = 200;
 const PIVOTS_MAX: usize = 20_000;
 /// Denominator of weights that could not be had exactly.
 const ROUND: i128 = 1 << 40;
+/// Below 1 by more than the error of a product in floating point.
+const SAFE: f64 = 1.0 - 1e-11;
 /// Whole prices must leave room for sums over the arcs of a tree.
 const WHOLE_MAX: i64 = 1 << 44;

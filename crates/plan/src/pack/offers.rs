@@ -1,7 +1,10 @@
 //! Which trees a packing may use: all there are, low ones only, or some that are given.
 
+use netsum_topo::Ratio;
+
 use super::net::Net;
 use super::search::Search;
+use super::spread::{Effort, Spread, spread};
 use super::tree::Tree;
 
 /// What to choose from.
@@ -9,6 +12,8 @@ use super::tree::Tree;
 pub(super) enum Choice {
     /// All trees; the result is optimal.
     All,
+    /// A set of trees of equal weight that hardly meet, for fabrics that are too large for more.
+    Spread,
     /// Trees of at most so many hops, found by a greedy search.
     Height(usize),
     /// These.
@@ -32,24 +37,27 @@ impl<'a> Offers<'a> {
         matches!(self.choice, Choice::All) && self.search.complete
     }
 
-    /// Trees to begin with: low ones from each of `roots`, spread over the arcs, which are often
-    /// good enough.
-    pub(super) fn first(&self, roots: &[usize]) -> Vec<Tree> {
-        let least = match self.choice {
-            Choice::All => 1,
+    /// Trees to begin with, from each of `roots` (which may repeat). `row`: by arc, the arc whose capacity
+    /// it shares.
+    pub(super) fn first(&self, roots: &[usize], row: &[usize], enough: Option<Ratio>) -> First {
+        let height = match self.choice {
+            Choice::All => {
+                return First::of(spread(self.net, row, roots, enough, Effort::Little), enough);
+            }
+            Choice::Spread => {
+                let mut found = spread(self.net, row, roots, enough, Effort::Much);
+                return First { trees: Vec::new(), done: found.pop() };
+            }
+            Choice::Only(trees) => return First { trees: trees.clone(), done: None },
             Choice::Height(height) => *height,
-            Choice::Only(trees) => return trees.clone(),
         };
-        let most = if matches!(self.choice, Choice::All) { self.net.n } else { least };
         let mut load = vec![0i64; self.net.arcs.len()];
         let mut found = Vec::new();
         for _ in 0..ROUNDS {
             for &root in roots {
                 let loaded = self.net.arcs.iter().zip(&load);
                 let lengths: Vec<i64> = loaded.map(|(arc, &load)| (load << 16) / arc.cap).collect();
-                let tree =
-                    (least..=most).find_map(|height| self.search.limited(root, height, &lengths));
-                if let Some(tree) = tree {
+                if let Some(tree) = self.search.limited(root, height, &lengths) {
                     tree.arcs(self.net).for_each(|arc| load[arc] += 1);
                     found.push(tree);
                 }
@@ -57,7 +65,7 @@ impl<'a> Offers<'a> {
         }
         found.sort();
         found.dedup();
-        found
+        First { trees: found, done: None }
     }
 
     /// A short tree from each of `roots`, with its length.
@@ -65,7 +73,7 @@ impl<'a> Offers<'a> {
         match self.choice {
             Choice::All => self.search.directed(lengths, roots),
             Choice::Height(height) => self.low(lengths, roots, *height),
-            Choice::Only(_) => Vec::new(),
+            Choice::Only(_) | Choice::Spread => Vec::new(),
         }
     }
 
@@ -78,7 +86,7 @@ impl<'a> Offers<'a> {
                 let trees = self.low(lengths, &roots, *height);
                 trees.into_iter().min_by_key(|(_, total)| *total)
             }
-            Choice::Only(_) => None,
+            Choice::Only(_) | Choice::Spread => None,
         }
     }
 
@@ -89,6 +97,26 @@ impl<'a> Offers<'a> {
             Some((tree, total))
         };
         roots.iter().filter_map(tree).collect()
+    }
+}
+
+/// What a programme starts from.
+pub(super) struct First {
+    /// Each but once.
+    pub(super) trees: Vec<Tree>,
+    /// Trees of equal weight with which there is nothing left to do.
+    pub(super) done: Option<Spread>,
+}
+
+impl First {
+    fn of(mut found: Vec<Spread>, enough: Option<Ratio>) -> First {
+        if found.last().is_some_and(|best| Some(best.rate()) == enough) {
+            return First { trees: Vec::new(), done: found.pop() };
+        }
+        let mut trees: Vec<Tree> = found.into_iter().flat_map(|spread| spread.trees).collect();
+        trees.sort();
+        trees.dedup();
+        First { trees, done: None }
     }
 }
 

@@ -91,7 +91,7 @@ pub fn bound(graph: &LinkGraph, collective: Collective) -> Result<(Net, Option<B
     Ok((net, bound))
 }
 
-/// The best trees for a collective on a fabric of at most 128 GPUs.
+/// The best trees for a collective. Beyond [`EXACT_GPUS_MAX`] GPUs good ones: how good, the bound says.
 pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
     if net.gpus.len() > GPUS_MAX {
@@ -103,7 +103,8 @@ pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackErr
         });
     }
     let bound = bound_for(collective, &net);
-    Ok(pack_net(net, collective, bound, &Choice::All))
+    let choice = if net.gpus.len() > EXACT_GPUS_MAX { Choice::Spread } else { Choice::All };
+    Ok(pack_net(net, collective, bound, &choice))
 }
 
 /// The best packing of some trees. `bound`: one that is known, to stop at.
@@ -122,7 +123,7 @@ pub(super) fn pack_net(
         Collective::Allgather => sharded(&net, enough, choice),
         Collective::ReduceScatter => turned(sharded(&net.reversed(), enough, choice)),
         Collective::Allreduce if net.mirror.is_some() => both_ways(&net, enough, choice),
-        Collective::Allreduce => lopsided(&net, enough),
+        Collective::Allreduce => lopsided(&net, enough, choice),
     };
     let rate = found.flows.iter().map(|flow| flow.weight).sum();
     let bound = match (bound, found.bound) {
@@ -132,5 +133,28 @@ pub(super) fn pack_net(
     Packed { collective, net, flows: found.flows, rate, bound }
 }
 
-/// Columns and prices are dense in memory: beyond this it is hours, not seconds.
-const GPUS_MAX: usize = 128;
+/// By what all weights can be multiplied until a link is full; `None` without flows.
+pub(super) fn fit(net: &Net, flows: &[Flow]) -> Option<Ratio> {
+    let load = arc_loads(net, flows);
+    let used = net.arcs.iter().zip(load).filter(|(_, load)| load.is_positive());
+    used.map(|(arc, load)| Ratio::from(arc.cap) / load).min()
+}
+
+/// What each arc carries, in units.
+pub(super) fn arc_loads(net: &Net, flows: &[Flow]) -> Vec<Ratio> {
+    let back = net.reversed();
+    let mut load = vec![Ratio::ZERO; net.arcs.len()];
+    for flow in flows {
+        let down = flow.down.iter().flat_map(|tree| tree.arcs(net));
+        let up = flow.up.iter().flat_map(|tree| tree.arcs(&back));
+        for arc in down.chain(up) {
+            load[arc] = load[arc] + flow.weight;
+        }
+    }
+    load
+}
+
+/// The exact programme's columns and prices are dense in memory: beyond this it is hours, not seconds.
+const EXACT_GPUS_MAX: usize = 128;
+/// Plans have a tree per GPU, each with a hop per GPU.
+const GPUS_MAX: usize = 2048;

@@ -5,8 +5,9 @@ use netsum_topo::Ratio;
 use super::bound::{ArcLength, Bound, Certificate};
 use super::lp::{Column, Master, Packing};
 use super::net::Net;
-use super::offers::{Choice, Offers};
-use super::packing::Flow;
+use super::offers::{Choice, First, Offers};
+use super::packing::{Flow, fit};
+use super::spread::Spread;
 use super::tree::Tree;
 
 /// What a programme gives.
@@ -85,7 +86,7 @@ impl<'a> Book<'a> {
                 arcs.push(ArcLength { from: arc.from, to: arc.to, length });
             }
         }
-        Some(Bound { rate: packing.value, certificate: Certificate::Lengths { arcs } })
+        Some(Bound { rate: packing.dual, certificate: Certificate::Lengths { arcs } })
     }
 }
 
@@ -113,11 +114,62 @@ fn caps(net: &Net) -> Vec<i64> {
     net.arcs.iter().map(|arc| arc.cap).collect()
 }
 
+/// Every arc a row of its own.
+fn own_rows(net: &Net) -> Vec<usize> {
+    (0..net.arcs.len()).collect()
+}
+
+/// Flows of trees of equal weight; the same tree several times is one flow.
+fn equal(spread: Spread, flow: impl Fn(Tree, Ratio) -> Flow) -> Found {
+    let mut flows: Vec<Flow> = Vec::new();
+    for tree in spread.trees {
+        let new = flow(tree, spread.weight);
+        let same = |known: &&mut Flow| known.up == new.up && known.down == new.down;
+        match flows.iter_mut().find(same) {
+            Some(known) => known.weight = known.weight + new.weight,
+            None => flows.push(new),
+        }
+    }
+    Found { flows, bound: None }
+}
+
+/// `found`, or trees that spread well in one direction, used both ways, if these are better.
+fn better_halves(net: &Net, offers: &Offers, found: Found, enough: Option<Ratio>) -> Found {
+    let rate = |flows: &[Flow]| flows.iter().map(|flow| flow.weight).sum::<Ratio>();
+    if enough == Some(rate(&found.flows)) {
+        return found;
+    }
+    let one_way = offers.first(&net.gpus, &own_rows(net), enough.map(|rate| rate + rate));
+    let Some(one_way) = one_way.done else { return found };
+    let other = one_of_each(net, &one_way, &one_way);
+    if rate(&other.flows) > rate(&found.flows) { other } else { found }
+}
+
+/// Per root one tree up and one down, as fast as the fullest arc lets them.
+fn one_of_each(net: &Net, up: &Spread, down: &Spread) -> Found {
+    let pairs = up.trees.iter().zip(&down.trees);
+    let flow = |(up, down): (&Tree, &Tree)| Flow {
+        weight: Ratio::ONE,
+        root: down.root,
+        up: Some(up.clone()),
+        down: Some(down.clone()),
+    };
+    let mut flows: Vec<Flow> = pairs.map(flow).collect();
+    let weight = fit(net, &flows).expect("trees have arcs");
+    flows.iter_mut().for_each(|flow| flow.weight = weight);
+    Found { flows, bound: None }
+}
+
 /// Broadcast: trees from one root, one row per arc.
 pub(super) fn rooted(net: &Net, root: usize, enough: Option<Ratio>, choice: &Choice) -> Found {
     let offers = Offers::new(net, choice);
+    let down = |tree: Tree, weight: Ratio| Flow { weight, root, up: None, down: Some(tree) };
+    let first = offers.first(&[root; SLOTS], &own_rows(net), enough);
+    if let Some(done) = first.done {
+        return equal(done, down);
+    }
     let mut book = Book::new(net, caps(net));
-    for tree in offers.first(&[root]) {
+    for tree in first.trees {
         let column = Column { gain: 1, uses: uses(net, &tree, |arc| arc, &[]) };
         book.add(Some(tree), column);
     }
@@ -127,17 +179,23 @@ pub(super) fn rooted(net: &Net, root: usize, enough: Option<Ratio>, choice: &Cho
         let worth = trees.filter(|(_, total)| *total < one);
         worth.map(|(tree, _)| (tree.clone(), column(&tree))).collect()
     });
-    let flows = packing.weights.iter().map(|&(c, weight)| {
-        let down = book.trees[c].clone();
-        Flow { weight, root, up: None, down }
-    });
-    let flows = flows.collect();
+    let tree = |c: usize| book.trees[c].clone().expect("all columns are trees");
+    let flows = packing.weights.iter().map(|&(c, weight)| down(tree(c), weight)).collect();
     Found { flows, bound: book.bound(&packing, |row| vec![row]).filter(|_| offers.complete()) }
 }
 
 /// All-gather: the trees of every root share one rate x; rows of arcs, then of roots.
 pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
     let offers = Offers::new(net, choice);
+    let first = offers.first(&net.gpus, &own_rows(net), enough);
+    if let Some(done) = first.done {
+        return equal(done, |tree, weight| Flow {
+            weight,
+            root: tree.root,
+            up: None,
+            down: Some(tree),
+        });
+    }
     let (arcs, count) = (net.arcs.len(), net.gpus.len());
     let mut limits = caps(net);
     limits.resize(arcs + count, 0);
@@ -150,7 +208,7 @@ pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Foun
         let uses = uses(net, tree, |arc| arc, &[(arcs + rank(tree.root), -1)]);
         Column { gain: 0, uses }
     };
-    for tree in offers.first(&net.gpus) {
+    for tree in first.trees {
         let column = column(&tree);
         book.add(Some(tree), column);
     }
@@ -196,9 +254,23 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fo
         row[mirror[arc]] = place;
     }
     let offers = Offers::new(net, choice);
+    let both = |tree: Tree, weight: Ratio| {
+        let tree = tree.centred();
+        Flow { weight, root: tree.root, up: Some(tree.clone()), down: Some(tree) }
+    };
+    let shared: Vec<usize> = (0..net.arcs.len()).map(|arc| arc.min(mirror[arc])).collect();
+    // Where switches add, one tree is often all that is needed.
+    let single =
+        |first: &First| first.done.as_ref().is_some_and(|done| Some(done.rate()) == enough);
+    let one = if net.aggregators().is_empty() { &[][..] } else { &net.gpus[..1] };
+    let alone = (!one.is_empty()).then(|| offers.first(one, &shared, enough)).filter(single);
+    let first = alone.unwrap_or_else(|| offers.first(&net.gpus, &shared, enough));
+    if let Some(done) = first.done {
+        return better_halves(net, &offers, equal(done, both), enough);
+    }
     let mut book = Book::new(net, pairs.iter().map(|&arc| net.arcs[arc].cap).collect());
     let column = |tree: &Tree| Column { gain: 1, uses: uses(net, tree, |arc| row[arc], &[]) };
-    for tree in offers.first(&net.gpus) {
+    for tree in first.trees {
         let column = column(&tree);
         if !book.master.columns().contains(&column) {
             book.add(Some(tree), column);
@@ -210,20 +282,22 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fo
         let worth = trees.filter(|(_, total)| *total < one);
         worth.map(|(tree, _)| (tree.clone(), column(&tree))).collect()
     });
-    let flows = packing.weights.iter().map(|&(c, weight)| {
-        let tree = book.trees[c].as_ref().expect("all columns are trees").centred();
-        Flow { weight, root: tree.root, up: Some(tree.clone()), down: Some(tree) }
-    });
-    let flows = flows.collect();
+    let tree = |c: usize| book.trees[c].clone().expect("all columns are trees");
+    let flows = packing.weights.iter().map(|&(c, weight)| both(tree(c), weight)).collect();
     let bound = book.bound(&packing, |row| vec![pairs[row], mirror[pairs[row]]]);
     Found { flows, bound: bound.filter(|_| offers.complete()) }
 }
 
 /// Allreduce where rates differ by direction: per root one rate x(r), and trees up and down of that
 /// rate; rows of arcs, then of roots down, then up.
-pub(super) fn lopsided(net: &Net, enough: Option<Ratio>) -> Found {
+pub(super) fn lopsided(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
     let back = net.reversed();
-    let (offers, offers_back) = (Offers::new(net, &Choice::All), Offers::new(&back, &Choice::All));
+    let (offers, offers_back) = (Offers::new(net, choice), Offers::new(&back, choice));
+    let first = |offers: &Offers| offers.first(&net.gpus, &own_rows(net), None);
+    let (first, first_back) = (first(&offers), first(&offers_back));
+    if let (Some(down), Some(up)) = (&first.done, &first_back.done) {
+        return one_of_each(net, up, down);
+    }
     let (arcs, count) = (net.arcs.len(), net.gpus.len());
     let mut limits = caps(net);
     limits.resize(arcs + 2 * count, 0);
@@ -237,9 +311,8 @@ pub(super) fn lopsided(net: &Net, enough: Option<Ratio>) -> Found {
         let net = if up { &back } else { net };
         Column { gain: 0, uses: uses(net, tree, |arc| arc, &[(row(tree.root, up), -1)]) }
     };
-    for up in [false, true] {
-        let found = if up { &offers_back } else { &offers }.first(&net.gpus);
-        for tree in found {
+    for (up, first) in [(false, first), (true, first_back)] {
+        for tree in first.trees {
             let column = column(&tree, up);
             book.add(Some(tree), column);
         }
@@ -298,3 +371,6 @@ fn couple(
         down.retain(|(_, weight)| weight.is_positive());
     }
 }
+
+/// Trees of equal weight that a broadcast starts from: weights are multiples of one of so many.
+const SLOTS: usize = 16;

@@ -7,7 +7,7 @@ use super::baseline::Baselines;
 use super::bound::{Certificate, gbytes};
 use super::cost::{self, Estimate};
 use super::net::Net;
-use super::packing::{Packed, pack};
+use super::packing::{Packed, arc_loads, pack};
 use crate::error::PackError;
 
 /// A plan, how good it is, and what others would reach. Rates are algbw in GB/s (10⁹ bytes).
@@ -87,15 +87,8 @@ fn others(collective: Collective, net: &Net, unit: f64) -> Vec<(String, Option<f
 }
 
 fn loads(packed: &Packed) -> Vec<(usize, usize, f64)> {
-    let back = packed.net.reversed();
-    let mut load = vec![0.0; packed.net.arcs.len()];
-    for flow in &packed.flows {
-        let down = flow.down.iter().flat_map(|tree| tree.arcs(&packed.net));
-        let up = flow.up.iter().flat_map(|tree| tree.arcs(&back));
-        down.chain(up).for_each(|arc| load[arc] += flow.weight.to_f64());
-    }
-    let arcs = packed.net.arcs.iter().zip(load);
-    arcs.map(|(arc, load)| (arc.from, arc.to, load / arc.cap as f64)).collect()
+    let arcs = packed.net.arcs.iter().zip(arc_loads(&packed.net, &packed.flows));
+    arcs.map(|(arc, load)| (arc.from, arc.to, load.to_f64() / arc.cap as f64)).collect()
 }
 
 /// Times of an allreduce at one size, and the way that is fastest.

@@ -1,7 +1,8 @@
 //! Shortest trees under given lengths: undirected, directed, and through switches.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::hash_map::Entry;
+use std::collections::{BinaryHeap, HashMap};
 
 use super::net::Net;
 
@@ -28,7 +29,7 @@ pub struct Tree {
 impl Tree {
     /// Hops between the root and the farthest vertex.
     pub fn height(&self) -> usize {
-        let mut depth = std::collections::HashMap::from([(self.root, 0usize)]);
+        let mut depth = HashMap::from([(self.root, 0usize)]);
         for hop in &self.hops {
             let above = depth[&hop.from];
             depth.insert(hop.to, above + 1);
@@ -43,35 +44,67 @@ impl Tree {
 
     /// The same tree hung up at another of its vertices.
     pub fn rerooted(&self, root: usize) -> Tree {
-        let mut left: Vec<&Hop> = self.hops.iter().collect();
-        let mut hops = Vec::new();
-        let mut reached = vec![root];
+        let at = self.neighbours();
+        let mut hops = Vec::with_capacity(self.hops.len());
+        let mut reached = vec![(root, usize::MAX)];
         let mut next = 0;
         while next < reached.len() {
-            let here = reached[next];
+            let (here, above) = reached[next];
             next += 1;
-            left.retain(|hop| {
-                let hop = match here {
-                    _ if hop.from == here => (*hop).clone(),
-                    _ if hop.to == here => {
-                        let via = hop.via.iter().rev().copied().collect();
-                        Hop { from: hop.to, to: hop.from, via }
-                    }
-                    _ => return true,
+            for &index in at[&here].iter().filter(|&&index| index != above) {
+                let hop = &self.hops[index];
+                let hop = if hop.from == here {
+                    hop.clone()
+                } else {
+                    let via = hop.via.iter().rev().copied().collect();
+                    Hop { from: hop.to, to: hop.from, via }
                 };
-                reached.push(hop.to);
+                reached.push((hop.to, index));
                 hops.push(hop);
-                false
-            });
+            }
         }
         Tree { root, hops }
     }
 
     /// Hung up where it is lowest; of equally low vertices the first.
     pub fn centred(&self) -> Tree {
-        let vertices = self.hops.iter().map(|hop| hop.to).chain([self.root]);
-        let trees = vertices.map(|vertex| self.rerooted(vertex));
-        trees.min_by_key(|tree| (tree.height(), tree.root)).expect("a tree has a root")
+        let at = self.neighbours();
+        let farthest = |far: &HashMap<usize, usize>| {
+            far.iter().map(|(&v, &hops)| (hops, v)).max().expect("a tree has a root").1
+        };
+        // No vertex is farther from any other than one of the ends of a longest way.
+        let one = self.distances(&at, farthest(&self.distances(&at, self.root)));
+        let other = self.distances(&at, farthest(&one));
+        let lowest = at.keys().min_by_key(|&v| (one[v].max(other[v]), *v));
+        self.rerooted(*lowest.expect("a tree has a root"))
+    }
+
+    /// By vertex the numbers of its hops.
+    fn neighbours(&self) -> HashMap<usize, Vec<usize>> {
+        let mut at: HashMap<usize, Vec<usize>> = HashMap::from([(self.root, Vec::new())]);
+        for (index, hop) in self.hops.iter().enumerate() {
+            at.entry(hop.from).or_default().push(index);
+            at.entry(hop.to).or_default().push(index);
+        }
+        at
+    }
+
+    /// Hops to every vertex.
+    fn distances(&self, at: &HashMap<usize, Vec<usize>>, from: usize) -> HashMap<usize, usize> {
+        let mut far = HashMap::from([(from, 0)]);
+        let mut stack = vec![from];
+        while let Some(here) = stack.pop() {
+            let hops = far[&here];
+            for &index in &at[&here] {
+                let Hop { from, to, .. } = self.hops[index];
+                let next = if from == here { to } else { from };
+                if let Entry::Vacant(entry) = far.entry(next) {
+                    entry.insert(hops + 1);
+                    stack.push(next);
+                }
+            }
+        }
+        far
     }
 }
 

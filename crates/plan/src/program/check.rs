@@ -6,6 +6,7 @@
 //! every run computes the same, and one run shows what.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use super::reach::Order;
 use super::{Memory, Place, Program, Step};
@@ -54,7 +55,12 @@ pub enum Fault {
 
 /// Checks that `program` computes its collective in every order of steps that can happen.
 pub fn check(program: &Program) -> Result<(), Fault> {
-    let run = Run::new(program)?;
+    check_part(program, 0..program.pieces)
+}
+
+/// The same for a program that touches `part` of its pieces only, and need not do anything for others.
+pub(super) fn check_part(program: &Program, part: Range<u64>) -> Result<(), Fault> {
+    let run = Run::new(program, part)?;
     let order = run.order()?;
     run.races(&order)?;
     run.results(&order)
@@ -62,6 +68,8 @@ pub fn check(program: &Program) -> Result<(), Fault> {
 
 pub(super) struct Run<'a> {
     pub(super) program: &'a Program,
+    /// Pieces that it is about.
+    pub(super) part: Range<u64>,
     /// All steps: agent, thread, place in it.
     pub(super) steps: Vec<(usize, usize, usize)>,
     /// First of a thread's steps in `steps`.
@@ -73,13 +81,13 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(program: &'a Program) -> Result<Run<'a>, Fault> {
+    fn new(program: &'a Program, part: Range<u64>) -> Result<Run<'a>, Fault> {
         let mut steps = Vec::new();
         let mut first = Vec::new();
-        let mut borders = BTreeSet::from([0, program.pieces]);
-        for rank in 0..program.ranks as u64 {
-            borders.insert(program.pieces / program.ranks as u64 * rank);
-        }
+        let mut borders = BTreeSet::from([part.start, part.end]);
+        let shards =
+            (0..program.ranks as u64).map(|rank| program.pieces / program.ranks as u64 * rank);
+        borders.extend(shards.filter(|border| part.contains(border)));
         for (agent, threads) in program.threads.iter().enumerate() {
             first.push(Vec::new());
             for (index, thread) in threads.iter().enumerate() {
@@ -99,6 +107,7 @@ impl<'a> Run<'a> {
         }
         let mut run = Run {
             program,
+            part,
             steps,
             first,
             borders: borders.into_iter().collect(),

@@ -1,69 +1,134 @@
 //! From a plan to a program: one thread per flow, agent and neighbour in the flow's tree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 use netsum_topo::lcm;
 use netsum_topo::links::{Collective, PlannedFlow, TreePlan};
 
 use super::{Action, Fault, Memory, Place, Program, Step, Thread};
 
-/// The program of a plan, in place. Flow i uses channel i.
+/// The program of a plan, in place. Each flow has the first channel on which no flow before it uses one of
+/// its connections.
 ///
 /// Errors: shares that do not add up to 1, or to equal shards; too many pieces; flows whose ways are
 /// no trees are for [`super::check`] to find.
 pub fn lower(plan: &TreePlan) -> Result<Program, Fault> {
-    let wrong = |problem: String| Fault::Plan(problem);
-    let ranks = plan.gpus.len();
-    let common = plan.flows.iter().try_fold(ranks as i128, |all, flow| lcm(all, flow.share.den()));
-    let pieces = common.filter(|&pieces| pieces <= PIECES_MAX).ok_or_else(|| {
-        wrong("its shares have no common denominator below 2⁶²; round them".to_owned())
-    })? as u64;
-    // Agents: ranks, then switches that flows branch at.
-    let mut agent: BTreeMap<usize, usize> =
-        plan.gpus.iter().enumerate().map(|(rank, &vertex)| (vertex, rank)).collect();
-    for way in plan.flows.iter().flat_map(|flow| flow.up.iter().chain(&flow.down)) {
-        let [from, .., to] = way.as_slice() else {
-            return Err(wrong(format!("way {way:?} has fewer than two vertices")));
-        };
-        for end in [from, to] {
-            let next = agent.len();
-            agent.entry(*end).or_insert(next);
+    let layout = Layout::new(plan)?;
+    let mut program = layout.empty();
+    let mut taken: Vec<HashSet<(usize, usize)>> = Vec::new();
+    for flow in 0..plan.flows.len() {
+        let used: Vec<(usize, usize)> = layout.connections(flow).collect();
+        let free = |taken: &HashSet<_>| used.iter().all(|pair| !taken.contains(pair));
+        let channel = taken.iter().position(free).unwrap_or(taken.len());
+        if channel == taken.len() {
+            taken.push(HashSet::new());
         }
-    }
-    let mut program = Program {
-        collective: plan.collective,
-        ranks,
-        pieces,
-        in_place: true,
-        threads: vec![Vec::new(); agent.len()],
-    };
-    let mut at = 0u64;
-    for (channel, flow) in plan.flows.iter().enumerate() {
-        if !flow.share.is_positive() {
-            return Err(wrong(format!("flow {channel} has share {}", flow.share)));
-        }
-        let count = (flow.share.num() * (i128::from(pieces) / flow.share.den())) as u64;
-        check_shard(plan, flow, at, count, pieces, channel)?;
-        let ways = |ways: &[Vec<usize>]| -> Vec<(usize, usize)> {
-            ways.iter().map(|way| (agent[&way[0]], agent[&way[way.len() - 1]])).collect()
-        };
-        add(
-            &mut program,
-            channel,
-            Place { memory: Memory::Input, at },
-            count,
-            &ways(&flow.up),
-            &ways(&flow.down),
-        );
-        at = at
-            .checked_add(count)
-            .filter(|&end| end <= pieces)
-            .ok_or_else(|| wrong("its shares add up to more than 1".to_owned()))?;
-    }
-    if at < pieces {
-        return Err(wrong("its shares add up to less than 1".to_owned()));
+        taken[channel].extend(used);
+        layout.put(&mut program, flow, channel);
     }
     Ok(program)
+}
+
+/// The program of each flow by itself, with the pieces that it is about. Flows share no thread, no
+/// connection and no piece of memory: what is right alone is right together.
+pub(super) fn lower_each(
+    plan: &TreePlan,
+) -> Result<impl Iterator<Item = (Program, Range<u64>)>, Fault> {
+    let layout = Layout::new(plan)?;
+    let count = plan.flows.len();
+    Ok((0..count).map(move |flow| {
+        let mut program = layout.empty();
+        layout.put(&mut program, flow, 0);
+        (program, layout.parts[flow].clone())
+    }))
+}
+
+/// Senders and receivers, by agent.
+type Pairs = Vec<(usize, usize)>;
+
+/// Which pieces are whose, and who takes part.
+pub(super) struct Layout<'a> {
+    plan: &'a TreePlan,
+    pub(super) pieces: u64,
+    /// By vertex: ranks, then switches that flows branch at.
+    pub(super) agent: BTreeMap<usize, usize>,
+    /// By flow.
+    pub(super) parts: Vec<Range<u64>>,
+}
+
+impl<'a> Layout<'a> {
+    pub(super) fn new(plan: &'a TreePlan) -> Result<Layout<'a>, Fault> {
+        let wrong = |problem: String| Fault::Plan(problem);
+        let ranks = plan.gpus.len();
+        let common =
+            plan.flows.iter().try_fold(ranks as i128, |all, flow| lcm(all, flow.share.den()));
+        let pieces = common.filter(|&pieces| pieces <= PIECES_MAX).ok_or_else(|| {
+            wrong("its shares have no common denominator below 2⁶²; round them".to_owned())
+        })? as u64;
+        let mut agent: BTreeMap<usize, usize> =
+            plan.gpus.iter().enumerate().map(|(rank, &vertex)| (vertex, rank)).collect();
+        for way in plan.flows.iter().flat_map(|flow| flow.up.iter().chain(&flow.down)) {
+            let [from, .., to] = way.as_slice() else {
+                return Err(wrong(format!("way {way:?} has fewer than two vertices")));
+            };
+            for end in [from, to] {
+                let next = agent.len();
+                agent.entry(*end).or_insert(next);
+            }
+        }
+        let mut parts = Vec::with_capacity(plan.flows.len());
+        let mut at = 0u64;
+        for (channel, flow) in plan.flows.iter().enumerate() {
+            if !flow.share.is_positive() {
+                return Err(wrong(format!("flow {channel} has share {}", flow.share)));
+            }
+            let count = flow.share.num() * (i128::from(pieces) / flow.share.den());
+            let end = u64::try_from(i128::from(at) + count).ok().filter(|&end| end <= pieces);
+            let end = end.ok_or_else(|| wrong("its shares add up to more than 1".to_owned()))?;
+            check_shard(plan, flow, at, end - at, pieces, channel)?;
+            parts.push(at..end);
+            at = end;
+        }
+        if at < pieces {
+            return Err(wrong("its shares add up to less than 1".to_owned()));
+        }
+        Ok(Layout { plan, pieces, agent, parts })
+    }
+
+    fn empty(&self) -> Program {
+        Program {
+            collective: self.plan.collective,
+            ranks: self.plan.gpus.len(),
+            pieces: self.pieces,
+            in_place: true,
+            threads: vec![Vec::new(); self.agent.len()],
+        }
+    }
+
+    /// Agents that send and receive.
+    fn ends(&self, way: &[usize]) -> (usize, usize) {
+        (self.agent[&way[0]], self.agent[&way[way.len() - 1]])
+    }
+
+    /// Agents that send and receive, up and down.
+    pub(super) fn ways(&self, flow: usize) -> (Pairs, Pairs) {
+        let PlannedFlow { up, down, .. } = &self.plan.flows[flow];
+        let pairs = |ways: &[Vec<usize>]| ways.iter().map(|way| self.ends(way)).collect();
+        (pairs(up), pairs(down))
+    }
+
+    fn connections(&self, flow: usize) -> impl Iterator<Item = (usize, usize)> {
+        let PlannedFlow { up, down, .. } = &self.plan.flows[flow];
+        up.iter().chain(down).map(|way| self.ends(way))
+    }
+
+    fn put(&self, program: &mut Program, flow: usize, channel: usize) {
+        let (up, down) = self.ways(flow);
+        let Range { start: at, end } = self.parts[flow];
+        let place = Place { memory: Memory::Input, at };
+        add(program, channel, place, end - at, &up, &down);
+    }
 }
 
 /// Flows of all-gather and reduce-scatter lie in their root's shard.

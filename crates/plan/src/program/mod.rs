@@ -7,6 +7,7 @@
 mod check;
 mod lower;
 mod msccl;
+mod mscclpp;
 mod outcome;
 mod plan_check;
 mod reach;
@@ -14,6 +15,7 @@ mod reach;
 pub use check::{Fault, check};
 pub use lower::lower;
 pub use msccl::{read_msccl, write_msccl};
+pub use mscclpp::{read_mscclpp, write_mscclpp};
 pub use plan_check::verify_plan;
 
 use netsum_topo::links::Collective;

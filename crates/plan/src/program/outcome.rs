@@ -52,7 +52,7 @@ impl Run<'_> {
         for rank in 0..ranks {
             for segment in 0..self.borders.len() - 1 {
                 let at = self.borders[segment];
-                if at < self.program.pieces && self.has_at_start(rank, at) {
+                if self.part.contains(&at) && self.has_at_start(rank, at) {
                     let memory = self.memory(Memory::Input);
                     held.insert((rank, memory, segment), Sum::from([((rank, at), 1)]));
                 }
@@ -100,7 +100,7 @@ impl Run<'_> {
         for rank in 0..self.program.ranks {
             for segment in 0..self.borders.len() - 1 {
                 let at = self.borders[segment];
-                if at >= self.program.pieces {
+                if !self.part.contains(&at) {
                     continue;
                 }
                 let Some(expected) = self.expected(rank, at) else { continue };

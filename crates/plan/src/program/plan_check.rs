@@ -5,7 +5,9 @@ use std::collections::{HashMap, HashSet};
 use netsum_topo::Ratio;
 use netsum_topo::links::{LinkGraph, Role, TREE_PLAN_FORMAT, TreePlan};
 
-use super::{Fault, check, lower};
+use super::Fault;
+use super::check::check_part;
+use super::lower::lower_each;
 
 /// Checks a plan against its fabric: its program computes the collective in every order; ways follow
 /// links and pass through switches only; switches that branch or join can do that; at the claimed
@@ -59,7 +61,7 @@ pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
             return wrong(format!("{from}→{to} would carry {used} of {} bit/s", capacity[&arc]));
         }
     }
-    check(&lower(plan)?)
+    lower_each(plan)?.try_for_each(|(program, part)| check_part(&program, part))
 }
 
 /// Switches at the ends of ways: joining takes one that adds, branching one that multicasts.

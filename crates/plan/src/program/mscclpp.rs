@@ -1,0 +1,464 @@
+//! MSCCL++'s execution plans (JSON), written from plans, and read back as programs.
+//!
+//! Source: microsoft/mscclpp at 1f5f065d, `src/core/executor/execution_plan.cc` (fields and names that the executor
+//! reads) and `src/core/include/execution_kernel.hpp` (what operations do).
+//!
+//! A flow is one thread block per GPU, which does its steps one after another. Data is put into the receiver's memory,
+//! sums on their way up into its scratch, and each message is told by a signal. Thread blocks begin with a signal
+//! and a wait per neighbour: nobody writes to a GPU that is still in the call before.
+
+use std::collections::{BTreeMap, HashMap};
+
+use netsum_topo::links::{Collective, TreePlan};
+use serde::{Deserialize, Serialize};
+
+use super::lower::Layout;
+use super::{Action, Memory, Place, Program, Step, Thread};
+use crate::error::PackError;
+
+/// A plan as the executor reads it. Fields as in MSCCL++.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    collective: String,
+    protocol: String,
+    inplace: bool,
+    reuse_resources: bool,
+    gpus: Vec<Gpu>,
+    num_threads_per_block: u32,
+    use_double_scratch_buffer: bool,
+    buffer_alignment: u32,
+    min_message_size: u64,
+    max_message_size: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Gpu {
+    id: usize,
+    input_chunks: u64,
+    output_chunks: u64,
+    scratch_chunks: u64,
+    threadblocks: Vec<Block>,
+    channels: Vec<Channels>,
+    remote_buffers: Vec<Remote>,
+    semaphores: Vec<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Channels {
+    channel_type: String,
+    connected_to: Vec<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Remote {
+    rank: usize,
+    #[serde(rename = "type")]
+    memory: String,
+    access_channel_types: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Block {
+    id: usize,
+    ops: Vec<Op>,
+    channels: Vec<OwnChannels>,
+    remote_buffer_refs: Vec<RemoteRefs>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnChannels {
+    channel_type: String,
+    channel_ids: Vec<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemoteRefs {
+    access_channel_type: String,
+    remote_buffer_ids: Vec<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Op {
+    name: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    src_buff: Vec<Buffer>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    dst_buff: Vec<Buffer>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    channel_ids: Vec<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    channel_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reduce_op: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Buffer {
+    /// Own memory.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    memory: Option<String>,
+    /// Or that of another GPU, by its place among the thread block's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    buffer_id: Option<usize>,
+    index: u64,
+    size: u64,
+}
+
+/// The plan for MSCCL++'s executor.
+///
+/// Errors: broadcast and reduce (it has neither), switches that add, or more than its executor takes.
+pub fn write_mscclpp(plan: &TreePlan) -> Result<String, PackError> {
+    let collective = match plan.collective {
+        Collective::Allreduce => "allreduce",
+        Collective::Allgather => "allgather",
+        Collective::ReduceScatter => "reducescatter",
+        _ => return Err(refuse("it has no broadcast and no reduce; use allreduce or allgather")),
+    };
+    let layout = Layout::new(plan).map_err(|fault| refuse(&fault.to_string()))?;
+    if layout.agent.len() > plan.gpus.len() {
+        return Err(refuse("it knows GPUs only; plan without switches that add"));
+    }
+    if layout.pieces > PIECES_MAX {
+        let problem = format!(
+            "{} chunks are more than {PIECES_MAX}; round the shares to fewer",
+            layout.pieces
+        );
+        return Err(refuse(&problem));
+    }
+    let ranks = plan.gpus.len();
+    let shard = layout.pieces / ranks as u64;
+    let (memory, inputs, outputs) = match plan.collective {
+        Collective::Allgather => ("o", shard, layout.pieces),
+        Collective::ReduceScatter => ("i", layout.pieces, shard),
+        _ => ("i", layout.pieces, layout.pieces),
+    };
+    let mut gpus: Vec<Draft> = (0..ranks).map(|_| Draft::default()).collect();
+    for flow in 0..plan.flows.len() {
+        put_flow(&mut gpus, &layout, flow, memory);
+    }
+    let gpus = gpus.into_iter().enumerate().map(|(id, draft)| draft.finish(id, inputs, outputs));
+    let gpus: Vec<Gpu> = gpus.collect();
+    for block in gpus.iter().flat_map(|gpu| &gpu.threadblocks) {
+        let channels = block.channels[0].channel_ids.len();
+        if block.ops.len() > OPS_MAX || channels > CHANNELS_MAX {
+            let problem = format!(
+                "a thread block with {} operations and {channels} channels; it takes {OPS_MAX} and \
+                 {CHANNELS_MAX}: use trees with fewer children",
+                block.ops.len()
+            );
+            return Err(refuse(&problem));
+        }
+    }
+    let file = File {
+        name: plan.fabric.clone(),
+        collective: collective.to_owned(),
+        protocol: "Simple".to_owned(),
+        inplace: true,
+        reuse_resources: false,
+        gpus,
+        num_threads_per_block: 1024,
+        use_double_scratch_buffer: false,
+        buffer_alignment: 16,
+        min_message_size: 0,
+        max_message_size: u64::MAX,
+    };
+    Ok(serde_json::to_string_pretty(&file).expect("plain data"))
+}
+
+/// Thread blocks of all flows on one GPU.
+#[derive(Default)]
+struct Draft {
+    connected_to: Vec<usize>,
+    remote: Vec<Remote>,
+    blocks: Vec<Block>,
+    scratch: u64,
+}
+
+impl Draft {
+    fn finish(self, id: usize, input_chunks: u64, output_chunks: u64) -> Gpu {
+        Gpu {
+            id,
+            input_chunks,
+            output_chunks,
+            scratch_chunks: self.scratch,
+            threadblocks: self.blocks,
+            channels: vec![Channels {
+                channel_type: MEMORY.to_owned(),
+                connected_to: self.connected_to,
+            }],
+            remote_buffers: self.remote,
+            semaphores: Vec::new(),
+        }
+    }
+
+    /// A thread block joined to `neighbours`, which begins when they do.
+    fn open(&mut self, neighbours: &[usize]) -> Block {
+        let first = self.connected_to.len();
+        self.connected_to.extend(neighbours);
+        let channel_ids: Vec<usize> = (first..self.connected_to.len()).collect();
+        let all = 0..neighbours.len();
+        let mut ops: Vec<Op> = all.clone().map(|channel| on_channel("signal", channel)).collect();
+        ops.extend(all.map(|channel| on_channel("wait", channel)));
+        ops.push(named("nop"));
+        Block {
+            id: self.blocks.len(),
+            ops,
+            channels: vec![OwnChannels { channel_type: MEMORY.to_owned(), channel_ids }],
+            remote_buffer_refs: vec![RemoteRefs {
+                access_channel_type: MEMORY.to_owned(),
+                remote_buffer_ids: Vec::new(),
+            }],
+        }
+    }
+
+    /// The place among `block`'s remote buffers of a memory of another GPU.
+    fn remote(&mut self, block: &mut Block, rank: usize, memory: &str) -> usize {
+        let same = |known: &Remote| known.rank == rank && known.memory == memory;
+        let id = self.remote.iter().position(same).unwrap_or_else(|| {
+            self.remote.push(Remote {
+                rank,
+                memory: memory.to_owned(),
+                access_channel_types: vec![MEMORY.to_owned()],
+            });
+            self.remote.len() - 1
+        });
+        let own = &mut block.remote_buffer_refs[0].remote_buffer_ids;
+        own.iter().position(|&known| known == id).unwrap_or_else(|| {
+            own.push(id);
+            own.len() - 1
+        })
+    }
+}
+
+/// One thread block on each GPU of the flow, with its steps in the order of the plan.
+fn put_flow(gpus: &mut [Draft], layout: &Layout, flow: usize, memory: &str) {
+    let (up, down) = layout.ways(flow);
+    let mut neighbours: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for &(a, b) in up.iter().chain(&down) {
+        for (one, other) in [(a, b), (b, a)] {
+            let known = neighbours.entry(one).or_default();
+            if !known.contains(&other) {
+                known.push(other);
+            }
+        }
+    }
+    let mut blocks: BTreeMap<usize, Block> =
+        neighbours.iter().map(|(&gpu, others)| (gpu, gpus[gpu].open(others))).collect();
+    let channel = |gpu: usize, other: usize| {
+        neighbours[&gpu].iter().position(|&known| known == other).expect("a neighbour")
+    };
+    let part = &layout.parts[flow];
+    let own = |memory: &str, index: u64| Buffer {
+        memory: Some(memory.to_owned()),
+        buffer_id: None,
+        index,
+        size: part.end - part.start,
+    };
+    let ways = up.iter().map(|way| (way, true)).chain(down.iter().map(|way| (way, false)));
+    for (&(from, to), upward) in ways {
+        let into = if upward { "s" } else { memory };
+        let index = if upward { gpus[to].scratch } else { part.start };
+        let block = blocks.get_mut(&from).expect("opened");
+        let id = gpus[from].remote(block, to, into);
+        let remote =
+            Buffer { memory: None, buffer_id: Some(id), index, size: part.end - part.start };
+        let out = channel(from, to);
+        block.ops.push(Op {
+            src_buff: vec![own(memory, part.start)],
+            dst_buff: vec![remote],
+            ..on_channel("put", out)
+        });
+        block.ops.extend([named("nop"), on_channel("signal", out)]);
+        let block = blocks.get_mut(&to).expect("opened");
+        block.ops.extend([on_channel("wait", channel(to, from)), named("nop")]);
+        if upward {
+            gpus[to].scratch += part.end - part.start;
+            block.ops.push(Op {
+                name: "re".to_owned(),
+                src_buff: vec![own(memory, part.start), own("s", index)],
+                dst_buff: vec![own(memory, part.start)],
+                reduce_op: Some("sum".to_owned()),
+                ..Op::default()
+            });
+            block.ops.push(named("nop"));
+        }
+    }
+    blocks.into_iter().for_each(|(gpu, block)| gpus[gpu].blocks.push(block));
+}
+
+/// By sender, receiver and channel what is put, in order: the step that sends, and where to.
+type Messages = HashMap<(usize, usize, usize), Vec<(Step, Place)>>;
+
+/// The program of an execution plan with the operations that [`write_mscclpp`] uses.
+///
+/// A message is taken to change the receiver's memory when it waits for it. Errors: malformed JSON, or what it does
+/// not know, with the place.
+pub fn read_mscclpp(text: &str) -> Result<Program, PackError> {
+    let file: File = serde_json::from_str(text).map_err(|error| refuse(&error.to_string()))?;
+    let ranks = file.gpus.len();
+    let collective = match file.collective.as_str() {
+        "allreduce" => Collective::Allreduce,
+        "allgather" => Collective::Allgather,
+        "reducescatter" => Collective::ReduceScatter,
+        other => return Err(refuse(&format!("collective {other:?} is not known here"))),
+    };
+    let chunks = |gpu: &Gpu| gpu.input_chunks.max(gpu.output_chunks);
+    let pieces = file.gpus.first().map_or(0, chunks);
+    if ranks == 0 || pieces == 0 || file.gpus.iter().any(|gpu| chunks(gpu) != pieces) {
+        return Err(refuse("its GPUs have no chunks, or not equally many"));
+    }
+    let mut messages = Messages::new();
+    for gpu in &file.gpus {
+        for block in &gpu.threadblocks {
+            let mut put = None;
+            for (at, op) in block.ops.iter().enumerate() {
+                let place = || format!("GPU {}, thread block {}, op {at}", gpu.id, block.id);
+                match op.name.as_str() {
+                    "put" => put = Some(message(gpu, block, op).ok_or_else(|| refuse(&place()))?),
+                    "signal" if put.is_some() => {
+                        let (peer, channel) =
+                            peer(gpu, block, op).ok_or_else(|| refuse(&place()))?;
+                        let sent = messages.entry((gpu.id, peer, channel)).or_default();
+                        sent.extend(put.take());
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    let mut threads = Vec::new();
+    for gpu in &file.gpus {
+        let mut own = Vec::new();
+        for block in &gpu.threadblocks {
+            read_block(gpu, block, &messages, &mut own)?;
+        }
+        threads.push(own);
+    }
+    Ok(Program { collective, ranks, pieces, in_place: file.inplace, threads })
+}
+
+/// Adds the threads of a block: one per channel and one for what is done locally, in one order.
+fn read_block(
+    gpu: &Gpu,
+    block: &Block,
+    messages: &Messages,
+    threads: &mut Vec<Thread>,
+) -> Result<(), PackError> {
+    let mut by_channel: HashMap<Option<(usize, usize)>, usize> = HashMap::new();
+    let mut last: Option<(usize, usize)> = None;
+    // Waits so far, and messages sent, by channel.
+    let mut waits: HashMap<(usize, usize), usize> = HashMap::new();
+    let mut sent: HashMap<(usize, usize), usize> = HashMap::new();
+    let mut pending = false;
+    for (at, op) in block.ops.iter().enumerate() {
+        let wrong = || refuse(&format!("GPU {}, thread block {}, op {at}", gpu.id, block.id));
+        let (key, mut step) = match op.name.as_str() {
+            "nop" => continue,
+            "put" => {
+                pending = true;
+                continue;
+            }
+            "signal" => {
+                let key = peer(gpu, block, op).ok_or_else(wrong)?;
+                if !std::mem::take(&mut pending) {
+                    continue;
+                }
+                let number = sent.entry(key).or_default();
+                *number += 1;
+                (Some(key), messages[&(gpu.id, key.0, key.1)].get(*number - 1).ok_or_else(wrong)?.0)
+            }
+            "wait" => {
+                let key = peer(gpu, block, op).ok_or_else(wrong)?;
+                let number = waits.entry(key).or_default();
+                *number += 1;
+                // The first is for the neighbour to have begun.
+                let Some(number) = number.checked_sub(2) else { continue };
+                let from = messages.get(&(key.0, gpu.id, key.1)).and_then(|sent| sent.get(number));
+                let (step, to) = *from.ok_or_else(wrong)?;
+                (Some(key), Step { action: Action::Receive, from: to, to, ..step })
+            }
+            "re" => {
+                let [own, more] = op.src_buff.as_slice() else { return Err(wrong()) };
+                let (to, from) = (local(own).ok_or_else(wrong)?, local(more).ok_or_else(wrong)?);
+                if op.dst_buff.as_slice() != [own.clone()] || own.size != more.size {
+                    return Err(wrong());
+                }
+                (None, Step { action: Action::Reduce, from, to, count: own.size, after: None })
+            }
+            _ => return Err(wrong()),
+        };
+        let thread = *by_channel.entry(key).or_insert_with(|| {
+            let peer = key.map(|(peer, _)| peer);
+            let channel = key.map_or(0, |(_, channel)| channel);
+            threads.push(Thread { send: peer, receive: peer, channel, steps: Vec::new() });
+            threads.len() - 1
+        });
+        step.after = last.filter(|&(other, _)| other != thread);
+        threads[thread].steps.push(step);
+        last = Some((thread, threads[thread].steps.len() - 1));
+    }
+    Ok(())
+}
+
+/// GPU at the other end, and which of the channels between both it is.
+fn peer(gpu: &Gpu, block: &Block, op: &Op) -> Option<(usize, usize)> {
+    let [own] = op.channel_ids.as_slice() else { return None };
+    let &id = block.channels.first()?.channel_ids.get(*own)?;
+    let all = &gpu.channels.first()?.connected_to;
+    let &peer = all.get(id)?;
+    Some((peer, all[..id].iter().filter(|&&other| other == peer).count()))
+}
+
+/// A put as the step that sends, and where it goes.
+fn message(gpu: &Gpu, block: &Block, op: &Op) -> Option<(Step, Place)> {
+    let ([from], [to]) = (op.src_buff.as_slice(), op.dst_buff.as_slice()) else { return None };
+    let &id = block.remote_buffer_refs.first()?.remote_buffer_ids.get(to.buffer_id?)?;
+    let remote = gpu.remote_buffers.get(id)?;
+    let same_peer = peer(gpu, block, op)?.0 == remote.rank;
+    let to_place = Place { memory: memory(&remote.memory)?, at: to.index };
+    let place = local(from)?;
+    let step = Step { action: Action::Send, from: place, to: place, count: from.size, after: None };
+    (same_peer && from.size == to.size).then_some((step, to_place))
+}
+
+fn local(buffer: &Buffer) -> Option<Place> {
+    Some(Place { memory: memory(buffer.memory.as_deref()?)?, at: buffer.index })
+}
+
+fn memory(letter: &str) -> Option<Memory> {
+    Some(match letter {
+        "i" => Memory::Input,
+        "o" => Memory::Output,
+        "s" => Memory::Scratch,
+        _ => return None,
+    })
+}
+
+fn named(name: &str) -> Op {
+    Op { name: name.to_owned(), ..Op::default() }
+}
+
+fn on_channel(name: &str, channel: usize) -> Op {
+    Op { channel_ids: vec![channel], channel_type: Some(MEMORY.to_owned()), ..named(name) }
+}
+
+fn refuse(problem: &str) -> PackError {
+    PackError::Format { format: "MSCCL++ JSON", problem: problem.to_owned() }
+}
+
+const MEMORY: &str = "memory";
+/// `MAX_OPERATION` and `MAX_CHANNEL` of its kernel.
+const OPS_MAX: usize = 64;
+const CHANNELS_MAX: usize = 16;
+/// Messages must divide into so many chunks: more is of no use.
+const PIECES_MAX: u64 = 1 << 15;
