@@ -288,7 +288,7 @@ fn certified(net: &Net, bound: &Bound) -> Ratio {
                 let arc = net.arc(at.from, at.to).expect("a length of an arc");
                 at.length * Ratio::from(net.arcs[arc].cap)
             };
-            let both_ways = matches!(net.mirror, Some(_))
+            let both_ways = net.mirror.is_some()
                 && arcs
                     .iter()
                     .all(|at| arcs.iter().any(|back| (back.from, back.to) == (at.to, at.from)));
