@@ -12,6 +12,7 @@
 pub mod atp;
 pub mod congestion;
 mod drops;
+mod epoch;
 mod flight;
 mod lane;
 pub mod operations;

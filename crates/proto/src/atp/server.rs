@@ -13,7 +13,7 @@ use super::served::{ServerCounters, Tenant, down};
 use super::switch::Transmit;
 use super::table::SlotTable;
 use crate::values::Values;
-use crate::{Drop, DropCounters, PortId, Time};
+use crate::{Drop, DropCounters, PortId, Time, epoch};
 
 /// Protocol `atp`'s parameter server as a state machine; `V` says what values are.
 ///
@@ -51,7 +51,7 @@ impl<V: Values> Server<V> {
                 return Ok(());
             }
             let (offered, installed) = (lease.epoch, old.lease.epoch);
-            if offered.0.wrapping_sub(installed.0) as i16 <= 0 {
+            if epoch::compare(offered, installed).is_le() {
                 return Err(LeaseError::Epoch { offered, installed });
             }
         }
@@ -73,7 +73,7 @@ impl<V: Values> Server<V> {
 
     /// Takes back a job's leases of epochs up to `up_to`.
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
-        self.remove(|l, _| l.job == job && l.epoch.0.wrapping_sub(up_to.0) as i16 <= 0);
+        self.remove(|l, _| l.job == job && epoch::compare(l.epoch, up_to).is_le());
     }
 
     /// Takes back leases whose neighbours have been silent for `idle_ns`, and returns them.
@@ -159,11 +159,7 @@ impl<V: Values> Server<V> {
     ) -> Result<(), Drop> {
         let key = (header.job, header.tree);
         let tenant = self.tenants.get_mut(&key).ok_or(Drop::NoLease)?;
-        match header.epoch.0.wrapping_sub(tenant.lease.epoch.0) as i16 {
-            0 => {}
-            ..0 => return Err(Drop::StaleEpoch),
-            _ => return Err(Drop::FutureEpoch),
-        }
+        epoch::check(header.epoch, tenant.lease.epoch)?;
         let neighbour = tenant.lease.neighbours.iter().find(|n| n.port == from);
         let neighbour = neighbour.ok_or(Drop::NotANeighbour)?;
         if header.kind.is_down() {

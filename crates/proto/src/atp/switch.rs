@@ -12,7 +12,7 @@ use super::policy::{Policy, Share};
 use super::slots::{Slot, SlotState};
 use super::tenant::{Counters, Tenant};
 use crate::values::Values;
-use crate::{Drop, DropCounters, PortId, Time};
+use crate::{Drop, DropCounters, PortId, Time, epoch};
 
 /// What a switch is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl<V: Values> Switch<V> {
                 return Ok(());
             }
             let (offered, installed) = (lease.epoch, old.lease.epoch);
-            if offered.0.wrapping_sub(installed.0) as i16 <= 0 {
+            if epoch::compare(offered, installed).is_le() {
                 return Err(LeaseError::Epoch { offered, installed });
             }
         }
@@ -96,8 +96,7 @@ impl<V: Values> Switch<V> {
 
     /// Takes back a job's leases of epochs up to `up_to`; its slots are free at once.
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
-        let of =
-            |t: &Tenant| t.lease.job == job && t.lease.epoch.0.wrapping_sub(up_to.0) as i16 <= 0;
+        let of = |t: &Tenant| t.lease.job == job && epoch::compare(t.lease.epoch, up_to).is_le();
         self.remove(of);
     }
 
@@ -216,11 +215,7 @@ impl<V: Values> Switch<V> {
     ) -> Result<(), Drop> {
         let key = (header.job, header.tree);
         let tenant = self.tenants.get_mut(&key).ok_or(Drop::NoLease)?;
-        match header.epoch.0.wrapping_sub(tenant.lease.epoch.0) as i16 {
-            0 => {}
-            ..0 => return Err(Drop::StaleEpoch),
-            _ => return Err(Drop::FutureEpoch),
-        }
+        epoch::check(header.epoch, tenant.lease.epoch)?;
         if header.payload_len() > usize::from(tenant.lease.fragment_bytes) {
             return Err(Drop::TooLarge);
         }

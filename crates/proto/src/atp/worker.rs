@@ -16,7 +16,7 @@ use super::work::{
 use crate::lane::{Lane, Signals, TreeStats};
 use crate::operations::{self, Fragments, Operations};
 use crate::transition::{Finished, Progress};
-use crate::{Drop, Time};
+use crate::{Drop, Time, epoch};
 
 /// What the fragments of an entry in the queue of operations are.
 #[derive(Clone, Debug)]
@@ -224,11 +224,7 @@ impl Worker {
         if header.job != self.config.job || usize::from(header.tree.0) >= self.lanes.len() {
             return Err(Drop::NoLease);
         }
-        match header.epoch.0.wrapping_sub(self.config.epoch.0) as i16 {
-            0 => Ok(()),
-            ..0 => Err(Drop::StaleEpoch),
-            _ => Err(Drop::FutureEpoch),
-        }
+        epoch::check(header.epoch, self.config.epoch)
     }
 
     fn take_result(&mut self, now: Time, ce: bool, header: &Header) -> Result<Accepted, Drop> {

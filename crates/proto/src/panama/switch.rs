@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::lease::{Lease, LeaseError};
 use super::memory::Memory;
 use super::tree::{Tree, TreeCounters};
-use crate::{Drop, DropCounters, PortId, Time};
+use crate::{Drop, DropCounters, PortId, Time, epoch};
 
 /// A packet to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl<M: Memory> Switch<M> {
                 return Ok(());
             }
             let (offered, installed) = (lease.epoch, old.epoch());
-            if offered.0.wrapping_sub(installed.0) as i16 <= 0 {
+            if epoch::compare(offered, installed).is_le() {
                 return Err(LeaseError::Epoch { offered, installed });
             }
         }
@@ -114,7 +114,7 @@ impl<M: Memory> Switch<M> {
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
         let memory = &mut self.memory;
         self.trees.retain(|(of, _), tree| {
-            let keep = *of != job || tree.epoch().0.wrapping_sub(up_to.0) as i16 > 0;
+            let keep = *of != job || epoch::compare(tree.epoch(), up_to).is_gt();
             if !keep {
                 tree.clear(memory);
             }
@@ -223,11 +223,7 @@ impl<M: Memory> Switch<M> {
         payload: &M::Payload,
     ) -> Result<(), Drop> {
         let tree = self.trees.get_mut(&(header.job, header.tree)).ok_or(Drop::NoLease)?;
-        match header.epoch.0.wrapping_sub(tree.epoch().0) as i16 {
-            0 => {}
-            ..0 => return Err(Drop::StaleEpoch),
-            _ => return Err(Drop::FutureEpoch),
-        }
+        epoch::check(header.epoch, tree.epoch())?;
         tree.heard = now;
         let (memory, out) = (&mut self.memory, &mut self.outbox);
         if tree.lease.parent == Some(from) {

@@ -10,7 +10,7 @@ use crate::congestion::CongestionRule;
 use crate::lane::{Lane, Signals, TreeStats};
 use crate::operations::{Operations, Submission, elements_per_fragment};
 use crate::transition::{Finished, Progress};
-use crate::{Drop, Time};
+use crate::{Drop, Time, epoch};
 
 /// What a worker must know of its job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,11 +232,7 @@ impl Worker {
         if header.job != self.config.job {
             return Err(Drop::NoLease);
         }
-        match header.epoch.0.wrapping_sub(self.config.epoch.0) as i16 {
-            0 => {}
-            ..0 => return Err(Drop::StaleEpoch),
-            _ => return Err(Drop::FutureEpoch),
-        }
+        epoch::check(header.epoch, self.config.epoch)?;
         if usize::from(header.tree.0) >= self.trees.len() {
             return Err(Drop::NoLease);
         }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::lease::{Lease, LeaseError};
 use crate::values::Values;
-use crate::{Drop, DropCounters, PortId, Time};
+use crate::{Drop, DropCounters, PortId, Time, epoch};
 
 /// A packet to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl<V: Values> Switch<V> {
                 return Ok(());
             }
             let (offered, installed) = (lease.epoch, old.lease.epoch);
-            if offered.0.wrapping_sub(installed.0) as i16 <= 0 {
+            if epoch::compare(offered, installed).is_le() {
                 return Err(LeaseError::Epoch { offered, installed });
             }
         }
@@ -107,8 +107,8 @@ impl<V: Values> Switch<V> {
 
     /// Takes back a job's lease if its epoch is not after `up_to`.
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
-        let epoch = self.pools.get(&job).map(|p| p.lease.epoch);
-        if epoch.is_some_and(|e| e.0.wrapping_sub(up_to.0) as i16 <= 0) {
+        let pool = self.pools.get(&job);
+        if pool.is_some_and(|pool| epoch::compare(pool.lease.epoch, up_to).is_le()) {
             self.clear(job);
             self.pools.remove(&job);
         }
@@ -180,11 +180,7 @@ impl<V: Values> Switch<V> {
         payload: &V::Payload,
     ) -> Result<(), Drop> {
         let pool = self.pools.get_mut(&header.job).ok_or(Drop::NoLease)?;
-        match header.epoch.0.wrapping_sub(pool.lease.epoch.0) as i16 {
-            0 => {}
-            ..0 => return Err(Drop::StaleEpoch),
-            _ => return Err(Drop::FutureEpoch),
-        }
+        epoch::check(header.epoch, pool.lease.epoch)?;
         let worker = pool.lease.workers.iter().position(|&p| p == from);
         let worker = worker.ok_or(Drop::NotANeighbour)?;
         if usize::from(header.worker) != worker || header.slot >= pool.lease.slots {

@@ -11,7 +11,7 @@ use super::work::{Accepted, Content, Event, Outgoing, WorkerConfig};
 use crate::lane::TreeStats;
 use crate::operations::{Operation, Operations, Submission};
 use crate::transition::{Finished, Progress, TreeProgress};
-use crate::{Drop, Time};
+use crate::{Drop, Time, epoch};
 
 /// An operation's packets: for reals, `leads` packets that carry the first exponents go before.
 #[derive(Clone, Debug)]
@@ -96,11 +96,7 @@ impl Worker {
         if header.job != self.config.job || header.slot >= self.config.slots {
             return Err(Drop::NoLease);
         }
-        match header.epoch.0.wrapping_sub(self.config.epoch.0) as i16 {
-            0 => {}
-            ..0 => return Err(Drop::StaleEpoch),
-            _ => return Err(Drop::FutureEpoch),
-        }
+        epoch::check(header.epoch, self.config.epoch)?;
         match header.kind {
             Kind::Result => self.take_result(now, header).map(Some),
             Kind::Mismatch => {

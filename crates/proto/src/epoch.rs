@@ -1,0 +1,35 @@
+//! Versions of a plan: which packets and leases are of the one at work.
+
+use std::cmp::Ordering;
+
+use netsum_wire::Epoch;
+
+use crate::Drop;
+
+/// How one epoch stands to another. Numbers wrap around: half of them are before any.
+pub(crate) fn compare(one: Epoch, other: Epoch) -> Ordering {
+    (one.0.wrapping_sub(other.0) as i16).cmp(&0)
+}
+
+/// Whether a packet is of the epoch at work.
+#[inline]
+pub(crate) fn check(packet: Epoch, at_work: Epoch) -> Result<(), Drop> {
+    match compare(packet, at_work) {
+        Ordering::Equal => Ok(()),
+        Ordering::Less => Err(Drop::StaleEpoch),
+        Ordering::Greater => Err(Drop::FutureEpoch),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_wrap_around() {
+        let check = |packet, at_work| check(Epoch(packet), Epoch(at_work));
+        assert_eq!((check(7, 7), check(6, 7)), (Ok(()), Err(Drop::StaleEpoch)));
+        assert_eq!(check(2, 65_535), Err(Drop::FutureEpoch));
+        assert_eq!(check(65_535, 2), Err(Drop::StaleEpoch));
+    }
+}
