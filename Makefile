@@ -77,7 +77,7 @@ setup-hdl: $(STAMPS)/hdl ## the tools of test-hdl and synth: 0.5 GB from PyPI, a
 test-hdl: $(STAMPS)/hdl ## the accelerator's tests; NETSUM_HW_PAIRS=n adder pairs, NETSUM_HW_SEED=n another random run
 	$(BIN)/pytest hw/tests -rs --timeout 1200
 
-prove-hdl: $(STAMPS)/hdl ## the accelerator's control block, every run of up to 30 cycles; a quarter of an hour
+prove-hdl: $(STAMPS)/hdl ## the accelerator's control block, every run of about 20 cycles; 5 minutes
 	$(BIN)/python hw/formal/prove.py
 
 planted-hdl: $(STAMPS)/hdl ## 18 faults in the accelerator that its benches must catch; half an hour
