@@ -80,7 +80,7 @@ test-hdl: $(STAMPS)/hdl ## the accelerator's tests; NETSUM_HW_PAIRS=n adder pair
 synth: $(STAMPS)/hdl ## synthesise the accelerator in all shapes, place and route one; hw/synth/report.md; an hour
 	$(BIN)/python hw/synth/report.py
 
-vectors: ## write the golden vectors anew from the switch machine; review the diff
+vectors: ## write the golden vectors anew from the switch machines; review the diff
 	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_files_are_what_the_switch_does
 
 clean: ## forget the virtual environment and what commands wrote; Rust's target/ stays
