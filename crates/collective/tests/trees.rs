@@ -68,6 +68,7 @@ impl World {
                 slots: switch.slots,
                 policy: switch.policy,
                 memory: switch.memory.0,
+                ports: Vec::new(),
                 metrics: None,
             },
             None => {
@@ -80,6 +81,7 @@ impl World {
                     slots: 0,
                     policy: SlotPolicy::default(),
                     memory: server.memory.0,
+                    ports: Vec::new(),
                     metrics: None,
                 }
             }

@@ -13,6 +13,8 @@ pub mod mesh;
 pub mod switch;
 pub mod udp;
 pub mod worker;
+#[cfg(feature = "xdp")]
+pub mod xdp;
 
 pub use buffer::Buffer;
 pub use clock::CpuTime;

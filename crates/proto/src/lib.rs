@@ -13,6 +13,7 @@ pub mod atp;
 pub mod congestion;
 mod drops;
 mod flight;
+mod keys;
 mod lane;
 pub mod operations;
 pub mod panama;
@@ -24,4 +25,5 @@ pub mod values;
 
 pub use congestion::CongestionRule;
 pub use drops::{Drop, DropCounters};
+pub use keys::Keys;
 pub use time::{PortId, Time};

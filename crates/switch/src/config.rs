@@ -44,6 +44,13 @@ pub struct Arguments {
     /// How jobs share the slots: partition, first-come or preempt
     #[arg(long, value_name = "POLICY", default_value_t = SlotPolicy::default())]
     pub policy: SlotPolicy,
+    /// Where fragments of protocol atp are added: in this process, or in the kernel, in the drivers of --port; what
+    /// cannot be done there is done here, and a warning says why
+    #[arg(long, value_enum, default_value_t = Dataplane::Udp)]
+    pub dataplane: Dataplane,
+    /// Interfaces towards neighbours, for --dataplane xdp, as eth1 eth2; native XDP only
+    #[arg(long, value_name = "IFACE", num_args = 1.., required_if_eq("dataplane", "xdp"))]
+    pub port: Vec<String>,
     /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; goes before the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
@@ -56,6 +63,15 @@ pub enum Role {
     Switch,
     /// Ends what switches did not add.
     Server,
+}
+
+/// Where fragments are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dataplane {
+    /// By the process, out of its UDP socket.
+    Udp,
+    /// By the in-kernel switch, where that can be.
+    Xdp,
 }
 
 /// What a switch or server is started with.
@@ -75,6 +91,8 @@ pub struct Config {
     pub policy: SlotPolicy,
     /// Aggregation memory, bytes.
     pub memory: u64,
+    /// Interfaces whose drivers are to have the in-kernel switch.
+    pub ports: Vec<String>,
     /// Where metrics are served, if wanted.
     pub metrics: Option<SocketAddr>,
 }
@@ -82,14 +100,29 @@ pub struct Config {
 impl Config {
     /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`.
     pub fn new(arguments: Arguments) -> Result<Config, SwitchError> {
-        let Arguments { fabric, role, name, controller, listen, memory, slots, policy, metrics } =
-            arguments;
+        let Arguments {
+            fabric,
+            role,
+            name,
+            controller,
+            listen,
+            memory,
+            slots,
+            policy,
+            dataplane,
+            port,
+            metrics,
+        } = arguments;
+        let ports = if dataplane == Dataplane::Xdp { port } else { Vec::new() };
         match (fabric, controller, listen) {
             (None, Some(controller), Some(listen)) => {
                 let memory = memory.0;
-                Ok(Config { name, controller, role, listen, slots, policy, memory, metrics })
+                Ok(Config { name, controller, role, listen, slots, policy, memory, ports, metrics })
             }
-            (file, ..) => Config::from_fabric(&file.unwrap_or_default(), role, &name, metrics),
+            (file, ..) => {
+                let config = Config::from_fabric(&file.unwrap_or_default(), role, &name, metrics)?;
+                Ok(Config { ports, ..config })
+            }
         }
     }
 
@@ -121,6 +154,7 @@ impl Config {
                     slots: switch.slots,
                     policy: switch.policy,
                     memory: switch.memory.0,
+                    ports: Vec::new(),
                     metrics: metrics.or(switch.metrics),
                 })
             }
@@ -136,6 +170,7 @@ impl Config {
                     slots: 0,
                     policy: SlotPolicy::default(),
                     memory: server.memory.0,
+                    ports: Vec::new(),
                     metrics: metrics.or(server.metrics),
                 })
             }
@@ -201,6 +236,16 @@ mod tests {
         assert_eq!((got.memory, got.metrics), (1 << 20, None));
         assert_eq!((got.slots, got.policy, got.role), (64, SlotPolicy::FirstCome, Role::Switch));
         assert_eq!(got.listen, "127.0.0.1:2".parse().unwrap());
+    }
+
+    #[test]
+    fn the_kernel_needs_ports() {
+        let base = ["--controller=127.0.0.1:1", "--name=s", "--listen=127.0.0.1:2"];
+        let with = |more: &[&str]| config(&[&base[..], more].concat());
+        assert!(with(&["--dataplane=xdp"]).unwrap_err().contains("--port"));
+        let got = with(&["--dataplane=xdp", "--port", "eth1", "eth2"]).unwrap();
+        assert_eq!(got.ports, ["eth1", "eth2"]);
+        assert!(with(&[]).unwrap().ports.is_empty());
     }
 
     #[test]

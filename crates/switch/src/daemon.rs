@@ -61,7 +61,7 @@ impl Daemon {
                 Some(listener.map_err(|source| SwitchError::Metrics { address, source })?)
             }
         };
-        let driver = Arc::new(SwitchDriver::start(&options)?);
+        let driver = Arc::new(SwitchDriver::start_behind(&options, &config.ports)?);
         let socket = driver.socket();
         tracing::info!(name = config.name, address = %driver.local_addr(), ?socket, "listening");
         if socket.recv_buffer < ENOUGH_RECEIVE_BUFFER {

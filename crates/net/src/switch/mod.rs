@@ -4,6 +4,8 @@
 //! each packet's protocol, and sends what came out as trains. Everybody else talks to it by commands.
 //! Protocol `panama` has memory in buffers that are packets ready to send; `atp` and `switchml` have rows.
 
+#[cfg_attr(not(feature = "xdp"), path = "no_front.rs")]
+mod front;
 mod ports;
 mod slots;
 mod snapshot;
@@ -18,6 +20,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use netsum_proto::{atp, switchml};
+use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, TreeId};
 
 pub use snapshot::{
@@ -126,11 +129,12 @@ pub struct SwitchDriver {
     thread: Option<JoinHandle<()>>,
     local: SocketAddr,
     socket: SocketReport,
+    in_kernel: bool,
 }
 
 /// What the thread is asked to do.
 enum Command {
-    Install(Grant, Sender<Result<(), NetError>>),
+    Install(Grant, Option<JobKey>, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
     Snapshot(Sender<SwitchSnapshot>),
@@ -140,22 +144,37 @@ enum Command {
 impl SwitchDriver {
     /// Binds the socket and starts the thread `netsum-switch`.
     pub fn start(options: &SwitchOptions) -> Result<SwitchDriver, NetError> {
+        SwitchDriver::start_behind(options, &[])
+    }
+
+    /// The same, with the in-kernel switch of `atp` in the drivers of these interfaces, which serves the leases that it can.
+    /// Where it cannot work a warning says why, and user space does everything.
+    pub fn start_behind(
+        options: &SwitchOptions,
+        interfaces: &[String],
+    ) -> Result<SwitchDriver, NetError> {
         let socket = Socket::bind(options.bind, &options.socket)?;
         let (local, report) = (socket.local_addr(), socket.report());
         let wake = Arc::new(Wake::new()?);
         let (commands, inbox) = unbounded();
-        let worker = thread::Thread::new(socket, options, inbox, wake.clone());
+        let worker = thread::Thread::new(socket, options, interfaces, inbox, wake.clone());
+        let in_kernel = worker.in_kernel();
         let name = "netsum-switch";
         let thread = std::thread::Builder::new()
             .name(name.into())
             .spawn(move || worker.run())
             .map_err(|source| NetError::Thread { name, source })?;
-        Ok(SwitchDriver { commands, wake, thread: Some(thread), local, socket: report })
+        Ok(SwitchDriver { commands, wake, thread: Some(thread), local, socket: report, in_kernel })
     }
 
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Whether the in-kernel switch stands in front of this one.
+    pub fn in_kernel(&self) -> bool {
+        self.in_kernel
     }
 
     /// What the system gave the socket.
@@ -166,13 +185,22 @@ impl SwitchDriver {
     /// Admits a job, in place of an earlier epoch's lease. Errors: `DuplicateNeighbour`, `Lease`, `SlotLease`,
     /// `PoolLease` (the reason in words), `WrongRole`, `Stopped`; then everything is as before.
     pub fn install(&self, grant: impl Into<Grant>) -> Result<(), NetError> {
+        self.install_with(grant, None)
+    }
+
+    /// The same for a job whose packets carry tags under `key`; `None`: they carry none. Protocol `panama` has no tags.
+    pub fn install_with(
+        &self,
+        grant: impl Into<Grant>,
+        key: Option<JobKey>,
+    ) -> Result<(), NetError> {
         let grant = grant.into();
         let mut seen = grant.neighbours();
         seen.sort();
         if let Some(twice) = seen.windows(2).find(|w| w[0] == w[1]) {
             return Err(NetError::DuplicateNeighbour { address: twice[0] });
         }
-        self.ask(|reply| Command::Install(grant, reply))?
+        self.ask(|reply| Command::Install(grant, key, reply))?
     }
 
     /// Takes back a job's leases of epochs up to `up_to`.

@@ -52,8 +52,11 @@ impl Record {
         self.steps.push(format!("{step}, \"held\": {}}}", self.switch.held()));
     }
 
-    /// Looks for slots in which nothing was added for long.
+    /// Looks for slots in which nothing was added for long, if that is due.
     pub fn timeout(&mut self) {
+        if self.switch.poll_timeout().is_none_or(|due| due > self.now) {
+            return;
+        }
         self.switch.handle_timeout(self.now);
         let out = drain(&mut self.switch);
         let line = format!("{{\"at\": {}, \"timeout\": true", self.now.0);
