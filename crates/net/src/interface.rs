@@ -17,22 +17,51 @@ pub fn mtu_of(address: IpAddr) -> Option<u32> {
 }
 
 fn interface_of(address: IpAddr) -> Option<String> {
+    let is_it = |name: &str, raw| (ip_of(raw) == Some(address)).then(|| name.to_owned());
+    each_address(is_it).into_iter().next()
+}
+
+/// A network interface.
+#[cfg(feature = "xdp")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) name: String,
+    pub(crate) ifindex: u32,
+    pub(crate) mac: [u8; 6],
+}
+
+/// Every interface of the calling thread's network namespace.
+#[cfg(feature = "xdp")]
+pub(crate) fn links() -> Vec<Link> {
+    each_address(|name, raw| {
+        // SAFETY: the system made it.
+        if i32::from(unsafe { (*raw).sa_family }) != libc::AF_PACKET {
+            return None;
+        }
+        // SAFETY: the family says so.
+        let link = unsafe { raw.cast::<libc::sockaddr_ll>().read_unaligned() };
+        let mac = *link.sll_addr.first_chunk()?;
+        Some(Link { name: name.to_owned(), ifindex: u32::try_from(link.sll_ifindex).ok()?, mac })
+    })
+}
+
+/// What `of` makes of each address of each interface.
+fn each_address<T>(of: impl Fn(&str, *const libc::sockaddr) -> Option<T>) -> Vec<T> {
     let mut list = std::ptr::null_mut();
     // SAFETY: the list is written on success only, and freed below.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return None;
+        return Vec::new();
     }
-    let mut entry = list;
-    let mut found = None;
-    while !entry.is_null() && found.is_none() {
+    let (mut entry, mut found) = (list, Vec::new());
+    while !entry.is_null() {
         // SAFETY: an entry of the list, which lives until `freeifaddrs`.
-        let of = unsafe { &*entry };
-        if !of.ifa_addr.is_null() && ip_of(of.ifa_addr) == Some(address) {
-            // SAFETY: the name is a C string of the same life.
-            let name = unsafe { CStr::from_ptr(of.ifa_name) };
-            found = name.to_str().ok().map(str::to_owned);
+        let this = unsafe { &*entry };
+        // SAFETY: the name is a C string of the same life.
+        let name = unsafe { CStr::from_ptr(this.ifa_name) };
+        if let (false, Ok(name)) = (this.ifa_addr.is_null(), name.to_str()) {
+            found.extend(of(name, this.ifa_addr));
         }
-        entry = of.ifa_next;
+        entry = this.ifa_next;
     }
     // SAFETY: `getifaddrs` made it; nothing refers to it any more.
     unsafe { libc::freeifaddrs(list) };

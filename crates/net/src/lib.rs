@@ -16,6 +16,8 @@ pub mod stream;
 pub mod switch;
 pub mod udp;
 pub mod worker;
+#[cfg(feature = "xdp")]
+pub mod xdp;
 
 pub use buffer::Buffer;
 pub use clock::CpuTime;

@@ -16,6 +16,7 @@ use netsum_proto::panama::{Progress, resolve};
 use netsum_proto::{CongestionRule, switchml};
 use netsum_wire::atp::{HEADER_LEN, Header, Level};
 use netsum_wire::fixed::Scale;
+use netsum_wire::tag::JobKey;
 use netsum_wire::*;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -48,6 +49,8 @@ struct Fabric {
     racks: [SwitchDriver; 2],
     middle: SwitchDriver,
     servers: Vec<SwitchDriver>,
+    /// Of every job.
+    key: Option<JobKey>,
 }
 
 struct Job {
@@ -62,6 +65,7 @@ impl Fabric {
             racks: [switch(slots), switch(slots)],
             middle: switch(slots),
             servers: (0..servers).map(|_| server()).collect(),
+            key: None,
         }
     }
 
@@ -96,7 +100,7 @@ impl Fabric {
             for (rack, switch) in self.racks.iter().enumerate() {
                 let workers = at[2 * rack..2 * rack + 2].to_vec();
                 let members = Members::Rack { workers, rack: rack as u8, racks: 3 };
-                switch.install(Grant::Slots(lease(members, middle))).unwrap();
+                switch.install_with(Grant::Slots(lease(members, middle)), self.key).unwrap();
             }
             let racks = vec![
                 Rack { port: self.racks[0].local_addr(), workers: 2 },
@@ -104,13 +108,14 @@ impl Fabric {
                 Rack { port: at[4], workers: 1 },
             ];
             let members = Members::Server { racks };
-            self.middle.install(Grant::Slots(lease(members, server.local_addr()))).unwrap();
+            let grant = Grant::Slots(lease(members, server.local_addr()));
+            self.middle.install_with(grant, self.key).unwrap();
             let neighbours = vec![Neighbour { port: middle, racks: 0b111, workers: u32::MAX }];
             let racks = vec![vec![0, 1], vec![2, 3], vec![4]];
             let (window, fragment_bytes, slots) = (WINDOW, ROW, self.slots);
             let lease =
                 ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-            server.install(Grant::Server(lease)).unwrap();
+            server.install_with(Grant::Server(lease), self.key).unwrap();
         }
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let (rack, of_rack) = ((rank / 2) as u8, (rank % 2) as u8);
@@ -134,7 +139,8 @@ impl Fabric {
                 congestion: CongestionRule::Aimd { packet_bytes: 1496 },
             };
             let config = PlanConfig::Atp(config, scaling);
-            worker.begin(WorkerPlan { config, switches: vec![next_hop; servers] });
+            let plan = WorkerPlan { config, switches: vec![next_hop; servers] };
+            worker.begin_with(plan, self.key);
         }
     }
 
@@ -462,4 +468,197 @@ fn forged(n: u32) -> Vec<u8> {
     let mut packet = [0; HEADER_LEN];
     header.encode(&mut packet);
     [&packet[..], &[0xaa; 16]].concat()
+}
+
+/// Switches add what is signed, and nothing else; `switchml` too.
+#[test]
+fn packets_under_a_key_are_added_and_others_are_not() {
+    let fabric = Fabric { key: Some(KEY), ..Fabric::new(64, 2) };
+    let job = fabric.add_job(1, Scaling::Shared);
+    let inputs = integers(100_000, 1);
+    check_integers(&job.reduce(0, INTEGERS, inputs.clone()), &inputs);
+    assert!(fabric.snapshots().iter().all(|s| s.drops.iter().all(|(r, _)| *r != "bad_tag")));
+    let middle = switch(64);
+    let workers: Vec<_> = (0..3).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect();
+    let at = workers.iter().map(|(worker, _)| worker.local_addr()).collect();
+    let (id, epoch) = (JobId(7), Epoch(1));
+    let lease = switchml::Lease { job: id, epoch, workers: at, slots: 16, fragment_bytes: ROW };
+    middle.install_with(Grant::Pool(lease), Some(KEY)).unwrap();
+    for (rank, (worker, _)) in workers.iter().enumerate() {
+        let config = switchml::WorkerConfig {
+            job: id,
+            epoch,
+            worker: rank as u8,
+            workers: 3,
+            slots: 16,
+            fragment_bytes: ROW,
+            timeout_ns: 10_000_000,
+        };
+        let config = PlanConfig::Switchml(config);
+        let plan = WorkerPlan { config, switches: vec![middle.local_addr()] };
+        // The last one has no key: its packets are not added, and it takes no results.
+        worker.begin_with(plan, (rank < 2).then_some(KEY));
+    }
+    let job = Job { id, workers };
+    job.submit(1, INTEGERS, integers(1000, 2)[..3].to_vec());
+    let refused = || {
+        let drops = middle.snapshot().unwrap().drops;
+        drops.iter().any(|(reason, count)| *reason == "bad_tag" && *count > 0)
+    };
+    let started = Instant::now();
+    while !refused() {
+        assert!(started.elapsed() < PATIENCE, "nothing unsigned was refused");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(middle.snapshot().unwrap().pools[0].counters.completed, 0);
+}
+
+const KEY: JobKey = JobKey::new(*b"one job's secret");
+
+/// A process that can write any source address floods switches, server and workers of a job with what it can make without the key,
+/// and with what it has seen in an epoch before: the sums stay exact, and every reason to drop is counted.
+#[test]
+fn a_process_that_speaks_in_others_names_changes_no_sum() {
+    let mut fabric = Fabric::new(64, 1);
+    fabric.key = Some(KEY);
+    let job = Job {
+        id: JobId(1),
+        workers: (0..5).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect(),
+    };
+    fabric.begin(&job, 2, Scaling::Shared);
+    let at = |driver: &SwitchDriver| driver.local_addr().port();
+    let worker = |rank: usize| job.workers[rank].0.local_addr().port();
+    let (rack, middle, server) = (at(&fabric.racks[0]), at(&fabric.middle), at(&fabric.servers[0]));
+    // As a worker to its switch, as one switch to the other, as a switch to a worker.
+    let lies = [
+        (worker(0), rack),
+        (middle, rack),
+        (rack, middle),
+        (worker(4), middle),
+        (server, middle),
+        (middle, server),
+        (rack, worker(0)),
+        (rack, worker(1)),
+        (middle, worker(4)),
+        (1, rack),
+    ];
+    let lies: Vec<_> = lies.iter().map(|(from, to)| format!("{from}>{to}")).collect();
+    let mut attacker = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["attacker", "--exact", "--ignored", "--nocapture"])
+        .env("NETSUM_LIES", lies.join(","))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    for id in 0..6 {
+        let inputs = integers(100_000, id as u32);
+        let results = job.reduce(id, INTEGERS, inputs.clone());
+        check_integers(&results, &inputs);
+    }
+    let wanted = [
+        "bad_tag",
+        "no_lease",
+        "impossible_members",
+        "payload_length",
+        "truncated_header",
+        "stale_epoch",
+        "unknown_sender",
+    ];
+    let missing = || {
+        let mut drops: Vec<&str> = Vec::new();
+        fabric.snapshots().iter().for_each(|s| drops.extend(s.drops.iter().map(|(r, _)| *r)));
+        wanted.into_iter().filter(|reason| !drops.contains(reason)).collect::<Vec<_>>()
+    };
+    let started = Instant::now();
+    let mut skipped = false;
+    while !missing().is_empty() {
+        if let Some(status) = attacker.try_wait().unwrap() {
+            assert!(status.success(), "the attacker failed: {status}");
+            println!("skipped: raw sockets need root; no packet was forged");
+            skipped = true;
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "never met: {:?}", missing());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let inputs = integers(100_000, 99);
+    check_integers(&job.reduce(99, INTEGERS, inputs.clone()), &inputs);
+    drop(attacker.stdin.take());
+    assert!(attacker.wait().unwrap().success());
+    let refused = job.workers[0].0.stats().drops.get(netsum_proto::Drop::BadTag);
+    assert!(skipped || refused > 0, "no forged result came to a worker");
+}
+
+/// The other process. It stops when its input ends.
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn attacker() {
+    use std::io::Read;
+    let Ok(lies) = std::env::var("NETSUM_LIES") else { return };
+    let lies: Vec<(u16, u16)> = lies
+        .split(',')
+        .map(|lie| lie.split_once('>').unwrap())
+        .map(|(from, to)| (from.parse().unwrap(), to.parse().unwrap()))
+        .collect();
+    let raw = socket2::Socket::new(
+        socket2::Domain::IPV4,
+        socket2::Type::RAW,
+        Some(socket2::Protocol::from(libc::IPPROTO_RAW)),
+    );
+    let Ok(raw) = raw else { return };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0u32;
+            while !stop.load(Ordering::Relaxed) {
+                for &(from, to) in &lies {
+                    let to_address = SocketAddr::new(LOCALHOST, to);
+                    let _ = raw.send_to(&datagram(from, to, &lie(n)), &to_address.into());
+                    n += 1;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let _ = std::io::stdin().read(&mut [0]);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// IPv4 and UDP headers before a packet; the system fills in lengths and checksum of IP.
+fn datagram(from: u16, to: u16, packet: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0xe2, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0];
+    bytes.extend([127, 0, 0, 1, 127, 0, 0, 1]);
+    bytes.extend(from.to_be_bytes());
+    bytes.extend(to.to_be_bytes());
+    bytes.extend((8 + packet.len() as u16).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend_from_slice(packet);
+    bytes
+}
+
+/// What can be made without the key, and an honest packet of the epoch before.
+fn lie(n: u32) -> Vec<u8> {
+    let mut packet = forged(n / 8);
+    let kinds = [0, 0, 1, 1, 3, 4];
+    packet[1] = packet[1] & 0x10 | kinds[(n / 64) as usize % kinds.len()];
+    packet[17] = 2;
+    match n % 8 {
+        // Impossible fan-in; a truncated payload; less than a header; another job.
+        0 => packet[20] = 33,
+        1 => packet.truncate(HEADER_LEN + 7),
+        2 => packet.truncate(n as usize % HEADER_LEN),
+        3 => packet[7] = 0x63,
+        // A wrong tag, or none.
+        4 | 5 => packet[38..46].copy_from_slice(&(u64::from(n) << 17 | 1).to_be_bytes()),
+        6 => packet[17] = 3,
+        _ => {
+            packet[17] = 1;
+            let (head, payload) = packet.split_at_mut(HEADER_LEN);
+            KEY.seal(head, payload);
+        }
+    }
+    if ![0, 1].contains(&packet.get(1).map_or(0, |kind| kind & 15)) && packet.len() > HEADER_LEN {
+        packet.truncate(HEADER_LEN);
+    }
+    packet
 }

@@ -42,6 +42,8 @@ drops! {
     Reserved => "reserved_field",
     /// A bitmap or fan-in that no packet of the job can have.
     Members => "impossible_members",
+    /// The tag is not the one under the job's key.
+    BadTag => "bad_tag",
     /// The sender is no neighbour in any lease.
     UnknownSender => "unknown_sender",
     /// No lease for this job and tree.
@@ -70,6 +72,8 @@ drops! {
     Overlap => "overlap",
     /// Aggregation memory is full.
     NoMemory => "no_memory",
+    /// Another processor held the slot for too long.
+    Busy => "busy",
     /// Nobody asked for this.
     Unexpected => "unexpected",
 }
@@ -109,6 +113,11 @@ impl DropCounters {
     /// Counts what others have.
     pub fn add(&mut self, more: &DropCounters) {
         self.0.iter_mut().zip(more.0).for_each(|(sum, n)| *sum += n);
+    }
+
+    /// Counts some.
+    pub fn count_many(&mut self, reason: Drop, count: u64) {
+        self.0[reason as usize] += count;
     }
 
     /// How often `reason` occurred.

@@ -14,6 +14,7 @@ pub mod congestion;
 mod drops;
 mod epoch;
 mod flight;
+mod keys;
 mod lane;
 pub mod operations;
 pub mod panama;
@@ -25,4 +26,5 @@ pub mod values;
 
 pub use congestion::CongestionRule;
 pub use drops::{Drop, DropCounters};
+pub use keys::Keys;
 pub use time::{PortId, Time};

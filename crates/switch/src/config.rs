@@ -45,8 +45,15 @@ pub struct Arguments {
     #[arg(long, value_name = "POLICY", default_value_t = SlotPolicy::default())]
     pub policy: SlotPolicy,
     /// Let an accelerator add: the Unix socket of its device (docs/accelerator-device.md); goes with a fabric file too
-    #[arg(long, value_name = "SOCKET")]
+    #[arg(long, value_name = "SOCKET", conflicts_with = "dataplane")]
     pub accelerator: Option<PathBuf>,
+    /// Where fragments of protocol atp are added: in this process, or in the kernel, in the drivers of --port; what
+    /// cannot be done there is done here, and a warning says why
+    #[arg(long, value_enum, default_value_t = Dataplane::Udp)]
+    pub dataplane: Dataplane,
+    /// Interfaces towards neighbours, for --dataplane xdp, as eth1 eth2; native XDP only
+    #[arg(long, value_name = "IFACE", num_args = 1.., required_if_eq("dataplane", "xdp"))]
+    pub port: Vec<String>,
     /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; goes before the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
@@ -59,6 +66,15 @@ pub enum Role {
     Switch,
     /// Ends what switches did not add.
     Server,
+}
+
+/// Where fragments are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dataplane {
+    /// By the process, out of its UDP socket.
+    Udp,
+    /// By the in-kernel switch, where that can be.
+    Xdp,
 }
 
 /// What a switch or server is started with.
@@ -78,6 +94,8 @@ pub struct Config {
     pub policy: SlotPolicy,
     /// Aggregation memory, bytes.
     pub memory: u64,
+    /// Interfaces whose drivers are to have the in-kernel switch.
+    pub ports: Vec<String>,
     /// Where metrics are served, if wanted.
     pub metrics: Option<SocketAddr>,
     /// The socket of the device that adds, if one does.
@@ -88,24 +106,26 @@ impl Config {
     /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`.
     pub fn new(arguments: Arguments) -> Result<Config, SwitchError> {
         let Arguments { fabric, role, name, controller, listen, .. } = arguments;
-        let Arguments { memory, slots, policy, metrics, accelerator, .. } = arguments;
+        let Arguments { memory, slots, policy, metrics, .. } = arguments;
+        let Arguments { dataplane, port, accelerator, .. } = arguments;
         let mut config = match (fabric, controller, listen) {
-            (None, Some(controller), Some(listen)) => {
-                let (memory, accelerator) = (memory.0, None);
-                Config {
-                    name,
-                    controller,
-                    role,
-                    listen,
-                    slots,
-                    policy,
-                    memory,
-                    metrics,
-                    accelerator,
-                }
-            }
+            (None, Some(controller), Some(listen)) => Config {
+                name,
+                controller,
+                role,
+                listen,
+                slots,
+                policy,
+                memory: memory.0,
+                ports: Vec::new(),
+                metrics,
+                accelerator: None,
+            },
             (file, ..) => Config::from_fabric(&file.unwrap_or_default(), role, &name, metrics)?,
         };
+        if dataplane == Dataplane::Xdp {
+            config.ports = port;
+        }
         if accelerator.is_some() {
             // It adds for trees alone.
             config.slots = 0;
@@ -142,6 +162,7 @@ impl Config {
                     slots: switch.slots,
                     policy: switch.policy,
                     memory: switch.memory.0,
+                    ports: Vec::new(),
                     metrics: metrics.or(switch.metrics),
                     accelerator: None,
                 })
@@ -158,6 +179,7 @@ impl Config {
                     slots: 0,
                     policy: SlotPolicy::default(),
                     memory: server.memory.0,
+                    ports: Vec::new(),
                     metrics: metrics.or(server.metrics),
                     accelerator: None,
                 })
@@ -224,6 +246,16 @@ mod tests {
         assert_eq!((got.memory, got.metrics), (1 << 20, None));
         assert_eq!((got.slots, got.policy, got.role), (64, SlotPolicy::FirstCome, Role::Switch));
         assert_eq!(got.listen, "127.0.0.1:2".parse().unwrap());
+    }
+
+    #[test]
+    fn the_kernel_needs_ports() {
+        let base = ["--controller=127.0.0.1:1", "--name=s", "--listen=127.0.0.1:2"];
+        let with = |more: &[&str]| config(&[&base[..], more].concat());
+        assert!(with(&["--dataplane=xdp"]).unwrap_err().contains("--port"));
+        let got = with(&["--dataplane=xdp", "--port", "eth1", "eth2"]).unwrap();
+        assert_eq!(got.ports, ["eth1", "eth2"]);
+        assert!(with(&[]).unwrap().ports.is_empty());
     }
 
     #[test]

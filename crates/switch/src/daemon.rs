@@ -62,7 +62,7 @@ impl Daemon {
             }
         };
         let driver = match &config.accelerator {
-            None => SwitchDriver::start(&options)?,
+            None => SwitchDriver::start_behind(&options, &config.ports)?,
             Some(device) => SwitchDriver::start_on(&options, device)?,
         };
         let driver = Arc::new(driver);

@@ -11,6 +11,6 @@ mod error;
 mod http;
 mod metrics;
 
-pub use config::{Arguments, Config, Role};
+pub use config::{Arguments, Config, Dataplane, Role};
 pub use daemon::Daemon;
 pub use error::SwitchError;

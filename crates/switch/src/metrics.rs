@@ -209,6 +209,8 @@ fn slots(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
     }
     let each = snapshot.slots.iter().map(|s| (labels(&s.lease), s.held.into()));
     page.gauges("slot_held", "Slots that a lease holds", each)?;
+    let each = snapshot.slots.iter().map(|s| (labels(&s.lease), s.in_kernel.into()));
+    page.gauges("slot_in_kernel", "1 if the in-kernel switch serves the lease", each)?;
     let at_server: [(&str, &str, Figure<ServerSnapshot>); 7] = [
         ("server_packets", "Packets that were added", |s| s.counters.packets),
         ("server_contributions", "Fragments of single workers in them", |s| {

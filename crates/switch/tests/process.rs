@@ -69,6 +69,25 @@ fn serves_without_a_controller_and_stops_when_asked() {
     assert!(process.0.wait().unwrap().success());
 }
 
+/// Without the in-kernel switch, whatever the reason, the process says so and does everything itself.
+#[test]
+fn what_the_kernel_cannot_do_is_done_in_user_space() {
+    let (nobody, listen) = (free().to_string(), free().to_string());
+    let mut process = Process(
+        command(&["--name", "s0", "--controller", &nobody, "--listen", &listen])
+            .args(["--dataplane", "xdp", "--port", "nowhere0"])
+            .spawn()
+            .unwrap(),
+    );
+    assert_eq!(ready_line(&mut process), format!("ready s0 {listen}"));
+    let pid = process.0.id().to_string();
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    assert!(process.0.wait().unwrap().success());
+    let mut text = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(text.contains("no in-kernel switch") && text.contains("reason="), "{text}");
+}
+
 fn output(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }

@@ -117,12 +117,12 @@ pub struct Header {
     pub tag: u64,
 }
 
-const LEVEL_BIT: u8 = 0x10;
+pub(crate) const LEVEL_BIT: u8 = 0x10;
 const KIND_BITS: u8 = 0x0f;
 const RESEND: u8 = 0x01;
-const COLLISION: u8 = 0x02;
+pub(crate) const COLLISION: u8 = 0x02;
 const OVERFLOW: u8 = 0x04;
-const ECN: u8 = 0x08;
+pub(crate) const ECN: u8 = 0x08;
 
 impl Header {
     /// Splits a packet into header and payload; nothing of a hostile packet is trusted before this.

@@ -15,6 +15,7 @@ pub mod ids;
 pub mod panama;
 mod reduce;
 pub mod switchml;
+pub mod tag;
 
 pub use arithmetic::Arithmetic;
 pub use field::DecodeError;

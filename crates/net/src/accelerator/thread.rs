@@ -216,7 +216,8 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Who asked may have gone; then nobody needs the answer.
             match command {
-                Command::Install(grant, reply) => {
+                // Trees have no tags, so a key is of no use here.
+                Command::Install(grant, _, reply) => {
                     let installed = self.install(grant);
                     let _ = reply.send(installed);
                 }

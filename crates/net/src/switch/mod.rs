@@ -4,6 +4,8 @@
 //! each packet's protocol, and sends what came out as trains. Everybody else talks to it by commands.
 //! Protocol `panama` has memory in buffers that are packets ready to send; `atp` and `switchml` have rows.
 
+#[cfg_attr(not(feature = "xdp"), path = "no_front.rs")]
+mod front;
 pub(crate) mod ports;
 mod slots;
 mod snapshot;
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use netsum_proto::{atp, switchml};
+use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, TreeId};
 
 pub use snapshot::{
@@ -129,14 +132,19 @@ pub struct SwitchDriver {
     local: SocketAddr,
     socket: SocketReport,
     fragment_limit: Option<usize>,
+    in_kernel: bool,
 }
 
-/// What a thread does, and the largest fragment that it takes.
-type Work = (Box<dyn FnOnce() + Send>, Option<usize>);
+/// What a thread does, the largest fragment that it takes, and whether the kernel adds.
+struct Work {
+    run: Box<dyn FnOnce() + Send>,
+    fragment_limit: Option<usize>,
+    in_kernel: bool,
+}
 
 /// What the thread is asked to do.
 pub(crate) enum Command {
-    Install(Grant, Sender<Result<(), NetError>>),
+    Install(Grant, Option<JobKey>, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
     Snapshot(Sender<SwitchSnapshot>),
@@ -146,9 +154,19 @@ pub(crate) enum Command {
 impl SwitchDriver {
     /// Binds the socket and starts the thread `netsum-switch`.
     pub fn start(options: &SwitchOptions) -> Result<SwitchDriver, NetError> {
+        SwitchDriver::start_behind(options, &[])
+    }
+
+    /// The same, with the in-kernel switch of `atp` in the drivers of these interfaces, which serves the leases that it can.
+    /// Where it cannot work a warning says why, and user space does everything.
+    pub fn start_behind(
+        options: &SwitchOptions,
+        interfaces: &[String],
+    ) -> Result<SwitchDriver, NetError> {
         SwitchDriver::with(options, |socket, inbox, wake| {
-            let worker = thread::Thread::new(socket, options, inbox, wake);
-            Ok((Box::new(move || worker.run()), None))
+            let worker = thread::Thread::new(socket, options, interfaces, inbox, wake);
+            let in_kernel = worker.in_kernel();
+            Ok(Work { run: Box::new(move || worker.run()), fragment_limit: None, in_kernel })
         })
     }
 
@@ -157,8 +175,8 @@ impl SwitchDriver {
     pub fn start_on(options: &SwitchOptions, device: &Path) -> Result<SwitchDriver, NetError> {
         SwitchDriver::with(options, |socket, inbox, wake| {
             let worker = accelerator::Thread::new(socket, device, inbox, wake)?;
-            let limit = worker.fragment_limit();
-            Ok((Box::new(move || worker.run()), Some(limit)))
+            let fragment_limit = Some(worker.fragment_limit());
+            Ok(Work { run: Box::new(move || worker.run()), fragment_limit, in_kernel: false })
         })
     }
 
@@ -170,14 +188,22 @@ impl SwitchDriver {
         let (local, report) = (socket.local_addr(), socket.report());
         let wake = Arc::new(Wake::new()?);
         let (commands, inbox) = unbounded();
-        let (work, fragment_limit) = make(socket, inbox, wake.clone())?;
+        let work = make(socket, inbox, wake.clone())?;
+        let (fragment_limit, in_kernel) = (work.fragment_limit, work.in_kernel);
         let name = "netsum-switch";
         let thread = std::thread::Builder::new()
             .name(name.into())
-            .spawn(work)
+            .spawn(work.run)
             .map_err(|source| NetError::Thread { name, source })?;
-        let thread = Some(thread);
-        Ok(SwitchDriver { commands, wake, thread, local, socket: report, fragment_limit })
+        Ok(SwitchDriver {
+            commands,
+            wake,
+            thread: Some(thread),
+            local,
+            socket: report,
+            fragment_limit,
+            in_kernel,
+        })
     }
 
     /// The largest fragment that can be added here, bytes; `None`: as large as datagrams are.
@@ -190,6 +216,11 @@ impl SwitchDriver {
         self.local
     }
 
+    /// Whether the in-kernel switch stands in front of this one.
+    pub fn in_kernel(&self) -> bool {
+        self.in_kernel
+    }
+
     /// What the system gave the socket.
     pub fn socket(&self) -> SocketReport {
         self.socket
@@ -198,13 +229,22 @@ impl SwitchDriver {
     /// Admits a job, in place of an earlier epoch's lease. Errors: `DuplicateNeighbour`, `Lease`, `SlotLease`,
     /// `PoolLease` (the reason in words), `WrongRole`, `Stopped`; then everything is as before.
     pub fn install(&self, grant: impl Into<Grant>) -> Result<(), NetError> {
+        self.install_with(grant, None)
+    }
+
+    /// The same for a job whose packets carry tags under `key`; `None`: they carry none. Protocol `panama` has no tags.
+    pub fn install_with(
+        &self,
+        grant: impl Into<Grant>,
+        key: Option<JobKey>,
+    ) -> Result<(), NetError> {
         let grant = grant.into();
         let mut seen = grant.neighbours();
         seen.sort();
         if let Some(twice) = seen.windows(2).find(|w| w[0] == w[1]) {
             return Err(NetError::DuplicateNeighbour { address: twice[0] });
         }
-        self.ask(|reply| Command::Install(grant, reply))?
+        self.ask(|reply| Command::Install(grant, key, reply))?
     }
 
     /// Takes back a job's leases of epochs up to `up_to`.

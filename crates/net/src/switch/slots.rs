@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 
 use netsum_proto::values::{RowId, Rows, Values};
-use netsum_proto::{DropCounters, PortId, Time, atp, switchml};
+use netsum_proto::{DropCounters, Keys, PortId, Time, atp, switchml};
+use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, TreeId, atp as atp_wire, switchml as switchml_wire};
 
+use super::front::Front;
 use super::{Grant, LeaseKey, PoolSnapshot, Role, ServerSnapshot, SlotSnapshot};
 use crate::NetError;
 
@@ -15,7 +17,10 @@ const TRANSIT_ROWS: usize = 4096;
 /// The machines.
 pub(super) struct Slots {
     atp: Atp,
+    /// In front of a switch of `atp`.
+    front: Front,
     pools: switchml::Switch<Rows>,
+    keys: Keys,
     limit: u32,
 }
 
@@ -32,7 +37,12 @@ pub(super) enum Row {
 }
 
 impl Slots {
-    pub(super) fn new(role: Role) -> Slots {
+    /// `own`: where the switch listens; `interfaces`: those whose drivers are to have the in-kernel switch.
+    pub(super) fn new(role: Role, own: SocketAddr, interfaces: &[String]) -> Slots {
+        let front = match role {
+            Role::Switch(config) => Front::start(own, config, interfaces),
+            Role::Server { .. } => Front::default(),
+        };
         let (atp, row_bytes, limit) = match role {
             Role::Switch(config) => {
                 let rows = Rows::new(config.slots as usize + TRANSIT_ROWS, config.row_bytes.into());
@@ -46,7 +56,13 @@ impl Slots {
         };
         let rounds = 2 * limit;
         let values = Rows::new(rounds as usize + TRANSIT_ROWS, row_bytes.into());
-        Slots { atp, pools: switchml::Switch::new(rounds, row_bytes, values), limit }
+        Slots {
+            atp,
+            front,
+            pools: switchml::Switch::new(rounds, row_bytes, values),
+            keys: Keys::default(),
+            limit,
+        }
     }
 
     /// Admits a job; `port` gives neighbours their numbers.
@@ -54,34 +70,54 @@ impl Slots {
         &mut self,
         now: Time,
         grant: &Grant,
+        key: Option<JobKey>,
         port: impl FnMut(SocketAddr) -> PortId,
     ) -> Result<(), NetError> {
-        match (grant, &mut self.atp) {
-            (Grant::Slots(lease), Atp::Switch(switch)) => Ok(switch.install(now, lease.map(port))?),
-            (Grant::Server(lease), Atp::Server(server)) => {
-                Ok(server.install(now, lease.map(port))?)
+        let job = match (grant, &mut self.atp) {
+            (Grant::Slots(lease), Atp::Switch(switch)) => {
+                switch.install(now, lease.map(port))?;
+                self.front.offer(switch, lease, key);
+                lease.job
             }
-            (Grant::Pool(lease), Atp::Switch(_)) => Ok(self.pools.install(now, lease.map(port))?),
-            (_, Atp::Switch(_)) => Err(NetError::WrongRole("switch")),
-            (_, Atp::Server(_)) => Err(NetError::WrongRole("server")),
-        }
+            (Grant::Server(lease), Atp::Server(server)) => {
+                server.install(now, lease.map(port))?;
+                lease.job
+            }
+            (Grant::Pool(lease), Atp::Switch(_)) => {
+                self.pools.install(now, lease.map(port))?;
+                lease.job
+            }
+            (_, Atp::Switch(_)) => return Err(NetError::WrongRole("switch")),
+            (_, Atp::Server(_)) => return Err(NetError::WrongRole("server")),
+        };
+        self.keys.set(job, key);
+        Ok(())
     }
 
     pub(super) fn revoke(&mut self, job: JobId, up_to: Epoch) {
         match &mut self.atp {
-            Atp::Switch(switch) => switch.revoke(job, up_to),
+            Atp::Switch(switch) => {
+                switch.revoke(job, up_to);
+                self.front.retain(switch);
+            }
             Atp::Server(server) => server.revoke(job, up_to),
         }
         self.pools.revoke(job, up_to);
+        self.forget_keys();
     }
 
     /// Takes back leases whose neighbours have been silent for `idle_ns`.
     pub(super) fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<LeaseKey> {
         let mut gone: Vec<LeaseKey> = match &mut self.atp {
-            Atp::Switch(switch) => switch.expire(now, idle_ns).iter().map(key).collect(),
+            Atp::Switch(switch) => {
+                let gone = switch.expire(now, idle_ns);
+                self.front.retain(switch);
+                gone.iter().map(key).collect()
+            }
             Atp::Server(server) => server.expire(now, idle_ns).iter().map(server_key).collect(),
         };
         gone.extend(self.pools.expire(now, idle_ns).iter().map(pool_key));
+        self.forget_keys();
         gone
     }
 
@@ -96,9 +132,22 @@ impl Slots {
     /// Takes a packet of `atp`. What is dropped is counted by the machine.
     #[inline]
     pub(super) fn take_atp(&mut self, now: Time, from: PortId, ce: bool, packet: &[u8]) {
-        match (&mut self.atp, atp_wire::Header::decode(packet)) {
+        let decoded = atp_wire::Header::decode(packet);
+        if let Ok((header, _)) = &decoded
+            && let Err(reason) = self.keys.check(header.job, packet)
+        {
+            return match &mut self.atp {
+                Atp::Switch(switch) => switch.count_drop(reason),
+                Atp::Server(server) => server.count_drop(reason),
+            };
+        }
+        match (&mut self.atp, decoded) {
             (Atp::Switch(switch), Ok((header, payload))) => {
-                let _ = switch.handle(now, from, ce, &header, payload);
+                let taken = switch.handle(now, from, ce, &header, payload).is_ok();
+                let ended = taken && header.kind == atp_wire::Kind::Fin;
+                if ended && switch.is_finished(header.job, header.tree) {
+                    self.front.finished(header.job, header.tree);
+                }
             }
             (Atp::Server(server), Ok((header, payload))) => {
                 let _ = server.handle(now, from, ce, &header, payload);
@@ -112,9 +161,10 @@ impl Slots {
     #[inline]
     pub(super) fn take_switchml(&mut self, now: Time, from: PortId, packet: &[u8]) {
         match switchml_wire::Header::decode(packet) {
-            Ok((header, payload)) => {
-                let _ = self.pools.handle(now, from, &header, payload);
-            }
+            Ok((header, payload)) => match self.keys.check(header.job, packet) {
+                Ok(()) => _ = self.pools.handle(now, from, &header, payload),
+                Err(reason) => self.pools.count_drop(reason),
+            },
             Err(error) => self.pools.count_decode_error(error),
         }
     }
@@ -129,12 +179,16 @@ impl Slots {
         if let Some(atp::Transmit { to, header, payload }) = next {
             let mut bytes = [0; atp_wire::HEADER_LEN];
             header.encode(&mut bytes);
+            let row = payload.map_or(&[][..], |row| self.rows().get(row));
+            self.keys.seal(header.job, &mut bytes, row);
             heads.extend(bytes);
             return Some((to, payload.map(Row::Slot)));
         }
         let switchml::Transmit { to, header, payload } = self.pools.poll_transmit()?;
         let mut bytes = [0; switchml_wire::HEADER_LEN];
         header.encode(&mut bytes);
+        let row = payload.map_or(&[][..], |row| self.pools.values().get(row));
+        self.keys.seal(header.job, &mut bytes, row);
         heads.extend(bytes);
         Some((to, payload.map(Row::Pool)))
     }
@@ -159,14 +213,22 @@ impl Slots {
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         match &self.atp {
-            Atp::Switch(switch) => switch.poll_timeout(),
+            Atp::Switch(switch) => {
+                [switch.poll_timeout(), self.front.due()].into_iter().flatten().min()
+            }
             Atp::Server(_) => None,
         }
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Time) {
+    /// `port` gives leased neighbours their numbers.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Time,
+        port: impl FnMut(SocketAddr) -> Option<PortId>,
+    ) {
         if let Atp::Switch(switch) = &mut self.atp {
             switch.handle_timeout(now);
+            self.front.tick(now, switch, port);
         }
     }
 
@@ -185,23 +247,27 @@ impl Slots {
         ports
     }
 
-    pub(super) fn drops(&self) -> [&DropCounters; 2] {
-        let drops = match &self.atp {
+    pub(super) fn drops(&self) -> DropCounters {
+        let mut drops = self.front.drops();
+        drops.add(match &self.atp {
             Atp::Switch(switch) => switch.drops(),
             Atp::Server(server) => server.drops(),
-        };
-        [drops, self.pools.drops()]
+        });
+        drops.add(self.pools.drops());
+        drops
     }
 
     pub(super) fn slots(&self) -> Vec<SlotSnapshot> {
         let Atp::Switch(switch) = &self.atp else { return Vec::new() };
         let of = |(lease, held, counters): (&atp::Lease, u32, &atp::Counters)| SlotSnapshot {
             lease: key(lease),
+            in_kernel: false,
             held,
             counters: *counters,
         };
         let mut slots: Vec<_> = switch.leases().map(of).collect();
         slots.sort_by_key(|s| (s.lease.job, s.lease.tree));
+        self.front.add_slots(&mut slots);
         slots
     }
 
@@ -227,10 +293,25 @@ impl Slots {
         pools
     }
 
+    /// Whether the in-kernel switch is at work.
+    pub(super) fn in_kernel(&self) -> bool {
+        self.front.is_there()
+    }
+
+    /// Of jobs that have no lease any more.
+    fn forget_keys(&mut self) {
+        let mut jobs: Vec<JobId> = match &self.atp {
+            Atp::Switch(switch) => switch.leases().map(|(lease, ..)| lease.job).collect(),
+            Atp::Server(server) => server.leases().map(|(lease, _)| lease.job).collect(),
+        };
+        jobs.extend(self.pools.leases().map(|(lease, _)| lease.job));
+        self.keys.retain(|job| jobs.contains(&job));
+    }
+
     /// Slots in use, and all.
     pub(super) fn held(&self) -> (u32, u32) {
         match &self.atp {
-            Atp::Switch(switch) => (switch.held(), self.limit),
+            Atp::Switch(switch) => (switch.held() + self.front.held(), self.limit),
             Atp::Server(_) => (0, 0),
         }
     }

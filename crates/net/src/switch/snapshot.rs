@@ -51,6 +51,8 @@ pub struct TreeSnapshot {
 pub struct SlotSnapshot {
     /// Which.
     pub lease: LeaseKey,
+    /// The kernel serves it.
+    pub in_kernel: bool,
     /// Slots that it holds now.
     pub held: u32,
     /// What happened in it.

@@ -9,6 +9,7 @@ use crossbeam_channel::Receiver;
 use netsum_proto::panama::{BufferId, Child, Lease, Memory, Slab, Switch, Transmit};
 use netsum_proto::{Drop, PortId};
 use netsum_wire::panama::{HEADER_LEN, Header};
+use netsum_wire::tag::JobKey;
 use netsum_wire::{atp, switchml};
 use rustc_hash::FxHashSet;
 
@@ -56,13 +57,15 @@ impl Thread {
     pub(super) fn new(
         socket: Socket,
         options: &SwitchOptions,
+        interfaces: &[String],
         inbox: Receiver<Command>,
         wake: Arc<Wake>,
     ) -> Thread {
+        let slots = Slots::new(options.role, socket.local_addr(), interfaces);
         Thread {
             socket,
             switch: Switch::new(Store::new(options.memory)),
-            slots: Slots::new(options.role),
+            slots,
             ports: Ports::default(),
             inbox,
             wake,
@@ -71,6 +74,11 @@ impl Thread {
             headers: Vec::new(),
             receive_errors: 0,
         }
+    }
+
+    /// Whether the in-kernel switch is at work.
+    pub(super) fn in_kernel(&self) -> bool {
+        self.slots.in_kernel()
     }
 
     /// Works until it is told to stop.
@@ -139,7 +147,8 @@ impl Thread {
 
     /// Does what is due, and sends what came of that and of what was taken.
     fn keep_time(&mut self) {
-        self.slots.handle_timeout(self.clock.now());
+        let ports = &mut self.ports;
+        self.slots.handle_timeout(self.clock.now(), |address| ports.find(address));
         self.send();
     }
 
@@ -202,8 +211,8 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Who asked may have gone; then nobody needs the answer.
             match command {
-                Command::Install(grant, reply) => {
-                    let installed = self.install(grant);
+                Command::Install(grant, key, reply) => {
+                    let installed = self.install(grant, key);
                     // Ports of the lease that this one replaced, or of this one if it was refused.
                     self.forget_ports();
                     let _ = reply.send(installed);
@@ -228,13 +237,13 @@ impl Thread {
         false
     }
 
-    fn install(&mut self, grant: Grant) -> Result<(), NetError> {
+    fn install(&mut self, grant: Grant, key: Option<JobKey>) -> Result<(), NetError> {
         match grant {
             Grant::Tree(lease) => self.install_tree(lease),
             grant => {
                 let now = self.clock.now();
                 let (ports, outbound) = (&mut self.ports, &mut self.outbound);
-                self.slots.install(now, &grant, |address| intern(ports, outbound, address))
+                self.slots.install(now, &grant, key, |address| intern(ports, outbound, address))
             }
         }
     }
@@ -291,7 +300,7 @@ impl Thread {
     /// Of all protocols, by reason.
     fn drops(&self) -> Vec<(&'static str, u64)> {
         let mut drops = self.switch.drops().clone();
-        self.slots.drops().into_iter().for_each(|more| drops.add(more));
+        drops.add(&self.slots.drops());
         drops.iter().collect()
     }
 

@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use netsum_proto::Time;
 use netsum_wire::TreeId;
+use netsum_wire::tag::JobKey;
 
 use super::machine::Machine;
 use super::retained::Retained;
-use super::{Operation, WorkerPlan};
+use super::{Operation, PlanConfig, WorkerPlan};
 
 /// A plan at work.
 pub(super) struct Epoch {
@@ -16,6 +17,8 @@ pub(super) struct Epoch {
     pub(super) retained: Retained,
     /// Nothing more is sent or accepted.
     pub(super) frozen: bool,
+    /// Under which packets carry tags.
+    pub(super) key: Option<JobKey>,
     /// Where the results of each tree come from.
     pub(super) switches: Vec<SocketAddr>,
     /// Each switch once, in order: trees to one switch share trains.
@@ -33,7 +36,9 @@ pub(super) struct Active {
 }
 
 impl Epoch {
-    pub(super) fn new(now: Time, plan: WorkerPlan) -> Epoch {
+    pub(super) fn new(now: Time, plan: WorkerPlan, key: Option<JobKey>) -> Epoch {
+        // `panama` has no tags, so there is nothing to check.
+        let key = key.filter(|_| !matches!(plan.config, PlanConfig::Panama(_)));
         let WorkerPlan { config, switches } = plan;
         let mut destinations = switches.clone();
         destinations.sort();
@@ -44,6 +49,7 @@ impl Epoch {
             retained: Retained::new(config.window(), config.fragment_bytes()),
             machine: Machine::new(now, config),
             frozen: false,
+            key,
             switches,
             destinations,
         }

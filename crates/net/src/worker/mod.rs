@@ -18,6 +18,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use netsum_proto::panama::{Finished, Progress, Submission, TreeStats};
 use netsum_proto::{DropCounters, atp, panama, switchml};
 use netsum_wire::TreeId;
+use netsum_wire::tag::JobKey;
 
 use crate::clock::CpuTime;
 use crate::udp::{SendFailures, Socket, SocketOptions, SocketReport, Traffic, Wake};
@@ -150,7 +151,7 @@ pub struct WorkerDriver {
 
 /// What the thread is asked to do.
 enum Command {
-    Begin(WorkerPlan),
+    Begin(WorkerPlan, Option<JobKey>),
     Submit(Operation),
     Freeze(Sender<Progress>),
     Fetch(Vec<u64>, Sender<Vec<Option<Vec<u8>>>>),
@@ -198,9 +199,14 @@ impl WorkerDriver {
     /// Starts an epoch; only at first, or after `resolve` or `cancel_all`. Operations that were submitted
     /// since go first. Panics if the plan has not one switch per tree.
     pub fn begin(&self, plan: WorkerPlan) {
+        self.begin_with(plan, None);
+    }
+
+    /// The same for a job whose packets carry tags under `key`; `None`: they carry none. Protocol `panama` has no tags.
+    pub fn begin_with(&self, plan: WorkerPlan, key: Option<JobKey>) {
         let (trees, switches) = (plan.config.trees(), plan.switches.len());
         assert_eq!(trees, switches, "a plan names one switch per tree");
-        self.tell(Command::Begin(plan));
+        self.tell(Command::Begin(plan, key));
     }
 
     /// Starts an operation; without an epoch it waits for one. Panics if the buffer is too small.

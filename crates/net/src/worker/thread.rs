@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender};
 use netsum_proto::panama::{Finished, Progress};
 use netsum_proto::{Drop, DropCounters, Time};
 use netsum_wire::TreeId;
+use netsum_wire::tag::JobKey;
 
 use super::epoch::{Active, Epoch};
 use super::machine::{Operations, Packet};
@@ -133,6 +134,9 @@ impl Thread {
     ) -> Result<(), Drop> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen);
         let epoch = epoch.ok_or(Drop::NoLease)?;
+        if epoch.key.is_some_and(|key| !key.has_sealed(packet)) {
+            return Err(Drop::BadTag);
+        }
         let (switches, received) = (&epoch.switches, &mut self.received);
         let sender = |tree: TreeId| {
             let switch = switches.get(usize::from(tree.0)).ok_or(Drop::NoLease)?;
@@ -189,6 +193,10 @@ impl Thread {
             && let Some((tree, packet)) =
                 epoch.machine.poll_transmit(now, &self.operations, &mut self.scratch)
         {
+            if let Some(key) = &epoch.key {
+                // The protocols that have tags quantise what they send: the payload is in the scratch memory too.
+                key.seal(&mut self.scratch[packet.head.clone()], &[]);
+            }
             let payload = packet.payload.as_ref().map_or(0, |(_, place)| place.len());
             self.queue.fill(packet.head.len() + payload);
             self.outbound.push(epoch.destination(tree), packet);
@@ -237,7 +245,7 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Who asked may have gone; then nobody needs the answer.
             match command {
-                Command::Begin(plan) => self.begin(plan),
+                Command::Begin(plan, key) => self.begin(plan, key),
                 Command::Submit(operation) => self.submit(operation),
                 Command::Freeze(reply) => {
                     let _ = reply.send(self.freeze());
@@ -267,10 +275,10 @@ impl Thread {
         false
     }
 
-    fn begin(&mut self, plan: WorkerPlan) {
+    fn begin(&mut self, plan: WorkerPlan, key: Option<JobKey>) {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
         self.sent_before = self.sent();
-        let epoch = Epoch::new(self.clock.now(), plan);
+        let epoch = Epoch::new(self.clock.now(), plan, key);
         for (index, switch) in epoch.destinations().iter().enumerate() {
             self.outbound.set_destination(index, *switch);
         }

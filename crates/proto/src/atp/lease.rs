@@ -250,9 +250,9 @@ impl<P: Copy> Members<P> {
     }
 }
 
-impl Members {
-    /// Children for which a packet from the server is.
-    pub(crate) fn addressed(&self, header: &Header) -> u32 {
+impl<P> Members<P> {
+    /// Children for which a packet from the server is, by bit; bits beyond the children mean nothing.
+    pub fn addressed(&self, header: &Header) -> u32 {
         let all = |bits: u32| if bits == 0 { u32::MAX } else { bits };
         match self {
             Members::Rack { .. } if header.racks.count_ones() > 1 => u32::MAX,

@@ -186,6 +186,32 @@ impl<V: Values> Switch<V> {
         self.tenants.values().map(|t| (&t.lease, t.share.held, &t.counters))
     }
 
+    /// Where a lease stands, for a data plane in front of this one: its first slot (0 where slots are shared), one past
+    /// the highest number whose result has passed here.
+    pub fn standing(&self, job: JobId, tree: TreeId) -> Option<(u32, u32)> {
+        self.tenants.get(&(job, tree)).map(|t| (t.share.first, t.passed))
+    }
+
+    /// Whether all children of a lease have said that nothing more comes in this epoch.
+    pub fn is_finished(&self, job: JobId, tree: TreeId) -> bool {
+        self.tenants.get(&(job, tree)).is_some_and(|t| t.finished == t.lease.everyone())
+    }
+
+    /// Sends a packet as it is, for a data plane in front of this one. False if the memory is full.
+    pub fn relay(&mut self, to: PortId, header: &Header, payload: &V::Payload) -> bool {
+        let Some(values) = self.values.store(payload) else { return false };
+        self.outbox.push_back(Transmit { to, header: *header, payload: Some(values) });
+        self.values.free(values);
+        true
+    }
+
+    /// A data plane in front of this one has heard of a lease's neighbours.
+    pub fn heard(&mut self, job: JobId, tree: TreeId, at: Time) {
+        if let Some(tenant) = self.tenants.get_mut(&(job, tree)) {
+            tenant.heard = tenant.heard.max(at);
+        }
+    }
+
     /// Dropped packets by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops

@@ -29,6 +29,20 @@ pub struct Counters {
     pub results: u64,
 }
 
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.added += other.added;
+        self.completed += other.completed;
+        self.passed += other.passed;
+        self.collisions += other.collisions;
+        self.duplicates += other.duplicates;
+        self.released += other.released;
+        self.expired += other.expired;
+        self.preempted += other.preempted;
+        self.results += other.results;
+    }
+}
+
 /// A lease at work.
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {

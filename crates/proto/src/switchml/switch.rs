@@ -146,6 +146,11 @@ impl<V: Values> Switch<V> {
         self.drops.count(error.into());
     }
 
+    /// Counts a packet that the driver refused.
+    pub fn count_drop(&mut self, reason: Drop) {
+        self.drops.count(reason);
+    }
+
     /// The next packet to send.
     #[inline]
     pub fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {

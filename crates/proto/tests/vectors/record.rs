@@ -170,15 +170,15 @@ fn read_lease(lease: &Value) -> Lease {
     }
 }
 
-fn number(value: &Value) -> u32 {
+pub fn number(value: &Value) -> u32 {
     value.as_u64().unwrap() as u32
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Vec<u8> {
+pub fn unhex(text: &str) -> Vec<u8> {
     let digits = text.as_bytes().chunks_exact(2);
     digits.map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
 }

@@ -1,0 +1,219 @@
+//! The user-space switch of protocol `atp`: contributions per second of its core, with and without keyed tags.
+//!
+//! Four workers reduce float32 through one switch and a server, all real drivers on loopback, with trains
+//! (UDP_SEGMENT, UDP_GRO). What a switch's core can do is what it added over the processor time that its thread took;
+//! how fast a job is depends on the workers' cores too, and is told beside it. Rounds alternate.
+//!
+//! `cargo bench --profile release -p netsum-net --bench slots -- [--rounds N] [--out FILE]`
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use netsum_net::Buffer;
+use netsum_net::switch::{Grant, Role, SwitchDriver, SwitchOptions};
+use netsum_net::udp::SocketOptions;
+use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
+use netsum_proto::CongestionRule;
+use netsum_proto::atp::*;
+use netsum_proto::operations::Submission;
+use netsum_wire::atp::Level;
+use netsum_wire::tag::JobKey;
+use netsum_wire::*;
+use serde_json::json;
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const WORKERS: usize = 4;
+const WINDOW: u16 = 256;
+const SLOTS: u32 = 4096;
+const ELEMENTS: usize = 4 << 20;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Million contributions per second of the switch's core, of the job, and Gbit/s added per core, by round.
+#[derive(Default)]
+struct Figures {
+    per_core: Vec<f64>,
+    of_job: Vec<f64>,
+}
+
+fn main() {
+    let arguments: Vec<_> = std::env::args().collect();
+    let after = |name: &str| arguments.iter().skip_while(|a| *a != name).nth(1);
+    let rounds: u64 = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(7);
+    let kinds = [("plain-352", 1408, None), ("tags-352", 1408, Some(KEY)), ("plain-64", 256, None)];
+    let kinds = kinds.map(|(name, bytes, key)| (name, bytes, Job::new(bytes, key)));
+    let mut figures = kinds.each_ref().map(|_| Figures::default());
+    for round in 0..=rounds {
+        for ((_, _, job), figures) in kinds.iter().zip(&mut figures) {
+            let (per_core, of_job) = job.reduce(round);
+            // The first round touches the pages and finds the window.
+            if round > 0 {
+                figures.per_core.push(per_core);
+                figures.of_job.push(of_job);
+            }
+        }
+    }
+    let mut detail = serde_json::Map::new();
+    for ((name, bytes, _), figures) in kinds.iter().zip(&figures) {
+        let gbits = median(&figures.per_core) * f64::from(*bytes) * 8e-3;
+        println!(
+            "{name}: {:.2} Mpps per switch core (best {:.2}), {gbits:.1} Gbit/s added; the job {:.2} Mpps",
+            median(&figures.per_core),
+            best(&figures.per_core),
+            median(&figures.of_job),
+        );
+        detail.insert(
+            (*name).into(),
+            json!({
+                "mpps_per_core": figure(&figures.per_core), "mpps_of_job": figure(&figures.of_job),
+                "gbits_added_per_second_and_core": gbits,
+            }),
+        );
+    }
+    if let Some(file) = after("--out") {
+        write(file.as_ref(), &figures, &detail);
+    }
+}
+
+const KEY: JobKey = JobKey::new(*b"key of the bench");
+
+struct Job {
+    switch: SwitchDriver,
+    _server: SwitchDriver,
+    workers: Vec<(WorkerDriver, Receiver<Event>)>,
+    fragments: u64,
+}
+
+fn start(role: Role) -> SwitchDriver {
+    let (bind, socket) = (SocketAddr::new(LOCALHOST, 0), SocketOptions::default());
+    SwitchDriver::start(&SwitchOptions { bind, memory: 0, role, socket }).expect("it starts")
+}
+
+impl Job {
+    fn new(fragment_bytes: u16, key: Option<JobKey>) -> Job {
+        let policy = Policy::FirstCome;
+        let straggler_ns = 200_000_000;
+        let config = SwitchConfig { slots: SLOTS, row_bytes: fragment_bytes, policy, straggler_ns };
+        let (switch, server) = (
+            start(Role::Switch(config)),
+            start(Role::Server { row_bytes: fragment_bytes, rows: 4 * usize::from(WINDOW) }),
+        );
+        let workers: Vec<_> =
+            (0..WORKERS).map(|_| WorkerDriver::start(LOCALHOST).expect("it starts")).collect();
+        let (job, epoch, tree) = (JobId(1), Epoch(1), TreeId(0));
+        let members = Members::Rack {
+            workers: workers.iter().map(|(w, _)| w.local_addr()).collect(),
+            rack: 0,
+            racks: 1,
+        };
+        let (window, claim) = (WINDOW, Claim::default());
+        let parent = server.local_addr();
+        let lease = Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim };
+        switch.install_with(Grant::Slots(lease), key).expect("the lease fits");
+        let neighbours = vec![Neighbour { port: switch.local_addr(), racks: 1, workers: u32::MAX }];
+        let racks = vec![(0..WORKERS as u32).collect()];
+        let slots = SLOTS;
+        let lease =
+            ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
+        server.install_with(Grant::Server(lease), key).expect("the lease fits");
+        for (rank, (worker, _)) in workers.iter().enumerate() {
+            let place = Place {
+                level: Level::Rack,
+                worker: rank as u8,
+                rack_fan_in: WORKERS as u8,
+                rack: 0,
+                server_fan_in: 1,
+            };
+            let config = WorkerConfig {
+                job,
+                epoch,
+                ranks: WORKERS as u32,
+                places: vec![place],
+                window_max: WINDOW,
+                fragment_bytes,
+                slots: SLOTS,
+                congestion: CongestionRule::Aimd { packet_bytes: fragment_bytes + 88 },
+            };
+            let config = PlanConfig::Atp(config, Scaling::Shared);
+            let plan = WorkerPlan { config, switches: vec![switch.local_addr()] };
+            worker.begin_with(plan, key);
+        }
+        let fragments = (ELEMENTS * 4).div_ceil(usize::from(fragment_bytes)) as u64;
+        Job { switch, _server: server, workers, fragments }
+    }
+
+    /// Million contributions per second: of the switch's core, of the job.
+    fn reduce(&self, id: u64) -> (f64, f64) {
+        let before = self.switch.snapshot().expect("it runs");
+        let buffers: Vec<_> =
+            (0..WORKERS).map(|_| Buffer::from_vec(vec![0; ELEMENTS * 4])).collect();
+        let started = Instant::now();
+        for ((worker, _), buffer) in self.workers.iter().zip(&buffers) {
+            let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+            let (numel, fragments) = (ELEMENTS as u64, Fragments::All);
+            let submission = Submission { id, format, numel, fingerprint: 7, fragments };
+            worker.submit(Operation { submission, buffer: buffer.clone() });
+        }
+        for (_, events) in &self.workers {
+            match events.recv_timeout(PATIENCE) {
+                Ok(Event::Done { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let after = self.switch.snapshot().expect("it runs");
+        let added = after.slots[0].counters.added - before.slots[0].counters.added;
+        let cpu = (after.cpu.user + after.cpu.system) - (before.cpu.user + before.cpu.system);
+        let contributions = (self.fragments * WORKERS as u64) as f64;
+        (added as f64 / cpu.as_secs_f64() / 1e6, contributions / seconds / 1e6)
+    }
+}
+
+fn write(file: &Path, figures: &[Figures; 3], detail: &serde_json::Map<String, serde_json::Value>) {
+    let [plain, tags, _] = figures;
+    let json = json!({
+        "name": "slots",
+        "unit": "million contributions of 352 elements per second of the switch's core",
+        "higher_is_better": true,
+        "ours": figure(&plain.per_core),
+        "peers": { "with_tags": figure(&tags.per_core) },
+        "ratio": { "with_tags": median(&plain.per_core) / median(&tags.per_core) },
+        "limit": "copies between kernel and process, in and out; with tags the hash of every byte",
+        "machine": machine(),
+        "commit": commit(),
+        "detail": detail,
+    });
+    let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+    if let Err(error) = folder.and_then(|()| std::fs::write(file, format!("{json:#}\n"))) {
+        eprintln!("cannot write {}: {error}", file.display());
+        std::process::exit(1);
+    }
+}
+
+fn figure(values: &[f64]) -> serde_json::Value {
+    json!({ "median": median(values), "best": best(values) })
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn best(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}
+
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
+    format!("{}, {cores} cores", model.map_or("unknown", |(_, m)| m))
+}
+
+fn commit() -> String {
+    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+    let text = output.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
+    if text.trim().is_empty() { "unknown".into() } else { text.trim().into() }
+}

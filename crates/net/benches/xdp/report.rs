@@ -1,0 +1,128 @@
+//! What is measured, and how it is told.
+
+use std::path::Path;
+use std::time::Duration;
+
+use netsum_net::xdp::WhyNot;
+use netsum_net::xdp::stream::{Stream, WORKERS};
+use netsum_wire::Arithmetic;
+use netsum_wire::tag::JobKey;
+use serde_json::{Value, json};
+
+/// Contributions per test run.
+const CONTRIBUTIONS: u32 = 400_000;
+
+/// One kind of fragment.
+pub struct Case {
+    name: String,
+    elements: u16,
+    /// Nanoseconds per contribution, by round.
+    ours: Vec<f64>,
+    bare: Vec<f64>,
+}
+
+pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
+    let mut cases = Vec::new();
+    let mut streams = Vec::new();
+    for (name, arithmetic, key) in [
+        ("wrapping", Arithmetic::Wrapping, None),
+        ("saturating", Arithmetic::Saturating, None),
+        ("saturating-with-tags", Arithmetic::Saturating, Some(JobKey::new(*b"key of the bench"))),
+    ] {
+        for elements in [64, 128, 256, 352] {
+            streams.push((Stream::new(arithmetic, elements, key)?, arithmetic, key.is_some()));
+            let name = format!("{name}-{elements}");
+            cases.push(Case { name, elements, ours: Vec::new(), bare: Vec::new() });
+        }
+    }
+    for round in 0..=rounds {
+        for ((stream, arithmetic, keyed), case) in streams.iter().zip(&mut cases) {
+            let before = stream.completed()?;
+            let with_making = stream.time(CONTRIBUTIONS)?;
+            let summed = stream.completed()? - before;
+            assert_eq!(summed, u64::from(CONTRIBUTIONS / WORKERS), "fragments that were summed");
+            // Whoever sends makes tags; without them making a frame is a few stores, which are left in.
+            let making = if *keyed { stream.idle(CONTRIBUTIONS)? } else { Duration::ZERO };
+            let ours = with_making.saturating_sub(making);
+            let bare = stream.bare_time(*arithmetic == Arithmetic::Saturating, CONTRIBUTIONS)?;
+            // The first round warms the caches.
+            if round > 0 {
+                case.ours.push(ours.as_nanos() as f64);
+                case.bare.push(bare.as_nanos() as f64);
+            }
+        }
+    }
+    Ok(cases)
+}
+
+pub fn print(case: &Case) {
+    let Case { name, elements, ours, bare } = case;
+    let (median, best) = (median(ours), best(ours));
+    let (mpps, gbits) = rates(median, *elements);
+    println!(
+        "{name}: {median:.0} ns (best {best:.0}), {mpps:.1} Mpps, {gbits:.0} Gbit/s added; bare adder {:.0} (best {:.0})",
+        self::median(bare),
+        self::best(bare),
+    );
+}
+
+pub fn write(file: &Path, cases: &[Case]) {
+    let main = cases.iter().find(|c| c.name == "saturating-256").expect("it is measured");
+    let figure = |values: &[f64]| json!({ "median": median(values), "best": best(values) });
+    let detail: serde_json::Map<_, _> = cases
+        .iter()
+        .map(|c| {
+            let (mpps, gbits) = rates(median(&c.ours), c.elements);
+            let value = json!({
+                "ours_ns": figure(&c.ours), "bare_adder_ns": figure(&c.bare),
+                "mpps": mpps, "gbits_added_per_second": gbits,
+            });
+            (c.name.clone(), value)
+        })
+        .collect();
+    let json: Value = json!({
+        "name": "xdp",
+        "unit": "ns of one core per contribution of 256 elements (saturating), its share of the result included",
+        "higher_is_better": false,
+        "ours": figure(&main.ours),
+        "peers": { "bare_adder": figure(&main.bare) },
+        "ratio": { "bare_adder": median(&main.ours) / median(&main.bare) },
+        "limit": "instructions per element: the kernel compiles one of its own to one of the processor's, without vectors",
+        "machine": machine(),
+        "commit": commit(),
+        "detail": detail,
+    });
+    let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+    if let Err(error) = folder.and_then(|()| std::fs::write(file, format!("{json:#}\n"))) {
+        eprintln!("cannot write {}: {error}", file.display());
+        std::process::exit(1);
+    }
+}
+
+/// Million packets per second, and Gbit of payload per second.
+fn rates(ns: f64, elements: u16) -> (f64, f64) {
+    (1e3 / ns, f64::from(elements) * 32.0 / ns)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn best(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
+    format!("{}, {cores} cores", model.map_or("unknown", |(_, m)| m))
+}
+
+fn commit() -> String {
+    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+    let text = output.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
+    if text.trim().is_empty() { "unknown".into() } else { text.trim().into() }
+}

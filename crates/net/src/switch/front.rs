@@ -1,0 +1,196 @@
+//! The in-kernel switch in front of the user-space one: which leases it serves, and what it leaves behind.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use netsum_proto::atp::{Lease, Switch, SwitchConfig};
+use netsum_proto::values::Rows;
+use netsum_proto::{DropCounters, PortId, Time};
+use netsum_wire::atp::Header;
+use netsum_wire::tag::JobKey;
+use netsum_wire::{JobId, TreeId};
+use rustc_hash::FxHashMap;
+
+use super::SlotSnapshot;
+use crate::xdp::{Plane, PlaneOptions, WhyNot};
+
+/// A plane, as long as it works; without one everything is done in user space.
+#[derive(Default)]
+pub(super) struct Front {
+    plane: Option<Plane>,
+    /// Leases that the kernel does not serve yet: the way to a neighbour is being asked for.
+    waiting: FxHashMap<(JobId, TreeId), (Lease<SocketAddr>, Option<JobKey>)>,
+    every: Duration,
+    due: Time,
+    scan: Time,
+    straggler_ns: u64,
+}
+
+/// Between two looks at the clock: often enough that a slot's age is known to a quarter of what stragglers have.
+const TICKS_PER_STRAGGLER: u32 = 4;
+const TICK_LEAST: Duration = Duration::from_millis(1);
+const TICK_MOST: Duration = Duration::from_millis(100);
+
+impl Front {
+    /// Puts the in-kernel switch into the drivers of these interfaces; says why if it cannot.
+    pub(super) fn start(own: SocketAddr, switch: SwitchConfig, interfaces: &[String]) -> Front {
+        if interfaces.is_empty() {
+            return Front::default();
+        }
+        let straggler = Duration::from_nanos(switch.straggler_ns);
+        let every = (straggler / TICKS_PER_STRAGGLER).clamp(TICK_LEAST, TICK_MOST);
+        let straggler_ns = switch.straggler_ns;
+        match attach(own, switch, interfaces) {
+            Ok(plane) => {
+                tracing::info!(?interfaces, "the in-kernel switch is at work");
+                Front { plane: Some(plane), every, straggler_ns, ..Front::default() }
+            }
+            Err(reason) => {
+                tracing::warn!(%reason, "no in-kernel switch; fragments are added in user space, which is slower");
+                Front::default()
+            }
+        }
+    }
+
+    /// Whether the in-kernel switch is at work.
+    pub(super) fn is_there(&self) -> bool {
+        self.plane.is_some()
+    }
+
+    /// A lease that `machine` has just installed.
+    pub(super) fn offer(
+        &mut self,
+        machine: &Switch<Rows>,
+        lease: &Lease<SocketAddr>,
+        job_key: Option<JobKey>,
+    ) {
+        let key = (lease.job, lease.tree);
+        self.waiting.remove(&key);
+        let (Some(plane), Some((first, passed))) =
+            (&mut self.plane, machine.standing(lease.job, lease.tree))
+        else {
+            return;
+        };
+        match plane.offer(lease, job_key, first, passed) {
+            Ok(()) => {}
+            Err(WhyNot::Resolving(_)) => _ = self.waiting.insert(key, (lease.clone(), job_key)),
+            Err(reason) => tracing::warn!(
+                job = lease.job.0, tree = lease.tree.0, %reason, "user space serves this lease"
+            ),
+        }
+    }
+
+    /// Leases that `machine` has no more.
+    pub(super) fn retain(&mut self, machine: &Switch<Rows>) {
+        let here = |&(job, tree): &(JobId, TreeId)| machine.standing(job, tree).is_some();
+        self.waiting.retain(|key, _| here(key));
+        let Some(plane) = &mut self.plane else { return };
+        let gone: Vec<_> = plane.keys().filter(|key| !here(key)).collect();
+        let removed = gone.into_iter().try_for_each(|(job, tree)| plane.remove(job, tree));
+        self.check(removed);
+    }
+
+    /// The workers of a lease have said that nothing more comes.
+    pub(super) fn finished(&mut self, job: JobId, tree: TreeId) {
+        let released = self.plane.as_mut().map_or(Ok(()), |plane| plane.release(job, tree));
+        self.check(released);
+    }
+
+    /// When `tick` wants to be called.
+    pub(super) fn due(&self) -> Option<Time> {
+        self.plane.as_ref().map(|_| self.due)
+    }
+
+    /// Time passes: what stragglers hold is let go, to `machine`'s outbox.
+    pub(super) fn tick(
+        &mut self,
+        now: Time,
+        machine: &mut Switch<Rows>,
+        port: impl FnMut(SocketAddr) -> Option<PortId>,
+    ) {
+        if now < self.due {
+            return;
+        }
+        self.due = now.after(self.every.as_nanos() as u64);
+        let worked = self.try_tick(now, machine, port);
+        self.check(worked);
+        for (lease, key) in std::mem::take(&mut self.waiting).into_values() {
+            self.offer(machine, &lease, key);
+        }
+    }
+
+    fn try_tick(
+        &mut self,
+        now: Time,
+        machine: &mut Switch<Rows>,
+        mut port: impl FnMut(SocketAddr) -> Option<PortId>,
+    ) -> Result<(), WhyNot> {
+        let Some(plane) = &mut self.plane else { return Ok(()) };
+        plane.tick(now.0)?;
+        if now < self.scan {
+            return Ok(());
+        }
+        self.scan = now.after(self.straggler_ns / 2);
+        for (job, tree, _, heard, _) in plane.leases()? {
+            machine.heard(job, tree, Time(heard));
+        }
+        plane.sweep(|to, packet| {
+            if let (Ok((header, payload)), Some(to)) = (Header::decode(packet), port(to.into())) {
+                machine.relay(to, &header, payload);
+            }
+        })
+    }
+
+    /// Adds the kernel's figures.
+    pub(super) fn add_slots(&self, slots: &mut [SlotSnapshot]) {
+        for (job, tree, held, _, counters) in self.figures(Plane::leases) {
+            let mut all = slots.iter_mut();
+            if let Some(slot) = all.find(|s| (s.lease.job, s.lease.tree) == (job, tree)) {
+                slot.in_kernel = true;
+                slot.held += held;
+                slot.counters += counters;
+            }
+        }
+    }
+
+    /// Slots in use in the kernel.
+    pub(super) fn held(&self) -> u32 {
+        self.figures(Plane::leases).iter().map(|(_, _, held, ..)| held).sum()
+    }
+
+    /// Packets that the kernel dropped, by reason.
+    pub(super) fn drops(&self) -> DropCounters {
+        let mut drops = DropCounters::default();
+        let all = self.figures(Plane::drops);
+        all.into_iter().for_each(|(reason, count)| drops.count_many(reason, count));
+        drops
+    }
+
+    fn figures<T: Default>(&self, of: impl Fn(&Plane) -> Result<T, WhyNot>) -> T {
+        self.plane.as_ref().map_or_else(T::default, |plane| {
+            of(plane).unwrap_or_else(|reason| {
+                tracing::error!(%reason, "the in-kernel switch does not tell its figures");
+                T::default()
+            })
+        })
+    }
+
+    /// A plane that fails is taken out of the way: the drivers then hand all packets to the socket.
+    fn check(&mut self, worked: Result<(), WhyNot>) {
+        if let Err(reason) = worked {
+            tracing::error!(%reason, "the in-kernel switch fails; fragments are added in user space from now on");
+            self.plane = None;
+            self.waiting.clear();
+        }
+    }
+}
+
+fn attach(own: SocketAddr, switch: SwitchConfig, interfaces: &[String]) -> Result<Plane, WhyNot> {
+    let SocketAddr::V4(v4) = own else { return Err(WhyNot::Address(own)) };
+    if v4.ip().is_unspecified() {
+        return Err(WhyNot::Address(own));
+    }
+    let mut plane = Plane::load(PlaneOptions { own: v4, switch })?;
+    interfaces.iter().try_for_each(|name| plane.attach(name))?;
+    Ok(plane)
+}

@@ -1,0 +1,58 @@
+//! In place of `front` in a build without the in-kernel switch.
+
+use std::net::SocketAddr;
+
+use netsum_proto::atp::{Lease, Switch, SwitchConfig};
+use netsum_proto::values::Rows;
+use netsum_proto::{DropCounters, PortId, Time};
+use netsum_wire::tag::JobKey;
+use netsum_wire::{JobId, TreeId};
+
+use super::SlotSnapshot;
+
+#[derive(Default)]
+pub(super) struct Front;
+
+impl Front {
+    pub(super) fn start(_: SocketAddr, _: SwitchConfig, interfaces: &[String]) -> Front {
+        if !interfaces.is_empty() {
+            tracing::warn!(
+                reason = "this program was built without it (feature `xdp`; `make setup-xdp`, then `make build`)",
+                "no in-kernel switch; fragments are added in user space, which is slower"
+            );
+        }
+        Front
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        false
+    }
+
+    pub(super) fn offer(&mut self, _: &Switch<Rows>, _: &Lease<SocketAddr>, _: Option<JobKey>) {}
+
+    pub(super) fn retain(&mut self, _: &Switch<Rows>) {}
+
+    pub(super) fn finished(&mut self, _: JobId, _: TreeId) {}
+
+    pub(super) fn due(&self) -> Option<Time> {
+        None
+    }
+
+    pub(super) fn tick(
+        &mut self,
+        _: Time,
+        _: &mut Switch<Rows>,
+        _: impl FnMut(SocketAddr) -> Option<PortId>,
+    ) {
+    }
+
+    pub(super) fn add_slots(&self, _: &mut [SlotSnapshot]) {}
+
+    pub(super) fn held(&self) -> u32 {
+        0
+    }
+
+    pub(super) fn drops(&self) -> DropCounters {
+        DropCounters::default()
+    }
+}

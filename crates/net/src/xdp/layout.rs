@@ -1,0 +1,273 @@
+//! What the in-kernel program keeps, as bytes: the structures of hw/xdp/state.h.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use netsum_proto::Drop;
+use netsum_proto::atp::{Counters, Lease, Members, Policy, SwitchConfig};
+use netsum_wire::atp::HEADER_LEN;
+use netsum_wire::tag::JobKey;
+use netsum_wire::{JobId, TreeId};
+
+use super::hops::Hop;
+
+/// Largest payload of a slot in the kernel.
+pub(super) const ROW_BYTES: u16 = 1408;
+/// Bytes before the payload in a frame: Ethernet, IPv4, UDP and our header.
+pub(super) const PAYLOAD_OFFSET: usize = PACKET_OFFSET + HEADER_LEN;
+/// Bytes before our header.
+pub(super) const PACKET_OFFSET: usize = 42;
+/// Most leases.
+pub(super) const MAX_LEASES: u32 = 1024;
+/// Child number that stands for the parent.
+pub(super) const PARENT: u16 = 0xffff;
+/// In place of a lease's number: a job that user space serves.
+pub(super) const IN_USER_SPACE: u32 = u32::MAX;
+
+/// `struct lease` up to its endpoints, one endpoint, and all of it.
+const LEASE_HEAD: usize = 80;
+const ENDPOINT: usize = 56;
+const MAX_FAN_IN: usize = 32;
+/// The same, as the size of a map.
+pub(super) const MAX_CHILDREN: u32 = 32;
+
+const AT_SERVER: u8 = 1;
+const FAN_OUT: u8 = 2;
+const KEYED: u8 = 4;
+
+/// Reasons in the order of `enum drop`.
+pub(super) const REASONS: [Drop; 18] = [
+    Drop::TruncatedHeader,
+    Drop::UnknownKind,
+    Drop::UnknownFormat,
+    Drop::PayloadLength,
+    Drop::EmptyFragment,
+    Drop::Members,
+    Drop::BadTag,
+    Drop::UnknownSender,
+    Drop::NoLease,
+    Drop::StaleEpoch,
+    Drop::FutureEpoch,
+    Drop::NotANeighbour,
+    Drop::WrongDirection,
+    Drop::TooLarge,
+    Drop::BeyondWindow,
+    Drop::TooOld,
+    Drop::Duplicate,
+    Drop::Busy,
+];
+
+/// `struct config`.
+pub(super) fn config(own: SocketAddrV4, switch: &SwitchConfig) -> Vec<u8> {
+    let (policy, patience_ns) = match switch.policy {
+        Policy::Partition => (0u16, 0),
+        Policy::FirstCome => (1, 0),
+        Policy::Preempt { patience_ns } => (2, patience_ns),
+    };
+    let mut bytes = own.ip().octets().to_vec();
+    bytes.extend(own.port().to_be_bytes());
+    bytes.extend(policy.to_ne_bytes());
+    bytes.extend(patience_ns.to_ne_bytes());
+    bytes.extend(switch.slots.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes
+}
+
+/// `struct shared`.
+pub(super) fn shared(now_ns: u64) -> Vec<u8> {
+    let mut bytes = now_ns.to_ne_bytes().to_vec();
+    bytes.extend([0; 8]);
+    bytes
+}
+
+/// `next_row` of `struct shared`.
+pub(super) fn next_row(shared: &[u8]) -> u32 {
+    u32_at(shared, 8)
+}
+
+/// `struct lease`. `fan_out`: results are multiplied in the kernel.
+pub(super) fn lease(
+    lease: &Lease<SocketAddrV4>,
+    key: Option<JobKey>,
+    first: u32,
+    fan_out: bool,
+    own: SocketAddrV4,
+    hops: &[Hop],
+) -> Vec<u8> {
+    let children = lease.members.neighbours().count();
+    let everyone = u32::MAX >> (32 - children);
+    let (at_server, rack, fan_in) = match &lease.members {
+        Members::Rack { rack, racks, .. } => (false, *rack, *racks),
+        Members::Server { racks } => (true, 0, racks.len() as u8),
+    };
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    let flags = flag(at_server, AT_SERVER) | flag(fan_out, FAN_OUT) | flag(key.is_some(), KEYED);
+    let mut bytes = Vec::with_capacity(LEASE_HEAD + ENDPOINT * (MAX_FAN_IN + 1));
+    bytes.extend(lease.job.0.to_ne_bytes());
+    bytes.extend(everyone.to_ne_bytes());
+    bytes.extend(lease.epoch.0.to_ne_bytes());
+    bytes.extend(lease.window.to_ne_bytes());
+    bytes.extend(lease.fragment_bytes.to_ne_bytes());
+    bytes.extend([lease.tree.0, flags, children as u8, rack, fan_in, lease.claim.priority]);
+    bytes.extend(lease.claim.guaranteed.to_ne_bytes());
+    bytes.extend(lease.claim.limit.to_ne_bytes());
+    bytes.extend(first.to_ne_bytes());
+    let mut workers = [0; MAX_FAN_IN];
+    if let Members::Server { racks } = &lease.members {
+        racks.iter().zip(&mut workers).for_each(|(rack, byte)| *byte = rack.workers);
+    }
+    bytes.extend(workers);
+    // Two words as SipHash reads them: little-endian, as is the processor.
+    bytes.extend(key.map_or([0; 16], |key| *key.bytes()));
+    bytes.extend(
+        [lease.parent]
+            .into_iter()
+            .chain(lease.members.neighbours())
+            .zip(hops)
+            .flat_map(|(neighbour, hop)| endpoint(own, neighbour, hop)),
+    );
+    bytes.resize(LEASE_HEAD + ENDPOINT * (MAX_FAN_IN + 1), 0);
+    bytes
+}
+
+/// `struct endpoint`: what stands before a packet to a neighbour.
+fn endpoint(own: SocketAddrV4, to: SocketAddrV4, hop: &Hop) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(ENDPOINT);
+    frame.extend(hop.mac);
+    frame.extend(hop.own_mac);
+    frame.extend([0x08, 0x00]);
+    // Version and length, DSCP 56 with ECT(0), total length, no identification, "do not fragment", 64 hops, UDP.
+    frame.extend([0x45, 0xe2, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    frame.extend(own.ip().octets());
+    frame.extend(to.ip().octets());
+    frame.extend(own.port().to_be_bytes());
+    frame.extend(to.port().to_be_bytes());
+    // Length, and no checksum: sums have none to start from, and IPv4 allows it.
+    frame.extend([0; 4]);
+    let words = frame[14..34].as_chunks::<2>().0;
+    let ip_sum: u32 = words.iter().map(|w| u32::from(u16::from_ne_bytes(*w))).sum();
+    frame.resize(48, 0);
+    frame.extend(hop.ifindex.to_ne_bytes());
+    frame.extend(ip_sum.to_ne_bytes());
+    frame
+}
+
+/// `struct sender_key`.
+pub(super) fn sender_key(from: SocketAddrV4, job: JobId, tree: TreeId) -> [u8; 12] {
+    let ([a, b, c, d], [p, q], [j, k, l, m]) =
+        (from.ip().octets(), from.port().to_be_bytes(), job.0.to_be_bytes());
+    [a, b, c, d, p, q, tree.0, 0, j, k, l, m]
+}
+
+/// No guess in a cell.
+pub(super) const NO_GUESS: [u8; 4] = [0; 4];
+/// Cells, as a power of two.
+const CELL_BITS: u32 = 14;
+
+/// `cell_of`: where a sender most likely is.
+pub(super) fn cell(from: SocketAddrV4, job: JobId, tree: TreeId) -> [u8; 4] {
+    let address = u32::from_ne_bytes(from.ip().octets());
+    let port = u16::from_ne_bytes(from.port().to_be_bytes());
+    let job = u32::from_ne_bytes(job.0.to_be_bytes());
+    let mixed = address ^ job.wrapping_mul(0x85eb_ca6b) ^ u32::from(port) << 8 ^ u32::from(tree.0);
+    (mixed.wrapping_mul(0x9e37_79b1) >> (32 - CELL_BITS)).to_ne_bytes()
+}
+
+/// What is in a cell.
+pub(super) fn guess(lease: u32, child: u16) -> [u8; 4] {
+    ((lease << 16 | u32::from(child)) + 1).to_ne_bytes()
+}
+
+/// `struct known_key`.
+pub(super) fn known_key(from: SocketAddrV4) -> [u8; 8] {
+    let ([a, b, c, d], [p, q]) = (from.ip().octets(), from.port().to_be_bytes());
+    [a, b, c, d, p, q, 0, 0]
+}
+
+/// `struct job_key`.
+pub(super) fn job_key(job: JobId, tree: TreeId) -> [u8; 8] {
+    join(job.0.to_be_bytes(), u32::from(tree.0).to_ne_bytes())
+}
+
+/// `struct egress_key`.
+pub(super) fn egress_key(ifindex: u32, job: JobId, tree: TreeId) -> Vec<u8> {
+    [&ifindex.to_ne_bytes()[..], &job_key(job, tree)].concat()
+}
+
+/// `struct sender`.
+pub(super) fn sender(lease: u32, child: u16) -> [u8; 4] {
+    let ([a, b], [c, d]) = ((lease as u16).to_ne_bytes(), child.to_ne_bytes());
+    [a, b, c, d]
+}
+
+/// `struct lease_state`.
+pub(super) fn lease_state(passed: u32, now_ns: u64) -> Vec<u8> {
+    let mut bytes = passed.to_ne_bytes().to_vec();
+    bytes.extend([0; 4]);
+    bytes.extend(now_ns.to_ne_bytes());
+    bytes
+}
+
+/// Slots held and when it was heard of, of `struct lease_state`.
+pub(super) fn held_and_heard(state: &[u8]) -> (u32, u64) {
+    let heard = state[8..].first_chunk().map_or(0, |&b| u64::from_ne_bytes(b));
+    (u32_at(state, 4), heard)
+}
+
+/// `struct order`: to look at rows `from..to`.
+pub(super) fn order(from: u32, to: u32, older_than_ns: u64, release: Option<[u8; 8]>) -> Vec<u8> {
+    let mut bytes = from.to_ne_bytes().to_vec();
+    bytes.extend(to.to_ne_bytes());
+    bytes.extend(older_than_ns.to_ne_bytes());
+    bytes.extend(u32::from(release.is_some()).to_ne_bytes());
+    bytes.extend(release.unwrap_or_default());
+    bytes.extend([0; 4]);
+    bytes
+}
+
+/// `struct counters` of one processor, added to `counters`.
+pub(super) fn add_counters(counters: &mut Counters, bytes: &[u8]) {
+    let fields = [
+        &mut counters.added,
+        &mut counters.completed,
+        &mut counters.passed,
+        &mut counters.collisions,
+        &mut counters.duplicates,
+        &mut counters.released,
+        &mut counters.expired,
+        &mut counters.preempted,
+        &mut counters.results,
+    ];
+    for (field, value) in fields.into_iter().zip(bytes.as_chunks().0) {
+        *field += u64::from_ne_bytes(*value);
+    }
+}
+
+/// Where a frame that the program made goes, and the packet in it.
+pub(super) fn split(frame: &[u8]) -> Option<(SocketAddrV4, &[u8])> {
+    let head = frame.first_chunk::<PACKET_OFFSET>()?;
+    let ip = Ipv4Addr::new(head[30], head[31], head[32], head[33]);
+    let port = u16::from_be_bytes([head[36], head[37]]);
+    let datagram = usize::from(u16::from_be_bytes([head[38], head[39]]));
+    Some((SocketAddrV4::new(ip, port), frame.get(PACKET_OFFSET..34 + datagram)?))
+}
+
+/// A frame with `packet` in it, as a neighbour sends it. For tests and measurements.
+pub(super) fn frame(from: SocketAddrV4, to: SocketAddrV4, ce: bool, packet: &[u8]) -> Vec<u8> {
+    let hop = Hop { ifindex: 0, mac: [2; 6], own_mac: [4; 6] };
+    let mut frame = endpoint(from, to, &hop);
+    frame.truncate(PACKET_OFFSET);
+    frame[15] |= if ce { 3 } else { 0 };
+    frame[16..18].copy_from_slice(&(28 + packet.len() as u16).to_be_bytes());
+    frame[38..40].copy_from_slice(&(8 + packet.len() as u16).to_be_bytes());
+    frame.extend_from_slice(packet);
+    frame
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..].first_chunk().map_or(0, |&b| u32::from_ne_bytes(b))
+}
+
+fn join(a: [u8; 4], b: [u8; 4]) -> [u8; 8] {
+    let ([a, b, c, d], [e, f, g, h]) = (a, b);
+    [a, b, c, d, e, f, g, h]
+}

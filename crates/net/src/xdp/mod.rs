@@ -1,0 +1,62 @@
+//! The in-kernel switch (hw/xdp): protocol `atp` in the driver's hook, in front of the user-space switch.
+//!
+//! [`Plane`] loads the program, gives it leases and takes its figures. The kernel adds fragments and multiplies results;
+//! what it passes on comes out of the ordinary socket, to the ordinary state machine, which holds the same
+//! leases: the end of an epoch, results for children that share an interface, and whole jobs that the kernel
+//! cannot serve. Slots that wait for stragglers are let go by [`Plane::sweep`].
+
+mod hops;
+mod layout;
+mod object;
+mod plane;
+pub mod stream;
+
+pub use hops::Hop;
+pub use plane::{Plane, PlaneOptions, Verdict};
+
+use std::io;
+use std::net::SocketAddrV4;
+
+/// Why the kernel cannot do what was asked; user space can.
+#[derive(Debug, thiserror::Error)]
+pub enum WhyNot {
+    /// Missing rights, or a kernel without what the program needs.
+    #[error("{0}: {1}{advice}", advice = advice(.1))]
+    System(&'static str, #[source] io::Error),
+    /// No such interface.
+    #[error("there is no interface {0:?} here; `ip link` lists those that are")]
+    NoInterface(String),
+    /// The switch must have an address that packets are for.
+    #[error("the in-kernel switch needs an IPv4 address of its own to listen at, not {0}")]
+    Address(std::net::SocketAddr),
+    /// Neighbours with IPv6 addresses.
+    #[error("neighbour {0} has no IPv4 address")]
+    NotV4(std::net::SocketAddr),
+    /// No route.
+    #[error("there is no route to {0}")]
+    Unreachable(SocketAddrV4),
+    /// Its Ethernet address is not known yet.
+    #[error("the Ethernet address of {0} is not known yet")]
+    Resolving(SocketAddrV4),
+    /// Reached by an interface that the program is not attached to.
+    #[error("{0} is not behind one of the ports that the in-kernel switch has")]
+    NotBehindAPort(SocketAddrV4),
+    /// Slots in the kernel have one size.
+    #[error("fragments of {0} bytes; the in-kernel switch has slots of {most}", most = layout::ROW_BYTES)]
+    FragmentBytes(u16),
+    /// The table is full.
+    #[error("the in-kernel switch has room for {most} leases", most = layout::MAX_LEASES)]
+    Leases,
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            " (it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, or root)"
+        }
+        Some(libc::EOPNOTSUPP) => " (the driver has no native XDP)",
+        Some(libc::ERANGE) => " (is the MTU, or the peer's, too large for XDP?)",
+        Some(libc::EBUSY) => " (another XDP program is there)",
+        _ => "",
+    }
+}

@@ -1,0 +1,435 @@
+//! The loaded program with its leases.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use netsum_proto::Drop;
+use netsum_proto::atp::{Counters, Lease, SwitchConfig};
+use netsum_wire::tag::JobKey;
+use netsum_wire::{JobId, TreeId};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::WhyNot;
+use super::hops::{self, Hop};
+use super::layout::{self, MAX_LEASES, PARENT, PAYLOAD_OFFSET, REASONS, ROW_BYTES};
+use super::object::{Loaded, attach, because, interfaces};
+use crate::interface::links;
+
+/// What the program is loaded with.
+#[derive(Clone, Debug)]
+pub struct PlaneOptions {
+    /// Where neighbours send to.
+    pub own: SocketAddrV4,
+    /// Slots, policy, time for stragglers.
+    pub switch: SwitchConfig,
+}
+
+/// What the program did with a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is in a slot, or was dropped and counted.
+    Taken,
+    /// It went to one neighbour.
+    Sent(SocketAddrV4, Vec<u8>),
+    /// It went to all children for whom it is.
+    FannedOut(Vec<u8>),
+    /// It is for user space.
+    Passed(Vec<u8>),
+}
+
+/// The in-kernel switch.
+pub struct Plane {
+    loaded: Loaded,
+    options: PlaneOptions,
+    maps: Maps,
+    to_child: OwnedFd,
+    /// Attachments, each with its interface; the program goes when they do.
+    ports: Vec<(u32, OwnedFd)>,
+    leases: FxHashMap<(JobId, TreeId), Entry>,
+    /// Numbers that no lease has.
+    free: Vec<u32>,
+    /// By number: the interfaces in its map. They stay when the lease goes: changing them makes the system wait for
+    /// every processor, and the next epoch's are mostly the same.
+    fan_outs: FxHashMap<u32, Vec<u32>>,
+    now_ns: u64,
+}
+
+/// A lease, in the kernel or left to user space.
+struct Entry {
+    lease: Lease<SocketAddr>,
+    index: Option<u32>,
+    egress: Vec<Vec<u8>>,
+}
+
+struct Maps {
+    guesses: MapHandle,
+    senders: MapHandle,
+    known: MapHandle,
+    jobs: MapHandle,
+    leases: MapHandle,
+    states: MapHandle,
+    counters: MapHandle,
+    drops: MapHandle,
+    fan_outs: MapHandle,
+    egress: MapHandle,
+    shared: MapHandle,
+}
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+
+static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/switch.o"));
+
+impl Plane {
+    /// Loads the program. Errors say what the kernel lacks.
+    pub fn load(options: PlaneOptions) -> Result<Plane, WhyNot> {
+        Plane::load_object(PROGRAM, options, Vec::new())
+    }
+
+    /// Loads another object with the same maps. `more`: constants that follow the switch's.
+    pub(super) fn load_object(
+        object: &[u8],
+        options: PlaneOptions,
+        more: Vec<u8>,
+    ) -> Result<Plane, WhyNot> {
+        let constants = [("config", layout::config(options.own, &options.switch)), ("more", more)];
+        let loaded = Loaded::new(object, options.switch.slots, &constants)?;
+        let maps = Maps {
+            guesses: loaded.map("guesses")?,
+            senders: loaded.map("senders")?,
+            known: loaded.map("known")?,
+            jobs: loaded.map("jobs")?,
+            leases: loaded.map("leases")?,
+            states: loaded.map("lease_states")?,
+            counters: loaded.map("lease_counters")?,
+            drops: loaded.map("drops")?,
+            fan_outs: loaded.map("fan_outs")?,
+            egress: loaded.map("egress")?,
+            shared: loaded.map(".bss")?,
+        };
+        let to_child = loaded.program("to_child")?;
+        let free = (0..MAX_LEASES).rev().collect();
+        let leases = FxHashMap::default();
+        let fan_outs = FxHashMap::default();
+        let (ports, now_ns) = (Vec::new(), 0);
+        Ok(Plane { loaded, options, maps, to_child, ports, leases, free, fan_outs, now_ns })
+    }
+
+    /// Puts the program into the driver of an interface of the calling thread's network namespace, until the plane is
+    /// dropped.
+    pub fn attach(&mut self, interface: &str) -> Result<(), WhyNot> {
+        let link = links().into_iter().find(|link| link.name == interface);
+        let ifindex = link.ok_or_else(|| WhyNot::NoInterface(interface.into()))?.ifindex;
+        let attachment = attach(&self.loaded.program("netsum_switch")?, ifindex)?;
+        self.ports.push((ifindex, attachment));
+        Ok(())
+    }
+
+    /// Takes a lease into the kernel if it can be served there; else packets of its job go to user space. Errors say why
+    /// they do; `Resolving` will pass, if this is called again.
+    ///
+    /// `key`: under which the job's packets carry tags. `first`: first slot of the lease's partition. `passed`: one past the highest number whose result user space has
+    /// passed down.
+    pub fn offer(
+        &mut self,
+        lease: &Lease<SocketAddr>,
+        key: Option<JobKey>,
+        first: u32,
+        passed: u32,
+    ) -> Result<(), WhyNot> {
+        if self.is_as(lease, true) {
+            return Ok(());
+        }
+        let offered = self.resolve(lease).and_then(|hops| {
+            let names = [lease.parent].into_iter().chain(lease.members.neighbours());
+            match names.zip(&hops).find(|(_, hop)| !self.has_port(hop.ifindex)) {
+                Some((SocketAddr::V4(name), _)) => Err(WhyNot::NotBehindAPort(name)),
+                _ => self.install(lease, key, first, passed, &hops),
+            }
+        });
+        if offered.is_err() {
+            self.leave(lease)?;
+        }
+        offered
+    }
+
+    /// Takes a lease into the kernel. `hops`: the way to the parent, then to each child.
+    pub fn install(
+        &mut self,
+        lease: &Lease<SocketAddr>,
+        job_key: Option<JobKey>,
+        first: u32,
+        passed: u32,
+        hops: &[Hop],
+    ) -> Result<(), WhyNot> {
+        if lease.fragment_bytes > ROW_BYTES {
+            return Err(WhyNot::FragmentBytes(lease.fragment_bytes));
+        }
+        let by_v4 = v4(lease)?;
+        self.remove(lease.job, lease.tree)?;
+        let index = self.free.pop().ok_or(WhyNot::Leases)?;
+        let (job, tree, key) = (lease.job, lease.tree, index.to_ne_bytes());
+        let ports: Vec<u32> = hops.iter().skip(1).map(|hop| hop.ifindex).collect();
+        let distinct: FxHashSet<_> = ports.iter().collect();
+        let fan_out = distinct.len() == ports.len();
+        let mut entry = Entry { lease: lease.clone(), index: Some(index), egress: Vec::new() };
+        if fan_out {
+            if self.fan_outs.get(&index) != Some(&ports) {
+                let map = interfaces(&ports, &self.to_child, layout::MAX_CHILDREN)?;
+                put(&self.maps.fan_outs, &key, &map.as_fd().as_raw_fd().to_ne_bytes())?;
+                self.fan_outs.insert(index, ports.clone());
+            }
+            for (child, &ifindex) in (0..).zip(&ports) {
+                let egress = layout::egress_key(ifindex, job, tree);
+                put(&self.maps.egress, &egress, &layout::sender(index, child))?;
+                entry.egress.push(egress);
+            }
+        }
+        let bytes = layout::lease(&by_v4, job_key, first, fan_out, self.options.own, hops);
+        put(&self.maps.leases, &key, &bytes)?;
+        put(&self.maps.states, &key, &layout::lease_state(passed, self.now_ns))?;
+        let zero = vec![vec![0; self.maps.counters.value_size() as usize]; processors()?];
+        let cleared = self.maps.counters.update_percpu(&key, &zero, MapFlags::ANY);
+        cleared.map_err(because("clearing counters"))?;
+        put(&self.maps.jobs, &layout::job_key(job, tree), &key)?;
+        self.leases.insert((job, tree), entry);
+        self.learn(lease)?;
+        let children = (0..).zip(by_v4.members.neighbours());
+        for (child, from) in [(PARENT, by_v4.parent)].into_iter().chain(children) {
+            let sender = layout::sender_key(from, job, tree);
+            put(&self.maps.senders, &sender, &layout::sender(index, child))?;
+            let cell = layout::cell(from, job, tree);
+            put(&self.maps.guesses, &cell, &layout::guess(index, child))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves a lease to user space.
+    pub fn leave(&mut self, lease: &Lease<SocketAddr>) -> Result<(), WhyNot> {
+        if self.is_as(lease, false) {
+            return Ok(());
+        }
+        self.remove(lease.job, lease.tree)?;
+        let (job, tree) = (lease.job, lease.tree);
+        let user = layout::IN_USER_SPACE.to_ne_bytes();
+        put(&self.maps.jobs, &layout::job_key(job, tree), &user)?;
+        let entry = Entry { lease: lease.clone(), index: None, egress: Vec::new() };
+        self.leases.insert((job, tree), entry);
+        self.learn(lease)
+    }
+
+    /// Forgets a lease; its slots are free.
+    pub fn remove(&mut self, job: JobId, tree: TreeId) -> Result<(), WhyNot> {
+        let Some(entry) = self.leases.remove(&(job, tree)) else { return Ok(()) };
+        let neighbours: Vec<_> = neighbours(&entry.lease).collect();
+        for &from in &neighbours {
+            // Another lease's guess may go with it; the map of senders knows better.
+            put(&self.maps.guesses, &layout::cell(from, job, tree), &layout::NO_GUESS)?;
+            forget(&self.maps.senders, &layout::sender_key(from, job, tree));
+        }
+        forget(&self.maps.jobs, &layout::job_key(job, tree));
+        for key in &entry.egress {
+            forget(&self.maps.egress, key);
+        }
+        if let Some(index) = entry.index {
+            self.release(job, tree)?;
+            self.free.push(index);
+        }
+        for from in neighbours {
+            let elsewhere = |e: &Entry| self::neighbours(&e.lease).any(|n| n == from);
+            if !self.leases.values().any(elsewhere) {
+                forget(&self.maps.known, &layout::known_key(from));
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties the slots of a job.
+    pub fn release(&mut self, job: JobId, tree: TreeId) -> Result<(), WhyNot> {
+        let key = Some(layout::job_key(job, tree));
+        self.walk(|from, to| layout::order(from, to, 0, key), &mut |_, _| {})
+    }
+
+    /// Says what time it is: nanoseconds of the caller's clock. It never goes further at once than half of what
+    /// stragglers have: a caller that was held up must not make every slot look old.
+    pub fn tick(&mut self, now_ns: u64) -> Result<(), WhyNot> {
+        let most = self.now_ns.saturating_add(self.options.switch.straggler_ns / 2);
+        self.set_clock(now_ns.min(most).max(self.now_ns))
+    }
+
+    /// Sets the time as it is.
+    pub fn set_clock(&mut self, now_ns: u64) -> Result<(), WhyNot> {
+        self.now_ns = now_ns;
+        put(&self.maps.shared, &0u32.to_ne_bytes(), &self.padded(layout::shared(now_ns)))
+    }
+
+    /// Lets go of slots in which nothing was added for long; `send` gets what they held, addressed.
+    pub fn sweep(&mut self, mut send: impl FnMut(SocketAddrV4, &[u8])) -> Result<(), WhyNot> {
+        if self.held()? == 0 {
+            return Ok(());
+        }
+        let older = self.options.switch.straggler_ns;
+        self.walk(|from, to| layout::order(from, to, older, None), &mut send)
+    }
+
+    /// Slots in use.
+    pub fn held(&self) -> Result<u32, WhyNot> {
+        let kernel = self.leases.values().filter_map(|entry| entry.index);
+        kernel.map(|index| Ok(self.state(index)?.0)).sum()
+    }
+
+    /// Leases that the kernel serves: slots held, when anything of theirs came last, what happened.
+    pub fn leases(&self) -> Result<Vec<(JobId, TreeId, u32, u64, Counters)>, WhyNot> {
+        let kernel = self.leases.iter().filter_map(|(key, entry)| Some((key, entry.index?)));
+        let figures = kernel.map(|(&(job, tree), index)| {
+            let (held, heard) = self.state(index)?;
+            let mut counters = Counters::default();
+            for bytes in percpu(&self.maps.counters, index)? {
+                layout::add_counters(&mut counters, &bytes);
+            }
+            Ok((job, tree, held, heard, counters))
+        });
+        figures.collect()
+    }
+
+    /// Leases that were offered and not removed.
+    pub fn keys(&self) -> impl Iterator<Item = (JobId, TreeId)> + '_ {
+        self.leases.keys().copied()
+    }
+
+    /// Dropped packets by reason.
+    pub fn drops(&self) -> Result<Vec<(Drop, u64)>, WhyNot> {
+        let of = |(key, reason): (u32, &Drop)| {
+            let each = percpu(&self.maps.drops, key)?;
+            let counts = each.iter().filter_map(|b| Some(u64::from_ne_bytes(*b.first_chunk()?)));
+            Ok((*reason, counts.sum()))
+        };
+        (0..).zip(&REASONS).map(of).collect()
+    }
+
+    /// What the program would do with a packet, by a test run of it.
+    pub fn try_packet(
+        &mut self,
+        from: SocketAddrV4,
+        ce: bool,
+        packet: &[u8],
+    ) -> Result<Verdict, WhyNot> {
+        let own = self.options.own;
+        let mut frame = layout::frame(from, own, ce, packet);
+        let (verdict, _) = self.loaded.run("netsum_switch", &mut frame, 1)?;
+        Ok(match (verdict, layout::split(&frame)) {
+            (XDP_DROP, _) => Verdict::Taken,
+            (XDP_PASS, Some((_, packet))) => Verdict::Passed(packet.to_vec()),
+            (_, Some((to, packet))) if to == own => Verdict::FannedOut(packet.to_vec()),
+            (_, Some((to, packet))) => Verdict::Sent(to, packet.to_vec()),
+            (other, None) => panic!("the program left no packet in the frame, verdict {other}"),
+        })
+    }
+
+    /// Mean time of a program's pass over one frame.
+    pub(super) fn time(
+        &self,
+        program: &str,
+        packet: &[u8],
+        passes: u32,
+    ) -> Result<Duration, WhyNot> {
+        let mut frame = layout::frame(self.options.own, self.options.own, false, packet);
+        Ok(self.loaded.run(program, &mut frame, passes)?.1)
+    }
+
+    fn walk(
+        &mut self,
+        order: impl Fn(u32, u32) -> Vec<u8>,
+        send: &mut impl FnMut(SocketAddrV4, &[u8]),
+    ) -> Result<(), WhyNot> {
+        let mut from = 0;
+        while from < self.options.switch.slots {
+            let mut frame = order(from, self.options.switch.slots);
+            frame.resize(PAYLOAD_OFFSET + usize::from(ROW_BYTES), 0);
+            let (verdict, _) = self.loaded.run("let_go", &mut frame, 1)?;
+            match (verdict, layout::split(&frame)) {
+                (XDP_PASS, _) => return Ok(()),
+                (XDP_DROP, _) | (_, None) => {}
+                (_, Some((to, packet))) => send(to, packet),
+            }
+            let shared = self.maps.shared.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+            let shared = shared.map_err(because("reading how far"))?.unwrap_or_default();
+            from = layout::next_row(&shared).max(from + 1);
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, lease: &Lease<SocketAddr>) -> Result<Vec<Hop>, WhyNot> {
+        let by_v4 = v4(lease)?;
+        let all = [by_v4.parent].into_iter().chain(by_v4.members.neighbours());
+        // Everybody is asked for, before the first that is unknown is told.
+        let hops: Vec<_> = all.map(|to| hops::resolve(self.options.own, to)).collect();
+        hops.into_iter().collect()
+    }
+
+    /// Whether this very lease is here already, in the kernel or left to user space.
+    fn is_as(&self, lease: &Lease<SocketAddr>, in_kernel: bool) -> bool {
+        let here = self.leases.get(&(lease.job, lease.tree));
+        here.is_some_and(|e| e.lease == *lease && e.index.is_some() == in_kernel)
+    }
+
+    fn has_port(&self, ifindex: u32) -> bool {
+        self.ports.iter().any(|&(port, _)| port == ifindex)
+    }
+
+    fn learn(&self, lease: &Lease<SocketAddr>) -> Result<(), WhyNot> {
+        let mut all = neighbours(lease);
+        all.try_for_each(|from| put(&self.maps.known, &layout::known_key(from), &[0; 4]))
+    }
+
+    fn state(&self, index: u32) -> Result<(u32, u64), WhyNot> {
+        let state = self.maps.states.lookup(&index.to_ne_bytes(), MapFlags::ANY);
+        let state = state.map_err(because("reading a lease's state"))?;
+        Ok(state.map_or((0, 0), |bytes| layout::held_and_heard(&bytes)))
+    }
+
+    fn padded(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes.resize(self.maps.shared.value_size() as usize, 0);
+        bytes
+    }
+}
+
+/// The same lease with IPv4 addresses.
+fn v4(lease: &Lease<SocketAddr>) -> Result<Lease<SocketAddrV4>, WhyNot> {
+    let mut all = [lease.parent].into_iter().chain(lease.members.neighbours());
+    match all.find(SocketAddr::is_ipv6) {
+        Some(address) => Err(WhyNot::NotV4(address)),
+        None => Ok(lease.map(|address| match address {
+            SocketAddr::V4(address) => address,
+            SocketAddr::V6(_) => unreachable!("none is"),
+        })),
+    }
+}
+
+fn neighbours(lease: &Lease<SocketAddr>) -> impl Iterator<Item = SocketAddrV4> {
+    let all = [lease.parent].into_iter().chain(lease.members.neighbours());
+    all.filter_map(|address| match address {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    })
+}
+
+fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), WhyNot> {
+    map.update(key, value, MapFlags::ANY).map_err(because("writing a map of the in-kernel switch"))
+}
+
+/// Removes an entry that may not be there.
+fn forget(map: &MapHandle, key: &[u8]) {
+    let _ = map.delete(key);
+}
+
+fn percpu(map: &MapHandle, key: u32) -> Result<Vec<Vec<u8>>, WhyNot> {
+    let values = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY);
+    Ok(values.map_err(because("reading counters"))?.unwrap_or_default())
+}
+
+fn processors() -> Result<usize, WhyNot> {
+    libbpf_rs::num_possible_cpus().map_err(because("counting processors"))
+}

@@ -1,0 +1,233 @@
+//! Workers, two in-kernel switches and a server, each in a network namespace, with real packets between them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use netsum_net::Buffer;
+use netsum_net::switch::{Grant, Role, SwitchDriver, SwitchOptions};
+use netsum_net::udp::SocketOptions;
+use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
+use netsum_proto::CongestionRule;
+use netsum_proto::atp::*;
+use netsum_proto::operations::Submission;
+use netsum_wire::atp::Level;
+use netsum_wire::*;
+
+use crate::lossy;
+use crate::namespace::Namespace;
+
+const ROW: u16 = 1408;
+const WINDOW: u16 = 64;
+const SLOTS: u32 = 512;
+/// Long enough for a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Rack switch, the server's switch, server; workers 0 and 1 at the first, 2 at the second.
+const ADDRESSES: [&str; 6] =
+    ["10.77.0.1", "10.77.0.2", "10.77.0.3", "10.77.0.10", "10.77.0.11", "10.77.0.12"];
+
+struct Fabric {
+    spaces: Vec<Namespace>,
+    rack: SwitchDriver,
+    middle: SwitchDriver,
+    server: SwitchDriver,
+}
+
+fn address(node: usize) -> SocketAddr {
+    SocketAddr::new(ADDRESSES[node].parse().unwrap(), 7701)
+}
+
+impl Fabric {
+    /// `None`, with a line, where there are no namespaces or no in-kernel switch.
+    fn new() -> Option<Fabric> {
+        let spaces: Option<Vec<_>> = (0..6).map(|_| Namespace::new()).collect();
+        let spaces = spaces?;
+        for (a, b) in [(0, 3), (0, 4), (0, 1), (1, 5), (1, 2)] {
+            let name = |to: usize| format!("to{to}");
+            let (here, there) = (&spaces[a], &spaces[b]);
+            if !here.link(&name(b), ADDRESSES[a], there, &name(a), ADDRESSES[b]) {
+                return None;
+            }
+        }
+        let start = |node: usize, role, interfaces: &[&str]| {
+            let bind = address(node);
+            let options =
+                SwitchOptions { bind, memory: 1 << 20, role, socket: SocketOptions::default() };
+            let interfaces: Vec<_> = interfaces.iter().map(|&i| i.to_owned()).collect();
+            spaces[node].run(move || SwitchDriver::start_behind(&options, &interfaces).unwrap())
+        };
+        let config = SwitchConfig {
+            slots: SLOTS,
+            row_bytes: ROW,
+            policy: Policy::FirstCome,
+            straggler_ns: 50_000_000,
+        };
+        let rack = start(0, Role::Switch(config), &["to3", "to4", "to1"]);
+        let middle = start(1, Role::Switch(config), &["to0", "to5", "to2"]);
+        let server = start(2, Role::Server { row_bytes: ROW, rows: 64 * 64 }, &[]);
+        if !rack.in_kernel() || !middle.in_kernel() {
+            println!("skipped: no in-kernel switch here");
+            return None;
+        }
+        Some(Fabric { spaces, rack, middle, server })
+    }
+
+    fn add_job(&self, job: u32) -> Job {
+        let workers: Vec<_> = (3..6)
+            .map(|node| {
+                let ip = address(node).ip();
+                // No trains: one that is lost is one packet.
+                let options = SocketOptions { segmentation: false, ..SocketOptions::default() };
+                self.spaces[node].run(move || WorkerDriver::start_with(ip, &options).unwrap())
+            })
+            .collect();
+        let at: Vec<_> = workers.iter().map(|(worker, _)| worker.local_addr()).collect();
+        let (job, epoch, tree) = (JobId(job), Epoch(1), TreeId(0));
+        let lease = |members, parent| {
+            let (window, fragment_bytes, claim) = (WINDOW, ROW, Claim::default());
+            Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim }
+        };
+        let members = Members::Rack { workers: at[..2].to_vec(), rack: 0, racks: 2 };
+        self.rack.install(Grant::Slots(lease(members, address(1)))).unwrap();
+        let racks = vec![Rack { port: address(0), workers: 2 }, Rack { port: at[2], workers: 1 }];
+        self.middle.install(Grant::Slots(lease(Members::Server { racks }, address(2)))).unwrap();
+        let neighbours = vec![Neighbour { port: address(1), racks: 0b11, workers: u32::MAX }];
+        let (racks, window, fragment_bytes) = (vec![vec![0, 1], vec![2]], WINDOW, ROW);
+        let slots = SLOTS;
+        let lease =
+            ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
+        self.server.install(Grant::Server(lease)).unwrap();
+        self.wait("the kernel to serve the job", || {
+            let of = |switch: &SwitchDriver| in_kernel(switch).contains(&(job, tree));
+            of(&self.rack) && of(&self.middle)
+        });
+        for (rank, (worker, _)) in workers.iter().enumerate() {
+            let place = Place {
+                level: if rank == 2 { Level::Server } else { Level::Rack },
+                worker: if rank == 2 { 0 } else { rank as u8 },
+                rack_fan_in: if rank == 2 { 1 } else { 2 },
+                rack: u8::from(rank == 2),
+                server_fan_in: 2,
+            };
+            let config = WorkerConfig {
+                job,
+                epoch,
+                ranks: 3,
+                places: vec![place],
+                window_max: WINDOW,
+                fragment_bytes: ROW,
+                slots: SLOTS,
+                congestion: CongestionRule::Aimd { packet_bytes: 1496 },
+            };
+            let config = PlanConfig::Atp(config, Scaling::Shared);
+            worker.begin(WorkerPlan { config, switches: vec![address(usize::from(rank == 2))] });
+        }
+        Job { workers }
+    }
+
+    fn wait(&self, what: &str, until: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !until() {
+            assert!(Instant::now() < end, "waited in vain for {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Loses packets that leave these nodes, as long as the result lives; `None`, with a line, where the system cannot.
+    fn lose(&self, nodes: &[(usize, &str)]) -> Option<Vec<lossy::Lossy>> {
+        nodes
+            .iter()
+            .map(|&(node, interface)| {
+                let interface = interface.to_owned();
+                self.spaces[node].run(move || lossy::Lossy::attach(&interface))
+            })
+            .collect()
+    }
+}
+
+/// Leases that the kernel serves.
+fn in_kernel(switch: &SwitchDriver) -> Vec<(JobId, TreeId)> {
+    let slots = switch.snapshot().unwrap().slots;
+    slots.iter().filter(|s| s.in_kernel).map(|s| (s.lease.job, s.lease.tree)).collect()
+}
+
+struct Job {
+    workers: Vec<(WorkerDriver, Receiver<Event>)>,
+}
+
+impl Job {
+    /// Reduces integers, and checks every rank's sum bit by bit.
+    fn reduce(&self, id: u64, numel: usize) {
+        let value = |rank: u32, i: usize| {
+            (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank * 40_503 + id as u32)
+        };
+        let of = |rank| (0..numel).flat_map(|i| value(rank, i).to_le_bytes()).collect();
+        let inputs: Vec<Vec<u8>> = (0..3).map(of).collect();
+        let mut expected = inputs[0].clone();
+        inputs[1..].iter().for_each(|input| _ = Arithmetic::Wrapping.combine(&mut expected, input));
+        let buffers: Vec<_> = inputs.into_iter().map(Buffer::from_vec).collect();
+        for ((worker, _), buffer) in self.workers.iter().zip(&buffers) {
+            let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
+            let (numel, fragments) = (numel as u64, Fragments::All);
+            let submission = Submission { id, format, numel, fingerprint: 7, fragments };
+            worker.submit(Operation { submission, buffer: buffer.clone() });
+        }
+        for (_, events) in &self.workers {
+            match events.recv_timeout(PATIENCE) {
+                Ok(Event::Done { id: done, .. }) => assert_eq!(done, id),
+                other => panic!("{other:?}"),
+            }
+        }
+        for (rank, buffer) in buffers.iter().enumerate() {
+            assert!(buffer.slice(0..buffer.len()) == expected, "rank {rank} of operation {id}");
+        }
+    }
+}
+
+#[test]
+fn sums_through_two_levels_in_the_kernel_are_exact_with_loss() {
+    let Some(fabric) = Fabric::new() else { return };
+    let job = fabric.add_job(1);
+    job.reduce(0, 100_001);
+    let of = |switch: &SwitchDriver| switch.snapshot().unwrap().slots[0].counters;
+    let (rack, middle) = (of(&fabric.rack), of(&fabric.middle));
+    let fragments = 100_001u64.div_ceil(352);
+    assert!(rack.added >= fragments && rack.completed > 0, "{rack:?}");
+    assert!(middle.completed > 0 && middle.results >= fragments, "{middle:?}");
+    let lossy = [(3, "to0"), (4, "to0"), (5, "to1"), (2, "to1")];
+    if let Some(_lossy) = fabric.lose(&lossy) {
+        job.reduce(1, 100_001);
+        let resent: u64 =
+            job.workers.iter().flat_map(|(w, _)| w.stats().trees).map(|t| t.resent).sum();
+        assert!(resent > 0, "nothing was lost");
+    }
+    drop(job);
+    fabric.wait("all slots to be free", || {
+        [&fabric.rack, &fabric.middle].iter().all(|s| s.snapshot().unwrap().slots_held == 0)
+    });
+}
+
+#[test]
+fn two_jobs_share_the_slots_and_one_leaves() {
+    let Some(fabric) = Fabric::new() else { return };
+    let (first, second) = (fabric.add_job(1), fabric.add_job(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..3).for_each(|id| first.reduce(id, 50_000)));
+        scope.spawn(|| (0..3).for_each(|id| second.reduce(id, 50_000)));
+    });
+    fabric.rack.revoke(JobId(1), Epoch(1)).unwrap();
+    second.reduce(3, 50_000);
+    assert_eq!(in_kernel(&fabric.rack), [(JobId(2), TreeId(0))]);
+}
+
+#[test]
+fn without_the_interface_user_space_does_it_all() {
+    let policy = Policy::FirstCome;
+    let config = SwitchConfig { slots: 8, row_bytes: ROW, policy, straggler_ns: 1 << 30 };
+    let bind = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let role = Role::Switch(config);
+    let options = SwitchOptions { bind, memory: 1 << 20, role, socket: SocketOptions::default() };
+    let driver = SwitchDriver::start_behind(&options, &["nowhere0".into()]).unwrap();
+    assert!(!driver.in_kernel());
+    assert_eq!(driver.snapshot().unwrap().slots_held, 0);
+}

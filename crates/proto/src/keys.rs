@@ -1,0 +1,49 @@
+//! Who may say something for a job: its key, if it has one.
+
+use netsum_wire::JobId;
+use netsum_wire::tag::JobKey;
+use rustc_hash::FxHashMap;
+
+use crate::Drop;
+
+/// The keys of jobs at one switch, server or worker. A job without a key is trusted: its packets carry no tag.
+#[derive(Clone, Debug, Default)]
+pub struct Keys(FxHashMap<JobId, JobKey>);
+
+impl Keys {
+    /// From now on `job`'s packets carry tags under `key`, or none.
+    pub fn set(&mut self, job: JobId, key: Option<JobKey>) {
+        match key {
+            Some(key) => _ = self.0.insert(job, key),
+            None => _ = self.0.remove(&job),
+        }
+    }
+
+    /// Forgets the keys of jobs that are gone.
+    pub fn retain(&mut self, here: impl Fn(JobId) -> bool) {
+        self.0.retain(|&job, _| here(job));
+    }
+
+    /// A job's key.
+    #[inline]
+    pub fn get(&self, job: JobId) -> Option<&JobKey> {
+        if self.0.is_empty() { None } else { self.0.get(&job) }
+    }
+
+    /// Checks a packet before any machine sees it.
+    #[inline]
+    pub fn check(&self, job: JobId, packet: &[u8]) -> Result<(), Drop> {
+        match self.get(job) {
+            Some(key) if !key.has_sealed(packet) => Err(Drop::BadTag),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts the tag into a packet that is about to leave.
+    #[inline]
+    pub fn seal(&self, job: JobId, head: &mut [u8], payload: &[u8]) {
+        if let Some(key) = self.get(job) {
+            key.seal(head, payload);
+        }
+    }
+}

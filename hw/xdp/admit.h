@@ -1,0 +1,130 @@
+// Whether a packet may come in: is it one, does it say what the lease says, is its number one that may be in flight.
+#pragma once
+
+#include "packet.h"
+
+#define FINE -1
+
+struct address {
+	__be32 ip;
+	__be16 port;
+};
+
+static __always_inline _Bool is_at(const struct endpoint *endpoint, struct address from)
+{
+	const struct iphdr *ip = (void *)endpoint->frame + IP_OFFSET;
+	const struct udphdr *udp = (void *)endpoint->frame + UDP_OFFSET;
+	return ip->daddr == from.ip && udp->dest == from.port;
+}
+
+// Who sends: lease and child. False if nobody who may.
+static __always_inline _Bool find_sender(const struct header *h, struct address from, struct sender *found)
+{
+	__u32 cell = cell_of(from.ip, from.port, h->job, h->tree);
+	const __u32 *guess = bpf_map_lookup_elem(&guesses, &cell);
+	if (guess && *guess) {
+		__u32 index = (*guess - 1) >> 16, child = (*guess - 1) & 0xffff;
+		const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
+		if (lease && lease->job == bpf_ntohl(h->job) && lease->tree == h->tree &&
+		    is_at(child == PARENT ? &lease->parent : &lease->child[child & (MAX_FAN_IN - 1)], from)) {
+			found->lease = index;
+			found->child = child;
+			return 1;
+		}
+	}
+	struct sender_key key = { .address = from.ip, .port = from.port, .tree = h->tree, .job = h->job };
+	const struct sender *sender = bpf_map_lookup_elem(&senders, &key);
+	if (sender)
+		*found = *sender;
+	return sender != 0;
+}
+
+static __always_inline _Bool possible(__u8 fan_in, __u32 bits)
+{
+	return fan_in >= 1 && fan_in <= 32 && (fan_in == 32 || !(bits >> fan_in));
+}
+
+// Up, a packet holds some workers of one rack, or some whole racks.
+static __always_inline _Bool members_are_possible(const struct header *h)
+{
+	__u32 racks = bpf_ntohl(h->racks), workers = bpf_ntohl(h->workers);
+	if (!possible(h->server_fan_in, racks) || !racks)
+		return 0;
+	if (racks & (racks - 1))
+		return !workers && h->kind & LEVEL_BIT;
+	return workers && possible(h->rack_fan_in, workers);
+}
+
+static __always_inline _Bool is_down(__u8 kind)
+{
+	return kind != CONTRIBUTION && kind != FIN;
+}
+
+// Nothing of a hostile packet is trusted before this. `len`: of header and payload. Returns a reason to drop it.
+static __always_inline int malformed(const struct header *h, __u32 len)
+{
+	__u8 kind = h->kind & KIND_BITS;
+	if (kind > FIN || h->kind & ~(KIND_BITS | LEVEL_BIT))
+		return UNKNOWN_KIND;
+	if (h->flags >> 4 > FLOAT)
+		return UNKNOWN_FORMAT;
+	_Bool has_payload = kind == CONTRIBUTION || kind == RESULT;
+	if (len - HEADER_LEN != (has_payload ? bpf_ntohs(h->n_elems) * 4u : 0))
+		return PAYLOAD_LENGTH;
+	if (has_payload && !h->n_elems)
+		return EMPTY_FRAGMENT;
+	if (!is_down(kind) && !members_are_possible(h))
+		return MEMBERS;
+	return FINE;
+}
+
+// Whether a packet of a child says what the plan does.
+static __always_inline _Bool agrees(const struct packet *p)
+{
+	const struct header *h = p->header;
+	const struct lease *lease = p->lease;
+	__u32 bit = 1u << (p->child & 31), workers = bpf_ntohl(h->workers), racks = bpf_ntohl(h->racks);
+	if (lease->flags & AT_SERVER)
+		return h->kind & LEVEL_BIT && racks == bit && h->server_fan_in == lease->children &&
+		       h->rack_fan_in == lease->workers[p->child & 31];
+	return !(h->kind & LEVEL_BIT) && workers == bit && racks == 1u << (lease->rack & 31) &&
+	       h->rack_fan_in == lease->children && h->server_fan_in == lease->fan_in;
+}
+
+// Whether a number is one that may be in flight.
+static __always_inline int out_of_window(const struct packet *p)
+{
+	__s32 ahead = (__s32)(bpf_ntohl(p->header->sequence) - p->state->passed), window = p->lease->window;
+	return ahead >= window ? BEYOND_WINDOW : ahead < -window ? TOO_OLD : FINE;
+}
+
+// An epoch that is not the lease's.
+static __always_inline int other_epoch(const struct lease *lease, const struct header *h)
+{
+	__s16 ahead = (__s16)(bpf_ntohs(h->epoch) - lease->epoch);
+	return ahead < 0 ? STALE_EPOCH : ahead > 0 ? FUTURE_EPOCH : FINE;
+}
+
+// A packet of somebody who may not send for this job here: user space's, or dropped with the reason why.
+static __always_inline int strange(const struct header *h, __u32 len, __be32 address, __be16 port)
+{
+	struct known_key who = { .address = address, .port = port };
+	if (!bpf_map_lookup_elem(&known, &who))
+		return drop(UNKNOWN_SENDER);
+	int wrong = malformed(h, len);
+	if (wrong != FINE)
+		return drop(wrong);
+	struct job_key what = { .job = h->job, .tree = h->tree };
+	const __u32 *index = bpf_map_lookup_elem(&jobs, &what);
+	if (!index)
+		return drop(NO_LEASE);
+	if (*index == IN_USER_SPACE)
+		return XDP_PASS;
+	const struct lease *lease = bpf_map_lookup_elem(&leases, index);
+	if (!lease)
+		return drop(NO_LEASE);
+	wrong = other_epoch(lease, h);
+	if (wrong == FINE)
+		wrong = len - HEADER_LEN > lease->fragment_bytes ? TOO_LARGE : NOT_A_NEIGHBOUR;
+	return drop(wrong);
+}

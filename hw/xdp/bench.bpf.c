@@ -1,0 +1,160 @@
+// The switch fed by itself: a frame that makes itself the next packet of a job before each pass through the
+// program, so that a repeated test run is a stream of fragments. For `make bench NAME=xdp` alone.
+
+#include "switch.bpf.c"
+
+// Set by the bench: the job's workers have addresses that follow each other.
+struct load {
+	__be32 first; // address of worker 0; the parent follows the last worker
+	__be16 port; // of all
+	__u8 workers;
+	__u8 arithmetic;
+	__u16 elements;
+	__u16 keyed;
+};
+
+const volatile struct load load = {};
+
+__u64 turn = 0;
+
+// Makes the frame the next packet, with its tag if the job has a key.
+static __always_inline _Bool prepare(struct xdp_md *ctx, __u64 turn)
+{
+	void *data = frame(ctx);
+	if (!CHECKED(data, PAYLOAD_OFFSET, frame_end(ctx)))
+		return 0;
+	struct iphdr *ip = data + IP_OFFSET;
+	struct udphdr *udp = data + UDP_OFFSET;
+	struct header *h = data + PACKET_OFFSET;
+	__u32 step = turn % (load.workers + 1u), sequence = turn / (load.workers + 1u);
+	_Bool result = step == load.workers;
+	ip->saddr = bpf_htonl(bpf_ntohl(load.first) + step);
+	ip->daddr = config.address;
+	udp->source = load.port;
+	udp->dest = config.port;
+	*(__u16 *)h = VERSION | (result ? RESULT | LEVEL_BIT : CONTRIBUTION) << 8;
+	h->flags = load.arithmetic << 4;
+	h->sequence = bpf_htonl(sequence);
+	h->slot = h->sequence;
+	h->rack_fan_in = load.workers;
+	h->server_fan_in = 1;
+	h->workers = result ? 0 : bpf_htonl(1u << (step & 31));
+	h->racks = bpf_htonl(!result);
+	if (load.keyed) {
+		// Under the key of the first lease, the only one.
+		__be64 tag = bpf_cpu_to_be64(tag_of(ctx, 0, load.elements * 4));
+		data = frame(ctx);
+		if (!CHECKED(data, PAYLOAD_OFFSET, frame_end(ctx)))
+			return 0;
+		h = data + PACKET_OFFSET;
+		h->tag = tag;
+	}
+	return 1;
+}
+
+SEC("xdp")
+int stream(struct xdp_md *ctx)
+{
+	return prepare(ctx, turn++) ? switch_packet(ctx) : XDP_ABORTED;
+}
+
+// What the preparation alone takes.
+SEC("xdp")
+int idle(struct xdp_md *ctx)
+{
+	static __u64 idle_turn = 0;
+	return prepare(ctx, idle_turn++) ? XDP_DROP : XDP_ABORTED;
+}
+
+// What there is to beat: an adder and nothing else, as it was first written to see what the hook can do. No lease,
+// no sender, no epoch, no lock, one arithmetic each; the slot is free again once its sum has left.
+struct bare {
+	__u32 sequence;
+	__u32 arrived;
+	__s32 values[ROW_BYTES / 4];
+};
+
+__u64 bare_turn = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct bare);
+} bare_slots SEC(".maps");
+
+static __always_inline __s32 clamp_sum(__s32 a, __s32 b, _Bool clamp)
+{
+	__u32 signs = 0;
+	return clamp ? saturated(a, b, &signs) : (__s32)((__u32)a + (__u32)b);
+}
+
+static __always_inline int bare_adder(struct xdp_md *ctx, _Bool clamp)
+{
+	void *data = frame(ctx), *end = frame_end(ctx);
+	if (!CHECKED(data, PAYLOAD_OFFSET, end))
+		return XDP_ABORTED;
+	struct ethhdr *ethernet = data;
+	struct iphdr *ip = data + IP_OFFSET;
+	struct udphdr *udp = data + UDP_OFFSET;
+	struct header *h = data + PACKET_OFFSET;
+	__u32 step = bare_turn % 4;
+	__u32 sequence = bare_turn++ / 4;
+	h->sequence = bpf_htonl(sequence);
+	if (ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->protocol != IPPROTO_UDP || udp->dest != config.port)
+		return XDP_PASS;
+	__u32 row = (bpf_ntohl(h->sequence) + bpf_ntohl(h->job) * 97) % 1024, bit = 1u << step;
+	struct bare *slot = bpf_map_lookup_elem(&bare_slots, &row);
+	if (!slot)
+		return XDP_ABORTED;
+	if (!slot->arrived) {
+		slot->sequence = sequence;
+		for (int block = 0; block < BLOCKS; block++) {
+			__s32 *packet = data + PAYLOAD_OFFSET + block * BLOCK * 4;
+			if (!CHECKED(packet, BLOCK * 4, end))
+				break;
+#pragma unroll
+			for (int i = 0; i < BLOCK; i++)
+				slot->values[block * BLOCK + i] = packet[i];
+		}
+	} else if (slot->sequence != sequence || slot->arrived & bit) {
+		return XDP_TX;
+	} else {
+		for (int block = 0; block < BLOCKS; block++) {
+			__s32 *packet = data + PAYLOAD_OFFSET + block * BLOCK * 4, *sum = slot->values + block * BLOCK;
+			if (!CHECKED(packet, BLOCK * 4, end))
+				break;
+#pragma unroll
+			for (int i = 0; i < BLOCK; i++)
+				sum[i] = clamp_sum(sum[i], packet[i], clamp);
+		}
+	}
+	slot->arrived |= bit;
+	if (slot->arrived != 15)
+		return XDP_DROP;
+	slot->arrived = 0;
+	for (int block = 0; block < BLOCKS; block++) {
+		__s32 *packet = data + PAYLOAD_OFFSET + block * BLOCK * 4;
+		if (!CHECKED(packet, BLOCK * 4, end))
+			break;
+#pragma unroll
+		for (int i = 0; i < BLOCK; i++)
+			packet[i] = slot->values[block * BLOCK + i];
+	}
+	__be32 from = ip->saddr;
+	ip->saddr = ip->daddr;
+	ip->daddr = from;
+	return XDP_TX;
+}
+
+SEC("xdp")
+int bare_wrapping(struct xdp_md *ctx)
+{
+	return bare_adder(ctx, 0);
+}
+
+SEC("xdp")
+int bare_saturating(struct xdp_md *ctx)
+{
+	return bare_adder(ctx, 1);
+}

@@ -1,0 +1,88 @@
+// The packet of protocol atp as it lies in a frame: docs/protocol-atp.md. Ethernet, IPv4 without options, UDP.
+#pragma once
+
+#include <linux/types.h>
+
+#define ETHERNET_LEN 14
+#define IP_OFFSET ETHERNET_LEN
+#define UDP_OFFSET 34
+#define PACKET_OFFSET 42
+#define HEADER_LEN 46
+#define PAYLOAD_OFFSET (PACKET_OFFSET + HEADER_LEN)
+
+// Largest payload of a slot: 352 elements, the most that an MTU of 1500 carries in whole 128-byte blocks.
+#define ROW_BYTES 1408
+
+// Whether `bytes` from a place in a frame on are in it, as the verifier can follow.
+#define CHECKED(pointer, bytes, end) ((void *)(pointer) + (bytes) <= (end))
+
+#define VERSION 0x21
+#define LEVEL_BIT 0x10
+#define KIND_BITS 0x0f
+
+enum kind {
+	CONTRIBUTION = 0,
+	RESULT = 1,
+	WAITING = 2,
+	FLOAT_REQUEST = 3,
+	MISMATCH = 4,
+	FIN = 5,
+};
+
+#define RESEND 0x01
+#define COLLISION 0x02
+#define OVERFLOW 0x04
+#define ECN 0x08
+
+enum arithmetic {
+	SATURATING = 0,
+	WRAPPING = 1,
+	MIN = 2,
+	MAX = 3,
+	FLOAT = 4,
+};
+
+// 46 bytes; all numbers in network byte order.
+struct header {
+	__u8 version;
+	__u8 kind; // and level
+	__u8 flags; // and arithmetic
+	__u8 tree;
+	__be32 job;
+	__be32 sequence;
+	__be32 chunk;
+	__be16 epoch;
+	__be16 n_elems;
+	__u8 rack_fan_in;
+	__u8 server_fan_in;
+	__be32 slot;
+	__be32 workers;
+	__be32 racks;
+	__be32 next_slot;
+	__be64 tag;
+} __attribute__((packed));
+
+_Static_assert(sizeof(struct header) == HEADER_LEN, "the header has 46 bytes");
+
+// Why a packet was dropped; the order is that of `reasons` in crates/net/src/xdp/layout.rs.
+enum drop {
+	TRUNCATED_HEADER,
+	UNKNOWN_KIND,
+	UNKNOWN_FORMAT,
+	PAYLOAD_LENGTH,
+	EMPTY_FRAGMENT,
+	MEMBERS,
+	BAD_TAG,
+	UNKNOWN_SENDER,
+	NO_LEASE,
+	STALE_EPOCH,
+	FUTURE_EPOCH,
+	NOT_A_NEIGHBOUR,
+	WRONG_DIRECTION,
+	TOO_LARGE,
+	BEYOND_WINDOW,
+	TOO_OLD,
+	DUPLICATE,
+	BUSY, // another processor held the slot's lock for too long
+	DROPS,
+};

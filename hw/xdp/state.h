@@ -1,0 +1,257 @@
+// What the program keeps, and what its loader (crates/net/src/xdp) tells it.
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#include "format.h"
+
+#define MAX_FAN_IN 32
+#define MAX_LEASES 1024
+#define MAX_SENDERS (MAX_LEASES * (MAX_FAN_IN + 1))
+
+enum policy { PARTITION = 0, FIRST_COME = 1, PREEMPT = 2 };
+
+// Set by the loader before the program is loaded.
+struct config {
+	__be32 address; // the switch's own
+	__be16 port;
+	__u16 policy;
+	__u64 patience_ns; // of `PREEMPT`
+	__u32 slots;
+};
+
+const volatile struct config config = {};
+
+// Kept up to date by the loader: a slot's age needs no more than its ticks, and reading the real clock would cost a
+// good part of what adding a packet costs.
+struct shared {
+	__u64 now_ns;
+	__u32 next_row; // `let_go` goes on here
+};
+
+struct shared shared = {};
+
+// What stands before a packet to one neighbour: Ethernet, IPv4 and UDP header, lengths and checksum to be
+// filled in.
+struct endpoint {
+	__u8 frame[48]; // 42 used
+	__u32 ifindex;
+	__u32 ip_sum; // of the IPv4 header's 16-bit words but length and checksum
+};
+
+enum lease_flag {
+	AT_SERVER = 1, // second level
+	KEYED = 4, // packets carry tags under the job's key
+	FAN_OUT = 2, // every child has an interface of its own here: results are multiplied in the kernel
+};
+
+struct lease {
+	__u32 job; // host byte order, as all below
+	__u32 everyone;
+	__u16 epoch;
+	__u16 window;
+	__u16 fragment_bytes;
+	__u8 tree;
+	__u8 flags;
+	__u8 children;
+	__u8 rack;
+	__u8 fan_in; // at the first level: racks of the job; at the second: the same as `children`
+	__u8 priority;
+	__u32 guaranteed;
+	__u32 limit;
+	__u32 first;
+	__u8 workers[MAX_FAN_IN]; // of each child, at the second level
+	__u64 key[2];
+	struct endpoint parent;
+	struct endpoint child[MAX_FAN_IN];
+};
+
+// What changes while a lease works; separate, so that a lease can be rewritten under traffic.
+struct lease_state {
+	__u32 passed; // one past the highest number whose result has passed
+	__u32 held; // slots
+	__u64 heard_ns;
+};
+
+enum counter {
+	ADDED,
+	COMPLETED,
+	PASSED,
+	COLLISIONS,
+	DUPLICATES,
+	RELEASED,
+	EXPIRED,
+	PREEMPTED,
+	RESULTS,
+	COUNTERS,
+};
+
+struct counters {
+	__u64 count[COUNTERS];
+};
+
+enum slot_state { EMPTY = 0, VACATED = 1, HELD = 2 };
+
+struct slot {
+	__u32 lock;
+	__u8 state;
+	__u8 complete;
+	__u8 overflow;
+	__u8 ecn;
+	__u32 arrived;
+	__u16 lease;
+	__u16 bytes;
+	__u64 touched_ns;
+	struct header first; // of the first member
+	__u8 pad[2];
+	__u8 values[ROW_BYTES] __attribute__((aligned(8)));
+};
+
+// Who may send for a job's server.
+struct sender_key {
+	__be32 address;
+	__be16 port;
+	__u8 tree;
+	__u8 pad;
+	__be32 job;
+};
+
+struct sender {
+	__u16 lease;
+	__u16 child; // or PARENT
+};
+
+#define PARENT 0xffff
+
+// Where a sender most likely is: the hash map below costs a fifth of a small packet. A cell is a guess, which the lease
+// itself confirms; the loader writes cells alone.
+#define CELL_BITS 14
+
+static __always_inline __u32 cell_of(__be32 address, __be16 port, __be32 job, __u8 tree)
+{
+	__u32 mixed = (address ^ job * 0x85ebca6bu ^ (__u32)port << 8 ^ tree) * 0x9e3779b1u;
+	return mixed >> (32 - CELL_BITS);
+}
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << CELL_BITS);
+	__type(key, __u32);
+	__type(value, __u32); // (lease << 16 | child) + 1, or 0
+} guesses SEC(".maps");
+
+struct known_key {
+	__be32 address;
+	__be16 port;
+	__u16 pad;
+};
+
+struct job_key {
+	__be32 job;
+	__u32 tree;
+};
+
+// A job that user space serves: its packets go to the socket.
+#define IN_USER_SPACE 0xffffffff
+
+struct egress_key {
+	__u32 ifindex;
+	__be32 job;
+	__u32 tree;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_SENDERS);
+	__type(key, struct sender_key);
+	__type(value, struct sender);
+} senders SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_SENDERS);
+	__type(key, struct known_key);
+	__type(value, __u32);
+} known SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * MAX_LEASES);
+	__type(key, struct job_key);
+	__type(value, __u32);
+} jobs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_LEASES);
+	__type(key, __u32);
+	__type(value, struct lease);
+} leases SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_LEASES);
+	__type(key, __u32);
+	__type(value, struct lease_state);
+} lease_states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_LEASES);
+	__type(key, __u32);
+	__type(value, struct counters);
+} lease_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, DROPS);
+	__type(key, __u32);
+	__type(value, __u64);
+} drops SEC(".maps");
+
+// Resized by the loader.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+// Per lease a map of its children's interfaces.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_LEASES);
+	__uint(key_size, sizeof(__u32));
+	__array(values, struct {
+		__uint(type, BPF_MAP_TYPE_DEVMAP);
+		__uint(max_entries, MAX_FAN_IN);
+		__uint(key_size, sizeof(__u32));
+		__uint(value_size, sizeof(struct bpf_devmap_val));
+	});
+} fan_outs SEC(".maps");
+
+// Which child of a lease is behind an interface.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LEASES * MAX_FAN_IN);
+	__type(key, struct egress_key);
+	__type(value, struct sender);
+} egress SEC(".maps");
+
+struct scratch {
+	__u8 values[ROW_BYTES] __attribute__((aligned(8)));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+// The loader writes these as bytes.
+_Static_assert(sizeof(struct config) == 24 && sizeof(struct shared) == 16, "layout.rs says so");
+_Static_assert(sizeof(struct endpoint) == 56 && __builtin_offsetof(struct lease, parent) == 80, "layout.rs says so");
+_Static_assert(sizeof(struct lease_state) == 16 && sizeof(struct sender_key) == 12, "layout.rs says so");

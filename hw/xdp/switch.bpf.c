@@ -1,0 +1,173 @@
+// Protocol atp's switch in the driver's hook: both levels. A second implementation of the table in
+// docs/protocol-atp.md, held to the first (crates/proto/src/atp) by the golden vectors in vectors/atp.
+//
+// A packet goes through the steps of `switch_packet`: is it ours, who sent it, is it well formed, does it say what
+// the lease says; then up into a slot or past it, or down to the children. What needs more than one packet out
+// of one in, or a socket, is left to user space (XDP_PASS): the end of an epoch, and results for children that
+// share an interface.
+
+#include "admit.h"
+#include "down.h"
+#include "leave.h"
+#include "slots.h"
+#include "up.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+static __always_inline int switch_packet(struct xdp_md *ctx)
+{
+	void *data = frame(ctx), *end = frame_end(ctx);
+	struct ethhdr *ethernet = data;
+	struct iphdr *ip = data + IP_OFFSET;
+	struct udphdr *udp = data + UDP_OFFSET;
+	if (!CHECKED(data, PACKET_OFFSET, end) || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 ||
+	    ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x3fff) ||
+	    ip->daddr != config.address || udp->dest != config.port)
+		return XDP_PASS;
+	// Other protocols have the same socket.
+	if (!CHECKED(data, PACKET_OFFSET + 1, end) || *(__u8 *)(data + PACKET_OFFSET) != VERSION)
+		return XDP_PASS;
+	__be32 from = ip->saddr;
+	__be16 port = udp->source;
+	__u32 len = bpf_ntohs(udp->len) - sizeof(*udp);
+	if (len > 0xffff || !CHECKED(data, PAYLOAD_OFFSET, end) || len < HEADER_LEN ||
+	    len > (__u32)(end - data) - PACKET_OFFSET) {
+		struct known_key who = { .address = from, .port = port };
+		return drop(bpf_map_lookup_elem(&known, &who) ? TRUNCATED_HEADER : UNKNOWN_SENDER);
+	}
+	struct header *h = data + PACKET_OFFSET;
+	struct sender sender;
+	if (!find_sender(h, (struct address){ from, port }, &sender))
+		return strange(h, len, from, port);
+	int wrong = malformed(h, len);
+	if (wrong != FINE)
+		return drop(wrong);
+	__u32 index = sender.lease;
+	struct packet p = {
+		.ctx = ctx,
+		.header = h,
+		.lease = bpf_map_lookup_elem(&leases, &index),
+		.state = bpf_map_lookup_elem(&lease_states, &index),
+		.lease_index = index,
+		.child = sender.child,
+		.bytes = len - HEADER_LEN,
+		.ce = (ip->tos & 3) == 3,
+	};
+	if (!p.lease || !p.state)
+		return XDP_ABORTED;
+	if (p.lease->flags & KEYED && h->tag != bpf_cpu_to_be64(tag_of(ctx, index, p.bytes)))
+		return drop(BAD_TAG);
+	wrong = other_epoch(p.lease, h);
+	if (wrong != FINE)
+		return drop(wrong);
+	if (p.bytes > p.lease->fragment_bytes || p.bytes > ROW_BYTES)
+		return drop(TOO_LARGE);
+	__u8 kind = h->kind & KIND_BITS;
+	if (p.child == PARENT ? !is_down(kind) : is_down(kind))
+		return drop(WRONG_DIRECTION);
+	if (p.child != PARENT && !agrees(&p))
+		return drop(MEMBERS);
+	p.state->heard_ns = shared.now_ns;
+	if (kind == FIN)
+		return XDP_PASS;
+	wrong = out_of_window(&p);
+	if (wrong != FINE)
+		return drop(wrong);
+	return p.child == PARENT ? pass_down(&p) : contribute(&p);
+}
+
+SEC("xdp")
+int netsum_switch(struct xdp_md *ctx)
+{
+	return switch_packet(ctx);
+}
+
+// Makes a copy of a result the one for the child behind this interface.
+SEC("xdp/devmap")
+int to_child(struct xdp_md *ctx)
+{
+	void *data = frame(ctx), *end = frame_end(ctx);
+	if (!CHECKED(data, PAYLOAD_OFFSET, end))
+		return XDP_DROP;
+	struct header *h = data + PACKET_OFFSET;
+	struct egress_key key = { .ifindex = ctx->egress_ifindex, .job = h->job, .tree = h->tree };
+	const struct sender *child = bpf_map_lookup_elem(&egress, &key);
+	if (!child)
+		return XDP_DROP;
+	__u32 index = child->lease, number = child->child;
+	const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
+	if (!lease || number >= MAX_FAN_IN || !(addressed(lease, h) >> number & 1))
+		return XDP_DROP;
+	__u32 bytes = (h->kind & KIND_BITS) == RESULT ? bpf_ntohs(h->n_elems) * 4 : 0;
+	return address(ctx, &lease->child[number], bytes) ? XDP_PASS : XDP_DROP;
+}
+
+// What `let_go` is to do; it comes as the frame of a test run and goes back in the same.
+struct order {
+	__u32 from; // row to begin with
+	__u32 to; // row to end before
+	__u64 older_than_ns; // slots in which nothing was added for so long; ignored if `release`
+	__u32 release; // instead: every slot of this job and server, sums and all
+	__be32 job;
+	__u32 tree;
+};
+
+struct walk {
+	struct order order;
+	__u32 row;
+	_Bool found;
+};
+
+static long look(__u32 i, struct walk *walk)
+{
+	__u32 row = walk->order.from + i;
+	if (row >= walk->order.to)
+		return 1;
+	walk->row = row;
+	struct slot *slot = bpf_map_lookup_elem(&slots, &row);
+	if (!slot)
+		return 1;
+	if (walk->order.release) {
+		if (slot->state == EMPTY || slot->first.job != walk->order.job || slot->first.tree != walk->order.tree)
+			return 0;
+		if (lock(slot)) {
+			if (slot->first.job == walk->order.job && slot->first.tree == walk->order.tree)
+				free_slot(slot, EMPTY);
+			unlock(slot);
+		}
+		return 0;
+	}
+	walk->found = slot->state == HELD && shared.now_ns - slot->touched_ns >= walk->order.older_than_ns;
+	return walk->found;
+}
+
+// Looks through slots for one that is to be let go. XDP_TX: its sum is in the frame, addressed to its parent; look
+// on from `shared.next_row`. XDP_DROP: nothing to send, look on. XDP_PASS: through.
+SEC("xdp")
+int let_go(struct xdp_md *ctx)
+{
+	void *data = frame(ctx);
+	if (!CHECKED(data, sizeof(struct order), frame_end(ctx)))
+		return XDP_ABORTED;
+	struct walk walk = { .order = *(struct order *)data };
+	walk.row = walk.order.from;
+	bpf_loop(1 << 16, look, &walk, 0);
+	shared.next_row = walk.row + 1;
+	if (!walk.found)
+		return walk.row + 1 < walk.order.to ? XDP_DROP : XDP_PASS;
+	struct slot *slot = bpf_map_lookup_elem(&slots, &walk.row);
+	if (!slot || !lock(slot))
+		return XDP_DROP;
+	if (slot->state != HELD || shared.now_ns - slot->touched_ns < walk.order.older_than_ns) {
+		unlock(slot);
+		return XDP_DROP;
+	}
+	__u32 index = slot->lease, bytes = slot->bytes;
+	const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
+	struct packet p = { .ctx = ctx };
+	_Bool send_it = lease && !slot->complete && write_sum(&p, lease, slot, 0);
+	free_slot(slot, VACATED);
+	unlock(slot);
+	count_for(index, EXPIRED);
+	return send_it && address(ctx, &lease->parent, bytes) ? XDP_TX : XDP_DROP;
+}
