@@ -11,7 +11,7 @@ use netsum_wire::{JobId, TreeId};
 use super::SlotSnapshot;
 
 #[derive(Default)]
-pub(super) struct Front;
+pub(super) struct Front {}
 
 impl Front {
     pub(super) fn start(_: SocketAddr, _: SwitchConfig, interfaces: &[String]) -> Front {
@@ -21,7 +21,7 @@ impl Front {
                 "no in-kernel switch; fragments are added in user space, which is slower"
             );
         }
-        Front
+        Front {}
     }
 
     pub(super) fn is_there(&self) -> bool {
