@@ -103,8 +103,17 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`.
+    /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`, `SwitchOnly`.
     pub fn new(arguments: Arguments) -> Result<Config, SwitchError> {
+        let elsewhere = [
+            (arguments.accelerator.is_some(), "--accelerator"),
+            (arguments.dataplane == Dataplane::Xdp, "--dataplane xdp"),
+        ];
+        if let (Role::Server, Some((_, option))) =
+            (arguments.role, elsewhere.into_iter().find(|(given, _)| *given))
+        {
+            return Err(SwitchError::SwitchOnly(option));
+        }
         let Arguments { fabric, role, name, controller, listen, .. } = arguments;
         let Arguments { memory, slots, policy, metrics, .. } = arguments;
         let Arguments { dataplane, port, accelerator, .. } = arguments;
@@ -256,6 +265,19 @@ mod tests {
         let got = with(&["--dataplane=xdp", "--port", "eth1", "eth2"]).unwrap();
         assert_eq!(got.ports, ["eth1", "eth2"]);
         assert!(with(&[]).unwrap().ports.is_empty());
+        let server = with(&["--role=server", "--dataplane=xdp", "--port", "eth1"]).unwrap_err();
+        assert!(server.contains("--dataplane xdp goes with a switch"), "{server}");
+    }
+
+    #[test]
+    fn an_accelerator_adds_for_trees_at_a_switch() {
+        let base = ["--controller=127.0.0.1:1", "--name=s", "--listen=127.0.0.1:2"];
+        let with =
+            |more: &[&str]| config(&[&base[..], &["--accelerator=/dev/sums"], more].concat());
+        let got = with(&[]).unwrap();
+        assert_eq!((got.accelerator, got.slots), (Some(PathBuf::from("/dev/sums")), 0));
+        assert!(with(&["--role=server"]).unwrap_err().contains("--accelerator goes with a switch"));
+        assert!(with(&["--dataplane=xdp", "--port=eth1"]).unwrap_err().contains("cannot be used"));
     }
 
     #[test]

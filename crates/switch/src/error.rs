@@ -27,6 +27,9 @@ pub enum SwitchError {
         /// The names in the file.
         known: String,
     },
+    /// A server adds in its own process.
+    #[error("{0} goes with a switch; leave it out with --role server")]
+    SwitchOnly(&'static str),
     /// The data socket or its thread.
     #[error(transparent)]
     Net(#[from] NetError),
