@@ -5,6 +5,9 @@
 //! maximum flows (`bench/plan_peer.py`). ForestColl's Python needs 4.6 s for trees there, on a 2-core machine.
 #![allow(missing_docs)]
 
+#[path = "../../../bench/record.rs"]
+mod record;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -62,7 +65,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--out") {
         let file = &arguments[at + 1];
-        write(file, &bench.cases).unwrap_or_else(|error| panic!("cannot write {file}: {error}"));
+        write(file, &bench.cases);
     }
 }
 
@@ -175,7 +178,7 @@ fn peer() -> Option<f64> {
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-fn write(file: &str, cases: &[Value]) -> std::io::Result<()> {
+fn write(file: &str, cases: &[Value]) {
     let of = |name: &str| cases.iter().find(|case| case["case"] == name);
     let main = of("a100x2 all-gather").expect("it was measured");
     let (mut peers, mut ratio) = (json!({}), json!({}));
@@ -184,18 +187,13 @@ fn write(file: &str, cases: &[Value]) -> std::io::Result<()> {
         peers["networkx, bound only"] = json!({"median": ms, "best": ms});
         ratio["networkx, bound only"] = json!(ms / main["median"].as_f64().unwrap_or(f64::NAN));
     }
-    let commit = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let value = json!({
         "name": "plan", "unit": "ms", "higher_is_better": false,
         "ours": {"median": main["median"], "best": main["best"]},
         "peers": peers, "ratio": ratio, "limit": "every case within its own limit",
         "cases": cases,
-        "machine": std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
-        "commit": commit.unwrap_or_default(),
+        "machine": record::machine(),
+        "commit": record::commit(),
     });
-    if let Some(folder) = std::path::Path::new(file).parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(file, serde_json::to_string_pretty(&value)?)
+    record::write(Path::new(file), &value);
 }

@@ -5,13 +5,16 @@
 //! flows, and web-search flows at a load of 0.6 that arrive over 2 ms; both run for 10 ms of simulated time.
 //! CPU seconds are this process's, by the kernel's count.
 
+#[path = "../../../bench/record.rs"]
+mod record;
+
 use std::path::PathBuf;
-use std::process::Command;
 
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, FlowSpec, permutation, poisson};
 use netsum_sim::{PathChoice, Simulation, Switching};
 use netsum_topo::{Addressing, Rate, Topology};
+use record::{commit, machine, median};
 
 const RATE: Rate = Rate(10_000_000_000);
 const UNTIL_PS: u64 = 10_000_000_000;
@@ -87,11 +90,7 @@ fn main() {
         "limit": "one core; memory latency from 3,456 hosts on",
         "runs": RUNS, "curve": curve, "machine": machine(), "commit": commit(),
     });
-    let folder = out.parent().map_or(Ok(()), std::fs::create_dir_all);
-    if let Err(error) = folder.and_then(|()| std::fs::write(&out, format!("{report:#}\n"))) {
-        eprintln!("cannot write {}: {error}", out.display());
-        std::process::exit(1);
-    }
+    record::write(&out, &report);
 }
 
 fn run(topology: &Topology, hosts: u32, load: usize, seed: u64) -> Outcome {
@@ -115,12 +114,6 @@ fn run(topology: &Topology, hosts: u32, load: usize, seed: u64) -> Outcome {
     Outcome { hops: simulation.network().hops(), cpu_s, fct_ms: [at(50), at(99)] }
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 fn best(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
@@ -141,17 +134,4 @@ fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse::<f64>().map_or(f64::NAN, |kib| kib / 1024.0)
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
-    format!("{}, {cores} cores", model.map_or("unknown", |(_, m)| m))
-}
-
-fn commit() -> String {
-    let output = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let text = output.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
-    if text.trim().is_empty() { "unknown".into() } else { text.trim().into() }
 }

@@ -3,12 +3,16 @@
 //! `cargo bench --profile release -p netsum-wire --bench numbers -- [--out FILE]`. Buffers are larger than
 //! the caches unless a name says "cached" (one fragment of 1,408 bytes, over and over). Rounds alternate.
 
+#[path = "../../../bench/record.rs"]
+mod record;
+
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use netsum_wire::fixed::{Exponent, Scale, dequantise, quantise};
 use netsum_wire::{Arithmetic, Dtype};
+use record::{commit, machine, median};
 use serde_json::{Map, Value, json};
 
 /// Twice the last-level cache of a large server core complex.
@@ -78,12 +82,6 @@ fn measure(len: usize) -> Vec<(&'static str, Vec<f64>)> {
     speeds
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 fn best(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
@@ -101,22 +99,5 @@ fn write(file: &std::path::Path, detail: &Map<String, Value>, ratio: f64) {
         "commit": commit(),
         "detail": detail,
     });
-    let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-    if let Err(error) = folder.and_then(|()| std::fs::write(file, format!("{json:#}\n"))) {
-        eprintln!("cannot write {}: {error}", file.display());
-        std::process::exit(1);
-    }
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
-    format!("{}, {cores} cores", model.map_or("unknown", |(_, m)| m))
-}
-
-fn commit() -> String {
-    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let text = output.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
-    if text.trim().is_empty() { "unknown".into() } else { text.trim().into() }
+    record::write(file, &json);
 }

@@ -6,6 +6,9 @@
 //!
 //! `cargo bench --profile release -p netsum-net --bench slots -- [--rounds N] [--out FILE]`
 
+#[path = "../../../../bench/record.rs"]
+mod record;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,6 +24,7 @@ use netsum_proto::operations::Submission;
 use netsum_wire::atp::Level;
 use netsum_wire::tag::JobKey;
 use netsum_wire::*;
+use record::{commit, machine, median};
 use serde_json::json;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -184,36 +188,13 @@ fn write(file: &Path, figures: &[Figures; 3], detail: &serde_json::Map<String, s
         "commit": commit(),
         "detail": detail,
     });
-    let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-    if let Err(error) = folder.and_then(|()| std::fs::write(file, format!("{json:#}\n"))) {
-        eprintln!("cannot write {}: {error}", file.display());
-        std::process::exit(1);
-    }
+    record::write(file, &json);
 }
 
 fn figure(values: &[f64]) -> serde_json::Value {
     json!({ "median": median(values), "best": best(values) })
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 fn best(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
-    format!("{}, {cores} cores", model.map_or("unknown", |(_, m)| m))
-}
-
-fn commit() -> String {
-    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let text = output.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
-    if text.trim().is_empty() { "unknown".into() } else { text.trim().into() }
 }

@@ -11,6 +11,8 @@
 mod cores;
 mod forwarder;
 mod load;
+#[path = "../../../../bench/record.rs"]
+mod record;
 mod report;
 mod veth;
 

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use netsum_net::CpuTime;
 use serde_json::{Value, json};
 
 use crate::load::{Counted, FRAGMENT_BYTES, WORKERS};
+use crate::record::{self, commit, machine};
 
 /// One side, one round.
 #[derive(Clone, Copy, Debug)]
@@ -131,12 +131,7 @@ impl Report {
     }
 
     pub fn write(&self, file: &Path) {
-        let text = format!("{:#}\n", self.json);
-        let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-        if let Err(error) = folder.and_then(|()| std::fs::write(file, text)) {
-            eprintln!("cannot write {}: {error}", file.display());
-            std::process::exit(1);
-        }
+        record::write(file, &self.json);
     }
 }
 
@@ -163,19 +158,4 @@ impl fmt::Display for Report {
         )?;
         write!(f, "limit: {}", self.json["limit"].as_str().unwrap_or_default())
     }
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
-    format!("{}, {cores} cores, Linux {}", model.map_or("unknown", |(_, m)| m), kernel.trim())
-}
-
-fn commit() -> String {
-    let output = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let text = output.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
-    let text = text.trim();
-    if text.is_empty() { "unknown".into() } else { text.into() }
 }

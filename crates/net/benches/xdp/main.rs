@@ -5,6 +5,9 @@
 //! Rounds alternate.
 
 #[cfg(feature = "xdp")]
+#[path = "../../../../bench/record.rs"]
+mod record;
+#[cfg(feature = "xdp")]
 mod report;
 
 #[cfg(not(feature = "xdp"))]

@@ -9,6 +9,8 @@ use netsum_wire::Arithmetic;
 use netsum_wire::tag::JobKey;
 use serde_json::{Value, json};
 
+use crate::record::{self, commit, machine, median};
+
 /// Contributions per test run.
 const CONTRIBUTIONS: u32 = 400_000;
 
@@ -61,7 +63,7 @@ pub fn print(case: &Case) {
     let (mpps, gbits) = rates(median, *elements);
     println!(
         "{name}: {median:.0} ns (best {best:.0}), {mpps:.1} Mpps, {gbits:.0} Gbit/s added; bare adder {:.0} (best {:.0})",
-        self::median(bare),
+        record::median(bare),
         self::best(bare),
     );
 }
@@ -92,11 +94,7 @@ pub fn write(file: &Path, cases: &[Case]) {
         "commit": commit(),
         "detail": detail,
     });
-    let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-    if let Err(error) = folder.and_then(|()| std::fs::write(file, format!("{json:#}\n"))) {
-        eprintln!("cannot write {}: {error}", file.display());
-        std::process::exit(1);
-    }
+    record::write(file, &json);
 }
 
 /// Million packets per second, and Gbit of payload per second.
@@ -104,25 +102,6 @@ fn rates(ns: f64, elements: u16) -> (f64, f64) {
     (1e3 / ns, f64::from(elements) * 32.0 / ns)
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 fn best(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
-    format!("{}, {cores} cores", model.map_or("unknown", |(_, m)| m))
-}
-
-fn commit() -> String {
-    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let text = output.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
-    if text.trim().is_empty() { "unknown".into() } else { text.trim().into() }
 }
