@@ -131,8 +131,8 @@ impl Front {
             return Ok(());
         }
         self.scan = now.after(self.straggler_ns / 2);
-        for (job, tree, _, heard, _) in plane.leases()? {
-            machine.heard(job, tree, Time(heard));
+        for lease in plane.leases()? {
+            machine.heard(lease.job, lease.tree, Time(lease.heard));
         }
         plane.sweep(|to, packet| {
             if let (Ok((header, payload)), Some(to)) = (Header::decode(packet), port(to.into())) {
@@ -143,19 +143,20 @@ impl Front {
 
     /// Adds the kernel's figures.
     pub(super) fn add_slots(&self, slots: &mut [SlotSnapshot]) {
-        for (job, tree, held, _, counters) in self.figures(Plane::leases) {
+        for lease in self.figures(Plane::leases) {
+            let key = (lease.job, lease.tree);
             let mut all = slots.iter_mut();
-            if let Some(slot) = all.find(|s| (s.lease.job, s.lease.tree) == (job, tree)) {
+            if let Some(slot) = all.find(|s| (s.lease.job, s.lease.tree) == key) {
                 slot.in_kernel = true;
-                slot.held += held;
-                slot.counters += counters;
+                slot.held += lease.held;
+                slot.counters += lease.counters;
             }
         }
     }
 
     /// Slots in use in the kernel.
     pub(super) fn held(&self) -> u32 {
-        self.figures(Plane::leases).iter().map(|(_, _, held, ..)| held).sum()
+        self.figures(Plane::leases).iter().map(|lease| lease.held).sum()
     }
 
     /// Packets that the kernel dropped, by reason.

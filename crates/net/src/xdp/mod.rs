@@ -12,7 +12,7 @@ mod plane;
 pub mod stream;
 
 pub use hops::Hop;
-pub use plane::{Plane, PlaneOptions, Verdict};
+pub use plane::{Plane, PlaneOptions, Served, Verdict};
 
 use std::io;
 use std::net::SocketAddrV4;

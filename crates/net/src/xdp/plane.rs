@@ -39,6 +39,21 @@ pub enum Verdict {
     Passed(Vec<u8>),
 }
 
+/// A lease that the kernel serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Served {
+    /// Job.
+    pub job: JobId,
+    /// Server of the job.
+    pub tree: TreeId,
+    /// Slots that it holds.
+    pub held: u32,
+    /// When anything of it came last, in nanoseconds of the clock of `tick`.
+    pub heard: u64,
+    /// What happened.
+    pub counters: Counters,
+}
+
 /// The in-kernel switch.
 pub struct Plane {
     loaded: Loaded,
@@ -280,8 +295,8 @@ impl Plane {
         kernel.map(|index| Ok(self.state(index)?.0)).sum()
     }
 
-    /// Leases that the kernel serves: slots held, when anything of theirs came last, what happened.
-    pub fn leases(&self) -> Result<Vec<(JobId, TreeId, u32, u64, Counters)>, WhyNot> {
+    /// Leases that the kernel serves.
+    pub fn leases(&self) -> Result<Vec<Served>, WhyNot> {
         let kernel = self.leases.iter().filter_map(|(key, entry)| Some((key, entry.index?)));
         let figures = kernel.map(|(&(job, tree), index)| {
             let (held, heard) = self.state(index)?;
@@ -289,7 +304,7 @@ impl Plane {
             for bytes in percpu(&self.maps.counters, index)? {
                 layout::add_counters(&mut counters, &bytes);
             }
-            Ok((job, tree, held, heard, counters))
+            Ok(Served { job, tree, held, heard, counters })
         });
         figures.collect()
     }

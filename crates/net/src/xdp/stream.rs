@@ -87,7 +87,7 @@ impl Stream {
 
     /// Fragments of which all workers' contributions were added so far.
     pub fn completed(&self) -> Result<u64, WhyNot> {
-        Ok(self.plane.leases()?.iter().map(|(.., counters)| counters.completed).sum())
+        Ok(self.plane.leases()?.iter().map(|lease| lease.counters.completed).sum())
     }
 }
 
