@@ -165,6 +165,7 @@ class Workers:
                 "GLOO_SOCKET_IFNAME": network.rack_of[host],
                 "OMP_NUM_THREADS": "1",
                 "RESULT": str(self.directory / f"{rank}.json"),
+                "FINISH": str(self.directory / "finish"),
                 **environment,
             }
             command = [*network.inside(host), sys.executable, str(pathlib.Path(__file__).parent / script)]
@@ -188,6 +189,16 @@ class Workers:
                 process.kill()
         results = [self.directory / f"{rank}.json" for rank in range(len(self.hosts))]
         return [json.loads(r.read_text()) if r.exists() else {} for r in results]
+
+    def finish(self) -> None:
+        """Ranks that go on until they are told have been told now."""
+        (self.directory / "finish").touch()
+
+    def wait_for_steps(self, more: int, timeout_s: float) -> None:
+        """Returns once rank 0 has taken so many steps from now on, the one under way not counted."""
+        lines = (self.directory / "0.log").read_text(errors="replace").splitlines()
+        taken = sum(line.startswith("step ") for line in lines)
+        self.wait_for_step(taken + 1 + more, timeout_s)
 
     def wait_for_step(self, step: int, timeout_s: float) -> None:
         """Returns once rank 0 has printed `step N`."""
