@@ -27,12 +27,14 @@ class Slots:
     policy: str = "preempt"
     tenants: str = ""
     """Entries of the fabric file."""
+    trusted: bool = True
+    """Packets carry no tags. Figures are taken so: the papers' packets have none."""
 
 
 def description(network: Network, memory: str, slots: Slots) -> str:
     """The fabric file of a network."""
     controller = f"{network.address[network.spines[0]]}:{CONTROLLER_PORT}"
-    lines = ['name = "test"', f'controller = "{controller}"']
+    lines = ['name = "test"', f'controller = "{controller}"', f"trusted = {str(slots.trusted).lower()}"]
     for host in network.hosts:
         lines += ["[[host]]", f'name = "{host}"', f'address = "{network.address[host]}"']
     for switch in network.racks + network.spines:

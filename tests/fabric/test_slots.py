@@ -8,11 +8,12 @@ import warnings
 
 import pytest
 
+from attack import Attacker
 from fabric import Fabric, Slots, Workers
 from network import Network, why_no_loss
 
 RATE_BPS = 1_000_000_000
-SERVERS = Slots(servers=("h0", "h3"))
+SERVERS = Slots(servers=("h0", "h3"), trusted=False)
 CHECK = {"steps": 6, "numel": 60_000}
 
 
@@ -56,7 +57,7 @@ def check_same(ranks: list[dict]) -> None:
 
 def test_ten_times_too_few_slots_loss_and_overflow_change_no_sum(network):
     """Each server's tree has 512 fragments in flight and a switch has 51 slots."""
-    few = Slots(servers=("h0", "h3"), slots=51)
+    few = Slots(servers=("h0", "h3"), slots=51, trusted=False)
     with Fabric(network, slots=few) as fabric:
         lose_or_say(network, 0.005)
         try:
@@ -107,7 +108,7 @@ def test_a_dead_server_or_switch_costs_a_pause_and_no_sum(network, victim):
 
 
 def test_without_any_server_the_hosts_go_on(network):
-    with Fabric(network, slots=Slots(servers=("h1",))) as fabric:
+    with Fabric(network, slots=Slots(servers=("h1",), trusted=False)) as fabric:
         workers = start(fabric, until_told=True)
         workers.wait_for_step(2, 60)
         fabric.kill("server0")
@@ -134,6 +135,26 @@ def test_pools_with_loss_and_a_dead_switch(network):
         workers.finish()
         check_same(workers.wait(120))
         wait_for_free_slots(fabric)
+
+
+def test_a_host_that_speaks_in_others_names_changes_no_bit(network):
+    """From a third host of the rack, to switches, servers and a worker; it knows all but the key."""
+    training = json.dumps({"steps": 150})
+    hosts = ["h0", "h2", "h3"]
+    environment = {"NETSUM_PROTOCOL": "atp", "NETSUM_MIN_BYTES": "0"}
+    with Fabric(network, slots=SERVERS) as fabric:
+        undisturbed = Workers(fabric, hosts, "training.py", training, **environment).wait(120)[0]
+        workers = Workers(fabric, hosts, "training.py", training, **environment)
+        workers.wait_for_step(1, 60)
+        job = fabric.status()["jobs"][-1]
+        assert job["tags"] and job["protocol"] == "atp"
+        with Attacker(fabric, "h1", job) as attacker:
+            ranks = workers.wait(120)
+            assert attacker.packets() > 1000
+        for rank in ranks:
+            assert rank["digest"] == undisturbed["digest"]
+        drops = [aggregator["drops"] for aggregator in fabric.status()["switches"]]
+    assert sum(drop.get("bad_tag", 0) for drop in drops) > 100, drops
 
 
 def test_auto_says_what_it_took(network):

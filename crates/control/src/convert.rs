@@ -5,11 +5,13 @@ use netsum_topo::{
     AggregationTree, Child, Fabric, NodeId, NodeKind, Parent, Plan, Topology, TreeNode,
 };
 
+use netsum_wire::tag::JobKey;
+
 use crate::error::ControlError;
 use crate::pb;
 
 impl pb::Plan {
-    /// A plan as it travels.
+    /// A plan as it travels and is shown and kept, without its job's key.
     pub fn from_plan(plan: &Plan, fabric: &Fabric, topology: &Topology) -> pb::Plan {
         let trees = (0..).zip(&plan.trees);
         pb::Plan {
@@ -29,6 +31,7 @@ impl pb::Plan {
             congestion: plan.congestion.to_string(),
             min_bytes: plan.min_bytes,
             reason: plan.reason.clone(),
+            key: None,
         }
     }
 
@@ -56,6 +59,30 @@ impl pb::Plan {
             min_bytes: self.min_bytes,
             reason: self.reason.clone(),
         })
+    }
+}
+
+impl From<JobKey> for pb::JobKey {
+    fn from(key: JobKey) -> pb::JobKey {
+        pb::JobKey { value: key.bytes().to_vec() }
+    }
+}
+
+impl pb::JobKey {
+    /// Errors: another length.
+    pub fn key(&self) -> Result<JobKey, ControlError> {
+        let bytes = self.value.as_slice().try_into();
+        bytes.map(JobKey::new).map_err(|_| ControlError::Malformed {
+            what: "job key",
+            problem: format!("it has {} bytes, not 16", self.value.len()),
+        })
+    }
+}
+
+/// Keys do not go into logs.
+impl std::fmt::Debug for pb::JobKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JobKey(..)")
     }
 }
 
@@ -149,6 +176,7 @@ impl pb::Lease {
                     idle_expiry_s,
                     protocol: plan.protocol.to_string(),
                     slot: None,
+                    key: None,
                 };
                 leases.push((node.switch, lease));
             }

@@ -61,6 +61,7 @@ pub(crate) fn of_plan(
                 idle_expiry_s,
                 protocol: plan.protocol.to_string(),
                 slot: Some(pb::SlotGrant { slot_space: plan.slot_space, ..grant }),
+                key: None,
             };
             leases.push((node.switch, lease));
         }

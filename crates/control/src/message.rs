@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 
 use netsum_topo::{CongestionRule, Protocol, SumOrder};
 
+use netsum_wire::tag::JobKey;
+
 use crate::error::ControlError;
 use crate::pb;
 
@@ -47,7 +49,12 @@ impl pb::Plan {
         }
     }
 
-    /// Checks what a worker relies on: epoch, order with ranks `0..size` once each, sizes in range,
+    /// Of its packets' tags, if they have any.
+    pub fn job_key(&self) -> Result<Option<JobKey>, ControlError> {
+        self.key.as_ref().map(pb::JobKey::key).transpose()
+    }
+
+    /// Checks what a worker relies on: key, epoch, order with ranks `0..size` once each, sizes in range,
     /// tree numbers in sequence, and an attachment of every rank on every tree.
     pub fn validate(&self, size: u32) -> Result<(), ControlError> {
         if self.job == 0 || self.epoch == 0 || self.epoch > u32::from(u16::MAX) {
@@ -68,6 +75,7 @@ impl pb::Plan {
         if !(self.scale == 0.0 || self.scale.is_normal() && self.scale > 0.0) {
             return Err(malformed(format!("scale {}", self.scale)));
         }
+        self.job_key()?;
         if self.protocol()? == Protocol::Atp {
             for tree in &self.trees {
                 tree.racks()?.check(size)?;

@@ -287,6 +287,7 @@ mod tests {
             idle_expiry_s: 600,
             protocol: String::new(),
             slot: None,
+            key: None,
         }
     }
 

@@ -212,7 +212,10 @@ impl Daemon {
     }
 
     fn install(&mut self, message: &pb::Lease) -> Result<(), SwitchError> {
-        self.driver.install(convert::grant(message).map_err(SwitchError::Lease)?)?;
+        let key = message.key.as_ref().map(pb::JobKey::key).transpose();
+        let key = key.map_err(|error| SwitchError::Lease(error.to_string()))?;
+        let grant = convert::grant(message).map_err(SwitchError::Lease)?;
+        self.driver.install_with(grant, key)?;
         self.idle_expiry = self.idle_expiry.max(convert::idle_expiry(message));
         Ok(())
     }

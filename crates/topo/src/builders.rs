@@ -139,6 +139,7 @@ impl Builder {
         let fabric = Fabric {
             name: name.to_owned(),
             controller,
+            trusted: false,
             hosts: Vec::new(),
             switches: Vec::new(),
             links: Vec::new(),

@@ -18,6 +18,8 @@ pub struct Fabric {
     pub name: String,
     /// Where the controller serves gRPC.
     pub controller: SocketAddr,
+    /// Whoever can send on its network may speak for any job: packets carry no keyed tags.
+    pub trusted: bool,
     /// In file order, which decides the ids.
     pub hosts: Vec<Host>,
     /// In file order.
@@ -189,6 +191,9 @@ impl Fabric {
 
     fn write_toml(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "name = \"{}\"\ncontroller = \"{}\"", self.name, self.controller)?;
+        if self.trusted {
+            writeln!(out, "trusted = true")?;
+        }
         for host in &self.hosts {
             writeln!(out, "\n[[host]]\nname = \"{}\"\naddress = \"{}\"", host.name, host.address)?;
         }

@@ -40,6 +40,7 @@ impl Checker<'_> {
         Ok(Fabric {
             name: raw.name.get_ref().clone(),
             controller,
+            trusted: raw.trusted,
             hosts: raw.host.iter().map(|host| self.host(host)).collect::<Result<_, _>>()?,
             switches: raw
                 .switch

@@ -23,6 +23,13 @@ impl Protocol {
     pub const ALL: [Protocol; 3] = [Protocol::Panama, Protocol::Atp, Protocol::Switchml];
 }
 
+impl Protocol {
+    /// Whether its packets have room for a keyed tag.
+    pub fn has_tags(self) -> bool {
+        self != Protocol::Panama
+    }
+}
+
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -9,6 +9,8 @@ pub(crate) struct RawFabric {
     pub(crate) name: Spanned<String>,
     pub(crate) controller: Spanned<String>,
     #[serde(default)]
+    pub(crate) trusted: bool,
+    #[serde(default)]
     pub(crate) host: Vec<RawHost>,
     #[serde(default)]
     pub(crate) switch: Vec<RawSwitch>,

@@ -116,9 +116,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn built_fabrics_read_back(racks in 1u32..6, hosts in 1u32..6, spines in 1u32..5, rate in 1u64..1 << 40, metrics: bool) {
+    fn built_fabrics_read_back(racks in 1u32..6, hosts in 1u32..6, spines in 1u32..5, rate in 1u64..1 << 40, metrics: bool, trusted: bool) {
         let addressing = Addressing { metrics, ..Addressing::default() };
-        let fabric = leaf_spine(racks, hosts, spines, Rate(rate), Rate(rate * 2), addressing).unwrap();
+        let built = leaf_spine(racks, hosts, spines, Rate(rate), Rate(rate * 2), addressing).unwrap();
+        let fabric = Fabric { trusted, ..built };
         prop_assert_eq!(Fabric::parse(&fabric.to_toml(), "built").unwrap(), fabric);
     }
 

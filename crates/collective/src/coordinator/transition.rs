@@ -204,7 +204,7 @@ impl State {
             }
             let worker = worker_plan(plan, self.core.rank, self.core.size).map_err(malformed)?;
             if let Some(driver) = &self.driver {
-                driver.begin(worker);
+                driver.begin_with(worker, plan.job_key().map_err(malformed)?);
                 self.trees = true;
             }
         }

@@ -4,6 +4,7 @@ mod oracle;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,9 +47,20 @@ fn on_ranks<T: Send>(
     patience: Patience,
     body: impl Fn(usize, PlannedGroup) -> T + Sync,
 ) -> Vec<T> {
+    on_patient_ranks(plan, tcp, |_| patience, body)
+}
+
+/// As `on_ranks`, with the patience of each.
+fn on_patient_ranks<T: Send>(
+    plan: &TreePlan,
+    tcp: bool,
+    patience: impl Fn(usize) -> Patience + Sync,
+    body: impl Fn(usize, PlannedGroup) -> T + Sync,
+) -> Vec<T> {
     let (all, addresses) = ports(plan, tcp);
     let one = |(rank, ports): (usize, &Ports)| {
-        let group = PlannedGroup::connect(plan, rank, ports, &addresses, 1, patience).unwrap();
+        let group =
+            PlannedGroup::connect(plan, rank, ports, &addresses, 1, patience(rank)).unwrap();
         let medium = if tcp { "TCP" } else { "shared memory" };
         assert!(group.lanes().iter().all(|lane| lane.1 == medium), "{:?}", group.lanes());
         body(rank, group)
@@ -244,19 +256,24 @@ fn a_rank_that_is_silent_is_named_in_time() {
     let graph = fragment("0,1,4");
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
     let short = Duration::from_millis(300);
-    let patience = Patience { timeout: short, ..PATIENCE };
-    let begun = Instant::now();
-    on_ranks(&plan, true, patience, |rank, mut group| {
+    // Rank 2 waits for rank 0 and must not be the first to give up.
+    let patience = |rank| match rank {
+        0 => Patience { timeout: short, ..PATIENCE },
+        _ => PATIENCE,
+    };
+    let (begun, named) = (Instant::now(), Barrier::new(2));
+    on_patient_ranks(&plan, true, patience, |rank, mut group| {
         if rank == 1 {
             // In the group, and never calls.
-            thread::sleep(4 * short);
+            named.wait();
             return;
         }
         let failed = group.run(&mut [0; 4096], Dtype::F32, ReduceOp::Sum, None).unwrap_err();
         if rank == 0 {
-            let named =
+            let right =
                 matches!(&failed, PlannedError::Timeout { ranks, .. } if ranks.contains(&1));
-            assert!(named, "{failed}");
+            named.wait();
+            assert!(right, "{failed}");
         }
     });
     assert!(begun.elapsed() < LIMIT / 2);

@@ -1,5 +1,7 @@
 //! What happens to a controller, and what it does about it.
 
+use netsum_wire::tag::JobKey;
+
 use crate::pb;
 
 /// Names one stream of a worker or switch; never reused while the controller lives.
@@ -10,7 +12,12 @@ pub struct SessionId(pub u64);
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// Somebody wants a job.
-    CreateJob(pb::CreateJobRequest),
+    CreateJob {
+        /// What it shall be.
+        request: pb::CreateJobRequest,
+        /// Drawn for it; used unless the fabric is trusted.
+        key: JobKey,
+    },
     /// Somebody wants a job to end.
     StopJob {
         /// Which.

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 
 use netsum_topo::{CongestionRule, DEFAULT_TENANT, NodeId, Plan, Protocol, SumOrder};
 
+use netsum_wire::tag::JobKey;
+
 use super::event::{Refusal, SessionId};
 use crate::pb;
 
@@ -95,6 +97,8 @@ pub struct Job {
     pub id: u32,
     /// What was asked for.
     pub spec: JobSpec,
+    /// Of its packets' tags; `None`: it was made on a trusted fabric.
+    pub key: Option<JobKey>,
     /// Seconds since 1970.
     pub created_unix_s: f64,
     pub(super) join_by_ms: u64,
@@ -220,6 +224,7 @@ impl Job {
         Job {
             id,
             spec,
+            key: None,
             created_unix_s,
             join_by_ms,
             members,
@@ -234,6 +239,11 @@ impl Job {
             replan_at_ms: None,
             improve_at_ms: None,
         }
+    }
+
+    /// What its leases and plans of that protocol carry.
+    pub(super) fn key_message(&self, protocol: Protocol) -> Option<pb::JobKey> {
+        self.key.filter(|_| protocol.has_tags()).map(pb::JobKey::from)
     }
 
     /// Open streams of its workers.

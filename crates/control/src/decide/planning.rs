@@ -153,7 +153,9 @@ impl State {
     fn adopt(&mut self, id: u32) {
         let job = self.jobs.get_mut(&id).expect("the caller has it");
         let Some(pending) = job.pending.take() else { return };
-        let plan = pb::Plan::from_plan(&pending.plan, &self.fabric, &self.topology);
+        let key = job.key_message(pending.plan.protocol);
+        let plan =
+            pb::Plan { key, ..pb::Plan::from_plan(&pending.plan, &self.fabric, &self.topology) };
         let nodes =
             pending.plan.trees.iter().flat_map(|tree| tree.nodes.iter().map(|node| node.switch));
         let granted = std::mem::replace(&mut job.granted, nodes.collect());
@@ -197,14 +199,17 @@ impl State {
         let member =
             |rank: u32| job.members[rank as usize].udp_address.map(|address| address.to_string());
         let expiry = self.settings.idle_expiry_s;
-        match plan.protocol {
+        let mut leases = match plan.protocol {
             Protocol::Atp => {
                 let tenant = &job.spec.tenant;
                 let tenant = self.fabric.tenant(tenant).unwrap_or_else(|| Tenant::named(tenant));
                 grant::of_plan(plan, &self.fabric, &self.topology, &member, expiry, &tenant)
             }
             _ => pb::Lease::of_plan(plan, &self.fabric, &self.topology, &member, expiry),
-        }
+        };
+        let key = job.key_message(plan.protocol);
+        leases.iter_mut().for_each(|(_, lease)| lease.key.clone_from(&key));
+        leases
     }
 }
 

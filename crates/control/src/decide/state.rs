@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use netsum_topo::{Fabric, NodeId, Topology};
+use netsum_wire::tag::JobKey;
 
 use super::event::{Action, Answer, Decision, Event, Refusal, SessionId};
 use super::job::{Job, JobSpec, MemberState, Phase};
@@ -157,8 +158,8 @@ impl State {
 
     fn dispatch(&mut self, now_ms: u64, event: Event, unix_s: f64) -> Result<Answer, Refusal> {
         match event {
-            Event::CreateJob(request) => {
-                return self.create(now_ms, &request, unix_s).map(Answer::Created);
+            Event::CreateJob { request, key } => {
+                return self.create(now_ms, &request, key, unix_s).map(Answer::Created);
             }
             Event::StopJob { job, reason } => self.stop(now_ms, job, &reason)?,
             Event::WorkerJoined { session, join } => self.worker_joined(now_ms, session, &join)?,
@@ -184,6 +185,7 @@ impl State {
         &mut self,
         now_ms: u64,
         request: &pb::CreateJobRequest,
+        key: JobKey,
         unix_s: f64,
     ) -> Result<u32, Refusal> {
         let spec = JobSpec::check(request, self.settings.min_bytes)?;
@@ -214,7 +216,9 @@ impl State {
         self.next_job = id.checked_add(1).ok_or_else(|| {
             Refusal::State("all job numbers are used; start with a new store".to_owned())
         })?;
-        self.jobs.insert(id, Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms));
+        let mut job = Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms);
+        job.key = (!self.fabric.trusted).then_some(key);
+        self.jobs.insert(id, job);
         self.actions.push(Action::SaveJob(id));
         Ok(id)
     }

@@ -97,6 +97,7 @@ impl State {
             .as_ref()
             .map(|plan| pb::Plan::from_plan(plan, &self.fabric, &self.topology));
         let plan = plan.unwrap_or_default();
+        let protocol = job.current.as_ref().map(|plan| plan.protocol);
         let rank_status = |(rank, member)| rank_status(rank, member, &self.topology);
         pb::JobStatus {
             job: job.id,
@@ -114,6 +115,7 @@ impl State {
             protocol: plan.protocol,
             choice: plan.choice,
             tenant: job.spec.tenant.clone(),
+            tags: protocol.is_some_and(|protocol| job.key_message(protocol).is_some()),
         }
     }
 

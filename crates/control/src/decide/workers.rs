@@ -209,7 +209,9 @@ impl State {
             job.replan_at_ms = Some(now_ms);
         } else if let Some(plan) = job.current.as_ref().filter(|plan| u32::from(plan.epoch) > known)
         {
-            let word = Word::Plan(pb::Plan::from_plan(plan, &self.fabric, &self.topology));
+            let key = job.key_message(plan.protocol);
+            let plan = pb::Plan::from_plan(plan, &self.fabric, &self.topology);
+            let word = Word::Plan(pb::Plan { key, ..plan });
             self.actions.push(Action::TellWorker(session, word));
         }
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use netsum_wire::tag::JobKey;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -62,7 +63,11 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<pb::CreateJobRequest>,
     ) -> Result<Response<pb::CreateJobReply>, Status> {
-        match self.event(Event::CreateJob(request.into_inner())).await? {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key)
+            .map_err(|error| Status::internal(format!("no key for the job: {error}")))?;
+        let event = Event::CreateJob { request: request.into_inner(), key: JobKey::new(key) };
+        match self.event(event).await? {
             Answer::Created(job) => Ok(Response::new(pb::CreateJobReply { job })),
             Answer::Done => Err(Status::internal("a job was created without a number")),
         }

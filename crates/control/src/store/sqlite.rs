@@ -1,9 +1,12 @@
 //! The store in one SQLite file.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netsum_topo::{Fabric, Plan, SumOrder, Topology};
+use netsum_wire::tag::JobKey;
 use prost::Message;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, params};
 
@@ -24,6 +27,8 @@ impl SqliteStore {
     /// controller holds is refused.
     pub fn open(file: &Path) -> Result<SqliteStore, ControlError> {
         let fail = |error| failure(file, error);
+        // It holds the jobs' keys. SQLite says in better words why a file cannot be made.
+        let _ = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file);
         let connection = Connection::open(file).map_err(fail)?;
         SqliteStore::prepare(connection, file.to_owned())
     }
@@ -56,6 +61,9 @@ impl SqliteStore {
         transaction.execute_batch(SCHEMA).map_err(fail)?;
         if version == 1 {
             transaction.execute_batch(FROM_1).map_err(fail)?;
+        }
+        if version == 1 || version == 2 {
+            transaction.execute_batch(FROM_2).map_err(fail)?;
         }
         transaction.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(fail)?;
         transaction.commit().map_err(fail)?;
@@ -147,8 +155,8 @@ fn write_job_row(transaction: &Transaction, job: &Job) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT OR REPLACE INTO jobs (job, name, size, max_trees, release_fraction, congestion, min_bytes,
-               created_unix_s, phase, epoch, sum_order, fragment_bytes, protocol, tenant, scale)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+               created_unix_s, phase, epoch, sum_order, fragment_bytes, protocol, tenant, scale, key)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )?
         .execute(params![
             job.id,
@@ -167,6 +175,7 @@ fn write_job_row(transaction: &Transaction, job: &Job) -> rusqlite::Result<()> {
             job.spec.protocol.map_or_else(|| AUTO.to_owned(), |protocol| protocol.to_string()),
             job.spec.tenant,
             job.spec.scale,
+            job.key.map(|key| *key.bytes()),
         ])
         .map(drop)
 }
@@ -237,6 +246,7 @@ fn job_from(row: &Row) -> rusqlite::Result<Job> {
     job.epoch = row.get("epoch")?;
     job.order = row.get::<_, Option<String>>("sum_order")?.and_then(|order| order.parse().ok());
     job.fragment_bytes = row.get("fragment_bytes")?;
+    job.key = row.get::<_, Option<[u8; 16]>>("key")?.map(JobKey::new);
     Ok(job)
 }
 
@@ -306,19 +316,22 @@ fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
     ControlError::Store { file: file.to_owned(), problem }
 }
 
-const SCHEMA_VERSION: u32 = 2;
+const SCHEMA_VERSION: u32 = 3;
 /// From the first layout, in which every job was of `panama`.
 const FROM_1: &str = "
 ALTER TABLE jobs ADD COLUMN protocol TEXT NOT NULL DEFAULT 'panama';
 ALTER TABLE jobs ADD COLUMN tenant TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE jobs ADD COLUMN scale REAL NOT NULL DEFAULT 0;
 ";
+/// From the second, in which no packet had a tag: its jobs go on so.
+const FROM_2: &str = "ALTER TABLE jobs ADD COLUMN key BLOB;";
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS jobs (
   job INTEGER PRIMARY KEY, name TEXT NOT NULL, size INTEGER NOT NULL, max_trees INTEGER NOT NULL,
   release_fraction REAL NOT NULL, congestion TEXT NOT NULL, min_bytes INTEGER NOT NULL,
   created_unix_s REAL NOT NULL, phase TEXT NOT NULL, epoch INTEGER NOT NULL,
-  sum_order TEXT, fragment_bytes INTEGER, protocol TEXT NOT NULL, tenant TEXT NOT NULL, scale REAL NOT NULL
+  sum_order TEXT, fragment_bytes INTEGER, protocol TEXT NOT NULL, tenant TEXT NOT NULL, scale REAL NOT NULL,
+  key BLOB
 ) STRICT;
 CREATE TABLE IF NOT EXISTS members (
   job INTEGER NOT NULL, rank INTEGER NOT NULL, state TEXT NOT NULL, host TEXT, udp_address TEXT,
@@ -338,6 +351,7 @@ mod tests {
     use super::*;
     use crate::decide::SessionId;
     use netsum_topo::{Addressing, Rate, leaf_spine};
+    use std::os::unix::fs::PermissionsExt;
 
     fn fabric() -> Fabric {
         leaf_spine(2, 2, 2, Rate(1), Rate(1), Addressing::default()).unwrap()
@@ -361,6 +375,7 @@ mod tests {
         let mut store = SqliteStore::open(&file).unwrap();
         let mut saved = job(4, &topology);
         saved.epoch = 9;
+        saved.key = Some(JobKey::new([7; 16]));
         saved.order = Some("[0,1]".parse().unwrap());
         store.save_job(&saved, &fabric, &topology).unwrap();
         store.save_member(&saved, 1, &topology).unwrap();
@@ -368,6 +383,8 @@ mod tests {
         ended.phase = Phase::Ended;
         store.save_job(&ended, &fabric, &topology).unwrap();
         drop(store);
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "others may read the keys: {mode:o}");
         let loaded = SqliteStore::open(&file).unwrap().load(&topology).unwrap();
         saved.members[1].state = MemberState::Away { until_ms: 0 };
         saved.phase = Phase::Joining;
@@ -383,7 +400,7 @@ mod tests {
         let old = Connection::open(&file).unwrap();
         old.execute_batch(
             "ALTER TABLE jobs DROP COLUMN protocol; ALTER TABLE jobs DROP COLUMN tenant;
-             ALTER TABLE jobs DROP COLUMN scale; PRAGMA user_version = 1;
+             ALTER TABLE jobs DROP COLUMN scale; ALTER TABLE jobs DROP COLUMN key; PRAGMA user_version = 1;
              INSERT INTO jobs VALUES (3, 'old', 2, 1, 1.0, 'panama', 7, 1.5, 'joining', 0, NULL, NULL);",
         )
         .unwrap();

@@ -12,7 +12,7 @@ use netsum_control::pb::worker_event::Event as Word;
 use netsum_topo::{Addressing, fat_tree, leaf_spine};
 use proptest::prelude::*;
 
-use world::{RATE, World};
+use world::{KEY, RATE, World};
 
 #[test]
 fn the_first_plan_uses_every_spine() {
@@ -387,7 +387,9 @@ fn trees_of_another_job_make_the_next_one_go_elsewhere() {
     let request = pb::CreateJobRequest { size: 4, max_trees: 1, ..Default::default() };
     let mut roots = Vec::new();
     for _ in 0..2 {
-        let Ok(Answer::Created(job)) = world.play(Event::CreateJob(request.clone())) else {
+        let Ok(Answer::Created(job)) =
+            world.play(Event::CreateJob { request: request.clone(), key: KEY })
+        else {
             panic!("refused")
         };
         for rank in 0..4 {
@@ -437,8 +439,9 @@ fn what_makes_no_sense_is_refused_with_its_name() {
         unknown.contains("has no switch \"spine9\"; it has rack0, rack1, spine0, spine1"),
         "{unknown}"
     );
-    let create =
-        |world: &mut World, request| world.play(Event::CreateJob(request)).unwrap_err().to_string();
+    let create = |world: &mut World, request| {
+        world.play(Event::CreateJob { request, key: KEY }).unwrap_err().to_string()
+    };
     let base = pb::CreateJobRequest { size: 2, ..Default::default() };
     let size = pb::CreateJobRequest { size: 0, ..base.clone() };
     assert!(create(&mut world, size).contains("1 to 4096 ranks"));

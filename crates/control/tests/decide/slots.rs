@@ -6,7 +6,7 @@ use netsum_control::pb;
 use netsum_control::pb::slot_grant::Level;
 use netsum_topo::{Addressing, Bytes, Fabric, Server, SlotPolicy, Tenant, leaf_spine};
 
-use crate::world::{RATE, World};
+use crate::world::{KEY, RATE, World};
 
 /// Two racks of two hosts; a server on h0 and one on h3.
 fn fabric() -> Fabric {
@@ -77,6 +77,30 @@ fn a_tree_per_server_through_both_levels() {
 }
 
 #[test]
+fn keys_go_to_workers_and_leases_alone() {
+    let key = Some(pb::JobKey::from(KEY));
+    for (trusted, protocol, expected) in [
+        (false, "atp", &key),
+        (false, "switchml", &key),
+        (false, "panama", &None),
+        (true, "atp", &None),
+    ] {
+        let mut world = world(Fabric { trusted, ..fabric() });
+        let job = world.job_of(protocol, "");
+        assert_eq!(&world.plan(job).key, expected, "{protocol}, trusted: {trusted}");
+        assert!(!world.granted.is_empty());
+        assert!(world.granted.iter().all(|(_, lease)| &lease.key == expected), "{protocol}");
+        let shown = serde_json::to_string(&world.state.status(0)).unwrap();
+        assert!(shown.contains(&format!("\"tags\":{}", expected.is_some())), "{shown}");
+        assert!(!shown.contains("42,42"), "the key is in the status: {shown}");
+        assert!(!format!("{:?}", world.granted).contains("42, 42"), "a key in a log");
+        // The next epoch has the same key: what was sent under the last one is still to be told apart.
+        world.down("rack0");
+        assert_eq!(&world.plan(job).key, expected);
+    }
+}
+
+#[test]
 fn what_dies_is_left_out_and_comes_back() {
     let mut world = world(fabric());
     let job = world.job_of("atp", "");
@@ -113,7 +137,7 @@ fn roles_and_tenants_are_checked() {
     let create = |world: &mut World, change: &dyn Fn(&mut pb::CreateJobRequest)| {
         let mut request = pb::CreateJobRequest { size: 2, ..Default::default() };
         change(&mut request);
-        world.play(Event::CreateJob(request)).map_err(|refusal| refusal.to_string())
+        world.play(Event::CreateJob { request, key: KEY }).map_err(|refusal| refusal.to_string())
     };
     let error = create(&mut world, &|r| r.tenant = "nobody".to_owned()).unwrap_err();
     assert!(error.contains("has no tenant \"nobody\"; it has gold, default"), "{error}");

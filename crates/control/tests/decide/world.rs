@@ -9,6 +9,7 @@ use netsum_control::pb;
 use netsum_control::pb::switch_command::Command;
 use netsum_control::pb::worker_event::Event as Word;
 use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
+use netsum_wire::tag::JobKey;
 
 pub const RATE: Rate = Rate(10_000_000_000);
 
@@ -16,6 +17,8 @@ pub const RATE: Rate = Rate(10_000_000_000);
 type Leases = BTreeSet<(u32, u32, u32)>;
 
 /// Plays the world around a state: switches that confirm what they are told, workers that listen.
+pub const KEY: JobKey = JobKey::new([42; 16]);
+
 pub struct World {
     pub state: State,
     pub fabric: Fabric,
@@ -190,7 +193,7 @@ impl World {
     }
 
     pub fn create_as(&mut self, request: pb::CreateJobRequest) -> u32 {
-        match self.play(Event::CreateJob(request)).unwrap() {
+        match self.play(Event::CreateJob { request, key: KEY }).unwrap() {
             Answer::Created(job) => job,
             Answer::Done => panic!("no number"),
         }
