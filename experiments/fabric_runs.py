@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "fabric"))
 
 from fabric import Fabric, Slots  # noqa: E402
-from network import Network, why_no_loss, why_not  # noqa: E402
+from network import Network, why_no_loss, why_no_marks, why_not  # noqa: E402
 
-__all__ = ["Fabric", "Job", "Network", "Slots", "needs_root", "rates", "run", "why_no_loss"]
+__all__ = ["Fabric", "Job", "Network", "Slots", "needs_root", "rates", "run", "why_no_loss", "why_no_marks"]
 
 WORKER = Path(__file__).with_name("fabric_worker.py")
 START_S = 1.0

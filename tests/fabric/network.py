@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import os
+import pathlib
 import shutil
 import subprocess
+import tempfile
 
 PREFIX = "netsum-"
 LOCK = "/run/lock/netsum-fabric"
@@ -35,6 +37,13 @@ def why_not() -> str | None:
 def why_no_loss() -> str | None:
     """Why no packets can be lost here, or None."""
     return None if shutil.which("iptables") else "needs iptables (Debian: iptables)"
+
+
+def why_no_marks() -> str | None:
+    """Why no queue can mark here, or None."""
+    if shutil.which("clang") is None or not pathlib.Path("/usr/include/bpf/bpf_helpers.h").exists():
+        return "needs clang and libbpf's headers (make setup-xdp)"
+    return None
 
 
 def run(*command: str) -> str:
@@ -66,13 +75,16 @@ class Network:
         mtu: int = 1500,
         queue_bytes: int = QUEUE_BYTES,
         trains: bool = True,
+        mark_bytes: int | None = None,
     ):
-        """trains: whether a burst of datagrams may pass a node as one; False where each has its own luck."""
+        """trains: whether a burst of datagrams may pass a node as one; False where each has its own luck. mark_bytes:
+        packets that meet more in a queue are marked (ECN), and TCP answers marks; None: queues drop and do not mark."""
         self.racks = [f"rack{r}" for r in range(racks)]
         self.spines = [f"spine{s}" for s in range(spines)]
         self.hosts = [f"h{r * hosts_per_rack + i}" for r in range(racks) for i in range(hosts_per_rack)]
         self.rack_of = {h: f"rack{i // hosts_per_rack}" for i, h in enumerate(self.hosts)}
         self.rate_bps, self.mtu, self.queue_bytes, self.trains = rate_bps, mtu, queue_bytes, trains
+        self.mark_bytes = mark_bytes
         uplink = uplink_bps or rate_bps
         self.links = [Link(h, self.rack_of[h], rate_bps) for h in self.hosts]
         self.links += [Link(rack, spine, uplink) for rack in self.racks for spine in self.spines]
@@ -141,6 +153,8 @@ class Network:
             run(*inside, "ip", "address", "add", f"{self.address[node]}/32", "dev", "lo")
         for setting in ("ipv4.ip_forward=1", "ipv4.fib_multipath_hash_policy=1", "ipv4.conf.all.rp_filter=0"):
             run(*inside, "sysctl", "-qw", f"net.{setting}")
+        if self.mark_bytes is not None:
+            run(*inside, "sysctl", "-qw", "net.ipv4.tcp_ecn=1")
         # Gloo takes the first address of an interface, and link-local ones do not cross a router.
         run(*inside, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
 
@@ -158,6 +172,22 @@ class Network:
                 *("tc", "qdisc", "add", "dev", peer, "root", "tbf", "rate", f"{link.rate_bps}bit"),
                 *("burst", str(BURST_BYTES), "limit", str(self.queue_bytes)),
             )
+            if self.mark_bytes is not None:
+                run(*self.inside(node), "tc", "qdisc", "add", "dev", peer, "clsact")
+                program = ("bpf", "direct-action", "obj", self._marker(link.rate_bps), "sec", "classifier")
+                run(*self.inside(node), "tc", "filter", "add", "dev", peer, "egress", *program)
+
+    def _marker(self, rate_bps: int) -> str:
+        """The object file of the program that marks for a link of that rate."""
+        folder = pathlib.Path(tempfile.gettempdir())
+        given = {"BYTES_PER_S": rate_bps // 8, "MARK_BYTES": self.mark_bytes, "LIMIT_BYTES": self.queue_bytes}
+        target = folder / f"netsum-marker-{'-'.join(str(value) for value in given.values())}.o"
+        source = pathlib.Path(__file__).with_name("marker.bpf.c")
+        include = subprocess.check_output(["gcc", "-print-multiarch"], text=True).strip()
+        defines = [f"-D{name}={value}ULL" for name, value in given.items()]
+        headers = f"-I/usr/include/{include}"
+        run("clang", "-O2", "-g", "-target", "bpf", headers, *defines, "-c", str(source), "-o", str(target))
+        return str(target)
 
     def _add_routes(self) -> None:
         for host, rack in self.rack_of.items():
