@@ -212,7 +212,7 @@ static __always_inline _Bool yields(struct packet *p, const struct slot *slot)
 	const struct lease_state *holds = bpf_map_lookup_elem(&lease_states, &index);
 	if (!holder || !holds || holds->held <= holder->guaranteed)
 		return 0;
-	if (p->state->held < p->lease->guaranteed)
+	if (p->state->held < p->lease->guaranteed / (slot->complete ? 1 : 2))
 		return 1;
 	__u64 idle = shared.now_ns - slot->touched_ns;
 	return holder->priority < p->lease->priority ||

@@ -136,7 +136,7 @@ impl<V: Values> Switch<V> {
         let contender = &self.tenants[&(header.job, header.tree)].share;
         let policy = self.config.policy;
         let wanted = !header.flags.resend && policy.may_take(contender);
-        if !wanted || !policy.yields(now, sum.touched, holder, contender) {
+        if !wanted || !policy.yields(now, sum.touched, sum.complete, holder, contender) {
             return false;
         }
         self.vacate(row, false);
