@@ -1,6 +1,6 @@
 //! What the controller tells people and tools.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use netsum_topo::{NodeId, Topology};
@@ -119,8 +119,9 @@ impl State {
         }
     }
 
-    /// Bytes per link, from what the switches at its ends count per neighbour. Neighbours on a tree
-    /// with forwarding switches between them count on each link of that way.
+    /// Bytes per link, from what the switches at its ends count per neighbour. Neighbours on a tree with forwarding
+    /// switches between them count on each link of that way; where the plan names no way, the network takes one of
+    /// the shortest (ECMP), and each of these counts an equal part.
     fn links(&self) -> Vec<pb::LinkStatus> {
         let names = self.names();
         let ways = self.ways();
@@ -130,12 +131,13 @@ impl State {
         for (&switch, state) in switches {
             for counters in &state.counters.neighbours {
                 let Some(other) = names.find(&counters.address) else { continue };
-                let direct = vec![switch, other];
-                let way = ways.get(&(switch, other)).unwrap_or(&direct);
-                for hop in way.windows(2) {
-                    *sent.entry((hop[0], hop[1])).or_default() += counters.tx_bytes;
+                let direct = vec![vec![switch, other]];
+                let possible = ways.get(&(switch, other)).unwrap_or(&direct);
+                let part = possible.len() as u64;
+                for hop in possible.iter().flat_map(|way| way.windows(2)) {
+                    *sent.entry((hop[0], hop[1])).or_default() += counters.tx_bytes / part;
                     if !self.topology.is_switch(other) {
-                        *sent.entry((hop[1], hop[0])).or_default() += counters.rx_bytes;
+                        *sent.entry((hop[1], hop[0])).or_default() += counters.rx_bytes / part;
                     }
                 }
             }
@@ -160,19 +162,24 @@ impl State {
         links.collect()
     }
 
-    /// Ways between tree neighbours that have forwarding switches between them, both directions.
-    fn ways(&self) -> HashMap<(NodeId, NodeId), Vec<NodeId>> {
+    /// Ways between tree neighbours that are switches without a link of their own, both directions.
+    fn ways(&self) -> HashMap<(NodeId, NodeId), Vec<Vec<NodeId>>> {
         let mut ways = HashMap::new();
         let trees = self.jobs.values().flat_map(|job| &job.current).flat_map(|plan| &plan.trees);
         for node in trees.flat_map(|tree| &tree.nodes) {
-            let Some(parent) = node.parent.as_ref().filter(|parent| !parent.via.is_empty()) else {
+            let Some(parent) = &node.parent else { continue };
+            let (from, to) = (node.switch, parent.switch);
+            let up = if !parent.via.is_empty() {
+                vec![std::iter::once(from).chain(parent.via.iter().copied()).chain([to]).collect()]
+            } else if self.topology.is_switch(to) && self.topology.edge_between(from, to).is_none()
+            {
+                shortest_ways(&self.topology, from, to)
+            } else {
                 continue;
             };
-            let inner = parent.via.iter().copied();
-            let up: Vec<NodeId> =
-                std::iter::once(node.switch).chain(inner).chain([parent.switch]).collect();
-            ways.insert((parent.switch, node.switch), up.iter().rev().copied().collect());
-            ways.insert((node.switch, parent.switch), up);
+            let down = up.iter().map(|way: &Vec<_>| way.iter().rev().copied().collect());
+            ways.insert((to, from), down.collect());
+            ways.insert((from, to), up);
         }
         ways
     }
@@ -190,6 +197,27 @@ impl State {
         }
     }
 }
+
+/// The shortest ways through switches, at most `WAYS_MAX` of them.
+fn shortest_ways(topology: &Topology, from: NodeId, to: NodeId) -> Vec<Vec<NodeId>> {
+    let mut open = vec![vec![from]];
+    let mut seen = HashSet::from([from]);
+    while !open.is_empty() && open.iter().all(|way| way.last() != Some(&to)) {
+        let longer = open.iter().flat_map(|way| {
+            let last = way.last().expect("it begins somewhere");
+            let next = topology.neighbours(*last).iter().map(|&(next, _)| next);
+            let new = next.filter(|next| topology.is_switch(*next) && !seen.contains(next));
+            new.map(|next| [way.as_slice(), &[next]].concat()).collect::<Vec<_>>()
+        });
+        open = longer.take(WAYS_MAX).collect();
+        seen.extend(open.iter().filter_map(|way| way.last()));
+    }
+    open.retain(|way| way.last() == Some(&to));
+    open
+}
+
+/// More spines than a rack has.
+const WAYS_MAX: usize = 1024;
 
 /// From addresses in counters to nodes.
 struct Names<'a> {

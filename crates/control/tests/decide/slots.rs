@@ -101,6 +101,28 @@ fn keys_go_to_workers_and_leases_alone() {
 }
 
 #[test]
+fn what_racks_send_each_other_counts_on_every_spine() {
+    let mut world = world(fabric());
+    world.job_of("atp", "");
+    let address = |name: &str| world.fabric.switch(name).unwrap().address.to_string();
+    let beats = [("rack0", address("rack1"), 60), ("rack1", address("rack0"), 100)];
+    for (switch, address, tx_bytes) in beats {
+        let session = world.switches[switch].0;
+        let neighbours = vec![pb::Neighbour { address, tx_bytes, ..pb::Neighbour::default() }];
+        let counters = pb::SwitchHeartbeat { neighbours, ..pb::SwitchHeartbeat::default() };
+        world.play(Event::SwitchBeat { session, counters }).unwrap();
+    }
+    let links = world.state.status(0).links;
+    let of = |a: &str, b: &str| {
+        let link = links.iter().find(|link| (link.a.as_str(), link.b.as_str()) == (a, b)).unwrap();
+        (link.bytes_ab, link.bytes_ba)
+    };
+    for spine in ["spine0", "spine1"] {
+        assert_eq!((of("rack0", spine), of("rack1", spine)), ((30, 50), (50, 30)));
+    }
+}
+
+#[test]
 fn what_dies_is_left_out_and_comes_back() {
     let mut world = world(fabric());
     let job = world.job_of("atp", "");
