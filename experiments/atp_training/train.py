@@ -19,9 +19,10 @@ from netsum.demo.model import digits, lenet5
 
 BATCH = 16
 EPOCHS = {"digits": 10, "pairs": 10}
+RATE = {"digits": 0.05, "pairs": 0.02}
 SEED = 20
-PAIRS, PAIRS_HELD_OUT = 3200, 800
-NOISE = 0.35
+PAIRS, PAIRS_HELD_OUT = 12_800, 2000
+NOISE = 0.2
 
 
 def pairs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -44,11 +45,18 @@ def pairs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return tuple(parts)
 
 
+class EachOfBoth(nn.Module):
+    """From scores of ten left and ten right digits, shape (n, 20), to those of the hundred pairs."""
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        return (scores[:, :10, None] + scores[:, None, 10:]).flatten(1)
+
+
 def pairs_net() -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(32 * 3 * 6, 128), nn.ReLU(), nn.Linear(128, 100)),
+        *(nn.Flatten(), nn.Linear(32 * 3 * 6, 128), nn.ReLU(), nn.Linear(128, 20), EachOfBoth()),
     )
 
 
@@ -60,7 +68,7 @@ def main() -> None:
     images, labels, held_out, answers = digits(SEED) if task == "digits" else pairs()
     torch.manual_seed(SEED)
     model = DistributedDataParallel(lenet5() if task == "digits" else pairs_net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE[task], momentum=0.9)
     steps, epochs = len(labels) // (BATCH * size), EPOCHS[task]
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps * epochs)
     accuracy = []
