@@ -78,10 +78,6 @@ module release_engine #(
     localparam int DELAY   = ADD - 1 - HEAD;         // from a start to the cycle before the header
     localparam logic [2:0] PARTIAL = 3'd1;
 
-    if (DELAY < 1) begin : g_shape
-        $error("sums are ready before their header");
-    end
-
     // The record; see slot_book.
     wire [31:0] vid, chunk, marks, job;
     wire [15:0] n_elems, window_cap, epoch;
@@ -286,6 +282,10 @@ module release_engine #(
     end
 
 `ifndef SYNTHESIS
+    if (DELAY < 1) begin : g_shape
+        $error("sums are ready before their header");
+    end
+
     always_ff @(posedge clk) begin
         if (rst_n) begin
             a_apart: assert (!(head_q && packed_valid));  // never a header over the sums of the frame before
