@@ -18,11 +18,11 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
-.PHONY: help setup setup-hdl setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers vectors synth clean
+.PHONY: help setup setup-hdl setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers vectors synth clean peers-horovod
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMPS)/tools $(STAMPS)/torch ## a virtual environment in .venv with all that the other targets need
 
@@ -73,6 +73,11 @@ dist: ## the daemons as static binaries that run on any Linux of this processor,
 peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 3 ranks; some minutes
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 3
+
+peers-horovod: build $(STAMPS)/torch ## Horovod's own tests and examples on netsum.horovod.torch; HOROVOD=a clone of it; some minutes
+	$(BIN)/python tests/peers/horovod_suite.py $(if $(HOROVOD),--source $(HOROVOD)) --ranks 2
+	$(BIN)/python tests/peers/horovod_suite.py $(if $(HOROVOD),--source $(HOROVOD)) --ranks 3
+	$(BIN)/python tests/peers/horovod_suite.py $(if $(HOROVOD),--source $(HOROVOD)) --examples
 
 setup-hdl: $(STAMPS)/hdl ## the tools of test-hdl and synth: 0.5 GB from PyPI, and iverilog from apt if this is root
 	@command -v iverilog >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q iverilog >/dev/null; } || \

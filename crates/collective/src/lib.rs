@@ -21,6 +21,7 @@ mod order;
 mod plan;
 pub mod planned;
 mod point;
+pub mod rendezvous;
 mod status;
 mod work;
 

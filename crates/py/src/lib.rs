@@ -7,6 +7,7 @@
 mod callbacks;
 mod errors;
 mod group;
+mod meeting;
 mod ocs;
 mod plan;
 mod tree_plan;
@@ -40,6 +41,8 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(py, module)?;
     module.add_class::<group::Group>()?;
     module.add_class::<work::Work>()?;
+    module.add_class::<meeting::Meeting>()?;
+    module.add_function(wrap_pyfunction!(meeting::meet, module)?)?;
     module.add_function(wrap_pyfunction!(status, module)?)?;
     ocs::register(module)?;
     module.add_function(wrap_pyfunction!(plan::topology, module)?)?;

@@ -103,6 +103,14 @@ impl Group {
         connected.stats()
     }
 
+    /// Why the group cannot be used any more, if so.
+    pub fn failure(&self) -> Option<Error> {
+        let Some(connected) = self.connected.lock().clone() else {
+            return Some(Error::Closed(self.config.name.clone()));
+        };
+        connected.core.failure()
+    }
+
     /// Fails everything that is under way, and every later call.
     pub fn abort(&self, reason: &str) {
         if let Some(connected) = self.connected.lock().clone() {

@@ -1,0 +1,181 @@
+//! Communicators: a group of netsum behind each handle, and how they are made.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use netsum_collective::rendezvous::{self, Token};
+use netsum_collective::{Buffer, Group, GroupConfig, Options};
+use parking_lot::Mutex;
+
+use crate::result::Failure;
+use crate::settings::Settings;
+
+/// A rank of a group.
+pub(crate) struct Comm {
+    pub(crate) group: Group,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    /// Its index among the ranks that one process made at once; else 0.
+    pub(crate) device: c_int,
+    pub(crate) timeout: Duration,
+    name: String,
+    splits: AtomicU64,
+}
+
+/// What a caller holds: a number that looks like a pointer and is never followed, so that a wrong one is an error.
+pub(crate) type Handle = usize;
+
+static KNOWN: Mutex<Option<HashMap<Handle, Arc<Comm>>>> = Mutex::new(None);
+/// Above 0, which is NULL.
+static NEXT: AtomicUsize = AtomicUsize::new(1);
+
+/// Gives a communicator its handle.
+pub(crate) fn keep(comm: Comm) -> Handle {
+    let handle = NEXT.fetch_add(1, Ordering::Relaxed);
+    KNOWN.lock().get_or_insert_default().insert(handle, Arc::new(comm));
+    handle
+}
+
+/// The communicator of a handle.
+pub(crate) fn known(handle: Handle) -> Result<Arc<Comm>, Failure> {
+    let found = KNOWN.lock().get_or_insert_default().get(&handle).cloned();
+    found.ok_or_else(|| Failure::argument("the communicator is NULL, or was destroyed"))
+}
+
+/// Forgets a handle; its communicator.
+pub(crate) fn forget(handle: Handle) -> Result<Arc<Comm>, Failure> {
+    let found = KNOWN.lock().get_or_insert_default().remove(&handle);
+    found.ok_or_else(|| Failure::argument("the communicator is NULL, or was destroyed"))
+}
+
+/// Where ranks of one communicator come together.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// As "address:port".
+    pub(crate) at: String,
+    pub(crate) ip: IpAddr,
+    pub(crate) token: Token,
+}
+
+/// Meets the other ranks and connects.
+pub(crate) fn connect(
+    place: &Place,
+    rank: c_int,
+    size: c_int,
+    device: c_int,
+) -> Result<Comm, Failure> {
+    let (rank, size) = ranks(rank, size)?;
+    let settings = Settings::from_environment()?;
+    let name: String = place.token[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("nccl-{name}");
+    let mut options = settings.options;
+    options.rendezvous.get_or_insert_with(|| place.ip.to_string());
+    let config = GroupConfig {
+        rank,
+        size,
+        name: name.clone(),
+        controller: settings.controller,
+        host: settings.host,
+        timeout: settings.timeout,
+        options,
+        plan: None,
+    };
+    let group = Group::new(config)?;
+    let own = group.address();
+    let addresses = if size == 1 {
+        vec![own]
+    } else {
+        rendezvous::meet(&place.at, place.token, (rank, size), &own, settings.timeout)?
+    };
+    group.connect(&addresses)?;
+    Ok(Comm {
+        group,
+        rank,
+        size,
+        device,
+        timeout: settings.timeout,
+        name,
+        splits: AtomicU64::new(0),
+    })
+}
+
+fn ranks(rank: c_int, size: c_int) -> Result<(u32, u32), Failure> {
+    match (u32::try_from(rank), u32::try_from(size)) {
+        (Ok(rank), Ok(size)) if rank < size => Ok((rank, size)),
+        _ => Err(Failure::argument(format!("rank {rank} of {size} ranks is not possible"))),
+    }
+}
+
+impl Comm {
+    /// A communicator of the ranks with the same `color`, ordered by `key` and rank, over the hosts' path; `None` for
+    /// a negative color. All ranks call it.
+    pub(crate) fn split(&self, color: c_int, key: c_int) -> Result<Option<Comm>, Failure> {
+        let number = self.splits.fetch_add(1, Ordering::Relaxed);
+        let mine = [color.to_le_bytes(), key.to_le_bytes()].concat();
+        let wishes = self.exchange(&mine)?;
+        let mut members: Vec<(i32, u32)> = Vec::new();
+        for (rank, wish) in (0..).zip(&wishes) {
+            let (Some(&theirs), Some(&key)) = (wish.first_chunk::<4>(), wish.last_chunk::<4>())
+            else {
+                return Err(Failure::usage(format!("rank {rank} sent no color")));
+            };
+            if i32::from_le_bytes(theirs) == color {
+                members.push((i32::from_le_bytes(key), rank));
+            }
+        }
+        members.sort_unstable();
+        if color < 0 {
+            self.exchange(&[])?;
+            return Ok(None);
+        }
+        let place = members.iter().position(|&(_, rank)| rank == self.rank);
+        let rank = place.map_or(0, |at| at as u32);
+        let size = members.len() as u32;
+        let settings = Settings::from_environment()?;
+        let name = format!("{}/{number}/{color}", self.name);
+        let config = GroupConfig {
+            rank,
+            size,
+            name: name.clone(),
+            controller: None,
+            host: settings.host,
+            timeout: self.timeout,
+            options: Options {
+                rendezvous: settings.options.rendezvous.clone(),
+                ..settings.options
+            },
+            plan: None,
+        };
+        let group = Group::new(config)?;
+        let addresses = self.exchange(&group.address())?;
+        let theirs: Vec<Vec<u8>> =
+            members.iter().map(|&(_, rank)| addresses[rank as usize].clone()).collect();
+        group.connect(&theirs)?;
+        let device = self.device;
+        let timeout = self.timeout;
+        Ok(Some(Comm { group, rank, size, device, timeout, name, splits: AtomicU64::new(0) }))
+    }
+
+    /// Everybody's bytes, by rank.
+    fn exchange(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
+        let lengths: Vec<Buffer> = (0..self.size).map(|_| Buffer::from_vec(vec![0; 8])).collect();
+        let length = (own.len() as u64).to_le_bytes().to_vec();
+        let gathered =
+            self.group.allgather(lengths.clone(), Buffer::from_vec(length), self.timeout);
+        gathered.wait(None)?;
+        let mut outs = Vec::new();
+        for length in &lengths {
+            let mut bytes = [0; 8];
+            length.read(0, &mut bytes);
+            outs.push(Buffer::from_vec(vec![0; u64::from_le_bytes(bytes) as usize]));
+        }
+        let gathered =
+            self.group.allgather(outs.clone(), Buffer::from_vec(own.to_vec()), self.timeout);
+        gathered.wait(None)?;
+        Ok(outs.iter().map(|out| out.slice(0..out.len()).to_vec()).collect())
+    }
+}

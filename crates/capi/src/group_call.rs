@@ -1,0 +1,148 @@
+//! ncclGroupStart and ncclGroupEnd: what a thread calls between them starts together, and is waited for together.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use netsum_collective::{Buffer, Work};
+
+use crate::comm::Comm;
+use crate::result::Failure;
+
+/// What a call leaves to be done.
+pub(crate) enum Deed {
+    /// An operation of a communicator.
+    Operation(Arc<Comm>, Box<dyn FnOnce(&Comm) -> Started>),
+    /// A message to oneself, which meets a receive of the same group.
+    SendToSelf(Arc<Comm>, Buffer),
+    /// The receive that it meets.
+    ReceiveFromSelf(Arc<Comm>, Buffer),
+    /// A communicator that is made; all of a group at the same time, as each waits for the others.
+    Connect(Box<dyn FnOnce() -> Result<(), Failure> + Send>),
+}
+
+/// An operation under way, and what is done to its memory at its end.
+pub(crate) struct Started {
+    pub(crate) work: Work,
+    pub(crate) finish: Box<dyn FnOnce()>,
+}
+
+#[derive(Default)]
+struct Open {
+    depth: usize,
+    deeds: Vec<Deed>,
+    /// A call of the group that was refused: the group fails as a whole.
+    refused: Option<Failure>,
+}
+
+thread_local! {
+    static OPEN: RefCell<Open> = RefCell::default();
+}
+
+pub(crate) fn start() {
+    OPEN.with(|open| open.borrow_mut().depth += 1);
+}
+
+/// At the outermost end, does everything since the outermost start.
+pub(crate) fn end() -> Result<(), Failure> {
+    let done = OPEN.with(|open| {
+        let mut open = open.borrow_mut();
+        if open.depth == 0 {
+            return Err(Failure::usage("ncclGroupEnd without ncclGroupStart"));
+        }
+        open.depth -= 1;
+        Ok((open.depth == 0).then(|| std::mem::take(&mut *open)))
+    })?;
+    match done {
+        None => Ok(()),
+        Some(Open { refused: Some(failure), .. }) => Err(failure),
+        Some(Open { deeds, .. }) => run(deeds),
+    }
+}
+
+/// Does it now, or at the end of the thread's group.
+pub(crate) fn submit(made: Result<Deed, Failure>) -> Result<(), Failure> {
+    let now = OPEN.with(|open| {
+        let mut open = open.borrow_mut();
+        if open.depth == 0 {
+            return made.map(Some);
+        }
+        match made {
+            Ok(deed) => open.deeds.push(deed),
+            Err(failure) => {
+                open.refused.get_or_insert_with(|| failure.clone());
+                return Err(failure);
+            }
+        }
+        Ok(None)
+    })?;
+    now.map_or(Ok(()), |deed| run(vec![deed]))
+}
+
+fn run(deeds: Vec<Deed>) -> Result<(), Failure> {
+    let mut started = Vec::new();
+    let mut connects = Vec::new();
+    let mut to_self: HashMap<*const Comm, (Vec<Buffer>, Vec<Buffer>)> = HashMap::new();
+    for deed in deeds {
+        match deed {
+            Deed::Operation(comm, start) => started.push(start(&comm)),
+            Deed::SendToSelf(comm, buffer) => {
+                to_self.entry(Arc::as_ptr(&comm)).or_default().0.push(buffer)
+            }
+            Deed::ReceiveFromSelf(comm, buffer) => {
+                to_self.entry(Arc::as_ptr(&comm)).or_default().1.push(buffer);
+            }
+            Deed::Connect(connect) => connects.push(connect),
+        }
+    }
+    let mut outcome = Ok(());
+    for (sends, receives) in to_self.into_values() {
+        outcome = outcome.and(meet(&sends, &receives));
+    }
+    // Memory is the caller's again when this returns: everything is waited for, whatever fails.
+    for Started { work, finish } in started {
+        let ended = work.wait(None).map_err(Failure::from);
+        if ended.is_ok() {
+            finish();
+        }
+        outcome = outcome.and(ended);
+    }
+    outcome.and(connect_all(connects))
+}
+
+/// Messages of a rank to itself, in their order.
+fn meet(sends: &[Buffer], receives: &[Buffer]) -> Result<(), Failure> {
+    if sends.len() != receives.len() {
+        let words = format!(
+            "{} sends of a rank to itself, {} receives in the group",
+            sends.len(),
+            receives.len()
+        );
+        return Err(Failure::usage(words));
+    }
+    for (send, receive) in sends.iter().zip(receives) {
+        if send.len() != receive.len() {
+            let words =
+                format!("a rank sends itself {} bytes and receives {}", send.len(), receive.len());
+            return Err(Failure::usage(words));
+        }
+        // The two may overlap.
+        let message = send.slice(0..send.len()).to_vec();
+        receive.write(0, &message);
+    }
+    Ok(())
+}
+
+fn connect_all(
+    connects: Vec<Box<dyn FnOnce() -> Result<(), Failure> + Send>>,
+) -> Result<(), Failure> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = connects.into_iter().map(|connect| scope.spawn(connect)).collect();
+        let ended = threads.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(Failure::usage("a thread that connects has panicked")))
+        });
+        ended.fold(Ok(()), Result::and)
+    })
+}

@@ -1,0 +1,17 @@
+//! NCCL's C interface for buffers in host memory: `libnetsum_nccl.so`, with `include/nccl.h`.
+//!
+//! Owns: NCCL's names, numbers and semantics (groups of calls, unique ids, results), and pointers of C. Must not know:
+//! algorithms, sockets. Every call catches panics; a communicator's handle is a number and never followed.
+//! Start reading at [`operations`], then `group_call` (what runs when) and `comm` (how ranks come together).
+
+#![allow(unsafe_code)]
+
+mod comm;
+mod communicators;
+mod group_call;
+mod numbers;
+pub mod operations;
+mod pointers;
+mod result;
+mod settings;
+mod unique_id;

@@ -1,0 +1,206 @@
+//! NCCL's element types and operations as netsum's, and what netsum's do not do themselves.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+
+use netsum_collective::{Combine, Dtype, ReduceOp};
+use parking_lot::Mutex;
+
+use crate::result::Failure;
+
+/// An element type, and whether it is unsigned where netsum's is not: sums and products have the same bits then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Kind {
+    pub(crate) dtype: Dtype,
+    unsigned: bool,
+}
+
+impl Kind {
+    pub(crate) fn of(datatype: c_int) -> Result<Kind, Failure> {
+        let (dtype, unsigned) = match datatype {
+            0 => (Dtype::I8, false),
+            1 => (Dtype::U8, false),
+            2 => (Dtype::I32, false),
+            3 => (Dtype::I32, true),
+            4 => (Dtype::I64, false),
+            5 => (Dtype::I64, true),
+            6 => (Dtype::F16, false),
+            7 => (Dtype::F32, false),
+            8 => (Dtype::F64, false),
+            9 => (Dtype::Bf16, false),
+            _ => return Err(Failure::argument(format!("datatype {datatype} does not exist"))),
+        };
+        Ok(Kind { dtype, unsigned })
+    }
+
+    /// Bytes of `count` elements.
+    pub(crate) fn bytes(self, count: usize) -> Result<usize, Failure> {
+        let bytes =
+            count.checked_mul(self.dtype.size()).filter(|&bytes| bytes <= isize::MAX as usize);
+        bytes.ok_or_else(|| Failure::argument(format!("{count} elements are too many")))
+    }
+}
+
+/// How elements are combined, with what is done to a rank's values before, and to the result after.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Reduction {
+    pub(crate) kind: Kind,
+    pub(crate) how: Combine,
+    around: Around,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Around {
+    Nothing,
+    /// The sign bit turned over before and after: order of unsigned numbers as order of signed ones.
+    Signs,
+    /// The sum of unsigned numbers, divided after.
+    Divide,
+}
+
+impl Reduction {
+    pub(crate) fn of(op: c_int, datatype: c_int) -> Result<Reduction, Failure> {
+        let kind = Kind::of(datatype)?;
+        let order = if kind.unsigned { Around::Signs } else { Around::Nothing };
+        let (how, around) = match op {
+            0 => (Combine::Plain(ReduceOp::Sum), Around::Nothing),
+            1 => (Combine::Plain(ReduceOp::Product), Around::Nothing),
+            2 => (Combine::Plain(ReduceOp::Max), order),
+            3 => (Combine::Plain(ReduceOp::Min), order),
+            4 if kind.unsigned => (Combine::Plain(ReduceOp::Sum), Around::Divide),
+            4 => (Combine::Average, Around::Nothing),
+            _ => (Combine::ScaledSum(scaled(op, datatype)?), Around::Nothing),
+        };
+        Ok(Reduction { kind, how, around })
+    }
+
+    /// Whether a rank's values are changed before they travel, so that a `const` buffer must be copied.
+    pub(crate) fn changes_input(self) -> bool {
+        self.around == Around::Signs
+    }
+
+    pub(crate) fn before(self, values: &mut [u8]) {
+        if self.around == Around::Signs {
+            turn_signs(self.kind.dtype, values);
+        }
+    }
+
+    pub(crate) fn after(self, values: &mut [u8], ranks: u32) {
+        match self.around {
+            Around::Nothing => {}
+            Around::Signs => turn_signs(self.kind.dtype, values),
+            Around::Divide => divide(self.kind.dtype, values, ranks),
+        }
+    }
+}
+
+fn turn_signs(dtype: Dtype, values: &mut [u8]) {
+    // Little-endian: the sign is in an element's last byte.
+    values.iter_mut().skip(dtype.size() - 1).step_by(dtype.size()).for_each(|byte| *byte ^= 0x80);
+}
+
+fn divide(dtype: Dtype, values: &mut [u8], ranks: u32) {
+    if dtype == Dtype::I64 {
+        for value in values.as_chunks_mut::<8>().0 {
+            *value = (u64::from_le_bytes(*value) / u64::from(ranks)).to_le_bytes();
+        }
+    } else {
+        for value in values.as_chunks_mut::<4>().0 {
+            *value = (u32::from_le_bytes(*value) / ranks).to_le_bytes();
+        }
+    }
+}
+
+/// Scaled sums that callers have made: number, and the datatype and factor of each.
+static SCALED: Mutex<Option<HashMap<c_int, (c_int, f64)>>> = Mutex::new(None);
+/// Behind NCCL's own operations.
+const FIRST_SCALED: c_int = 5;
+
+/// Makes an operation that multiplies by the scalar in `bytes`, of type `datatype`; its number.
+pub(crate) fn create_scaled(datatype: c_int, bytes: &[u8]) -> Result<c_int, Failure> {
+    let factor = read(Kind::of(datatype)?, bytes);
+    let mut scaled = SCALED.lock();
+    let known = scaled.get_or_insert_default();
+    let free = (FIRST_SCALED..c_int::MAX).find(|number| !known.contains_key(number));
+    let number = free.ok_or_else(|| Failure::usage("too many operations were made"))?;
+    known.insert(number, (datatype, factor));
+    Ok(number)
+}
+
+/// Forgets an operation; the number may be given again.
+pub(crate) fn destroy_scaled(op: c_int) -> Result<(), Failure> {
+    let gone = SCALED.lock().get_or_insert_default().remove(&op);
+    gone.map(|_| ())
+        .ok_or_else(|| Failure::argument(format!("operation {op} was not made by the caller")))
+}
+
+fn scaled(op: c_int, datatype: c_int) -> Result<f64, Failure> {
+    match SCALED.lock().get_or_insert_default().get(&op) {
+        Some(&(made_for, factor)) if made_for == datatype => Ok(factor),
+        Some(&(made_for, _)) => {
+            let words = format!("operation {op} was made for datatype {made_for}, not {datatype}");
+            Err(Failure::argument(words))
+        }
+        None => Err(Failure::argument(format!("operation {op} does not exist"))),
+    }
+}
+
+/// A scalar as a float of 64 bits; integers above 2^53 are rounded.
+fn read(kind: Kind, bytes: &[u8]) -> f64 {
+    let mut wide = [0; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    let [a, b, c, d, ..] = wide;
+    match (kind.dtype, kind.unsigned) {
+        (Dtype::I8, _) => f64::from(a as i8),
+        (Dtype::I32, false) => f64::from(i32::from_le_bytes([a, b, c, d])),
+        (Dtype::I64, false) => i64::from_le_bytes(wide) as f64,
+        (Dtype::F16, _) => half::f16::from_le_bytes([a, b]).to_f64(),
+        (Dtype::Bf16, _) => half::bf16::from_le_bytes([a, b]).to_f64(),
+        (Dtype::F32, _) => f64::from(f32::from_le_bytes([a, b, c, d])),
+        (Dtype::F64, _) => f64::from_le_bytes(wide),
+        _ => u64::from_le_bytes(wide) as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsigned_order_is_kept() {
+        let max = Reduction::of(2, 3).unwrap();
+        assert!(max.changes_input());
+        let mut values: Vec<u8> =
+            [1u32, 0x8000_0000, u32::MAX].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let original = values.clone();
+        max.before(&mut values);
+        let signed: Vec<i32> =
+            values.as_chunks::<4>().0.iter().map(|v| i32::from_le_bytes(*v)).collect();
+        assert!(signed.is_sorted());
+        max.after(&mut values, 3);
+        assert_eq!(values, original);
+        assert!(!Reduction::of(2, 2).unwrap().changes_input());
+    }
+
+    #[test]
+    fn unsigned_averages_divide_without_sign() {
+        let average = Reduction::of(4, 5).unwrap();
+        let mut values = (u64::MAX - 1).to_le_bytes();
+        average.after(&mut values, 2);
+        assert_eq!(u64::from_le_bytes(values), u64::MAX / 2);
+        assert_eq!(Reduction::of(4, 4).unwrap().how, Combine::Average);
+    }
+
+    #[test]
+    fn operations_that_were_made_fit_their_type_alone() {
+        let op = create_scaled(7, &0.5f32.to_le_bytes()).unwrap();
+        assert_eq!(Reduction::of(op, 7).unwrap().how, Combine::ScaledSum(0.5));
+        assert!(Reduction::of(op, 8).unwrap_err().words.contains("made for datatype 7, not 8"));
+        destroy_scaled(op).unwrap();
+        assert!(Reduction::of(op, 7).unwrap_err().words.contains("does not exist"));
+        assert!(destroy_scaled(op).is_err());
+        assert!(Kind::of(10).unwrap_err().words.contains("datatype 10 does not exist"));
+        assert_eq!(read(Kind::of(3).unwrap(), &u32::MAX.to_le_bytes()), f64::from(u32::MAX));
+        assert_eq!(read(Kind::of(0).unwrap(), &[0xff]), -1.0);
+    }
+}

@@ -1,0 +1,306 @@
+//! The operations, as C calls them. Semantics: NCCL's, with host memory; see `include/nccl.h`.
+//!
+//! A stream is not looked at: outside a group a call returns when its operation is done.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use netsum_collective::{Buffer, Work};
+
+use crate::comm::{self, Comm, Handle};
+use crate::group_call::{self, Deed, Started};
+use crate::numbers::{Kind, Reduction};
+use crate::pointers::{buffer, copy};
+use crate::result::{Code, Failure, call};
+
+/// Everybody's `count` elements combined, at everybody.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclAllReduce(
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: c_int,
+    op: c_int,
+    comm: Handle,
+    _stream: *mut c_void,
+) -> Code {
+    submit(|| {
+        let (comm, reduction) = (comm::known(comm)?, Reduction::of(op, datatype)?);
+        let bytes = reduction.kind.bytes(count)?;
+        let (send, recv) = (input(sendbuff, bytes)?, output(recvbuff, bytes)?);
+        operation(comm, move |comm| {
+            copy(&send, &recv);
+            before(reduction, &recv);
+            let work = comm.group.allreduce(
+                recv.clone(),
+                reduction.kind.dtype,
+                reduction.how,
+                comm.timeout,
+            );
+            finished_by(work, reduction, recv, comm.size)
+        })
+    })
+}
+
+/// Everybody's `count` elements combined, at the root.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // NCCL's.
+pub extern "C" fn ncclReduce(
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: c_int,
+    op: c_int,
+    root: c_int,
+    comm: Handle,
+    _stream: *mut c_void,
+) -> Code {
+    submit(|| {
+        let (comm, reduction) = (comm::known(comm)?, Reduction::of(op, datatype)?);
+        let (bytes, root) = (reduction.kind.bytes(count)?, peer(&comm, root, "root")?);
+        let send = input(sendbuff, bytes)?;
+        let recv = if comm.rank == root { Some(output(recvbuff, bytes)?) } else { None };
+        operation(comm, move |comm| {
+            let target = match recv {
+                Some(recv) => {
+                    copy(&send, &recv);
+                    recv
+                }
+                None => own(reduction, send),
+            };
+            before(reduction, &target);
+            let work = comm.group.reduce(
+                target.clone(),
+                reduction.kind.dtype,
+                reduction.how,
+                root,
+                comm.timeout,
+            );
+            finished_by(
+                work,
+                reduction,
+                if comm.rank == root { target } else { nothing() },
+                comm.size,
+            )
+        })
+    })
+}
+
+/// The root's `count` elements, at everybody.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclBroadcast(
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: c_int,
+    root: c_int,
+    comm: Handle,
+    _stream: *mut c_void,
+) -> Code {
+    submit(|| {
+        let comm = comm::known(comm)?;
+        let (bytes, root) = (Kind::of(datatype)?.bytes(count)?, peer(&comm, root, "root")?);
+        let send = if comm.rank == root { Some(input(sendbuff, bytes)?) } else { None };
+        let recv = output(recvbuff, bytes)?;
+        operation(comm, move |comm| {
+            if let Some(send) = send {
+                copy(&send, &recv);
+            }
+            as_it_is(comm.group.broadcast(recv, root, comm.timeout))
+        })
+    })
+}
+
+/// As `ncclBroadcast`, in place.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclBcast(
+    buff: *mut c_void,
+    count: usize,
+    datatype: c_int,
+    root: c_int,
+    comm: Handle,
+    stream: *mut c_void,
+) -> Code {
+    ncclBroadcast(buff, buff, count, datatype, root, comm, stream)
+}
+
+/// Everybody's `sendcount` elements, by rank, at everybody.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclAllGather(
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    sendcount: usize,
+    datatype: c_int,
+    comm: Handle,
+    _stream: *mut c_void,
+) -> Code {
+    submit(|| {
+        let comm = comm::known(comm)?;
+        let bytes = Kind::of(datatype)?.bytes(sendcount)?;
+        let send = input(sendbuff, bytes)?;
+        let outs = parts(recvbuff, bytes, comm.size, "recvbuff")?;
+        operation(comm, move |comm| as_it_is(comm.group.allgather(outs, send, comm.timeout)))
+    })
+}
+
+/// Everybody's `recvcount` elements for each rank, combined there.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclReduceScatter(
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    recvcount: usize,
+    datatype: c_int,
+    op: c_int,
+    comm: Handle,
+    _stream: *mut c_void,
+) -> Code {
+    submit(|| {
+        let (comm, reduction) = (comm::known(comm)?, Reduction::of(op, datatype)?);
+        let bytes = reduction.kind.bytes(recvcount)?;
+        let ins = parts(sendbuff.cast_mut(), bytes, comm.size, "sendbuff")?;
+        let recv = output(recvbuff, bytes)?;
+        operation(comm, move |comm| {
+            let ins: Vec<Buffer> = ins.into_iter().map(|part| own(reduction, part)).collect();
+            ins.iter().for_each(|part| before(reduction, part));
+            let (dtype, how) = (reduction.kind.dtype, reduction.how);
+            let work = comm.group.reduce_scatter(recv.clone(), ins, dtype, how, comm.timeout);
+            finished_by(work, reduction, recv, comm.size)
+        })
+    })
+}
+
+/// Sends `count` elements to `to`; to oneself only within a group.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclSend(
+    sendbuff: *const c_void,
+    count: usize,
+    datatype: c_int,
+    to: c_int,
+    comm: Handle,
+    _stream: *mut c_void,
+) -> Code {
+    submit(|| {
+        let comm = comm::known(comm)?;
+        let (bytes, to) = (Kind::of(datatype)?.bytes(count)?, peer(&comm, to, "peer")?);
+        let send = input(sendbuff, bytes)?;
+        if to == comm.rank {
+            return Ok(Deed::SendToSelf(comm, send));
+        }
+        operation(comm, move |comm| as_it_is(comm.group.send(send, to, TAG, comm.timeout)))
+    })
+}
+
+/// Receives `count` elements from `from`; from oneself only within a group.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclRecv(
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: c_int,
+    from: c_int,
+    comm: Handle,
+    _stream: *mut c_void,
+) -> Code {
+    submit(|| {
+        let comm = comm::known(comm)?;
+        let (bytes, from) = (Kind::of(datatype)?.bytes(count)?, peer(&comm, from, "peer")?);
+        let recv = output(recvbuff, bytes)?;
+        if from == comm.rank {
+            return Ok(Deed::ReceiveFromSelf(comm, recv));
+        }
+        operation(comm, move |comm| {
+            as_it_is(comm.group.receive(recv, Some(from), TAG, comm.timeout))
+        })
+    })
+}
+
+/// What follows on this thread starts at `ncclGroupEnd`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGroupStart() -> Code {
+    call(|| {
+        group_call::start();
+        Ok(())
+    })
+}
+
+/// At the outermost one, starts everything since the outermost `ncclGroupStart`, and returns when it is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGroupEnd() -> Code {
+    call(group_call::end)
+}
+
+fn submit(make: impl FnOnce() -> Result<Deed, Failure>) -> Code {
+    call(|| group_call::submit(make()))
+}
+
+fn operation(
+    comm: Arc<Comm>,
+    start: impl FnOnce(&Comm) -> Started + 'static,
+) -> Result<Deed, Failure> {
+    Ok(Deed::Operation(comm, Box::new(start)))
+}
+
+fn as_it_is(work: Work) -> Started {
+    Started { work, finish: Box::new(|| ()) }
+}
+
+fn finished_by(work: Work, reduction: Reduction, mut result: Buffer, ranks: u32) -> Started {
+    let finish = Box::new(move || {
+        let all = 0..result.len();
+        reduction.after(result.slice_mut(all), ranks);
+    });
+    Started { work, finish }
+}
+
+fn before(reduction: Reduction, values: &Buffer) {
+    let mut values = values.clone();
+    let all = 0..values.len();
+    reduction.before(values.slice_mut(all));
+}
+
+/// A buffer of the caller's that is only to be read, or a copy where it would be changed.
+fn own(reduction: Reduction, input: Buffer) -> Buffer {
+    if reduction.changes_input() {
+        Buffer::from_vec(input.slice(0..input.len()).to_vec())
+    } else {
+        input
+    }
+}
+
+fn nothing() -> Buffer {
+    Buffer::from_vec(Vec::new())
+}
+
+fn input(pointer: *const c_void, bytes: usize) -> Result<Buffer, Failure> {
+    buffer(pointer.cast::<u8>().cast_mut(), bytes, "sendbuff")
+}
+
+fn output(pointer: *mut c_void, bytes: usize) -> Result<Buffer, Failure> {
+    buffer(pointer.cast(), bytes, "recvbuff")
+}
+
+/// `ranks` parts of `bytes` each, one behind the other.
+fn parts(
+    pointer: *mut c_void,
+    bytes: usize,
+    ranks: u32,
+    name: &str,
+) -> Result<Vec<Buffer>, Failure> {
+    let all = bytes.checked_mul(ranks as usize).filter(|&all| all <= isize::MAX as usize);
+    all.ok_or_else(|| Failure::argument(format!("{name} is too large")))?;
+    let start = pointer.cast::<u8>();
+    let part = |rank| buffer(start.wrapping_add(bytes * rank as usize), bytes, name);
+    if bytes > 0 && pointer.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL")));
+    }
+    (0..ranks).map(part).collect()
+}
+
+fn peer(comm: &Comm, rank: c_int, name: &str) -> Result<u32, Failure> {
+    let known = u32::try_from(rank).ok().filter(|&rank| rank < comm.size);
+    known.ok_or_else(|| {
+        Failure::argument(format!("{name} {rank} is not one of {} ranks", comm.size))
+    })
+}
+
+/// Messages between two ranks of a communicator keep their order, as in NCCL, and have no tags there.
+const TAG: u64 = 0;

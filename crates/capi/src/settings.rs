@@ -1,0 +1,82 @@
+//! NETSUM_* variables: those of `netsum.config` that a program without Python can have.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use netsum_collective::Options;
+
+use crate::result::Failure;
+
+/// How a communicator is made.
+pub(crate) struct Settings {
+    pub(crate) controller: Option<String>,
+    pub(crate) host: Option<String>,
+    pub(crate) timeout: Duration,
+    pub(crate) options: Options,
+}
+
+impl Settings {
+    /// Failures name the variable.
+    pub(crate) fn from_environment() -> Result<Settings, Failure> {
+        Settings::read(|name| std::env::var(name).ok())
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
+        let given = |name: &str| {
+            let value = variable(name).map(|value| value.trim().to_owned());
+            value.filter(|value| !value.is_empty())
+        };
+        let mut options = BTreeMap::new();
+        for name in OPTIONS {
+            if let Some(value) = given(&format!("NETSUM_{}", name.to_uppercase())) {
+                options.insert(name.to_owned(), value);
+            }
+        }
+        let timeout = match given("NETSUM_TIMEOUT_S") {
+            None => TIMEOUT,
+            Some(value) => {
+                let seconds = value.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
+                let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                timeout.ok_or_else(|| {
+                    Failure::argument(format!(
+                        "NETSUM_TIMEOUT_S={value}: expected a number of seconds above 0"
+                    ))
+                })?
+            }
+        };
+        let options = Options::parse(&options).map_err(|error| {
+            Failure::argument(format!("an environment variable NETSUM_*: {error}"))
+        })?;
+        Ok(Settings {
+            controller: given("NETSUM_CONTROLLER"),
+            host: given("NETSUM_HOST"),
+            timeout,
+            options,
+        })
+    }
+}
+
+const OPTIONS: [&str; 7] =
+    ["protocol", "tenant", "scale", "max_trees", "release_fraction", "congestion", "min_bytes"];
+/// NCCL waits for ever; a program that a dead rank blocks should end some day.
+const TIMEOUT: Duration = Duration::from_secs(1800);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &'static str, value: &'static str) -> Result<Settings, Failure> {
+        Settings::read(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn variables_are_read_or_refused_by_name() {
+        assert_eq!(read("NETSUM_PROTOCOL", "atp").unwrap().options.protocol, "atp");
+        assert_eq!(read("NETSUM_TIMEOUT_S", "0.5").unwrap().timeout, Duration::from_millis(500));
+        assert_eq!(read("NETSUM_CONTROLLER", " ").unwrap().controller, None);
+        let words = |name, value| read(name, value).err().unwrap().words;
+        assert!(words("NETSUM_TIMEOUT_S", "soon").contains("NETSUM_TIMEOUT_S=soon"));
+        assert!(words("NETSUM_TIMEOUT_S", "inf").contains("NETSUM_TIMEOUT_S=inf"));
+        assert!(words("NETSUM_MAX_TREES", "many").contains("option max_trees"));
+    }
+}

@@ -1,0 +1,342 @@
+//! Where ranks find each other when nothing else brings them together: one of them hosts a meeting, all come with
+//! their addresses, and each leaves with everybody's.
+//!
+//! A visitor sends a hello and gets one answer; the host closes its door before it answers, so that the same port
+//! serves the next meeting. A hello: magic, token, rank, size, bytes of the address, address. An answer: 0 and the
+//! addresses by rank, each after its length, or 1 and a reason. Numbers are 32 bits, big-endian.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::Error;
+use crate::core::deadline;
+
+/// What all ranks of one meeting know and others do not.
+pub type Token = [u8; TOKEN_LEN];
+
+/// Bytes of a token.
+pub const TOKEN_LEN: usize = 16;
+
+/// An open meeting, served by a thread until all ranks have come, its patience ends, or this is dropped.
+pub struct Meeting {
+    address: SocketAddr,
+    closed: Arc<AtomicBool>,
+}
+
+impl Meeting {
+    /// Opens the door at `at` (port 0: any), or at every address of this machine where `at` is not one of its own.
+    /// Errors name the address.
+    pub fn host(at: SocketAddr, token: Token, patience: Duration) -> Result<Meeting, Error> {
+        let listener =
+            bind(at).map_err(|e| failed(format!("cannot wait for ranks at {at}: {e}")))?;
+        let address = listener.local_addr();
+        let address =
+            address.map_err(|e| failed(format!("the listener at {at} has no address: {e}")))?;
+        let closed = Arc::new(AtomicBool::new(false));
+        let until = deadline(patience);
+        let shared = closed.clone();
+        std::thread::Builder::new()
+            .name("netsum-meeting".to_owned())
+            .spawn(move || serve(listener, token, until, &shared))
+            .map_err(|e| Error::Internal(format!("cannot start a thread: {e}")))?;
+        Ok(Meeting { address, closed })
+    }
+
+    /// Where it listens; the address is unspecified if it listens on all.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Comes to the meeting at `at` ("host:port") with rank `rank`'s address; everybody's, by rank.
+///
+/// A host that is not there yet is waited for. Errors name the place, and the ranks that did not come.
+pub fn meet(
+    at: &str,
+    token: Token,
+    (rank, size): (u32, u32),
+    own: &[u8],
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>, Error> {
+    if rank >= size {
+        return Err(Error::Unsupported(format!("rank {rank} in a group of {size}")));
+    }
+    let until = deadline(timeout);
+    let hello = Hello { token, rank, size, address: own.to_vec() }.to_bytes();
+    loop {
+        let problem = match visit(at, &hello, size, until) {
+            Ok(Answer::Addresses(all)) => return Ok(all),
+            Ok(Answer::Refused(reason)) => return Err(failed(reason)),
+            Err(problem) => problem,
+        };
+        if Instant::now() + RETRY >= until {
+            let seconds = timeout.as_secs_f64();
+            return Err(failed(format!(
+                "rank {rank} did not get everybody's address from {at} in {seconds:.0} s ({problem}); does rank 0 run, \
+                 and do all ranks know the same place?"
+            )));
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+struct Hello {
+    token: Token,
+    rank: u32,
+    size: u32,
+    address: Vec<u8>,
+}
+
+impl Hello {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.token);
+        bytes.extend(self.rank.to_be_bytes());
+        bytes.extend(self.size.to_be_bytes());
+        append(&mut bytes, &self.address);
+        bytes
+    }
+
+    fn read(stream: &mut TcpStream) -> io::Result<Hello> {
+        let mut magic = [0; MAGIC.len()];
+        stream.read_exact(&mut magic)?;
+        if magic != *MAGIC {
+            return Err(io::Error::other("not a rank of netsum"));
+        }
+        let mut token = [0; TOKEN_LEN];
+        stream.read_exact(&mut token)?;
+        let (rank, size) = (number(stream)?, number(stream)?);
+        Ok(Hello { token, rank, size, address: block(stream)? })
+    }
+}
+
+enum Answer {
+    Addresses(Vec<Vec<u8>>),
+    Refused(String),
+}
+
+fn visit(at: &str, hello: &[u8], size: u32, until: Instant) -> io::Result<Answer> {
+    let left = || until.saturating_duration_since(Instant::now()).max(RETRY);
+    let mut last = io::Error::other("the name has no address");
+    for address in at.to_socket_addrs()? {
+        let mut stream = match TcpStream::connect_timeout(&address, left()) {
+            Ok(stream) => stream,
+            Err(error) => {
+                last = error;
+                continue;
+            }
+        };
+        // The host names who is missing when its own patience ends: a little after ours, if both began alike.
+        stream.set_read_timeout(Some(left() + GRACE))?;
+        stream.set_write_timeout(Some(left()))?;
+        stream.write_all(hello)?;
+        return match number(&mut stream)? {
+            0 => {
+                let all = (0..size).map(|_| block(&mut stream));
+                Ok(Answer::Addresses(all.collect::<io::Result<_>>()?))
+            }
+            _ => Ok(Answer::Refused(String::from_utf8_lossy(&block(&mut stream)?).into_owned())),
+        };
+    }
+    Err(last)
+}
+
+/// Who has come so far.
+struct Gathering {
+    token: Token,
+    size: Option<u32>,
+    seats: BTreeMap<u32, (TcpStream, Vec<u8>)>,
+}
+
+fn serve(listener: TcpListener, token: Token, until: Instant, closed: &AtomicBool) {
+    let mut gathering = Gathering { token, size: None, seats: BTreeMap::new() };
+    let (told, hellos) = unbounded();
+    let reading = Arc::new(AtomicUsize::new(0));
+    while !closed.load(Ordering::Relaxed) && Instant::now() < until {
+        accept_all(&listener, &told, &reading);
+        take_all(&mut gathering, &hellos);
+        if gathering.complete() {
+            drop(listener);
+            return gathering.answer();
+        }
+        std::thread::sleep(TURN);
+    }
+    drop(listener);
+    let missing = gathering.missing();
+    gathering.refuse_all(&format!(
+        "ranks {missing} did not come to the meeting; look at what they wrote last"
+    ));
+}
+
+fn accept_all(
+    listener: &TcpListener,
+    told: &Sender<(TcpStream, Hello)>,
+    reading: &Arc<AtomicUsize>,
+) {
+    while let Ok((mut stream, _)) = listener.accept() {
+        // More strangers than that who say nothing are not waited for.
+        if reading.load(Ordering::Relaxed) >= READING_MAX {
+            continue;
+        }
+        reading.fetch_add(1, Ordering::Relaxed);
+        let (told, reading) = (told.clone(), reading.clone());
+        std::thread::spawn(move || {
+            let set =
+                stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(HELLO)));
+            if let Ok(hello) = set.and_then(|()| Hello::read(&mut stream)) {
+                let _ = told.send((stream, hello));
+            }
+            reading.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+fn take_all(gathering: &mut Gathering, hellos: &Receiver<(TcpStream, Hello)>) {
+    for (stream, hello) in hellos.try_iter() {
+        gathering.seat(stream, hello);
+    }
+}
+
+impl Gathering {
+    fn seat(&mut self, stream: TcpStream, hello: Hello) {
+        let Hello { token, rank, size, address } = hello;
+        if token != self.token {
+            return refuse(
+                stream,
+                "this meeting has another token; do all ranks have the same id?",
+            );
+        }
+        let expected = *self.size.get_or_insert(size);
+        if size != expected || rank >= expected {
+            let reason = format!(
+                "rank {rank} says that there are {size} ranks; the first to come said {expected}"
+            );
+            return refuse(stream, &reason);
+        }
+        // A rank that hung up and comes again takes its seat anew.
+        if self.seats.get(&rank).is_some_and(|(stream, _)| !gone(stream)) {
+            let reason = format!("two processes say that they are rank {rank}; give each its own");
+            return refuse(stream, &reason);
+        }
+        self.seats.insert(rank, (stream, address));
+    }
+
+    /// Whether all are here. Who has hung up meanwhile is not: it comes again, or is missed.
+    fn complete(&mut self) -> bool {
+        if self.size.is_some_and(|size| self.seats.len() == size as usize) {
+            self.seats.retain(|_, (stream, _)| !gone(stream));
+        }
+        self.size.is_some_and(|size| self.seats.len() == size as usize)
+    }
+
+    fn missing(&self) -> String {
+        match self.size {
+            Some(size) => {
+                let missing: Vec<u32> = (0..size).filter(|r| !self.seats.contains_key(r)).collect();
+                format!("{missing:?} of {size}")
+            }
+            None => "of an unknown number".to_owned(),
+        }
+    }
+
+    fn answer(self) {
+        let mut bytes = 0u32.to_be_bytes().to_vec();
+        for (_, address) in self.seats.values() {
+            append(&mut bytes, address);
+        }
+        for (mut stream, _) in self.seats.into_values() {
+            // Who does not take its answer notices by itself.
+            let _ = stream.set_write_timeout(Some(HELLO)).and_then(|()| stream.write_all(&bytes));
+        }
+    }
+
+    fn refuse_all(self, reason: &str) {
+        self.seats.into_values().for_each(|(stream, _)| refuse(stream, reason));
+    }
+}
+
+fn refuse(mut stream: TcpStream, reason: &str) {
+    let mut bytes = 1u32.to_be_bytes().to_vec();
+    append(&mut bytes, reason.as_bytes());
+    let _ = stream.set_write_timeout(Some(HELLO)).and_then(|()| stream.write_all(&bytes));
+}
+
+/// Whether the other side has closed.
+fn gone(stream: &TcpStream) -> bool {
+    if stream.set_nonblocking(true).is_err() {
+        return true;
+    }
+    let seen = stream.peek(&mut [0]);
+    let open = matches!(&seen, Ok(n) if *n > 0)
+        || seen.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
+    stream.set_nonblocking(false).is_err() || !open
+}
+
+fn bind(at: SocketAddr) -> io::Result<TcpListener> {
+    let everywhere = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), at.port());
+    let any_v4 = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), at.port());
+    let listener = TcpListener::bind(at).or_else(|error| match error.kind() {
+        io::ErrorKind::AddrNotAvailable => TcpListener::bind([everywhere, any_v4].as_slice()),
+        _ => Err(error),
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn append(bytes: &mut Vec<u8>, block: &[u8]) {
+    bytes.extend((block.len() as u32).to_be_bytes());
+    bytes.extend(block);
+}
+
+fn number(stream: &mut TcpStream) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    stream.read_exact(&mut bytes)?;
+    Ok(u32::from_be_bytes(bytes))
+}
+
+/// Grows as the bytes come: a length alone takes no memory.
+fn block(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let len = number(stream)?;
+    if len > BLOCK_MAX {
+        return Err(io::Error::other("a block is too long"));
+    }
+    let mut bytes = Vec::new();
+    stream.take(u64::from(len)).read_to_end(&mut bytes)?;
+    if bytes.len() < len as usize {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+fn failed(reason: String) -> Error {
+    Error::Connect { group: "meeting".to_owned(), reason }
+}
+
+const MAGIC: &[u8; 8] = b"netsum-1";
+/// Between two looks at the door: a job starts once, and this is little beside the start of a process.
+const TURN: Duration = Duration::from_millis(3);
+/// Between two tries of a visitor.
+const RETRY: Duration = Duration::from_millis(30);
+/// For a hello, once connected, and for taking an answer.
+const HELLO: Duration = Duration::from_secs(10);
+/// For the host's answer after the visitor's own time is over.
+const GRACE: Duration = Duration::from_secs(2);
+/// An address holds at most a tree plan, which is some MiB for thousands of ranks.
+const BLOCK_MAX: u32 = 64 << 20;
+const READING_MAX: usize = 4096;
+
+#[cfg(test)]
+#[path = "rendezvous_tests.rs"]
+mod tests;

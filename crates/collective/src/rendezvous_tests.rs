@@ -1,0 +1,103 @@
+use super::*;
+
+const SOON: Duration = Duration::from_secs(20);
+const TOKEN: Token = [7; TOKEN_LEN];
+
+fn meeting(patience: Duration) -> (Meeting, String) {
+    let meeting = Meeting::host("127.0.0.1:0".parse().unwrap(), TOKEN, patience).unwrap();
+    let at = meeting.address().to_string();
+    (meeting, at)
+}
+
+fn come(at: &str, rank: u32, size: u32) -> Result<Vec<Vec<u8>>, String> {
+    meet(at, TOKEN, (rank, size), &vec![rank as u8; 10 * rank as usize], SOON)
+        .map_err(|e| e.to_string())
+}
+
+#[test]
+fn all_leave_with_all_addresses_and_the_port_is_free_again() {
+    for _ in 0..3 {
+        let (_meeting, at) = meeting(SOON);
+        std::thread::scope(|scope| {
+            let visits: Vec<_> = (0..5)
+                .map(|rank| {
+                    scope.spawn({
+                        let at = &at;
+                        move || come(at, rank, 5)
+                    })
+                })
+                .collect();
+            let expected: Vec<Vec<u8>> = (0..5).map(|rank| vec![rank as u8; 10 * rank]).collect();
+            for visit in visits {
+                assert_eq!(visit.join().unwrap().unwrap(), expected);
+            }
+        });
+        // The door is closed before the answers are given.
+        TcpListener::bind(&at).unwrap();
+    }
+}
+
+#[test]
+fn a_visitor_waits_for_its_host() {
+    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let early = std::thread::spawn(move || come(&at.to_string(), 0, 1));
+    std::thread::sleep(Duration::from_millis(100));
+    let _meeting = Meeting::host(at, TOKEN, SOON).unwrap();
+    assert_eq!(early.join().unwrap().unwrap(), [Vec::<u8>::new()]);
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let (_meeting, at) = meeting(Duration::from_millis(300));
+    let visits = [0, 2].map(|rank| {
+        let at = at.clone();
+        std::thread::spawn(move || come(&at, rank, 4).unwrap_err())
+    });
+    for visit in visits {
+        let error = visit.join().unwrap();
+        assert!(error.contains("ranks [1, 3] of 4 did not come"), "{error}");
+    }
+    let short = Duration::from_millis(100);
+    let error = meet("127.0.0.1:1", TOKEN, (1, 2), b"", short).unwrap_err().to_string();
+    assert!(error.contains("rank 1 did not get everybody's address from 127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn doubles_strangers_and_other_sizes_are_refused_and_the_meeting_goes_on() {
+    let (_meeting, at) = meeting(SOON);
+    let first = std::thread::spawn({
+        let at = at.clone();
+        move || come(&at, 0, 2)
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    TcpStream::connect(&at).unwrap().write_all(&[0xff; 100]).unwrap();
+    let endless =
+        [MAGIC.as_slice(), &TOKEN, &[0, 0, 0, 1, 0, 0, 0, 2, 0xff, 0xff, 0xff, 0xff]].concat();
+    TcpStream::connect(&at).unwrap().write_all(&endless).unwrap();
+    assert!(come(&at, 0, 2).unwrap_err().contains("two processes say that they are rank 0"));
+    assert!(
+        come(&at, 1, 3)
+            .unwrap_err()
+            .contains("rank 1 says that there are 3 ranks; the first to come said 2")
+    );
+    let other = meet(&at, [8; TOKEN_LEN], (1, 2), b"", SOON).unwrap_err().to_string();
+    assert!(other.contains("another token"), "{other}");
+    assert_eq!(come(&at, 1, 2).unwrap(), first.join().unwrap().unwrap());
+}
+
+#[test]
+fn a_rank_that_hung_up_may_come_again() {
+    let (_meeting, at) = meeting(SOON);
+    let hello = Hello { token: TOKEN, rank: 0, size: 2, address: b"old".to_vec() }.to_bytes();
+    let mut old = TcpStream::connect(&at).unwrap();
+    old.write_all(&hello).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    drop(old);
+    std::thread::sleep(Duration::from_millis(100));
+    let again = std::thread::spawn({
+        let at = at.clone();
+        move || come(&at, 0, 2)
+    });
+    assert_eq!(come(&at, 1, 2).unwrap()[0], b"");
+    assert_eq!(again.join().unwrap().unwrap()[1], [1; 10]);
+}

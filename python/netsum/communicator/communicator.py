@@ -1,0 +1,234 @@
+"""A group of ranks whose arrays are summed, gathered and sent, whatever framework made them."""
+
+import json
+import struct
+import threading
+from collections.abc import Sequence
+
+from netsum import NetsumError, Unsupported
+from netsum.communicator.memory import Memory, memory
+from netsum.communicator.pending import Pending
+
+OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+_PAIRS = {"complex64": "float32", "complex128": "float64"}
+_HELD_AT = 64
+"""Operations held before those that have ended are looked for."""
+
+
+class Communicator:
+    """One rank's handle. All ranks call the same collectives in the same order, with equal sizes where said.
+
+    Arrays are what `memory` takes: NumPy arrays, torch tensors, `array.array`, memoryviews, anything with DLPack, in
+    host memory, dense. With `wait=False` a call returns a `Pending` at once; arrays must then be left alone until it is
+    done. Errors: Unsupported for arguments, PeerLost, OperationTimeout, Mismatch of the ranks' calls. Made by
+    `connect`.
+    """
+
+    def __init__(self, core, rank: int, size: int, name: str, timeout_s: float) -> None:
+        self.core = core
+        self.rank = rank
+        self.size = size
+        self.name = name
+        self.timeout_s = timeout_s
+        self._splits = 0
+        self._held: list[Pending] = []
+        self._lock = threading.Lock()
+
+    def allreduce(self, array, op: str = "sum", *, out=None, factor: float = 1.0, wait: bool = True):
+        """Combine everybody's `array`, in place, or in `out` of the same size, and return where the result is.
+
+        op: of OPERATIONS; premul_sum multiplies this rank's values by `factor` first.
+        """
+        target = self._place(array, out, "allreduce")
+        dtype, count = _elements(target, "allreduce", op)
+        work = self.core.allreduce(target.address, count, dtype, op, factor, self.timeout_s)
+        return self._finish(work, target, array if out is None else out, wait)
+
+    def reduce(self, array, root: int, op: str = "sum", *, factor: float = 1.0, wait: bool = True):
+        """Combine everybody's `array` in that of rank `root`, in place; the others' are left alone."""
+        target = memory(array, "reduce", written=self.rank == root)
+        dtype, count = _elements(target, "reduce", op)
+        work = self.core.reduce(target.address, count, dtype, op, factor, root, self.timeout_s)
+        return self._finish(work, target, array, wait)
+
+    def broadcast(self, array, root: int, *, wait: bool = True):
+        """Fill everybody's `array` with that of rank `root`."""
+        target = memory(array, "broadcast", written=self.rank != root)
+        return self._finish(self.core.broadcast(*target.span, root, self.timeout_s), target, array, wait)
+
+    def allgather(self, array, out, *, wait: bool = True):
+        """Everybody's `array` in `out`: one array of `size` times its elements, or a list with an array per rank.
+
+        With a list, ranks may have arrays of different sizes.
+        """
+        source = memory(array, "allgather")
+        kept, outs = self._many(out, "allgather", written=True)
+        return self._finish(self.core.allgather(outs, source.span, self.timeout_s), (source, kept), out, wait)
+
+    def gather(self, array, out, root: int, *, wait: bool = True):
+        """As `allgather`, at rank `root` alone; elsewhere `out` is not looked at and may be None."""
+        source = memory(array, "gather")
+        kept, outs = self._many(out, "gather", written=True) if self.rank == root else ((), [])
+        return self._finish(self.core.gather(outs, source.span, root, self.timeout_s), (source, kept), out, wait)
+
+    def scatter(self, arrays, out, root: int, *, wait: bool = True):
+        """Part i of rank `root`'s `arrays` in rank i's `out`: one array cut evenly, or a list, an array per rank."""
+        target = memory(out, "scatter", written=True)
+        kept, ins = self._many(arrays, "scatter") if self.rank == root else ((), [])
+        return self._finish(self.core.scatter(target.span, ins, root, self.timeout_s), (target, kept), out, wait)
+
+    def reduce_scatter(self, arrays, out, op: str = "sum", *, factor: float = 1.0, wait: bool = True):
+        """Combine everybody's part i in rank i's `out`. arrays: one array cut evenly, or a list, an array per rank."""
+        target = memory(out, "reduce_scatter", written=True)
+        dtype, _ = _elements(target, "reduce_scatter", op)
+        sources = [memory(each, "reduce_scatter") for each in _list_of(arrays)]
+        if any(source.dtype != target.dtype for source in sources):
+            raise ValueError(f"netsum reduce_scatter: inputs are {sources[0].dtype}, the output is {target.dtype}")
+        if isinstance(arrays, (list, tuple)):
+            ins = [(source.address, source.count) for source in sources]
+        else:
+            ins = sources[0].parts(self.size, "reduce_scatter")
+        pairs = 2 if target.dtype in _PAIRS else 1
+        ins = [(address, count * pairs) for address, count in ins]
+        own = ins[self.rank][1] if len(ins) == self.size else -1
+        if own != target.count * pairs:
+            raise ValueError(f"netsum reduce_scatter: out has {target.count} elements, its inputs {own // pairs}")
+        work = self.core.reduce_scatter(target.address, ins, dtype, op, factor, self.timeout_s)
+        return self._finish(work, (target, sources), out, wait)
+
+    def alltoall(self, arrays, out, *, wait: bool = True):
+        """Part i of rank r's `arrays` in part r of rank i's `out`; each one array cut evenly or a list of arrays."""
+        kept_in, ins = self._many(arrays, "alltoall")
+        kept_out, outs = self._many(out, "alltoall", written=True)
+        return self._finish(self.core.alltoall(outs, ins, self.timeout_s), (kept_in, kept_out), out, wait)
+
+    def barrier(self, *, wait: bool = True):
+        """Return when all ranks have called it."""
+        return self._finish(self.core.barrier(self.timeout_s), None, None, wait)
+
+    def send(self, array, to: int, tag: int = 0, *, wait: bool = True):
+        """Send `array` to rank `to`. Messages of one tag between two ranks keep their order."""
+        source = memory(array, "send")
+        return self._finish(self.core.send(*source.span, to, tag, self.timeout_s), source, None, wait)
+
+    def receive(self, out, source: int | None = None, tag: int = 0, *, wait: bool = True):
+        """Fill `out` with the next message of rank `source`, or of any rank, which must have exactly its size."""
+        target = memory(out, "receive", written=True)
+        work = self.core.recv(*target.span, source, tag, self.timeout_s)
+        return self._finish(work, target, out, wait)
+
+    def exchange(self, message: bytes) -> list[bytes]:
+        """Everybody's `message`, by rank; messages may differ in length."""
+        lengths = bytearray(8 * self.size)
+        self.allgather(struct.pack("<Q", len(message)), lengths)
+        outs = [bytearray(length) for length in struct.unpack(f"<{self.size}Q", lengths)]
+        self.allgather(message, outs)
+        return [bytes(out) for out in outs]
+
+    def split(self, members: Sequence[int] | None) -> "Communicator | None":
+        """A communicator of some ranks over the hosts' path; all ranks call it, each with its own set or None.
+
+        members: ranks of this communicator in the new one's order; ranks of one set name the same. None where this rank
+        is in none. Raises ValueError where this rank is not among its own members.
+        """
+        from netsum import _core
+        from netsum.config import Settings
+
+        self._splits += 1
+        if members is None:
+            self.exchange(b"")
+            return None
+        ranks = list(members)
+        if self.rank not in ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < self.size for r in ranks):
+            self.exchange(b"")
+            raise ValueError(f"netsum split: members {ranks} must be different ranks below {self.size}, with this one")
+        settings = Settings.from_environment().host_path_only()
+        name = f"{self.name}/{self._splits}"
+        rank, size = ranks.index(self.rank), len(ranks)
+        core = _core.Group(rank, size, name, None, settings.host, self.timeout_s, settings.options)
+        addresses = self.exchange(bytes(core.address()))
+        missing = [each for each in ranks if not addresses[each]]
+        if missing:
+            raise NetsumError(f"netsum split: ranks {missing} did not name the same members as rank {self.rank}")
+        core.connect([addresses[each] for each in ranks])
+        return Communicator(core, rank, size, name, self.timeout_s)
+
+    def stats(self) -> dict:
+        """What the group has done and how it stands."""
+        return json.loads(self.core.stats())
+
+    def close(self) -> None:
+        """Leave the group in good order; later calls raise."""
+        self.core.close()
+        self._held.clear()
+
+    def abort(self, reason: str) -> None:
+        """Fail everything under way here and at all other ranks, and every later call."""
+        self.core.abort(reason)
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort(f"rank {self.rank} raised {kind.__name__}: {error}")
+
+    def _place(self, array, out, operation: str) -> Memory:
+        """Where an operation in place works: on `array`, or on `out` once it has the values of `array`."""
+        if out is None:
+            return memory(array, operation, written=True)
+        source, target = memory(array, operation), memory(out, operation, written=True)
+        if (source.dtype, source.count) != (target.dtype, target.count):
+            raise ValueError(
+                f"netsum {operation}: {source.count} elements of {source.dtype} do not fit in out, "
+                f"{target.count} of {target.dtype}"
+            )
+        if source.address != target.address:
+            copy(target, source)
+        return target
+
+    def _many(self, arrays, operation: str, written: bool = False) -> tuple[list[Memory], list[tuple[int, int]]]:
+        """What to keep, and a span per rank."""
+        memories = [memory(each, operation, written) for each in _list_of(arrays)]
+        if isinstance(arrays, (list, tuple)):
+            if len(memories) != self.size:
+                raise ValueError(f"netsum {operation}: {len(memories)} arrays for {self.size} ranks")
+            return memories, [each.span for each in memories]
+        one = memories[0]
+        return memories, [(address, count * one.itemsize) for address, count in one.parts(self.size, operation)]
+
+    def _finish(self, work, kept, result, wait: bool):
+        pending = Pending(work, kept, result)
+        if wait:
+            return pending.wait()
+        # Its memory stays even if the caller drops what is returned here.
+        with self._lock:
+            if len(self._held) >= _HELD_AT:
+                self._held = [each for each in self._held if not each.done()]
+            self._held.append(pending)
+        return pending
+
+
+def copy(target: Memory, source: Memory) -> None:
+    """Copy the bytes of `source` to `target`, which has as many."""
+    import ctypes
+
+    ctypes.memmove(target.address, source.address, source.nbytes)
+
+
+def _list_of(arrays) -> Sequence:
+    return arrays if isinstance(arrays, (list, tuple)) else [arrays]
+
+
+def _elements(found: Memory, operation: str, op: str) -> tuple[str, int]:
+    """(name, number) of the elements to be combined."""
+    if op not in OPERATIONS:
+        raise Unsupported(f"netsum {operation}: operation {op!r} does not exist; use one of {', '.join(OPERATIONS)}")
+    pairs = _PAIRS.get(found.dtype)
+    if pairs is None:
+        return found.dtype, found.count
+    if op not in ("sum", "avg", "premul_sum"):
+        raise Unsupported(f"netsum {operation}: {op!r} is not defined on {found.dtype}")
+    return pairs, 2 * found.count

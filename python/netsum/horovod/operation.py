@@ -1,0 +1,57 @@
+"""One collective that a caller has started: its request, its memory, its end."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from netsum.communicator import Memory
+from netsum.horovod.errors import HorovodInternalError
+from netsum.horovod.requests import Request
+
+
+class Outputs(Protocol):
+    """A framework's side of an operation: where results go, and what the caller gets."""
+
+    def allocate(self, index: int, shape: tuple[int, ...]) -> Memory:
+        """Memory for the result of tensor `index`, once its shape is known."""
+
+    def scale(self, index: int, factor: float) -> None:
+        """Multiply result `index` by `factor`; integers as in float64, rounded towards zero."""
+
+    def result(self, details: dict) -> Any:
+        """What `synchronize` returns."""
+
+
+class Operation:
+    """Also what callers hold as a handle. inputs: memory of each tensor, alive until the operation has ended."""
+
+    def __init__(self, request: Request, inputs: Sequence[Memory] = (), outputs: Outputs | None = None) -> None:
+        self.request = request
+        self.inputs = inputs
+        self.outputs = outputs
+        self._ended = threading.Event()
+        self._error: str | None = None
+        self._details: dict = {}
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.request.process_set, self.request.name
+
+    def end(self, details: dict) -> None:
+        self._details = details
+        self._ended.set()
+
+    def fail(self, error: str) -> None:
+        self._error = error
+        self._ended.set()
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._ended.is_set()
+
+    def wait(self) -> Any:
+        """Block until it has ended; its result. Raises HorovodInternalError with the reason where it failed."""
+        self._ended.wait()
+        if self._error is not None:
+            raise HorovodInternalError(self._error)
+        return self.outputs.result(self._details) if self.outputs else self._details
