@@ -9,7 +9,7 @@
 | NETSUM_SCALE | factor between reals and integers of slots; 0: by exponents that all ranks share | 0 |
 | NETSUM_MAX_TREES | most aggregation trees a job asks for | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children with which a switch releases a sum | 1: all of them |
-| NETSUM_CONGESTION | `panama`, `per-branch` or `none` | per-branch |
+| NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
 | NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; 16384 with a plan |
 | NETSUM_PLAN | allreduces of the world go over this tree plan (`netsum plan pack --out`); no controller then | none |
 | NETSUM_PLAN_TOPOLOGY | file or name of the plan's fabric: for a new plan when links are lost | none: over hosts then |
@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 PROTOCOLS = ("panama", "atp", "switchml", "auto")
-CONGESTION_RULES = ("panama", "per-branch", "none")
+CONGESTION_RULES = ("panama", "per-branch", "coupled", "none")
 TORCH_SHAPES = ("auto", "backend")
 
 

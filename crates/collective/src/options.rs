@@ -81,7 +81,7 @@ impl Options {
                     options.release_fraction = fraction.ok_or_else(|| wrong("0 < f ≤ 1"))?;
                 }
                 "congestion" => {
-                    let rules = "panama, per-branch or none";
+                    let rules = "panama, per-branch, coupled or none";
                     options.congestion = value.parse().map_err(|_| wrong(rules))?;
                 }
                 "min_bytes" => {

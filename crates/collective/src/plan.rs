@@ -59,6 +59,7 @@ fn panama_config(
     let congestion = match plan.congestion_rule()? {
         CongestionRule::Panama => Rule::Panama,
         CongestionRule::PerBranch => Rule::PerBranch,
+        CongestionRule::Coupled => Rule::Coupled { trees: trees as u8 },
         CongestionRule::None => Rule::Fixed(window_max),
     };
     Ok(panama::WorkerConfig {
@@ -106,7 +107,7 @@ fn atp_config(
         slots: plan.slot_space,
         congestion: match plan.congestion_rule()? {
             CongestionRule::None => Rule::Fixed(window_max),
-            CongestionRule::Panama | CongestionRule::PerBranch => {
+            CongestionRule::Panama | CongestionRule::PerBranch | CongestionRule::Coupled => {
                 Rule::Aimd { packet_bytes: on_the_wire }
             }
         },

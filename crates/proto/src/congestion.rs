@@ -13,6 +13,12 @@ pub enum CongestionRule {
     Panama,
     /// Least of one virtual DCTCP window per branch. The default.
     PerBranch,
+    /// As `Panama`, and the windows of a job's trees together begin and increase as one would: on a link that all of them
+    /// share, a host's own, the job takes the share of one flow. As MPTCP couples its subflows (RFC 6356 §3).
+    Coupled {
+        /// Of the job, at least 1.
+        trees: u8,
+    },
     /// ATP's: additive increase, halved by a mark or a loss. `packet_bytes`: a fragment on the wire; the
     /// paper's constants are bytes, its packets have 306.
     Aimd {
@@ -56,11 +62,12 @@ impl Dctcp {
         Dctcp { window, ssthresh: f64::INFINITY, alpha: 1.0, results: 0, marked: 0 }
     }
 
-    fn on_result(&mut self, marked: bool) {
+    /// `step`: what a window of results above the threshold adds.
+    fn on_result(&mut self, marked: bool, step: f64) {
         self.results += 1;
         self.marked += u32::from(marked);
         if self.window >= self.ssthresh {
-            self.window += 1.0 / self.window;
+            self.window += step / self.window;
         } else if !marked {
             self.window += 1.0;
         }
@@ -87,7 +94,7 @@ impl Dctcp {
 #[derive(Clone, Debug)]
 pub struct Window {
     rule: CongestionRule,
-    /// The loop of all branches that never marked (for `Panama`, of all).
+    /// The loop of all branches that never marked (of all, where they are taken together).
     clear: Dctcp,
     /// Branches that have marked.
     marked: Vec<(u8, Dctcp)>,
@@ -104,7 +111,10 @@ impl Window {
             CongestionRule::Aimd { packet_bytes } => {
                 (AIMD_INITIAL_BYTES / f64::from(packet_bytes.max(1))).max(1.0)
             }
-            _ => INITIAL_WINDOW,
+            CongestionRule::Coupled { trees } => {
+                (INITIAL_WINDOW / f64::from(trees.max(1))).max(1.0)
+            }
+            CongestionRule::Panama | CongestionRule::PerBranch => INITIAL_WINDOW,
         };
         let clear = Dctcp::new(initial);
         Window {
@@ -142,7 +152,10 @@ impl Window {
                 let step = AIMD_STEP_BYTES / f64::from(packet_bytes.max(1));
                 return self.on_aimd_result(vid, vid_next, step, marks != 0 || down);
             }
-            CongestionRule::Panama => self.clear.on_result(marks != 0 || down),
+            CongestionRule::Panama => self.clear.on_result(marks != 0 || down, 1.0),
+            CongestionRule::Coupled { trees } => {
+                self.clear.on_result(marks != 0 || down, 1.0 / f64::from(trees.max(1)));
+            }
             CongestionRule::PerBranch => {
                 self.on_branches(u64::from(marks) | u64::from(down) << DOWN)
             }
@@ -186,17 +199,17 @@ impl Window {
     fn on_branches(&mut self, bits: u64) {
         let mut new = bits;
         for (branch, dctcp) in &mut self.marked {
-            dctcp.on_result(bits >> *branch & 1 == 1);
+            dctcp.on_result(bits >> *branch & 1 == 1, 1.0);
             new &= !(1 << *branch);
         }
         while new != 0 {
             // Until now this branch behaved like all that never marked: it starts with their state.
             let mut dctcp = self.clear.clone();
-            dctcp.on_result(true);
+            dctcp.on_result(true, 1.0);
             self.marked.push((new.trailing_zeros() as u8, dctcp));
             new &= new - 1;
         }
-        self.clear.on_result(false);
+        self.clear.on_result(false, 1.0);
     }
 
     fn clip(&mut self) {
@@ -254,6 +267,25 @@ mod tests {
         drive(&mut paper, 5000, marks);
         drive(&mut mended, 5000, marks);
         assert!(paper.fragments().abs_diff(mended.fragments()) <= 2);
+    }
+
+    #[test]
+    fn four_coupled_trees_increase_as_one() {
+        let marks = |vid| u32::from(vid == 100);
+        let mut alone = Window::new(CongestionRule::Panama, 500);
+        let mut coupled = Window::new(CongestionRule::Coupled { trees: 4 }, 500);
+        assert_eq!((alone.fragments(), coupled.fragments()), (10, 2));
+        // Up to the mark both grow by one per result; what they add per window afterwards is told apart.
+        drive(&mut alone, 600, marks);
+        drive(&mut coupled, 600, marks);
+        let grown = |window: &mut Window| {
+            let (before, results) = (window.clear.window, window.fragments());
+            (600..600 + results).for_each(|vid| window.on_result(vid, vid + results, 0, false));
+            window.clear.window - before
+        };
+        let (alone, coupled) = (grown(&mut alone), grown(&mut coupled));
+        assert!((0.9..1.1).contains(&alone), "{alone}");
+        assert!((0.22..0.28).contains(&coupled), "{coupled}");
     }
 
     #[test]

@@ -174,6 +174,7 @@ fn the_same_configuration_writes_the_same_bytes() {
         "panama",
         "panama-0.88",
         "panama-per-branch",
+        "panama-coupled",
         "switchml*",
         "ring",
         "halving-doubling",

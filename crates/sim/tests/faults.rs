@@ -32,6 +32,7 @@ fn every_scenario_ends_well_under_every_scheme() {
     for scheme in [
         "panama",
         "panama-per-branch",
+        "panama-coupled",
         "switchml*",
         "panama-0.88",
         "atp",

@@ -94,6 +94,8 @@ pub enum CongestionRule {
     Panama,
     /// One virtual window per branch, the least of them counts.
     PerBranch,
+    /// PANAMA's, with the increase of one window shared by the trees of a job.
+    Coupled,
     /// The window stays at its cap.
     None,
 }
@@ -103,6 +105,7 @@ impl fmt::Display for CongestionRule {
         f.write_str(match self {
             CongestionRule::Panama => "panama",
             CongestionRule::PerBranch => "per-branch",
+            CongestionRule::Coupled => "coupled",
             CongestionRule::None => "none",
         })
     }
@@ -115,10 +118,11 @@ impl FromStr for CongestionRule {
         match text {
             "panama" => Ok(CongestionRule::Panama),
             "per-branch" => Ok(CongestionRule::PerBranch),
+            "coupled" => Ok(CongestionRule::Coupled),
             "none" => Ok(CongestionRule::None),
-            _ => {
-                Err(format!("congestion rule {text:?} is unknown; use panama, per-branch or none"))
-            }
+            _ => Err(format!(
+                "congestion rule {text:?} is unknown; use panama, per-branch, coupled or none"
+            )),
         }
     }
 }
@@ -168,14 +172,19 @@ mod tests {
         for policy in [SlotPolicy::Partition, SlotPolicy::FirstCome, SlotPolicy::Preempt] {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
-        for rule in [CongestionRule::Panama, CongestionRule::PerBranch, CongestionRule::None] {
+        for rule in [
+            CongestionRule::Panama,
+            CongestionRule::PerBranch,
+            CongestionRule::Coupled,
+            CongestionRule::None,
+        ] {
             assert_eq!(rule.to_string().parse(), Ok(rule));
         }
         assert!(
             "dctcp"
                 .parse::<CongestionRule>()
                 .unwrap_err()
-                .contains("use panama, per-branch or none")
+                .contains("use panama, per-branch, coupled or none")
         );
     }
 }

@@ -448,7 +448,7 @@ fn what_makes_no_sense_is_refused_with_its_name() {
     let protocol = pb::CreateJobRequest { protocol: "tcp".to_owned(), ..base.clone() };
     assert!(create(&mut world, protocol).contains("use panama, atp or switchml"));
     let congestion = pb::CreateJobRequest { congestion: "bbr".to_owned(), ..base.clone() };
-    assert!(create(&mut world, congestion).contains("use panama, per-branch or none"));
+    assert!(create(&mut world, congestion).contains("use panama, per-branch, coupled or none"));
     let fraction = pb::CreateJobRequest { release_fraction: f32::NAN, ..base.clone() };
     assert!(create(&mut world, fraction).contains("is not between"));
     let wide = pb::CreateJobRequest { size: 65, release_fraction: 0.9, ..base };

@@ -77,6 +77,9 @@ pub enum SchemeKind {
     /// Trees with a virtual window per branch.
     #[serde(rename = "panama-per-branch")]
     PanamaPerBranch,
+    /// The increase of one window is shared by the trees of a job.
+    #[serde(rename = "panama-coupled")]
+    PanamaCoupled,
     /// Slots at the racks of workers and servers, whoever comes first; the rest at servers.
     #[serde(rename = "atp")]
     Atp,
@@ -167,6 +170,9 @@ impl Scheme {
             SchemeKind::Panama88 => config(CongestionRule::Panama, 880),
             SchemeKind::Panama94 => config(CongestionRule::Panama, 940),
             SchemeKind::PanamaPerBranch => config(CongestionRule::PerBranch, 1000),
+            SchemeKind::PanamaCoupled => {
+                config(CongestionRule::Coupled { trees: self.trees }, 1000)
+            }
             SchemeKind::Atp => {
                 let packet_bytes = self.fragment_bytes.saturating_add(ATP_HEADERS);
                 self.slots(CongestionRule::Aimd { packet_bytes })
