@@ -21,21 +21,4 @@ mod order;
 mod plan;
 pub mod planned;
 mod point;
-pub mod rendezvous;
-mod status;
-mod work;
-
-pub use call::Combine;
-pub use error::Error;
-pub use group::Group;
-pub use netsum_net::Buffer;
-pub use netsum_wire::{Dtype, ReduceOp};
-pub use options::{GroupConfig, Options, PROTOCOLS};
-pub use work::Work;
-
-use std::time::Duration;
-
-/// What the controller at `address` knows, as JSON. Errors name the address.
-pub fn controller_status(address: &str, timeout: Duration) -> Result<String, Error> {
-    status::of_controller(address, timeout)
-}
+mod shared;
