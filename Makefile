@@ -18,11 +18,11 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
-.PHONY: help setup setup-hdl setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers vectors synth clean peers-horovod
+.PHONY: help setup setup-hdl setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers setup-frameworks vectors synth clean peers-horovod
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMPS)/tools $(STAMPS)/torch ## a virtual environment in .venv with all that the other targets need
 
@@ -117,6 +117,9 @@ $(STAMPS)/torch: requirements-torch.txt $(STAMPS)/tools
 	@echo "installing torch and scikit-learn: torch is about 5.4 GB installed, takes some minutes, once"
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-torch.txt
 	@touch $@
+
+setup-frameworks: $(STAMPS)/tools ## JAX, TensorFlow and Keras, 2 GB, for their adapters' tests, which are skipped without them
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-frameworks.txt
 
 $(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-hdl.txt

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
 
-BOUND_S = 90.0
+BOUND_S = 240.0
 
 
 def free_port() -> int:

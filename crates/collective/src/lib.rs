@@ -21,4 +21,24 @@ mod order;
 mod plan;
 pub mod planned;
 mod point;
+pub mod rendezvous;
 mod shared;
+mod status;
+mod terms;
+mod work;
+
+pub use call::Combine;
+pub use error::Error;
+pub use group::Group;
+pub use netsum_net::Buffer;
+pub use netsum_wire::{Dtype, ReduceOp};
+pub use options::{GroupConfig, Options, PROTOCOLS};
+pub use terms::Terms;
+pub use work::Work;
+
+use std::time::Duration;
+
+/// What the controller at `address` knows, as JSON. Errors name the address.
+pub fn controller_status(address: &str, timeout: Duration) -> Result<String, Error> {
+    status::of_controller(address, timeout)
+}

@@ -5,17 +5,19 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use netsum_collective as core;
 use netsum_collective::{Buffer, Combine, Dtype, GroupConfig, Options, Terms};
 use pyo3::prelude::*;
 
 use crate::work::Work;
-use crate::{callbacks, errors, tree_plan};
+use crate::{callbacks, errors, tree_plan, xla};
 
-/// One rank's handle to its group.
+/// One rank's handle to its group, with the group's size and timeout.
 #[pyclass(frozen, module = "netsum._core")]
-pub(crate) struct Group(core::Group);
+pub(crate) struct Group(Arc<core::Group>, u32, Duration);
 
 /// Address and bytes (for reduce_scatter's inputs, elements) of host memory.
 type Span = (usize, usize);
@@ -46,7 +48,7 @@ impl Group {
         let timeout = errors::seconds(timeout_s)?;
         let config = GroupConfig { rank, size, name, controller, host, timeout, options, plan };
         let group = py.detach(|| core::Group::new(config));
-        Ok(Group(group.map_err(|error| errors::raise(py, error))?))
+        Ok(Group(Arc::new(group.map_err(|error| errors::raise(py, error))?), size, timeout))
     }
 
     /// What the other ranks must be given; opaque.
@@ -218,6 +220,11 @@ impl Group {
     ) -> PyResult<Work> {
         let (buffer, timeout) = (bytes((ptr, nbytes)), errors::seconds(timeout_s)?);
         Ok(Work(py.detach(|| self.0.receive(buffer, src, tag, timeout))))
+    }
+
+    /// A number by which programs that XLA has compiled name the group.
+    fn number(&self) -> i64 {
+        xla::register(&self.0, self.1, self.2)
     }
 
     /// What the group has done and how it stands, as JSON.

@@ -12,6 +12,7 @@ mod ocs;
 mod plan;
 mod tree_plan;
 mod work;
+mod xla;
 
 use std::time::Duration;
 
@@ -54,6 +55,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::explain_allreduce, module)?)?;
     module.add_function(wrap_pyfunction!(plan::estimate_allreduce, module)?)?;
     module.add_function(wrap_pyfunction!(plan::gpu_classes, module)?)?;
+    module.add_function(wrap_pyfunction!(xla::xla_handler, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     Ok(())
 }

@@ -29,6 +29,8 @@ _DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: 
 _DLPACK_CPU = (1, 3, 11)
 """Devices whose memory the host reads: CPU, and host memory pinned for CUDA or ROCm."""
 _DLPACK_READ_ONLY = 1
+_NEVER_WRITTEN = ("jax", "jaxlib", "tensorflow")
+"""Packages whose arrays are values, though their DLPack capsules do not say that they are read-only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def memory(array: object, operation: str, written: bool = False) -> Memory:
 def _by_interface(array: object, operation: str) -> Memory | None:
     try:
         # An attribute that computes: torch raises for a tensor that requires a gradient or is on a device.
-        interface = None if hasattr(array, "__dlpack__") and _is_torch(array) else array.__array_interface__
+        interface = None if _package(array) == "torch" else array.__array_interface__
     except (AttributeError, TypeError, ValueError):
         return None
     if interface is None:
@@ -103,8 +105,8 @@ def _by_interface(array: object, operation: str) -> Memory | None:
     return Memory(address, math.prod(shape), itemsize, dtype, shape, not read_only, array)
 
 
-def _is_torch(array: object) -> bool:
-    return type(array).__module__.partition(".")[0] == "torch"
+def _package(array: object) -> str:
+    return type(array).__module__.partition(".")[0]
 
 
 class _PyBuffer(ctypes.Structure):
@@ -200,6 +202,7 @@ def _by_dlpack(array: object, operation: str) -> Memory | None:
     dtype = _name(kind, itemsize, f"DLPack type {tensor.code} of {tensor.bits} bits")
     # A capsule that nobody takes over frees the tensor when it is dropped: it is the owner.
     address = (tensor.data or 0) + tensor.byte_offset
+    writable = writable and _package(array) not in _NEVER_WRITTEN
     return Memory(address, math.prod(shape), itemsize, dtype, shape, writable, (capsule, array))
 
 

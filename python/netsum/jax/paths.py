@@ -1,0 +1,102 @@
+"""How a compiled program reaches the communicator: inside XLA, or by a callback into Python.
+
+Both are one operation with JAX's ordered input-output effect, so that all collectives of a program, and what it prints,
+keep their order. XLA's foreign function interface (https://docs.jax.dev/en/latest/ffi.html) gives a handler in our
+compiled core the buffers themselves; ordering it takes JAX's tokens, which are not public: where they are not found,
+the callback is used, which is public, and slower by the interpreter and two copies.
+"""
+
+import ctypes
+import os
+from functools import cache
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from netsum.jax import job
+
+ALLREDUCE, ALLGATHER, REDUCE_SCATTER, BROADCAST, ALLTOALL = range(5)
+"""Kinds of collectives, as the handler in crates/py/src/xla counts them."""
+OPERATIONS = ("sum", "avg", "min", "max", "product")
+"""As the handler counts them."""
+_TARGET = "netsum_collective"
+
+
+def path() -> str:
+    """ "ffi" inside XLA, or "callback" through Python."""
+    return "callback" if _bind() is None else "ffi"
+
+
+def run(kind: int, x, shape: tuple[int, ...], *, op: str = "sum", root: int = 0):
+    """A collective of `kind` on `x`, with a result of `shape`; also while JAX traces."""
+    bind = _bind()
+    result = jax.ShapeDtypeStruct(shape, x.dtype)
+    if bind is not None:
+        return bind(x, result, kind, op, root)
+    return io_callback(lambda array: _call(kind, np.asarray(array), shape, op, root), result, x, ordered=True)
+
+
+def _call(kind: int, array: np.ndarray, shape: tuple[int, ...], op: str, root: int) -> np.ndarray:
+    """The collective, in Python."""
+    world = job.communicator()
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if kind == ALLREDUCE:
+        return world.allreduce(array, op, out=np.empty(shape, array.dtype))
+    if kind == BROADCAST:
+        return world.broadcast(array.copy(), root)
+    out = np.empty(shape, array.dtype)
+    if kind == ALLGATHER:
+        return world.allgather(array, out)
+    if kind == REDUCE_SCATTER:
+        return world.reduce_scatter(array, out, op)
+    return world.alltoall(array, out)
+
+
+@cache
+def _bind():
+    """A function that runs a collective inside XLA, or None where that is not possible or not wanted."""
+    if os.environ.get("NETSUM_JAX_PATH", "").strip() == "callback":
+        return None
+    try:
+        from jax._src import core
+        from jax._src.callback import _OrderedIOEffect as effect
+        from jax.interpreters import mlir
+    except ImportError:
+        return None
+    from netsum import _core
+
+    handler = jax.ffi.pycapsule(ctypes.c_void_p(_core.xla_handler()))
+    try:
+        jax.ffi.register_ffi_target(_TARGET, handler, platform="cpu")
+    except RuntimeError:
+        # An XLA whose interface has another version than the handler's.
+        return None
+    primitive = core.Primitive(_TARGET)
+
+    @primitive.def_effectful_abstract_eval
+    def _(x, *, result, **_parameters):
+        return core.ShapedArray(result.shape, result.dtype), {effect}
+
+    @primitive.def_impl
+    def _(x, **parameters):
+        return jax.jit(lambda x: primitive.bind(x, **parameters))(x)
+
+    def lower(context, x, *, result, kind, op, root, group):
+        token = context.tokens_in.get(effect)
+        both = context.replace(
+            avals_in=[core.abstract_token, *context.avals_in], avals_out=[core.abstract_token, *context.avals_out]
+        )
+        numbers = {"kind": kind, "op": OPERATIONS.index(op), "root": root, "group": group}
+        attributes = {name: np.int64(number) for name, number in numbers.items()}
+        token, out = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)(both, token, x, **attributes)
+        context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
+        return [out]
+
+    mlir.register_lowering(primitive, lower, platform="cpu")
+
+    def bind(x, result, kind: int, op: str, root: int):
+        group = job.communicator().core.number()
+        return primitive.bind(x, result=result, kind=kind, op=op, root=root, group=group)
+
+    return bind

@@ -1,0 +1,29 @@
+"""An optimizer of Keras whose gradients are those of all ranks."""
+
+import keras
+
+from netsum.keras.gradients import reduce_gradients
+
+
+def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op: str = "avg") -> keras.optimizers.Optimizer:
+    """`optimizer`, with gradients combined over all ranks before they are applied.
+
+    It stays an optimizer of its own kind, with the same state and configuration. op: avg or sum. Clipping and weight
+    decay see the combined gradients. Raises TypeError for what is no optimizer of Keras 3, ValueError for another op.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(f"netsum.keras.DistributedOptimizer: {type(optimizer).__name__} is no optimizer of Keras 3")
+    if op not in ("avg", "sum"):
+        raise ValueError(f"netsum.keras.DistributedOptimizer: op={op!r}; use avg or sum")
+    kind = type(optimizer).__name__
+    optimizer.__class__ = type(kind, (_Distributed, type(optimizer)), {"_reduction": op})
+    return optimizer
+
+
+class _Distributed:
+    """What stands before `apply`, through which every way of applying gradients goes."""
+
+    _reduction = "avg"
+
+    def apply(self, grads, trainable_variables=None):
+        return super().apply(reduce_gradients(list(grads), self._reduction), trainable_variables)
