@@ -125,10 +125,6 @@ module aggregator #(
         .lease_o(lease), .notice_sent_o(notice_sent), .idle_o(engine_idle));
 
     for (genvar p = 0; p < PORTS; p++) begin : g_port
-        wire [W-1:0] q_tdata;
-        wire [B-1:0] q_tkeep;
-        wire         q_tlast, q_tvalid, q_tready;
-
         rx_port #(.W(W), .SLOTS(SLOTS), .BUF_WORDS(BUF_WORDS)) rx (
             .clk, .rst_n,
             .s_tdata(s_net_tdata[W*p +: W]), .s_tkeep(s_net_tkeep[B*p +: B]), .s_tlast(s_net_tlast[p]),
@@ -142,19 +138,14 @@ module aggregator #(
             .load_i(load), .read_slot_i(read_slot), .source_i(sources[p]), .half_i(half), .step_i(step),
             .terms_o(terms[W*p +: W]));
 
-        sum_queue #(.W(W), .LEASES(LEASES), .DEPTH(FIFO), .NB(NB)) sums (
-            .clk, .rst_n,
-            .write_i(write[p]), .word_i(word), .first_i(first), .words_i(words), .count_i(count), .lease_i(lease),
-            .room_o(room[p]),
-            .m_tdata(q_tdata), .m_tkeep(q_tkeep), .m_tlast(q_tlast), .m_tvalid(q_tvalid), .m_tready(q_tready),
-            .template_write_i(template_write_i & port_i == PB'(p)),
-            .template_at_i({lease_i, TB'(template_word_i) + TB'(PAD / 4)}), .template_data_i(data_i));
-
-        tx_port #(.W(W)) tx (
+        tx_port #(.W(W), .LEASES(LEASES), .DEPTH(FIFO), .NB(NB)) tx (
             .clk, .rst_n,
             .s_tdata(s_sw_tdata[W*p +: W]), .s_tkeep(s_sw_tkeep[B*p +: B]), .s_tlast(s_sw_tlast[p]),
             .s_tvalid(s_sw_tvalid[p]), .s_tready(s_sw_tready[p]),
-            .q_tdata, .q_tkeep, .q_tlast, .q_tvalid, .q_tready,
+            .write_i(write[p]), .word_i(word), .first_i(first), .words_i(words), .count_i(count), .lease_i(lease),
+            .room_o(room[p]),
+            .template_write_i(template_write_i & port_i == PB'(p)),
+            .template_at_i({lease_i, TB'(template_word_i) + TB'(PAD / 4)}), .template_data_i(data_i),
             .m_tdata(m_net_tdata[W*p +: W]), .m_tkeep(m_net_tkeep[B*p +: B]), .m_tlast(m_net_tlast[p]),
             .m_tvalid(m_net_tvalid[p]), .m_tready(m_net_tready[p]));
     end

@@ -1,7 +1,7 @@
 // Sums to result words: binary32 as they are, or rounded to bfloat16, two steps to a word.
 //
-// Ports: sums_i is LANES binary32 numbers with valid_i, last_i the frame's last step; pack_i: the frame is
-// bfloat16. A word is on word_o with valid_o in the same cycle; without valid_i it is 0.
+// Ports: sums_i is LANES binary32 numbers; one cycle later comes what they are: valid_i, last_i the frame's last step,
+// pack_i: the frame is bfloat16. A word is on word_o with valid_o in that cycle; without valid_i it is 0.
 //
 // Theory: bfloat16 is the high half; rounding is to nearest even, and a carry runs right into the exponent. The
 // adders give no NaN but 7fc00000, which rounds to the canonical 7fc0. The first of two steps waits in the low
@@ -21,20 +21,21 @@ module bf16_pack #(
     output wire  [W-1:0] word_o,
     output wire          valid_o
 );
-    logic [W/2-1:0] halves, first;
-    logic           second;
+    logic [W-1:0]     sums;
+    logic [LANES-1:0] up;
+    logic [W/2-1:0]   halves, first;
+    logic             second;
 
     always_comb begin
-        for (int i = 0; i < LANES; i++) begin
-            halves[16*i +: 16] = sums_i[32*i+16 +: 16]
-                + {15'd0, sums_i[32*i+15] & (sums_i[32*i+16] | |sums_i[32*i +: 15])};
-        end
+        for (int i = 0; i < LANES; i++) halves[16*i +: 16] = sums[32*i+16 +: 16] + {15'd0, up[i]};
     end
 
-    assign word_o  = (~pack_i ? sums_i : second ? {halves, first} : {halves, halves}) & {W{valid_i}};
+    assign word_o  = (~pack_i ? sums : second ? {halves, first} : {halves, halves}) & {W{valid_i}};
     assign valid_o = valid_i & (~pack_i | second | last_i);
 
     always_ff @(posedge clk) begin
+        sums <= sums_i;
+        for (int i = 0; i < LANES; i++) up[i] <= sums_i[32*i+15] & (sums_i[32*i+16] | |sums_i[32*i +: 15]);
         if (valid_i) first <= halves;
         if (!rst_n) second <= 1'b0;
         else if (valid_i) second <= pack_i & ~second & ~last_i;

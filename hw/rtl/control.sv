@@ -14,7 +14,7 @@
 //   outcome_*        one strobe per decided packet, to be counted
 //
 // Timing: a decision takes the words of the header and 6 cycles (14 with a bus of 64 bits), on wide buses 5 (6 with 512
-// bits); one and three for each vid that had been waiting behind a hole, and PORTS more when ranks under absent
+// bits); one and three for each vid that had been waiting behind a hole, and PORTS + 1 more when ranks under absent
 // children are collected for a notice.
 //
 // Theory
@@ -100,7 +100,7 @@ module control #(
 `include "phases.svh"
 
     typedef enum logic [3:0] {
-        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, NOTE, WIPE, CLEAR
+        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, RANKED, NOTE, WIPE, CLEAR
     } state_e;
     state_e state;
 
@@ -112,6 +112,9 @@ module control #(
     wire               ce        = ce_i[port];
     wire               broken    = broken_i[port];
     wire   [PORTS-1:0] me        = PORTS'(1) << port;
+    logic  [PORTS-1:0] pending;   // as it was a cycle ago, without who is being answered
+    logic  [PB-1:0]    child;     // the port in question, or one whose ranks may be missing
+    logic              missed;    // they are
 
     function automatic logic [15:0] be16(input logic [15:0] v);
         be16 = {v[7:0], v[15:8]};
@@ -168,7 +171,7 @@ module control #(
 
     lease_table #(.PORTS(PORTS), .LEASES(LEASES), .SLOTS(SLOTS)) leases (
         .clk, .rst_n, .lease_write_i, .lease_i, .lease_word_i, .child_write_i, .child_port_i, .child_word_i,
-        .data_i(lease_data_i), .at_i(at), .child_i(state == RANKS ? walk : port),
+        .data_i(lease_data_i), .at_i(at), .child_i(child),
         .valid_o(l_valid), .job_o(l_job), .epoch_o(l_epoch), .tree_o(l_tree), .accepted_o(accepted),
         .announced_o(announced), .ring_o(ring), .base_o(base), .elements_o(l_elements), .members_o(members),
         .parent_o(parent), .branch_o(l_branch), .ranks_o(ranks));
@@ -200,6 +203,7 @@ module control #(
     logic          lap, next_lap, is_next;
     logic          known, agrees, mine, complete_known, complete_new, goes_on, cap_below, cap_below_new;
     logic [31:0]   after, ahead, branch_bit;  // after: the vid after `released`
+    logic [15:0]   window;
     logic [SB:0]   here;
     logic [SB-1:0] next_slot;
     wire           advances;
@@ -207,7 +211,7 @@ module control #(
     wire  [SB:0]   next_vid = state == LOOK ? here : h_vid[SB:0] + (SB+1)'(1);
     wire  [15:0]   payload = h_n_elems << (h_bf16 & h_kind != PARTIAL ? 1 : 2);
     wire  [15:0]   epochs = h_epoch - l_epoch;
-    wire  [16:0]   retained = {1'b0, ahead[15:0]} + {1'b0, accepted};
+    wire  [16:0]   retained = {1'b0, ahead[15:0]} + {1'b0, window};
 
     always_ff @(posedge clk) begin
         bytes      <= 16'({words_i[port*WB +: WB], {$clog2(B){1'b0}}}) + 16'(kept_i[port*KB +: KB]);
@@ -225,7 +229,8 @@ module control #(
         future     <= ~epochs[15] & epochs != 16'd0;
         lengths    <= bytes == payload & h_udp_bytes == bytes + 16'd46 & h_ip_bytes == h_udp_bytes + 16'd20;
         too_large  <= h_n_elems > l_elements;
-        early      <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= accepted);
+        window     <= accepted;
+        early      <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= window);
         late       <= ahead[31] & (~&ahead[30:16] | ~retained[16]);
         is_next    <= ahead == 32'd0;
         known      <= q_vid == h_vid & q_phase != NONE;
@@ -381,20 +386,37 @@ module control #(
     end
 
     // ---- Step by step --------------------------------------------------------------------------------------
+    // A word of the header, from the port in question; with a register in between if there is time.
+    logic          fetched;
+    logic [HB-1:0] fetched_word;
+    logic [W-1:0]  fetched_data;
+    if (SLOW) begin : g_slow_head
+        always_ff @(posedge clk) begin
+            fetched      <= state == FETCH;
+            fetched_word <= head_word_o;
+            fetched_data <= head_data;
+        end
+    end else begin : g_fast_head
+        assign {fetched, fetched_word, fetched_data} = {state == FETCH, head_word_o, head_data};
+    end
+
     // For a notice the header's missing ranks become those under absent children.
     always_ff @(posedge clk) begin
-        if (state == FETCH) begin
+        child  <= state == RANKS ? walk : port;
+        missed <= state == RANKS & members[walk] & ~q_arrived[walk];
+        if (fetched) begin
             for (int i = 16; i < 80; i++) begin
-                if (head_word_o == HB'((i + PAD) / B)) header[8*i +: 8] <= head_data[8*((i+PAD)%B) +: 8];
+                if (fetched_word == HB'((i + PAD) / B)) header[8*i +: 8] <= fetched_data[8*((i+PAD)%B) +: 8];
             end
         end else if (act & waiting) begin
             header[8*68 +: 64] <= 64'd0;
-        end else if (state == RANKS & members[walk] & ~q_arrived[walk]) begin
+        end else if (missed) begin
             header[8*68 +: 64] <= header[8*68 +: 64] | {be32(ranks[31:0]), be32(ranks[63:32])};
         end
     end
 
     always_ff @(posedge clk) begin
+        pending         <= pending_i & ~answer_o;
         outcome_valid_o <= rst_n & act;
         outcome_o       <= outcome;
         if (clear_i) clear_lease <= lease_i;
@@ -422,7 +444,7 @@ module control #(
                 FETCH: begin
                     if (head_word_o == HB'(FIRST) & clear_waits) begin
                         state <= WIPE;
-                    end else if (pending_i[port]) begin
+                    end else if (pending[port]) begin
                         head_word_o <= head_word_o + HB'(1);
                         if (head_word_o == HB'(HEAD - 1)) state <= LOOKUP;
                     end else begin
@@ -449,8 +471,9 @@ module control #(
                 FIND:    state <= ADVANCE;
                 RANKS: begin
                     walk <= walk + PB'(1);
-                    if (walk == PB'(PORTS - 1)) state <= NOTE;
+                    if (walk == PB'(PORTS - 1)) state <= RANKED;
                 end
+                RANKED: state <= NOTE;
                 NOTE: begin
                     port  <= port + PB'(1);
                     state <= FETCH;

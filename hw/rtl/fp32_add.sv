@@ -8,13 +8,15 @@
 //
 // Theory: a single path of eight stages.
 //   1 compare    which magnitude is larger; difference of exponents
-//   2 swap       x is the larger, y the smaller; shift amount, at most 31, which pushes all of y out
+//   2 swap       x is the larger, y the smaller; shift amount, at most 31, which pushes all of y out. A negative
+//                difference is complemented, not negated: the one that is missing is a shift by one bit at once
 //   3 align      y right by the four low bits of the amount
 //   4 add        y right by 16 if need be, x +- y; what was pushed out is one sticky bit
 //   5 count      leading zero nibbles of the sum, no more than the exponent can pay for
 //   6 coarse     left by nibbles
-//   7 fine       left by 0 to 3 bits, no more than the exponent can pay for: so subnormals come by themselves
-//   8 round      to nearest even; the carry into the exponent is right, overflow to infinity included
+//   7 fine       left by 0 to 3 bits, no more than the exponent can pay for: so subnormals come by themselves;
+//                the exponent pays for both shifts
+//   8 round      to nearest even; the carry into the exponent is right, that to infinity included
 // Exponents: a subnormal has the exponent of the smallest normal, without the hidden one.
 `default_nettype none
 
@@ -41,41 +43,42 @@ module fp32_add (
     end
 
     // 2 swap
-    logic [23:0] x2, y2;
+    logic [23:0] x2;
+    logic [24:0] y2;  // one bit to the right already if its exponent is a's and the smaller one
     logic  [7:0] exponent2;
     logic        sign2, subtract2, apart2;
     logic  [4:0] amount2;
     wire  [30:0] larger   = swap1 ? b1[30:0] : a1[30:0];
     wire  [30:0] smaller  = swap1 ? a1[30:0] : b1[30:0];
-    wire   [7:0] distance = (diff1[7:0] ^ {8{diff1[8]}}) + {7'd0, diff1[8]};
+    wire         negative = diff1[8];
+    wire   [7:0] distance = diff1[7:0] ^ {8{negative}};  // less one if negative
 
     always_ff @(posedge clk) begin
         x2        <= {|larger[30:23], larger[22:0]};
-        y2        <= {|smaller[30:23], smaller[22:0]};
+        y2        <= negative ? {1'b0, |a1[30:23], a1[22:0]} : {|smaller[30:23], smaller[22:0], 1'b0};
         exponent2 <= scale(larger[30:23]);
         sign2     <= swap1 ? b1[31] : a1[31];
         subtract2 <= a1[31] ^ b1[31];
         amount2   <= distance[4:0] | {5{|distance[7:5]}};
-        apart2    <= |distance;
+        apart2    <= |diff1[7:0];
     end
 
     // 3 align: two guard bits below the mantissa, the rest in `sticky`
     logic [23:0] x3;
     logic [25:0] y3;
     logic  [7:0] exponent3;
-    logic        sign3, subtract3, sixteen3, sticky3, special3, nan3;
+    logic        sign3, subtract3, sixteen3, sticky3, nan3;
     logic [25:0] by_bits, by_nibbles;
     logic        lost_bits, lost_nibbles;
-    wire         endless2 = &exponent2;
 
     always_comb begin
         case (amount2[1:0])
-            2'd0: by_bits = {y2, 2'b0};
-            2'd1: by_bits = {1'b0, y2, 1'b0};
-            2'd2: by_bits = {2'b0, y2};
-            2'd3: by_bits = {3'b0, y2[23:1]};
+            2'd0: by_bits = {y2, 1'b0};
+            2'd1: by_bits = {1'b0, y2};
+            2'd2: by_bits = {2'b0, y2[24:1]};
+            2'd3: by_bits = {3'b0, y2[24:2]};
         endcase
-        lost_bits = &amount2[1:0] & y2[0];
+        lost_bits = amount2[1] & (y2[0] | amount2[0] & y2[1]);
         case (amount2[3:2])
             2'd0: by_nibbles = by_bits;
             2'd1: by_nibbles = {4'b0, by_bits[25:4]};
@@ -98,15 +101,14 @@ module fp32_add (
         subtract3 <= subtract2;
         sixteen3  <= amount2[4];
         sticky3   <= lost_bits | lost_nibbles;
-        special3  <= endless2;
         // A NaN is larger than any number; infinities of two signs have no sum.
-        nan3      <= endless2 & (|x2[22:0] | (subtract2 & ~apart2));
+        nan3      <= &exponent2 & (|x2[22:0] | (subtract2 & ~apart2));
     end
 
     // 4 add
     logic [27:0] sum4;
     logic  [7:0] exponent4;
-    logic        sign4, subtract4, special4, nan4;
+    logic        sign4, subtract4, nan4;
     wire  [25:0] y = sixteen3 ? {16'b0, y3[25:16]} : y3;
     wire         sticky = sticky3 | (sixteen3 & |y3[15:0]);
 
@@ -117,7 +119,6 @@ module fp32_add (
         exponent4  <= exponent3;
         sign4      <= sign3;
         subtract4  <= subtract3;
-        special4   <= special3;
         nan4       <= nan3;
     end
 
@@ -125,10 +126,11 @@ module fp32_add (
     logic [27:0] sum5;
     logic  [7:0] exponent5;
     logic  [2:0] nibbles5;
-    logic        sign5, special5, nan5, zero5;
+    logic        sign5, special5, nan5, zero5, bound5;
     logic  [2:0] nibbles;
     wire   [6:0] used = {|sum4[27:24], |sum4[23:20], |sum4[19:16], |sum4[15:12],
                          |sum4[11:8], |sum4[7:4], |sum4[3:0]};
+    wire         bound = exponent4[7:2] <= {3'd0, nibbles};  // no nibble of the exponent is left
 
     always_comb begin
         casez (used)
@@ -145,24 +147,29 @@ module fp32_add (
     always_ff @(posedge clk) begin
         sum5      <= sum4;
         exponent5 <= exponent4;
-        nibbles5  <= exponent4[7:2] < {3'd0, nibbles} ? exponent4[4:2] : nibbles;
+        nibbles5  <= bound ? exponent4[4:2] : nibbles;
+        bound5    <= bound;
         zero5     <= ~|used;
-        sign5     <= sign4 & ~(subtract4 & ~|used);
-        special5  <= special4;
+        sign5     <= sign4 & ~(subtract4 & ~|used) & ~nan4;
+        // Infinite already, or by the carry: a sum without carry loses at least one of its exponent.
+        special5  <= &exponent4[7:1] & (exponent4[0] | sum4[27]);
         nan5      <= nan4;
     end
 
     // 6 coarse
     logic [27:0] sum6;
     logic  [7:0] exponent6;
-    logic        sign6, special6, nan6, zero6;
+    logic  [2:0] nibbles6;
+    logic        sign6, special6, nan6, zero6, bound6;
     wire  [27:0] by_one = nibbles5[1:0] == 2'd0 ? sum5 :
                           nibbles5[1:0] == 2'd1 ? {sum5[23:0], 4'b0} :
                           nibbles5[1:0] == 2'd2 ? {sum5[19:0], 8'b0} : {sum5[15:0], 12'b0};
 
     always_ff @(posedge clk) begin
         sum6      <= nibbles5[2] ? {by_one[11:0], 16'b0} : by_one;
-        exponent6 <= exponent5 - {3'd0, nibbles5, 2'd0};
+        exponent6 <= exponent5;
+        nibbles6  <= nibbles5;
+        bound6    <= bound5;
         sign6     <= sign5;
         special6  <= special5;
         nan6      <= nan5;
@@ -174,7 +181,7 @@ module fp32_add (
     logic  [7:0] exponent7;
     logic        sign7, special7, nan7;
     wire   [1:0] zeros = sum6[27] ? 2'd0 : sum6[26] ? 2'd1 : sum6[25] ? 2'd2 : 2'd3;
-    wire   [1:0] bits  = exponent6[7:2] == 6'd0 && exponent6[1:0] < zeros ? exponent6[1:0] : zeros;
+    wire   [1:0] bits  = bound6 && exponent6[1:0] < zeros ? exponent6[1:0] : zeros;
     logic [27:0] by_bit;
 
     always_comb begin
@@ -188,7 +195,7 @@ module fp32_add (
 
     always_ff @(posedge clk) begin
         sum7      <= {by_bit[27:2], |by_bit[1:0]};
-        exponent7 <= zero6 ? 8'd0 : exponent6 - {6'd0, bits};
+        exponent7 <= zero6 ? 8'd0 : exponent6 - {3'd0, nibbles6, bits};
         sign7     <= sign6;
         special7  <= special6;
         nan7      <= nan6;
@@ -196,15 +203,10 @@ module fp32_add (
 
     // 8 round: {top, mantissa, half, below half}
     wire up       = sum7[2] & (sum7[1] | sum7[0] | sum7[3]);
-    wire overflow = exponent7 == 8'd254 & sum7[26];
     wire [30:0] rounded = {exponent7, sum7[25:3]} + {7'd0, sum7[26], 22'd0, up};
 
     always_ff @(posedge clk) begin
-        if (special7 | overflow) begin
-            sum <= {sign7 & ~(special7 & nan7), 8'hff, special7 & nan7, 22'd0};
-        end else begin
-            sum <= {sign7, rounded};
-        end
+        sum <= {sign7, special7 ? {8'hff, nan7, 22'd0} : rounded};
     end
 endmodule
 

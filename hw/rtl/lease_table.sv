@@ -55,9 +55,10 @@ module lease_table #(
     logic [31:0] windows   [0:LEASES-1];
     logic [2*SB-1:0] places [0:LEASES-1];
     logic [15:0] elements  [0:LEASES-1];
-    logic  [4:0] branches  [0:LEASES*PORTS-1];
-    logic [31:0] ranks_hi  [0:LEASES*PORTS-1];
-    logic [31:0] ranks_lo  [0:LEASES*PORTS-1];
+    // Close to where they are used: a block memory, which could take child_i's register, takes most of a cycle.
+    (* ram_style = "distributed" *) logic  [4:0] branches [0:LEASES*PORTS-1];
+    (* ram_style = "distributed" *) logic [31:0] ranks_hi [0:LEASES*PORTS-1];
+    (* ram_style = "distributed" *) logic [31:0] ranks_lo [0:LEASES*PORTS-1];
     wire  [PW*32-1:0] members, parent;
 
     always_ff @(posedge clk) begin

@@ -3,7 +3,8 @@
 // Ports: write_i with order_i; valid_o with order_o, taken by take_i; few_o: there is room for an answer, which may be
 // left out, beside a release of every slot, which may not; any_o: there is room at all.
 //
-// Timing: an order is on order_o one cycle after write_i if none waits before it. few_o and any_o are a cycle old.
+// Timing: an order is on order_o one cycle after write_i if none waits before it. few_o and any_o are three cycles old;
+// between two orders control needs more.
 //
 // Theory: twice as many places as slots. A slot whose workers obey their window is released once before its sum has
 // left, so releases alone fill at most a half; answers and notices are left out while less than the other half is free.
@@ -26,33 +27,39 @@ module order_queue #(
     localparam int QB = $clog2(2 * SLOTS);
 
     logic [BITS-1:0] queue [0:2*SLOTS-1];
-    logic [QB-1:0]   in, out;
-    logic [QB:0]     count;
+    logic [QB:0]     in, out;  // with the bit of the lap
+    logic [QB:0]     count;    // as it was a cycle ago
+    logic            wrote, took;
 
-    assign order_o = queue[out];
-    assign valid_o = count != '0;
+    assign order_o = queue[out[QB-1:0]];
+    assign valid_o = in != out;
 
     always_ff @(posedge clk) begin
-        if (write_i) queue[in] <= order_i;
+        if (write_i) queue[in[QB-1:0]] <= order_i;
         few_o <= count < (QB+1)'(SLOTS - 1);
         any_o <= count < (QB+1)'(2 * SLOTS - 1);
         if (!rst_n) begin
             in    <= '0;
             out   <= '0;
             count <= '0;
+            wrote <= 1'b0;
+            took  <= 1'b0;
         end else begin
-            if (write_i) in <= in + QB'(1);
-            if (take_i) out <= out + QB'(1);
-            count <= count + (QB+1)'(write_i) - (QB+1)'(take_i);
+            if (write_i) in <= in + (QB+1)'(1);
+            if (take_i) out <= out + (QB+1)'(1);
+            wrote <= write_i;
+            took  <= take_i;
+            count <= count + (QB+1)'(wrote) - (QB+1)'(took);
         end
     end
 
 `ifndef SYNTHESIS
+    wire [QB:0] level = in - out;
     always_ff @(posedge clk) begin
         if (rst_n) begin
-            a_bounded: assert (count <= (QB+1)'(2 * SLOTS));  // never more orders than places
-            a_room: assert (!write_i || count < (QB+1)'(2 * SLOTS));  // never an order without a place
-            a_there: assert (!take_i || count != '0);  // never an order taken that is not there
+            a_bounded: assert (level <= (QB+1)'(2 * SLOTS));  // never more orders than places
+            a_room: assert (!write_i || level < (QB+1)'(2 * SLOTS));  // never an order without a place
+            a_there: assert (!take_i || level != '0);  // never an order taken that is not there
         end
     end
 `endif

@@ -12,7 +12,7 @@
 //   notice_sent_o  the notice's record is free again
 //
 // Timing: W/32 sums per cycle. A frame takes as many cycles as it has words (float32), without a gap to the
-// next if it has at least about 8 log2(PORTS) words. First word out: 8 log2(PORTS) + 5 - HEAD cycles after
+// next if it has at least about 8 log2(PORTS) words. First word out: 8 log2(PORTS) + 6 - HEAD cycles after
 // load_o, where HEAD is 80 bytes in words.
 //
 // Theory: two loops. The first fetches an order and its record while the frame before is added. The second
@@ -74,7 +74,7 @@ module release_engine #(
     output wire                notice_sent_o,
     output wire                idle_o
 );
-    localparam int ADD     = 4 + 8 * $clog2(PORTS);  // from a step to the sums
+    localparam int ADD     = 5 + 8 * $clog2(PORTS);  // from a step to the sums, which wait for a cycle to be rounded
     localparam int DELAY   = ADD - 1 - HEAD;         // from a start to the cycle before the header
     localparam logic [2:0] PARTIAL = 3'd1;
 
@@ -174,7 +174,7 @@ module release_engine #(
                 gap <= gap - (HB+1)'(1);
             end
             stepping     <= start ? ~notice : stepping & ~last_step;
-            header_waits <= start | (header_waits & ~header_sent);
+            header_waits <= start | (header_waits & ~header_ends);
         end
     end
 
@@ -246,6 +246,8 @@ module release_engine #(
     end
 
     wire   header_sent   = head & head_word == HB'(HEAD - 1);
+    // The next record is here two cycles after its order is taken.
+    wire   header_ends   = head & head_word == HB'(HEAD - 2);
     assign notice_sent_o = header_sent & kind_q > 3'd2;
     assign words_o       = words;
     assign count_o       = bytes_q - CB'(1);

@@ -15,8 +15,8 @@
 // Timing: a word that is bypassed leaves 7 cycles after it came with a bus of 64 bits, 2 with 512, as long as the
 // other side takes it. One word per cycle either way.
 //
-// Theory: what a packet is shows at byte 45. Until then words wait in a FIFO of 16; the verdict of each frame
-// stands in a FIFO of its own. The payload of an aggregation packet goes to a spare buffer before anybody
+// Theory: what a packet is shows at byte 45. Until then words wait in a FIFO of 16, and are offered up to the last one
+// whose frame is judged; the verdict stands beside the frame's first word. The payload of an aggregation packet goes to a spare buffer before anybody
 // knows whether it is wanted: a slot's buffer is then exchanged with the spare, or the spare is used again.
 // So nothing is copied, no frame that is broken or not wanted touches a slot, and there are always as many
 // buffers as slots and two more: one packet may be under decision while the next comes in.
@@ -115,20 +115,23 @@ module rx_port #(
         fits = fits & (in_word != IB'(CLASS) ? ~s_tlast : s_tkeep[45%B]);
     end
 
-    // Words, and the verdict of each frame.
+    // Words, and the verdict of each frame at the place of its first word.
     logic [FB-1:0] fifo [0:15];
     logic    [1:0] verdicts [0:15];
-    logic    [4:0] fifo_in, fifo_out, verdict_in, verdict_out;
+    logic    [4:0] fifo_in, fifo_judged, fifo_out;
+    logic    [3:0] frame_in;  // place of the first word of the frame that comes in
     logic          judged;
     wire           take_word = s_tvalid & s_tready;
     wire           judge     = take_word & ~judged & (s_tlast | in_word == IB'(CLASS));
-    logic          have;
+    logic          have, starts;
     logic    [1:0] verdict;
     wire  [FB-1:0] word      = fifo[fifo_out[3:0]];
     wire           ours      = have & verdict[0];
     wire           pop;
-    wire     [4:0] next_out  = fifo_out + 5'(pop);
-    wire     [4:0] next_verdict = verdict_out + 5'(pop & m_tlast);
+    wire     [4:0] next_in   = fifo_in + 5'd1;
+    wire     [4:0] next_out  = fifo_out + 5'd1;
+    // What may be offered next: behind the word that is offered, or this one. pop comes late.
+    wire           more      = fifo_judged != (have ? next_out : fifo_out);
 
     assign s_tready = ~(fifo_in[4] != fifo_out[4] && fifo_in[3:0] == fifo_out[3:0]);
     assign {m_terror, m_tlast, m_tkeep, m_tdata} = word;
@@ -136,28 +139,34 @@ module rx_port #(
 
     always_ff @(posedge clk) begin
         if (take_word) fifo[fifo_in[3:0]] <= {s_terror, s_tlast, s_tkeep, s_tdata};
-        if (judge) verdicts[verdict_in[3:0]] <= {ce, fits};
+        if (judge) verdicts[frame_in] <= {ce, fits};
         if (take_word) begin
             fits_q <= fits;
             ce_q   <= ce;
         end
-        verdict <= verdicts[next_verdict[3:0]];
+        if (pop & m_tlast) verdict <= verdicts[next_out[3:0]];
+        else if (starts) verdict <= verdicts[fifo_out[3:0]];
         if (!rst_n) begin
-            {fifo_in, fifo_out, verdict_in, verdict_out} <= '0;
-            have    <= 1'b0;
-            in_word <= '0;
-            judged  <= 1'b0;
+            {fifo_in, fifo_judged, fifo_out} <= '0;
+            frame_in <= '0;
+            have     <= 1'b0;
+            starts   <= 1'b1;
+            in_word  <= '0;
+            judged   <= 1'b0;
         end else begin
             if (take_word) begin
-                fifo_in <= fifo_in + 5'd1;
+                fifo_in <= next_in;
                 judged  <= (judged | judge) & ~s_tlast;
                 in_word <= s_tlast ? '0 : in_word == IB'(CLASS + 1) ? in_word : in_word + IB'(1);
+                if (s_tlast) frame_in <= next_in[3:0];
+                if (judged | judge) fifo_judged <= next_in;
             end
-            if (judge) verdict_in <= verdict_in + 5'd1;
             // What comes in this cycle is seen in the next but one: have and verdict are registers.
-            have        <= fifo_in != next_out & verdict_in != next_verdict;
-            fifo_out    <= next_out;
-            verdict_out <= next_verdict;
+            have <= have & ~pop | more;
+            if (pop) begin
+                fifo_out <= next_out;
+                starts   <= m_tlast;
+            end
         end
     end
 
@@ -207,8 +216,13 @@ module rx_port #(
     assign {ce_o, broken_o, words_o, kept_o} = facts[serve];
 
     always_comb begin
+        // As many as the lowest ones of c_keep, which has no holes.
         kept = '0;
-        for (int i = 0; i < B; i++) kept = kept + CB'(c_keep[i]);
+        for (int bits = 0; bits < CB; bits++) begin
+            for (int i = (1 << bits) - 1; i < B; i += 2 << bits) begin
+                kept[bits] = kept[bits] | c_keep[i] & ~(i + (1 << bits) < B ? c_keep[(i + (1 << bits)) % B] : 1'b0);
+            end
+        end
     end
 
     always_ff @(posedge clk) begin

@@ -7,7 +7,7 @@
 //   m_*      the frames, whole, to be sent (AXI-Stream)
 //   template_* write 32 bits of a lease's first 42 header bytes
 //
-// Timing: a word is on m_* two cycles after its write_i if nothing waits before it, with buses of 256 and 512 bits
+// Timing: a word is on m_* three cycles after its write_i if nothing waits before it, with buses of 256 and 512 bits
 // together with the next; one word per cycle. m_tready reaches no output.
 //
 // Theory: sums of all ports are the same but for who they are for. So a frame comes here without addresses
@@ -15,7 +15,8 @@
 // driver has written per lease, are put in by an OR. They fit frames of any length: the sender of the sum
 // writes the complement of the IP length into the IP identification, so that the checksum stays the same
 // (with "don't fragment" the identification means nothing, RFC 6864). Lease and length stand in a queue of their own,
-// so that both block memories, words and templates, are read in the same cycle and nothing but an OR is behind them.
+// so that both block memories, words and templates, are read in the same cycle; behind each stands a register, and behind
+// these nothing but an OR. All of that moves in step, or stands still.
 // Behind a template, memory that nobody writes is read as 0.
 `default_nettype none
 
@@ -70,16 +71,17 @@ module sum_queue #(
     wire            fetch;
     wire            next_frame = frame_in != frame_out & (left == '0 | fetch & ends);
 
-    // Words, and what the memories gave (a).
+    // Words, what the memories gave (a), and the same in the registers behind them (b).
     logic  [DB-1:0] at_in, at_out;
     wire   [DB-1:0] level = at_in - at_out;
-    logic  [W-1:0]  a_data, a_template;
-    logic           a_valid, a_last;
-    logic  [CB-1:0] a_count;
-    wire            a_take;
+    logic  [W-1:0]  a_data, a_template, b_words, b_template;
+    logic           a_valid, a_last, b_valid, b_last;
+    logic  [CB-1:0] a_count, b_count;
+    wire            b_take;
+    wire            moves = ~b_valid | b_take;
 
     assign {next_lease, next_count, next_left} = frames[frame_out];
-    assign fetch = at_in != at_out & left != '0 & (~a_valid | a_take);
+    assign fetch = at_in != at_out & left != '0 & moves;
 
     always_ff @(posedge clk) begin
         if (write_i) fifo[at_in] <= word_i;
@@ -88,6 +90,12 @@ module sum_queue #(
             a_data  <= fifo[at_out];
             a_last  <= ends;
             a_count <= count;
+        end
+        if (moves) begin
+            b_words    <= a_data;
+            b_template <= a_template;
+            b_last     <= a_last;
+            b_count    <= a_count;
         end
         if (next_frame) {lease, count} <= {next_lease, next_count};
         room_o <= ~level[DB-1];
@@ -99,6 +107,7 @@ module sum_queue #(
             left      <= '0;
             place     <= '0;
             a_valid   <= 1'b0;
+            b_valid   <= 1'b0;
         end else begin
             if (write_i) at_in <= at_in + DB'(1);
             if (fetch) at_out <= at_out + DB'(1);
@@ -108,7 +117,7 @@ module sum_queue #(
             else if (fetch) left <= left + NB'(1);
             if (next_frame) place <= '0;
             else if (fetch & place != TB'(HEAD)) place <= place + TB'(1);
-            a_valid <= fetch | (a_valid & ~a_take);
+            if (moves) {b_valid, a_valid} <= {a_valid, fetch};
         end
     end
 
@@ -124,19 +133,19 @@ module sum_queue #(
     end
 
     // The frame as it is to be sent: with addresses, and without the bytes before it that align the payload.
-    wire [W-1:0] b_data = a_data | a_template;
+    wire [W-1:0] b_data = b_words | b_template;
     wire [B-1:0] b_keep;
     assign b_keep[0] = 1'b1;
     for (genvar i = 1; i < B; i++) begin : g_keep
-        assign b_keep[i] = ~a_last | a_count >= CB'(i);
+        assign b_keep[i] = ~b_last | b_count >= CB'(i);
     end
     if (PAD == 0) begin : g_aligned
-        assign {m_tdata, m_tkeep, m_tlast, m_tvalid} = {b_data, b_keep, a_last, a_valid};
-        assign a_take = m_tready;
+        assign {m_tdata, m_tkeep, m_tlast, m_tvalid} = {b_data, b_keep, b_last, b_valid};
+        assign b_take = m_tready;
     end else begin : g_early
         axis_early #(.W(W)) early (
-            .clk, .rst_n, .s_tdata(b_data), .s_tkeep(b_keep), .s_tlast(a_last), .s_tvalid(a_valid),
-            .s_tready(a_take), .m_tdata, .m_tkeep, .m_tlast, .m_tvalid, .m_tready);
+            .clk, .rst_n, .s_tdata(b_data), .s_tkeep(b_keep), .s_tlast(b_last), .s_tvalid(b_valid),
+            .s_tready(b_take), .m_tdata, .m_tkeep, .m_tlast, .m_tvalid, .m_tready);
     end
 
 `ifndef SYNTHESIS
@@ -150,7 +159,7 @@ module sum_queue #(
             a_place: assert (!(write_i && first_i) || frame_in + QB'(1) != frame_out);  // never a frame too many
             a_begun: assert (!write_i || first_i == (owed == '0));  // never a frame is not as long as announced
             if (write_i) owed <= first_i ? words_i + NB'(1) : owed + NB'(1);
-            a_taken: assert (!a_take || PAD != 0 || a_valid || !m_tvalid);  // never a word from nowhere
+            a_read: assert (!fetch || level != '0);  // never a word from nowhere
         end
     end
 `endif

@@ -1,44 +1,72 @@
 // One port's sending side: frames of the switch chip and sums of the accelerator, in turn, to the wire.
 //
 // Ports
-//   s_*      frames from the switch chip (AXI-Stream)
-//   q_*      frames with sums (AXI-Stream)
-//   m_*      frames to the wire
+//   s_*          frames from the switch chip (AXI-Stream)
+//   write_i, word_i, ..., template_*  sums and the addresses that go before them; see sum_queue
+//   room_o       another sum of the largest size fits
+//   m_*          frames to the wire
 //
-// Timing: a word is sent one cycle after it was taken. m_tready reaches s_tready and q_tready in the same cycle;
-// nothing else does.
+// Timing: a word of the side whose turn it is is sent one cycle after it was taken, and nothing is lost between frames;
+// a side that was idle waits a cycle for its turn. m_tready reaches s_tready in the same cycle, and nothing else.
 //
-// Theory: frames of both sides take turns; whoever waits alone is served at once.
+// Theory: whose turn it is stands in a register and changes between frames only, to whoever waits. So frames of both sides
+// take turns, whoever waits alone keeps the turn, and a word to be sent is a function of four bits: its own, that of the
+// template, that of the switch chip, and whose turn it is.
 `default_nettype none
 
 module tx_port #(
-    parameter int W  = 64,
-    localparam int B = W / 8
+    parameter int W      = 64,
+    parameter int LEASES = 16,
+    parameter int DEPTH  = 512,
+    parameter int NB     = 8,
+    localparam int B     = W / 8,
+    localparam int PAD   = (B - 80 % B) % B,
+    localparam int CB    = $clog2(B),
+    localparam int LB    = $clog2(LEASES),
+    localparam int TB    = $clog2((42 + PAD + B - 1) / B + 1),
+    localparam int VB    = $clog2(W / 32)
 ) (
-    input  wire           clk,
-    input  wire           rst_n,
+    input  wire                 clk,
+    input  wire                 rst_n,
 
-    input  wire  [W-1:0]  s_tdata,
-    input  wire  [B-1:0]  s_tkeep,
-    input  wire           s_tlast,
-    input  wire           s_tvalid,
-    output wire           s_tready,
+    input  wire  [W-1:0]        s_tdata,
+    input  wire  [B-1:0]        s_tkeep,
+    input  wire                 s_tlast,
+    input  wire                 s_tvalid,
+    output wire                 s_tready,
 
-    input  wire  [W-1:0]  q_tdata,
-    input  wire  [B-1:0]  q_tkeep,
-    input  wire           q_tlast,
-    input  wire           q_tvalid,
-    output wire           q_tready,
+    input  wire                 write_i,
+    input  wire  [W-1:0]        word_i,
+    input  wire                 first_i,
+    input  wire  [NB-1:0]       words_i,
+    input  wire  [CB-1:0]       count_i,
+    input  wire  [LB-1:0]       lease_i,
+    output wire                 room_o,
 
-    output logic [W-1:0]  m_tdata,
-    output logic [B-1:0]  m_tkeep,
-    output logic          m_tlast,
-    output logic          m_tvalid,
-    input  wire           m_tready
+    input  wire                 template_write_i,
+    input  wire  [LB+TB+VB-1:0] template_at_i,
+    input  wire  [31:0]         template_data_i,
+
+    output logic [W-1:0]        m_tdata,
+    output logic [B-1:0]        m_tkeep,
+    output logic                m_tlast,
+    output logic                m_tvalid,
+    input  wire                 m_tready
 );
-    logic busy, ours_q;
-    wire  ours   = busy ? ours_q : q_tvalid & ~(s_tvalid & ours_q);
+    wire [W-1:0] q_tdata;
+    wire [B-1:0] q_tkeep;
+    wire         q_tlast, q_tvalid, q_tready;
+
+    sum_queue #(.W(W), .LEASES(LEASES), .DEPTH(DEPTH), .NB(NB)) sums (
+        .clk, .rst_n, .write_i, .word_i, .first_i, .words_i, .count_i, .lease_i, .room_o,
+        .m_tdata(q_tdata), .m_tkeep(q_tkeep), .m_tlast(q_tlast), .m_tvalid(q_tvalid), .m_tready(q_tready),
+        .template_write_i, .template_at_i, .template_data_i);
+
+    logic busy, ours;  // within a frame; whose turn it is: a sum's
     wire  accept = ~m_tvalid | m_tready;
+    wire  valid  = ours ? q_tvalid : s_tvalid;
+    wire  last   = ours ? q_tlast : s_tlast;
+    wire  other  = ours ? s_tvalid : q_tvalid;
 
     assign s_tready = accept & ~ours;
     assign q_tready = accept & ours;
@@ -46,19 +74,17 @@ module tx_port #(
     always_ff @(posedge clk) begin
         if (accept) begin
             m_tdata <= ours ? q_tdata : s_tdata;
-            m_tlast <= ours ? q_tlast : s_tlast;
+            m_tlast <= last;
             m_tkeep <= ours ? q_tkeep : s_tkeep;
         end
         if (!rst_n) begin
             busy     <= 1'b0;
-            ours_q   <= 1'b0;
+            ours     <= 1'b0;
             m_tvalid <= 1'b0;
-        end else if (accept) begin
-            m_tvalid <= ours ? q_tvalid : s_tvalid;
-            if (ours ? q_tvalid : s_tvalid) begin
-                busy   <= ~(ours ? q_tlast : s_tlast);
-                ours_q <= ours;
-            end
+        end else begin
+            if (accept) m_tvalid <= valid;
+            if (accept & valid) busy <= ~last;
+            if (other & (valid ? accept & last : ~busy)) ours <= ~ours;
         end
     end
 endmodule

@@ -12,13 +12,15 @@ import sys
 from pathlib import Path
 
 import synthesis
-from synthesis import BUS, CORE, PARTS, ROOT
+from synthesis import BUS, PARTS, ROOT
 
 sys.path.insert(0, str(ROOT / "experiments"))
 from figure import Chart, page
 
 HERE = Path(__file__).resolve().parent
 PORTS = (4, 8, 16, 32, 64)
+SLOTS = (8, 16)
+"""Of the shapes that are placed and routed."""
 VU19P = {"LUT": 4_085_760, "FF": 8_171_520}
 PAPER = {"LUT": 0.01, "FF": 0.0026}
 """PANAMA, Table 2: share of a VU19P."""
@@ -38,12 +40,10 @@ def measure(families: list[str], clock: bool, kept_only: bool) -> dict:
                     print(f"{name}: left out, {error} is not synthesised yet")
                     continue
                 print(name, counts["shapes"][name]["all"], flush=True)
-    first = "xc7"
-    counts["whole"] = {} if kept_only else {
-        f"{first}-4x10": synthesis.whole(first, 4, 10), f"{first}-4x10 flat": synthesis.whole(first, 4, 10, flat=True)
-    }  # fmt: skip
+    name = "xc7-4x10"
+    counts["whole"] = {} if kept_only else {name: synthesis.whole("xc7", 4, 10)}
     if clock:
-        counts["ecp5"] = synthesis.ecp5()
+        counts["ecp5"] = [synthesis.ecp5(slots) for slots in SLOTS]
     return counts
 
 
@@ -56,19 +56,24 @@ def text(counts: dict) -> str:
     """The page."""
     lines = [
         "# Synthesis of the accelerator",
-        f"Made by `make synth` (Yosys {counts['yosys']}; LUTs used as memory or shift register are counted apart, as "
-        "LUTRAM; inverters are counted as LUTs). 16 leases, 32 slots of 1,408 bytes a port.",
-        "Each module is synthesised once per shape and counted as often as it occurs; what is missing below has "
-        "not been synthesised yet.",
+        f"Made by `make synth` (Yosys {counts['yosys']}). 16 leases, 32 slots of 1,408 bytes a port. Each module is "
+        "synthesised once per shape and counted as often as it occurs; what is missing below has not been synthesised.",
+        "",
+        "LUT: functions of up to six inputs, inverters too. Sites: an estimate of what they take, two functions of "
+        "five inputs to a site ([sites.py](sites.py)). FF: without those that the output registers of block memories "
+        "take ([outreg.py](outreg.py)). LUTRAM: LUTs as memory or shift register.",
         "",
         "## Four ports, 10 Gbit/s, by part (xc7)",
         "",
         row(["part", *synthesis.CLASSES]),
-        row(["---"] * 6),
+        row(["---"] * (1 + len(synthesis.CLASSES))),
     ]
     parts = counts["shapes"]["xc7-4x10"]
     lines += [row([name, *parts[name].values()]) for name in PARTS]
-    lines += [row([f"**core**: {', '.join(CORE)}", *parts["core"].values()]), row(["**all**", *parts["all"].values()])]
+    lines += [
+        row(["**core**: all but the registers", *parts["core"].values()]),
+        row(["**all**", *parts["all"].values()]),
+    ]
     lines += [row([f"all, in one run ({name})", *found.values()]) for name, found in counts["whole"].items()]
     columns = ["family", "ports", "Gbit/s", "bus", *synthesis.CLASSES, "LUT of a VU19P", "FF of a VU19P", "core's LUT"]
     lines += ["", "## Ports and rates", "", row(columns), row(["---"] * len(columns))]
@@ -81,8 +86,18 @@ def text(counts: dict) -> str:
     lines += ["", f"PANAMA, Table 2: {paper} of a VU19P, with adders of the vendor, which may use DSPs.", ""]
     lines += ["![LUTs by ports](ports.svg)"]
     if "ecp5" in counts:
-        reached = ", ".join(f"{key} {value}" for key, value in counts["ecp5"].items())
-        lines += ["", "## Clock", "", f"4 ports, 64 bits, placed and routed on an ECP5-85 (speed grade 8): {reached}."]
+        lines += [
+            "",
+            "## Clock",
+            "",
+            "4 ports, 64 bits, ECP5-85, speed grade 8, placed and routed by nextpnr, MHz:",
+            "",
+        ]
+        columns = ["slots a port", *(f"seed {n + 1}" for n in range(5)), "median", "best", "LUT4", "FF", "DP16KD"]
+        lines += [row(columns), row(["---"] * len(columns))]
+        for found in counts["ecp5"]:
+            used = [found[key] for key in ("median", "best", "TRELLIS_COMB", "TRELLIS_FF", "DP16KD")]
+            lines.append(row([found["slots"], *found["MHz"], *used]))
     return "\n".join(lines) + "\n"
 
 
@@ -118,7 +133,8 @@ if __name__ == "__main__":
         (HERE / "report.md").write_text(text(found))
         (HERE / "ports.svg").write_text(curve(found))
     elif only == "ecp5":
-        print(synthesis.ecp5())
+        for slots in SLOTS:
+            print(synthesis.ecp5(slots))
     else:
         family, size = only.split("-")
         for part, row_of in synthesis.parts(family, *map(int, size.split("x")), synthesis.version()).items():
