@@ -11,6 +11,10 @@
 | NETSUM_RELEASE_FRACTION | share of its children with which a switch releases a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch` or `none` | per-branch |
 | NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; 16384 with a plan |
+| NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they talk over TCP | on |
+| NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
+| NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | 0.00003 |
+| NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | 1.25e9 |
 | NETSUM_PLAN | allreduces of the world go over this tree plan (`netsum plan pack --out`); no controller then | none |
 | NETSUM_PLAN_TOPOLOGY | file or name of the plan's fabric: for a new plan when links are lost | none: over hosts then |
 | NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |
@@ -158,6 +162,17 @@ def _flag(value: str) -> str | None:
     return None if value in ("0", "1") else "expected 0 or 1"
 
 
+def _switch(value: str) -> str | None:
+    return None if value in ("on", "off") else "expected on or off"
+
+
+def _positive(value: str) -> str | None:
+    try:
+        return None if 0 < float(value) < float("inf") else "expected a number above 0"
+    except ValueError:
+        return "expected a number above 0"
+
+
 def _any(value: str) -> str | None:
     return None
 
@@ -170,6 +185,11 @@ _OPTIONS = {
     "NETSUM_RELEASE_FRACTION": ("release_fraction", _fraction),
     "NETSUM_CONGESTION": ("congestion", _congestion),
     "NETSUM_MIN_BYTES": ("min_bytes", _bytes),
+    "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
+    # The core knows the names.
+    "NETSUM_ALGORITHMS": ("algorithms", _any),
+    "NETSUM_LINK_LATENCY_S": ("link_latency_s", _positive),
+    "NETSUM_LINK_BYTES_PER_S": ("link_bytes_per_s", _positive),
 }
 _PLAN_OPTIONS = {
     "NETSUM_PLAN": ("plan", _any),

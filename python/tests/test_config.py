@@ -44,6 +44,7 @@ def test_all_settings():
         ("NETSUM_RELEASE_FRACTION", "1.5"),
         ("NETSUM_CONGESTION", "cubic"),
         ("NETSUM_MIN_BYTES", "4K"),
+        ("NETSUM_SHARED_MEMORY", "1"),
         ("NETSUM_TORCH_SHAPE", "round"),
     ],
 )

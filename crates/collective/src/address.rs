@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
+use netsum_net::arena::ArenaSeat;
 use netsum_net::mesh::{Roster, SECRET_LEN, Seat};
 use netsum_topo::links::TreePlan;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ pub(crate) struct Address {
     pub(crate) pid: u32,
     /// The job's number, from rank 0 of a group with a controller.
     pub(crate) job: Option<u32>,
+    /// Where processes of this host can share memory with this one.
+    pub(crate) memory: Option<MemoryAddress>,
     /// Where lanes of a tree plan connect, in a group with one.
     pub(crate) port: Option<PortAddress>,
     /// Whether they are measured first.
@@ -32,12 +35,28 @@ pub(crate) struct Address {
     plan: Option<Result<TreePlan, String>>,
 }
 
+/// An [`ArenaSeat`] as it travels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MemoryAddress {
+    machine: String,
+    name: String,
+    cpus: Vec<usize>,
+}
+
+impl From<&ArenaSeat> for MemoryAddress {
+    fn from(seat: &ArenaSeat) -> MemoryAddress {
+        let ArenaSeat { machine, name, cpus } = seat.clone();
+        MemoryAddress { machine, name, cpus }
+    }
+}
+
 impl Address {
     pub(crate) fn new(
         config: &GroupConfig,
         mesh: SocketAddr,
         host: String,
         job: Option<u32>,
+        memory: Option<&ArenaSeat>,
     ) -> Result<(Address, Option<Ports>), Error> {
         let secret = secret()?;
         let ports = config.plan.as_ref().map(|source| {
@@ -60,6 +79,7 @@ impl Address {
             host,
             pid: std::process::id(),
             job,
+            memory: memory.map(MemoryAddress::from),
             port: ports.as_ref().map(|ports| ports.address().clone()),
             measures: config.plan.as_ref().is_some_and(|source| source.measure),
             plan: plan.map(|source| source.read(config.size)),
@@ -71,6 +91,11 @@ impl Address {
     pub(crate) fn plan(&self) -> Result<TreePlan, String> {
         let none = || Err("rank 0 has no plan; give all ranks the same settings".to_owned());
         self.plan.clone().unwrap_or_else(none)
+    }
+
+    /// What the lowest rank of a host wants to hear from those who would share its memory.
+    pub(crate) fn secret(&self) -> &[u8; SECRET_LEN] {
+        &self.secret
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -119,6 +144,22 @@ fn planned(address: &Address) -> String {
         (Some(_), true) => "set, to be measured",
     }
     .to_owned()
+}
+
+/// Everybody's seat, if all ranks are on one host and can share memory; the same answer at all ranks.
+///
+/// A host is a machine and a network namespace, and in a fabric, where several hosts may stand for a large network on one
+/// machine, a host of that name.
+pub(crate) fn seats(all: &[Address]) -> Option<Vec<ArenaSeat>> {
+    let seat = |address: &Address| {
+        let MemoryAddress { machine, name, cpus } = address.memory.clone()?;
+        Some(ArenaSeat { machine, name, cpus })
+    };
+    let seats: Vec<ArenaSeat> = all.iter().map(seat).collect::<Option<_>>()?;
+    let alike = |(address, seat): (&Address, &ArenaSeat)| {
+        address.host == all[0].host && seat.machine == seats[0].machine
+    };
+    (all.len() > 1 && all.iter().zip(&seats).all(alike)).then_some(seats)
 }
 
 /// The mesh's view of all ranks.
@@ -187,7 +228,7 @@ mod tests {
         };
         let (ip, host) = local(&config).unwrap();
         assert!(ip.is_loopback());
-        Address::new(&config, SocketAddr::new(ip, 1), host, None).unwrap().0
+        Address::new(&config, SocketAddr::new(ip, 1), host, None, None).unwrap().0
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The messages of one operation: what an algorithm sees of the group.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,7 +8,10 @@ use netsum_net::Buffer;
 use netsum_net::mesh::{Channel, Key, MeshError, Outgoing, Payload, Receive, Target, Wanted};
 use parking_lot::{Condvar, Mutex};
 
+use crate::algorithm::Link;
 use crate::core::Core;
+use crate::shared::{Rounds, Shared};
+use crate::terms::Here;
 
 /// One operation's sends and receives. Both sides number their messages by `part`: a receive takes the message
 /// that the other rank sent under the same part.
@@ -19,7 +23,10 @@ pub(crate) struct Comm<'a> {
     receives: Vec<Option<(u32, Receive)>>,
     /// The sender of a receive that failed.
     unserved: Option<u32>,
-    flight: Arc<Flight>,
+    /// Made with the first send.
+    flight: OnceCell<Arc<Flight>>,
+    /// Of ranks that share memory.
+    rounds: Option<Rounds<'a>>,
 }
 
 /// A receive that was posted.
@@ -46,8 +53,45 @@ impl<'a> Comm<'a> {
         fingerprint: u32,
         deadline: Instant,
     ) -> Comm<'a> {
-        let (receives, flight) = (Vec::new(), Arc::default());
-        Comm { core, sequence, fingerprint, deadline, receives, unserved: None, flight }
+        let (receives, flight) = (Vec::new(), OnceCell::new());
+        let (unserved, rounds) = (None, None);
+        Comm { core, sequence, fingerprint, deadline, receives, unserved, flight, rounds }
+    }
+
+    /// For ranks that may share memory.
+    pub(crate) fn with_memory(
+        self,
+        shared: Option<&'a mut Shared>,
+        here: Option<Here>,
+    ) -> Comm<'a> {
+        let call = (self.sequence, self.fingerprint);
+        let rounds = shared.map(|shared| Rounds::new(self.core, shared, call, self.deadline, here));
+        Comm { rounds, ..self }
+    }
+
+    /// The rounds of ranks that share memory, if these do. Errors: an earlier operation failed in them.
+    pub(crate) fn rounds(&mut self) -> Result<Option<&mut Rounds<'a>>, MeshError> {
+        if let Some(rounds) = &self.rounds {
+            rounds.check()?;
+        }
+        Ok(self.rounds.as_mut())
+    }
+
+    /// The rounds, for an algorithm that is taken only where ranks share memory.
+    pub(crate) fn memory(&mut self) -> Result<&mut Rounds<'a>, MeshError> {
+        let none = || MeshError::Aborted("these ranks share no memory".to_owned());
+        self.rounds()?.ok_or_else(none)
+    }
+
+    /// What this operation's messages cost.
+    pub(crate) fn link(&self) -> Link {
+        let (latency_s, bytes_per_s) = self.core.link;
+        Link { ranks: self.size(), shared_memory: self.rounds.is_some(), latency_s, bytes_per_s }
+    }
+
+    /// The algorithm that the group's options name for an operation.
+    pub(crate) fn wanted(&self, operation: &str) -> Option<&'a str> {
+        self.core.algorithms.get(operation).map(String::as_str)
     }
 
     pub(crate) fn rank(&self) -> u32 {
@@ -66,8 +110,8 @@ impl<'a> Comm<'a> {
 
     /// Queues a message; the bytes are left alone until [`Comm::flush`] returns.
     pub(crate) fn send(&self, to: u32, part: u64, buffer: &Buffer, at: usize, len: usize) {
-        self.flight.state.lock().open += 1;
-        let flight = self.flight.clone();
+        let flight = self.flight.get_or_init(Arc::default).clone();
+        flight.state.lock().open += 1;
         let outgoing = Outgoing {
             key: self.key(part),
             fingerprint: self.fingerprint,
@@ -112,9 +156,10 @@ impl<'a> Comm<'a> {
     /// Blocks until all sends are away.
     pub(crate) fn flush(&self) -> Result<(), MeshError> {
         self.check()?;
-        let mut state = self.flight.state.lock();
+        let Some(flight) = self.flight.get() else { return Ok(()) };
+        let mut state = flight.state.lock();
         while state.open > 0 {
-            self.flight.landed.wait(&mut state);
+            flight.landed.wait(&mut state);
         }
         state.error.take().map_or(Ok(()), Err)
     }
@@ -122,10 +167,21 @@ impl<'a> Comm<'a> {
     /// Ranks whose messages have not come.
     pub(crate) fn missing(&self) -> Vec<u32> {
         let open = self.receives.iter().flatten().filter(|(_, receive)| !receive.has_arrived());
-        let mut ranks: Vec<u32> = open.map(|(from, _)| *from).chain(self.unserved).collect();
+        let in_rounds = self.rounds.iter().flat_map(|rounds| rounds.missing());
+        let mut ranks: Vec<u32> =
+            open.map(|(from, _)| *from).chain(self.unserved).chain(in_rounds.copied()).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks
+    }
+
+    /// The operation has failed: others can follow it in shared memory only if the ranks are at the same round.
+    pub(crate) fn give_up(&mut self, error: &MeshError, operation: impl FnOnce() -> String) {
+        if let Some(rounds) = &mut self.rounds
+            && !matches!(error, MeshError::Size { .. })
+        {
+            rounds.give_up(operation());
+        }
     }
 
     /// Ends the operation's messages, served or not; afterwards nothing touches its buffers.

@@ -1,18 +1,20 @@
 //! What the threads of a group share.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
+use netsum_net::arena::Alarm;
 use netsum_net::mesh::{Channel, Key, Mesh, MeshError, Outgoing, Payload};
 use netsum_topo::SumOrder;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::Error;
 use crate::coordinator::Event;
 use crate::error::of_mesh;
 use crate::ledger::Ledger;
+use crate::{Error, Options};
 
 /// State of a connected group.
 pub(crate) struct Core {
@@ -23,12 +25,19 @@ pub(crate) struct Core {
     pub(crate) ledger: Arc<Ledger>,
     /// By rank: "host h0, pid 123".
     pub(crate) places: Vec<String>,
+    /// Seconds and bytes per second of a message between two ranks, for the cost model.
+    pub(crate) link: (f64, f64),
+    /// Algorithms by operation, where the options name them.
+    pub(crate) algorithms: BTreeMap<String, String>,
     /// In which all ranks are added, on every path.
-    pub(crate) order: RwLock<SumOrder>,
+    pub(crate) order: RwLock<Arc<SumOrder>>,
     pub(crate) counters: Counters,
     /// Smaller buffers go by the host path; of the first plan, so the same at all ranks. Unset: no controller.
     pub(crate) min_bytes: OnceLock<u64>,
+    /// Wakes who waits in shared memory.
+    pub(crate) alarm: OnceLock<Alarm>,
     failure: Mutex<Option<Error>>,
+    failed: Condvar,
     coordinator: Sender<Event>,
 }
 
@@ -46,6 +55,7 @@ pub(crate) struct Counters {
 impl Core {
     pub(crate) fn new(
         name: String,
+        options: &Options,
         mesh: Mesh,
         ledger: Arc<Ledger>,
         places: Vec<String>,
@@ -59,10 +69,14 @@ impl Core {
             mesh,
             ledger,
             places,
-            order: RwLock::new(SumOrder::flat(size)),
+            link: (options.link_latency_s, options.link_bytes_per_s),
+            algorithms: options.algorithms.clone(),
+            order: RwLock::new(Arc::new(SumOrder::flat(size))),
             counters: Counters::default(),
             min_bytes: OnceLock::new(),
+            alarm: OnceLock::new(),
             failure: Mutex::new(None),
+            failed: Condvar::new(),
             coordinator,
         }
     }
@@ -80,6 +94,19 @@ impl Core {
         self.failure.lock().clone()
     }
 
+    /// Another rank called something else than we did as operation `sequence`.
+    pub(crate) fn differs(&self, sequence: u64) {
+        // A coordinator that has ended has failed the group.
+        let _ = self.coordinator.send(Event::Differs(sequence));
+    }
+
+    /// Waits until the group fails; false if it does not until `deadline`.
+    pub(crate) fn await_failure(&self, deadline: Instant) -> bool {
+        let mut failure = self.failure.lock();
+        let waits = |failure: &mut Option<Error>| failure.is_none();
+        !self.failed.wait_while_until(&mut failure, waits, deadline).timed_out()
+    }
+
     /// Ends the group: all collectives that wait fail with `error`, and every later call. The first counts.
     pub(crate) fn fail(&self, error: Error) {
         {
@@ -88,6 +115,10 @@ impl Core {
                 return;
             }
             *failure = Some(error);
+        }
+        self.failed.notify_all();
+        if let Some(alarm) = self.alarm.get() {
+            alarm.ring();
         }
         for sequence in self.ledger.live() {
             self.mesh.end(Channel::Collective, sequence);
@@ -187,6 +218,10 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// `timeout` from now; far away if it cannot be told.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
-    let now = Instant::now();
+    after(Instant::now(), timeout)
+}
+
+/// `timeout` from `now`; far away if it cannot be told.
+pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {
     now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
 }

@@ -2,7 +2,8 @@
 //!
 //! Every rank runs an operation at its place in the order of calls, so the lowest operation that is not
 //! finished everywhere is at the head of the lane on every rank that has called it: lanes cannot wait for each
-//! other in a circle.
+//! other in a circle. A caller that would only wait may do the work itself when it is its turn ([`Lane::turn`]):
+//! a thread that is woken for it costs more than a small operation.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,57 +17,81 @@ use parking_lot::{Condvar, Mutex};
 use crate::Error;
 use crate::comm::Comm;
 use crate::core::Core;
+use crate::shared::Shared;
+use crate::terms::Here;
 use crate::work::Work;
 
 /// What an operation does, given its messages.
 pub(crate) type Body = Box<dyn FnOnce(&mut Comm<'_>) -> Result<(), MeshError> + Send>;
 
 /// One collective on the host path.
-pub(crate) struct Job {
+pub(crate) struct Job<B = Body> {
     pub(crate) sequence: u64,
     pub(crate) fingerprint: u32,
     pub(crate) deadline: Instant,
     pub(crate) work: Work,
-    pub(crate) body: Body,
+    /// It runs on its caller's thread.
+    pub(crate) here: Option<Here>,
+    pub(crate) body: B,
 }
 
 pub(crate) struct Lane {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct Inner {
     core: Arc<Core>,
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Memory that all ranks share. Locked by who runs an operation.
+    shared: Mutex<Option<Shared>>,
+    /// Whether there is any.
+    shares: bool,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: BTreeMap<u64, Job>,
+    /// An operation runs.
+    busy: bool,
     closed: bool,
 }
 
 impl Lane {
-    pub(crate) fn start(core: Arc<Core>, name: &str) -> Result<Lane, Error> {
-        let shared = Arc::new(Shared { core, queue: Mutex::default(), wake: Condvar::new() });
+    pub(crate) fn start(
+        core: Arc<Core>,
+        name: &str,
+        shared: Option<Shared>,
+    ) -> Result<Lane, Error> {
+        let (queue, wake, shares) = (Mutex::default(), Condvar::new(), shared.is_some());
+        let inner = Arc::new(Inner { core, queue, wake, shared: Mutex::new(shared), shares });
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn({
-            let shared = shared.clone();
-            move || shared.run()
+            let inner = inner.clone();
+            move || inner.run_all()
         });
         let thread = thread.map_err(|e| Error::Internal(format!("cannot start a thread: {e}")))?;
-        Ok(Lane { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Lane { inner, thread: Mutex::new(Some(thread)) })
     }
 
     pub(crate) fn push(&self, job: Job) {
-        self.shared.queue.lock().jobs.insert(job.sequence, job);
-        self.shared.wake.notify_one();
+        self.inner.queue.lock().jobs.insert(job.sequence, job);
+        self.inner.wake.notify_one();
+    }
+
+    /// The right to run the next operation on this thread; `None` while there are others before it, and where ranks do
+    /// not share memory: an operation over TCP waits for other threads anyway.
+    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
+        let mut queue = self.inner.queue.lock();
+        let free = self.inner.shares && !queue.busy && queue.jobs.is_empty() && !queue.closed;
+        queue.busy |= free;
+        free.then(|| Turn(&self.inner))
     }
 
     /// Runs what is queued, then ends the thread.
     pub(crate) fn close(&self) {
-        self.shared.queue.lock().closed = true;
-        self.shared.wake.notify_one();
+        self.inner.queue.lock().closed = true;
+        self.inner.wake.notify_one();
         if let Some(thread) = self.thread.lock().take() {
             // A panic was reported by the panic hook and failed its operation.
             let _ = thread.join();
@@ -74,48 +99,87 @@ impl Lane {
     }
 }
 
-impl Shared {
-    fn run(&self) {
-        while let Some(job) = self.next() {
-            let (sequence, work) = (job.sequence, job.work.clone());
-            let outcome = catch_unwind(AssertUnwindSafe(|| run(&self.core, job)));
-            let outcome = outcome.unwrap_or_else(|_| {
-                let error = Error::Internal(format!("{} panicked", work.operation()));
-                self.core.fail(error.clone());
-                Err(error)
-            });
-            if outcome.is_ok() {
-                self.core.count_operation(false);
-            }
-            self.core.ledger.retire(sequence);
-            work.complete(outcome);
-        }
-    }
+/// See [`Lane::turn`].
+pub(crate) struct Turn<'a>(&'a Inner);
 
-    fn next(&self) -> Option<Job> {
-        let mut queue = self.queue.lock();
-        loop {
-            if let Some((_, job)) = queue.jobs.pop_first() {
-                return Some(job);
-            }
-            if queue.closed {
-                return None;
-            }
-            self.wake.wait(&mut queue);
+impl Turn<'_> {
+    pub(crate) fn run<B>(self, job: Job<B>)
+    where
+        B: FnOnce(&mut Comm<'_>) -> Result<(), MeshError>,
+    {
+        self.0.run(job);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        queue.busy = false;
+        if !queue.jobs.is_empty() || queue.closed {
+            self.0.wake.notify_one();
         }
     }
 }
 
-fn run(core: &Core, job: Job) -> Result<(), Error> {
-    let Job { sequence, fingerprint, deadline, work, body } = job;
-    let mut comm = Comm::new(core, sequence, fingerprint, deadline);
-    let outcome = body(&mut comm).and_then(|()| comm.finish());
-    outcome.map_err(|error| {
-        let missing = comm.missing();
-        comm.end();
-        if matches!(error, MeshError::Left { .. }) {
-            core.settle();
+impl Inner {
+    fn run_all(&self) {
+        while let Some((job, _turn)) = self.next() {
+            self.run(job);
         }
-        core.explain(error, work.operation(), work.elapsed(), &missing)
-    })
+    }
+
+    fn run<B>(&self, job: Job<B>)
+    where
+        B: FnOnce(&mut Comm<'_>) -> Result<(), MeshError>,
+    {
+        let (sequence, work) = (job.sequence, job.work.clone());
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.outcome(job)));
+        let outcome = outcome.unwrap_or_else(|_| {
+            let error = Error::Internal(format!("{} panicked", work.operation()));
+            self.core.fail(error.clone());
+            Err(error)
+        });
+        if outcome.is_ok() {
+            self.core.count_operation(false);
+        }
+        self.core.ledger.retire(sequence);
+        work.complete(outcome);
+    }
+
+    fn next(&self) -> Option<(Job, Turn<'_>)> {
+        let mut queue = self.queue.lock();
+        loop {
+            if !queue.busy {
+                if let Some((_, job)) = queue.jobs.pop_first() {
+                    queue.busy = true;
+                    return Some((job, Turn(self)));
+                }
+                if queue.closed {
+                    return None;
+                }
+            }
+            self.wake.wait(&mut queue);
+        }
+    }
+
+    fn outcome<B>(&self, job: Job<B>) -> Result<(), Error>
+    where
+        B: FnOnce(&mut Comm<'_>) -> Result<(), MeshError>,
+    {
+        let Job { sequence, fingerprint, deadline, work, here, body } = job;
+        let core = &self.core;
+        let mut shared = self.shared.lock();
+        let comm = Comm::new(core, sequence, fingerprint, deadline);
+        let mut comm = comm.with_memory(shared.as_mut(), here);
+        let outcome = body(&mut comm).and_then(|()| comm.finish());
+        outcome.map_err(|error| {
+            let missing = comm.missing();
+            comm.give_up(&error, || work.operation());
+            comm.end();
+            if matches!(error, MeshError::Left { .. }) {
+                core.settle();
+            }
+            core.explain(error, &work.operation(), work.elapsed(), &missing)
+        })
+    }
 }

@@ -19,11 +19,13 @@ pub(crate) struct Ledger {
 
 #[derive(Default)]
 struct State {
-    next: u64,
-    live: FxHashMap<u64, Entry>,
-    /// Operations that have ended, the latest last: another rank may find only later that it called
-    /// something else.
-    past: VecDeque<(u64, Entry)>,
+    /// The number of the first entry.
+    first: u64,
+    /// Operations without a gap: those that have ended are kept for a while, as another rank may find only later that
+    /// it called something else.
+    entries: VecDeque<Entry>,
+    /// Entries that have ended.
+    ended: usize,
     /// Calls that other ranks told, for operations that are known here or not called yet.
     told: FxHashMap<u64, Vec<(u32, String)>>,
 }
@@ -31,6 +33,7 @@ struct State {
 struct Entry {
     call: Call,
     fingerprint: u32,
+    live: bool,
     /// Everybody was told of the call.
     announced: bool,
 }
@@ -48,40 +51,44 @@ pub(crate) enum Verdict {
 
 impl Ledger {
     /// Gives a call its number; true if another rank has told its own call already.
-    pub(crate) fn issue(&self, call: Call) -> (u64, bool) {
+    pub(crate) fn issue(&self, call: Call, fingerprint: u32) -> (u64, bool) {
         let mut state = self.state.lock();
-        let sequence = state.next;
-        state.next += 1;
-        let fingerprint = call.fingerprint();
-        state.live.insert(sequence, Entry { call, fingerprint, announced: false });
-        (sequence, state.told.contains_key(&sequence))
+        let sequence = state.next();
+        state.entries.push_back(Entry { call, fingerprint, live: true, announced: false });
+        let told = !state.told.is_empty() && state.told.contains_key(&sequence);
+        (sequence, told)
     }
 
     /// The operation has ended.
     pub(crate) fn retire(&self, sequence: u64) {
         let mut state = self.state.lock();
-        let Some(entry) = state.live.remove(&sequence) else { return };
-        state.past.push_back((sequence, entry));
-        if state.past.len() > PAST_MAX
-            && let Some((oldest, _)) = state.past.pop_front()
-        {
+        let Some(entry) = state.entry(sequence).filter(|entry| entry.live) else { return };
+        entry.live = false;
+        state.ended += 1;
+        while state.ended > PAST_MAX && state.entries.front().is_some_and(|entry| !entry.live) {
+            let oldest = state.first;
+            state.entries.pop_front();
+            state.first += 1;
+            state.ended -= 1;
             state.told.remove(&oldest);
         }
     }
 
     /// Operations that have not ended, in order.
     pub(crate) fn live(&self) -> Vec<u64> {
-        let mut live: Vec<u64> = self.state.lock().live.keys().copied().collect();
-        live.sort_unstable();
-        live
+        let state = self.state.lock();
+        let numbered = (state.first..).zip(&state.entries);
+        numbered.filter(|(_, entry)| entry.live).map(|(sequence, _)| sequence).collect()
     }
 
     pub(crate) fn judge(&self, sequence: u64, fingerprint: u32) -> Verdict {
-        let state = self.state.lock();
-        match state.live.get(&sequence) {
+        let mut state = self.state.lock();
+        let next = state.next();
+        match state.entry(sequence) {
+            Some(entry) if !entry.live => Verdict::Stale,
             Some(entry) if entry.fingerprint == fingerprint => Verdict::Keep,
             Some(_) => Verdict::Differs,
-            None if sequence >= state.next => Verdict::Keep,
+            None if sequence >= next => Verdict::Keep,
             None => Verdict::Stale,
         }
     }
@@ -91,7 +98,7 @@ impl Ledger {
     pub(crate) fn hear(&self, sequence: u64, from: u32, call: String) -> bool {
         let mut state = self.state.lock();
         let known = state.entry(sequence).is_some();
-        let ahead = sequence >= state.next && sequence - state.next < AHEAD_MAX;
+        let ahead = sequence >= state.next() && sequence - state.next() < AHEAD_MAX;
         if known || ahead {
             let told = state.told.entry(sequence).or_default();
             told.retain(|(rank, _)| *rank != from);
@@ -118,10 +125,13 @@ impl Ledger {
 }
 
 impl State {
+    fn next(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
     fn entry(&mut self, sequence: u64) -> Option<&mut Entry> {
-        let State { live, past, .. } = self;
-        let in_past = past.iter_mut().find(|(s, _)| *s == sequence);
-        live.get_mut(&sequence).or_else(|| in_past.map(|(_, entry)| entry))
+        let place = sequence.checked_sub(self.first)?;
+        self.entries.get_mut(usize::try_from(place).ok()?)
     }
 }
 
@@ -138,8 +148,9 @@ mod tests {
     #[test]
     fn who_differs_is_named() {
         let ledger = Ledger::default();
-        let (sequence, _) = ledger.issue(Call::bare("barrier", 0));
-        let fingerprint = Call::bare("barrier", 0).fingerprint();
+        let barrier = Call::Bare { name: "barrier", bytes: 0 };
+        let fingerprint = barrier.fingerprint();
+        let (sequence, _) = ledger.issue(barrier.clone(), fingerprint);
         assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Keep);
         assert_eq!(ledger.judge(sequence, 1), Verdict::Differs);
         assert_eq!(ledger.judge(sequence + 1, 1), Verdict::Keep);
@@ -154,7 +165,7 @@ mod tests {
         assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Stale);
         assert!(ledger.mismatch(sequence, 0).is_some(), "it can still tell");
         for _ in 0..=PAST_MAX {
-            let (next, _) = ledger.issue(Call::bare("barrier", 0));
+            let (next, _) = ledger.issue(barrier.clone(), fingerprint);
             ledger.retire(next);
         }
         assert!(!ledger.hear(sequence, 2, "alltoall".into()));
@@ -164,7 +175,7 @@ mod tests {
     fn what_others_told_before_the_call_is_kept() {
         let ledger = Ledger::default();
         assert!(ledger.hear(0, 1, "alltoall".into()));
-        let (sequence, told) = ledger.issue(Call::bare("barrier", 0));
+        let (sequence, told) = ledger.issue(Call::Bare { name: "barrier", bytes: 0 }, 7);
         assert!(told);
         assert!(ledger.mismatch(sequence, 0).is_some());
         assert!(!ledger.hear(1 + AHEAD_MAX, 1, "x".into()));

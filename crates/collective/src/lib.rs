@@ -22,7 +22,9 @@ mod plan;
 pub mod planned;
 mod point;
 pub mod rendezvous;
+mod shared;
 mod status;
+mod terms;
 mod work;
 
 pub use call::Combine;
@@ -31,6 +33,7 @@ pub use group::Group;
 pub use netsum_net::Buffer;
 pub use netsum_wire::{Dtype, ReduceOp};
 pub use options::{GroupConfig, Options, PROTOCOLS};
+pub use terms::Terms;
 pub use work::Work;
 
 use std::time::Duration;

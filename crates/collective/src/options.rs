@@ -6,6 +6,7 @@ use std::time::Duration;
 use netsum_topo::CongestionRule;
 
 use crate::Error;
+use crate::algorithm::names;
 use crate::planned::PlanSource;
 
 /// What a job may ask for; with `auto` the controller chooses.
@@ -49,6 +50,15 @@ pub struct Options {
     pub congestion: CongestionRule,
     /// Smaller buffers go by the host path; `None`: the controller's default.
     pub min_bytes: Option<u64>,
+    /// Whether ranks of one host share memory; without it they talk over TCP.
+    pub shared_memory: bool,
+    /// Algorithm by operation (`allreduce`, `allgather`, `broadcast`), where the cost model is not to choose; one that
+    /// cannot do an operation is passed over.
+    pub algorithms: BTreeMap<String, String>,
+    /// For the cost model: seconds of a small message between two ranks.
+    pub link_latency_s: f64,
+    /// For the cost model: bytes per second of a rank, each way.
+    pub link_bytes_per_s: f64,
     /// An address that all ranks can reach: tells which of this machine's addresses to use when `host` does not.
     pub rendezvous: Option<String>,
 }
@@ -88,6 +98,20 @@ impl Options {
                     options.min_bytes =
                         Some(value.parse().map_err(|_| wrong("a number of bytes"))?);
                 }
+                "shared_memory" => {
+                    options.shared_memory = match value.as_str() {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(wrong("on or off")),
+                    };
+                }
+                "algorithms" => options.algorithms = algorithms(value).map_err(|e| wrong(&e))?,
+                "link_latency_s" => {
+                    options.link_latency_s = positive(value).ok_or_else(|| wrong("seconds"))?;
+                }
+                "link_bytes_per_s" => {
+                    options.link_bytes_per_s = positive(value).ok_or_else(|| wrong("a rate"))?;
+                }
                 "rendezvous" => options.rendezvous = Some(value.clone()),
                 _ => return Err(Error::Unsupported(format!("option {name} does not exist"))),
             }
@@ -98,10 +122,12 @@ impl Options {
     /// What must be equal at all ranks.
     pub(crate) fn agreed(&self) -> String {
         let Options { protocol, tenant, scale, max_trees, .. } = self;
-        let Options { release_fraction, congestion, min_bytes, .. } = self;
+        let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
+        let Options { algorithms, link_latency_s, link_bytes_per_s, .. } = self;
         format!(
             "{protocol} tenant={tenant} scale={scale} max_trees={max_trees} release_fraction={release_fraction} \
-             congestion={congestion} min_bytes={min_bytes:?}"
+             congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} algorithms={algorithms:?} \
+             link={link_latency_s},{link_bytes_per_s}"
         )
     }
 }
@@ -116,9 +142,32 @@ impl Default for Options {
             release_fraction: 1.0,
             congestion: CongestionRule::PerBranch,
             min_bytes: None,
+            shared_memory: true,
+            algorithms: BTreeMap::new(),
+            link_latency_s: 30e-6,
+            link_bytes_per_s: 1.25e9,
             rendezvous: None,
         }
     }
+}
+
+/// Reads "allreduce=ring,broadcast=binomial". Errors: what is allowed.
+fn algorithms(value: &str) -> Result<BTreeMap<String, String>, String> {
+    let mut all = BTreeMap::new();
+    for pair in value.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (operation, name) = pair.split_once('=').unwrap_or((pair, ""));
+        let usual = "OPERATION=NAME,… for allreduce, allgather, broadcast";
+        let names = names(operation).ok_or(usual)?;
+        if !names.contains(&name) {
+            return Err(format!("one of {} for {operation}", names.join(", ")));
+        }
+        all.insert(operation.to_owned(), name.to_owned());
+    }
+    Ok(all)
+}
+
+fn positive(value: &str) -> Option<f64> {
+    value.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
 }
 
 #[cfg(test)]
@@ -146,6 +195,11 @@ mod tests {
         assert_eq!(parse("protocol", "atp").unwrap().protocol, "atp");
         assert_eq!(parse("scale", "1e8").unwrap().scale, 1e8);
         assert!(error("scale", "-1").contains("use a factor"));
+        let ring = parse("algorithms", "allreduce=ring").unwrap().algorithms;
+        assert_eq!(ring["allreduce"], "ring");
+        assert!(error("algorithms", "allreduce=rong").contains("halving-doubling, ring for"));
+        assert!(error("algorithms", "barrier=ring").contains("allreduce, allgather, broadcast"));
+        assert!(error("link_latency_s", "-1").contains("use seconds"));
         assert_eq!(error("tress", "1"), "option tress does not exist");
     }
 }

@@ -1,7 +1,10 @@
 //! Sums in the order of a plan, on host memory: the same bits as the trees give.
 
+use std::ops::Range;
+
 use netsum_topo::SumOrder;
 use netsum_wire::{Encoding, Format, Input, reduce};
+use smallvec::SmallVec;
 
 /// Adds the ranks' pieces in one order. 16-bit floats are carried as float32 from node to node and rounded
 /// once, at the root, as on the trees.
@@ -13,7 +16,7 @@ pub(crate) struct Adder {
 
 struct Node {
     sources: Vec<Source>,
-    /// A block of this node's partial.
+    /// A block of this node's partial; the root has none.
     partial: Vec<u8>,
 }
 
@@ -26,58 +29,64 @@ enum Source {
 impl Adder {
     pub(crate) fn new(order: &SumOrder, format: Format) -> Adder {
         let mut adder = Adder { format, nodes: Vec::new() };
-        if let Source::Rank(only) = adder.place(order) {
-            adder.node(vec![Source::Rank(only)]);
+        if let Source::Rank(only) = adder.place(order, true) {
+            adder.node(vec![Source::Rank(only)], true);
         }
         adder
     }
 
-    /// Adds `n` elements of all `pieces` (by rank, elements as in the buffers). `take` gets the sum block by
-    /// block, with the offset of its first byte; blocks come in order, and the elements of `pieces` under
-    /// one are not read any more when it is handed over.
-    pub(crate) fn add(&mut self, pieces: &[&[u8]], n: usize, mut take: impl FnMut(usize, &[u8])) {
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Adds all `pieces` (by rank, elements as in the buffers, each at least as long as `out`) into `out`.
+    pub(crate) fn add(&mut self, pieces: &[&[u8]], out: &mut [u8]) {
         let element = self.format.dtype.size();
-        for start in (0..n).step_by(BLOCK) {
-            let len = BLOCK.min(n - start);
-            let bytes = start * element..(start + len) * element;
-            for at in 0..self.nodes.len() {
-                let encoding = match at + 1 == self.nodes.len() {
-                    true => Encoding::Element,
-                    false => Encoding::Accumulator,
-                };
-                let mut partial = std::mem::take(&mut self.nodes[at].partial);
-                let input = |source: &Source| match *source {
-                    Source::Rank(rank) => {
-                        let bytes = &pieces[rank][bytes.clone()];
-                        Some(Input { bytes, encoding: Encoding::Element })
-                    }
-                    Source::Node(node) => {
-                        let bytes = &self.nodes[node].partial[..];
-                        Some(Input { bytes, encoding: Encoding::Accumulator })
-                    }
-                };
-                let inputs: Vec<_> = self.nodes[at].sources.iter().map(input).collect();
-                reduce(self.format, &inputs, len, &mut partial, encoding);
-                self.nodes[at].partial = partial;
-            }
-            let sum = &self.nodes.last().expect("there is a root").partial;
-            take(bytes.start, &sum[..len * element]);
+        // One node needs no partials, so no blocks that fit the cache.
+        let step = if self.nodes.len() == 1 { out.len().max(element) } else { BLOCK * element };
+        for (index, block) in out.chunks_mut(step).enumerate() {
+            let bytes = index * step..index * step + block.len();
+            self.block(pieces, bytes, block);
         }
     }
 
-    fn place(&mut self, order: &SumOrder) -> Source {
+    fn block(&mut self, pieces: &[&[u8]], bytes: Range<usize>, out: &mut [u8]) {
+        let n = out.len() / self.format.dtype.size();
+        let root = self.nodes.len() - 1;
+        for at in 0..=root {
+            let (below, rest) = self.nodes.split_at_mut(at);
+            let Node { sources, partial } = &mut rest[0];
+            let input = |source: &Source| match *source {
+                Source::Rank(rank) => {
+                    let bytes = &pieces[rank][bytes.clone()];
+                    Some(Input { bytes, encoding: Encoding::Element })
+                }
+                Source::Node(node) => {
+                    let bytes = &below[node].partial[..];
+                    Some(Input { bytes, encoding: Encoding::Accumulator })
+                }
+            };
+            let inputs: SmallVec<[_; 8]> = sources.iter().map(input).collect();
+            match at == root {
+                true => reduce(self.format, &inputs, n, out, Encoding::Element),
+                false => reduce(self.format, &inputs, n, partial, Encoding::Accumulator),
+            }
+        }
+    }
+
+    fn place(&mut self, order: &SumOrder, root: bool) -> Source {
         match order {
             SumOrder::Rank(rank) => Source::Rank(*rank as usize),
             SumOrder::Sum(children) => {
-                let sources = children.iter().map(|child| self.place(child)).collect();
-                self.node(sources)
+                let sources = children.iter().map(|child| self.place(child, false)).collect();
+                self.node(sources, root)
             }
         }
     }
 
-    fn node(&mut self, sources: Vec<Source>) -> Source {
-        let partial = vec![0; BLOCK * self.format.dtype.accumulator_size()];
-        self.nodes.push(Node { sources, partial });
+    fn node(&mut self, sources: Vec<Source>, root: bool) -> Source {
+        let bytes = if root { 0 } else { BLOCK * self.format.dtype.accumulator_size() };
+        self.nodes.push(Node { sources, partial: vec![0; bytes] });
         Source::Node(self.nodes.len() - 1)
     }
 }
@@ -92,10 +101,9 @@ pub(crate) mod tests {
 
     /// The sum of whole buffers, by rank: the oracle of every test.
     pub(crate) fn sum(order: &SumOrder, format: Format, pieces: &[Vec<u8>]) -> Vec<u8> {
-        let n = pieces[0].len() / format.dtype.size();
         let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-        let mut out = Vec::new();
-        Adder::new(order, format).add(&pieces, n, |_, bytes| out.extend_from_slice(bytes));
+        let mut out = vec![0; pieces[0].len()];
+        Adder::new(order, format).add(&pieces, &mut out);
         out
     }
 

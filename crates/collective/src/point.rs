@@ -7,12 +7,13 @@ use netsum_net::Buffer;
 use netsum_net::mesh::{Channel, Key, Outgoing, Payload, Target, Wanted};
 
 use crate::core::Core;
-use crate::work::Work;
+use crate::work::{Operation, Work};
 
 /// Sends the whole buffer; done when its bytes are in the kernel's hands.
 pub(crate) fn send(core: &Arc<Core>, buffer: Buffer, to: u32, tag: u64, deadline: Instant) -> Work {
     let len = buffer.len();
-    let work = Work::new(format!("send of {len} bytes to rank {to} (tag {tag})"));
+    let words = format!("send of {len} bytes to rank {to} (tag {tag})");
+    let work = Work::new(Operation::Other(words), Instant::now());
     let outgoing = Outgoing {
         key: key(tag),
         fingerprint: 0,
@@ -21,7 +22,7 @@ pub(crate) fn send(core: &Arc<Core>, buffer: Buffer, to: u32, tag: u64, deadline
     };
     let (sent, core_then) = (work.clone(), core.clone());
     let done = move |outcome: Result<(), _>| {
-        let explain = |e| core_then.explain(e, sent.operation(), sent.elapsed(), &[to]);
+        let explain = |e| core_then.explain(e, &sent.operation(), sent.elapsed(), &[to]);
         sent.complete(outcome.map_err(explain));
     };
     core.mesh.send(to, outgoing, Some(Box::new(done)));
@@ -38,14 +39,15 @@ pub(crate) fn receive(
 ) -> Work {
     let len = buffer.len();
     let whom = from.map_or_else(|| "any rank".to_owned(), |rank| format!("rank {rank}"));
-    let work = Work::new(format!("receive of {len} bytes from {whom} (tag {tag})"));
+    let words = format!("receive of {len} bytes from {whom} (tag {tag})");
+    let work = Work::new(Operation::Other(words), Instant::now());
     let (received, core_then) = (work.clone(), core.clone());
     let done = move |outcome: Result<netsum_net::mesh::Received, _>| match outcome {
         Ok(message) => received.complete_from(message.from),
         Err(e) => {
             let others: Vec<u32> = (0..core_then.size).filter(|&r| r != core_then.rank).collect();
             let missing = from.map_or(others, |from| vec![from]);
-            let error = core_then.explain(e, received.operation(), received.elapsed(), &missing);
+            let error = core_then.explain(e, &received.operation(), received.elapsed(), &missing);
             received.complete(Err(error));
         }
     };

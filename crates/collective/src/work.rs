@@ -1,11 +1,13 @@
 //! What a caller holds of an operation that is under way.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::Error;
+use crate::call::Call;
 
 /// Called once when an operation is done.
 type OnDone = Box<dyn FnOnce() + Send>;
@@ -17,10 +19,29 @@ pub struct Work {
 }
 
 struct Shared {
-    operation: String,
+    operation: Operation,
     called: Instant,
     state: Mutex<State>,
     done: Condvar,
+}
+
+/// What a work is about; put in words for errors only.
+pub(crate) enum Operation {
+    /// A collective that has its number.
+    Collective(Call, u64),
+    /// Anything else.
+    Other(String),
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operation::Collective(call, sequence) => {
+                write!(f, "{call} (operation #{sequence}, {} bytes)", call.bytes())
+            }
+            Operation::Other(words) => f.write_str(words),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -31,16 +52,14 @@ struct State {
 }
 
 impl Work {
-    /// `operation`: name, shape, sequence number and bytes, for errors.
-    pub(crate) fn new(operation: String) -> Work {
+    pub(crate) fn new(operation: Operation, called: Instant) -> Work {
         let state = Mutex::new(State::default());
-        let called = Instant::now();
         Work { shared: Arc::new(Shared { operation, called, state, done: Condvar::new() }) }
     }
 
     /// An operation that failed when it was called.
     pub(crate) fn failed(operation: String, error: Error) -> Work {
-        let work = Work::new(operation);
+        let work = Work::new(Operation::Other(operation), Instant::now());
         work.complete(Err(error));
         work
     }
@@ -49,11 +68,10 @@ impl Work {
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let done = match timeout {
             Some(timeout) => self.wait_at_most(timeout),
-            None => loop {
-                if self.wait_at_most(Duration::from_secs(3600)) {
-                    break true;
-                }
-            },
+            None => {
+                self.wait_until_done();
+                true
+            }
         };
         if done { self.outcome() } else { Err(self.still_running()) }
     }
@@ -65,10 +83,15 @@ impl Work {
         !self.shared.done.wait_while_for(&mut state, running, timeout).timed_out()
     }
 
+    pub(crate) fn wait_until_done(&self) {
+        let mut state = self.shared.state.lock();
+        self.shared.done.wait_while(&mut state, |state| state.outcome.is_none());
+    }
+
     /// The error of a wait that was too short.
     pub fn still_running(&self) -> Error {
         Error::Timeout {
-            operation: self.operation().to_owned(),
+            operation: self.operation(),
             elapsed: self.elapsed(),
             missing: "it is still running".to_owned(),
         }
@@ -108,8 +131,8 @@ impl Work {
     }
 
     /// Name, shape, sequence number and bytes.
-    pub fn operation(&self) -> &str {
-        &self.shared.operation
+    pub fn operation(&self) -> String {
+        self.shared.operation.to_string()
     }
 
     /// Since it was called.
@@ -127,7 +150,7 @@ impl Work {
     }
 
     fn finish(&self, outcome: Result<(), Error>, source: Option<u32>) {
-        let outcome = outcome.map_err(|error| error.during(self.operation(), self.elapsed()));
+        let outcome = outcome.map_err(|error| error.during(&self.operation(), self.elapsed()));
         let mut state = self.shared.state.lock();
         if state.outcome.is_some() {
             return;

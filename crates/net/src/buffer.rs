@@ -138,10 +138,10 @@ mod tests {
     fn empty_buffers_have_empty_slices() {
         let buffer = Buffer::from_vec(Vec::new());
         assert!(buffer.is_empty());
-        assert_eq!(buffer.slice(0..0), []);
+        assert!(buffer.slice(0..0).is_empty());
         // SAFETY: no byte is claimed.
         let null = unsafe { Buffer::from_raw(std::ptr::null_mut(), 0, Box::new(())) };
-        assert_eq!(null.slice(0..0), []);
+        assert!(null.slice(0..0).is_empty());
     }
 
     #[test]

@@ -2,15 +2,19 @@
 //!
 //! Owns: UDP sockets with batched, segmented system calls ([`udp`]), the data threads of switches and servers
 //! ([`switch`]; [`accelerator`] where a device adds) and of workers ([`worker`]), the buffers that callers hand over ([`buffer`]), streams of bytes
-//! between two ranks over TCP or shared memory ([`stream`]), messages between ranks over TCP ([`mesh`]).
+//! between two ranks over TCP or shared memory ([`stream`]), messages between ranks over TCP ([`mesh`]), memory that all
+//! ranks of a host share ([`arena`]).
 //! Must not know: protocol rules, job policy.
 //! Start reading at [`switch::SwitchDriver`]: it is the smaller of the two drivers.
 
 pub mod accelerator;
+pub mod arena;
 pub mod buffer;
 mod clock;
 mod error;
+mod futex;
 mod interface;
+mod memfd;
 pub mod mesh;
 pub mod stream;
 pub mod switch;

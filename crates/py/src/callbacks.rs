@@ -1,9 +1,14 @@
 //! Python callbacks run on a small pool: one of them may block on another operation, so they must never run on
 //! the threads that complete operations.
 
+use std::cell::{Cell, RefCell};
+use std::time::Instant;
+
 use crossbeam_channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+
+use crate::SIGNAL_CHECK;
 
 /// Two, as Gloo has run loops: a callback that waits does not hold up the next one.
 const THREADS: usize = 2;
@@ -48,4 +53,34 @@ fn run(callback: &Py<PyAny>) {
             error.write_unraisable(py, Some(callback.bind(py)));
         }
     });
+}
+
+thread_local! {
+    static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
+    static INTERRUPT: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Whether a signal's handler has raised (Ctrl-C), for operations that run on the caller's thread; looks now and then.
+pub(crate) fn interrupted() -> bool {
+    let now = Instant::now();
+    let looked = LOOKED.get().get_or_insert(now).to_owned();
+    if now.duration_since(looked) < SIGNAL_CHECK {
+        LOOKED.set(Some(looked));
+        return false;
+    }
+    LOOKED.set(Some(now));
+    match Python::try_attach(|py| py.check_signals()) {
+        Some(Err(interrupt)) => {
+            INTERRUPT.set(Some(interrupt));
+            true
+        }
+        Some(Ok(())) => false,
+        // The interpreter ends.
+        None => true,
+    }
+}
+
+/// What `interrupted` found on this thread.
+pub(crate) fn interrupt() -> Option<PyErr> {
+    INTERRUPT.take()
 }

@@ -1,15 +1,17 @@
 //! A group of ranks. Buffers come as addresses and sizes: whoever calls keeps them alive until the Work is done.
+//!
+//! With `here`, a collective may be done by the caller's own thread, and then returns None in place of a Work.
 
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 
 use netsum_collective as core;
-use netsum_collective::{Buffer, Combine, Dtype, GroupConfig, Options};
+use netsum_collective::{Buffer, Combine, Dtype, GroupConfig, Options, Terms};
 use pyo3::prelude::*;
 
 use crate::work::Work;
-use crate::{errors, tree_plan};
+use crate::{callbacks, errors, tree_plan};
 
 /// One rank's handle to its group.
 #[pyclass(frozen, module = "netsum._core")]
@@ -58,6 +60,7 @@ impl Group {
     }
 
     #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (ptr, numel, dtype, op, factor, timeout_s, here=false))]
     fn allreduce(
         &self,
         py: Python<'_>,
@@ -67,13 +70,15 @@ impl Group {
         op: &str,
         factor: f64,
         timeout_s: f64,
-    ) -> PyResult<Work> {
+        here: bool,
+    ) -> PyResult<Option<Work>> {
         let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
-        let (buffer, timeout) = (elements(py, ptr, numel, dtype)?, errors::seconds(timeout_s)?);
-        Ok(Work(py.detach(|| self.0.allreduce(buffer, dtype, how, timeout))))
+        let (buffer, terms) = (elements(py, ptr, numel, dtype)?, terms(timeout_s, here)?);
+        ended_or_not(py, here, py.detach(|| self.0.allreduce(buffer, dtype, how, terms)))
     }
 
     #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (ptr, numel, dtype, op, factor, root, timeout_s, here=false))]
     fn reduce(
         &self,
         py: Python<'_>,
@@ -84,12 +89,14 @@ impl Group {
         factor: f64,
         root: u32,
         timeout_s: f64,
-    ) -> PyResult<Work> {
+        here: bool,
+    ) -> PyResult<Option<Work>> {
         let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
-        let (buffer, timeout) = (elements(py, ptr, numel, dtype)?, errors::seconds(timeout_s)?);
-        Ok(Work(py.detach(|| self.0.reduce(buffer, dtype, how, root, timeout))))
+        let (buffer, terms) = (elements(py, ptr, numel, dtype)?, terms(timeout_s, here)?);
+        ended_or_not(py, here, py.detach(|| self.0.reduce(buffer, dtype, how, root, terms)))
     }
 
+    #[pyo3(signature = (ptr, nbytes, root, timeout_s, here=false))]
     fn broadcast(
         &self,
         py: Python<'_>,
@@ -97,22 +104,26 @@ impl Group {
         nbytes: usize,
         root: u32,
         timeout_s: f64,
-    ) -> PyResult<Work> {
-        let (buffer, timeout) = (bytes((ptr, nbytes)), errors::seconds(timeout_s)?);
-        Ok(Work(py.detach(|| self.0.broadcast(buffer, root, timeout))))
+        here: bool,
+    ) -> PyResult<Option<Work>> {
+        let (buffer, terms) = (bytes((ptr, nbytes)), terms(timeout_s, here)?);
+        ended_or_not(py, here, py.detach(|| self.0.broadcast(buffer, root, terms)))
     }
 
+    #[pyo3(signature = (outs, in_, timeout_s, here=false))]
     fn allgather(
         &self,
         py: Python<'_>,
         outs: Vec<Span>,
         in_: Span,
         timeout_s: f64,
-    ) -> PyResult<Work> {
-        let (outs, own, timeout) = (all(outs), bytes(in_), errors::seconds(timeout_s)?);
-        Ok(Work(py.detach(|| self.0.allgather(outs, own, timeout))))
+        here: bool,
+    ) -> PyResult<Option<Work>> {
+        let (outs, own, terms) = (all(outs), bytes(in_), terms(timeout_s, here)?);
+        ended_or_not(py, here, py.detach(|| self.0.allgather(outs, own, terms)))
     }
 
+    #[pyo3(signature = (outs, in_, root, timeout_s, here=false))]
     fn gather(
         &self,
         py: Python<'_>,
@@ -120,11 +131,13 @@ impl Group {
         in_: Span,
         root: u32,
         timeout_s: f64,
-    ) -> PyResult<Work> {
-        let (outs, own, timeout) = (all(outs), bytes(in_), errors::seconds(timeout_s)?);
-        Ok(Work(py.detach(|| self.0.gather(outs, own, root, timeout))))
+        here: bool,
+    ) -> PyResult<Option<Work>> {
+        let (outs, own, terms) = (all(outs), bytes(in_), terms(timeout_s, here)?);
+        ended_or_not(py, here, py.detach(|| self.0.gather(outs, own, root, terms)))
     }
 
+    #[pyo3(signature = (out, ins, root, timeout_s, here=false))]
     fn scatter(
         &self,
         py: Python<'_>,
@@ -132,12 +145,14 @@ impl Group {
         ins: Vec<Span>,
         root: u32,
         timeout_s: f64,
-    ) -> PyResult<Work> {
-        let (own, ins, timeout) = (bytes(out), all(ins), errors::seconds(timeout_s)?);
-        Ok(Work(py.detach(|| self.0.scatter(own, ins, root, timeout))))
+        here: bool,
+    ) -> PyResult<Option<Work>> {
+        let (own, ins, terms) = (bytes(out), all(ins), terms(timeout_s, here)?);
+        ended_or_not(py, here, py.detach(|| self.0.scatter(own, ins, root, terms)))
     }
 
     #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (out_ptr, ins, dtype, op, factor, timeout_s, here=false))]
     fn reduce_scatter(
         &self,
         py: Python<'_>,
@@ -147,30 +162,34 @@ impl Group {
         op: &str,
         factor: f64,
         timeout_s: f64,
-    ) -> PyResult<Work> {
+        here: bool,
+    ) -> PyResult<Option<Work>> {
         let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
-        let timeout = errors::seconds(timeout_s)?;
+        let terms = terms(timeout_s, here)?;
         let own = ins.get(self.0.rank() as usize).map_or(0, |&(_, numel)| numel);
         let output = elements(py, out_ptr, own, dtype)?;
         let ins = ins.into_iter().map(|(ptr, numel)| elements(py, ptr, numel, dtype));
         let ins = ins.collect::<PyResult<Vec<Buffer>>>()?;
-        Ok(Work(py.detach(|| self.0.reduce_scatter(output, ins, dtype, how, timeout))))
+        ended_or_not(py, here, py.detach(|| self.0.reduce_scatter(output, ins, dtype, how, terms)))
     }
 
+    #[pyo3(signature = (outs, ins, timeout_s, here=false))]
     fn alltoall(
         &self,
         py: Python<'_>,
         outs: Vec<Span>,
         ins: Vec<Span>,
         timeout_s: f64,
-    ) -> PyResult<Work> {
-        let (outs, ins, timeout) = (all(outs), all(ins), errors::seconds(timeout_s)?);
-        Ok(Work(py.detach(|| self.0.alltoall(outs, ins, timeout))))
+        here: bool,
+    ) -> PyResult<Option<Work>> {
+        let (outs, ins, terms) = (all(outs), all(ins), terms(timeout_s, here)?);
+        ended_or_not(py, here, py.detach(|| self.0.alltoall(outs, ins, terms)))
     }
 
-    fn barrier(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Work> {
-        let timeout = errors::seconds(timeout_s)?;
-        Ok(Work(py.detach(|| self.0.barrier(timeout))))
+    #[pyo3(signature = (timeout_s, here=false))]
+    fn barrier(&self, py: Python<'_>, timeout_s: f64, here: bool) -> PyResult<Option<Work>> {
+        let terms = terms(timeout_s, here)?;
+        ended_or_not(py, here, py.detach(|| self.0.barrier(terms)))
     }
 
     fn send(
@@ -214,6 +233,23 @@ impl Group {
     /// Fails everything that is under way, and every later call.
     fn abort(&self, py: Python<'_>, reason: &str) {
         py.detach(|| self.0.abort(reason));
+    }
+}
+
+fn terms(timeout_s: f64, here: bool) -> PyResult<Terms> {
+    let timeout = errors::seconds(timeout_s)?;
+    Ok(if here { Terms::here(timeout).unless(callbacks::interrupted) } else { timeout.into() })
+}
+
+/// With `here`, None for an operation that has ended well, which saves the making of an object; else its error.
+fn ended_or_not(py: Python<'_>, here: bool, work: core::Work) -> PyResult<Option<Work>> {
+    if !here || !work.is_done() {
+        return Ok(Some(Work(work)));
+    }
+    match (work.outcome(), callbacks::interrupt()) {
+        (Ok(()), None) => Ok(None),
+        (_, Some(interrupt)) => Err(interrupt),
+        (Err(error), None) => Err(errors::raise(py, error)),
     }
 }
 

@@ -177,6 +177,12 @@ pub struct Format {
 }
 
 impl Format {
+    /// Whether the bits of a sum do not depend on the order of additions: all but rounding does not.
+    pub const fn any_order(self) -> bool {
+        let float = matches!(self.dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F64);
+        !float || !matches!(self.op, ReduceOp::Sum | ReduceOp::Product)
+    }
+
     /// Whether switches can do it.
     pub const fn in_network(self) -> bool {
         self.dtype.in_network() && self.op.in_network()

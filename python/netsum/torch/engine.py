@@ -55,8 +55,21 @@ class Engine:
             self.batch.append(work)
         return work
 
+    def here(self, opts) -> bool:
+        """Whether the caller only waits, so that its own thread may do the work."""
+        return not opts.asyncOp and self.batch is None
+
     def start_or_wait(self, parts: list, staging: Staging, result: list, opts) -> NetsumWork | None:
-        """As `start`; where the caller is synchronous, wait here and return None, which torch does not wait for."""
+        """As `start`; where the caller is synchronous, wait here and return None, which torch does not wait for.
+
+        A part that is None has ended here.
+        """
+        if parts.count(None):
+            parts = [part for part in parts if part is not None]
+            if not parts:
+                self.operations += 1
+                staging.finish()
+                return None
         work = self.start(parts, staging, result)
         if opts.asyncOp or self.batch is not None:
             return work

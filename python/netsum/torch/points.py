@@ -37,7 +37,7 @@ class Points:
 
     def barrier(self, opts):
         engine = self.engine
-        part = engine.core.barrier(engine.seconds(opts))
+        part = engine.core.barrier(engine.seconds(opts), engine.here(opts))
         return engine.start_or_wait([part], Staging(), [], opts)
 
     def start_coalescing(self, *device):

@@ -19,15 +19,15 @@ class Reductions:
         engine = self.engine
         op, factor = operation_of(opts.reduceOp)
         staging = Staging()
-        part = _allreduce(engine, staging, tensor, op, factor, engine.seconds(opts))
+        part = _allreduce(engine, staging, tensor, op, factor, engine.seconds(opts), engine.here(opts))
         return engine.start_or_wait([part], staging, tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts):
         engine = self.engine
         op, factor = operation_of(opts.reduceOp)
         staging = Staging()
-        seconds = engine.seconds(opts)
-        parts = [_allreduce(engine, staging, tensor, op, factor, seconds) for tensor in tensors]
+        terms = engine.seconds(opts), engine.here(opts)
+        parts = [_allreduce(engine, staging, tensor, op, factor, *terms) for tensor in tensors]
         return engine.start_or_wait(parts, staging, tensors, opts)
 
     def allreduce_sparse(self, tensors, opts):
@@ -40,7 +40,8 @@ class Reductions:
         op, factor = operation_of(opts.reduceOp)
         staging = Staging()
         memory = staging.update(tensor, "reduce")
-        part = engine.core.reduce(*elements(memory, "reduce", op), op, factor, opts.rootRank, engine.seconds(opts))
+        terms = engine.seconds(opts), engine.here(opts)
+        part = engine.core.reduce(*elements(memory, "reduce", op), op, factor, opts.rootRank, *terms)
         return engine.start_or_wait([part], staging, tensors, opts)
 
     def reduce_scatter(self, outputs, inputs, opts):
@@ -71,12 +72,12 @@ class Reductions:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
 
-def _allreduce(engine: Engine, staging: Staging, tensor, op: str, factor: float, seconds: float):
+def _allreduce(engine: Engine, staging: Staging, tensor, op: str, factor: float, seconds: float, here: bool):
     memory = staging.update(tensor, "allreduce")
     name = ELEMENT_NAMES.get(memory.dtype)
     if name is None:
-        return engine.core.allreduce(*elements(memory, "allreduce", op), op, factor, seconds)
-    return engine.core.allreduce(memory.data_ptr(), memory.numel(), name, op, factor, seconds)
+        return engine.core.allreduce(*elements(memory, "allreduce", op), op, factor, seconds, here)
+    return engine.core.allreduce(memory.data_ptr(), memory.numel(), name, op, factor, seconds, here)
 
 
 def _reduce_scatter_single(engine: Engine, staging: Staging, output, source, opts):
@@ -107,4 +108,5 @@ def _reduce_scatter(engine: Engine, staging: Staging, output, pieces: list, opts
         op,
         factor,
         engine.seconds(opts),
+        engine.here(opts),
     )

@@ -1,46 +1,47 @@
-//! Allreduce: each rank adds one share of the elements and gives the sums to all.
-//!
-//! Small buffers go whole from everybody to everybody, and everybody adds: one step in place of two.
+//! Allreduce without detours: everybody sends straight to who adds.
 
 use std::ops::Range;
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
-use netsum_topo::SumOrder;
-use netsum_wire::Format;
 
 use super::reduce::{Collector, Parts, chunks, contribute};
+use super::{Algorithm, Link, Sum, allreduce, share};
 use crate::comm::Comm;
 
-/// The sum of everybody's `buffer`, in place.
-pub(crate) fn allreduce(
-    comm: &mut Comm<'_>,
-    order: &SumOrder,
-    format: Format,
-    buffer: &Buffer,
-) -> Result<(), MeshError> {
-    let others = comm.size() as usize - 1;
-    if buffer.len() * others <= DIRECT_MAX {
-        direct(comm, order, format, buffer)
-    } else {
-        by_shares(comm, order, format, buffer)
-    }
+/// Everybody's whole buffer to everybody.
+pub(super) const ONE_HOP: Algorithm<Sum> = Algorithm {
+    name: "one-hop",
+    cost: |link, sum| Some(link.latency_s + sent(link, sum) / link.bytes_per_s),
+    run: direct,
+};
+/// A share to each rank, and its sum to all.
+pub(super) const SHARES: Algorithm<Sum> = Algorithm {
+    name: "shares",
+    cost: |link, sum| {
+        let of_all = 2.0 / f64::from(link.ranks);
+        Some(2.0 * link.latency_s + sent(link, sum) * of_all / link.bytes_per_s)
+    },
+    run: by_shares,
+};
+
+/// Bytes that a rank sends if it sends all to all others.
+fn sent(link: &Link, sum: &Sum) -> f64 {
+    sum.buffer.len() as f64 * f64::from(link.ranks - 1)
 }
 
-/// The same for some ranges of elements, equal at every rank; the other elements are left alone.
+/// The sum of some ranges of elements, equal at every rank; the other elements are left alone.
 pub(crate) fn allreduce_ranges(
     comm: &mut Comm<'_>,
-    order: &SumOrder,
-    format: Format,
-    buffer: &Buffer,
+    sum: &Sum,
     ranges: &[Range<u64>],
 ) -> Result<(), MeshError> {
-    let size = format.dtype.size();
+    let (size, buffer) = (sum.format.dtype.size(), &sum.buffer);
     let bytes = |range: &Range<u64>| range.start as usize * size..range.end as usize * size;
     if let [range] = ranges
         && bytes(range) == (0..buffer.len())
     {
-        return allreduce(comm, order, format, buffer);
+        return allreduce(comm, sum);
     }
     let parts: Vec<Range<usize>> = ranges.iter().map(bytes).collect();
     let mut packed = Vec::with_capacity(parts.iter().map(Range::len).sum());
@@ -48,7 +49,8 @@ pub(crate) fn allreduce_ranges(
         packed.extend_from_slice(buffer.slice(part.clone()));
     }
     let packed = Buffer::from_vec(packed);
-    allreduce(comm, order, format, &packed)?;
+    let (order, format) = (sum.order.clone(), sum.format);
+    allreduce(comm, &Sum { order, format, buffer: packed.clone() })?;
     comm.finish()?;
     let mut at = 0;
     for part in parts {
@@ -58,12 +60,9 @@ pub(crate) fn allreduce_ranges(
     Ok(())
 }
 
-fn direct(
-    comm: &mut Comm<'_>,
-    order: &SumOrder,
-    format: Format,
-    buffer: &Buffer,
-) -> Result<(), MeshError> {
+fn direct(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+    let Sum { order, format, buffer } = sum;
+    let format = *format;
     let all = 0..buffer.len();
     // The sum is written over what the messages still refer to: they get a copy.
     let own = Buffer::from_vec(buffer.slice(all.clone()).to_vec());
@@ -72,17 +71,15 @@ fn direct(
     }
     let mut collector = Collector::new(comm, order, format, all, CONTRIBUTIONS);
     while let Some(chunk) = collector.next(comm)? {
-        collector.add(comm, &own, &chunk, |at, sum| buffer.write(chunk.start + at, sum));
+        let sum = collector.add(comm, &own, &chunk);
+        buffer.write(chunk.start, sum);
     }
     comm.finish()
 }
 
-fn by_shares(
-    comm: &mut Comm<'_>,
-    order: &SumOrder,
-    format: Format,
-    buffer: &Buffer,
-) -> Result<(), MeshError> {
+fn by_shares(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+    let Sum { order, format, buffer } = sum;
+    let format = *format;
     let (rank, size) = (comm.rank(), comm.size());
     let share = |rank: u32| share(buffer.len(), format.dtype.size(), rank, size);
     for owner in comm.others() {
@@ -97,7 +94,8 @@ fn by_shares(
     }
     let mut index = 0;
     while let Some(chunk) = collector.next(comm)? {
-        collector.add(comm, buffer, &chunk, |at, sum| buffer.write(chunk.start + at, sum));
+        let sum = collector.add(comm, buffer, &chunk);
+        buffer.write(chunk.start, sum);
         for to in comm.others() {
             comm.send(to, result(index), buffer, chunk.start, chunk.len());
         }
@@ -106,18 +104,8 @@ fn by_shares(
     comm.finish()
 }
 
-/// Bytes of the elements that `rank` adds: shares differ by at most one element.
-fn share(bytes: usize, element: usize, rank: u32, size: u32) -> Range<usize> {
-    let (n, size) = ((bytes / element) as u64, u64::from(size));
-    let start = |rank: u64| (n * rank / size) as usize * element;
-    start(u64::from(rank))..start(u64::from(rank) + 1)
-}
-
 const CONTRIBUTIONS: Parts = Parts { first: 0, step: 2 };
 
 fn result(index: usize) -> u64 {
     2 * index as u64 + 1
 }
-
-/// Bytes that a rank sends at most when everybody adds everything.
-const DIRECT_MAX: usize = 64 << 10;

@@ -1,24 +1,57 @@
-//! Broadcast down a binomial tree, in chunks that are passed on as they come.
+//! Broadcast down a tree, in chunks that are passed on as they come.
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
-use super::{CHUNK, pieces};
+use super::{Algorithm, CHUNK, Cast, pieces};
 use crate::comm::Comm;
 
-pub(crate) fn broadcast(comm: &mut Comm<'_>, buffer: &Buffer, root: u32) -> Result<(), MeshError> {
-    let size = comm.size();
-    let place = (comm.rank() + size - root) % size;
-    let real = |place: u32| (place + root) % size;
-    let children: Vec<u32> = children(place, size).map(real).collect();
+/// Each rank passes on to those of which the place differs in one bit.
+pub(super) const BINOMIAL: Algorithm<Cast> = Algorithm {
+    name: "binomial",
+    cost: |link, cast| {
+        let depth = f64::from(link.ranks.next_power_of_two().ilog2());
+        let chunk = cast.buffer.len().min(CHUNK) as f64;
+        // The root sends all to as many as the tree is deep; what it sends last goes down once more.
+        let bytes = cast.buffer.len() as f64 * depth + chunk * (depth - 1.0);
+        Some(depth * link.latency_s + bytes / link.bytes_per_s)
+    },
+    run: |comm, cast| {
+        let size = comm.size();
+        let place = (comm.rank() + size - cast.root) % size;
+        let real = |place: u32| (place + cast.root) % size;
+        let children = children(place, size).map(real).collect();
+        down(comm, &cast.buffer, parent(place).map(real), children)
+    },
+};
+/// The root sends to everybody.
+pub(super) const ONE_HOP: Algorithm<Cast> = Algorithm {
+    name: "one-hop",
+    cost: |link, cast| {
+        let bytes = cast.buffer.len() as f64 * f64::from(link.ranks - 1);
+        Some(link.latency_s + bytes / link.bytes_per_s)
+    },
+    run: |comm, cast| {
+        let root = cast.root == comm.rank();
+        let children = if root { comm.others().collect() } else { Vec::new() };
+        down(comm, &cast.buffer, (!root).then_some(cast.root), children)
+    },
+};
+
+/// From the parent, if there is one, to the children, chunk by chunk.
+fn down(
+    comm: &mut Comm<'_>,
+    buffer: &Buffer,
+    parent: Option<u32>,
+    children: Vec<u32>,
+) -> Result<(), MeshError> {
     let mut chunks: Vec<_> = pieces(0..buffer.len(), CHUNK).collect();
     if chunks.is_empty() {
         chunks.push(0..0);
     }
     let mut tickets = Vec::new();
-    if let Some(parent) = parent(place) {
+    if let Some(from) = parent {
         for (part, chunk) in chunks.iter().enumerate() {
-            let from = real(parent);
             tickets.push(comm.receive(from, part as u64, buffer, chunk.start, chunk.len()));
         }
     }

@@ -3,15 +3,23 @@
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
-use super::copy;
+use super::{Algorithm, Gather, copy};
 use crate::comm::Comm;
+use crate::shared;
 
-/// Everybody's `input` to everybody's `outputs`, by rank.
-pub(crate) fn allgather(
-    comm: &mut Comm<'_>,
-    input: &Buffer,
-    outputs: &[Buffer],
-) -> Result<(), MeshError> {
+/// Everybody's `input` to everybody's `outputs`.
+pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm {
+    name: "one-hop",
+    cost: |link, gather| {
+        let longest = gather.outputs.iter().map(Buffer::len).max().unwrap_or(0);
+        let bytes = longest as f64 * f64::from(link.ranks - 1);
+        Some(link.latency_s + bytes / link.bytes_per_s)
+    },
+    run: allgather,
+};
+
+fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+    let Gather { input, outputs } = gather;
     for from in comm.others() {
         let output = &outputs[from as usize];
         comm.receive(from, 0, output, 0, output.len());
@@ -30,6 +38,9 @@ pub(crate) fn gather(
     outputs: &[Buffer],
     root: u32,
 ) -> Result<(), MeshError> {
+    if let Some(rounds) = comm.rounds()? {
+        return shared::gather(rounds, input, outputs, root);
+    }
     if comm.rank() != root {
         comm.send(root, 0, input, 0, input.len());
         return comm.finish();
@@ -49,6 +60,9 @@ pub(crate) fn scatter(
     inputs: &[Buffer],
     root: u32,
 ) -> Result<(), MeshError> {
+    if let Some(rounds) = comm.rounds()? {
+        return shared::scatter(rounds, output, inputs, root);
+    }
     if comm.rank() != root {
         comm.receive(root, 0, output, 0, output.len());
         return comm.finish();
@@ -67,6 +81,9 @@ pub(crate) fn alltoall(
     outputs: &[Buffer],
     inputs: &[Buffer],
 ) -> Result<(), MeshError> {
+    if let Some(rounds) = comm.rounds()? {
+        return shared::alltoall(rounds, outputs, inputs);
+    }
     for from in comm.others() {
         let output = &outputs[from as usize];
         comm.receive(from, 0, output, 0, output.len());

@@ -2,25 +2,150 @@
 //!
 //! Each moves bytes straight between the callers' buffers where it can. What is added is added in the group's
 //! order, so the bits are those of the trees.
+//!
+//! An operation for which there are several ways has a list of [`Algorithm`]s: one file each, and one line in the
+//! list. [`choose`] takes the one that the group's options name, or the cheapest by the cost model; since it sees only what
+//! all ranks agree on, all take the same. docs/algorithms.md writes one from scratch.
 
 mod allreduce;
 mod barrier;
 mod broadcast;
+mod bruck;
 mod exchange;
+mod halving_doubling;
+mod in_memory;
 mod reduce;
+mod ring;
 
-pub(crate) use allreduce::{allreduce, allreduce_ranges};
+pub(crate) use allreduce::allreduce_ranges;
 pub(crate) use barrier::barrier;
-pub(crate) use broadcast::broadcast;
-pub(crate) use exchange::{allgather, alltoall, gather, scatter};
+pub(crate) use exchange::{alltoall, gather, scatter};
 pub(crate) use reduce::{reduce, reduce_scatter};
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use netsum_net::Buffer;
+use netsum_net::mesh::MeshError;
+use netsum_topo::SumOrder;
+use netsum_wire::Format;
+
+use crate::comm::Comm;
+
+/// One way to do an operation.
+pub(crate) struct Algorithm<R> {
+    /// In options.
+    pub(crate) name: &'static str,
+    /// Seconds that the request will take; `None` where this way cannot be taken. Equal at all ranks.
+    pub(crate) cost: fn(&Link, &R) -> Option<f64>,
+    pub(crate) run: fn(&mut Comm<'_>, &R) -> Result<(), MeshError>,
+}
+
+/// What costs are made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Link {
+    pub(crate) ranks: u32,
+    /// All ranks share memory.
+    pub(crate) shared_memory: bool,
+    /// From the call of a send to the end of the receive, for a small message.
+    pub(crate) latency_s: f64,
+    /// Of one rank, each way.
+    pub(crate) bytes_per_s: f64,
+}
+
+/// An allreduce, in place.
+pub(crate) struct Sum {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) buffer: Buffer,
+}
+
+/// An all-gather; `outputs` by rank.
+pub(crate) struct Gather {
+    pub(crate) input: Buffer,
+    pub(crate) outputs: Vec<Buffer>,
+}
+
+/// A broadcast.
+pub(crate) struct Cast {
+    pub(crate) buffer: Buffer,
+    pub(crate) root: u32,
+}
+
+pub(crate) const ALLREDUCE: [Algorithm<Sum>; 5] = [
+    in_memory::ALLREDUCE,
+    allreduce::ONE_HOP,
+    allreduce::SHARES,
+    halving_doubling::ALGORITHM,
+    ring::ALLREDUCE,
+];
+pub(crate) const ALLGATHER: [Algorithm<Gather>; 4] =
+    [in_memory::ALLGATHER, exchange::ALLGATHER, bruck::ALLGATHER, ring::ALLGATHER];
+pub(crate) const BROADCAST: [Algorithm<Cast>; 3] =
+    [in_memory::BROADCAST, broadcast::BINOMIAL, broadcast::ONE_HOP];
+
+/// Names of the algorithms of an operation that has several.
+pub(crate) fn names(operation: &str) -> Option<Vec<&'static str>> {
+    match operation {
+        "allreduce" => Some(ALLREDUCE.iter().map(|a| a.name).collect()),
+        "allgather" => Some(ALLGATHER.iter().map(|a| a.name).collect()),
+        "broadcast" => Some(BROADCAST.iter().map(|a| a.name).collect()),
+        _ => None,
+    }
+}
+
+/// The sum of everybody's buffer, in place.
+pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+    run(comm, &ALLREDUCE, "allreduce", sum)
+}
+
+/// Everybody's input in everybody's outputs, by rank.
+pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+    run(comm, &ALLGATHER, "allgather", gather)
+}
+
+/// The root's buffer in everybody's.
+pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Cast) -> Result<(), MeshError> {
+    run(comm, &BROADCAST, "broadcast", cast)
+}
+
+fn run<R>(
+    comm: &mut Comm<'_>,
+    all: &[Algorithm<R>],
+    operation: &str,
+    request: &R,
+) -> Result<(), MeshError> {
+    if comm.size() == 1 {
+        // Any of them copies what there is to copy.
+        return (all[1].run)(comm, request);
+    }
+    let link = comm.link();
+    let chosen = choose(all, comm.wanted(operation), &link, request);
+    (chosen.run)(comm, request)
+}
+
+/// The algorithm that `wanted` names if it can do the request, else the cheapest; the first of equals.
+pub(crate) fn choose<'a, R>(
+    all: &'a [Algorithm<R>],
+    wanted: Option<&str>,
+    link: &Link,
+    request: &R,
+) -> &'a Algorithm<R> {
+    let able = || all.iter().filter_map(|a| Some((a, (a.cost)(link, request)?)));
+    let named = able().find(|(a, _)| Some(a.name) == wanted);
+    let cheapest = || able().reduce(|best, next| if next.1 < best.1 { next } else { best });
+    named.or_else(cheapest).map(|(a, _)| a).expect("one hop does everything")
+}
+
+/// Bytes of the elements that `rank` adds: shares differ by at most one element.
+fn share(bytes: usize, element: usize, rank: u32, size: u32) -> Range<usize> {
+    let (n, size) = ((bytes / element) as u64, u64::from(size));
+    let start = |rank: u64| (n * rank / size) as usize * element;
+    start(u64::from(rank))..start(u64::from(rank) + 1)
+}
 
 /// Copies all of `from` to the start of `to`; the two may be the same memory, or overlap.
-fn copy(from: &Buffer, to: &Buffer) {
+pub(crate) fn copy(from: &Buffer, to: &Buffer) {
     let source = from.slice(0..from.len());
     let (target, origin) = (to.slice(0..to.len()).as_ptr_range(), source.as_ptr_range());
     if target.start == origin.start {
@@ -35,7 +160,7 @@ fn copy(from: &Buffer, to: &Buffer) {
 }
 
 /// Cuts `range` into pieces of at most `step`.
-fn pieces(range: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn pieces(range: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(step).map(move |start| start..end.min(start + step))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
@@ -11,20 +12,25 @@ use netsum_wire::Format;
 use super::{CHUNK, pieces};
 use crate::comm::{Comm, Ticket};
 use crate::order::Adder;
+use crate::shared;
 
 /// The sum of everybody's `buffer` in the root's.
 pub(crate) fn reduce(
     comm: &mut Comm<'_>,
-    order: &SumOrder,
+    order: &Arc<SumOrder>,
     format: Format,
     buffer: &Buffer,
     root: u32,
 ) -> Result<(), MeshError> {
+    if let Some(rounds) = comm.rounds()? {
+        return shared::reduce(rounds, order, format, &mut buffer.clone(), root);
+    }
     let all = 0..buffer.len();
     if comm.rank() == root {
         let mut collector = Collector::new(comm, order, format, all, PLAIN);
         while let Some(chunk) = collector.next(comm)? {
-            collector.add(comm, buffer, &chunk, |at, sum| buffer.write(chunk.start + at, sum));
+            let sum = collector.add(comm, buffer, &chunk);
+            buffer.write(chunk.start, sum);
         }
     } else {
         contribute(comm, root, buffer, all, format, PLAIN);
@@ -35,11 +41,14 @@ pub(crate) fn reduce(
 /// The sum of everybody's `inputs[rank]` in `output`.
 pub(crate) fn reduce_scatter(
     comm: &mut Comm<'_>,
-    order: &SumOrder,
+    order: &Arc<SumOrder>,
     format: Format,
     output: &Buffer,
     inputs: &[Buffer],
 ) -> Result<(), MeshError> {
+    if let Some(rounds) = comm.rounds()? {
+        return shared::reduce_scatter(rounds, order, format, &mut output.clone(), inputs);
+    }
     for to in comm.others() {
         let input = &inputs[to as usize];
         contribute(comm, to, input, 0..input.len(), format, PLAIN);
@@ -47,8 +56,9 @@ pub(crate) fn reduce_scatter(
     let own = &inputs[comm.rank() as usize];
     let mut collector = Collector::new(comm, order, format, 0..own.len(), PLAIN);
     while let Some(chunk) = collector.next(comm)? {
-        // The output may be a part of the input: it is written when a block is added, in order.
-        collector.add(comm, own, &chunk, |at, sum| output.write(chunk.start + at, sum));
+        // The output may be a part of the input: it is written when a chunk is added, in order.
+        let sum = collector.add(comm, own, &chunk);
+        output.write(chunk.start, sum);
     }
     comm.finish()
 }
@@ -87,12 +97,13 @@ pub(super) fn chunks(range: Range<usize>, format: Format) -> impl Iterator<Item 
 /// Receives everybody's values of a range, chunk after chunk, a few ahead.
 pub(super) struct Collector {
     adder: Adder,
-    format: Format,
     parts: Parts,
     todo: VecDeque<(u64, Range<usize>)>,
     ahead: VecDeque<Expected>,
     /// Memory of chunks that are added.
     spare: Vec<Vec<Buffer>>,
+    /// The sum of a chunk.
+    sum: Vec<u8>,
 }
 
 struct Expected {
@@ -105,7 +116,7 @@ struct Expected {
 impl Collector {
     pub(super) fn new(
         comm: &mut Comm<'_>,
-        order: &SumOrder,
+        order: &Arc<SumOrder>,
         format: Format,
         range: Range<usize>,
         parts: Parts,
@@ -113,8 +124,8 @@ impl Collector {
         let numbered = chunks(range, format).enumerate();
         let todo = numbered.map(|(index, chunk)| (index as u64, chunk)).collect();
         let adder = Adder::new(order, format);
-        let (ahead, spare) = (VecDeque::new(), Vec::new());
-        let mut collector = Collector { adder, format, parts, todo, ahead, spare };
+        let (ahead, spare, sum) = (VecDeque::new(), Vec::new(), Vec::new());
+        let mut collector = Collector { adder, parts, todo, ahead, spare, sum };
         for _ in 0..AHEAD {
             collector.expect(comm);
         }
@@ -130,23 +141,18 @@ impl Collector {
         Ok(Some(expected.chunk.clone()))
     }
 
-    /// Adds the chunk that `next` gave, with our values from `own`; `take` gets the sum block by block.
-    pub(super) fn add(
-        &mut self,
-        comm: &mut Comm<'_>,
-        own: &Buffer,
-        chunk: &Range<usize>,
-        mut take: impl FnMut(usize, &[u8]),
-    ) {
-        let Some(expected) = self.ahead.pop_front() else { return };
-        // A sum may be written over our own values while the next blocks of them are still to be added.
-        let own_values = own.slice(chunk.clone()).to_vec();
-        let mut values: Vec<&[u8]> =
-            expected.values.iter().map(|v| v.slice(0..v.len().min(chunk.len()))).collect();
-        values[comm.rank() as usize] = &own_values;
-        self.adder.add(&values, chunk.len() / self.format.dtype.size(), &mut take);
-        self.spare.push(expected.values);
-        self.expect(comm);
+    /// Adds the chunk that `next` gave, with our values from `own`; returns the sum.
+    pub(super) fn add(&mut self, comm: &mut Comm<'_>, own: &Buffer, chunk: &Range<usize>) -> &[u8] {
+        self.sum.resize(chunk.len(), 0);
+        if let Some(expected) = self.ahead.pop_front() {
+            let mut values: Vec<&[u8]> =
+                expected.values.iter().map(|v| v.slice(0..v.len().min(chunk.len()))).collect();
+            values[comm.rank() as usize] = own.slice(chunk.clone());
+            self.adder.add(&values, &mut self.sum);
+            self.spare.push(expected.values);
+            self.expect(comm);
+        }
+        &self.sum
     }
 
     fn expect(&mut self, comm: &mut Comm<'_>) {

@@ -10,11 +10,11 @@ use netsum_wire::{Format, average, scale};
 
 use super::{Silence, State};
 use crate::Error;
-use crate::algorithm::{allreduce, allreduce_ranges};
+use crate::algorithm::{Sum, allreduce, allreduce_ranges};
 use crate::call::Combine;
 use crate::comm::Comm;
 use crate::failover::ranges;
-use crate::lane::Job;
+use crate::lane::{Body, Job};
 use crate::plan::supports;
 use crate::work::Work;
 
@@ -107,15 +107,17 @@ impl State {
         let size = self.core.size;
         let rest = rest.map(|(submission, fragment_bytes)| ranges(submission, fragment_bytes));
         let body = move |comm: &mut Comm<'_>| {
+            let sum = Sum { order, format, buffer };
             match rest {
-                None => allreduce(comm, &order, format, &buffer)?,
-                Some(rest) => allreduce_ranges(comm, &order, format, &buffer, &rest)?,
+                None => allreduce(comm, &sum)?,
+                Some(rest) => allreduce_ranges(comm, &sum, &rest)?,
             }
             comm.finish()?;
-            divide(how, format, buffer, size);
+            divide(how, format, sum.buffer, size);
             Ok(())
         };
-        self.lane.push(Job { sequence, fingerprint, deadline, work, body: Box::new(body) });
+        let body: Body = Box::new(body);
+        self.lane.push(Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
     /// The driver has all sums of a job.
@@ -132,7 +134,7 @@ impl State {
     pub(super) fn watch_deadlines(&mut self, now: Instant) {
         let Some(late) = self.jobs.values().find(|job| job.deadline <= now) else { return };
         let error = Error::Timeout {
-            operation: late.work.operation().to_owned(),
+            operation: late.work.operation(),
             elapsed: late.work.elapsed(),
             missing: self.who_is_missing(),
         };

@@ -124,7 +124,7 @@ impl Coordinator {
                 (Some(fabric.driver), fabric.events, Some(fabric.client))
             }
         };
-        let lane = Lane::start(core.clone(), "netsum-redo")?;
+        let lane = Lane::start(core.clone(), "netsum-redo", None)?;
         let state = State {
             core,
             events,

@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use netsum_net::mesh::{Channel, MeshError};
 use netsum_net::worker::WorkerDriver;
 use netsum_wire::Format;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use crate::call::Call;
 use crate::comm::Comm;
 use crate::coordinator::{Coordinator, Event};
-use crate::core::{Core, deadline};
+use crate::core::{Core, after};
 use crate::lane::{Body, Job, Lane};
 use crate::planned::session::Session;
 use crate::status::Status;
-use crate::work::Work;
+use crate::terms::{Here, Terms};
+use crate::work::{Operation, Work};
 
 pub(super) struct Connected {
     pub(super) core: Arc<Core>,
@@ -31,42 +32,51 @@ pub(super) struct Connected {
 }
 
 /// A collective that has its number.
-pub(super) struct Issued {
+pub(super) struct Issued<'a> {
     pub(super) sequence: u64,
     pub(super) fingerprint: u32,
     pub(super) deadline: Instant,
     pub(super) work: Work,
+    here: Option<Here>,
+    /// Held until the operation is queued.
+    pub(super) turn: MutexGuard<'a, ()>,
 }
 
 impl Connected {
     pub(super) fn issue(
         &self,
         call: Call,
-        timeout: Duration,
-        go: impl FnOnce(&Connected, Issued),
+        terms: Terms,
+        go: impl FnOnce(&Connected, Issued<'_>),
     ) -> Work {
+        let called = Instant::now();
+        let fingerprint = call.fingerprint();
         let turn = self.order_of_calls.lock();
-        let (fingerprint, described) = (call.fingerprint(), call.clone());
-        let (sequence, told) = self.core.ledger.issue(call);
-        let work = Work::new(described.describe(sequence));
-        let deadline = deadline(timeout);
-        go(self, Issued { sequence, fingerprint, deadline, work: work.clone() });
-        drop(turn);
+        let (sequence, told) = self.core.ledger.issue(call.clone(), fingerprint);
         let stored = self.core.mesh.stored(Channel::Collective, sequence);
         if told || stored.iter().any(|&(_, other)| other != fingerprint) {
             self.coordinator.tell(Event::Differs(sequence));
         }
+        let work = Work::new(Operation::Collective(call, sequence), called);
+        let (deadline, here) = (after(called, terms.timeout), terms.here);
+        go(self, Issued { sequence, fingerprint, deadline, work: work.clone(), here, turn });
         work
     }
 
     pub(super) fn on_host(
         &self,
-        issued: Issued,
+        issued: Issued<'_>,
         body: impl FnOnce(&mut Comm<'_>) -> Result<(), MeshError> + Send + 'static,
     ) {
-        let Issued { sequence, fingerprint, deadline, work } = issued;
+        let Issued { sequence, fingerprint, deadline, work, here, turn } = issued;
+        if here.is_some()
+            && let Some(run) = self.lane.turn()
+        {
+            drop(turn);
+            return run.run(Job { sequence, fingerprint, deadline, work, here, body });
+        }
         let body: Body = Box::new(body);
-        self.lane.push(Job { sequence, fingerprint, deadline, work, body });
+        self.lane.push(Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
     /// Whether an allreduce goes to the trees' lane; all ranks decide alike, whatever the plan of the moment.
@@ -85,6 +95,7 @@ impl Connected {
         let (sent, received) = self.core.mesh.traffic();
         let counters = &self.core.counters;
         let group = json!({
+            "hosts_by": if self.core.alarm.get().is_some() { "shared memory" } else { "TCP" },
             "host_bytes_tx": sent,
             "host_bytes_rx": received,
             "operations": counters.operations.load(Ordering::Relaxed),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use netsum_net::arena::ArenaPort;
 use netsum_net::mesh::Listener;
 use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use crate::lane::Lane;
 use crate::ledger::Ledger;
 use crate::planned::session::{Beginning, Control, Session};
 use crate::planned::{Patience, Ports};
+use crate::shared::Shared;
 use crate::status::Status;
 use crate::{Error, GroupConfig};
 use connected::Connected;
@@ -37,6 +39,7 @@ pub struct Group {
 struct Opened {
     listener: Listener,
     ports: Option<Ports>,
+    memory: Option<ArenaPort>,
     data: Option<(Arc<WorkerDriver>, Receiver<worker::Event>)>,
 }
 
@@ -71,8 +74,10 @@ impl Group {
             }
         };
         let listener = Listener::bind(ip).map_err(connect)?;
-        let (address, ports) = Address::new(&config, listener.address(), host, job)?;
-        let opened = Mutex::new(Some(Opened { listener, ports, data }));
+        let memory = memory_port(&config);
+        let seat = memory.as_ref().map(ArenaPort::seat);
+        let (address, ports) = Address::new(&config, listener.address(), host, job, seat)?;
+        let opened = Mutex::new(Some(Opened { listener, ports, memory, data }));
         Ok(Group { config, address, opened, connected: Mutex::new(None) })
     }
 
@@ -147,9 +152,18 @@ impl Group {
             reason: e.to_string(),
         })?;
         let places = all.iter().map(Address::place).collect();
-        let core =
-            Arc::new(Core::new(self.config.name.clone(), mesh, ledger, places, events.clone()));
-        let lane = Lane::start(core.clone(), "netsum-host")?;
+        let GroupConfig { name, options, .. } = &self.config;
+        let core = Core::new(name.clone(), options, mesh, ledger, places, events.clone());
+        let core = Arc::new(core);
+        let arena = address::seats(all).zip(opened.memory).and_then(|(seats, port)| {
+            let patience = self.config.timeout.min(MEET_PATIENCE);
+            port.meet(self.config.rank as usize, &seats, all[0].secret(), patience)
+        });
+        if let Some(arena) = &arena {
+            // Nobody else sets it.
+            let _ = core.alarm.set(arena.alarm());
+        }
+        let lane = Lane::start(core.clone(), "netsum-host", arena.map(Shared::new))?;
         let status = Arc::new(Mutex::new(Status {
             reason: "there is no controller".to_owned(),
             ..Status::default()
@@ -225,6 +239,16 @@ impl Group {
     }
 }
 
+/// A port for ranks of this host, if they are to share memory and can.
+fn memory_port(config: &GroupConfig) -> Option<ArenaPort> {
+    if config.size < 2 || !config.options.shared_memory {
+        return None;
+    }
+    let port = ArenaPort::open();
+    port.inspect_err(|error| tracing::warn!(%error, "ranks of this host will not share memory"))
+        .ok()
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         self.close();
@@ -234,5 +258,7 @@ impl Drop for Group {
 /// A peer's thread answers whatever its training does: more than this is a frozen machine.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const SILENCE_MIN: Duration = Duration::from_secs(2);
+/// All ranks are connected when they meet to share memory.
+const MEET_PATIENCE: Duration = Duration::from_secs(10);
 /// Peers answer a goodbye at once unless they are gone, too.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);

@@ -8,27 +8,35 @@ use netsum_wire::{Dtype, Format, ReduceOp, average, scale};
 
 use super::Group;
 use super::connected::{Connected, Issued};
+use crate::algorithm::{Cast, Gather, Sum};
 use crate::call::{Call, Combine};
 use crate::coordinator::{Event, Place, TreeJob};
 use crate::core::{Core, deadline};
 use crate::planned::session::PlanJob;
+use crate::terms::Terms;
 use crate::work::Work;
 use crate::{Error, algorithm, point};
 
 impl Group {
     /// The sum (or what `how` says) of everybody's buffer, in place.
-    pub fn allreduce(&self, buffer: Buffer, dtype: Dtype, how: Combine, timeout: Duration) -> Work {
+    pub fn allreduce(
+        &self,
+        buffer: Buffer,
+        dtype: Dtype,
+        how: Combine,
+        terms: impl Into<Terms>,
+    ) -> Work {
         let numel = (buffer.len() / dtype.size()) as u64;
-        let call = Call::allreduce(dtype, numel, how);
-        self.start(call, timeout, Some((dtype, how)), move |connected, issued| {
+        let call = Call::Allreduce { dtype, numel, how };
+        self.start(call, terms, Some((dtype, how)), move |connected, issued| {
             let format = Format { dtype, op: how.reduce_op() };
             if let Some(session) = connected.on_plan(buffer.len()) {
-                let Issued { sequence, fingerprint, deadline, work } = issued;
+                let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
                 let job = PlanJob { sequence, fingerprint, format, how, buffer, deadline, work };
                 return session.push(job);
             }
             if connected.on_trees(format, buffer.len()) {
-                let Issued { sequence, fingerprint, deadline, work } = issued;
+                let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
                 connected.coordinator.tell(Event::Submit(TreeJob {
                     sequence,
                     fingerprint,
@@ -45,9 +53,10 @@ impl Group {
             let order = connected.core.order.read().clone();
             connected.on_host(issued, move |comm| {
                 prepare(how, dtype, &buffer);
-                algorithm::allreduce(comm, &order, format, &buffer)?;
+                let sum = Sum { order, format, buffer };
+                algorithm::allreduce(comm, &sum)?;
                 comm.finish()?;
-                conclude(how, dtype, &buffer, comm.size());
+                conclude(how, dtype, &sum.buffer, comm.size());
                 Ok(())
             });
         })
@@ -60,10 +69,11 @@ impl Group {
         dtype: Dtype,
         how: Combine,
         root: u32,
-        timeout: Duration,
+        terms: impl Into<Terms>,
     ) -> Work {
-        let call = Call::reduce(dtype, (buffer.len() / dtype.size()) as u64, how, root);
-        self.start_rooted(call, timeout, Some((dtype, how)), root, move |connected, issued| {
+        let numel = (buffer.len() / dtype.size()) as u64;
+        let call = Call::Reduce { dtype, numel, how, root };
+        self.start_rooted(call, terms, Some((dtype, how)), root, move |connected, issued| {
             let format = Format { dtype, op: how.reduce_op() };
             let order = connected.core.order.read().clone();
             connected.on_host(issued, move |comm| {
@@ -85,15 +95,15 @@ impl Group {
         inputs: Vec<Buffer>,
         dtype: Dtype,
         how: Combine,
-        timeout: Duration,
+        terms: impl Into<Terms>,
     ) -> Work {
-        let counts: Vec<u64> = inputs.iter().map(|b| (b.len() / dtype.size()) as u64).collect();
-        let call = Call::reduce_scatter(dtype, &counts, how);
+        let counts = inputs.iter().map(|b| (b.len() / dtype.size()) as u64).collect();
+        let call = Call::ReduceScatter { dtype, counts, how };
         let wrong = self.check_parts(&call, "inputs", &inputs, Some((&output, "output")));
         if let Some(failed) = wrong {
             return failed;
         }
-        self.start(call, timeout, Some((dtype, how)), move |connected, issued| {
+        self.start(call, terms, Some((dtype, how)), move |connected, issued| {
             let format = Format { dtype, op: how.reduce_op() };
             let order = connected.core.order.read().clone();
             connected.on_host(issued, move |comm| {
@@ -108,23 +118,26 @@ impl Group {
     }
 
     /// The root's buffer in everybody's.
-    pub fn broadcast(&self, buffer: Buffer, root: u32, timeout: Duration) -> Work {
-        let call = Call::broadcast(buffer.len() as u64, root);
-        self.start_rooted(call, timeout, None, root, move |connected, issued| {
-            connected.on_host(issued, move |comm| algorithm::broadcast(comm, &buffer, root));
+    pub fn broadcast(&self, buffer: Buffer, root: u32, terms: impl Into<Terms>) -> Work {
+        let call = Call::Broadcast { bytes: buffer.len() as u64, root };
+        self.start_rooted(call, terms, None, root, move |connected, issued| {
+            connected
+                .on_host(issued, move |comm| algorithm::broadcast(comm, &Cast { buffer, root }));
         })
     }
 
     /// Everybody's input in everybody's outputs, by rank; sizes may differ between ranks.
-    pub fn allgather(&self, outputs: Vec<Buffer>, input: Buffer, timeout: Duration) -> Work {
-        let sizes: Vec<u64> = outputs.iter().map(|b| b.len() as u64).collect();
-        let call = Call::allgather(&sizes);
+    pub fn allgather(&self, outputs: Vec<Buffer>, input: Buffer, terms: impl Into<Terms>) -> Work {
+        let sizes = outputs.iter().map(|b| b.len() as u64).collect();
+        let call = Call::Allgather { sizes };
         if let Some(failed) = self.check_parts(&call, "outputs", &outputs, Some((&input, "input")))
         {
             return failed;
         }
-        self.start(call, timeout, None, move |connected, issued| {
-            connected.on_host(issued, move |comm| algorithm::allgather(comm, &input, &outputs));
+        self.start(call, terms, None, move |connected, issued| {
+            connected.on_host(issued, move |comm| {
+                algorithm::allgather(comm, &Gather { input, outputs })
+            });
         })
     }
 
@@ -134,14 +147,14 @@ impl Group {
         outputs: Vec<Buffer>,
         input: Buffer,
         root: u32,
-        timeout: Duration,
+        terms: impl Into<Terms>,
     ) -> Work {
-        let call = Call::rooted("gather", root, input.len() as u64);
+        let call = Call::Rooted { name: "gather", root, bytes: input.len() as u64 };
         let own = Some((&input, "input"));
         if let Some(failed) = self.check_at_root(&call, "outputs", &outputs, own, root) {
             return failed;
         }
-        self.start_rooted(call, timeout, None, root, move |connected, issued| {
+        self.start_rooted(call, terms, None, root, move |connected, issued| {
             connected.on_host(issued, move |comm| algorithm::gather(comm, &input, &outputs, root));
         })
     }
@@ -152,21 +165,27 @@ impl Group {
         output: Buffer,
         inputs: Vec<Buffer>,
         root: u32,
-        timeout: Duration,
+        terms: impl Into<Terms>,
     ) -> Work {
-        let call = Call::rooted("scatter", root, output.len() as u64);
+        let call = Call::Rooted { name: "scatter", root, bytes: output.len() as u64 };
         let own = Some((&output, "output"));
         if let Some(failed) = self.check_at_root(&call, "inputs", &inputs, own, root) {
             return failed;
         }
-        self.start_rooted(call, timeout, None, root, move |connected, issued| {
+        self.start_rooted(call, terms, None, root, move |connected, issued| {
             connected.on_host(issued, move |comm| algorithm::scatter(comm, &output, &inputs, root));
         })
     }
 
     /// Input i of rank r in output r of rank i.
-    pub fn alltoall(&self, outputs: Vec<Buffer>, inputs: Vec<Buffer>, timeout: Duration) -> Work {
-        let call = Call::bare("alltoall", inputs.iter().map(|b| b.len() as u64).sum());
+    pub fn alltoall(
+        &self,
+        outputs: Vec<Buffer>,
+        inputs: Vec<Buffer>,
+        terms: impl Into<Terms>,
+    ) -> Work {
+        let bytes = inputs.iter().map(|b| b.len() as u64).sum();
+        let call = Call::Bare { name: "alltoall", bytes };
         let own = inputs.get(self.config.rank as usize).map(|own| (own, "input"));
         let wrong = self
             .check_parts(&call, "outputs", &outputs, own)
@@ -174,16 +193,21 @@ impl Group {
         if let Some(failed) = wrong {
             return failed;
         }
-        self.start(call, timeout, None, move |connected, issued| {
+        self.start(call, terms, None, move |connected, issued| {
             connected.on_host(issued, move |comm| algorithm::alltoall(comm, &outputs, &inputs));
         })
     }
 
     /// Done when everybody has called it.
-    pub fn barrier(&self, timeout: Duration) -> Work {
-        self.start(Call::bare("barrier", 0), timeout, None, move |connected, issued| {
-            connected.on_host(issued, algorithm::barrier);
-        })
+    pub fn barrier(&self, terms: impl Into<Terms>) -> Work {
+        self.start(
+            Call::Bare { name: "barrier", bytes: 0 },
+            terms,
+            None,
+            move |connected, issued| {
+                connected.on_host(issued, algorithm::barrier);
+            },
+        )
     }
 
     /// Sends a message; not in the order of collectives.
@@ -202,31 +226,31 @@ impl Group {
     fn start(
         &self,
         call: Call,
-        timeout: Duration,
+        terms: impl Into<Terms>,
         combines: Option<(Dtype, Combine)>,
-        go: impl FnOnce(&Connected, Issued),
+        go: impl FnOnce(&Connected, Issued<'_>),
     ) -> Work {
         let connected = match self.usable(combines) {
             Ok(connected) => connected,
             Err(error) => return Work::failed(call.to_string(), error),
         };
-        connected.issue(call, timeout, go)
+        connected.issue(call, terms.into(), go)
     }
 
     fn start_rooted(
         &self,
         call: Call,
-        timeout: Duration,
+        terms: impl Into<Terms>,
         combines: Option<(Dtype, Combine)>,
         root: u32,
-        go: impl FnOnce(&Connected, Issued),
+        go: impl FnOnce(&Connected, Issued<'_>),
     ) -> Work {
         if root >= self.config.size {
             let message =
                 format!("{call}: there is no rank {root} in a group of {}", self.config.size);
             return Work::failed(call.to_string(), Error::Unsupported(message));
         }
-        self.start(call, timeout, combines, go)
+        self.start(call, terms, combines, go)
     }
 
     fn point(&self, name: impl Fn() -> String, go: impl FnOnce(&Arc<Core>) -> Work) -> Work {

@@ -1,10 +1,17 @@
-//! Groups of threads over real TCP, values with a known order of addition, and an oracle.
+//! Groups of threads, values with a known order of addition, and an oracle.
 #![allow(dead_code)]
 
 use std::time::Duration;
 
 use netsum_collective::{Buffer, Dtype, Group, GroupConfig, Options, ReduceOp};
 use netsum_wire::{Encoding, Format, Input, reduce};
+
+/// Test programs whose name says so talk over TCP.
+pub const SHARED_MEMORY: bool = !ends_with_tcp(env!("CARGO_CRATE_NAME").as_bytes());
+
+const fn ends_with_tcp(name: &[u8]) -> bool {
+    matches!(name, [.., b't', b'c', b'p'])
+}
 
 pub const SOON: Duration = Duration::from_secs(30);
 
@@ -16,7 +23,7 @@ pub fn config(rank: u32, size: u32, name: &str) -> GroupConfig {
         controller: None,
         host: Some("127.0.0.1".to_owned()),
         timeout: Duration::from_secs(20),
-        options: Options::default(),
+        options: Options { shared_memory: SHARED_MEMORY, ..Options::default() },
         plan: None,
     }
 }

@@ -179,6 +179,11 @@ impl Mesh {
         self.shared.failed.lock().clone()
     }
 
+    /// Whether a rank has said goodbye.
+    pub fn has_left(&self, rank: u32) -> bool {
+        self.shared.peer(rank).is_some_and(|peer| peer.left.load(Ordering::Acquire))
+    }
+
     /// Bytes (sent, received) with frame headers.
     pub fn traffic(&self) -> (u64, u64) {
         let sent = self.shared.live().map(|(_, peer)| peer.outbox.lock().bytes).sum();
@@ -349,7 +354,7 @@ impl Shared {
     /// A peer has left in good order.
     fn gone(&self, rank: u32) {
         let Some(peer) = self.peer(rank) else { return };
-        peer.left.store(true, Ordering::Relaxed);
+        peer.left.store(true, Ordering::Release);
         let reason = MeshError::Left { rank };
         let slots = self.mailbox.lock().peer_gone(rank, &reason);
         slots.iter().for_each(|slot| slot.finish(Err(reason.clone())));

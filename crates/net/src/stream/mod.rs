@@ -2,8 +2,7 @@
 //!
 //! A [`Connection`] is all that a lane needs to know of its medium: one thread reads, one writes.
 
-mod futex;
-mod pass;
+pub(crate) mod pass;
 mod ring;
 mod shared;
 

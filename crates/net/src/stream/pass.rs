@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 /// Sends `bytes` and `fd` as one message.
-pub(super) fn send(socket: &UnixStream, bytes: &[u8], fd: &OwnedFd) -> io::Result<()> {
+pub(crate) fn send(socket: &UnixStream, bytes: &[u8], fd: &OwnedFd) -> io::Result<()> {
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 64]);
     // SAFETY: a zeroed msghdr is valid; the pointers put into it live until the call returns. CMSG_FIRSTHDR gives a
@@ -35,7 +35,7 @@ pub(super) fn send(socket: &UnixStream, bytes: &[u8], fd: &OwnedFd) -> io::Resul
 }
 
 /// Receives exactly `bytes` and one descriptor. Errors: anything else that came.
-pub(super) fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<OwnedFd> {
+pub(crate) fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<OwnedFd> {
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 64]);
     let mut found: Option<OwnedFd> = None;

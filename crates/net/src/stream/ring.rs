@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::futex;
+use crate::futex;
 
 /// What both sides share besides the bytes. On cache lines of their own: each has one writer.
 #[repr(C, align(64))]

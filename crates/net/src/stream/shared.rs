@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::ring::{Control, Ring};
 use super::{Connection, pass};
+use crate::memfd::{self, Map};
 
 /// Bytes both ways through two rings in shared memory.
 pub struct SharedMemory {
@@ -32,9 +33,9 @@ impl SharedMemory {
     ///
     /// `patience`: how long a write waits for a peer that reads nothing.
     pub fn offer(socket: UnixStream, hello: &[u8], patience: Duration) -> io::Result<SharedMemory> {
-        let fd = create()?;
+        let fd = memfd::create(c"netsum-lane", LEN)?;
         pass::send(&socket, hello, &fd)?;
-        let map = Map::new(&fd)?;
+        let map = Map::new(&fd, LEN)?;
         Ok(SharedMemory::new(map, socket, 0, patience))
     }
 
@@ -48,13 +49,13 @@ impl SharedMemory {
         patience: Duration,
     ) -> io::Result<SharedMemory> {
         let fd = pass::receive(&socket, hello)?;
-        check(&fd)?;
-        let map = Map::new(&fd)?;
+        memfd::check(&fd, LEN)?;
+        let map = Map::new(&fd, LEN)?;
         Ok(SharedMemory::new(map, socket, 1, patience))
     }
 
     fn new(map: Map, socket: UnixStream, side: usize, patience: Duration) -> SharedMemory {
-        let (sending, receiving) = (map.ring(side), map.ring(1 - side));
+        let (sending, receiving) = (ring(&map, side), ring(&map, 1 - side));
         let (written, read) = (Mutex::new(0), Mutex::new(0));
         SharedMemory { _map: map, sending, receiving, written, read, socket, patience }
     }
@@ -102,82 +103,18 @@ impl Drop for SharedMemory {
     }
 }
 
-/// The memory of one connection, mapped.
-struct Map {
-    start: *mut u8,
-}
-
-// SAFETY: an address; what lies there is reached through the rings.
-unsafe impl Send for Map {}
-// SAFETY: as above.
-unsafe impl Sync for Map {}
-
-impl Map {
-    fn new(fd: &OwnedFd) -> io::Result<Map> {
-        let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice; the file is as long as the mapping and is sealed,
-        // so no access can fault.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), LEN, read_write, shared, fd.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Map { start: start.cast() })
-    }
-
-    /// The ring in which side `from` writes.
-    fn ring(&self, from: usize) -> Ring {
-        // SAFETY: both offsets are within the mapping, and the first is aligned as pages are; fresh memory is zero,
-        // which is an empty ring.
-        unsafe {
-            Ring {
-                control: self.start.add(from * CONTROL).cast::<Control>(),
-                data: self.start.add(2 * CONTROL + from * CAPACITY as usize),
-                capacity: CAPACITY,
-            }
+/// The ring in which side `from` writes.
+fn ring(map: &Map, from: usize) -> Ring {
+    assert!(map.len() == LEN, "the memory of one connection");
+    // SAFETY: both offsets are within the mapping, and the first is aligned as pages are; fresh memory is zero, which is
+    // an empty ring.
+    unsafe {
+        Ring {
+            control: map.start().add(from * CONTROL).cast::<Control>(),
+            data: map.start().add(2 * CONTROL + from * CAPACITY as usize),
+            capacity: CAPACITY,
         }
     }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with that length and unmapped once; the rings into it are fields of the same struct
-        // and are not used after it is dropped.
-        unsafe { libc::munmap(self.start.cast(), LEN) };
-    }
-}
-
-fn create() -> io::Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: a C string that is constant; the descriptor that comes back is ours.
-    let fd = unsafe {
-        let fd = libc::memfd_create(c"netsum-lane".as_ptr(), flags);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        OwnedFd::from_raw_fd(fd)
-    };
-    // SAFETY: calls on a live descriptor that touch no memory of ours.
-    let done = unsafe {
-        libc::ftruncate(fd.as_raw_fd(), LEN as libc::off_t) == 0
-            && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) == 0
-    };
-    if done { Ok(fd) } else { Err(io::Error::last_os_error()) }
-}
-
-/// A file that could shrink would kill us at the next access.
-fn check(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: a zeroed stat is valid and filled by fstat; both calls are on a live descriptor.
-    let (seals, len) = unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        let known = libc::fstat(fd.as_raw_fd(), &raw mut stat) == 0;
-        (libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS), if known { stat.st_size } else { -1 })
-    };
-    if seals < 0 || seals & SEALS != SEALS || len != LEN as libc::off_t {
-        let problem = "the memory it passed is not that of a lane";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
-    }
-    Ok(())
 }
 
 /// Bytes of each direction: several chunks, and within the second-level cache of most processors.
@@ -185,5 +122,4 @@ const CAPACITY: u32 = 1 << 20;
 /// A page for each direction's words.
 const CONTROL: usize = 4096;
 const LEN: usize = 2 * CONTROL + 2 * CAPACITY as usize;
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 const _: () = assert!(size_of::<Control>() <= CONTROL && CAPACITY.is_power_of_two());

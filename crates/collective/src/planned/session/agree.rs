@@ -257,7 +257,7 @@ impl State {
         outcome.map_err(|error| {
             let missing = comm.missing();
             comm.end();
-            self.core.explain(error, job.work.operation(), job.work.elapsed(), &missing)
+            self.core.explain(error, &job.work.operation(), job.work.elapsed(), &missing)
         })?;
         progress.finals = done;
         Ok(())

@@ -30,7 +30,7 @@ use super::{
     engine::Operation,
 };
 use crate::Error;
-use crate::algorithm::allreduce_ranges;
+use crate::algorithm::{Sum, allreduce_ranges};
 use crate::call::Combine;
 use crate::comm::Comm;
 use crate::coordinator::Event;
@@ -299,7 +299,7 @@ impl State {
             }
             let ranks: Vec<u32> = owing.iter().map(|&rank| rank as u32).collect();
             let missing = this.core.not_heard_from(&ranks);
-            let operation = job.work.operation().to_owned();
+            let operation = job.work.operation();
             Error::Timeout { operation, elapsed: job.work.elapsed(), missing }
         };
         match error {
@@ -345,15 +345,15 @@ impl State {
             .map(|range| range.start as u64..range.end as u64)
             .collect();
         let mut comm = Comm::new(&self.core, sequence, fingerprint, deadline);
-        let outcome =
-            allreduce_ranges(&mut comm, &order, format, buffer, &todo).and_then(|()| comm.finish());
+        let sum = Sum { order, format, buffer: buffer.clone() };
+        let outcome = allreduce_ranges(&mut comm, &sum, &todo).and_then(|()| comm.finish());
         if let Err(error) = outcome {
             let missing = comm.missing();
             comm.end();
             if matches!(error, MeshError::Left { .. }) {
                 self.core.settle();
             }
-            return Err(self.core.explain(error, work.operation(), work.elapsed(), &missing));
+            return Err(self.core.explain(error, &work.operation(), work.elapsed(), &missing));
         }
         progress.over = true;
         Ok(())

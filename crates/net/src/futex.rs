@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Sleeps while `word` is `seen`, at most `patience`; may return early for no reason.
-pub(super) fn wait(word: &AtomicU32, seen: u32, patience: Duration) {
+pub(crate) fn wait(word: &AtomicU32, seen: u32, patience: Duration) {
     let patience = libc::timespec {
         tv_sec: patience.as_secs() as libc::time_t,
         tv_nsec: patience.subsec_nanos().into(),
@@ -19,7 +19,7 @@ pub(super) fn wait(word: &AtomicU32, seen: u32, patience: Duration) {
 }
 
 /// Wakes who waits for `word`.
-pub(super) fn wake(word: &AtomicU32) {
+pub(crate) fn wake(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE uses the address of a live word as a key and touches nothing.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);

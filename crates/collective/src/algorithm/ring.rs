@@ -1,0 +1,72 @@
+//! Allreduce and all-gather around a ring: everybody talks to its two neighbours only.
+//!
+//! Sums travel once around and are added on the way, so in another order than the group's: for additions that do not
+//! depend on order (integers, least and greatest), where the bits are the same.
+//! Source: Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms (JPDC 2009).
+
+use netsum_net::Buffer;
+use netsum_net::mesh::MeshError;
+use netsum_wire::{Encoding, Input, reduce};
+
+use super::{Algorithm, Gather, Link, Sum, copy, share};
+use crate::comm::Comm;
+
+pub(super) const ALLREDUCE: Algorithm<Sum> =
+    Algorithm { name: "ring", cost: allreduce_cost, run: allreduce };
+pub(super) const ALLGATHER: Algorithm<Gather> =
+    Algorithm { name: "ring", cost: allgather_cost, run: allgather };
+
+fn allreduce_cost(link: &Link, sum: &Sum) -> Option<f64> {
+    let steps = 2.0 * f64::from(link.ranks - 1);
+    let part = sum.buffer.len() as f64 / f64::from(link.ranks);
+    sum.format.any_order().then(|| steps * (link.latency_s + part / link.bytes_per_s))
+}
+
+fn allreduce(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+    let (rank, size, element) = (comm.rank(), comm.size(), sum.format.dtype.size());
+    let mut buffer = sum.buffer.clone();
+    let len = buffer.len();
+    let part = |at: u32| share(len, element, at % size, size);
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    // In step s part `rank − s` goes on; at the end we have the sum of part `rank + 1`.
+    for step in 0..size - 1 {
+        let (gives, takes) = (part(rank + size - step), part(rank + size - step - 1));
+        comm.send(next, step.into(), &buffer, gives.start, gives.len());
+        let came = Buffer::from_vec(vec![0; takes.len()]);
+        let ticket = comm.receive(before, step.into(), &came, 0, takes.len());
+        comm.wait(ticket)?;
+        let ours = buffer.slice(takes.clone()).to_vec();
+        let came = came.slice(0..takes.len());
+        let inputs =
+            [&ours[..], came].map(|bytes| Some(Input { bytes, encoding: Encoding::Element }));
+        let (n, out) = (takes.len() / element, buffer.slice_mut(takes));
+        reduce(sum.format, &inputs, n, out, Encoding::Element);
+    }
+    for step in 0..size - 1 {
+        let (gives, takes) = (part(rank + 1 + size - step), part(rank + size - step));
+        let number = u64::from(size + step);
+        comm.send(next, number, &buffer, gives.start, gives.len());
+        let ticket = comm.receive(before, number, &buffer, takes.start, takes.len());
+        comm.wait(ticket)?;
+    }
+    comm.finish()
+}
+
+fn allgather_cost(link: &Link, gather: &Gather) -> Option<f64> {
+    let longest = gather.outputs.iter().map(Buffer::len).max().unwrap_or(0);
+    Some(f64::from(link.ranks - 1) * (link.latency_s + longest as f64 / link.bytes_per_s))
+}
+
+fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let output = |at: u32| &gather.outputs[(at % size) as usize];
+    copy(&gather.input, output(rank));
+    for step in 0..size - 1 {
+        let (gives, takes) = (output(rank + size - step), output(rank + size - step - 1));
+        comm.send(next, step.into(), gives, 0, gives.len());
+        let ticket = comm.receive(before, step.into(), takes, 0, takes.len());
+        comm.wait(ticket)?;
+    }
+    comm.finish()
+}

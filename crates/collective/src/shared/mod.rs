@@ -1,0 +1,200 @@
+//! Collectives of ranks that share memory: what an algorithm sees of the arena, and what happens when a round fails.
+//!
+//! All ranks of a group take part in every round ([`netsum_net::arena`]), so an operation that fails at one rank leaves
+//! the ranks at different places: the group can do no more collectives. `sums` adds, `moves` only moves.
+
+mod moves;
+mod sums;
+
+pub(crate) use moves::{allgather, alltoall, barrier, broadcast, gather, scatter};
+pub(crate) use sums::{allreduce, reduce, reduce_scatter};
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use netsum_net::arena::{Arena, ArenaError, Slots, Stamp, Waiting};
+use netsum_net::mesh::MeshError;
+use netsum_topo::SumOrder;
+use netsum_wire::Format;
+
+use crate::core::Core;
+use crate::order::Adder;
+use crate::terms::Here;
+
+/// One rank's part of its host's memory, for one operation after the other.
+pub(crate) struct Shared {
+    arena: Arena,
+    /// The operation that failed.
+    broken: Option<String>,
+    /// Of the last sum: the next one is most often of the same kind.
+    adder: Option<(Arc<SumOrder>, Adder)>,
+}
+
+impl Shared {
+    pub(crate) fn new(arena: Arena) -> Shared {
+        Shared { arena, broken: None, adder: None }
+    }
+
+    /// No operation can follow one that failed with `reason`.
+    pub(crate) fn give_up(&mut self, reason: String) {
+        self.broken.get_or_insert(reason);
+    }
+}
+
+/// The rounds of one operation.
+pub(crate) struct Rounds<'a> {
+    core: &'a Core,
+    shared: &'a mut Shared,
+    sequence: u64,
+    fingerprint: u32,
+    deadline: Instant,
+    here: Option<Here>,
+    /// Who was waited for when a round failed.
+    missing: Vec<u32>,
+}
+
+impl<'a> Rounds<'a> {
+    pub(crate) fn new(
+        core: &'a Core,
+        shared: &'a mut Shared,
+        (sequence, fingerprint): (u64, u32),
+        deadline: Instant,
+        here: Option<Here>,
+    ) -> Rounds<'a> {
+        Rounds { core, shared, sequence, fingerprint, deadline, here, missing: Vec::new() }
+    }
+
+    pub(crate) fn missing(&self) -> &[u32] {
+        &self.missing
+    }
+
+    /// No operation can follow one that failed with `reason`.
+    pub(crate) fn give_up(&mut self, reason: String) {
+        self.shared.give_up(reason);
+    }
+
+    /// As [`MeshError::Aborted`] if an earlier operation failed.
+    pub(crate) fn check(&self) -> Result<(), MeshError> {
+        match &self.shared.broken {
+            None => Ok(()),
+            Some(reason) => Err(MeshError::Aborted(format!(
+                "ranks are at different places since this one failed: {reason}"
+            ))),
+        }
+    }
+
+    /// For sums of this order and format; [`Rounds::keep`] takes it back.
+    fn adder(&mut self, order: &Arc<SumOrder>, format: Format) -> Adder {
+        match self.shared.adder.take() {
+            Some((known, adder)) if Arc::ptr_eq(&known, order) && adder.format() == format => adder,
+            _ => Adder::new(order, format),
+        }
+    }
+
+    fn keep(&mut self, order: &Arc<SumOrder>, adder: Adder) {
+        self.shared.adder = Some((order.clone(), adder));
+    }
+
+    fn rank(&self) -> usize {
+        self.shared.arena.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.shared.arena.ranks()
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.shared.arena.slot_bytes()
+    }
+
+    /// All ranks but this one, beginning behind it.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, ranks) = (self.rank(), self.ranks());
+        (rank + 1..ranks).chain(0..rank)
+    }
+
+    /// Waits until our slot of the next round is free, and gives it.
+    #[inline]
+    fn open(&mut self) -> Result<&mut [u8], MeshError> {
+        let arena = &mut self.shared.arena;
+        let opened =
+            waiting((self.core, self.deadline, self.here), |waiting| arena.open(waiting).map(drop));
+        match opened {
+            Ok(()) => Ok(self.shared.arena.parts().0),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Our open slot, and what the ranks have published.
+    #[inline]
+    fn parts(&mut self) -> (&mut [u8], Slots<'_>) {
+        self.shared.arena.parts()
+    }
+
+    #[inline]
+    fn publish(&mut self, word: u64) {
+        let call = self.sequence << 32 | u64::from(self.fingerprint);
+        self.shared.arena.publish(Stamp { call, word });
+    }
+
+    /// Waits until everybody has published the last round.
+    #[inline]
+    fn await_all(&mut self) -> Result<(), MeshError> {
+        let arena = &mut self.shared.arena;
+        let outcome =
+            waiting((self.core, self.deadline, self.here), |waiting| arena.await_all(waiting));
+        outcome.map_err(|error| self.failed(error))
+    }
+
+    /// Waits until one rank has.
+    #[inline]
+    fn await_rank(&mut self, rank: usize) -> Result<(), MeshError> {
+        let arena = &mut self.shared.arena;
+        let outcome = waiting((self.core, self.deadline, self.here), |waiting| {
+            arena.await_rank(rank, waiting)
+        });
+        outcome.map_err(|error| self.failed(error))
+    }
+
+    #[cold]
+    fn failed(&mut self, error: ArenaError) -> MeshError {
+        match error {
+            ArenaError::Timeout { missing } => {
+                self.missing = missing;
+                MeshError::Timeout
+            }
+            ArenaError::Stopped { missing } => {
+                let left = missing.iter().copied().find(|&rank| self.core.mesh.has_left(rank));
+                self.missing = missing;
+                match (self.core.failure(), left) {
+                    (Some(_), _) => MeshError::Cancelled,
+                    (None, Some(rank)) => MeshError::Left { rank },
+                    (None, None) => MeshError::Aborted("the caller was interrupted".to_owned()),
+                }
+            }
+            ArenaError::Differs { rank, call } => {
+                // Sequence numbers of the two, as far as 32 bits tell them; the lower one is where they part.
+                let ahead = ((call >> 32) as u32).wrapping_sub(self.sequence as u32) as i32;
+                let parted = self.sequence.saturating_add_signed(i64::from(ahead.min(0)));
+                self.missing = vec![rank];
+                self.core.differs(parted);
+                match self.core.await_failure(self.deadline) {
+                    true => MeshError::Cancelled,
+                    false => MeshError::Timeout,
+                }
+            }
+        }
+    }
+}
+
+fn waiting<T>(
+    (core, deadline, here): (&Core, Instant, Option<Here>),
+    body: impl FnOnce(&Waiting<'_>) -> T,
+) -> T {
+    let stopped = |rank: usize| {
+        core.failure().is_some()
+            || core.mesh.has_left(rank as u32)
+            || here.is_some_and(|here| (here.interrupted)())
+    };
+    body(&Waiting { deadline, stopped: &stopped })
+}

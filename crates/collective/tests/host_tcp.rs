@@ -1,0 +1,5 @@
+//! Every collective between ranks that talk over TCP: the same cases, and the same bits.
+
+#[path = "host/cases.rs"]
+mod cases;
+mod support;

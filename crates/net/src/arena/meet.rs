@@ -1,0 +1,216 @@
+//! How ranks of a host come to share an arena: the lowest makes the memory and passes it to the others.
+//!
+//! All or none: who has mapped it says so, and waits for the word that all have. A rank that cannot (no Unix sockets, no
+//! memory, another container) makes all take the other way, not fail.
+
+use std::io::{self, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Arena;
+use super::memory::Memory;
+use crate::mesh::SECRET_LEN;
+use crate::stream::pass;
+
+/// What a rank tells the others about its part of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArenaSeat {
+    /// Equal for processes that may share memory: boot and network namespace, in which `name` lives.
+    pub machine: String,
+    /// Of the Unix socket.
+    pub name: String,
+    /// Processors that the rank may run on.
+    pub cpus: Vec<usize>,
+}
+
+/// A rank's socket for those who will share memory with it.
+#[derive(Debug)]
+pub struct ArenaPort {
+    listener: UnixListener,
+    seat: ArenaSeat,
+}
+
+impl ArenaPort {
+    /// Listens for processes of this machine and network namespace.
+    pub fn open() -> io::Result<ArenaPort> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("netsum-arena-{}-{count}", std::process::id());
+        // Process ids are told apart within a pid namespace only.
+        let pids = std::fs::metadata("/proc/self/ns/pid")?.ino();
+        let name = format!("{name}-{pids}");
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        listener.set_nonblocking(true)?;
+        let seat = ArenaSeat { machine: machine()?, name, cpus: cpus()? };
+        Ok(ArenaPort { listener, seat })
+    }
+
+    /// What the others must be given.
+    pub fn seat(&self) -> &ArenaSeat {
+        &self.seat
+    }
+
+    /// Makes the arena with all `seats`, by rank, of which `rank` is ours; `None` where one of them cannot.
+    ///
+    /// `secret`: of the lowest rank, which only readers of the rendezvous know.
+    pub fn meet(
+        self,
+        rank: usize,
+        seats: &[ArenaSeat],
+        secret: &[u8; SECRET_LEN],
+        patience: Duration,
+    ) -> Option<Arena> {
+        let ranks = seats.len();
+        let mut cpus: Vec<usize> = seats.iter().flat_map(|seat| seat.cpus.clone()).collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        let slot_bytes = slot_bytes(ranks);
+        let memory = match rank {
+            0 => self.lead(ranks, secret, slot_bytes, patience),
+            _ => follow(rank, ranks, &seats[0], secret, slot_bytes, patience),
+        };
+        match memory {
+            Ok(memory) => Some(Arena::new(memory, rank, ranks, ranks > cpus.len())),
+            Err(error) => {
+                tracing::warn!(%error, rank, "no shared memory with the ranks of this host");
+                None
+            }
+        }
+    }
+
+    fn lead(
+        &self,
+        ranks: usize,
+        secret: &[u8; SECRET_LEN],
+        slot_bytes: usize,
+        patience: Duration,
+    ) -> io::Result<Memory> {
+        let until = Instant::now() + patience;
+        let mut members: Vec<Option<UnixStream>> = (0..ranks).map(|_| None).collect();
+        while members[1..].iter().any(Option::is_none) {
+            match self.listener.accept() {
+                Ok((socket, _)) => {
+                    if let Ok(rank) = listen(&socket, ranks, secret) {
+                        members[rank] = Some(socket);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    left(until)?;
+                    std::thread::sleep(TICK);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let (memory, fd) = Memory::create(ranks, slot_bytes)?;
+        let members = || members.iter().flatten();
+        let agreed =
+            members().try_for_each(|socket| pass::send(socket, secret, &fd)).and_then(|()| {
+                members().try_for_each(|mut socket| {
+                    socket.set_read_timeout(Some(left(until)?))?;
+                    socket.read_exact(&mut [0])
+                })
+            });
+        if agreed.is_ok() {
+            // Who does not hear it has died, which its connections tell.
+            members().for_each(|mut socket| drop(socket.write_all(&[1])));
+        }
+        agreed.map(|()| memory)
+    }
+}
+
+/// A member's hello: which rank it is.
+fn listen(mut socket: &UnixStream, ranks: usize, secret: &[u8; SECRET_LEN]) -> io::Result<usize> {
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(HELLO_PATIENCE))?;
+    let mut hello = [0; HELLO];
+    socket.read_exact(&mut hello)?;
+    let rank = u32::from_le_bytes([hello[0], hello[1], hello[2], hello[3]]) as usize;
+    let known = (1..ranks).contains(&rank) && hello[4..] == secret[..];
+    if known { Ok(rank) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+fn follow(
+    rank: usize,
+    ranks: usize,
+    leader: &ArenaSeat,
+    secret: &[u8; SECRET_LEN],
+    slot_bytes: usize,
+    patience: Duration,
+) -> io::Result<Memory> {
+    // The leader decides; who follows waits for its word a little longer than that takes.
+    let until = Instant::now() + 2 * patience;
+    let address = SocketAddr::from_abstract_name(&leader.name)?;
+    let mut socket = UnixStream::connect_addr(&address)?;
+    let mut hello = [0; HELLO];
+    hello[..4].copy_from_slice(&(rank as u32).to_le_bytes());
+    hello[4..].copy_from_slice(secret);
+    socket.write_all(&hello)?;
+    socket.set_read_timeout(Some(left(until)?))?;
+    let mut answer = [0; SECRET_LEN];
+    let fd = pass::receive(&socket, &mut answer)?;
+    let memory = Memory::open(&fd, ranks, slot_bytes)?;
+    socket.write_all(&[1])?;
+    socket.set_read_timeout(Some(left(until)?))?;
+    socket.read_exact(&mut [0])?;
+    Ok(memory)
+}
+
+/// Tells machines and network namespaces apart.
+fn machine() -> io::Result<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let namespace = std::fs::metadata("/proc/self/ns/net")?;
+    Ok(format!("{}/{}", boot.trim(), namespace.ino()))
+}
+
+/// Processors that this process may run on, from the kernel's list, as "0-3,8".
+fn cpus() -> io::Result<Vec<usize>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let cpus = list.and_then(|list| parse_cpus(list.trim()));
+    cpus.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no processors")
+    })
+}
+
+fn parse_cpus(list: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(cpus)
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Two slots of a rank and two of another stay in a second-level cache; with many ranks the arena stays small enough for
+/// a last-level cache.
+fn slot_bytes(ranks: usize) -> usize {
+    (SLOT_BYTES_ALL / ranks).clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX) / 64 * 64
+}
+
+const SLOT_BYTES_MAX: usize = 256 << 10;
+const SLOT_BYTES_MIN: usize = 32 << 10;
+const SLOT_BYTES_ALL: usize = 2 << 20;
+const HELLO: usize = 4 + SECRET_LEN;
+const TICK: Duration = Duration::from_micros(200);
+/// A hello is sent with the call that connects.
+const HELLO_PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cpus;
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(parse_cpus("7"), Some(vec![7]));
+        assert_eq!(parse_cpus("a"), None);
+    }
+}

@@ -1,0 +1,268 @@
+//! Memory that all ranks of a host share, in which they work in rounds.
+//!
+//! In a round every rank writes its slot and publishes it, and reads the others' slots. Rounds are counted from the
+//! making of the arena, and every rank takes part in every round, with or without bytes. One rule keeps slots apart:
+//! **a rank that publishes round r has done with all rounds up to r − 2.** So who opens the slot of round r, which held
+//! round r − 4, waits until everybody has published r − 2; in algorithms in which all wait for all, that has happened
+//! already, and costs nothing. Every slot carries the number and fingerprint of its operation: ranks that called
+//! different ones find out in the round in which they part.
+//!
+//! Processes that share an arena trust each other: one that writes where it may not garbles sums, as one that sends
+//! wrong values does.
+//!
+//! Start reading at [`Arena::open`]; `mark` is how a slot is handed over, `wait` how ranks wait, `meet` how they come
+//! to share memory.
+
+#![allow(unsafe_code)]
+
+mod mark;
+mod meet;
+mod memory;
+mod wait;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub use meet::{ArenaPort, ArenaSeat};
+pub use wait::Waiting;
+
+use memory::Memory;
+use wait::Ended;
+
+/// What a rank says about a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Of the operation: must be equal at all ranks.
+    pub call: u64,
+    /// For the operation's own use.
+    pub word: u64,
+}
+
+/// Why a round could not be had. The arena is of no use any more: its ranks are not at the same round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArenaError {
+    /// The deadline passed; these ranks had not published.
+    Timeout {
+        /// Who was waited for.
+        missing: Vec<u32>,
+    },
+    /// The caller does not want to wait any more.
+    Stopped {
+        /// Who was waited for.
+        missing: Vec<u32>,
+    },
+    /// A rank is in another operation.
+    Differs {
+        /// Which rank.
+        rank: u32,
+        /// Its operation.
+        call: u64,
+    },
+}
+
+/// One rank's part of an arena; used by one thread at a time.
+pub struct Arena {
+    memory: Arc<Memory>,
+    rank: usize,
+    /// The last round that we published.
+    round: u32,
+    /// By rank: the last round that we saw of it.
+    seen: Vec<u32>,
+    /// There are fewer cores than ranks.
+    crowded: bool,
+}
+
+impl Arena {
+    fn new(memory: Memory, rank: usize, ranks: usize, crowded: bool) -> Arena {
+        let memory = Arc::new(memory);
+        Arena { memory, rank, round: 0, seen: vec![0; ranks], crowded }
+    }
+
+    /// This process's index.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Processes.
+    pub fn ranks(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Bytes of a slot, a multiple of 64; equal at all ranks.
+    pub fn slot_bytes(&self) -> usize {
+        self.memory.slot_bytes()
+    }
+
+    /// The number of the round that was published last.
+    pub fn round(&self) -> u32 {
+        self.round
+    }
+
+    /// Whether there are fewer cores than ranks.
+    pub fn crowded(&self) -> bool {
+        self.crowded
+    }
+
+    /// Waits until our slot of the next round is free, and gives it.
+    #[inline]
+    pub fn open(&mut self, waiting: &Waiting<'_>) -> Result<&mut [u8], ArenaError> {
+        let needed = self.round.wrapping_sub(1);
+        for rank in 0..self.seen.len() {
+            self.see(rank, needed, waiting)?;
+        }
+        Ok(self.parts().0)
+    }
+
+    /// Our slot of the next round, which [`Arena::open`] has given, and the others' of earlier ones.
+    #[inline]
+    pub fn parts(&mut self) -> (&mut [u8], Slots<'_>) {
+        let (rank, next, len) = (self.rank, self.round.wrapping_add(1), self.memory.slot_bytes());
+        let open = self.round.wrapping_sub(1);
+        assert!(self.seen.iter().all(|&seen| reached(seen, open)), "the next slot is not open");
+        let start = self.memory.payload(rank, next);
+        // SAFETY: the payload is `len` bytes of the mapping. All ranks have published round `next` − 2, so none reads
+        // round `next` − 4 that the slot held, and none may read it before we publish; `Slots` refuses our own next
+        // round, and `&mut self` keeps a second call away.
+        let own = unsafe { std::slice::from_raw_parts_mut(start, len) };
+        (own, Slots { arena: self })
+    }
+
+    /// What the ranks have published.
+    pub fn slots(&self) -> Slots<'_> {
+        Slots { arena: self }
+    }
+
+    /// Hands our slot of the next round to the others.
+    #[inline]
+    pub fn publish(&mut self, stamp: Stamp) {
+        self.round = self.round.wrapping_add(1);
+        self.seen[self.rank] = self.round;
+        let mark = self.memory.mark(self.rank, self.round);
+        // Published by the flag.
+        mark.call.store(stamp.call, Ordering::Relaxed);
+        mark.word.store(stamp.word, Ordering::Relaxed);
+        mark.flag.publish(self.round);
+        self.fetch_next();
+    }
+
+    /// Asks for the first lines of our next slot, to be written: the others read them last, and while we wait for them
+    /// the processor can bring the lines back. Nobody reads that slot any more once `open` gives it.
+    #[inline(always)]
+    fn fetch_next(&self) {
+        let next = self.memory.mark(self.rank, self.round.wrapping_add(1));
+        #[cfg(target_arch = "x86_64")]
+        for line in 0..FETCHED_LINES {
+            let at = std::ptr::from_ref(next).wrapping_add(line).cast::<i8>();
+            // SAFETY: a hint, which touches no memory as far as the program can tell.
+            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = next;
+    }
+
+    /// Waits until everybody has published the round that we published last.
+    #[inline]
+    pub fn await_all(&mut self, waiting: &Waiting<'_>) -> Result<(), ArenaError> {
+        let ranks = self.seen.len();
+        // Beginning behind us: not everybody waits for the same rank first.
+        for rank in (self.rank + 1..ranks).chain(0..self.rank) {
+            self.see(rank, self.round, waiting)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until one rank has published the round that we published last.
+    #[inline]
+    pub fn await_rank(&mut self, rank: usize, waiting: &Waiting<'_>) -> Result<(), ArenaError> {
+        self.see(rank, self.round, waiting)
+    }
+
+    /// What can wake this arena's sleepers from another thread.
+    pub fn alarm(&self) -> Alarm {
+        Alarm(self.memory.clone())
+    }
+
+    #[inline(always)]
+    fn see(&mut self, rank: usize, round: u32, waiting: &Waiting<'_>) -> Result<(), ArenaError> {
+        if reached(self.seen[rank], round) {
+            return Ok(());
+        }
+        let theirs = self.memory.mark(rank, round);
+        if let Err(ended) = wait::until(&theirs.flag, (rank, round), self.crowded, waiting) {
+            return Err(self.late(round, ended));
+        }
+        self.seen[rank] = round;
+        let ours = self.memory.mark(self.rank, round).call.load(Ordering::Relaxed);
+        let call = theirs.call.load(Ordering::Relaxed);
+        if call == ours {
+            return Ok(());
+        }
+        Err(ArenaError::Differs { rank: rank as u32, call })
+    }
+
+    #[cold]
+    fn late(&self, round: u32, ended: Ended) -> ArenaError {
+        let here = |rank: &usize| {
+            reached(self.seen[*rank], round) || self.memory.mark(*rank, round).flag.round() == round
+        };
+        let missing = (0..self.seen.len()).filter(|rank| !here(rank)).map(|r| r as u32).collect();
+        match ended {
+            Ended::Deadline => ArenaError::Timeout { missing },
+            Ended::Stopped => ArenaError::Stopped { missing },
+        }
+    }
+}
+
+/// What the ranks have published.
+#[derive(Clone, Copy)]
+pub struct Slots<'a> {
+    arena: &'a Arena,
+}
+
+impl<'a> Slots<'a> {
+    /// The slot of a rank that was awaited, of the last round that we published (`ago` 0) or the one before (1).
+    ///
+    /// Panics for a round that was not awaited, or is not ours to read any more.
+    #[inline]
+    pub fn of(&self, rank: usize, ago: u32) -> &'a [u8] {
+        let arena = self.arena;
+        let round = arena.round.wrapping_sub(ago);
+        assert!(ago <= 1 && reached(arena.seen[rank], round), "rank {rank}, {ago} rounds ago");
+        let start = arena.memory.payload(rank, round);
+        // SAFETY: the payload is that many bytes of the mapping. Its owner has published it, which the flag's acquire
+        // saw, and writes it again only when we have published round + 2: `publish` takes the arena mutably, which
+        // ends this borrow.
+        unsafe { std::slice::from_raw_parts(start, arena.memory.slot_bytes()) }
+    }
+
+    /// What a rank said besides, of the last round that we published.
+    pub fn word(&self, rank: usize) -> u64 {
+        let arena = self.arena;
+        assert!(reached(arena.seen[rank], arena.round), "rank {rank} was not awaited");
+        arena.memory.mark(rank, arena.round).word.load(Ordering::Relaxed)
+    }
+}
+
+/// Wakes the ranks that sleep in an arena, so that they see that there is nothing to wait for.
+#[derive(Clone)]
+pub struct Alarm(Arc<Memory>);
+
+impl Alarm {
+    /// Sleepers of other processes, too, look once and sleep on.
+    pub fn ring(&self) {
+        self.0.marks().for_each(|mark| mark.flag.alarm());
+    }
+}
+
+/// A mark and a kilobyte.
+#[cfg(target_arch = "x86_64")]
+const FETCHED_LINES: usize = 17;
+
+/// Whether `seen` is `round` or later; rounds wrap, and ranks are never far apart.
+#[inline(always)]
+fn reached(seen: u32, round: u32) -> bool {
+    seen.wrapping_sub(round) as i32 >= 0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The arena between threads, and its flag under a model checker.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::mark::{Flag, Word};
+use super::{Arena, ArenaError, ArenaPort, Stamp, Waiting};
+
+/// Arenas of one host, by rank.
+fn arenas(ranks: usize) -> Vec<Arena> {
+    let ports: Vec<ArenaPort> = (0..ranks).map(|_| ArenaPort::open().unwrap()).collect();
+    let seats: Vec<_> = ports.iter().map(|port| port.seat().clone()).collect();
+    thread::scope(|scope| {
+        let meet = |(rank, port): (usize, ArenaPort)| {
+            let seats = &seats;
+            scope.spawn(move || port.meet(rank, seats, &[7; 16], Duration::from_secs(10)).unwrap())
+        };
+        let meeting: Vec<_> = ports.into_iter().enumerate().map(meet).collect();
+        meeting.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+const NEVER: &dyn Fn(usize) -> bool = &|_| false;
+
+/// In every round each rank writes its number and the round's, and everybody reads all: a slot that is overwritten too
+/// early, or read too early, shows.
+#[test]
+fn slots_are_read_before_they_are_written_again() {
+    for ranks in [2, 3] {
+        thread::scope(|scope| {
+            for mut arena in arenas(ranks) {
+                scope.spawn(move || {
+                    let deadline = soon();
+                    let waiting = Waiting { deadline, stopped: NEVER };
+                    for round in 1..=1000u32 {
+                        let rank = arena.rank() as u32;
+                        let slot = arena.open(&waiting).unwrap();
+                        let value = (rank * 1_000_000 + round).to_le_bytes();
+                        slot[..4096].as_chunks_mut().0.fill(value);
+                        arena.publish(Stamp { call: u64::from(round), word: u64::from(rank) });
+                        // Every other round is looked at one round later.
+                        if round % 2 == 0 {
+                            arena.await_all(&waiting).unwrap();
+                            let slots = arena.parts().1;
+                            for from in 0..ranks {
+                                assert_eq!(slots.word(from), from as u64);
+                                for ago in 0..2 {
+                                    let expected = from as u32 * 1_000_000 + round - ago;
+                                    let found = slots.of(from, ago)[..4096].as_chunks::<4>().0;
+                                    let right = |v: &[u8; 4]| *v == expected.to_le_bytes();
+                                    assert!(found.iter().all(right), "{from} in {round} - {ago}");
+                                }
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn who_is_late_or_elsewhere_is_named() {
+    let mut all = arenas(3);
+    let (mut third, mut second, mut first) =
+        (all.pop().unwrap(), all.pop().unwrap(), all.pop().unwrap());
+    let waiting = Waiting { deadline: Instant::now() + Duration::from_millis(50), stopped: NEVER };
+    for arena in [&mut first, &mut third] {
+        arena.open(&waiting).unwrap();
+        arena.publish(Stamp { call: 1, word: 0 });
+    }
+    assert_eq!(first.await_all(&waiting), Err(ArenaError::Timeout { missing: vec![1] }));
+    let waiting = Waiting { deadline: soon(), stopped: &|_| true };
+    assert_eq!(third.await_all(&waiting), Err(ArenaError::Stopped { missing: vec![1] }));
+    second.open(&waiting).unwrap();
+    second.publish(Stamp { call: 2, word: 0 });
+    let waiting = Waiting { deadline: soon(), stopped: NEVER };
+    assert_eq!(first.await_all(&waiting), Err(ArenaError::Differs { rank: 1, call: 2 }));
+}
+
+#[test]
+fn an_alarm_wakes_who_sleeps() {
+    let mut all = arenas(2);
+    let alarm = all[0].alarm();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let stopped = |_| stop.load(Ordering::Relaxed);
+            let waiting = Waiting { deadline: soon(), stopped: &stopped };
+            all[0].open(&waiting).unwrap();
+            all[0].publish(Stamp::default());
+            all[0].await_rank(1, &waiting)
+        });
+        thread::sleep(Duration::from_millis(50));
+        stop.store(true, Ordering::Relaxed);
+        alarm.ring();
+        assert_eq!(sleeper.join().unwrap(), Err(ArenaError::Stopped { missing: vec![1] }));
+    });
+}
+
+#[test]
+fn strangers_and_absentees_make_no_arena() {
+    let ports = [ArenaPort::open().unwrap(), ArenaPort::open().unwrap()];
+    let seats: Vec<_> = ports.iter().map(|port| port.seat().clone()).collect();
+    let [first, second] = ports;
+    let quick = Duration::from_millis(200);
+    thread::scope(|scope| {
+        let stranger = scope.spawn(|| second.meet(1, &seats, &[8; 16], quick).is_none());
+        assert!(first.meet(0, &seats, &[7; 16], quick).is_none());
+        assert!(stranger.join().unwrap(), "it does not know the secret");
+    });
+}
+
+/// The model's word: a futex is a lock around "look, then sleep".
+struct ModelWord {
+    value: loom::sync::atomic::AtomicU32,
+    queue: loom::sync::Mutex<()>,
+    woken: loom::sync::Condvar,
+}
+
+impl ModelWord {
+    fn new() -> ModelWord {
+        let (queue, woken) = (loom::sync::Mutex::new(()), loom::sync::Condvar::new());
+        ModelWord { value: loom::sync::atomic::AtomicU32::new(0), queue, woken }
+    }
+}
+
+/// loom takes sequentially consistent operations for weaker ones, and knows fences: the model has these in their place.
+impl Word for ModelWord {
+    fn load(&self, order: Ordering) -> u32 {
+        fence_for(order);
+        self.value.load(order)
+    }
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        let before = self.value.swap(value, order);
+        fence_for(order);
+        before
+    }
+    fn add(&self, value: u32, order: Ordering) -> u32 {
+        let before = self.value.fetch_add(value, order);
+        fence_for(order);
+        before
+    }
+    /// The kernel looks at the word with its queue locked; nobody is woken by time in the model.
+    fn wait(&self, seen: u32, _: Duration) {
+        let queue = self.queue.lock().unwrap();
+        if self.value.load(Ordering::SeqCst) == seen {
+            drop(self.woken.wait(queue).unwrap());
+        }
+    }
+    fn wake(&self) {
+        drop(self.queue.lock().unwrap());
+        self.woken.notify_all();
+    }
+}
+
+fn fence_for(order: Ordering) {
+    if order == Ordering::SeqCst {
+        loom::sync::atomic::fence(order);
+    }
+}
+
+/// All interleavings of one who publishes twice and one who waits for both: no wake-up is lost (loom reports a
+/// deadlock), and what was written before a publication is read after it.
+#[test]
+fn no_wake_up_is_lost_in_any_order_of_steps() {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    loom::model(|| {
+        let flag = Arc::new(Flag::new(ModelWord::new(), ModelWord::new()));
+        let slots = Arc::new([UnsafeCell::new(0u32), UnsafeCell::new(0)]);
+        let writer = loom::thread::spawn({
+            let (flag, slots) = (flag.clone(), slots.clone());
+            move || {
+                for round in 1..=2 {
+                    // SAFETY: loom checks that nobody reads the cell meanwhile; that is what the test shows.
+                    slots[round - 1].with_mut(|slot| unsafe { *slot = round as u32 });
+                    flag.publish(round as u32);
+                }
+            }
+        });
+        let mut seen = 0;
+        for round in 1..=2u32 {
+            while seen < round {
+                seen = flag.round();
+                if seen < round {
+                    flag.sleep(seen, Duration::ZERO);
+                }
+            }
+            // SAFETY: as above.
+            slots[round as usize - 1].with(|slot| assert_eq!(unsafe { *slot }, round));
+        }
+        writer.join().unwrap();
+    });
+}
