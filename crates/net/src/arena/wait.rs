@@ -65,31 +65,34 @@ fn patiently(
     }
 }
 
-/// Looks for some microseconds; the round that was seen last.
+/// Looks for some microseconds, then lets others run; the round that was seen last.
 fn look(flag: &Flag<AtomicU32>, round: u32, crowded: bool) -> u32 {
-    let mut seen = flag.round();
-    for _ in 0..if crowded { YIELDS } else { PAUSES } {
-        if seen == round {
-            break;
+    for _ in 0..if crowded { 0 } else { PAUSES } {
+        if flag.round() == round {
+            return round;
         }
-        match crowded {
-            true => std::thread::yield_now(),
-            false => std::hint::spin_loop(),
-        }
-        seen = flag.round();
+        std::hint::spin_loop();
     }
-    seen
+    for _ in 0..if crowded { YIELDS } else { 1 } {
+        std::thread::yield_now();
+        if flag.round() == round {
+            return round;
+        }
+    }
+    flag.round()
 }
 
 /// Looks without a pause: the answer of a rank that computes at the same pace is here within them.
 const LOOKS: u32 = 200;
 /// With more ranks than cores the one that is waited for is most likely not running.
 const CROWDED_LOOKS: u32 = 20;
-/// Between two looks at the clock: some ten microseconds each.
-const PAUSES: u32 = 200;
+/// Looks with the processor's pause between: some twenty microseconds, then the rank that is waited for may need our core
+/// after all.
+const PAUSES: u32 = 400;
+/// Between two looks at the clock.
 const YIELDS: u32 = 8;
 /// With a core for every rank: longer than a scheduler's slice. A rank that lost its core to a stranger finds us where we
-/// were; did we give ours away, too, the two would miss each other slice after slice.
+/// were.
 const AWAKE: Duration = Duration::from_millis(4);
 /// With fewer: the core goes to whoever asks for it, most likely the rank that is waited for. A system call to sleep and
 /// one to be woken cost more than that.
