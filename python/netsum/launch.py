@@ -1,4 +1,4 @@
-"""Starts training scripts under torchrun, as one process group that can be stopped as one."""
+"""Starts training scripts under torchrun, or without torch, as one process group that can be stopped as one."""
 
 import contextlib
 import os
@@ -15,21 +15,23 @@ STOP_S = 5.0
 
 
 class Workers:
-    """`count` processes of one script, started by torchrun in a session of their own.
+    """`count` processes of one script, started by torchrun in a session of their own, or by `netsum.launcher` if
+    `plain`.
 
     Whoever makes one calls `stop` in the end; after a normal end that does nothing.
     """
 
-    def __init__(self, script: Sequence[str], count: int, environment: dict[str, str], log: Path | None = None) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(count),
-            *script,
-        ]
+    def __init__(
+        self,
+        script: Sequence[str],
+        count: int,
+        environment: dict[str, str],
+        log: Path | None = None,
+        plain: bool = False,
+    ) -> None:
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
+        launcher = ["netsum.launcher"] if plain else torchrun
+        command = [sys.executable, "-m", *launcher, str(count), *script]
         # As many threads as cores per worker would only make the workers wait for each other.
         settings = {"OMP_NUM_THREADS": "1", **os.environ, **environment}
         output = log.open("wb") if log else None

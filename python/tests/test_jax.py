@@ -3,6 +3,8 @@
 import pytest
 from processes import run_ranks
 
+from netsum.communicator import memory
+
 # Ranks are forked before JAX has started anything but its import.
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 jax = pytest.importorskip("jax", reason="JAX is not installed; make setup-frameworks installs it")
@@ -28,6 +30,17 @@ def spmd(body, path: str, size: int = RANKS) -> list:
         return answer
 
     return run_ranks(with_job, size, JAX_PLATFORMS="cpu", NETSUM_JAX_PATH=path)
+
+
+def test_arrays_of_jax_are_values():
+    def body(rank: int):
+        import jax.numpy as jnp
+
+        for dtype in (jnp.float32, jnp.bfloat16, jnp.int8):
+            found = memory(jnp.ones(3, dtype), "test")
+            assert (found.dtype, found.count, found.writable) == (jnp.dtype(dtype).name, 3, False)
+
+    run_ranks(body, 1, JAX_PLATFORMS="cpu")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -33,15 +33,17 @@ def run(
     tenant: Annotated[str, typer.Option(help="whose the job is, of the fabric file")] = "",
     plan: Annotated[Path | None, typer.Option(help="tree plan for allreduces in place of a fabric")] = None,
     topology: Annotated[str | None, typer.Option(help="the plan's fabric, to plan anew on when links are lost")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="without torchrun: scripts for JAX, Keras or NumPy")] = False,
 ) -> None:
-    """Run a torch script as N workers on a fabric, by torchrun; its exit code is passed on.
+    """Run a script as N workers on a fabric, by torchrun or --plain; its exit code is passed on.
 
     The fabric is that of --fabric, or of NETSUM_CONTROLLER, or else a local one that lives as long as the script. With
     --plan there is none: one worker per GPU of the plan, and allreduces go over its trees (`netsum plan pack --out`).
     """
-    if importlib.util.find_spec("torch") is None:
+    if not plain and importlib.util.find_spec("torch") is None:
         raise FabricError(
-            "`netsum run` starts scripts by torchrun, and torch is not installed: `pip install 'netsum[torch]'`"
+            "`netsum run` starts scripts by torchrun, and torch is not installed: `pip install 'netsum[torch]'`, or "
+            "--plain for scripts without it"
         )
     if not script.is_file():
         raise FabricError(f"{script}: no such script")
@@ -54,7 +56,7 @@ def run(
     with _planned(plan, topology, count) if plan else _on_fabric(fabric, settings, count) as (count, environment):
         address = environment["NETSUM_CONTROLLER"]
         before = {job["job"] for job in controller_status(address, 2.0)["jobs"]} if address else set()
-        workers = Workers([str(script), *(arguments or [])], count, environment)
+        workers = Workers([str(script), *(arguments or [])], count, environment, plain=plain)
         try:
             if protocol == "auto" and address:
                 _explain(address, before, workers)

@@ -143,6 +143,19 @@ def test_gradients_of_several_passes_are_reduced_once():
     spmd(body)
 
 
+def test_gradients_that_only_some_ranks_have_are_reduced_all_the_same():
+    def body(rank: int):
+        used = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(used, lr=1.0))
+        for step in range(1, 3):
+            optimizer.zero_grad()
+            (used[rank] * 3.0).sum().backward()
+            optimizer.step()
+            assert all(each.tolist() == [-step] * 2 for each in used)
+
+    spmd(body)
+
+
 def test_gradients_flow_through_every_collective():
     def body(rank: int):
         x = torch.arange(6.0).reshape(3, 2).requires_grad_()
@@ -251,6 +264,8 @@ def test_what_is_left_out_says_so():
                 hvd.allreduce(torch.ones(3), process_set=alone)
         else:
             assert hvd.allreduce(torch.full((2,), 5.0), process_set=alone).tolist() == [5.0, 5.0]
+        with pytest.raises(AttributeError, match="has no elastic jobs"):
+            _ = hvd.elastic
         assert not hvd.nccl_built() and hvd.gloo_built()
 
     spmd(body, 2)

@@ -149,3 +149,11 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+
+def __getattr__(name: str):
+    if name == "elastic":
+        raise AttributeError(
+            "netsum.horovod has no elastic jobs (hvd.elastic): start anew from a checkpoint when the size changes"
+        )
+    raise AttributeError(f"module 'netsum.horovod.torch' has no attribute '{name}'")

@@ -1,0 +1,36 @@
+"""`python -m netsum.launcher`, which `netsum run --plain` uses: ranks know themselves, meet, and fail together."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import array, os, sys, time
+from netsum.communicator import connect
+with connect(timeout_s=30.0) as world:
+    values = array.array("d", [float(world.rank)])
+    world.allreduce(values)
+    print(world.rank, world.size, values[0], sys.argv[1], flush=True)
+"""
+
+
+def launch(tmp_path: Path, script: str, count: int, *arguments: str) -> subprocess.CompletedProcess:
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    command = [sys.executable, "-m", "netsum.launcher", str(count), str(path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_ranks_meet_by_themselves(tmp_path):
+    ended = launch(tmp_path, SCRIPT, 3, "word")
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == [f"{rank} 3 3.0 word" for rank in range(3)]
+
+
+def test_the_first_that_fails_ends_the_others(tmp_path):
+    waits = "import os, sys, time\nos.environ['RANK'] == '1' and sys.exit(7)\ntime.sleep(1e6)"
+    ended = launch(tmp_path, waits, 3)
+    assert ended.returncode == 7
+    assert "netsum: rank 1 ended with exit code 7; the others are ended" in ended.stderr
+    killed = launch(tmp_path, "import os\nos.environ['RANK'] == '0' and os.kill(os.getpid(), 9)", 2)
+    assert killed.returncode == 137 and "rank 0 ended with signal SIGKILL" in killed.stderr
