@@ -10,13 +10,13 @@
 | NETSUM_MAX_TREES | most aggregation trees a job asks for | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children with which a switch releases a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
-| NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; 16384 with a plan |
+| NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; with a plan by the cost model |
 | NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they talk over TCP | on |
 | NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
 | NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | 0.00003 |
 | NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | 1.25e9 |
 | NETSUM_PLAN | allreduces of the world go over this tree plan (`netsum plan pack --out`); no controller then | none |
-| NETSUM_PLAN_TOPOLOGY | file or name of the plan's fabric: for a new plan when links are lost | none: over hosts then |
+| NETSUM_PLAN_TOPOLOGY | file or name of its fabric: for new plans when links are lost, for the cost model | none |
 | NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |
 | NETSUM_PLAN_SILENCE_S | a link of the plan that takes nothing for so long is lost | 3 |
 | NETSUM_PLAN_MEASURE | 1: measure the plan's links at the start, for `stats()["links"]` | 0 |

@@ -44,8 +44,8 @@ def test_a_lost_switch_takes_its_links_along():
 
 def test_what_is_not_there_cannot_be_lost(graph):
     for word, problem in [
-        ("gpu0-gpu9", "'gpu0-gpu9' is no GPU, switch or link"),
-        ("gpu7", "'gpu7' is no GPU, switch or link"),
+        ("gpu0-gpu9", '"gpu0-gpu9" is no GPU, switch or link'),
+        ("gpu7", '"gpu7" is no GPU, switch or link'),
     ]:
         with pytest.raises(PlanError, match=problem):
             without(graph, Losses([word]))

@@ -58,6 +58,29 @@ def test_pack_verify_and_other_forms(tmp_path):
     assert picture.read_text().startswith("<svg")
 
 
+def test_pictures_as_pixels(tmp_path, monkeypatch):
+    fragment = ["pack", "dgx1v", "--gpus", "0,1,4", "--links", "nvlink", "-o"]
+    with monkeypatch.context() as without:
+        (tmp_path / "resvg_py.py").write_text("raise ImportError")
+        without.setenv("PYTHONPATH", str(tmp_path))
+        assert "pip install 'netsum[pictures]'" in plan(*fragment, str(tmp_path / "plan.png"), code=1).stderr
+        assert not (tmp_path / "plan.png").exists()
+    pytest.importorskip("resvg_py", reason="resvg-py is not installed")
+    plan(*fragment, str(tmp_path / "plan.png"))
+    plan("ocs", "6", "3", "1", "4", "--svg", str(tmp_path / "ocs.png"))
+    for name in ("plan.png", "ocs.png"):
+        header = (tmp_path / name).read_bytes()[:24]
+        assert header[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(header[16:20]) == 1600
+
+
+def test_servers_in_three_phases(tmp_path):
+    file = tmp_path / "plan.json"
+    shown = plan("pack", "a100x2", "--method", "three-phase", "-o", str(file)).stdout
+    assert "171.429 GB/s < bound 173.333 GB/s" in shown and "rings in servers and between them" in shown
+    assert "right" in plan("verify", str(file), "a100x2").stdout
+    assert "all GPUs are in one server" in plan("pack", "dgx1v", "--method", "three-phase", code=1).stderr
+
+
 def test_a_wrong_plan_is_refused(tmp_path):
     file = tmp_path / "plan.json"
     plan("pack", "dgx1p", "--links", "nvlink", "--out", str(file))
@@ -84,7 +107,7 @@ def test_classes_of_a_box():
     [
         (["dgx1v", "--collective", "gossip"], "collective 'gossip' is unknown"),
         (["dgx1v", "--collective", "broadcast", "--root", "9"], "root 9 is no rank of 8"),
-        (["dgx1v", "--method", "magic"], "use exact, blink or rings"),
+        (["dgx1v", "--method", "magic"], "use exact, blink, three-phase or rings"),
         (["dgx1v", "--gpus", "1,4", "--links", "nvlink"], "disconnected"),
     ],
 )
@@ -94,7 +117,11 @@ def test_requests_that_cannot_be(arguments, says):
 
 def test_explain_says_when_aggregation_helps():
     command = [sys.executable, "-c", "from netsum.cli import main; main()", "explain"]
-    for machine, says in [("h100", "1.75 times"), ("dgx2", "aggregation cannot help")]:
+    for machine, says in [
+        ("h100", "1.75 times"),
+        ("dgx2", "aggregation cannot help"),
+        ("dgx2", "fastest by size: everybody to everybody from 1 B, one hop from "),
+    ]:
         ended = subprocess.run([*command, machine], capture_output=True, text=True, timeout=60)
         assert ended.returncode == 0 and says in ended.stdout, ended.stdout + ended.stderr
 
@@ -108,4 +135,6 @@ def test_kinds_of_links_side_by_side(tmp_path):
     assert "right" in plan("verify", str(file), "dgx1v").stdout
     assert json.loads(plan(*hybrid, "--size", "1MiB").stdout)["parts"][1]["bytes"] == 0
     assert "no link here is of kind" in plan("pack", "dgx1v", "--size", "1MiB", "--setup", "nic=1", code=1).stderr
-    assert "is not a size" in plan("pack", "dgx1v", "--setup", "pcie=1", code=1).stderr
+    assert "give --size as well" in plan("pack", "dgx1v", "--setup", "pcie=1", code=1).stderr
+    assert "'1 Gi' is not a size" in plan("pack", "dgx1v", "--size", "1 Gi", code=1).stderr
+    assert "write kind and seconds" in plan("pack", "dgx1v", "--size", "1MiB", "--setup", "pcie=fast", code=1).stderr

@@ -32,7 +32,15 @@ pub(crate) struct Address {
     /// Whether they are measured first.
     measures: bool,
     /// The plan, from rank 0, or why there is none.
-    plan: Option<Result<TreePlan, String>>,
+    plan: Option<Result<FirstPlan, String>>,
+}
+
+/// The plan that a group begins with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FirstPlan {
+    pub(crate) plan: TreePlan,
+    /// Smaller buffers go over the hosts.
+    pub(crate) from_bytes: u64,
 }
 
 /// An [`ArenaSeat`] as it travels.
@@ -82,13 +90,16 @@ impl Address {
             memory: memory.map(MemoryAddress::from),
             port: ports.as_ref().map(|ports| ports.address().clone()),
             measures: config.plan.as_ref().is_some_and(|source| source.measure),
-            plan: plan.map(|source| source.read(config.size)),
+            plan: plan.map(|source| {
+                let plan = source.read(config.size)?;
+                Ok(FirstPlan { from_bytes: source.least_bytes(&plan), plan })
+            }),
         };
         Ok((address, ports))
     }
 
     /// The plan of rank 0's address, or why there is none.
-    pub(crate) fn plan(&self) -> Result<TreePlan, String> {
+    pub(crate) fn plan(&self) -> Result<FirstPlan, String> {
         let none = || Err("rank 0 has no plan; give all ranks the same settings".to_owned());
         self.plan.clone().unwrap_or_else(none)
     }

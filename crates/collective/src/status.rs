@@ -24,6 +24,8 @@ pub(crate) struct Status {
     pub(crate) choice: String,
     /// The tree plan in use.
     pub(crate) plan: Option<PlanView>,
+    /// Smaller buffers go over the hosts, for as long as the job runs.
+    pub(crate) plan_from_bytes: u64,
     /// Its links as measured at the start.
     pub(crate) links: Vec<(Vec<String>, Measured)>,
     /// Why sums do not go on (all) trees; empty: they do.
@@ -41,6 +43,7 @@ pub(crate) struct PlanView {
     pub(crate) epoch: u64,
     pub(crate) trees: usize,
     pub(crate) rate_gbytes: f64,
+    pub(crate) from_bytes: u64,
 }
 
 /// A time in which nothing could be summed on trees.
@@ -92,6 +95,7 @@ impl Status {
             epoch,
             trees: plan.flows.len(),
             rate_gbytes: plan.rate_bps.to_f64() / 8e9,
+            from_bytes: self.plan_from_bytes,
         });
     }
 

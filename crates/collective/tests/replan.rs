@@ -48,7 +48,7 @@ impl File {
 
     fn config(&self, rank: u32, size: u32) -> GroupConfig {
         let mut source = PlanSource::new(self.0.clone());
-        source.min_bytes = 0;
+        source.min_bytes = Some(0);
         GroupConfig { plan: Some(source), ..config(rank, size, "planned") }
     }
 }
@@ -140,6 +140,46 @@ fn a_changed_file_is_picked_up_at_the_next_operation() {
             }
         },
     );
+}
+
+/// Rank 0's word counts: the others have no topology to judge by.
+#[test]
+fn small_buffers_go_over_the_hosts() {
+    let file = File::new(&plan("0,1,4"));
+    let settings = |rank: u32, min_bytes, turn: Option<u64>| {
+        let mut config = file.config(rank, 3);
+        let source = config.plan.as_mut().unwrap();
+        source.min_bytes = min_bytes;
+        if rank == 0 {
+            source.turn = Some(Arc::new(move |plan: &TreePlan| {
+                assert_eq!(plan.gpus.len(), 3);
+                turn
+            }));
+        }
+        config
+    };
+    for (min_bytes, turn, on_plan) in [
+        (None, Some(30_000), [false, false, true]),
+        // What a topology says of latencies does not count below what was measured of hosts.
+        (None, Some(10), [false, true, true]),
+        (None, None, [false, false, false]),
+        (Some(8000), Some(30_000), [true, true, true]),
+    ] {
+        support::with_group(
+            3,
+            |rank| settings(rank, min_bytes, turn),
+            |rank, group| {
+                for (count, on_plan) in [1000, 2500, 5000].into_iter().zip(on_plan) {
+                    let before = stats(group)["host_bytes_tx"].as_u64().unwrap();
+                    let buffer = Buffer::from_vec(elements(rank, 0, count));
+                    group.allreduce(buffer.clone(), Dtype::I64, SUM, SOON).wait(None).unwrap();
+                    assert!(is_sum(&buffer, 3, 0, count));
+                    let sent = stats(group)["host_bytes_tx"].as_u64().unwrap() - before;
+                    assert_eq!(sent < 4000, on_plan, "{count}: {sent}, {}", stats(group)["plan"]);
+                }
+            },
+        );
+    }
 }
 
 /// Stands between a rank's port and who connects to it; ends connections after some bytes.

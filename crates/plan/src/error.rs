@@ -71,6 +71,30 @@ pub enum PackError {
         /// What to do.
         advice: &'static str,
     },
+    /// A word that names nothing of the fabric.
+    #[error("{word:?} is no GPU, switch or link of this topology; write GPU-GPU, of {names}")]
+    NoSuchPart {
+        /// The word.
+        word: String,
+        /// Names of all GPUs and switches.
+        names: String,
+    },
+    /// A link that is not there cannot be lost.
+    #[error("there is no link between {a} and {b}")]
+    NoLink {
+        /// Name of one end.
+        a: String,
+        /// Name of the other.
+        b: String,
+    },
+    /// There is no plan for what is left.
+    #[error("without {lost}: {error}")]
+    Left {
+        /// What was lost.
+        lost: String,
+        /// Why there is none.
+        error: Box<PackError>,
+    },
     /// The topology itself is wrong.
     #[error(transparent)]
     Topology(#[from] netsum_topo::TopoError),

@@ -14,7 +14,7 @@ pub fn picture(graph: &LinkGraph, plan: &TreePlan) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}" font-family="sans-serif" font-size="14"><rect width="100%" height="100%" fill="white"/>"##
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}" font-family="{FONTS}" font-size="14"><rect width="100%" height="100%" fill="white"/>"##
     );
     links(graph, plan, &places, &mut text);
     for (index, flow) in plan.flows.iter().enumerate() {
@@ -133,6 +133,8 @@ fn colour(index: usize, of: usize) -> String {
     format!("hsl({:.0},70%,42%)", 360.0 * index as f64 / of as f64)
 }
 
+/// By name: what turns the picture into pixels may know no generic family.
+const FONTS: &str = "Helvetica,Arial,Liberation Sans,DejaVu Sans,sans-serif";
 const SIZE: f64 = 800.0;
 const LANE: f64 = 3.0;
 const LANES_MAX: f64 = 12.0;

@@ -56,6 +56,25 @@ fn large_fabrics_are_near_their_bound() {
     }
 }
 
+/// Where NVSwitches add, boxes are still the parts that bind: what they exchange nobody adds for them.
+#[test]
+fn boxes_that_add_inside_are_bound_by_what_they_exchange() {
+    for boxes in [4, 64] {
+        let graph = built(&format!("h100x{boxes}")).unwrap();
+        let (net, bound) = netsum_plan::pack::bound(&graph, Collective::Allreduce).unwrap();
+        let bound = bound.unwrap();
+        // 8 ports of 50 GB/s per box, over 2(p − 1) messages.
+        let gbytes = Ratio::new(net.unit_bps.into(), 8_000_000_000);
+        assert_eq!(bound.rate * gbytes, Ratio::new(400 * boxes, 2 * (boxes - 1)));
+        let netsum_plan::pack::Certificate::Partition { parts, .. } = &bound.certificate else {
+            panic!("{bound:?}")
+        };
+        assert_eq!(parts.len() as i128, boxes);
+    }
+    // With two, that is a cut between them.
+    assert_eq!(rate("h100x2", Collective::Allreduce), Ratio::from(400));
+}
+
 /// The bound over boxes that only share a network is that of a partition, which switches belong to too.
 #[test]
 fn boxes_are_the_parts_that_bind() {

@@ -3,13 +3,14 @@
 use std::fmt::Display;
 
 use netsum_plan::pack::{
-    KindCost, Packed, coarse, cost, explain, front, pack, pack_blink, pack_hybrid, pack_rings,
-    report,
+    KindCost, Loss, Packed, coarse, cost, explain, front, pack, pack_blink, pack_hybrid,
+    pack_phases, pack_rings, replan, report, without,
 };
 use netsum_plan::picture;
 use netsum_plan::program::{
     check, lower, read_msccl, read_mscclpp, verify_plan, write_msccl, write_mscclpp,
 };
+use netsum_topo::Rate;
 use netsum_topo::links::{
     Collective, Format, ImportOptions, LinkGraph, TreePlan, built, import, link_classes, write_json,
 };
@@ -42,7 +43,7 @@ pub(crate) fn topology(
 
 /// The best plan for a collective, as the JSON of `netsum_plan::pack::Report`.
 ///
-/// `graph`: JSON of [`topology`]. `collective`: as in a plan's JSON. `method`: "exact", "blink" or "rings".
+/// `graph`: JSON of [`topology`]. `collective`: as in a plan's JSON. `method`: "exact", "blink", "three-phase" or "rings".
 /// `pieces`: shares become multiples of one of so many, 0 for exact shares.
 #[pyfunction]
 pub(crate) fn pack_trees(
@@ -121,6 +122,48 @@ pub(crate) fn export_trees(plan: &str, graph: &str, format: &str) -> PyResult<St
     }
 }
 
+/// The graph without what was lost, and what that was, in words. `lost`: links (`a-b`) and vertices; `degraded`: links and
+/// their rates now.
+#[pyfunction]
+pub(crate) fn graph_without(
+    graph: &str,
+    lost: Vec<String>,
+    degraded: Vec<(String, String)>,
+) -> PyResult<(String, Vec<String>)> {
+    let graph = graph_of(graph)?;
+    let (left, words) = without(&graph, &losses(&graph, &lost, &degraded)?).map_err(value)?;
+    Ok((write_json(&left), words))
+}
+
+/// The best plan without what was lost: JSON of a report, and what was lost in words.
+#[pyfunction]
+pub(crate) fn replan_trees(
+    py: Python<'_>,
+    graph: &str,
+    collective: &str,
+    lost: Vec<String>,
+    degraded: Vec<(String, String)>,
+) -> PyResult<(String, Vec<String>)> {
+    let graph = graph_of(graph)?;
+    let collective: Collective = serde_json::from_str(collective).map_err(value)?;
+    let losses = losses(&graph, &lost, &degraded)?;
+    let found = py.detach(|| replan(&graph, collective, &losses)).map_err(value)?;
+    Ok((json(&report(&found.graph, &found.packed)), found.lost))
+}
+
+fn losses(
+    graph: &LinkGraph,
+    lost: &[String],
+    degraded: &[(String, String)],
+) -> PyResult<Vec<Loss>> {
+    let lost = lost.iter().map(|word| Loss::lost(graph, word).map_err(value));
+    let slower = degraded.iter().map(|(word, rate)| {
+        let rate: Rate = rate.parse().map_err(|error| value(format!("{word}: {error}")))?;
+        Loss::slower(graph, word, rate).map_err(value)
+    });
+    lost.chain(slower).collect()
+}
+
 /// When aggregation helps an allreduce of `sizes` bytes: JSON of `netsum_plan::pack::Explanation`.
 #[pyfunction]
 pub(crate) fn explain_allreduce(graph: &str, sizes: Vec<f64>) -> PyResult<String> {
@@ -134,7 +177,8 @@ pub(crate) fn explain_allreduce(graph: &str, sizes: Vec<f64>) -> PyResult<String
 #[pyfunction]
 pub(crate) fn estimate_allreduce(graph: &str, method: &str, sizes: Vec<f64>) -> PyResult<Vec<f64>> {
     let packed = packed(&graph_of(graph)?, Collective::Allreduce, method, 0)?;
-    Ok(sizes.into_iter().map(|size| cost::executed(&packed, size).seconds).collect())
+    let trees = cost::Trees::of(&packed);
+    Ok(sizes.into_iter().map(|size| trees.executed(size).seconds).collect())
 }
 
 /// Classes of alike GPU sets of three or more: numbers of the first set, and how many there are.
@@ -157,12 +201,17 @@ fn packed(
     let packed = match method {
         "exact" => pack(graph, collective),
         "blink" => pack_blink(graph, collective),
+        "three-phase" => pack_phases(graph, collective),
         "rings" if collective == Collective::Allreduce => {
             let none = || value("there is no ring on these links; use exact");
             Ok(pack_rings(graph).map_err(value)?.ok_or_else(none)?)
         }
         "rings" => return Err(value("rings are for allreduce; use exact")),
-        _ => return Err(value(format!("method {method:?} is unknown; use exact, blink or rings"))),
+        _ => {
+            return Err(value(format!(
+                "method {method:?} is unknown; use exact, blink, three-phase or rings"
+            )));
+        }
     };
     let packed = packed.map_err(value)?;
     if pieces == 0 {

@@ -1,13 +1,13 @@
 //! A group's tree plan, from the options by which Python names it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use netsum_collective::planned::{LostLink, PlanSource};
-use netsum_plan::pack::pack;
+use netsum_plan::pack::{Loss, Net, cost, replan};
 use netsum_topo::links::{Collective, ImportOptions, LinkGraph, TreePlan, built, import};
 
 /// Takes the options about a plan out of `options`; `None` if there is none. Errors name the option.
@@ -29,12 +29,13 @@ pub(crate) fn source(options: &mut BTreeMap<String, String>) -> Result<Option<Pl
     }
     if let Some(text) = options.get("min_bytes") {
         let wrong = |_| format!("min_bytes={text}: use a number of bytes");
-        source.min_bytes = text.parse().map_err(wrong)?;
+        source.min_bytes = Some(text.parse().map_err(wrong)?);
     }
     if let Some(name) = topology {
         let graph = read(&name).map_err(|problem| format!("plan_topology={name}: {problem}"))?;
-        let file = source.file.clone();
-        source.replan = Some(Arc::new(move |lost: &[LostLink]| replan(&graph, &file, lost)));
+        let (fabric, file) = (graph.clone(), source.file.clone());
+        source.turn = Some(Arc::new(move |plan: &TreePlan| turn(&fabric, plan)));
+        source.replan = Some(Arc::new(move |lost: &[LostLink]| new_plan(&graph, &file, lost)));
     }
     Ok(Some(source))
 }
@@ -58,21 +59,42 @@ fn read(name: &str) -> Result<LinkGraph, String> {
     import(&text, name, None, &ImportOptions::default()).map_err(|error| error.to_string())
 }
 
+/// From which size on a plan is faster than the hosts' exchange on the same links; the usual size if the plan is not of
+/// these links, which the operator may know better.
+fn turn(graph: &LinkGraph, plan: &TreePlan) -> Option<u64> {
+    let names: Vec<&String> = plan.gpus.iter().filter_map(|&gpu| plan.vertices.get(gpu)).collect();
+    let graph = graph.select(&names).ok();
+    let known = graph.as_ref().and_then(|graph| {
+        let trees = cost::Trees::of_plan(graph, plan)?;
+        Some((trees, Net::new(graph, false, false).ok()?))
+    });
+    known.map_or(Some(0), |(trees, net)| cost::turn(&trees, &cost::Exchange::new(&net)))
+}
+
 /// The best plan without the lost links, for the ranks of the plan in `file`.
-fn replan(graph: &LinkGraph, file: &Path, lost: &[LostLink]) -> Result<TreePlan, String> {
+fn new_plan(graph: &LinkGraph, file: &Path, lost: &[LostLink]) -> Result<TreePlan, String> {
+    let graph = of_ranks(graph, file)?;
+    let place = |name: &String| graph.vertices().iter().position(|vertex| vertex.name == *name);
+    let known = |&[a, b]: &[usize; 2]| {
+        graph.arcs().any(|(from, to, _)| (from, to) == (a, b) || (from, to) == (b, a))
+    };
+    let pairs = lost.iter().flat_map(|lost| lost.link.windows(2));
+    // Lanes that are lost may have had links in common.
+    let ends = pairs.filter_map(|pair| {
+        let (a, b) = (place(&pair[0])?, place(&pair[1])?);
+        Some([a.min(b), a.max(b)])
+    });
+    let ends: BTreeSet<[usize; 2]> = ends.filter(known).collect();
+    let losses: Vec<Loss> = ends.into_iter().map(Loss::Link).collect();
+    let found =
+        replan(&graph, Collective::Allreduce, &losses).map_err(|error| error.to_string())?;
+    Ok(found.packed.plan(&found.graph))
+}
+
+/// The fabric of the plan's GPUs, in the order of its ranks.
+fn of_ranks(graph: &LinkGraph, file: &Path) -> Result<LinkGraph, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
     let old: TreePlan = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let names: Vec<&String> = old.gpus.iter().filter_map(|&gpu| old.vertices.get(gpu)).collect();
-    let is_lost = |a: &str, b: &str| {
-        let pairs = lost.iter().flat_map(|lost| lost.link.windows(2));
-        pairs.into_iter().any(|pair| pair == [a, b] || pair == [b, a])
-    };
-    let vertices = graph.vertices().to_vec();
-    let name = |end: usize| vertices[end].name.as_str();
-    let links = graph.links().iter().copied();
-    let links = links.filter(|link| !is_lost(name(link.ends[0]), name(link.ends[1]))).collect();
-    let rest = LinkGraph::new(graph.name(), vertices.clone(), links);
-    let rest = rest.and_then(|rest| rest.select(&names)).map_err(|error| error.to_string())?;
-    let packed = pack(&rest, Collective::Allreduce).map_err(|error| error.to_string())?;
-    Ok(packed.plan(&rest))
+    graph.select(&names).map_err(|error| error.to_string())
 }

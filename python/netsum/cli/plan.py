@@ -10,6 +10,7 @@ from rich.table import Table
 from netsum import plan as planner
 from netsum.cli.output import console, print_json
 from netsum.launch import Workers
+from netsum.pictures import PictureError, png
 from netsum.plan import PlanError, Selection, topology
 
 app = typer.Typer(help="Find the best trees on a fabric, with a proof.", no_args_is_help=True, rich_markup_mode=None)
@@ -53,7 +54,7 @@ def pack(
     collective: Annotated[str, typer.Option(help=", ".join(planner.COLLECTIVES))] = "allreduce",
     root: Annotated[int, typer.Option(help="rank, for broadcast and reduce")] = 0,
     method: Annotated[
-        str, typer.Option(help="exact, blink (multiplicative weights, integer programme), or rings")
+        str, typer.Option(help="exact, blink (multiplicative weights, integer programme), three-phase (servers), rings")
     ] = "exact",
     pieces: Annotated[int, typer.Option(min=0, help="shares as multiples of 1/PIECES; 0: exact")] = 0,
     size: Annotated[str, typer.Option(help="of the buffer, as 64MiB: use kinds of links side by side")] = "",
@@ -61,7 +62,10 @@ def pack(
         list[str] | None, typer.Option(help="seconds before a kind of links carries anything, as pcie=0.0001")
     ] = None,
     pareto: Annotated[bool, typer.Option("--pareto", help="list what fewer and lower trees cost")] = False,
-    out: Annotated[Path | None, typer.Option(help="write the plan: .json, .mscclpp.json, .xml (MSCCL) or .svg")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="write the plan: .json, .mscclpp.json, .xml (MSCCL), .svg or .png"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """The best trees for a collective: their rate, the bound with its proof, and what others reach."""
@@ -69,7 +73,9 @@ def pack(
     if pareto:
         _print_front(planner.front(graph, collective, root), as_json)
         return
-    if size or setup:
+    if setup and not size:
+        raise PlanError("--setup is for a buffer of some size; give --size as well, as 1GiB")
+    if size:
         found = planner.pack_kinds(graph, _setups(graph, setup or []), _bytes(size), collective, root)
         if out is not None:
             _write(out, found["plan"], graph)
@@ -310,13 +316,15 @@ def _print_front(points: list[dict], as_json: bool) -> None:
 
 
 def _write(out: Path, plan: dict, graph: dict) -> None:
-    forms = {".mscclpp.json": "mscclpp", ".json": None, ".xml": "msccl", ".svg": "svg"}
+    forms = {".mscclpp.json": "mscclpp", ".json": None, ".xml": "msccl", ".svg": "svg", ".png": "svg"}
     suffix = next((suffix for suffix in forms if out.name.endswith(suffix)), None)
     if suffix is None:
-        raise PlanError(f"{out}: plans are written as .json, .mscclpp.json, .xml (MSCCL) or .svg")
+        raise PlanError(f"{out}: plans are written as .json, .mscclpp.json, .xml (MSCCL), .svg or .png")
     text = planner.export(plan, graph, forms[suffix]) if forms[suffix] else json.dumps(plan, indent=1)
     try:
-        out.write_text(text)
+        out.write_bytes(png(text) if suffix == ".png" else text.encode())
+    except PictureError as error:
+        raise PlanError(f"{out}: {error}") from None
     except OSError as error:
         raise PlanError(f"{out}: cannot be written: {error}") from error
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from netsum.cli.output import console, print_json
 from netsum.ocs import METHODS, Ocs, OcsError, answer, check, compare, curve, draw, share
+from netsum.pictures import PictureError, png
 
 Workers = Annotated[int, typer.Argument(metavar="N", help="workers")]
 WorkerPorts = Annotated[int, typer.Argument(metavar="D", help="ports of each worker")]
@@ -18,7 +19,9 @@ DevicePorts = Annotated[int, typer.Argument(metavar="E", help="ports of each dev
 MethodName = Annotated[str, typer.Option("--method", metavar="|".join(METHODS), help="how the topology is found")]
 Paired = Annotated[bool, typer.Option("--paired", help="the switch joins both directions of two ports, or neither")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="write a picture of the topology")]
+Svg = Annotated[
+    Path | None, typer.Option("--svg", metavar="FILE", help="write a picture of the topology, .svg or .png")
+]
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="write the plan")]
 
 
@@ -193,6 +196,8 @@ def _job(text: str) -> tuple[int, int]:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text)
+        path.write_bytes(png(text) if path.suffix == ".png" else text.encode())
+    except PictureError as error:
+        raise OcsError(f"{path}: {error}") from None
     except OSError as error:
         raise OcsError(f"cannot write {path}: {error.strerror}") from None

@@ -6,6 +6,8 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
+FONTS = "Helvetica,Arial,Liberation Sans,DejaVu Sans,sans-serif"
+"""By name: what turns a picture into pixels may know no generic family."""
 SIZE = 720
 _OUTER, _INNER = 0.41 * SIZE, 0.2 * SIZE
 _COLOURS = (
@@ -39,7 +41,7 @@ def draw(plan: dict[str, Any]) -> str:
         links[a, b].append(index)
     beside = defaultdict(int)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE + 70}" font-family="sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE + 70}" font-family="{FONTS}">',
         f'<rect width="{SIZE}" height="{SIZE + 70}" fill="white"/>',
     ]
     for (a, b), circuits in links.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from netsum.plan.errors import PlanError
-from netsum.plan.trees import pack
+from netsum.plan.topology import refusals
 
 
 @dataclass(frozen=True)
@@ -20,25 +20,11 @@ class Losses:
 
 def without(graph: dict, losses: Losses) -> tuple[dict, list[str]]:
     """The graph that is left, and what was lost in words. PlanError names what the graph does not have."""
-    names = {vertex["name"] for kind in ("gpu", "switch") for vertex in graph.get(kind, [])}
-    links, words, gone = [dict(link) for link in graph["link"]], [], set()
-    for word in losses.lost:
-        if word in names:
-            gone.add(word)
-            words.append(f"{word} with {sum(word in link['ends'] for link in links)} links")
-            continue
-        found = _between(links, _ends(word, names))
-        links = [link for link in links if link not in found]
-        words.append(f"{'–'.join(_ends(word, names))} ({', '.join(link['rate'] for link in found)})")
-    for word, rate in losses.degraded.items():
-        found = _between(links, _ends(word, names))
-        if len(found) > 1:
-            raise PlanError(f"{word}: there are {len(found)} links between these; write their rates in a topology file")
-        words.append(f"{'–'.join(_ends(word, names))} at {rate} in place of {found[0]['rate']}")
-        found[0]["rate"] = rate
-    links = [link for link in links if not gone & set(link["ends"])]
-    left = {kind: [v for v in graph.get(kind, []) if v["name"] not in gone] for kind in ("gpu", "switch")}
-    return graph | left | {"link": links}, words
+    from netsum import _core
+
+    with refusals():
+        left, words = _core.graph_without(json.dumps(graph), losses.lost, list(losses.degraded.items()))
+    return json.loads(left), words
 
 
 def replan(old: dict, graph: dict, losses: Losses) -> dict:
@@ -47,16 +33,15 @@ def replan(old: dict, graph: dict, losses: Losses) -> dict:
     old: the plan in use; its collective is kept. graph: of its GPUs, in the order of its ranks. PlanError if there is
     no plan any more.
     """
-    left, words = without(graph, losses)
-    collective = old["collective"]
+    from netsum import _core
+
     begun = time.perf_counter()
-    try:
-        report = pack(left, collective["kind"], collective.get("root", 0))
-    except PlanError as error:
-        raise PlanError(f"without {'; '.join(words)}: {error}") from None
+    with refusals():
+        collective, degraded = json.dumps(old["collective"]), list(losses.degraded.items())
+        found, words = _core.replan_trees(json.dumps(graph), collective, losses.lost, degraded)
     numerator, _, denominator = old["rate_bps"].partition("/")
     before = float(numerator) / float(denominator or 1) / 8e9
-    return report | {"lost": words, "before": before, "seconds": time.perf_counter() - begun}
+    return json.loads(found) | {"lost": words, "before": before, "seconds": time.perf_counter() - begun}
 
 
 def put_in_place(plan: dict, file: Path) -> None:
@@ -67,21 +52,3 @@ def put_in_place(plan: dict, file: Path) -> None:
         os.replace(beside, file)
     except OSError as error:
         raise PlanError(f"{file}: cannot be written: {error}") from error
-
-
-def _ends(word: str, names: set[str]) -> tuple[str, str]:
-    parts = word.replace("–", "-").split("-")
-    for cut in range(1, len(parts)):
-        a, b = "-".join(parts[:cut]), "-".join(parts[cut:])
-        if a in names and b in names:
-            return a, b
-    raise PlanError(
-        f"{word!r} is no GPU, switch or link of this topology; write GPU-GPU, of {', '.join(sorted(names))}"
-    )
-
-
-def _between(links: list[dict], ends: tuple[str, str]) -> list[dict]:
-    found = [link for link in links if set(link["ends"]) == set(ends)]
-    if not found:
-        raise PlanError(f"there is no link between {ends[0]} and {ends[1]}")
-    return found

@@ -11,8 +11,8 @@ COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce"
 def pack(graph: dict, collective: str = "allreduce", root: int = 0, method: str = "exact", pieces: int = 0) -> dict:
     """The best trees: `plan`, `rate`, `bound` (GB/s), `optimal`, `proof`, `trees`, `height`, `others`, `loads`.
 
-    graph: of `topology`. root: rank, for broadcast and reduce. method: "exact", "blink" for its own method, or "rings"
-    (allreduce).
+    graph: of `topology`. root: rank, for broadcast and reduce. method: "exact", "blink" for its own method; for
+    allreduce also "three-phase" (in servers, between one GPU of each, back) or "rings".
     pieces: shares become multiples of one of so many; 0 for exact shares. PlanError if it cannot be.
     """
     from netsum import _core

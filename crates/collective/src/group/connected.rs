@@ -88,7 +88,7 @@ impl Connected {
 
     /// The way of an allreduce of `bytes`, if it goes over the group's plan.
     pub(super) fn on_plan(&self, bytes: usize) -> Option<&Session> {
-        self.session.as_ref().filter(|session| bytes as u64 >= session.min_bytes)
+        self.session.as_ref().filter(|session| bytes as u64 >= session.from_bytes)
     }
 
     pub(super) fn stats(&self) -> String {

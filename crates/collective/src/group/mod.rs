@@ -13,7 +13,7 @@ use netsum_net::mesh::Listener;
 use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
 
-use crate::address::{self, Address};
+use crate::address::{self, Address, FirstPlan};
 use crate::coordinator::{Coordinator, Ear, Event};
 use crate::core::{Core, deadline};
 use crate::lane::Lane;
@@ -214,7 +214,7 @@ impl Group {
         let wrong = |reason: String| Error::Connect { group: self.config.name.clone(), reason };
         let source = self.config.plan.clone();
         let source = source.ok_or_else(|| Error::Internal("ports without a plan".to_owned()))?;
-        let plan = all[0].plan().map_err(wrong)?;
+        let FirstPlan { plan, from_bytes } = all[0].plan().map_err(wrong)?;
         let peers = all.iter().enumerate();
         let peers = peers.filter_map(|(rank, a)| Some((rank, a.port.clone()?))).collect();
         let timeout = self.config.timeout;
@@ -229,6 +229,7 @@ impl Group {
             core,
             source,
             plan,
+            from_bytes,
             ports,
             peers,
             patience,

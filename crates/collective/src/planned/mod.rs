@@ -28,7 +28,7 @@ use netsum_wire::{Dtype, Format, ReduceOp};
 pub use connect::{PortAddress, Ports};
 pub use error::{LostLink, PlannedError};
 pub use measure::Measured;
-pub use source::{PlanSource, Replan};
+pub use source::{PlanSource, Replan, Turn};
 
 use connect::{Connecting, link_names};
 use engine::{Engine, Fault, Operation};
@@ -102,6 +102,7 @@ impl PlannedGroup {
         let connecting = Connecting {
             rank,
             lanes,
+            bytes_per_s: &routes.bytes_per_s,
             names,
             gpus,
             ports,

@@ -39,6 +39,8 @@ pub(super) struct LaneKey {
 pub(super) struct Routes {
     pub(super) flows: Vec<Route>,
     pub(super) lanes: Vec<LaneKey>,
+    /// By lane, what the plan puts on it in the direction of which it is more, in bytes per second.
+    pub(super) bytes_per_s: Vec<f64>,
     /// A tree over all ranks on which they tell that they have everything: the lane to the parent.
     pub(super) parent: Option<usize>,
     pub(super) children: Vec<usize>,
@@ -87,12 +89,21 @@ impl Routes {
                 }
             })
             .collect();
+        // Per lane what comes and what goes.
+        let mut shares = vec![[0.0f64; 2]; keys.len()];
+        for flow in &plan.flows {
+            for way in flow.up.iter().chain(&flow.down).filter(|way| ours(way)) {
+                shares[lane(way)][usize::from(from(way) == rank)] += flow.share.to_f64();
+            }
+        }
+        let rate = plan.rate_bps.to_f64() / 8.0;
+        let bytes_per_s = shares.iter().map(|[comes, goes]| comes.max(*goes) * rate).collect();
         let (parent, children) = match flows.first() {
             Some(route) if plan.flows[0].down.is_empty() => (route.up_to, route.up_from.clone()),
             Some(route) => (route.down_from, route.down_to.clone()),
             None => (None, Vec::new()),
         };
-        Ok(Routes { flows, lanes: keys.into_keys().collect(), parent, children })
+        Ok(Routes { flows, lanes: keys.into_keys().collect(), bytes_per_s, parent, children })
     }
 }
 
@@ -299,6 +310,9 @@ mod tests {
             one.lanes.iter().map(|key| (key.peer, key.via.as_slice())).collect();
         assert_eq!(keys, [(0, &[][..]), (0, &[3][..]), (2, &[][..])]);
         assert_eq!((one.flows[0].up_to, one.flows[1].up_to), (Some(0), Some(1)));
+        // Bits per second: 1, of which two thirds go the direct way.
+        let rates: Vec<f64> = one.bytes_per_s.iter().map(|rate| (rate * 24.0).round()).collect();
+        assert_eq!(rates, [2.0, 1.0, 3.0]);
         assert_eq!((one.parent, one.children.as_slice()), (Some(0), &[2][..]));
     }
 

@@ -15,6 +15,9 @@ use super::routes::Routes;
 /// Finds a plan without the links that were lost; errors say why there is none.
 pub type Replan = dyn Fn(&[LostLink]) -> Result<TreePlan, String> + Send + Sync;
 
+/// The size in bytes from which a plan is faster than what hosts do without it; `None` if it never is.
+pub type Turn = dyn Fn(&TreePlan) -> Option<u64> + Send + Sync;
+
 /// Allreduces of a group go over a tree plan.
 #[derive(Clone)]
 pub struct PlanSource {
@@ -27,8 +30,10 @@ pub struct PlanSource {
     pub ways: BTreeMap<String, IpAddr>,
     /// A link that takes nothing for so long is lost.
     pub silence: Duration,
-    /// Smaller buffers go over the hosts.
-    pub min_bytes: u64,
+    /// Asked at rank 0 for the plan that it read at the start; without one, [`MIN_BYTES`] counts.
+    pub turn: Option<Arc<Turn>>,
+    /// Smaller buffers go over the hosts, whatever `turn` says.
+    pub min_bytes: Option<u64>,
     /// Whether the links of the first plan are measured before it is used; the same at all ranks.
     pub measure: bool,
 }
@@ -41,8 +46,19 @@ impl PlanSource {
             replan: None,
             ways: BTreeMap::new(),
             silence: Duration::from_secs(3),
-            min_bytes: MIN_BYTES,
+            turn: None,
+            min_bytes: None,
             measure: false,
+        }
+    }
+
+    /// From which size on a plan is used, for as long as the job runs: ranks number operations before they know of
+    /// another plan, and must decide alike.
+    pub(crate) fn least_bytes(&self, plan: &TreePlan) -> u64 {
+        match (self.min_bytes, &self.turn) {
+            (Some(bytes), _) => bytes,
+            (None, Some(turn)) => turn(plan).map_or(u64::MAX, |bytes| bytes.max(MIN_BYTES)),
+            (None, None) => MIN_BYTES,
         }
     }
 
@@ -81,5 +97,6 @@ impl fmt::Debug for PlanSource {
     }
 }
 
-/// The hosts' path sends up to this much in one step from everybody to everybody, which no tree is ahead of.
+/// The hosts' path sends up to this much in one step from everybody to everybody, which no tree is ahead of, whatever
+/// a topology file says of latencies.
 const MIN_BYTES: u64 = 16 << 10;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use netsum_topo::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec, Ratio};
 
 use super::composition::{Composition, Piece, Woven};
+use super::crossed::{Crossed, crossed};
 use super::fold::{Cluster, Fold, Request, fold};
 use super::mesh::{Mesh, mesh};
 use super::pieces::Numbers;
@@ -28,11 +29,14 @@ pub fn synthesize(spec: &OcsSpec, composition: &Composition) -> OcsPlan {
         lanes.push(wiring.tree(pieces, &mut turn));
     }
     if let Some(woven) = &composition.woven {
-        lanes.extend(wiring.weave(woven, folded.first(), turn));
+        lanes.extend(wiring.weave(woven, folded.first(), composition.crossed, turn));
     } else if !folded.is_empty() {
         lanes.extend(wiring.fold(composition, folded, turn));
     } else if composition.mesh_links > 0 {
         lanes.extend(wiring.mesh(composition));
+    }
+    if composition.crossed > 0 {
+        lanes.extend(wiring.crossed(composition));
     }
     match spec.ports {
         OcsPorts::Simplex => lanes.extend((0..composition.rings).map(|_| wiring.ring())),
@@ -82,7 +86,13 @@ impl Wiring<'_> {
     }
 
     /// Devices that have no tree and links between workers, with a full tree if there is one.
-    fn weave(&mut self, woven: &Woven, tree: Option<&Vec<Piece>>, mut turn: u32) -> Vec<Lane> {
+    fn weave(
+        &mut self,
+        woven: &Woven,
+        tree: Option<&Vec<Piece>>,
+        crossed: u32,
+        mut turn: u32,
+    ) -> Vec<Lane> {
         let workers = self.spec.workers;
         let pieces = tree.map_or(&[][..], Vec::as_slice);
         let mut links = tree.map_or(Vec::new(), |pieces| self.tree_links(pieces, &mut turn).0);
@@ -104,7 +114,7 @@ impl Wiring<'_> {
             devices: pieces.len() as u32,
             spare: woven.spare.clone(),
             free: (0..workers as usize)
-                .map(|worker| self.spec.worker_ports - self.next[worker])
+                .map(|worker| self.spec.worker_ports - self.next[worker] - crossed)
                 .collect(),
         };
         let Weave { links: more, copies, trees } = weave(&request);
@@ -181,7 +191,9 @@ impl Wiring<'_> {
     }
 
     fn mesh(&mut self, composition: &Composition) -> Vec<Lane> {
-        let spare = |worker: usize| self.spec.worker_ports - self.next[worker] - composition.rings;
+        let spare = |worker: usize| {
+            self.spec.worker_ports - self.next[worker] - composition.rings - composition.crossed
+        };
         let spare: Vec<u32> = (0..self.spec.workers as usize).map(spare).collect();
         let Mesh { links, copies, trees } = mesh(&spare, composition.mesh_links);
         let links: Vec<Link> =
@@ -213,7 +225,9 @@ impl Wiring<'_> {
             }
             trees.push((first..clusters.len()).collect());
         }
-        let spare = |worker: usize| self.spec.worker_ports - self.next[worker] - composition.rings;
+        let spare = |worker: usize| {
+            self.spec.worker_ports - self.next[worker] - composition.rings - composition.crossed
+        };
         let request = Request {
             workers,
             spare: (0..workers as usize).map(spare).collect(),
@@ -229,6 +243,25 @@ impl Wiring<'_> {
             let mut all: Vec<Link> = own.iter().map(|&link| links[link as usize]).collect();
             all.extend(used.iter().flat_map(|&cluster| &joins[cluster]));
             tree_lane(&all, middle(&all), share)
+        };
+        trees.iter().map(lane).collect()
+    }
+
+    /// Classes of devices that take turns.
+    fn crossed(&mut self, composition: &Composition) -> Vec<Lane> {
+        let classes = u64::from(composition.crossed);
+        let Crossed { links, trees } = crossed(&self.numbers, classes);
+        let first = composition.first_crossed();
+        let joined = |&(worker, device): &(u32, u32)| {
+            self.join(OcsNode(worker), self.spec.device(first + device))
+        };
+        let links: Vec<Link> = links.iter().map(joined).collect();
+        let ports = self.numbers.e as i128;
+        let share = Ratio::new(i128::from(composition.crossed) * ports, ports + 1)
+            / Ratio::from(trees.len() as i64);
+        let lane = |tree: &Vec<u32>| {
+            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            tree_lane(&own, middle(&own), share)
         };
         trees.iter().map(lane).collect()
     }

@@ -42,6 +42,9 @@ pub struct Composition {
     pub folded: usize,
     /// Devices and links between workers as one graph, with the last tree or by themselves.
     pub woven: Option<Woven>,
+    /// So many classes of N/E devices each take turns; 0, or 2 and more. Their devices come after all others that
+    /// are used: see [`Composition::first_crossed`].
+    pub crossed: u32,
 }
 
 impl Composition {
@@ -50,7 +53,9 @@ impl Composition {
         let numbers = Numbers::of(spec);
         let trees = self.trees.len() as u64 * numbers.line();
         let rings = u64::from(self.rings) * numbers.n;
-        let whole = numbers.rate(trees + rings + 2 * u64::from(self.mesh_links));
+        let crossed =
+            Ratio::new(i128::from(self.crossed) * numbers.e as i128, numbers.e as i128 + 1);
+        let whole = crossed + numbers.rate(trees + rings + 2 * u64::from(self.mesh_links));
         let Some(woven) = &self.woven else { return whole };
         let links = i128::from(woven.spare.iter().sum::<u32>() + woven.links);
         let workers = numbers.n as i128;
@@ -62,6 +67,13 @@ impl Composition {
         // Two workers with a link between them have 2D − 1 links in all.
         let most = if woven.links > 0 { Ratio::new(1, 2) } else { Ratio::ONE };
         whole + gain.min(most)
+    }
+
+    /// The first device of crossed classes.
+    pub(super) fn first_crossed(&self) -> u32 {
+        let of_trees = self.trees.iter().flatten().map(|piece| piece.device + 1).max();
+        let woven = self.woven.iter().map(|woven| woven.first + woven.spare.len() as u32).max();
+        of_trees.unwrap_or(0).max(woven.unwrap_or(0))
     }
 
     /// Devices that serve a tree.

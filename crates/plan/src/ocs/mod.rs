@@ -22,6 +22,7 @@ mod build;
 mod check;
 mod closed;
 mod composition;
+mod crossed;
 mod error;
 mod fold;
 mod forests;

@@ -1,9 +1,11 @@
-//! Better than the slides: devices that serve several trees, and meshes of what makes no ring.
+//! Better than the slides: devices that serve several trees, classes of devices that take turns, and meshes of what makes
+//! no ring.
 
 use netsum_topo::{OcsSpec, Ratio};
 
 use super::build::synthesize;
 use super::composition::{Composition, Piece, Woven};
+use super::crossed::classes_max;
 use super::pieces::Numbers;
 use super::plan::OcsPlan;
 use super::savings::Savings;
@@ -16,19 +18,14 @@ use super::savings::Savings;
 /// promised. No mesh is sought beyond 512 workers, none folded beyond 128.
 pub fn shared(spec: &OcsSpec) -> OcsPlan {
     let numbers = Numbers::of(spec);
-    let savings = Savings::of(&numbers);
-    let devices = numbers.m;
-    let some = |trees: u64| {
-        // Fewer devices may do better: those that fill trees leave none open to be folded.
-        let full = numbers.m >= trees * savings.whole;
-        let spared = numbers.m.min(if full { trees } else { 1 });
-        let of = move |idle| Numbers { m: numbers.m - idle, ..numbers };
-        (0..=spared)
-            .map(of)
-            .flat_map(|numbers| choices(&numbers, &savings, trees, devices))
-            .collect::<Vec<_>>()
-    };
-    let mut choices: Vec<Composition> = (0..=numbers.d).flat_map(some).collect();
+    let mut choices = beside(&numbers);
+    let most = classes_max(&numbers).min(numbers.d).min(numbers.m * numbers.e / numbers.n);
+    for classes in 2..=most {
+        let devices = classes * numbers.n / numbers.e;
+        let rest = Numbers { d: numbers.d - classes, m: numbers.m - devices, ..numbers };
+        let crossed = |choice| Composition { crossed: classes as u32, ..choice };
+        choices.extend(beside(&rest).into_iter().map(crossed));
+    }
     choices.sort_by_key(|choice| {
         (std::cmp::Reverse(choice.algbw(spec)), choice.mesh_links, choice.folded)
     });
@@ -44,6 +41,23 @@ pub fn shared(spec: &OcsSpec) -> OcsPlan {
         }
     }
     best.expect("no tree at all fits always").1
+}
+
+/// What can be made of these workers' ports and devices without crossed classes.
+fn beside(numbers: &Numbers) -> Vec<Composition> {
+    let savings = Savings::of(numbers);
+    let devices = numbers.m;
+    let some = |trees: u64| {
+        // Fewer devices may do better: those that fill trees leave none open to be folded.
+        let full = numbers.m >= trees * savings.whole;
+        let spared = numbers.m.min(if full { trees } else { 1 });
+        let of = move |idle| Numbers { m: numbers.m - idle, ..*numbers };
+        (0..=spared)
+            .map(of)
+            .flat_map(|numbers| choices(&numbers, &savings, trees, devices))
+            .collect::<Vec<_>>()
+    };
+    (0..=numbers.d).flat_map(some).collect()
 }
 
 /// What can be made with so many trees: rings, or rings and a mesh, or a mesh folded into the trees.

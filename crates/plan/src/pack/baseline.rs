@@ -51,7 +51,7 @@ pub fn pack_rings(graph: &LinkGraph) -> Result<Option<Packed>, PackError> {
     let net = net_for(Collective::Allreduce, graph)?;
     let (cycles, rate) = rings(&net);
     let Some(rate) = rate else { return Ok(None) };
-    let closure = Closure::new(&net, net.gpus.clone(), &net.outgoing(), &vec![0; net.arcs.len()]);
+    let closure = Closure::of_gpus(&net);
     let count = net.gpus.len();
     let weight = rate * Ratio::new(1, (2 * (count - 1) * cycles.len()) as i128);
     let mut flows = Vec::new();
@@ -83,7 +83,7 @@ pub fn pack_rings(graph: &LinkGraph) -> Result<Option<Packed>, PackError> {
 }
 
 /// The rings as lists of ranks, and the rate of all together in one direction.
-fn rings(net: &Net) -> (Vec<Vec<usize>>, Option<Ratio>) {
+pub(super) fn rings(net: &Net) -> (Vec<Vec<usize>>, Option<Ratio>) {
     let count = net.gpus.len();
     let direct = count == net.n && net.mirror.is_some();
     if direct && count == 2 {
@@ -195,7 +195,7 @@ fn in_order_parent(place: usize, count: usize) -> Option<usize> {
 
 /// The rate at which all hops between ranks can run together, on shortest ways.
 fn shared_rate(net: &Net, hops: &[(usize, usize)]) -> Option<Ratio> {
-    let closure = Closure::new(net, net.gpus.clone(), &net.outgoing(), &vec![0; net.arcs.len()]);
+    let closure = Closure::of_gpus(net);
     let mut load = vec![0i64; net.arcs.len()];
     for &(from, to) in hops {
         closure.between(from, to)?;

@@ -31,7 +31,8 @@ pub enum Certificate {
     Partition {
         /// The parts, as GPUs.
         parts: Vec<Vec<usize>>,
-        /// Of each part the least capacity that cuts it off from the other parts' GPUs, in units.
+        /// Of each part, with the switches that add next to it, the least capacity that cuts it off from the other parts'
+        /// GPUs, in units.
         cuts: Vec<i64>,
     },
     /// Every way to do the collective occupies arcs for at least one unit of length per byte, and
@@ -180,6 +181,21 @@ pub fn allreduce(net: &Net) -> Bound {
         best = weaker;
     }
     best
+}
+
+/// The same where switches add: over partitions that leave each such switch with everything next to it, which could as well
+/// add everything there. `None` if that is all there is.
+pub fn allreduce_of_clusters(net: &Net) -> Option<Bound> {
+    let (small, clusters) = net.clusters()?;
+    small.mirror.as_ref()?;
+    let mut bound = allreduce(&small);
+    let Certificate::Partition { parts, .. } = &mut bound.certificate else { return None };
+    let rank = |v: &usize| small.gpus.iter().position(|gpu| gpu == v).expect("parts are of GPUs");
+    for part in parts {
+        *part = part.iter().flat_map(|v| clusters[rank(v)].clone()).collect();
+        part.sort_unstable();
+    }
+    Some(bound)
 }
 
 fn partition_bound(net: &Net, parts: Vec<Vec<usize>>) -> Bound {

@@ -3,13 +3,16 @@
 //! A pipeline of h hops with K chunks of s/K bytes takes (h + K − 1)·(α + s/(K·w)); the best K makes it
 //! (h − 1)·α + s/w + 2·√((h − 1)·α·s/w), or one chunk where that is less. α is the mean latency of the hops.
 
+use std::collections::HashMap;
+
 use netsum_topo::Ratio;
+use netsum_topo::links::{LinkGraph, TreePlan};
 use serde::Serialize;
 
 use super::baseline::Baselines;
 use super::net::Net;
-use super::packing::Packed;
-use super::tree::{Tree, hop_arcs};
+use super::packing::{Flow, Packed};
+use super::tree::{Hop, Tree, Ways, hop_arcs};
 
 /// A way to do the collective, and its time at some size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -20,42 +23,154 @@ pub struct Estimate {
     pub chunks: u64,
 }
 
-/// Time of packed trees for a buffer of `bytes`.
-pub fn trees(packed: &Packed, bytes: f64) -> Estimate {
-    let mut slowest = Estimate { seconds: 0.0, chunks: 1 };
-    for flow in &packed.flows {
-        let (mut hops, mut latency) = (0, 0.0);
-        for tree in flow.up.iter().chain(&flow.down) {
-            let (tree_hops, seconds) = longest(&packed.net, tree);
-            hops += tree_hops;
-            latency += seconds;
-        }
-        let share = (flow.weight / packed.rate).to_f64();
-        let wire = bytes * 8.0 * share / (flow.weight.to_f64() * packed.net.unit_bps as f64);
-        let estimate = pipeline(hops, latency / hops.max(1) as f64, wire);
-        if estimate.seconds > slowest.seconds {
-            slowest = estimate;
-        }
-    }
-    slowest
+/// What the time of trees depends on.
+#[derive(Debug, Clone)]
+pub struct Trees {
+    /// Of each flow the hops to its root and from it, and their latency in seconds.
+    flows: Vec<(usize, f64)>,
+    /// Whether they go both ways.
+    both: bool,
+    bytes_per_s: f64,
 }
 
-/// Time of packed trees as processes run them (`netsum_collective::planned`), for a buffer of `bytes`:
-/// besides the trees, a word to every neighbour before the data, and a round of words over the first
-/// tree after it.
-pub fn executed(packed: &Packed, bytes: f64) -> Estimate {
-    let trees = trees(packed, bytes);
-    let Some(first) = packed.flows.first() else { return trees };
-    let (hops, latency) = first
-        .up
-        .iter()
-        .chain(&first.down)
-        .map(|tree| longest(&packed.net, tree))
-        .fold((0, 0.0), |(hops, latency), (more, seconds)| (hops + more, latency + seconds));
-    // A broadcast's tree is gone both ways by the words after it.
-    let ways = if first.up.is_some() && first.down.is_some() { 1.0 } else { 2.0 };
-    let before = latency / hops.max(1) as f64;
-    Estimate { seconds: trees.seconds + before + ways * latency, ..trees }
+impl Trees {
+    /// Of packed trees.
+    pub fn of(packed: &Packed) -> Trees {
+        let flow = |flow: &Flow| {
+            let trees = flow.up.iter().chain(&flow.down);
+            trees.map(|tree| longest(&packed.net, tree)).fold((0, 0.0), both)
+        };
+        let two_ways =
+            packed.flows.first().is_some_and(|flow| flow.up.is_some() && flow.down.is_some());
+        Trees {
+            flows: packed.flows.iter().map(flow).collect(),
+            both: two_ways,
+            bytes_per_s: packed.rate_bps() / 8.0,
+        }
+    }
+
+    /// Of a plan; `None` if the fabric has not the links that it uses.
+    pub fn of_plan(graph: &LinkGraph, plan: &TreePlan) -> Option<Trees> {
+        let place =
+            |&v: &usize| graph.vertices().iter().position(|own| own.name == plan.vertices[v]);
+        let mut latency = HashMap::new();
+        for (from, to, link) in graph.arcs() {
+            let known = latency.entry((from, to)).or_insert(0);
+            *known = link.latency_ns.max(*known);
+        }
+        let way = |way: &Vec<usize>| -> Option<(usize, usize, f64)> {
+            let at: Vec<usize> = way.iter().map(place).collect::<Option<_>>()?;
+            let arcs = at.windows(2).map(|pair| latency.get(&(pair[0], pair[1])).copied());
+            let total = arcs.sum::<Option<u64>>()? as f64 * 1e-9;
+            Some((*at.first()?, *at.last()?, total))
+        };
+        let mut flows = Vec::new();
+        for flow in &plan.flows {
+            let up = flow.up.iter().rev().map(way);
+            let up = up.map(|way| way.map(|(from, to, seconds)| (to, from, seconds)));
+            let up: Vec<_> = up.collect::<Option<_>>()?;
+            let down: Vec<_> = flow.down.iter().map(way).collect::<Option<_>>()?;
+            let root = place(&flow.root)?;
+            flows.push(both(farthest(root, up), farthest(root, down)));
+        }
+        let two_ways =
+            plan.flows.first().is_some_and(|flow| !flow.up.is_empty() && !flow.down.is_empty());
+        Some(Trees { flows, both: two_ways, bytes_per_s: plan.rate_bps.to_f64() / 8.0 })
+    }
+
+    /// Time for a buffer of `bytes`.
+    pub fn time(&self, bytes: f64) -> Estimate {
+        // All flows have their bytes sent at the same time: the rate is that of all together.
+        let wire = bytes / self.bytes_per_s;
+        let flow =
+            |&(hops, latency): &(usize, f64)| pipeline(hops, latency / hops.max(1) as f64, wire);
+        let slowest = self.flows.iter().map(flow).max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        slowest.unwrap_or(Estimate { seconds: 0.0, chunks: 1 })
+    }
+
+    /// Time as processes run them (`netsum_collective::planned`): besides the trees, a word to every neighbour before the
+    /// data, and a round of words over the first tree after it.
+    pub fn executed(&self, bytes: f64) -> Estimate {
+        let trees = self.time(bytes);
+        let Some(&(hops, latency)) = self.flows.first() else { return trees };
+        // A broadcast's tree is gone both ways by the words after it.
+        let ways = if self.both { 1.0 } else { 2.0 };
+        let before = latency / hops.max(1) as f64;
+        Estimate { seconds: trees.seconds + before + ways * latency, ..trees }
+    }
+}
+
+/// Everybody sends to everybody else, on shortest ways, GPUs passing on what is not theirs.
+#[derive(Debug, Clone, Copy)]
+pub struct Exchange {
+    gpus: f64,
+    /// Of the longest way.
+    latency: f64,
+    /// Seconds for a byte from each to each, of the fullest arc.
+    per_byte: f64,
+}
+
+impl Exchange {
+    /// On a fabric whose GPUs reach each other.
+    pub fn new(net: &Net) -> Exchange {
+        let (out, nobody) = (net.outgoing(), vec![false; net.n]);
+        let lengths = vec![0; net.arcs.len()];
+        let mut load = vec![0u64; net.arcs.len()];
+        let mut longest = 0;
+        for &from in &net.gpus {
+            let ways = Ways::new(net, from, &nobody, &out, &lengths);
+            for &to in net.gpus.iter().filter(|&&to| to != from) {
+                let arcs: Vec<usize> = hop_arcs(net, &ways.hop(net, to)).collect();
+                arcs.iter().for_each(|&arc| load[arc] += 1);
+                longest = longest.max(arcs.iter().map(|&arc| net.arcs[arc].latency_ns).sum());
+            }
+        }
+        let full = net.arcs.iter().zip(load).map(|(arc, load)| load as f64 / arc.cap as f64);
+        Exchange {
+            gpus: net.gpus.len() as f64,
+            latency: longest as f64 * 1e-9,
+            per_byte: full.fold(0.0, f64::max) * 8.0 / net.unit_bps as f64,
+        }
+    }
+
+    /// An allreduce in one step: everybody gets all and adds.
+    pub fn one_step(&self, bytes: f64) -> Estimate {
+        Estimate { seconds: self.latency + bytes * self.per_byte, chunks: 1 }
+    }
+
+    /// An allreduce in two: everybody adds 1/N, and sends that to all.
+    pub fn two_steps(&self, bytes: f64) -> Estimate {
+        let seconds = 2.0 * (self.latency + bytes / self.gpus * self.per_byte);
+        Estimate { seconds, chunks: 1 }
+    }
+
+    /// As hosts do it without a plan (`netsum_collective::algorithm`): one step for little, two for more.
+    pub fn by_hosts(&self, bytes: f64) -> Estimate {
+        let little = bytes * (self.gpus - 1.0) <= ONE_STEP_MOST;
+        if little { self.one_step(bytes) } else { self.two_steps(bytes) }
+    }
+}
+
+/// The size in bytes from which trees are no slower than what the hosts do without them; `None` if there is no such size.
+pub fn turn(trees: &Trees, exchange: &Exchange) -> Option<u64> {
+    let faster = |bytes: f64| {
+        trees.executed(bytes).seconds <= exchange.by_hosts(bytes).seconds * (1.0 + AS_GOOD)
+    };
+    let doubling = (0..=LARGEST_LOG2).map(|log2| (1u64 << log2) as f64);
+    let slow = doubling.filter(|&bytes| !faster(bytes)).fold(0.0, f64::max);
+    if slow >= (1u64 << LARGEST_LOG2) as f64 {
+        return None;
+    }
+    Some(boundary(slow, (2.0 * slow).max(1.0), |bytes| !faster(bytes)).ceil() as u64)
+}
+
+/// Where `below` ceases to hold between a size at which it does and one at which it does not.
+pub fn boundary(mut low: f64, mut high: f64, below: impl Fn(f64) -> bool) -> f64 {
+    while high - low > 1.0 && high / low.max(1.0) > 1.001 {
+        let middle = (low + high) / 2.0;
+        *(if below(middle) { &mut low } else { &mut high }) = middle;
+    }
+    high
 }
 
 /// The best number of chunks for `hops` hops of `alpha` seconds each, and `wire` seconds of bytes.
@@ -112,16 +227,33 @@ fn alpha(net: &Net) -> f64 {
 
 /// Hops and seconds of latency to the farthest vertex.
 fn longest(net: &Net, tree: &Tree) -> (usize, f64) {
-    let mut reached = std::collections::HashMap::from([(tree.root, (0usize, 0.0f64))]);
-    for hop in &tree.hops {
-        let (hops, seconds) = reached[&hop.from];
-        let more: f64 = hop_arcs(net, hop).map(|arc| net.arcs[arc].latency_ns as f64 * 1e-9).sum();
-        reached.insert(hop.to, (hops + 1, seconds + more));
+    let seconds = |hop: &Hop| -> f64 {
+        hop_arcs(net, hop).map(|arc| net.arcs[arc].latency_ns as f64 * 1e-9).sum()
+    };
+    farthest(tree.root, tree.hops.iter().map(|hop| (hop.from, hop.to, seconds(hop))))
+}
+
+/// The same for hops (from, to, seconds), parents before children.
+fn farthest(root: usize, hops: impl IntoIterator<Item = (usize, usize, f64)>) -> (usize, f64) {
+    let mut reached = HashMap::from([(root, (0usize, 0.0f64))]);
+    for (from, to, more) in hops {
+        let (hops, seconds) = reached.get(&from).copied().unwrap_or_default();
+        reached.insert(to, (hops + 1, seconds + more));
     }
     let farthest = reached.into_values().max_by(|a, b| a.1.total_cmp(&b.1));
     farthest.expect("a tree has a root")
 }
 
+fn both(one: (usize, f64), other: (usize, f64)) -> (usize, f64) {
+    (one.0 + other.0, one.1 + other.1)
+}
+
+/// Bytes that a rank sends at most in one step: what `netsum_collective::algorithm` does.
+const ONE_STEP_MOST: f64 = 65536.0;
+/// Trees that are so little slower are taken: they load fewer links.
+const AS_GOOD: f64 = 0.02;
+/// 16 GiB.
+pub const LARGEST_LOG2: u32 = 34;
 /// Beyond this the overhead of chunks that the model leaves out is felt.
 const CHUNKS_MAX: f64 = 4096.0;
 

@@ -66,18 +66,84 @@ impl Net {
             .collect();
         let arc_at: BTreeMap<_, _> =
             arcs.iter().enumerate().map(|(i, arc)| ((arc.from, arc.to), i)).collect();
-        let mirror = arcs.iter().map(|arc| {
-            let back = *arc_at.get(&(arc.to, arc.from))?;
-            (arcs[back].cap == arc.cap).then_some(back)
-        });
+        let mirror = mirror(&arcs, &arc_at);
         let relay = graph.vertices().iter().map(|vertex| match vertex.role {
             Role::Gpu => false,
             Role::Switch { aggregates: can_add, multicasts: can_multicast } => {
                 (adds && !can_add) || (multicasts && !can_multicast)
             }
         });
-        let (mirror, relay) = (mirror.collect(), relay.collect());
+        let relay = relay.collect();
         Ok(Net { n: graph.vertices().len(), gpus, relay, arcs, unit_bps, mirror, arc_at })
+    }
+
+    /// The fabric of some vertices, which become 0, 1, … there; with the numbers of its arcs here.
+    pub fn part(&self, vertices: &[usize]) -> (Net, Vec<usize>) {
+        let mut place = vec![None; self.n];
+        vertices.iter().enumerate().for_each(|(new, &old)| place[old] = Some(new));
+        let (mut arcs, mut numbers) = (Vec::new(), Vec::new());
+        for (number, arc) in self.arcs.iter().enumerate() {
+            if let (Some(from), Some(to)) = (place[arc.from], place[arc.to]) {
+                arcs.push(Arc { from, to, ..*arc });
+                numbers.push(number);
+            }
+        }
+        let arc_at: BTreeMap<_, _> =
+            arcs.iter().enumerate().map(|(i, arc)| ((arc.from, arc.to), i)).collect();
+        let net = Net {
+            n: vertices.len(),
+            gpus: self.gpus.iter().filter_map(|&gpu| place[gpu]).collect(),
+            relay: vertices.iter().map(|&v| self.relay[v]).collect(),
+            mirror: mirror(&arcs, &arc_at),
+            arcs,
+            unit_bps: self.unit_bps,
+            arc_at,
+        };
+        (net, numbers)
+    }
+
+    /// The fabric in which every switch that does more than pass on is one vertex with all GPUs and such switches next to
+    /// it; with the GPUs of each of these. `None` if that leaves a switch without GPUs, or all in one.
+    pub fn clusters(&self) -> Option<(Net, Vec<Vec<usize>>)> {
+        let mut group: Vec<usize> = (0..self.n).collect();
+        let adds = |v: usize| !self.relay[v] && !self.gpus.contains(&v);
+        for arc in self.arcs.iter().filter(|arc| adds(arc.from) && !self.relay[arc.to]) {
+            let (from, to) = (group[arc.from], group[arc.to]);
+            group.iter_mut().filter(|known| **known == from).for_each(|known| *known = to);
+        }
+        let gpus_of = |v: usize| -> Vec<usize> {
+            self.gpus.iter().copied().filter(|&gpu| group[gpu] == v).collect()
+        };
+        let names: Vec<usize> = (0..self.n).filter(|&v| group[v] == v).collect();
+        let with_gpus = |&v: &usize| !self.relay[v];
+        let clusters: Vec<Vec<usize>> =
+            names.iter().copied().filter(|v| with_gpus(v)).map(gpus_of).collect();
+        if clusters.len() < 2 || clusters.iter().any(Vec::is_empty) {
+            return None;
+        }
+        let place = |v: usize| names.iter().position(|&name| name == group[v]).expect("a name");
+        let mut arc_at = BTreeMap::new();
+        let mut arcs: Vec<Arc> = Vec::new();
+        for arc in &self.arcs {
+            let (from, to) = (place(arc.from), place(arc.to));
+            if from != to {
+                let at = *arc_at.entry((from, to)).or_insert(arcs.len());
+                match arcs.get_mut(at) {
+                    Some(known) => known.cap += arc.cap,
+                    None => arcs.push(Arc { from, to, ..*arc }),
+                }
+            }
+        }
+        let net = Net {
+            n: names.len(),
+            gpus: (0..names.len()).filter(|&at| with_gpus(&names[at])).collect(),
+            relay: names.iter().map(|&name| self.relay[name]).collect(),
+            unit_bps: self.unit_bps,
+            mirror: mirror(&arcs, &arc_at),
+            arcs,
+            arc_at,
+        };
+        Some((net, clusters))
     }
 
     /// Number of the arc between two vertices.
@@ -103,4 +169,12 @@ impl Net {
     pub fn aggregators(&self) -> Vec<usize> {
         (0..self.n).filter(|&v| !self.relay[v] && !self.gpus.contains(&v)).collect()
     }
+}
+
+fn mirror(arcs: &[Arc], arc_at: &BTreeMap<(usize, usize), usize>) -> Option<Vec<usize>> {
+    let back = |arc: &Arc| {
+        let back = *arc_at.get(&(arc.to, arc.from))?;
+        (arcs[back].cap == arc.cap).then_some(back)
+    };
+    arcs.iter().map(back).collect()
 }

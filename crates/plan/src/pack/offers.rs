@@ -3,6 +3,7 @@
 use netsum_topo::Ratio;
 
 use super::net::Net;
+use super::phases::{Phases, Servers};
 use super::search::Search;
 use super::spread::{Effort, Spread, spread};
 use super::tree::Tree;
@@ -18,6 +19,8 @@ pub(super) enum Choice {
     Height(usize),
     /// These.
     Only(Vec<Tree>),
+    /// Trees in three phases over servers.
+    Phases(Servers),
 }
 
 /// Trees for a programme on one net.
@@ -49,6 +52,7 @@ impl<'a> Offers<'a> {
                 return First { trees: Vec::new(), done: found.pop() };
             }
             Choice::Only(trees) => return First { trees: trees.clone(), done: None },
+            Choice::Phases(servers) => return Phases::new(self.net, servers).first(roots, row),
             Choice::Height(height) => *height,
         };
         let mut load = vec![0i64; self.net.arcs.len()];
@@ -73,7 +77,7 @@ impl<'a> Offers<'a> {
         match self.choice {
             Choice::All => self.search.directed(lengths, roots),
             Choice::Height(height) => self.low(lengths, roots, *height),
-            Choice::Only(_) | Choice::Spread => Vec::new(),
+            Choice::Only(_) | Choice::Spread | Choice::Phases(_) => Vec::new(),
         }
     }
 
@@ -86,6 +90,7 @@ impl<'a> Offers<'a> {
                 let trees = self.low(lengths, &roots, *height);
                 trees.into_iter().min_by_key(|(_, total)| *total)
             }
+            Choice::Phases(servers) => Some(Phases::new(self.net, servers).shortest(lengths)),
             Choice::Only(_) | Choice::Spread => None,
         }
     }

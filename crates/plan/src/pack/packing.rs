@@ -77,8 +77,12 @@ pub(super) fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
         Collective::Allreduce if net.aggregators().is_empty() && net.mirror.is_some() => {
             bound::allreduce(net)
         }
-        // Everything leaves every GPU once, whoever adds.
-        Collective::Allreduce => bound::broadcast(net, net.gpus[0]),
+        Collective::Allreduce => {
+            // Everything leaves every GPU once, whoever adds.
+            let cut = bound::broadcast(net, net.gpus[0]);
+            let clusters = net.mirror.as_ref().and_then(|_| bound::allreduce_of_clusters(net));
+            clusters.filter(|clusters| clusters.rate < cut.rate).unwrap_or(cut)
+        }
     })
 }
 
@@ -155,6 +159,6 @@ pub(super) fn arc_loads(net: &Net, flows: &[Flow]) -> Vec<Ratio> {
 }
 
 /// The exact programme's columns and prices are dense in memory: beyond this it is hours, not seconds.
-const EXACT_GPUS_MAX: usize = 128;
+pub(super) const EXACT_GPUS_MAX: usize = 128;
 /// Plans have a tree per GPU, each with a hop per GPU.
-const GPUS_MAX: usize = 2048;
+pub(super) const GPUS_MAX: usize = 2048;

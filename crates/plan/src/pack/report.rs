@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::baseline::Baselines;
 use super::bound::{Certificate, gbytes};
-use super::cost::{self, Estimate};
-use super::net::Net;
+use super::cost::{self, Estimate, Exchange, LARGEST_LOG2, Trees};
 use super::packing::{Packed, arc_loads, pack};
+use super::phases::hierarchical_rings;
 use crate::error::PackError;
 
 /// A plan, how good it is, and what others would reach. Rates are algbw in GB/s (10⁹ bytes).
@@ -61,23 +61,30 @@ pub fn report(graph: &LinkGraph, packed: &Packed) -> Report {
         certificate: bound.map(|bound| bound.certificate.clone()),
         trees: packed.flows.len(),
         height: packed.height(),
-        others: others(packed.collective, net, unit),
+        others: others(graph, packed, unit),
         loads: loads(packed),
     }
 }
 
-fn others(collective: Collective, net: &Net, unit: f64) -> Vec<(String, Option<f64>)> {
+fn others(graph: &LinkGraph, packed: &Packed, unit: f64) -> Vec<(String, Option<f64>)> {
+    let net = &packed.net;
     let baselines = Baselines::new(net);
     let rate = |rate: Option<netsum_topo::Ratio>| rate.map(|rate| rate.to_f64() * unit);
-    match collective {
+    match packed.collective {
         Collective::Broadcast { .. } | Collective::Reduce { .. } => {
             vec![("rings".to_owned(), rate(baselines.ring_broadcast))]
         }
-        Collective::Allreduce => vec![
-            ("rings".to_owned(), rate(baselines.ring_allreduce)),
-            ("double tree".to_owned(), rate(baselines.double_tree)),
-            ("equal shards".to_owned(), rate(Some(baselines.equal_shards))),
-        ],
+        Collective::Allreduce => {
+            let mut others = vec![
+                ("rings".to_owned(), rate(baselines.ring_allreduce)),
+                ("double tree".to_owned(), rate(baselines.double_tree)),
+                ("equal shards".to_owned(), rate(Some(baselines.equal_shards))),
+            ];
+            if let Some(found) = hierarchical_rings(graph, net) {
+                others.push(("rings in servers and between them".to_owned(), rate(Some(found))));
+            }
+            others
+        }
         Collective::Allgather | Collective::ReduceScatter => {
             // An allreduce on rings is both, one after the other, equally fast.
             let both = baselines.ring_allreduce.map(|rate| rate + rate);
@@ -107,6 +114,8 @@ pub struct Choice {
 pub struct Explanation {
     /// By size.
     pub choices: Vec<Choice>,
+    /// Which way is fastest from which size on, in bytes; the first from 1.
+    pub turns: Vec<(f64, String)>,
     /// What to take from it, a sentence each.
     pub words: Vec<String>,
 }
@@ -120,29 +129,61 @@ pub fn explain(graph: &LinkGraph, sizes: &[f64]) -> Result<Explanation, PackErro
         .any(|vertex| matches!(vertex.role, Role::Switch { aggregates: true, multicasts: true }));
     let network = if adds { Some(pack(graph, Collective::Allreduce)?) } else { None };
     let baselines = Baselines::new(&hosts.net);
-    let choices: Vec<Choice> = sizes
-        .iter()
-        .map(|&bytes| {
-            let mut times = vec![(TREES.to_owned(), cost::trees(&hosts, bytes))];
-            if let Some(network) = &network {
-                times.push((NETWORK.to_owned(), cost::trees(network, bytes)));
-            }
-            if let Some(rate) = baselines.ring_allreduce {
-                times.push(("rings".to_owned(), cost::ring(&hosts.net, rate, bytes)));
-            }
-            if let Some(rate) = baselines.double_tree {
-                times.push(("double tree".to_owned(), cost::double_tree(&hosts.net, rate, bytes)));
-            }
-            if let Some(time) = cost::one_hop(&hosts.net, &baselines, bytes) {
-                times.push(("one hop".to_owned(), time));
-            }
-            let best = times.iter().min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
-            let best = best.expect("there are trees").0.clone();
-            Choice { bytes, best, times }
-        })
-        .collect();
-    let words = words(&hosts, network.as_ref(), &choices);
-    Ok(Explanation { choices, words })
+    let (trees, in_network) = (Trees::of(&hosts), network.as_ref().map(Trees::of));
+    let exchange = Exchange::new(&hosts.net);
+    let choice = |bytes: f64| {
+        let mut times = vec![(TREES.to_owned(), trees.time(bytes))];
+        if let Some(network) = &in_network {
+            times.push((NETWORK.to_owned(), network.time(bytes)));
+        }
+        if let Some(rate) = baselines.ring_allreduce {
+            times.push(("rings".to_owned(), cost::ring(&hosts.net, rate, bytes)));
+        }
+        if let Some(rate) = baselines.double_tree {
+            times.push(("double tree".to_owned(), cost::double_tree(&hosts.net, rate, bytes)));
+        }
+        if let Some(time) = cost::one_hop(&hosts.net, &baselines, bytes) {
+            times.push(("one hop".to_owned(), time));
+        }
+        times.push(("everybody to everybody".to_owned(), exchange.one_step(bytes)));
+        let best = times.iter().min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+        let best = best.expect("there are trees").0.clone();
+        Choice { bytes, best, times }
+    };
+    let choices: Vec<Choice> = sizes.iter().map(|&bytes| choice(bytes)).collect();
+    let turns = turns(|bytes| choice(bytes).best);
+    let mut words = words(&hosts, network.as_ref(), &choices);
+    let ways = turns.iter().map(|(bytes, way)| format!("{way} from {}", size(*bytes)));
+    words.push(format!("fastest by size: {}", ways.collect::<Vec<_>>().join(", ")));
+    Ok(Explanation { choices, turns, words })
+}
+
+/// Which is best from which size on.
+fn turns(best: impl Fn(f64) -> String) -> Vec<(f64, String)> {
+    let mut turns = vec![(1.0, best(1.0))];
+    for log2 in 1..=LARGEST_LOG2 {
+        let (from, to) = ((1u64 << (log2 - 1)) as f64, (1u64 << log2) as f64);
+        // Several turns within a factor of two are found one by one.
+        let mut at = from;
+        while let Some((_, known)) = turns.last()
+            && best(to) != *known
+            && at < to
+        {
+            at = cost::boundary(at, to, |bytes| best(bytes) == *known);
+            turns.push((at, best(at)));
+        }
+    }
+    turns
+}
+
+/// Bytes as people write them.
+fn size(bytes: f64) -> String {
+    let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = unit.into_iter().find(|(log2, _)| bytes >= (1u64 << log2) as f64);
+    match unit {
+        Some((log2, unit)) => format!("{:.1} {unit}", bytes / (1u64 << log2) as f64),
+        None => format!("{bytes:.0} B"),
+    }
 }
 
 fn words(hosts: &Packed, network: Option<&Packed>, choices: &[Choice]) -> Vec<String> {
@@ -170,7 +211,7 @@ fn words(hosts: &Packed, network: Option<&Packed>, choices: &[Choice]) -> Vec<St
         choices.iter().filter(|choice| choice.best == NETWORK).map(|choice| choice.bytes).collect();
     words.push(match (wins.first(), wins.last()) {
         (Some(first), Some(last)) => {
-            format!("of the sizes asked for it is fastest from {first:.0} to {last:.0} bytes")
+            format!("of the sizes asked for it is fastest from {} to {}", size(*first), size(*last))
         }
         _ => "at none of the sizes asked for it is the fastest".to_owned(),
     });

@@ -42,6 +42,16 @@ impl Tree {
         self.hops.iter().flat_map(move |hop| hop_arcs(net, hop))
     }
 
+    /// The same tree where vertex v is called `names[v]`.
+    pub fn renamed(&self, names: &[usize]) -> Tree {
+        let hop = |hop: &Hop| Hop {
+            from: names[hop.from],
+            to: names[hop.to],
+            via: hop.via.iter().map(|&v| names[v]).collect(),
+        };
+        Tree { root: names[self.root], hops: self.hops.iter().map(hop).collect() }
+    }
+
     /// The same tree hung up at another of its vertices.
     pub fn rerooted(&self, root: usize) -> Tree {
         let at = self.neighbours();
@@ -119,52 +129,95 @@ pub fn hop_arcs<'a>(net: &'a Net, hop: &'a Hop) -> impl Iterator<Item = usize> +
     })
 }
 
+/// Shortest ways from one vertex to all others, through relays only.
+#[derive(Debug, Clone)]
+pub struct Ways {
+    start: usize,
+    length: Vec<Option<i64>>,
+    /// Per vertex the arc by which it is reached.
+    by: Vec<Option<usize>>,
+}
+
+impl Ways {
+    /// `is_member`: vertices that nothing passes. `lengths`: per arc, at least 0. Equally short ways: the one with
+    /// fewer arcs.
+    pub fn new(
+        net: &Net,
+        start: usize,
+        is_member: &[bool],
+        out: &[Vec<usize>],
+        lengths: &[i64],
+    ) -> Ways {
+        let mut best: Vec<Option<i64>> = vec![None; net.n];
+        let mut by = vec![None; net.n];
+        let mut done = vec![false; net.n];
+        let mut queue = BinaryHeap::from([Reverse((0i64, start))]);
+        best[start] = Some(0);
+        while let Some(Reverse((so_far, here))) = queue.pop() {
+            // Only relays pass on; an aggregator that is no member is one.
+            if std::mem::replace(&mut done[here], true) || (here != start && is_member[here]) {
+                continue;
+            }
+            for &arc in &out[here] {
+                let to = net.arcs[arc].to;
+                let total = so_far + lengths[arc] * TIE + 1;
+                if best[to].is_none_or(|known| total < known) {
+                    best[to] = Some(total);
+                    by[to] = Some(arc);
+                    queue.push(Reverse((total, to)));
+                }
+            }
+        }
+        Ways { start, length: best, by }
+    }
+
+    /// Length of the way to a vertex, as [`Closure::between`] has it; `None` if there is no way.
+    pub fn length(&self, to: usize) -> Option<i64> {
+        self.length[to]
+    }
+
+    /// The way to a vertex that is reached.
+    pub fn hop(&self, net: &Net, to: usize) -> Hop {
+        let mut via = Vec::new();
+        let mut here = to;
+        while here != self.start {
+            let arc = self.by[here].expect("the way was found");
+            here = net.arcs[arc].from;
+            if here != self.start {
+                via.push(here);
+            }
+        }
+        via.reverse();
+        Hop { from: self.start, to, via }
+    }
+}
+
 /// Shortest ways between the vertices that trees may branch at, through relays only.
 pub struct Closure {
     /// GPUs, then aggregating switches that are allowed.
     pub members: Vec<usize>,
-    /// `length[a][b]` between members by place; `None` where there is no way.
-    length: Vec<Vec<Option<i64>>>,
-    /// Per member and vertex the arc by which it is reached.
-    by: Vec<Vec<Option<usize>>>,
+    /// From each member.
+    ways: Vec<Ways>,
 }
 
 impl Closure {
-    /// `lengths`: per arc, at least 0. Equally short ways: the one with fewer arcs.
+    /// `lengths`: per arc, at least 0.
     pub fn new(net: &Net, members: Vec<usize>, out: &[Vec<usize>], lengths: &[i64]) -> Closure {
         let mut is_member = vec![false; net.n];
         members.iter().for_each(|&v| is_member[v] = true);
-        let (mut length, mut by) = (Vec::new(), Vec::new());
-        for &start in &members {
-            let mut best: Vec<Option<i64>> = vec![None; net.n];
-            let mut arc_to = vec![None; net.n];
-            let mut done = vec![false; net.n];
-            let mut queue = BinaryHeap::from([Reverse((0i64, start))]);
-            best[start] = Some(0);
-            while let Some(Reverse((so_far, here))) = queue.pop() {
-                // Only relays pass on; an aggregator that is not allowed here is one.
-                if std::mem::replace(&mut done[here], true) || (here != start && is_member[here]) {
-                    continue;
-                }
-                for &arc in &out[here] {
-                    let to = net.arcs[arc].to;
-                    let total = so_far + lengths[arc] * TIE + 1;
-                    if best[to].is_none_or(|known| total < known) {
-                        best[to] = Some(total);
-                        arc_to[to] = Some(arc);
-                        queue.push(Reverse((total, to)));
-                    }
-                }
-            }
-            length.push(members.iter().map(|&to| best[to]).collect());
-            by.push(arc_to);
-        }
-        Closure { members, length, by }
+        let ways = |&start: &usize| Ways::new(net, start, &is_member, out, lengths);
+        let ways = members.iter().map(ways).collect();
+        Closure { members, ways }
     }
 
-    /// Length of the way between two members by place.
+    /// Between GPUs, all arcs being alike.
+    pub fn of_gpus(net: &Net) -> Closure {
+        Closure::new(net, net.gpus.clone(), &net.outgoing(), &vec![0; net.arcs.len()])
+    }
+
+    /// Length of the way between two members by place, a little more than [`TIE`] times that of its arcs.
     pub fn between(&self, from: usize, to: usize) -> Option<i64> {
-        self.length[from][to]
+        self.ways[from].length(self.members[to])
     }
 
     /// Whether a member reaches all others through members.
@@ -173,8 +226,8 @@ impl Closure {
         seen[from] = true;
         let mut stack = vec![from];
         while let Some(here) = stack.pop() {
-            for (to, way) in self.length[here].iter().enumerate() {
-                if way.is_some() && !std::mem::replace(&mut seen[to], true) {
+            for (to, seen) in seen.iter_mut().enumerate() {
+                if self.between(here, to).is_some() && !std::mem::replace(seen, true) {
                     stack.push(to);
                 }
             }
@@ -184,18 +237,7 @@ impl Closure {
 
     /// The way between two members by place.
     pub fn hop(&self, net: &Net, from: usize, to: usize) -> Hop {
-        let (start, end) = (self.members[from], self.members[to]);
-        let mut via = Vec::new();
-        let mut here = end;
-        while here != start {
-            let arc = self.by[from][here].expect("the way was found");
-            here = net.arcs[arc].from;
-            if here != start {
-                via.push(here);
-            }
-        }
-        via.reverse();
-        Hop { from: start, to: end, via }
+        self.ways[from].hop(net, self.members[to])
     }
 
     /// A shortest spanning tree, lengths being the same both ways (Prim). Returns its length too.
@@ -207,7 +249,7 @@ impl Closure {
         inside[0] = true;
         for _ in 1..n {
             for other in (0..n).filter(|&v| !inside[v]) {
-                if let Some(length) = self.length[here][other]
+                if let Some(length) = self.between(here, other)
                     && length < nearest[other].0
                 {
                     nearest[other] = (length, here);
@@ -231,7 +273,7 @@ impl Closure {
         let mut edges = Vec::new();
         for from in 0..n {
             for to in (0..n).filter(|&to| to != root && to != from) {
-                if let Some(length) = self.length[from][to] {
+                if let Some(length) = self.between(from, to) {
                     edges.push((from, to, length));
                 }
             }

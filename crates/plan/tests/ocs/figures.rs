@@ -139,3 +139,27 @@ fn one_way_devices_exceed_the_bound_for_two_way_ones() {
     let bound = bound(&plan.spec);
     assert_eq!((bound.whole_devices, bound.any_circuits), (ratio(3, 4), ratio(1, 1)));
 }
+
+/// Trees are full there; what helps are classes of devices that cross. In units of 1: 4 + 32/9, 5 + 8/3, 6 + 16/9, 3 + 80/17.
+#[test]
+fn close_to_saturation_classes_cross() {
+    for (n, e, devices, rate) in [
+        (32, 8, 36, ratio(68, 9)),
+        (32, 8, 37, ratio(23, 3)),
+        (32, 8, 38, ratio(70, 9)),
+        (64, 8, 77, ratio(68, 9)),
+        (64, 8, 79, ratio(23, 3)),
+        (64, 8, 83, ratio(70, 9)),
+        (64, 16, 35, ratio(131, 17)),
+    ] {
+        for ports in [OcsPorts::Simplex, OcsPorts::Paired] {
+            let spec = spec(n, 8, devices, e, ports);
+            let plan = shared(&spec);
+            assert_eq!(check(&plan).unwrap().algbw, plan.algbw());
+            assert!(plan.algbw() >= rate, "{spec:?}: {}", plan.algbw());
+            assert!(
+                plan.algbw() > closed(&spec).algbw(&spec) && plan.algbw() <= bound(&spec).algbw
+            );
+        }
+    }
+}

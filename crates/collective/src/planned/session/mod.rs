@@ -57,6 +57,7 @@ pub(crate) struct Beginning {
     pub(crate) core: Arc<Core>,
     pub(crate) source: PlanSource,
     pub(crate) plan: TreePlan,
+    pub(crate) from_bytes: u64,
     pub(crate) ports: Ports,
     /// By rank.
     pub(crate) peers: BTreeMap<usize, PortAddress>,
@@ -70,7 +71,8 @@ pub(crate) struct Beginning {
 pub(crate) struct Session {
     tasks: Sender<Task>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    pub(crate) min_bytes: u64,
+    /// Smaller buffers are not for it.
+    pub(crate) from_bytes: u64,
 }
 
 enum Task {
@@ -82,12 +84,12 @@ impl Session {
     /// Connects the plan's lanes, and starts the thread.
     pub(crate) fn start(beginning: Beginning) -> Result<Session, Error> {
         let (tasks, receiver) = unbounded();
-        let min_bytes = beginning.source.min_bytes;
+        let from_bytes = beginning.from_bytes;
         let mut state = State::new(beginning, receiver)?;
         let thread = std::thread::Builder::new().name("netsum-plan".into());
         let thread = thread.spawn(move || state.run());
         let thread = thread.map_err(|e| Error::Internal(format!("cannot start a thread: {e}")))?;
-        Ok(Session { tasks, thread: Mutex::new(Some(thread)), min_bytes })
+        Ok(Session { tasks, thread: Mutex::new(Some(thread)), from_bytes })
     }
 
     pub(crate) fn push(&self, job: PlanJob) {
@@ -155,8 +157,18 @@ impl Progress<'_> {
 
 impl State {
     fn new(beginning: Beginning, tasks: Receiver<Task>) -> Result<State, Error> {
-        let Beginning { core, source, plan, ports, peers, patience, controls, coordinator, status } =
-            beginning;
+        let Beginning {
+            core,
+            source,
+            plan,
+            from_bytes,
+            ports,
+            peers,
+            patience,
+            controls,
+            coordinator,
+            status,
+        } = beginning;
         let modified = modified(&source.file);
         let rank = core.rank as usize;
         let group = PlannedGroup::connect(&plan, rank, &ports, &peers, FIRST_EPOCH, patience);
@@ -164,6 +176,7 @@ impl State {
             group: core.name.clone(),
             reason: error.to_string(),
         })?;
+        status.lock().plan_from_bytes = from_bytes;
         status.lock().planned(FIRST_EPOCH, Some(&plan), "");
         status.lock().links = group.measured();
         Ok(State {

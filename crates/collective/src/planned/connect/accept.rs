@@ -1,0 +1,138 @@
+//! The lower rank of two: it listens to whoever calls, and lets in whose hello is right.
+
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netsum_net::stream::{Connection, SharedMemory};
+
+use super::Connecting;
+use super::hello::{self, HELLO};
+use crate::planned::PlannedError;
+use crate::planned::routes::LaneKey;
+
+impl Connecting<'_> {
+    /// Fills in the connections of all lanes to higher ranks.
+    pub(super) fn accept(
+        &self,
+        found: &mut [Option<Arc<dyn Connection>>],
+        deadline: Instant,
+    ) -> Result<(), PlannedError> {
+        let mut callers: Vec<Caller> = Vec::new();
+        loop {
+            let mut higher =
+                self.lanes.iter().zip(&*found).filter(|(lane, _)| lane.peer > self.rank);
+            let Some((missing, _)) = higher.find(|(_, found)| found.is_none()) else {
+                return Ok(());
+            };
+            if Instant::now() >= deadline {
+                let what = self.own_ip(missing).unwrap_or(self.ports.address.tcp.ip()).to_string();
+                let reason = "it did not connect".to_owned();
+                return Err(self.failed(missing, &what, reason, false));
+            }
+            let room = CALLERS_MAX.saturating_sub(callers.len());
+            let tcp = std::iter::from_fn(|| self.ports.tcp.accept().ok().map(|(tcp, _)| tcp));
+            callers.extend(tcp.take(room).filter_map(Caller::tcp));
+            let accept_unix = || self.ports.unix.as_ref()?.accept().ok().map(|(unix, _)| unix);
+            for unix in std::iter::from_fn(accept_unix).take(CALLERS_MAX) {
+                // Local: who speaks to the name of this port sends its hello at once.
+                if let Some((hello, memory, unix)) = take_memory(unix, self.timeout) {
+                    self.admit(found, &hello, unix, |_, _| Ok(Arc::new(memory)));
+                }
+            }
+            let mut waiting = Vec::new();
+            for mut caller in callers {
+                match caller.listen() {
+                    Heard::All => {
+                        let stream = caller.stream;
+                        let Ok(answering) = stream.try_clone() else { continue };
+                        self.admit(found, &caller.hello, answering, |this, lane| {
+                            stream.set_nonblocking(false)?;
+                            this.prepare(&stream, lane)?;
+                            Ok(Arc::new(stream))
+                        });
+                    }
+                    Heard::Part if caller.since.elapsed() < HELLO_TIMEOUT => waiting.push(caller),
+                    Heard::Part | Heard::End => {}
+                }
+            }
+            callers = waiting;
+            thread::sleep(ACCEPT_TICK);
+        }
+    }
+
+    /// Takes a caller whose hello is right for a lane that waits for one.
+    fn admit(
+        &self,
+        found: &mut [Option<Arc<dyn Connection>>],
+        hello: &[u8; HELLO],
+        mut answering: impl Write,
+        connection: impl FnOnce(&Self, &LaneKey) -> io::Result<Arc<dyn Connection>>,
+    ) {
+        let own = &self.ports.address.secret;
+        let expected =
+            |lane: &LaneKey| hello::of(self.epoch, lane.peer, self.rank, self.index(lane), own);
+        let wanted = |(place, lane): &(usize, &LaneKey)| {
+            lane.peer > self.rank && found[*place].is_none() && *hello == expected(lane)
+        };
+        let Some((place, lane)) = self.lanes.iter().enumerate().find(wanted) else { return };
+        let Some(peer) = self.peers.get(&lane.peer) else { return };
+        if answering.write_all(&peer.secret).is_ok() {
+            // One that breaks at once calls again.
+            found[place] = connection(self, lane).ok();
+        }
+    }
+}
+
+/// A TCP connection that has not said all of its hello.
+struct Caller {
+    stream: TcpStream,
+    hello: [u8; HELLO],
+    heard: usize,
+    since: Instant,
+}
+
+enum Heard {
+    All,
+    Part,
+    End,
+}
+
+impl Caller {
+    fn tcp(stream: TcpStream) -> Option<Caller> {
+        stream.set_nonblocking(true).ok()?;
+        Some(Caller { stream, hello: [0; HELLO], heard: 0, since: Instant::now() })
+    }
+
+    fn listen(&mut self) -> Heard {
+        match self.stream.read(&mut self.hello[self.heard..]) {
+            Ok(0) => return Heard::End,
+            Ok(count) => self.heard += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return Heard::End,
+        }
+        if self.heard == HELLO { Heard::All } else { Heard::Part }
+    }
+}
+
+fn take_memory(
+    socket: UnixStream,
+    patience: Duration,
+) -> Option<([u8; HELLO], SharedMemory, UnixStream)> {
+    let mut hello = [0; HELLO];
+    socket.set_nonblocking(false).ok()?;
+    socket.set_read_timeout(Some(LOCAL_HELLO_TIMEOUT)).ok()?;
+    let answering = socket.try_clone().ok()?;
+    let memory = SharedMemory::take(socket, &mut hello, patience).ok()?;
+    Some((hello, memory, answering))
+}
+
+const ACCEPT_TICK: Duration = Duration::from_millis(1);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The hello is sent with the memory, in the call after connecting.
+const LOCAL_HELLO_TIMEOUT: Duration = Duration::from_millis(200);
+/// Strangers that are listened to at a time.
+const CALLERS_MAX: usize = 64;

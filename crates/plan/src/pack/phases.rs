@@ -1,0 +1,280 @@
+//! Trees in three phases over several servers: sums inside each server over its own links, between one GPU of
+//! each over the network in one hop, and back.
+//!
+//! Source: Blink (MLSys 2020), cross-machine collectives: local reduce to a root per server, one-hop exchange between the
+//! roots, local broadcast, the buffer cut so that every server uses all of its trees. Here a cut is one tree
+//! over all GPUs whose only ways between servers join the roots, so plans are ordinary tree plans. Differs: which GPU
+//! of a server is root of how much is part of the programme, and not the share of the local tree.
+
+use netsum_topo::Ratio;
+use netsum_topo::links::{Collective, LinkGraph, LinkKind};
+
+use super::baseline::rings;
+use super::net::Net;
+use super::offers::{Choice, First};
+use super::packing::{EXACT_GPUS_MAX, GPUS_MAX, Packed, bound_for, net_for, pack_net};
+use super::search::Search;
+use super::spread::Spread;
+use super::tree::{Closure, Tree, Ways, hop_arcs};
+use crate::error::PackError;
+
+/// Three-phase trees for an allreduce: the best there are for up to 128 GPUs.
+///
+/// Its bound is that of any algorithm. Errors: a single server, links of other rates by direction, too many GPUs.
+pub fn pack_phases(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
+    let refuse = |problem: &str| {
+        Err(PackError::Format { format: "method three-phase", problem: problem.to_owned() })
+    };
+    if collective != Collective::Allreduce {
+        return refuse("it plans an allreduce; use exact for the others");
+    }
+    let net = net_for(collective, graph)?;
+    if net.mirror.is_none() {
+        return refuse("links differ by direction; use exact");
+    }
+    if net.gpus.len() > GPUS_MAX {
+        return Err(PackError::Size {
+            what: "GPUs",
+            found: net.gpus.len(),
+            most: GPUS_MAX,
+            advice: "plan for fewer servers",
+        });
+    }
+    let groups = servers(graph);
+    if groups.len() < 2 {
+        return refuse(
+            "all GPUs are in one server; give links between servers as kind \"nic\", or use exact",
+        );
+    }
+    let locals = groups.into_iter().map(|group| Local::new(&net, group)).collect();
+    let bound = bound_for(collective, &net);
+    Ok(pack_net(net, collective, bound, &Choice::Phases(Servers { locals })))
+}
+
+/// The servers of a fabric: vertices that are joined without links of the network, where GPUs are among them.
+pub fn servers(graph: &LinkGraph) -> Vec<Vec<usize>> {
+    let mut group: Vec<usize> = (0..graph.vertices().len()).collect();
+    fn find(group: &mut [usize], mut v: usize) -> usize {
+        while group[v] != v {
+            group[v] = group[group[v]];
+            v = group[v];
+        }
+        v
+    }
+    for link in graph.links().iter().filter(|link| link.kind != LinkKind::Nic) {
+        let [a, b] = link.ends.map(|end| find(&mut group, end));
+        group[a.max(b)] = a.min(b);
+    }
+    let gpus = graph.gpus();
+    let mut found: Vec<(usize, Vec<usize>)> = Vec::new();
+    for v in 0..group.len() {
+        let root = find(&mut group, v);
+        match found.iter_mut().find(|(known, _)| *known == root) {
+            Some((_, members)) => members.push(v),
+            None => found.push((root, vec![v])),
+        }
+    }
+    let groups = found.into_iter().map(|(_, members)| members);
+    groups.filter(|members| members.iter().any(|v| gpus.contains(v))).collect()
+}
+
+/// All servers of a fabric.
+#[derive(Debug, Clone)]
+pub(super) struct Servers {
+    locals: Vec<Local>,
+}
+
+/// A server by itself.
+#[derive(Debug, Clone)]
+struct Local {
+    net: Net,
+    /// By vertex of `net`, that of the whole fabric.
+    vertices: Vec<usize>,
+    /// By arc likewise.
+    arcs: Vec<usize>,
+}
+
+impl Local {
+    fn new(whole: &Net, vertices: Vec<usize>) -> Local {
+        let (net, arcs) = whole.part(&vertices);
+        Local { net, vertices, arcs }
+    }
+
+    fn gpus(&self) -> impl Iterator<Item = usize> {
+        self.net.gpus.iter().map(|&gpu| self.vertices[gpu])
+    }
+}
+
+/// Finds short three-phase trees.
+pub(super) struct Phases<'a> {
+    net: &'a Net,
+    locals: Vec<(&'a Local, Search<'a>)>,
+    out: Vec<Vec<usize>>,
+    is_gpu: Vec<bool>,
+}
+
+impl<'a> Phases<'a> {
+    pub(super) fn new(net: &'a Net, servers: &'a Servers) -> Phases<'a> {
+        let search = |local: &'a Local| (local, Search::new(&local.net));
+        let mut is_gpu = vec![false; net.n];
+        net.gpus.iter().for_each(|&gpu| is_gpu[gpu] = true);
+        let locals = servers.locals.iter().map(search).collect();
+        Phases { net, locals, out: net.outgoing(), is_gpu }
+    }
+
+    /// Trees to begin with: several for each of `centres`, where least is carried so far. Those of the last round are the
+    /// answer where the programme would take too long. `row`: by arc, the arc whose capacity it shares.
+    pub(super) fn first(&self, centres: &[usize], row: &[usize]) -> First {
+        let mut load = vec![0i64; self.net.arcs.len()];
+        let count = |load: &mut Vec<i64>, tree: &Tree, by: i64| {
+            tree.arcs(self.net).for_each(|arc| load[row[arc]] += by);
+        };
+        let mut last: Vec<Tree> = Vec::new();
+        let mut all = Vec::new();
+        for round in 0..ROUNDS {
+            for (slot, &centre) in centres.iter().enumerate() {
+                if round > 0 {
+                    count(&mut load, &last[slot], -1);
+                }
+                let (tree, _) = self.shortest_at(centre, &self.lengths(&load, row));
+                count(&mut load, &tree, 1);
+                all.push(tree.clone());
+                if round > 0 {
+                    last[slot] = tree;
+                } else {
+                    last.push(tree);
+                }
+            }
+        }
+        if self.net.gpus.len() > EXACT_GPUS_MAX {
+            let used = self.net.arcs.iter().zip(&load).filter(|(_, load)| **load > 0);
+            let weight = used.map(|(arc, &load)| Ratio::new(arc.cap.into(), load.into())).min();
+            let weight = weight.expect("trees have arcs");
+            return First { trees: Vec::new(), done: Some(Spread { trees: last, weight }) };
+        }
+        all.sort();
+        all.dedup();
+        First { trees: all, done: None }
+    }
+
+    /// Long where much is carried already.
+    fn lengths(&self, load: &[i64], row: &[usize]) -> Vec<i64> {
+        let full = |&row: &usize| (load[row] + 1) as f64 / self.net.arcs[row].cap as f64;
+        let most = row.iter().map(full).fold(f64::MIN_POSITIVE, f64::max);
+        let length = |row: &usize| {
+            let steep = (full(row) / most).powi(POWER) / self.net.arcs[*row].cap as f64;
+            (steep * UNIT) as i64 + 1
+        };
+        row.iter().map(length).collect()
+    }
+
+    /// The shortest tree, lengths being the same both ways; with its length.
+    pub(super) fn shortest(&self, lengths: &[i64]) -> (Tree, i64) {
+        let exchanges = self.net.gpus.iter().map(|&gpu| self.exchange(gpu, lengths));
+        let best = exchanges.min_by_key(|exchange| exchange.length);
+        self.assembled(&best.expect("there are GPUs"), lengths)
+    }
+
+    /// The shortest tree whose exchange meets at GPU `centre`.
+    fn shortest_at(&self, centre: usize, lengths: &[i64]) -> (Tree, i64) {
+        self.assembled(&self.exchange(centre, lengths), lengths)
+    }
+
+    /// Of every server but the centre's the GPU that is nearest to the centre.
+    fn exchange(&self, centre: usize, lengths: &[i64]) -> Exchange {
+        let ways = Ways::new(self.net, centre, &self.is_gpu, &self.out, lengths);
+        let far = |gpu: usize| ways.length(gpu).unwrap_or(FAR);
+        let root = |(local, _): &(&Local, Search<'_>)| {
+            let near = local.gpus().min_by_key(|&gpu| if gpu == centre { -1 } else { far(gpu) });
+            near.expect("a server has GPUs")
+        };
+        let roots: Vec<usize> = self.locals.iter().map(root).collect();
+        let length = roots.iter().filter(|&&root| root != centre).map(|&root| far(root)).sum();
+        Exchange { centre, roots, length, ways }
+    }
+
+    fn assembled(&self, exchange: &Exchange, lengths: &[i64]) -> (Tree, i64) {
+        let Exchange { centre, ref roots, ref ways, .. } = *exchange;
+        let mut hops = Vec::new();
+        for (&root, (local, search)) in roots.iter().zip(&self.locals) {
+            if root != centre {
+                hops.push(ways.hop(self.net, root));
+            }
+            if local.net.gpus.len() > 1 {
+                let own: Vec<i64> = local.arcs.iter().map(|&arc| lengths[arc]).collect();
+                let tree = search.undirected(&own).0.renamed(&local.vertices);
+                hops.extend(tree.rerooted(root).hops);
+            }
+        }
+        let tree = Tree { root: centre, hops };
+        let total = tree.arcs(self.net).map(|arc| lengths[arc]).sum();
+        (tree, total)
+    }
+}
+
+/// One hop between the centre and a root in every other server.
+struct Exchange {
+    centre: usize,
+    /// By server; the centre itself in its own.
+    roots: Vec<usize>,
+    length: i64,
+    ways: Ways,
+}
+
+/// What rings reach in three phases: reduce-scatter on the rings of each server, an allreduce of every shard on a ring
+/// over the servers, all-gather back, all of them in one pipeline. `None` for a single server, servers of one GPU or
+/// of different numbers of GPUs, and where a server has no ring.
+pub(super) fn hierarchical_rings(graph: &LinkGraph, net: &Net) -> Option<Ratio> {
+    let groups = servers(graph);
+    let locals: Vec<Local> = groups.into_iter().map(|group| Local::new(net, group)).collect();
+    let size = locals[0].net.gpus.len();
+    if locals.len() < 2 || size < 2 || locals.iter().any(|local| local.net.gpus.len() != size) {
+        return None;
+    }
+    let mut load = vec![Ratio::ZERO; net.arcs.len()];
+    // A ring of n goes round twice with 1/n of its data each, half of it each way round.
+    let each = |count: usize, rings: usize| Ratio::new(count as i128 - 1, (count * rings) as i128);
+    for local in &locals {
+        let (rings, _) = rings(&local.net);
+        if rings.is_empty() {
+            return None;
+        }
+        let closure = Closure::of_gpus(&local.net);
+        for ring in &rings {
+            let arcs = around(&local.net, &closure, ring)?;
+            let each = each(size, rings.len());
+            arcs.iter().map(|&arc| local.arcs[arc]).for_each(|arc| load[arc] = load[arc] + each);
+        }
+    }
+    let closure = Closure::of_gpus(net);
+    let rank = |gpu: usize| net.gpus.iter().position(|&known| known == gpu).expect("a GPU");
+    for place in 0..size {
+        let at = |local: &Local| rank(local.vertices[local.net.gpus[place]]);
+        let ring: Vec<usize> = locals.iter().map(at).collect();
+        let each = each(locals.len(), size);
+        around(net, &closure, &ring)?.iter().for_each(|&arc| load[arc] = load[arc] + each);
+    }
+    let used = net.arcs.iter().zip(load).filter(|(_, load)| load.is_positive());
+    used.map(|(arc, load)| Ratio::from(arc.cap) / load).min()
+}
+
+/// Arcs of a ring of ranks, both ways round.
+fn around(net: &Net, closure: &Closure, ring: &[usize]) -> Option<Vec<usize>> {
+    let mut arcs = Vec::new();
+    for at in 0..ring.len() {
+        let ends = [ring[at], ring[(at + 1) % ring.len()]];
+        for [from, to] in [ends, [ends[1], ends[0]]] {
+            closure.between(from, to)?;
+            arcs.extend(hop_arcs(net, &closure.hop(net, from, to)));
+        }
+    }
+    Some(arcs)
+}
+
+const ROUNDS: usize = 4;
+/// How fast a length grows with what an arc carries.
+const POWER: i32 = 4;
+/// Mean length of an arc.
+const UNIT: f64 = (1u64 << 30) as f64;
+/// No way.
+const FAR: i64 = i64::MAX >> 16;
