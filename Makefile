@@ -38,6 +38,8 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
 	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
+	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not (f("jax") and f("keras")))' || \
+	echo "skipped: the tests of the adapters for JAX and Keras; make setup-frameworks installs what they need"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults; 4 minutes

@@ -20,6 +20,7 @@
 | NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |
 | NETSUM_PLAN_SILENCE_S | a link of the plan that takes nothing for so long is lost | 3 |
 | NETSUM_PLAN_MEASURE | 1: measure the plan's links at the start, for `stats()["links"]` | 0 |
+| NETSUM_MEETING | `host:port` where rank 0 waits for ranks that meet without torch | MASTER_ADDR:MASTER_PORT |
 | NETSUM_TORCH_SHAPE | `auto`, or `backend` for torch's hooks at 5 µs more per call | auto |
 """
 

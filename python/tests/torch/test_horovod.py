@@ -285,3 +285,25 @@ def test_a_timeline_is_valid_and_has_both_phases(tmp_path):
     phases = {event.get("name") for event in events}
     assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "CYCLE_START", "start_time_since_epoch_in_micros"} <= phases
     assert any(event.get("args", {}).get("name") == "allreduce.traced" for event in events)
+
+
+def test_an_old_script_runs_under_torchrun(tmp_path):
+    """torchrun holds MASTER_PORT itself: ranks meet in its store."""
+    from netsum.launch import Workers
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import netsum.horovod.torch as hvd, torch\n"
+        "hvd.init()\n"
+        "assert (hvd.size(), hvd.local_size(), hvd.cross_size()) == (2, 2, 1)\n"
+        "assert hvd.allreduce(torch.tensor(float(hvd.rank())), op=hvd.Sum).item() == 1.0\n"
+        "hvd.shutdown()\n"
+        "hvd.init()\n"
+        "assert hvd.allgather_object(hvd.rank()) == [0, 1]\n"
+        "hvd.barrier()\n"
+    )
+    workers = Workers([str(script)], 2, {"NETSUM_CONTROLLER": ""}, tmp_path / "log")
+    try:
+        assert workers.wait() == 0, (tmp_path / "log").read_text()
+    finally:
+        workers.stop()
