@@ -39,7 +39,7 @@ use crate::group::{conclude, prepare};
 use crate::status::Status;
 use crate::work::Work;
 use ranges::Ranges;
-pub(crate) use word::Control;
+pub(crate) use word::{Control, Words};
 
 /// One allreduce.
 pub(crate) struct PlanJob {
@@ -62,7 +62,7 @@ pub(crate) struct Beginning {
     /// By rank.
     pub(crate) peers: BTreeMap<usize, PortAddress>,
     pub(crate) patience: Patience,
-    pub(crate) controls: Receiver<Control>,
+    pub(crate) words: Words,
     pub(crate) coordinator: Sender<Event>,
     pub(crate) status: Arc<Mutex<Status>>,
 }
@@ -122,7 +122,7 @@ struct State {
     peers: BTreeMap<usize, PortAddress>,
     patience: Patience,
     tasks: Receiver<Task>,
-    controls: Receiver<Control>,
+    words: Words,
     coordinator: Sender<Event>,
     status: Arc<Mutex<Status>>,
     epoch: u64,
@@ -131,6 +131,8 @@ struct State {
     plan: Option<TreePlan>,
     modified: Option<SystemTime>,
     lost: Vec<LostLink>,
+    /// Rank 0: links of its own that have become slow since it last looked.
+    slow: Vec<LostLink>,
     /// One more than the last operation that is over.
     over: u64,
     /// The last operation that rank 0 put on the hosts.
@@ -165,7 +167,7 @@ impl State {
             ports,
             peers,
             patience,
-            controls,
+            words,
             coordinator,
             status,
         } = beginning;
@@ -186,7 +188,7 @@ impl State {
             peers,
             patience,
             tasks,
-            controls,
+            words,
             coordinator,
             status,
             epoch: FIRST_EPOCH,
@@ -194,13 +196,14 @@ impl State {
             plan: Some(plan),
             modified,
             lost: Vec::new(),
+            slow: Vec::new(),
             over: 0,
             on_hosts: None,
         })
     }
 
     fn run(&mut self) {
-        let (tasks, controls) = (self.tasks.clone(), self.controls.clone());
+        let (tasks, controls) = (self.tasks.clone(), self.words.controls.clone());
         loop {
             select! {
                 recv(controls) -> control => match control {
@@ -235,10 +238,12 @@ impl State {
     fn perform(&mut self, job: &PlanJob) -> Result<(), Error> {
         prepare(job.how, job.format.dtype, &job.buffer);
         let mut progress = Progress { job, finals: Vec::new(), over: false };
-        if self.leads()
-            && let Some(plan) = self.brought()
-        {
-            self.lead(Some(&mut progress), Some(plan), "the plan's file has changed")?;
+        if self.leads() {
+            if let Some(plan) = self.brought() {
+                self.lead(Some(&mut progress), Some(plan), "the plan's file has changed")?;
+            } else if let Some(reason) = self.relieved() {
+                self.lead(Some(&mut progress), None, &reason)?;
+            }
         }
         while !progress.over {
             self.core.failure().map_or(Ok(()), Err)?;
@@ -259,7 +264,7 @@ impl State {
         let PlanJob { sequence, fingerprint, format, deadline, .. } = *progress.job;
         let element = progress.element();
         let todo = ranges::without(progress.numel(), &progress.finals);
-        let (core, controls) = (&self.core, &self.controls);
+        let (core, controls) = (&self.core, &self.words.controls);
         let interrupted =
             || !controls.is_empty() || core.failure().is_some() || Instant::now() >= deadline;
         let operation = Operation { number: sequence, fingerprint, format };
@@ -281,6 +286,8 @@ impl State {
         let stopped = match outcome {
             Ok(()) => {
                 progress.over = true;
+                let slow = group.slower();
+                self.tell_slow(slow);
                 return Ok(());
             }
             Err(stopped) => stopped,
@@ -316,7 +323,7 @@ impl State {
             Error::Timeout { operation, elapsed: job.work.elapsed(), missing }
         };
         match error {
-            PlannedError::Interrupted => match self.controls.try_recv() {
+            PlannedError::Interrupted => match self.words.controls.try_recv() {
                 Ok(control) => self.hear(control, Some(progress)),
                 Err(_) => {
                     self.core.failure().map_or(Ok(()), Err)?;
