@@ -9,7 +9,7 @@ use support::{SOON, buffer, bytes, config, flat_sum, values, with_group};
 const ALGORITHMS: [[&str; 3]; 4] = [
     ["one-hop", "one-hop", "one-hop"],
     ["shares", "bruck", "binomial"],
-    ["halving-doubling", "ring", "one-hop"],
+    ["halving-doubling", "ring", "chain"],
     ["ring", "bruck", "binomial"],
 ];
 

@@ -11,6 +11,7 @@ mod allreduce;
 mod barrier;
 mod broadcast;
 mod bruck;
+mod chain;
 mod exchange;
 mod halving_doubling;
 mod in_memory;
@@ -81,8 +82,8 @@ pub(crate) const ALLREDUCE: [Algorithm<Sum>; 5] = [
 ];
 pub(crate) const ALLGATHER: [Algorithm<Gather>; 4] =
     [in_memory::ALLGATHER, exchange::ALLGATHER, bruck::ALLGATHER, ring::ALLGATHER];
-pub(crate) const BROADCAST: [Algorithm<Cast>; 3] =
-    [in_memory::BROADCAST, broadcast::BINOMIAL, broadcast::ONE_HOP];
+pub(crate) const BROADCAST: [Algorithm<Cast>; 4] =
+    [in_memory::BROADCAST, broadcast::BINOMIAL, broadcast::ONE_HOP, chain::BROADCAST];
 
 /// Names of the algorithms of an operation that has several.
 pub(crate) fn names(operation: &str) -> Option<Vec<&'static str>> {

@@ -189,13 +189,13 @@ fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Two slots of a rank and two of another stay in a second-level cache; with many ranks the arena stays small enough for
-/// a last-level cache.
+/// The slots of two ranks, and the pieces of the callers' buffers that are under way, stay in a second-level cache of
+/// 2 MiB; with many ranks the arena stays small enough for a last-level cache.
 fn slot_bytes(ranks: usize) -> usize {
     (SLOT_BYTES_ALL / ranks).clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX) / 64 * 64
 }
 
-const SLOT_BYTES_MAX: usize = 256 << 10;
+const SLOT_BYTES_MAX: usize = 128 << 10;
 const SLOT_BYTES_MIN: usize = 32 << 10;
 const SLOT_BYTES_ALL: usize = 2 << 20;
 const HELLO: usize = 4 + SECRET_LEN;

@@ -17,6 +17,8 @@ pub(super) struct Mark {
     pub(super) call: AtomicU64,
     /// What the owner wants to tell besides.
     pub(super) word: AtomicU64,
+    /// The processor that ran the owner.
+    pub(super) cpu: AtomicU32,
 }
 
 /// The mapped memory of an arena.

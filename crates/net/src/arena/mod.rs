@@ -27,7 +27,7 @@ pub use meet::{ArenaPort, ArenaSeat};
 pub use wait::Waiting;
 
 use memory::Memory;
-use wait::Ended;
+use wait::{Awaited, Ended};
 
 /// What a rank says about a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,11 +98,6 @@ impl Arena {
         self.round
     }
 
-    /// Whether there are fewer cores than ranks.
-    pub fn crowded(&self) -> bool {
-        self.crowded
-    }
-
     /// Waits until our slot of the next round is free, and gives it.
     #[inline]
     pub fn open(&mut self, waiting: &Waiting<'_>) -> Result<&mut [u8], ArenaError> {
@@ -141,6 +136,7 @@ impl Arena {
         // Published by the flag.
         mark.call.store(stamp.call, Ordering::Relaxed);
         mark.word.store(stamp.word, Ordering::Relaxed);
+        mark.cpu.store(wait::own_cpu(), Ordering::Relaxed);
         mark.flag.publish(self.round);
         self.fetch_next();
     }
@@ -188,7 +184,9 @@ impl Arena {
             return Ok(());
         }
         let theirs = self.memory.mark(rank, round);
-        if let Err(ended) = wait::until(&theirs.flag, (rank, round), self.crowded, waiting) {
+        let cpu = &self.memory.mark(rank, self.seen[rank]).cpu;
+        let awaited = Awaited { rank, round, flag: &theirs.flag, cpu, crowded: self.crowded };
+        if let Err(ended) = awaited.wait(waiting) {
             return Err(self.late(round, ended));
         }
         self.seen[rank] = round;

@@ -1,6 +1,8 @@
 //! Waiting for a round: look, then let others run, then sleep.
 
-use std::sync::atomic::AtomicU32;
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::mark::Flag;
@@ -20,77 +22,97 @@ pub(super) enum Ended {
     Stopped,
 }
 
-/// Waits until the `flag` of a rank shows `round`. `crowded`: there are fewer cores than ranks, so looking again costs the time of
-/// the one that is waited for.
+/// Whom and what a rank waits for.
+pub(super) struct Awaited<'a> {
+    pub(super) rank: usize,
+    pub(super) round: u32,
+    pub(super) flag: &'a Flag<AtomicU32>,
+    /// The processor on which the rank was when it published last.
+    pub(super) cpu: &'a AtomicU32,
+    /// There are fewer cores than ranks: looking again costs the time of the one that is waited for.
+    pub(super) crowded: bool,
+}
+
+impl Awaited<'_> {
+    /// Waits until the flag shows the round.
+    #[inline(always)]
+    pub(super) fn wait(&self, waiting: &Waiting<'_>) -> Result<(), Ended> {
+        let looks = if self.crowded { CROWDED_LOOKS } else { LOOKS };
+        for _ in 0..=looks {
+            if self.is_here() {
+                return Ok(());
+            }
+        }
+        self.wait_patiently(waiting)
+    }
+
+    #[inline(always)]
+    fn is_here(&self) -> bool {
+        self.flag.round() == self.round
+    }
+
+    #[cold]
+    fn wait_patiently(&self, waiting: &Waiting<'_>) -> Result<(), Ended> {
+        let began = Instant::now();
+        loop {
+            if self.look() {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if (waiting.stopped)(self.rank) {
+                // What a rank published before it left is there.
+                return if self.is_here() { Ok(()) } else { Err(Ended::Stopped) };
+            }
+            if now >= waiting.deadline {
+                return Err(Ended::Deadline);
+            }
+            if now - began > if self.crowded { CROWDED_AWAKE } else { AWAKE } {
+                let seen = self.flag.round();
+                if seen != self.round {
+                    self.flag.sleep(seen, SLEEP.min(waiting.deadline - now));
+                }
+            }
+        }
+    }
+
+    /// Looks for some microseconds, and gives the core to the rank that is waited for, if that wants it; whether the
+    /// round is there.
+    fn look(&self) -> bool {
+        for _ in 0..if self.crowded { 0 } else { PAUSES } {
+            if self.is_here() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let yields = match self.crowded {
+            true => CROWDED_YIELDS,
+            false => u32::from(self.cpu.load(Ordering::Relaxed) == own_cpu()),
+        };
+        for _ in 0..yields {
+            std::thread::yield_now();
+            if self.is_here() {
+                return true;
+            }
+        }
+        self.is_here()
+    }
+}
+
+/// The processor that runs this thread, for now.
 #[inline(always)]
-pub(super) fn until(
-    flag: &Flag<AtomicU32>,
-    (rank, round): (usize, u32),
-    crowded: bool,
-    waiting: &Waiting<'_>,
-) -> Result<(), Ended> {
-    let looks = if crowded { CROWDED_LOOKS } else { LOOKS };
-    for _ in 0..=looks {
-        if flag.round() == round {
-            return Ok(());
-        }
-    }
-    patiently(flag, (rank, round), crowded, waiting)
-}
-
-#[cold]
-fn patiently(
-    flag: &Flag<AtomicU32>,
-    (rank, round): (usize, u32),
-    crowded: bool,
-    waiting: &Waiting<'_>,
-) -> Result<(), Ended> {
-    let began = Instant::now();
-    loop {
-        let seen = look(flag, round, crowded);
-        if seen == round {
-            return Ok(());
-        }
-        let now = Instant::now();
-        if (waiting.stopped)(rank) {
-            // What a rank published before it left is there.
-            return if flag.round() == round { Ok(()) } else { Err(Ended::Stopped) };
-        }
-        if now >= waiting.deadline {
-            return Err(Ended::Deadline);
-        }
-        if now - began > if crowded { CROWDED_AWAKE } else { AWAKE } {
-            flag.sleep(seen, SLEEP.min(waiting.deadline - now));
-        }
-    }
-}
-
-/// Looks for some microseconds, then lets others run; the round that was seen last.
-fn look(flag: &Flag<AtomicU32>, round: u32, crowded: bool) -> u32 {
-    for _ in 0..if crowded { 0 } else { PAUSES } {
-        if flag.round() == round {
-            return round;
-        }
-        std::hint::spin_loop();
-    }
-    for _ in 0..if crowded { YIELDS } else { 1 } {
-        std::thread::yield_now();
-        if flag.round() == round {
-            return round;
-        }
-    }
-    flag.round()
+pub(super) fn own_cpu() -> u32 {
+    // SAFETY: takes nothing and touches nothing.
+    unsafe { libc::sched_getcpu() as u32 }
 }
 
 /// Looks without a pause: the answer of a rank that computes at the same pace is here within them.
 const LOOKS: u32 = 200;
 /// With more ranks than cores the one that is waited for is most likely not running.
 const CROWDED_LOOKS: u32 = 20;
-/// Looks with the processor's pause between: some twenty microseconds, then the rank that is waited for may need our core
-/// after all.
+/// Some twenty microseconds.
 const PAUSES: u32 = 400;
 /// Between two looks at the clock.
-const YIELDS: u32 = 8;
+const CROWDED_YIELDS: u32 = 8;
 /// With a core for every rank: longer than a scheduler's slice. A rank that lost its core to a stranger finds us where we
 /// were.
 const AWAKE: Duration = Duration::from_millis(4);

@@ -1,0 +1,104 @@
+"""Ranks of one host that share memory: death, silence, interrupts, and what groups leave behind."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+from test_core import SOON, Memory, run
+
+from netsum import _core
+
+
+def _sum(group, value: int, n: int, timeout_s: float = SOON, here: bool = True) -> list:
+    memory = Memory("int32", [value] * n)
+    work = group.allreduce(memory.ptr, memory.numel, "int32", "sum", 1.0, timeout_s, here)
+    if work is not None:
+        work.wait(None)
+    return memory.values()
+
+
+@pytest.mark.parametrize("n", [1, 300_000])
+def test_a_killed_rank_is_named_at_once(n):
+    def body(group, rank):
+        assert json.loads(group.stats())["hosts_by"] == "shared memory"
+        for step in range(1000):
+            if rank == 2 and step == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            started = time.monotonic()
+            try:
+                assert _sum(group, rank, n)[0] == 3
+            except _core.PeerLost as error:
+                # Its last sum may be lost to those who had not taken it.
+                assert error.rank == 2 and step >= 19
+                return time.monotonic() - started
+
+    waited = run(body, 3)
+    assert waited[2] is None
+    assert all(seconds < SOON / 2 for seconds in waited[:2]), "long before the time-out"
+
+
+def test_a_stopped_rank_is_named_at_the_timeout():
+    def body(group, rank):
+        assert _sum(group, rank, 10)[0] == 3
+        if rank == 1:
+            # Its own timer lets it go on when the others have given up.
+            parent = os.getpid()
+            if os.fork() == 0:
+                time.sleep(3)
+                os.kill(parent, signal.SIGCONT)
+                os._exit(0)
+            os.kill(parent, signal.SIGSTOP)
+            return None
+        with pytest.raises(_core.OperationTimeout, match=r"rank 1 \(host .*, pid \d+\) was not heard from"):
+            _sum(group, rank, 10, timeout_s=1.0)
+        with pytest.raises(_core.NetsumError, match="since this one failed: allreduce"):
+            _sum(group, rank, 10)
+
+    run(body, 3)
+
+
+def test_an_interrupt_ends_a_wait_on_the_callers_thread():
+    def body(group, rank):
+        _sum(group, rank, 10)
+        if rank == 1:
+            time.sleep(2)
+            return
+        pid = os.getpid()
+        threading.Timer(0.5, lambda: os.kill(pid, signal.SIGINT)).start()
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            _sum(group, rank, 10)
+        assert time.monotonic() - started < 1.9
+
+    run(body, 2)
+
+
+def test_groups_leave_no_memory_or_descriptors_behind():
+    def counts() -> tuple[int, int]:
+        with open("/proc/self/maps") as maps:
+            return len(os.listdir("/proc/self/fd")), sum("netsum-arena" in line for line in maps)
+
+    def once() -> None:
+        groups = [_core.Group(rank, 2, "leak", None, None, SOON, {}) for rank in range(2)]
+        addresses = [group.address() for group in groups]
+
+        def member(group, rank: int) -> None:
+            group.connect(addresses)
+            assert _sum(group, rank, 1000)[0] == 1
+            group.close()
+
+        threads = [threading.Thread(target=member, args=(group, rank)) for rank, group in enumerate(groups)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    once()
+    before = counts()
+    for _ in range(100):
+        once()
+    assert counts() == before
+    assert before[1] == 0
