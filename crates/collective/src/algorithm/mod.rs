@@ -117,12 +117,15 @@ fn run<R>(
     request: &R,
 ) -> Result<(), MeshError> {
     if comm.size() == 1 {
-        // Any of them copies what there is to copy.
+        // Any of them copies what there is to copy; the first needs shared memory.
         return (all[1].run)(comm, request);
     }
-    let link = comm.link();
-    let chosen = choose(all, comm.wanted(operation), &link, request);
-    (chosen.run)(comm, request)
+    let (link, wanted) = (comm.link(), comm.wanted(operation));
+    if link.shared_memory && wanted.is_none() {
+        // The first of every list. Nothing comes near, and the others' costs are not worked out in vain.
+        return (all[0].run)(comm, request);
+    }
+    (choose(all, wanted, &link, request).run)(comm, request)
 }
 
 /// The algorithm that `wanted` names if it can do the request, else the cheapest; the first of equals.
@@ -169,3 +172,29 @@ pub(crate) fn pieces(range: Range<usize>, step: usize) -> impl Iterator<Item = R
 /// Bytes of a message in a pipeline: long enough that its cost per message is small, short enough that several
 /// are under way.
 const CHUNK: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use netsum_wire::{Dtype, ReduceOp};
+
+    use super::*;
+
+    fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
+        let link = Link { ranks, shared_memory: false, latency_s: 30e-6, bytes_per_s: 1.25e9 };
+        let format = Format { dtype, op: ReduceOp::Sum };
+        let buffer = Buffer::from_vec(vec![0; bytes]);
+        let order = Arc::new(SumOrder::flat(ranks));
+        choose(&ALLREDUCE, wanted, &link, &Sum { order, format, buffer }).name
+    }
+
+    #[test]
+    fn the_cheapest_is_taken_unless_another_is_named_and_can_do_it() {
+        assert_eq!(chosen(4, 64, Dtype::F32, None), "one-hop");
+        assert_eq!(chosen(4, 16 << 20, Dtype::F32, None), "shares");
+        assert_eq!(chosen(4, 64, Dtype::F32, Some("halving-doubling")), "halving-doubling");
+        assert_eq!(chosen(4, 64, Dtype::I32, Some("ring")), "ring");
+        // Its additions would be in another order.
+        assert_eq!(chosen(4, 64, Dtype::F32, Some("ring")), "one-hop");
+        assert_eq!(chosen(4, 64, Dtype::F32, Some("shared-memory")), "one-hop");
+    }
+}

@@ -19,9 +19,11 @@ pub(super) trait Word {
 }
 
 impl Word for AtomicU32 {
+    #[inline(always)]
     fn load(&self, order: Ordering) -> u32 {
         self.load(order)
     }
+    #[inline(always)]
     fn swap(&self, value: u32, order: Ordering) -> u32 {
         self.swap(value, order)
     }
