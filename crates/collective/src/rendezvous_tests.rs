@@ -48,7 +48,7 @@ fn a_visitor_waits_for_its_host() {
 
 #[test]
 fn who_does_not_come_is_named() {
-    let (_meeting, at) = meeting(Duration::from_millis(300));
+    let (_meeting, at) = meeting(Duration::from_secs(2));
     let visits = [0, 2].map(|rank| {
         let at = at.clone();
         std::thread::spawn(move || come(&at, rank, 4).unwrap_err())
@@ -65,24 +65,26 @@ fn who_does_not_come_is_named() {
 #[test]
 fn doubles_strangers_and_other_sizes_are_refused_and_the_meeting_goes_on() {
     let (_meeting, at) = meeting(SOON);
-    let first = std::thread::spawn({
-        let at = at.clone();
-        move || come(&at, 0, 2)
-    });
-    std::thread::sleep(Duration::from_millis(200));
     TcpStream::connect(&at).unwrap().write_all(&[0xff; 100]).unwrap();
     let endless =
         [MAGIC.as_slice(), &TOKEN, &[0, 0, 0, 1, 0, 0, 0, 2, 0xff, 0xff, 0xff, 0xff]].concat();
     TcpStream::connect(&at).unwrap().write_all(&endless).unwrap();
-    assert!(come(&at, 0, 2).unwrap_err().contains("two processes say that they are rank 0"));
+    let (told, answers) = unbounded();
+    for _ in 0..2 {
+        let (at, told) = (at.clone(), told.clone());
+        std::thread::spawn(move || told.send(come(&at, 0, 2)));
+    }
+    // Whichever comes second hears at once; the first waits.
+    let refused = answers.recv_timeout(SOON).unwrap().unwrap_err();
+    assert!(refused.contains("two processes say that they are rank 0"), "{refused}");
+    let larger = come(&at, 1, 3).unwrap_err();
     assert!(
-        come(&at, 1, 3)
-            .unwrap_err()
-            .contains("rank 1 says that there are 3 ranks; the first to come said 2")
+        larger.contains("rank 1 says that there are 3 ranks; the first to come said 2"),
+        "{larger}"
     );
     let other = meet(&at, [8; TOKEN_LEN], (1, 2), b"", SOON).unwrap_err().to_string();
     assert!(other.contains("another token"), "{other}");
-    assert_eq!(come(&at, 1, 2).unwrap(), first.join().unwrap().unwrap());
+    assert_eq!(come(&at, 1, 2), answers.recv_timeout(SOON).unwrap());
 }
 
 #[test]
