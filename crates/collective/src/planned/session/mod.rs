@@ -9,6 +9,7 @@
 
 mod agree;
 mod ranges;
+mod slow;
 mod word;
 
 use std::collections::BTreeMap;
