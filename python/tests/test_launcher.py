@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = """
+SCRIPT = r"""
 import array, os, sys, time
 from netsum.communicator import connect
 with connect(timeout_s=30.0) as world:
