@@ -9,7 +9,6 @@
 
 mod agree;
 mod ranges;
-mod slow;
 mod word;
 
 use std::collections::BTreeMap;
