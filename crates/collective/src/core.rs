@@ -204,14 +204,11 @@ pub(crate) enum About {
     Failed = 4,
     /// About tree plans, as JSON; part: an epoch.
     Plan = 5,
-    /// Links of a tree plan that have become slow, as JSON; part: an epoch.
-    Pace = 6,
 }
 
 impl About {
     pub(crate) fn from_tag(tag: u64) -> Option<About> {
-        let all =
-            [About::Call, About::Report, About::Served, About::Failed, About::Plan, About::Pace];
+        let all = [About::Call, About::Report, About::Served, About::Failed, About::Plan];
         all.into_iter().find(|&about| about as u64 == tag)
     }
 }

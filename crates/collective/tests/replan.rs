@@ -5,16 +5,15 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use netsum_collective::planned::{LostLink, PlanSource};
 use netsum_collective::{Buffer, Combine, Dtype, Error, Group, GroupConfig, ReduceOp};
-use netsum_plan::pack::{Loss, pack, pack_rings, replan};
-use netsum_topo::Rate;
-use netsum_topo::links::{Collective, LinkKind, TreePlan, built, dgx1v};
+use netsum_plan::pack::{pack, pack_rings};
+use netsum_topo::links::{Collective, LinkKind, TreePlan, built};
 use proptest::prelude::*;
 use support::{SOON, config};
 
@@ -269,111 +268,6 @@ proptest! {
             }
         });
     }
-}
-
-/// A lane of rank 0 that becomes slow under way is planned around.
-#[test]
-fn a_link_that_becomes_slow_is_planned_around() {
-    // Slow links: little waits in the kernel, where it would look as if it were sent.
-    let graph = dgx1v(Rate(32_000_000)).only(&[LinkKind::Nvlink]).unwrap();
-    let graph = graph.select(&["0", "1", "2", "3"]).unwrap();
-    let first = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
-    let file = File::new(&first);
-    let slow = Arc::new(AtomicBool::new(false));
-    let told: Arc<Mutex<Vec<LostLink>>> = Arc::default();
-    let configure = |rank| {
-        let mut config = file.config(rank, 4);
-        let (told, graph) = (told.clone(), graph.clone());
-        config.plan.as_mut().unwrap().replan = Some(Arc::new(move |lost: &[LostLink]| {
-            *told.lock().unwrap() = lost.to_vec();
-            let ends =
-                |name: &String| graph.vertices().iter().position(|v| v.name == *name).unwrap();
-            let losses: Vec<Loss> = lost
-                .iter()
-                .map(|lost| Loss::Link([ends(&lost.link[0]), ends(&lost.link[1])]))
-                .collect();
-            let found =
-                replan(&graph, Collective::Allreduce, &losses).map_err(|e| e.to_string())?;
-            Ok(found.packed.plan(&found.graph))
-        }));
-        config
-    };
-    let groups: Vec<Group> = (0..4).map(|rank| Group::new(configure(rank)).unwrap()).collect();
-    // The way from rank 3 to rank 0, which is two NVLinks: it cannot be left out without a loss.
-    let addresses = |rank: usize| -> Vec<Vec<u8>> {
-        let mut all: Vec<Vec<u8>> = groups.iter().map(Group::address).collect();
-        let mut address: serde_json::Value = serde_json::from_slice(&all[0]).unwrap();
-        address["port"]["machine"] = "elsewhere".into();
-        if rank == 3 {
-            let target = address["port"]["tcp"].as_str().unwrap().to_owned();
-            address["port"]["tcp"] = throttled(target, slow.clone()).into();
-        }
-        if rank > 0 {
-            all[0] = serde_json::to_vec(&address).unwrap();
-        }
-        all
-    };
-    thread::scope(|scope| {
-        for (rank, group) in groups.iter().enumerate() {
-            let (addresses, slow) = (addresses(rank), &slow);
-            scope.spawn(move || {
-                group.connect(&addresses).unwrap();
-                let deadline = Instant::now() + Duration::from_secs(90);
-                for step in 0.. {
-                    if step == 8 {
-                        slow.store(true, Ordering::SeqCst);
-                    }
-                    let n = 150_000;
-                    let buffer = Buffer::from_vec(elements(rank as u32, step, n));
-                    group.allreduce(buffer.clone(), Dtype::I64, SUM, SOON).wait(None).unwrap();
-                    assert!(is_sum(&buffer, 4, step, n), "rank {rank}, step {step}");
-                    // All ranks end at the same step: epochs change at all alike.
-                    if stats(group)["plan"]["epoch"] == 2 {
-                        break;
-                    }
-                    assert!(Instant::now() < deadline, "the plan has not changed by step {step}");
-                }
-                let why = stats(group)["reason"].to_string();
-                assert!(why.contains("slow: ") && why.contains("gpu0"), "{why}");
-                group.barrier(SOON).wait(None).unwrap();
-                group.close();
-            });
-        }
-    });
-    let told = told.lock().unwrap();
-    let mut link = told[0].link.clone();
-    link.sort();
-    assert_eq!((link, told.len()), (vec!["gpu0".to_owned(), "gpu3".to_owned()], 1));
-    assert!(told[0].left > 0.0 && told[0].left < 0.5, "{told:?}");
-}
-
-/// An address that passes everything on to `target`: slowly, when that is said.
-fn throttled(target: String, slow: Arc<AtomicBool>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        for near in listener.incoming().flatten() {
-            let Ok(far) = TcpStream::connect(&target) else { continue };
-            let ways = [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)];
-            for (mut from, mut to) in ways {
-                let slow = slow.clone();
-                thread::spawn(move || {
-                    let mut bytes = [0; 32 << 10];
-                    while let Ok(count) = from.read(&mut bytes) {
-                        // A fixed rate in the beginning too: the lane must know one.
-                        let per_byte = if slow.load(Ordering::SeqCst) { 1500 } else { 20 };
-                        thread::sleep(Duration::from_nanos(per_byte * count as u64));
-                        if count == 0 || to.write_all(&bytes[..count]).is_err() {
-                            break;
-                        }
-                    }
-                    let _ = from.shutdown(Shutdown::Both);
-                    let _ = to.shutdown(Shutdown::Both);
-                });
-            }
-        }
-    });
-    address
 }
 
 #[test]

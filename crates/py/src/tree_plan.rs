@@ -1,6 +1,6 @@
 //! A group's tree plan, from the options by which Python names it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,10 +8,7 @@ use std::time::Duration;
 
 use netsum_collective::planned::{LostLink, PlanSource};
 use netsum_plan::pack::{Loss, Net, cost, replan};
-use netsum_topo::Rate;
-use netsum_topo::links::{
-    Collective, ImportOptions, LinkGraph, TreePlan, WeightedLink, built, import,
-};
+use netsum_topo::links::{Collective, ImportOptions, LinkGraph, TreePlan, built, import};
 
 /// Takes the options about a plan out of `options`; `None` if there is none. Errors name the option.
 pub(crate) fn source(options: &mut BTreeMap<String, String>) -> Result<Option<PlanSource>, String> {
@@ -78,25 +75,17 @@ fn turn(graph: &LinkGraph, plan: &TreePlan) -> Option<u64> {
 fn new_plan(graph: &LinkGraph, file: &Path, lost: &[LostLink]) -> Result<TreePlan, String> {
     let graph = of_ranks(graph, file)?;
     let place = |name: &String| graph.vertices().iter().position(|vertex| vertex.name == *name);
-    // Lanes that are lost may have had links in common: of each what is left.
-    let mut left: BTreeMap<[usize; 2], f64> = BTreeMap::new();
-    for lost in lost {
-        for pair in lost.link.windows(2) {
-            if let (Some(a), Some(b)) = (place(&pair[0]), place(&pair[1])) {
-                let share = left.entry([a.min(b), a.max(b)]).or_insert(1.0);
-                *share = share.min(lost.left);
-            }
-        }
-    }
-    let loss = |(ends, share): (&[usize; 2], &f64)| {
-        let joins =
-            |link: &&WeightedLink| link.ends.contains(&ends[0]) && link.ends.contains(&ends[1]);
-        let rate: u64 = graph.links().iter().filter(joins).map(|link| link.rate.0).sum();
-        let left = Rate((rate as f64 * share) as u64);
-        // What the topology file has not cannot be lost.
-        (rate > 0).then_some(if left.0 > 0 { Loss::Slower(*ends, left) } else { Loss::Link(*ends) })
+    let known = |&[a, b]: &[usize; 2]| {
+        graph.arcs().any(|(from, to, _)| (from, to) == (a, b) || (from, to) == (b, a))
     };
-    let losses: Vec<Loss> = left.iter().filter_map(loss).collect();
+    let pairs = lost.iter().flat_map(|lost| lost.link.windows(2));
+    // Lanes that are lost may have had links in common.
+    let ends = pairs.filter_map(|pair| {
+        let (a, b) = (place(&pair[0])?, place(&pair[1])?);
+        Some([a.min(b), a.max(b)])
+    });
+    let ends: BTreeSet<[usize; 2]> = ends.filter(known).collect();
+    let losses: Vec<Loss> = ends.into_iter().map(Loss::Link).collect();
     let found =
         replan(&graph, Collective::Allreduce, &losses).map_err(|error| error.to_string())?;
     Ok(found.packed.plan(&found.graph))

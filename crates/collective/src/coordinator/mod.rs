@@ -58,21 +58,13 @@ pub(crate) struct Ear {
     pub(crate) events: Sender<Event>,
     /// Words about tree plans.
     pub(crate) plans: Sender<Control>,
-    /// Words about their links.
-    pub(crate) paces: Sender<Control>,
 }
 
 impl Events for Ear {
     fn control(&self, from: u32, key: Key, bytes: Vec<u8>) {
-        let about = About::from_tag(key.tag);
-        let session = match about {
-            Some(About::Plan) => Some(&self.plans),
-            Some(About::Pace) => Some(&self.paces),
-            _ => None,
-        };
-        if let Some(session) = session {
+        if key.tag == About::Plan as u64 {
             // A group without a plan has nobody to tell.
-            let _ = session.send(Control { from, epoch: key.part, bytes });
+            let _ = self.plans.send(Control { from, epoch: key.part, bytes });
             return;
         }
         self.tell(Event::Control { from, key, bytes });
@@ -310,7 +302,7 @@ impl State {
                 self.fail(Error::Told { rank: from, reason: reason.into_owned(), mismatch });
             }
             // Those go past us.
-            Some(About::Plan | About::Pace) => {}
+            Some(About::Plan) => {}
             None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
         }
     }

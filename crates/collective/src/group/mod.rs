@@ -18,7 +18,7 @@ use crate::coordinator::{Coordinator, Ear, Event};
 use crate::core::{Core, deadline};
 use crate::lane::Lane;
 use crate::ledger::Ledger;
-use crate::planned::session::{Beginning, Session, Words};
+use crate::planned::session::{Beginning, Control, Session};
 use crate::planned::{Patience, Ports};
 use crate::shared::Shared;
 use crate::status::Status;
@@ -143,9 +143,7 @@ impl Group {
         let (events, heard) = unbounded();
         let ledger = Arc::new(Ledger::default());
         let (plans, controls) = unbounded();
-        let (paces, slow) = unbounded();
-        let words = Words { controls, paces: slow };
-        let ear = Arc::new(Ear { ledger: ledger.clone(), events: events.clone(), plans, paces });
+        let ear = Arc::new(Ear { ledger: ledger.clone(), events: events.clone(), plans });
         let roster = address::roster(&self.address, all);
         let silence = self.config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mesh = opened.listener.connect(&roster, until, silence, ear);
@@ -179,7 +177,7 @@ impl Group {
         let order_of_calls = Mutex::new(());
         let session = opened
             .ports
-            .map(|ports| self.plan_session(&core, ports, all, words, events, status.clone()));
+            .map(|ports| self.plan_session(&core, ports, all, controls, events, status.clone()));
         let session = session.transpose().inspect_err(|_| {
             coordinator.close();
             lane.close();
@@ -209,7 +207,7 @@ impl Group {
         core: &Arc<Core>,
         ports: Ports,
         all: &[Address],
-        words: Words,
+        controls: Receiver<Control>,
         coordinator: Sender<Event>,
         status: Arc<Mutex<Status>>,
     ) -> Result<Session, Error> {
@@ -235,7 +233,7 @@ impl Group {
             ports,
             peers,
             patience,
-            words,
+            controls,
             coordinator,
             status,
         })

@@ -2,15 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A link over which a lane was lost, or has become slow.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A link over which a lane was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostLink {
     /// Names of its vertices: a GPU, switches that pass on, a GPU.
     pub link: Vec<String>,
-    /// What the connection said, or how slow it is.
+    /// What the connection said.
     pub reason: String,
-    /// Share of its rate that it still has; 0: it is dead.
-    pub left: f64,
 }
 
 impl std::fmt::Display for LostLink {

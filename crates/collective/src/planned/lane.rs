@@ -4,9 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use netsum_net::stream::{Connection, read_exact, write_all};
@@ -82,14 +81,6 @@ struct Outbox {
     queue: Mutex<Queue>,
     filled: Condvar,
     bytes: AtomicUsize,
-    sent: Sent,
-}
-
-/// What was sent, and how long the connection took to take it.
-#[derive(Default)]
-struct Sent {
-    bytes: AtomicU64,
-    nanoseconds: AtomicU64,
 }
 
 #[derive(Default)]
@@ -138,13 +129,6 @@ impl Lane {
     /// Bytes that wait to be sent.
     pub(super) fn queued(&self) -> usize {
         self.outbox.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of chunks that were sent so far, and the seconds that the connection took to take them.
-    pub(super) fn sent(&self) -> (u64, f64) {
-        let Sent { bytes, nanoseconds } = &self.outbox.sent;
-        let seconds = nanoseconds.load(Ordering::Relaxed) as f64 * 1e-9;
-        (bytes.load(Ordering::Relaxed), seconds)
     }
 
     /// "TCP", "shared memory".
@@ -281,13 +265,9 @@ impl Ord for Waiting {
 
 fn send(connection: &dyn Connection, outbox: &Outbox) -> std::io::Result<()> {
     while let Some(message) = outbox.pop() {
-        let begun = Instant::now();
         write_all(connection, &message.header())?;
         if let Body::Chunk { bytes, .. } = &message.body {
             write_all(connection, bytes)?;
-            let taken = begun.elapsed().as_nanos() as u64;
-            outbox.sent.nanoseconds.fetch_add(taken, Ordering::Relaxed);
-            outbox.sent.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             outbox.bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
         }
     }

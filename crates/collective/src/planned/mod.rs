@@ -12,7 +12,6 @@ mod engine;
 mod error;
 mod lane;
 mod measure;
-mod pace;
 mod pipeline;
 mod routes;
 pub(crate) mod session;
@@ -34,7 +33,6 @@ pub use source::{PlanSource, Replan, Turn};
 use connect::{Connecting, link_names};
 use engine::{Engine, Fault, Operation};
 use lane::{Lane, Loss, News};
-use pace::Pace;
 use pipeline::Pipeline;
 use routes::Routes;
 
@@ -54,7 +52,6 @@ pub struct PlannedGroup {
     early: VecDeque<News>,
     /// By lane, if that was asked for.
     measured: Vec<Measured>,
-    pace: Pace,
     /// By lane, why it is lost.
     lost: BTreeMap<usize, Loss>,
     operation: u64,
@@ -120,7 +117,6 @@ impl PlannedGroup {
             if patience.measure { connecting.measure(&connections)? } else { Vec::new() };
         let (news, receiver) = crossbeam_channel::bounded(NEWS_MAX);
         let start = |(place, connection)| Lane::new(place, connection, news.clone());
-        let pace = Pace::new(routes.lanes.len());
         let lanes: Result<Vec<Lane>, _> = connections.into_iter().enumerate().map(start).collect();
         Ok(PlannedGroup {
             collective: plan.collective,
@@ -135,7 +131,6 @@ impl PlannedGroup {
             news: receiver,
             early: VecDeque::new(),
             measured,
-            pace,
             lost: BTreeMap::new(),
             operation: 0,
             timeout: patience.timeout,
@@ -203,17 +198,6 @@ impl PlannedGroup {
         })
     }
 
-    /// Links that have become slow since this was asked last; to be asked after each operation.
-    pub(crate) fn slower(&mut self) -> Vec<LostLink> {
-        let slow = self.pace.after(self.lanes.iter().map(Lane::sent));
-        let link = |(lane, left): (usize, f64)| LostLink {
-            link: self.link(lane),
-            reason: format!("at {:.0} % of its usual rate", left * 100.0),
-            left,
-        };
-        slow.into_iter().map(link).collect()
-    }
-
     /// Ends all lanes at once.
     pub(crate) fn abandon(&self) {
         self.lanes.iter().for_each(Lane::abandon);
@@ -225,7 +209,6 @@ impl PlannedGroup {
         let link = |(&lane, loss): (&usize, &Loss)| LostLink {
             link: self.link(lane),
             reason: loss.reason.clone(),
-            left: 0.0,
         };
         dead.map(link).collect()
     }

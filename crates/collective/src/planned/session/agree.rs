@@ -202,7 +202,7 @@ impl State {
                         reason,
                         "a lane does not connect"
                     );
-                    let lost = dead.then_some(LostLink { link, reason, left: 0.0 });
+                    let lost = dead.then_some(LostLink { link, reason });
                     return Ok(Some(lost.into_iter().collect()));
                 }
                 Err(error) => return Err(Error::Internal(error.to_string())),
@@ -263,41 +263,6 @@ impl State {
         Ok(())
     }
 
-    /// Rank 0, between operations: whether to plan anew because links have become slow; says why.
-    pub(super) fn relieved(&mut self) -> Option<String> {
-        let epoch = self.epoch;
-        let told = self.words.paces.try_iter().filter(|control| control.epoch == epoch);
-        let told =
-            told.filter_map(|control| serde_json::from_slice::<Vec<LostLink>>(&control.bytes).ok());
-        let slow: Vec<LostLink> = told.flatten().chain(self.slow.drain(..)).collect();
-        let least = slow.iter().map(|link| link.left).fold(1.0, f64::min);
-        let now = self.plan.as_ref()?.rate_bps.to_f64() * least;
-        if slow.is_empty() {
-            return None;
-        }
-        let before = self.lost.clone();
-        let words: Vec<String> = slow.iter().map(LostLink::to_string).collect();
-        self.remember(slow);
-        let better = self.replan().is_ok_and(|plan| plan.rate_bps.to_f64() > now * WORTH_A_PAUSE);
-        if !better {
-            self.lost = before;
-        }
-        better.then(|| format!("slow: {}", words.join(", ")))
-    }
-
-    /// Tells rank 0 of links that have become slow.
-    pub(super) fn tell_slow(&mut self, slow: Vec<LostLink>) {
-        if slow.is_empty() {
-            return;
-        }
-        if self.leads() {
-            self.slow.extend(slow);
-            return;
-        }
-        let bytes = serde_json::to_vec(&slow).expect("plain values");
-        self.core.tell(0, About::Pace, self.epoch, bytes);
-    }
-
     fn replan(&self) -> Result<TreePlan, String> {
         let replan = self.source.replan.as_ref();
         let replan =
@@ -326,13 +291,9 @@ impl State {
         for link in lost {
             let mut turned = link.link.clone();
             turned.reverse();
-            let same = |other: &&mut LostLink| other.link == link.link || other.link == turned;
-            match self.lost.iter_mut().find(same) {
-                None => self.lost.push(link),
-                Some(known) if known.left > link.left => {
-                    (known.left, known.reason) = (link.left, link.reason);
-                }
-                Some(_) => {}
+            let known = |other: &LostLink| other.link == link.link || other.link == turned;
+            if !self.lost.iter().any(known) {
+                self.lost.push(link);
             }
         }
     }
@@ -351,7 +312,7 @@ impl State {
     /// The next word of anybody. Errors: the group's failure, or that nobody spoke by then.
     pub(super) fn next_word(&self, until: Instant, awaited: &str) -> Result<Control, Error> {
         loop {
-            if let Ok(control) = self.words.controls.recv_timeout(TICK) {
+            if let Ok(control) = self.controls.recv_timeout(TICK) {
                 return Ok(control);
             }
             self.core.failure().map_or(Ok(()), Err)?;
@@ -387,9 +348,6 @@ fn conclude(reports: &[Frozen], plan: Option<TreePlan>, reason: String) -> Go {
     let finals = reports.iter().map(finals).collect();
     Go { plan, reason, over, sequence, finals }
 }
-
-/// How much faster a plan must be, by the rates that are left, to be worth the connections of its lanes.
-const WORTH_A_PAUSE: f64 = 1.1;
 
 fn encode(word: &Word) -> Vec<u8> {
     serde_json::to_vec(word).expect("plain values")

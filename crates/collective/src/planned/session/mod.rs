@@ -39,7 +39,7 @@ use crate::group::{conclude, prepare};
 use crate::status::Status;
 use crate::work::Work;
 use ranges::Ranges;
-pub(crate) use word::{Control, Words};
+pub(crate) use word::Control;
 
 /// One allreduce.
 pub(crate) struct PlanJob {
@@ -62,7 +62,7 @@ pub(crate) struct Beginning {
     /// By rank.
     pub(crate) peers: BTreeMap<usize, PortAddress>,
     pub(crate) patience: Patience,
-    pub(crate) words: Words,
+    pub(crate) controls: Receiver<Control>,
     pub(crate) coordinator: Sender<Event>,
     pub(crate) status: Arc<Mutex<Status>>,
 }
@@ -122,7 +122,7 @@ struct State {
     peers: BTreeMap<usize, PortAddress>,
     patience: Patience,
     tasks: Receiver<Task>,
-    words: Words,
+    controls: Receiver<Control>,
     coordinator: Sender<Event>,
     status: Arc<Mutex<Status>>,
     epoch: u64,
@@ -131,8 +131,6 @@ struct State {
     plan: Option<TreePlan>,
     modified: Option<SystemTime>,
     lost: Vec<LostLink>,
-    /// Rank 0: links of its own that have become slow since it last looked.
-    slow: Vec<LostLink>,
     /// One more than the last operation that is over.
     over: u64,
     /// The last operation that rank 0 put on the hosts.
@@ -167,7 +165,7 @@ impl State {
             ports,
             peers,
             patience,
-            words,
+            controls,
             coordinator,
             status,
         } = beginning;
@@ -188,7 +186,7 @@ impl State {
             peers,
             patience,
             tasks,
-            words,
+            controls,
             coordinator,
             status,
             epoch: FIRST_EPOCH,
@@ -196,14 +194,13 @@ impl State {
             plan: Some(plan),
             modified,
             lost: Vec::new(),
-            slow: Vec::new(),
             over: 0,
             on_hosts: None,
         })
     }
 
     fn run(&mut self) {
-        let (tasks, controls) = (self.tasks.clone(), self.words.controls.clone());
+        let (tasks, controls) = (self.tasks.clone(), self.controls.clone());
         loop {
             select! {
                 recv(controls) -> control => match control {
@@ -238,12 +235,10 @@ impl State {
     fn perform(&mut self, job: &PlanJob) -> Result<(), Error> {
         prepare(job.how, job.format.dtype, &job.buffer);
         let mut progress = Progress { job, finals: Vec::new(), over: false };
-        if self.leads() {
-            if let Some(plan) = self.brought() {
-                self.lead(Some(&mut progress), Some(plan), "the plan's file has changed")?;
-            } else if let Some(reason) = self.relieved() {
-                self.lead(Some(&mut progress), None, &reason)?;
-            }
+        if self.leads()
+            && let Some(plan) = self.brought()
+        {
+            self.lead(Some(&mut progress), Some(plan), "the plan's file has changed")?;
         }
         while !progress.over {
             self.core.failure().map_or(Ok(()), Err)?;
@@ -264,7 +259,7 @@ impl State {
         let PlanJob { sequence, fingerprint, format, deadline, .. } = *progress.job;
         let element = progress.element();
         let todo = ranges::without(progress.numel(), &progress.finals);
-        let (core, controls) = (&self.core, &self.words.controls);
+        let (core, controls) = (&self.core, &self.controls);
         let interrupted =
             || !controls.is_empty() || core.failure().is_some() || Instant::now() >= deadline;
         let operation = Operation { number: sequence, fingerprint, format };
@@ -286,8 +281,6 @@ impl State {
         let stopped = match outcome {
             Ok(()) => {
                 progress.over = true;
-                let slow = group.slower();
-                self.tell_slow(slow);
                 return Ok(());
             }
             Err(stopped) => stopped,
@@ -323,7 +316,7 @@ impl State {
             Error::Timeout { operation, elapsed: job.work.elapsed(), missing }
         };
         match error {
-            PlannedError::Interrupted => match self.words.controls.try_recv() {
+            PlannedError::Interrupted => match self.controls.try_recv() {
                 Ok(control) => self.hear(control, Some(progress)),
                 Err(_) => {
                     self.core.failure().map_or(Ok(()), Err)?;

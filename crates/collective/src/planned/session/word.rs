@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use crossbeam_channel::Receiver;
 use netsum_topo::links::TreePlan;
 use serde::{Deserialize, Serialize};
 
@@ -45,15 +44,6 @@ pub(super) struct Go {
     /// The operation that is gone on with, and its finished elements by rank.
     pub(super) sequence: Option<u64>,
     pub(super) finals: Vec<Vec<Range<usize>>>,
-}
-
-/// What comes from other ranks.
-#[derive(Debug)]
-pub(crate) struct Words {
-    /// As [`Word`]: an operation under way stops for them.
-    pub(crate) controls: Receiver<Control>,
-    /// To rank 0, links that have become slow: heard between operations.
-    pub(crate) paces: Receiver<Control>,
 }
 
 /// A word as it came.
