@@ -98,7 +98,7 @@ impl Awaited<'_> {
     }
 }
 
-/// The processor that runs this thread, for now.
+/// The processor that runs this thread at this moment; the next it may be another.
 #[inline(always)]
 pub(super) fn own_cpu() -> u32 {
     // SAFETY: takes nothing and touches nothing.
