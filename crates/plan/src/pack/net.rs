@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netsum_topo::gcd;
-use netsum_topo::links::{LinkGraph, Role};
+use netsum_topo::links::{LinkGraph, LinkKind, Role};
 
 use crate::error::PackError;
 
@@ -35,6 +35,8 @@ pub struct Net {
     pub unit_bps: u64,
     /// For every arc the opposite one, where both have the same capacity throughout; else `None`.
     pub mirror: Option<Vec<usize>>,
+    /// Vertices of each server with GPUs: those that are joined without links of the network.
+    pub servers: Vec<Vec<usize>>,
     arc_at: BTreeMap<(usize, usize), usize>,
 }
 
@@ -74,10 +76,11 @@ impl Net {
             }
         });
         let relay = relay.collect();
-        Ok(Net { n: graph.vertices().len(), gpus, relay, arcs, unit_bps, mirror, arc_at })
+        let (n, servers) = (graph.vertices().len(), servers(graph));
+        Ok(Net { n, gpus, relay, arcs, unit_bps, mirror, servers, arc_at })
     }
 
-    /// The fabric of some vertices, which become 0, 1, … there; with the numbers of its arcs here.
+    /// The fabric of some vertices of one server, which become 0, 1, … there; with the numbers of its arcs here.
     pub fn part(&self, vertices: &[usize]) -> (Net, Vec<usize>) {
         let mut place = vec![None; self.n];
         vertices.iter().enumerate().for_each(|(new, &old)| place[old] = Some(new));
@@ -95,6 +98,7 @@ impl Net {
             gpus: self.gpus.iter().filter_map(|&gpu| place[gpu]).collect(),
             relay: vertices.iter().map(|&v| self.relay[v]).collect(),
             mirror: mirror(&arcs, &arc_at),
+            servers: vec![(0..vertices.len()).collect()],
             arcs,
             unit_bps: self.unit_bps,
             arc_at,
@@ -140,6 +144,7 @@ impl Net {
             relay: names.iter().map(|&name| self.relay[name]).collect(),
             unit_bps: self.unit_bps,
             mirror: mirror(&arcs, &arc_at),
+            servers: Vec::new(),
             arcs,
             arc_at,
         };
@@ -169,6 +174,33 @@ impl Net {
     pub fn aggregators(&self) -> Vec<usize> {
         (0..self.n).filter(|&v| !self.relay[v] && !self.gpus.contains(&v)).collect()
     }
+}
+
+/// The servers of a fabric: vertices that are joined without links of the network, where GPUs are among them.
+pub fn servers(graph: &LinkGraph) -> Vec<Vec<usize>> {
+    let mut group: Vec<usize> = (0..graph.vertices().len()).collect();
+    fn find(group: &mut [usize], mut v: usize) -> usize {
+        while group[v] != v {
+            group[v] = group[group[v]];
+            v = group[v];
+        }
+        v
+    }
+    for link in graph.links().iter().filter(|link| link.kind != LinkKind::Nic) {
+        let [a, b] = link.ends.map(|end| find(&mut group, end));
+        group[a.max(b)] = a.min(b);
+    }
+    let gpus = graph.gpus();
+    let mut found: Vec<(usize, Vec<usize>)> = Vec::new();
+    for v in 0..group.len() {
+        let root = find(&mut group, v);
+        match found.iter_mut().find(|(known, _)| *known == root) {
+            Some((_, members)) => members.push(v),
+            None => found.push((root, vec![v])),
+        }
+    }
+    let groups = found.into_iter().map(|(_, members)| members);
+    groups.filter(|members| members.iter().any(|v| gpus.contains(v))).collect()
 }
 
 fn mirror(arcs: &[Arc], arc_at: &BTreeMap<(usize, usize), usize>) -> Option<Vec<usize>> {

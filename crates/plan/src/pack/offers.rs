@@ -4,6 +4,7 @@ use netsum_topo::Ratio;
 
 use super::net::Net;
 use super::phases::{Phases, Servers};
+use super::rails::rails;
 use super::search::Search;
 use super::spread::{Effort, Spread, spread};
 use super::tree::Tree;
@@ -45,10 +46,10 @@ impl<'a> Offers<'a> {
     pub(super) fn first(&self, roots: &[usize], row: &[usize], enough: Option<Ratio>) -> First {
         let height = match self.choice {
             Choice::All => {
-                return First::of(spread(self.net, row, roots, enough, Effort::Little), enough);
+                return First::of(self.spread(row, roots, enough, Effort::Little), enough);
             }
             Choice::Spread => {
-                let mut found = spread(self.net, row, roots, enough, Effort::Much);
+                let mut found = self.spread(row, roots, enough, Effort::Much);
                 return First { trees: Vec::new(), done: found.pop() };
             }
             Choice::Only(trees) => return First { trees: trees.clone(), done: None },
@@ -70,6 +71,23 @@ impl<'a> Offers<'a> {
         found.sort();
         found.dedup();
         First { trees: found, done: None }
+    }
+
+    /// Trees that hardly meet; along chains of servers, if that is better. The best comes last.
+    fn spread(
+        &self,
+        row: &[usize],
+        roots: &[usize],
+        enough: Option<Ratio>,
+        effort: Effort,
+    ) -> Vec<Spread> {
+        let mut found = spread(self.net, row, roots, enough, effort);
+        let best = found.last().map(Spread::rate);
+        if best.is_none_or(|best| enough.is_none_or(|enough| best < enough)) {
+            let chained = rails(self.net, row, roots);
+            found.extend(chained.filter(|chained| best.is_none_or(|best| best < chained.rate())));
+        }
+        found
     }
 
     /// A short tree from each of `roots`, with its length.

@@ -7,7 +7,7 @@
 //! of a server is root of how much is part of the programme, and not the share of the local tree.
 
 use netsum_topo::Ratio;
-use netsum_topo::links::{Collective, LinkGraph, LinkKind};
+use netsum_topo::links::{Collective, LinkGraph};
 
 use super::baseline::rings;
 use super::net::Net;
@@ -40,42 +40,14 @@ pub fn pack_phases(graph: &LinkGraph, collective: Collective) -> Result<Packed, 
             advice: "plan for fewer servers",
         });
     }
-    let groups = servers(graph);
-    if groups.len() < 2 {
+    if net.servers.len() < 2 {
         return refuse(
             "all GPUs are in one server; give links between servers as kind \"nic\", or use exact",
         );
     }
-    let locals = groups.into_iter().map(|group| Local::new(&net, group)).collect();
+    let locals = net.servers.iter().map(|group| Local::new(&net, group)).collect();
     let bound = bound_for(collective, &net);
     Ok(pack_net(net, collective, bound, &Choice::Phases(Servers { locals })))
-}
-
-/// The servers of a fabric: vertices that are joined without links of the network, where GPUs are among them.
-pub fn servers(graph: &LinkGraph) -> Vec<Vec<usize>> {
-    let mut group: Vec<usize> = (0..graph.vertices().len()).collect();
-    fn find(group: &mut [usize], mut v: usize) -> usize {
-        while group[v] != v {
-            group[v] = group[group[v]];
-            v = group[v];
-        }
-        v
-    }
-    for link in graph.links().iter().filter(|link| link.kind != LinkKind::Nic) {
-        let [a, b] = link.ends.map(|end| find(&mut group, end));
-        group[a.max(b)] = a.min(b);
-    }
-    let gpus = graph.gpus();
-    let mut found: Vec<(usize, Vec<usize>)> = Vec::new();
-    for v in 0..group.len() {
-        let root = find(&mut group, v);
-        match found.iter_mut().find(|(known, _)| *known == root) {
-            Some((_, members)) => members.push(v),
-            None => found.push((root, vec![v])),
-        }
-    }
-    let groups = found.into_iter().map(|(_, members)| members);
-    groups.filter(|members| members.iter().any(|v| gpus.contains(v))).collect()
 }
 
 /// All servers of a fabric.
@@ -86,21 +58,21 @@ pub(super) struct Servers {
 
 /// A server by itself.
 #[derive(Debug, Clone)]
-struct Local {
-    net: Net,
+pub(super) struct Local {
+    pub(super) net: Net,
     /// By vertex of `net`, that of the whole fabric.
-    vertices: Vec<usize>,
+    pub(super) vertices: Vec<usize>,
     /// By arc likewise.
-    arcs: Vec<usize>,
+    pub(super) arcs: Vec<usize>,
 }
 
 impl Local {
-    fn new(whole: &Net, vertices: Vec<usize>) -> Local {
-        let (net, arcs) = whole.part(&vertices);
-        Local { net, vertices, arcs }
+    pub(super) fn new(whole: &Net, vertices: &[usize]) -> Local {
+        let (net, arcs) = whole.part(vertices);
+        Local { net, vertices: vertices.to_vec(), arcs }
     }
 
-    fn gpus(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn gpus(&self) -> impl Iterator<Item = usize> {
         self.net.gpus.iter().map(|&gpu| self.vertices[gpu])
     }
 }
@@ -224,9 +196,8 @@ struct Exchange {
 /// What rings reach in three phases: reduce-scatter on the rings of each server, an allreduce of every shard on a ring
 /// over the servers, all-gather back, all of them in one pipeline. `None` for a single server, servers of one GPU or
 /// of different numbers of GPUs, and where a server has no ring.
-pub(super) fn hierarchical_rings(graph: &LinkGraph, net: &Net) -> Option<Ratio> {
-    let groups = servers(graph);
-    let locals: Vec<Local> = groups.into_iter().map(|group| Local::new(net, group)).collect();
+pub(super) fn hierarchical_rings(net: &Net) -> Option<Ratio> {
+    let locals: Vec<Local> = net.servers.iter().map(|group| Local::new(net, group)).collect();
     let size = locals[0].net.gpus.len();
     if locals.len() < 2 || size < 2 || locals.iter().any(|local| local.net.gpus.len() != size) {
         return None;

@@ -61,12 +61,12 @@ pub fn report(graph: &LinkGraph, packed: &Packed) -> Report {
         certificate: bound.map(|bound| bound.certificate.clone()),
         trees: packed.flows.len(),
         height: packed.height(),
-        others: others(graph, packed, unit),
+        others: others(packed, unit),
         loads: loads(packed),
     }
 }
 
-fn others(graph: &LinkGraph, packed: &Packed, unit: f64) -> Vec<(String, Option<f64>)> {
+fn others(packed: &Packed, unit: f64) -> Vec<(String, Option<f64>)> {
     let net = &packed.net;
     let baselines = Baselines::new(net);
     let rate = |rate: Option<netsum_topo::Ratio>| rate.map(|rate| rate.to_f64() * unit);
@@ -80,7 +80,7 @@ fn others(graph: &LinkGraph, packed: &Packed, unit: f64) -> Vec<(String, Option<
                 ("double tree".to_owned(), rate(baselines.double_tree)),
                 ("equal shards".to_owned(), rate(Some(baselines.equal_shards))),
             ];
-            if let Some(found) = hierarchical_rings(graph, net) {
+            if let Some(found) = hierarchical_rings(net) {
                 others.push(("rings in servers and between them".to_owned(), rate(Some(found))));
             }
             others

@@ -1,0 +1,146 @@
+//! Trees along chains of servers: into a server once, out of it once, and inside of it over its own links.
+//!
+//! Where data of one root goes to everybody, a network interface that passes on what it got carries each byte once
+//! either way. A tree that branches on the network carries it twice over one interface. With as many chains as a server has
+//! interfaces (*rails*) all of them are full.
+
+use netsum_topo::Ratio;
+
+use super::net::Net;
+use super::phases::Local;
+use super::search::Search;
+use super::spread::Spread;
+use super::tree::{Hop, Tree, Ways};
+
+/// One tree from each of `roots` (a root may come several times), all of equal weight; `None` where GPUs are in a single
+/// server. `row`: by arc, the arc whose capacity it shares.
+pub(super) fn rails(net: &Net, row: &[usize], roots: &[usize]) -> Option<Spread> {
+    if net.servers.len() < 2 {
+        return None;
+    }
+    let locals: Vec<Local> = net.servers.iter().map(|server| Local::new(net, server)).collect();
+    let mut server = vec![usize::MAX; net.n];
+    for (number, vertices) in net.servers.iter().enumerate() {
+        vertices.iter().for_each(|&vertex| server[vertex] = number);
+    }
+    let mut is_gpu = vec![false; net.n];
+    net.gpus.iter().for_each(|&gpu| is_gpu[gpu] = true);
+    let mut laying = Laying {
+        net,
+        row,
+        searches: locals.iter().map(|local| Search::new(&local.net)).collect(),
+        locals: &locals,
+        server,
+        out: net.outgoing(),
+        is_gpu,
+        load: vec![0; net.arcs.len()],
+    };
+    let mut trees: Vec<Tree> = Vec::new();
+    let mut best: Option<Spread> = None;
+    for round in 0..ROUNDS {
+        for (slot, &root) in roots.iter().enumerate() {
+            if round > 0 {
+                laying.count(&trees[slot], -1);
+            }
+            let tree = laying.tree(root)?;
+            laying.count(&tree, 1);
+            if round > 0 {
+                trees[slot] = tree;
+            } else {
+                trees.push(tree);
+            }
+        }
+        let weight = laying.weight();
+        if best.as_ref().is_none_or(|best| best.weight < weight) {
+            best = Some(Spread { trees: trees.clone(), weight });
+        } else {
+            break;
+        }
+    }
+    best
+}
+
+struct Laying<'a> {
+    net: &'a Net,
+    row: &'a [usize],
+    locals: &'a [Local],
+    searches: Vec<Search<'a>>,
+    /// By vertex; `usize::MAX` outside of servers.
+    server: Vec<usize>,
+    out: Vec<Vec<usize>>,
+    is_gpu: Vec<bool>,
+    /// Per row: how often trees use it.
+    load: Vec<i64>,
+}
+
+impl Laying<'_> {
+    fn count(&mut self, tree: &Tree, by: i64) {
+        for arc in tree.arcs(self.net) {
+            self.load[self.row[arc]] += by;
+        }
+    }
+
+    /// Of each tree, when the fullest row is full.
+    fn weight(&self) -> Ratio {
+        let used = self.net.arcs.iter().zip(&self.load).filter(|(_, load)| **load > 0);
+        let weight = used.map(|(arc, &load)| Ratio::new(arc.cap.into(), load.into())).min();
+        weight.expect("trees have arcs")
+    }
+
+    /// Long where much is carried already.
+    fn lengths(&self) -> Vec<i64> {
+        let full = |row: usize| (self.load[row] + 1) as f64 / self.net.arcs[row].cap as f64;
+        let most = self.row.iter().map(|&row| full(row)).fold(f64::MIN_POSITIVE, f64::max);
+        let length = |&row: &usize| {
+            let steep = (full(row) / most).powi(POWER) / self.net.arcs[row].cap as f64;
+            (steep * UNIT) as i64 + 1
+        };
+        self.row.iter().map(length).collect()
+    }
+
+    /// The chain of all servers from the root's on, in their order; `None` if a server reaches the next only
+    /// through others.
+    fn tree(&self, root: usize) -> Option<Tree> {
+        let lengths = self.lengths();
+        let count = self.locals.len();
+        let start = self.server[root];
+        let mut hops = self.inside(start, root, &lengths);
+        // Out of the first server by any of its GPUs; from then on what came in goes out where it came in.
+        let mut exits: Vec<usize> = self.locals[start].gpus().collect();
+        for step in 1..count {
+            let next = (start + step) % count;
+            let nearest = |&exit: &usize| {
+                let ways = Ways::new(self.net, exit, &self.is_gpu, &self.out, &lengths);
+                let entries = self.locals[next].gpus();
+                let reached = entries.filter_map(|gpu| Some((ways.length(gpu)?, gpu)));
+                let (length, entry) = reached.min()?;
+                Some((length, entry, ways.hop(self.net, entry)))
+            };
+            let (_, entry, hop) =
+                exits.iter().filter_map(nearest).min_by_key(|&(length, ..)| length)?;
+            hops.push(hop);
+            hops.extend(self.inside(next, entry, &lengths));
+            exits = vec![entry];
+        }
+        Some(Tree { root, hops })
+    }
+
+    /// Hops from a GPU of a server to its others.
+    fn inside(&self, server: usize, from: usize, lengths: &[i64]) -> Vec<Hop> {
+        let local = &self.locals[server];
+        if local.net.gpus.len() < 2 {
+            return Vec::new();
+        }
+        let own: Vec<i64> = local.arcs.iter().map(|&arc| lengths[arc]).collect();
+        let place = local.vertices.iter().position(|&vertex| vertex == from);
+        let root = place.expect("a GPU of this server");
+        let found = self.searches[server].directed(&own, &[root]);
+        found.into_iter().flat_map(|(tree, _)| tree.renamed(&local.vertices).hops).collect()
+    }
+}
+
+const ROUNDS: usize = 4;
+/// How fast a length grows with what an arc carries.
+const POWER: i32 = 4;
+/// Mean length of an arc.
+const UNIT: f64 = (1u64 << 30) as f64;
