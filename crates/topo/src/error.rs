@@ -14,11 +14,13 @@ pub enum TopoError {
         reason: String,
     },
     /// Not TOML, a missing field, or a field that a fabric does not have.
-    #[error("{file}: {reason}")]
+    #[error("{file}:{line}: {reason}")]
     Syntax {
         /// Where the text came from.
         file: String,
-        /// The parser's message, with line and column.
+        /// Line, from 1.
+        line: usize,
+        /// The parser's message.
         reason: String,
     },
     /// TOML, but not a fabric that could work.
@@ -96,4 +98,17 @@ pub enum OrderError {
         /// The rank.
         rank: u32,
     },
+}
+
+impl TopoError {
+    /// What the parser of TOML says of `text`, in one line.
+    pub(crate) fn syntax(text: &str, file: &str, error: &toml::de::Error) -> TopoError {
+        let start = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = text[..start].matches('\n').count() + 1;
+        TopoError::Syntax {
+            file: file.to_owned(),
+            line,
+            reason: error.message().replace('\n', "; "),
+        }
+    }
 }

@@ -14,10 +14,8 @@ use crate::raw::{RawFabric, RawHost, RawLink, RawServer, RawSwitch, RawTenant};
 
 /// Parses and checks `text`; `file` names it in errors.
 pub(crate) fn fabric(text: &str, file: &str) -> Result<Fabric, TopoError> {
-    let raw: RawFabric = toml::from_str(text).map_err(|error| TopoError::Syntax {
-        file: file.to_owned(),
-        reason: error.to_string().trim_end().to_owned(),
-    })?;
+    let raw: RawFabric =
+        toml::from_str(text).map_err(|error| TopoError::syntax(text, file, &error))?;
     let checker = Checker { text, file };
     let fabric = checker.convert(&raw)?;
     checker.check_names(&raw)?;

@@ -1,7 +1,7 @@
 //! Fabric files as people write them, right and wrong.
 
 use netsum_topo::{
-    Addressing, Bytes, Fabric, Latency, Rate, SlotPolicy, Tenant, TopoError, fat_tree, leaf_spine,
+    Addressing, Bytes, Fabric, Latency, Rate, SlotPolicy, Tenant, fat_tree, leaf_spine,
 };
 use proptest::prelude::*;
 
@@ -49,15 +49,9 @@ fn a_good_file() {
 fn expect(from: &str, to: &str, line: usize, words: &str) {
     assert!(GOOD.contains(from), "{from:?} is not in the good file");
     let text = GOOD.replacen(from, to, 1);
-    let error = Fabric::parse(&text, "demo.toml").unwrap_err();
-    let message = error.to_string();
-    match error {
-        TopoError::Invalid { line: at, .. } => {
-            assert_eq!(at, line, "{message}");
-            assert!(message.starts_with(&format!("demo.toml:{line}: ")), "{message}");
-        }
-        _ => assert!(message.contains(&format!("line {line},")), "{message}"),
-    }
+    let message = Fabric::parse(&text, "demo.toml").unwrap_err().to_string();
+    assert!(message.starts_with(&format!("demo.toml:{line}: ")), "{message}");
+    assert!(!message.contains('\n'), "{message}");
     assert!(message.contains(words), "{message}");
 }
 

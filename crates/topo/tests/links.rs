@@ -157,7 +157,7 @@ fn bad_input_is_refused_with_reason_and_place() {
         (link(&format!("{ends}\nrate = \"1GB/s\"\ncount = 0")), "link 0", "count 0"),
         (link("ends = [\"a\", \"c\"]\nrate = \"1GB/s\""), "link 0", "\"c\" is no [[gpu]]"),
         (link("ends = [\"a\", \"a\"]\nrate = \"1GB/s\""), "link 0", "both ends are the same"),
-        (link(&format!("{ends}\nrate = \"1GB/s\"\nspeed = 1")), "line 9", "unknown field"),
+        (link(&format!("{ends}\nrate = \"1GB/s\"\nspeed = 1")), ":9: ", "unknown field"),
         (
             "name = \"x\"\n[[gpu]]\nname = \"a\"\n[[gpu]]\nname = \"a\"\n".into(),
             "\"a\"",

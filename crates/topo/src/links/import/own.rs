@@ -54,10 +54,8 @@ struct RawLink {
 }
 
 pub(super) fn toml(source: &Source<'_>) -> Result<LinkGraph, TopoError> {
-    let raw = toml::from_str(source.text).map_err(|error| TopoError::Syntax {
-        file: source.file.to_owned(),
-        reason: error.to_string().trim_end().to_owned(),
-    })?;
+    let raw = toml::from_str(source.text)
+        .map_err(|error| TopoError::syntax(source.text, source.file, &error))?;
     convert(source, &raw)
 }
 
