@@ -47,6 +47,18 @@ def with_pcie(graph: dict) -> dict:
     return graph | {"switch": [{"name": "pcie"}], "link": graph["link"] + links}
 
 
+def servers(*fragments: str) -> dict:
+    """DGX-1V fragments whose GPUs each have a network interface besides, at PCIe's rate, on one network."""
+    gpus, links = [], []
+    for number, names in enumerate(fragments):
+        graph = fragment(names)
+        own = [f"s{number}{gpu['name']}" for gpu in graph["gpu"]]
+        gpus += [{"name": name} for name in own]
+        links += [link | {"ends": [f"s{number}{end}" for end in link["ends"]]} for link in graph["link"]]
+        links += [{"ends": [name, "net"], "rate": f"{PCIE_MBIT}Mbit/s", "kind": "nic"} for name in own]
+    return {"name": "servers", "gpu": gpus, "link": links, "switch": [{"name": "net"}]}
+
+
 def bytes_of(seconds: float, rate: float) -> int:
     """Bytes of float32 that take so long at `rate` GB/s; two seconds are long beside the start of a pipeline."""
     return int(seconds * rate * 1e9) // 4 * 4
@@ -97,4 +109,17 @@ def test_unequal_links_are_used_together(tmp_path):
         together = links.seconds(two["plan"], size, tmp_path, REPEATS)
     model, measured = two["rate"] / one["rate"], alone / together
     write("plan_unequal", {"ratio": {"model": model, "measured": measured}, "seconds": [together, alone]})
+    assert measured == pytest.approx(model, rel=0.1)
+
+
+@pytest.mark.figures
+def test_three_phases_over_two_servers(tmp_path):
+    graph = servers("0,1,4", "0,1,2,4")
+    best, phases = pack(graph), pack(graph, method="three-phase")
+    size = bytes_of(2, phases["rate"])
+    with Fragment(graph) as links:
+        seconds = links.seconds(phases["plan"], size, tmp_path, REPEATS)
+    model, measured = phases["rate"], size / 1e9 / seconds
+    rates = {"model": model, "measured": measured, "bound": best["bound"]}
+    write("plan_three_phase", {"rate_gbytes": rates, "bytes": size, "seconds": seconds})
     assert measured == pytest.approx(model, rel=0.1)
