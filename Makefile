@@ -132,5 +132,5 @@ $(STAMPS)/daemons: $(RUST_SOURCES) | $(STAMPS)/tools
 	@touch $@
 
 $(STAMPS)/package: $(RUST_SOURCES) pyproject.toml $(STAMPS)/tools
-	. $(BIN)/activate && maturin develop --release --quiet
+	. $(BIN)/activate && PIP_QUIET=1 maturin develop --release --quiet
 	@touch $@
