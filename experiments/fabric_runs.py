@@ -19,7 +19,18 @@ sys.path.insert(0, str(ROOT / "tests" / "fabric"))
 from fabric import Fabric, Slots  # noqa: E402
 from network import Network, why_no_loss, why_no_marks, why_not  # noqa: E402
 
-__all__ = ["Fabric", "Job", "Network", "Slots", "needs_root", "rates", "run", "why_no_loss", "why_no_marks"]
+__all__ = [
+    "Fabric",
+    "Job",
+    "Network",
+    "Slots",
+    "delay_line",
+    "needs_root",
+    "rates",
+    "run",
+    "why_no_loss",
+    "why_no_marks",
+]
 
 WORKER = Path(__file__).with_name("fabric_worker.py")
 START_S = 1.0
@@ -36,6 +47,12 @@ def needs_root(name: str) -> None:
         sys.exit(0)
 
 
+def delay_line() -> None:
+    """Builds what delays packets where a `Network` has delays."""
+    words = ["cargo", "build", "--release", "--quiet", "-p", "netsum-net", "--example", "delay_line"]
+    subprocess.run(words, cwd=ROOT, check=True)
+
+
 @dataclass
 class Job:
     """A job to run. bytes: of its buffer; busy_s: other work after each sum; options: as of `netsum.Group`."""
@@ -49,9 +66,11 @@ class Job:
 
 @dataclass
 class Outcome:
-    """What came of the jobs: rank 0's time line of each, all ranks' figures, and the last counters of leases."""
+    """What came of the jobs: rank 0's time line of each and the seconds that its sums took, all ranks' figures, and the
+    last counters of leases."""
 
     lines: list[list[tuple[float, int]]]
+    summing: list[list[float]]
     stats: list[list[dict]]
     leases: list[dict]
     link_bytes: dict[str, int]
@@ -89,7 +108,8 @@ def run(fabric: Fabric, jobs: list[Job], seconds: float) -> Outcome:
         raise RuntimeError(f"{wrong} elements are wrong")
     moved = {link: count - before[link] for link, count in after.items()}
     stats = [[rank["stats"] for rank in job] for job in told.values()]
-    return Outcome([job[0]["line"] for job in told.values()], stats, leases, moved)
+    lines, summing = [[job[0][what] for job in told.values()] for what in ("line", "summing")]
+    return Outcome(lines, summing, stats, leases, moved)
 
 
 def rates(outcome: Outcome) -> list[float]:

@@ -1,11 +1,13 @@
 """One rank of a job on a real fabric, without torch: it sums one buffer again and again and tells when.
 
 Arguments: rank, size, folder that all ranks share, and a JSON object: "bytes" of the buffer, "seconds" to go on,
-"busy_s" of other work after each sum, "controller", "host", "options". The folder gets `ready.RANK`, is waited for a
-file `go` with the clock to begin at, and gets `RANK.json` with a time line of (clock, bytes summed).
+"busy_s" of other work after each sum in the mean, "controller", "host", "options". The folder gets `ready.RANK`, is
+waited for a file `go` with the clock to begin at, and gets `RANK.json` with a time line of (clock, bytes summed) and
+the seconds that sums took.
 """
 
 import json
+import random
 import sys
 import time
 from pathlib import Path
@@ -51,21 +53,26 @@ def main() -> None:
     summed(buffers[0]).wait(TIMEOUT_S)
     put(folder / f"ready.{rank}", b"")
     begin = float(wait_for(folder / "go"))
-    time.sleep(max(0.0, begin - time.time()))
+    # The same draws at all ranks of a job, others in other jobs: jobs that begin together do not stay together.
+    busy = random.Random(folder.name)
+    time.sleep(max(0.0, begin - time.time()) + busy.uniform(0, given["busy_s"]))
+    summing = []
     line = [(time.time(), 0)]
     while not over[0]:
         for _ in range(ROUND):
             # Two at a time unless there is other work in between.
+            start = time.time()
             works = [summed(buffer) for buffer in buffers[: 1 if given["busy_s"] else 2]]
             for work in works:
                 work.wait(TIMEOUT_S)
                 line.append((time.time(), line[-1][1] + given["bytes"]))
-            time.sleep(given["busy_s"])
+            summing.append(time.time() - start)
+            time.sleep(given["busy_s"] * busy.uniform(0.5, 1.5))
         over[0] = int(time.time() > begin + given["seconds"])
         group.broadcast(over.ctypes.data, 4, 0, TIMEOUT_S).wait(TIMEOUT_S)
     # Everything on this page was a mean of equal values.
     wrong = int((numpy.abs(buffers[0] - 1e-3) > 1e-8).sum())
-    result = {"line": line, "wrong": wrong, "stats": json.loads(group.stats())}
+    result = {"line": line, "summing": summing, "wrong": wrong, "stats": json.loads(group.stats())}
     put(folder / f"{rank}.json", json.dumps(result).encode())
     group.close()
 

@@ -18,6 +18,10 @@ PREFIX = "netsum-"
 LOCK = "/run/lock/netsum-fabric"
 BURST_BYTES = 20_000
 QUEUE_BYTES = 3_000_000
+WIRES = "wires"
+"""The namespace of a process that delays frames, where links take time."""
+DELAY_LINE = pathlib.Path(__file__).resolve().parents[2] / "target/release/examples/delay_line"
+"""Kernels without netem delay nothing themselves: `cargo build --release -p netsum-net --example delay_line`."""
 
 
 def why_not() -> str | None:
@@ -76,15 +80,17 @@ class Network:
         queue_bytes: int = QUEUE_BYTES,
         trains: bool = True,
         mark_bytes: int | None = None,
+        delay_us: int = 0,
     ):
         """trains: whether a burst of datagrams may pass a node as one; False where each has its own luck. mark_bytes:
-        packets that meet more in a queue are marked (ECN), and TCP answers marks; None: queues drop and do not mark."""
+        packets that meet more in a queue are marked (ECN), and TCP answers marks; None: queues drop and do not mark.
+        delay_us: what every link takes besides, each way."""
         self.racks = [f"rack{r}" for r in range(racks)]
         self.spines = [f"spine{s}" for s in range(spines)]
         self.hosts = [f"h{r * hosts_per_rack + i}" for r in range(racks) for i in range(hosts_per_rack)]
         self.rack_of = {h: f"rack{i // hosts_per_rack}" for i, h in enumerate(self.hosts)}
         self.rate_bps, self.mtu, self.queue_bytes, self.trains = rate_bps, mtu, queue_bytes, trains
-        self.mark_bytes = mark_bytes
+        self.mark_bytes, self.delay_us = mark_bytes, delay_us
         uplink = uplink_bps or rate_bps
         self.links = [Link(h, self.rack_of[h], rate_bps) for h in self.hosts]
         self.links += [Link(rack, spine, uplink) for rack in self.racks for spine in self.spines]
@@ -101,8 +107,12 @@ class Network:
         try:
             for node in self.address:
                 self._add_node(node)
-            for link in self.links:
-                self._add_link(link)
+            if self.delay_us:
+                run("ip", "netns", "add", PREFIX + WIRES)
+            for number, link in enumerate(self.links):
+                self._add_link(number, link)
+            if self.delay_us:
+                self._lay_wires()
             self._add_routes()
         except BaseException:
             self.__exit__()
@@ -158,11 +168,12 @@ class Network:
         # Gloo takes the first address of an interface, and link-local ones do not cross a router.
         run(*inside, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
 
-    def _add_link(self, link: Link) -> None:
-        run(
-            *("ip", "link", "add", link.b, "mtu", str(self.mtu), "netns", PREFIX + link.a, "type", "veth"),
-            *("peer", "name", link.a, "mtu", str(self.mtu), "netns", PREFIX + link.b),
-        )
+    def _add_link(self, number: int, link: Link) -> None:
+        if self.delay_us:
+            self._add_pair(link.b, PREFIX + link.a, f"w{number}a", PREFIX + WIRES)
+            self._add_pair(link.a, PREFIX + link.b, f"w{number}b", PREFIX + WIRES)
+        else:
+            self._add_pair(link.b, PREFIX + link.a, link.a, PREFIX + link.b)
         for node, peer in ((link.a, link.b), (link.b, link.a)):
             run(*self.inside(node), "ip", "link", "set", peer, "up")
             if not self.trains:
@@ -176,6 +187,21 @@ class Network:
                 run(*self.inside(node), "tc", "qdisc", "add", "dev", peer, "clsact")
                 program = ("bpf", "direct-action", "obj", self._marker(link.rate_bps), "sec", "classifier")
                 run(*self.inside(node), "tc", "filter", "add", "dev", peer, "egress", *program)
+
+    def _add_pair(self, a: str, inside_a: str, b: str, inside_b: str) -> None:
+        mtu = ("mtu", str(self.mtu))
+        one = ("ip", "link", "add", a, *mtu, "netns", inside_a, "type", "veth")
+        run(*one, "peer", "name", b, *mtu, "netns", inside_b)
+
+    def _lay_wires(self) -> None:
+        """Starts the process that carries frames between the two pairs of each link; it ends with the namespaces."""
+        wires = [f"w{number}a-w{number}b" for number in range(len(self.links))]
+        for end in (end for wire in wires for end in wire.split("-")):
+            run(*self.inside(WIRES), "ip", "link", "set", end, "up")
+        words = [*self.inside(WIRES), "nice", "-n", "-10", str(DELAY_LINE), str(self.delay_us), *wires]
+        self.carrier = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        if self.carrier.stdout.readline() != "ready\n":
+            raise RuntimeError("the wires cannot be laid: " + " ".join(words))
 
     def _marker(self, rate_bps: int) -> str:
         """The object file of the program that marks for a link of that rate."""
