@@ -66,6 +66,49 @@ int idle(struct xdp_md *ctx)
 	return prepare(ctx, idle_turn++) ? XDP_DROP : XDP_ABORTED;
 }
 
+// The same stream as frames on wires: worker i's go out by feeder i, results by the last, each towards a port of the
+// switch. Run with live frames.
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, MAX_FAN_IN + 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} feeders SEC(".maps");
+
+// Fragments between a contribution and the results that are sent at its time: several batches of live frames.
+#define RESULTS_LAG 256
+__u64 feed_turn = 0;
+
+SEC("xdp")
+int feed(struct xdp_md *ctx)
+{
+	__u64 turn = feed_turn++, one = load.workers + 1u;
+	_Bool result = turn % one == load.workers;
+	// Ports are served one after the other: a result must not overtake its contributions.
+	if (result && turn < RESULTS_LAG * one)
+		return XDP_DROP;
+	return prepare(ctx, result ? turn - RESULTS_LAG * one : turn) ? bpf_redirect_map(&feeders, turn % one, 0) : XDP_ABORTED;
+}
+
+// Contributions alone, for an adder that answers itself.
+SEC("xdp")
+int feed_bare(struct xdp_md *ctx)
+{
+	static __u64 bare_feed_turn = 0;
+	__u64 turn = bare_feed_turn++, workers = load.workers ? load.workers : 1;
+	// Of a round of workers and parent, the parent's turn is left out.
+	return prepare(ctx, turn / workers * (workers + 1) + turn % workers) ?
+		       bpf_redirect_map(&feeders, turn % workers, 0) :
+		       XDP_ABORTED;
+}
+
+// At the far end of each wire.
+SEC("xdp")
+int sink(struct xdp_md *ctx)
+{
+	return XDP_DROP;
+}
+
 // What there is to beat: an adder and nothing else, as it was first written to see what the hook can do. No lease,
 // no sender, no epoch, no lock, one arithmetic each; the slot is free again once its sum has left.
 struct bare {

@@ -60,8 +60,10 @@ class Fabric:
         memory: str = "64MiB",
         controller_options: tuple[str, ...] = (),
         slots: Slots = Slots(),
+        in_kernel: bool = False,
     ):
-        self.network, self.slots = network, slots
+        """in_kernel: switches add what they can in their drivers' hooks."""
+        self.network, self.slots, self.in_kernel = network, slots, in_kernel
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="netsum-fabric-"))
         self.file = self.directory / "fabric.toml"
         self.file.write_text(description(network, memory, slots))
@@ -93,7 +95,10 @@ class Fabric:
         self._start("controller", self.network.spines[0], "netsum-controller", *options)
 
     def start_switch(self, name: str) -> None:
-        self._start(name, name, "netsum-switch", "--fabric", str(self.file), "--name", name)
+        options = ["--fabric", str(self.file), "--name", name]
+        if self.in_kernel:
+            options += ["--dataplane", "xdp", "--port", *self.network.neighbours(name)]
+        self._start(name, name, "netsum-switch", *options)
 
     def start_server(self, number: int) -> None:
         name = f"server{number}"
@@ -135,6 +140,12 @@ class Fabric:
         code = f"import netsum._core as c; print(c.status({self.controller!r}, 5.0))"
         inside = self.network.inside(self.network.spines[0])
         return json.loads(subprocess.check_output([*inside, sys.executable, "-c", code]))
+
+    def metrics(self, switch: str) -> str:
+        """What a switch tells Prometheus."""
+        url = f"http://{self.network.address[switch]}:{METRICS_PORT}/metrics"
+        code = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
+        return subprocess.check_output([*self.network.inside(switch), sys.executable, "-c", code], text=True)
 
     def _start(self, name: str, node: str, binary: str, *options: str) -> None:
         path = REPOSITORY / "target" / "release" / binary

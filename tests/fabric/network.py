@@ -6,16 +6,21 @@ Hosts have one link to their rack, racks one link to each spine. Host h of rack 
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import fcntl
 import os
 import pathlib
 import shutil
+import socket
+import struct
 import subprocess
+import sys
 import tempfile
 
 PREFIX = "netsum-"
 LOCK = "/run/lock/netsum-fabric"
+SIOCETHTOOL, ETHTOOL_SGRO = 0x8946, 0x2C
 BURST_BYTES = 20_000
 QUEUE_BYTES = 3_000_000
 WIRES = "wires"
@@ -55,6 +60,15 @@ def run(*command: str) -> str:
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def join_on_receipt(devices: list[str]) -> None:
+    """Turns generic receive offload on, in the namespace that this runs in."""
+    value = array.array("I", [ETHTOOL_SGRO, 1])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for device in devices:
+            request = struct.pack("16sP16x", device.encode(), value.buffer_info()[0])
+            fcntl.ioctl(any_socket, SIOCETHTOOL, request)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +149,18 @@ class Network:
     def inside(self, node: str) -> list[str]:
         """The words that run a command in a node."""
         return ["ip", "netns", "exec", PREFIX + node]
+
+    def neighbours(self, node: str) -> list[str]:
+        """Nodes at the other ends of its links; its devices have their names."""
+        ends = [(link.a, link.b) for link in self.links] + [(link.b, link.a) for link in self.links]
+        return [peer for own, peer in ends if own == node]
+
+    def take_from_hooks(self) -> None:
+        """From now on devices take what programs in the driver's hook of the other end send: `ethtool -K DEV gro on`."""
+        code = "import sys; sys.path.insert(0, sys.argv[1]); import network; network.join_on_receipt(sys.argv[2:])"
+        here = str(pathlib.Path(__file__).parent)
+        for node in self.address:
+            run(*self.inside(node), sys.executable, "-c", code, here, *self.neighbours(node))
 
     def link_bytes(self) -> dict[str, int]:
         """Bytes sent so far in each direction: `h0>rack0` and so on, Ethernet headers included."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import warnings
 
@@ -137,24 +138,32 @@ def test_pools_with_loss_and_a_dead_switch(network):
         wait_for_free_slots(fabric)
 
 
-def test_a_host_that_speaks_in_others_names_changes_no_bit(network):
+@pytest.mark.parametrize("in_kernel", [False, True], ids=["user-space", "in-kernel"])
+def test_a_host_that_speaks_in_others_names_changes_no_bit(network, in_kernel):
     """From a third host of the rack, to switches, servers and a worker; it knows all but the key."""
     training = json.dumps({"steps": 150})
     hosts = ["h0", "h2", "h3"]
     environment = {"NETSUM_PROTOCOL": "atp", "NETSUM_MIN_BYTES": "0"}
-    with Fabric(network, slots=SERVERS) as fabric:
+    if in_kernel:
+        network.take_from_hooks()
+    with Fabric(network, slots=SERVERS, in_kernel=in_kernel) as fabric:
+        if in_kernel and "built without" in fabric.log("rack0"):
+            pytest.skip("the daemons are built without the in-kernel switch (make setup-xdp)")
         undisturbed = Workers(fabric, hosts, "training.py", training, **environment).wait(120)[0]
         workers = Workers(fabric, hosts, "training.py", training, **environment)
         workers.wait_for_step(1, 60)
         job = fabric.status()["jobs"][-1]
         assert job["tags"] and job["protocol"] == "atp"
+        served = [re.findall(r"slot_in_kernel\{.*\} (\d)", fabric.metrics(rack)) for rack in network.racks]
+        assert all("1" in each if in_kernel else set(each) <= {"0"} for each in served), served
         with Attacker(fabric, "h1", job) as attacker:
             ranks = workers.wait(120)
             assert attacker.packets() > 1000
         for rank in ranks:
             assert rank["digest"] == undisturbed["digest"]
-        drops = [aggregator["drops"] for aggregator in fabric.status()["switches"]]
-    assert sum(drop.get("bad_tag", 0) for drop in drops) > 100, drops
+        drops = {aggregator["name"]: aggregator["drops"] for aggregator in fabric.status()["switches"]}
+    assert sum(drop.get("bad_tag", 0) for drop in drops.values()) > 100, drops
+    assert drops["rack0"].get("bad_tag", 0) > 0, drops
 
 
 def test_auto_says_what_it_took(network):

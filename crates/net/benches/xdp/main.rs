@@ -1,5 +1,5 @@
 //! The in-kernel switch by itself: nanoseconds of one core per contribution, by `BPF_PROG_TEST_RUN`, beside a bare
-//! adder in the same hook, which has no leases, senders, epochs or locks (hw/xdp/bench.bpf.c).
+//! adder in the same hook, which has no leases, senders, epochs or locks (hw/xdp/bench.bpf.c). Then both on veth, with live frames.
 //!
 //! `cargo bench --profile release -p netsum-net --features xdp --bench xdp -- [--rounds N] [--out FILE]`; needs root.
 //! Rounds alternate.
@@ -9,6 +9,8 @@
 mod record;
 #[cfg(feature = "xdp")]
 mod report;
+#[cfg(feature = "xdp")]
+mod wires;
 
 #[cfg(not(feature = "xdp"))]
 fn main() {
@@ -22,11 +24,12 @@ fn main() {
     let arguments: Vec<_> = std::env::args().collect();
     let after = |name: &str| arguments.iter().skip_while(|a| *a != name).nth(1);
     let rounds = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(9);
-    match report::measure(rounds) {
-        Ok(cases) => {
+    match report::measure(rounds).and_then(|cases| Ok((cases, wires::measure(rounds)?))) {
+        Ok((cases, wired)) => {
             cases.iter().for_each(report::print);
+            wired.iter().for_each(report::print_wired);
             if let Some(file) = after("--out") {
-                report::write(file.as_ref(), &cases);
+                report::write(file.as_ref(), &cases, &wired);
             }
         }
         Err(reason) => eprintln!("left out: {reason}"),

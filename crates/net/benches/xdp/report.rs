@@ -10,6 +10,7 @@ use netsum_wire::tag::JobKey;
 use serde_json::{Value, json};
 
 use crate::record::{self, commit, machine, median};
+use crate::wires;
 
 /// Contributions per test run.
 const CONTRIBUTIONS: u32 = 400_000;
@@ -68,7 +69,19 @@ pub fn print(case: &Case) {
     );
 }
 
-pub fn write(file: &Path, cases: &[Case]) {
+pub fn print_wired(case: &wires::Case) {
+    let wires::Case { name, ours, bare, summed } = case;
+    println!(
+        "veth, {name}: {:.2} M contributions/s (best {:.2}), {:.0} % of them summed; bare adder {:.2} (best {:.2})",
+        median(ours) / 1e6,
+        most(ours) / 1e6,
+        summed * 100.0,
+        median(bare) / 1e6,
+        most(bare) / 1e6,
+    );
+}
+
+pub fn write(file: &Path, cases: &[Case], wired: &[wires::Case]) {
     let main = cases.iter().find(|c| c.name == "saturating-256").expect("it is measured");
     let figure = |values: &[f64]| json!({ "median": median(values), "best": best(values) });
     let detail: serde_json::Map<_, _> = cases
@@ -78,6 +91,16 @@ pub fn write(file: &Path, cases: &[Case]) {
             let value = json!({
                 "ours_ns": figure(&c.ours), "bare_adder_ns": figure(&c.bare),
                 "mpps": mpps, "gbits_added_per_second": gbits,
+            });
+            (c.name.clone(), value)
+        })
+        .collect();
+    let rate = |values: &[f64]| json!({ "median": median(values), "best": most(values) });
+    let wired: serde_json::Map<_, _> = wired
+        .iter()
+        .map(|c| {
+            let value = json!({
+                "ours_per_second": rate(&c.ours), "bare_adder_per_second": rate(&c.bare), "summed": c.summed,
             });
             (c.name.clone(), value)
         })
@@ -93,6 +116,7 @@ pub fn write(file: &Path, cases: &[Case]) {
         "machine": machine(),
         "commit": commit(),
         "detail": detail,
+        "veth": wired,
     });
     record::write(file, &json);
 }
@@ -100,6 +124,10 @@ pub fn write(file: &Path, cases: &[Case]) {
 /// Million packets per second, and Gbit of payload per second.
 fn rates(ns: f64, elements: u16) -> (f64, f64) {
     (1e3 / ns, f64::from(elements) * 32.0 / ns)
+}
+
+fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
 }
 
 fn best(values: &[f64]) -> f64 {

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{
-    BPF_XDP, XDP_FLAGS_DRV_MODE, bpf_link_create, bpf_link_create_opts, bpf_map_create_opts,
+    BPF_F_TEST_XDP_LIVE_FRAMES, BPF_XDP, XDP_FLAGS_DRV_MODE, bpf_link_create, bpf_link_create_opts,
+    bpf_map_create_opts,
 };
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput};
 
@@ -90,6 +91,19 @@ impl Loaded {
         let data = got.data.map(|data| data.to_vec());
         *frame = data.unwrap_or_default();
         Ok((verdict, time))
+    }
+
+    /// Runs a program on `packets` live frames, copies of `frame` that go where it sends them.
+    pub(super) fn run_live(&self, name: &str, frame: &[u8], packets: u32) -> Result<(), WhyNot> {
+        let program = self.object.progs_mut().find(|program| program.name() == name);
+        let program = program.ok_or_else(|| WhyNot::System("finding a program", missing()))?;
+        let input = ProgramInput {
+            data_in: Some(frame),
+            repeat: packets,
+            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+            ..ProgramInput::default()
+        };
+        program.test_run(input).map(drop).map_err(because("sending live frames"))
     }
 }
 

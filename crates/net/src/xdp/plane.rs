@@ -135,9 +135,14 @@ impl Plane {
     /// Puts the program into the driver of an interface of the calling thread's network namespace, until the plane is
     /// dropped.
     pub fn attach(&mut self, interface: &str) -> Result<(), WhyNot> {
-        let link = links().into_iter().find(|link| link.name == interface);
-        let ifindex = link.ok_or_else(|| WhyNot::NoInterface(interface.into()))?.ifindex;
-        let attachment = attach(&self.loaded.program("netsum_switch")?, ifindex)?;
+        self.attach_program("netsum_switch", interface)
+    }
+
+    /// The same for another program of the object; one that is there gives way.
+    pub(super) fn attach_program(&mut self, program: &str, interface: &str) -> Result<(), WhyNot> {
+        let ifindex = ifindex(interface)?;
+        self.ports.retain(|&(port, _)| port != ifindex);
+        let attachment = attach(&self.loaded.program(program)?, ifindex)?;
         self.ports.push((ifindex, attachment));
         Ok(())
     }
@@ -354,6 +359,22 @@ impl Plane {
         Ok(self.loaded.run(program, &mut frame, passes)?.1)
     }
 
+    /// Sends copies of one frame to wherever a program lets them go.
+    pub(super) fn send_live(
+        &self,
+        program: &str,
+        packet: &[u8],
+        packets: u32,
+    ) -> Result<(), WhyNot> {
+        let frame = layout::frame(self.options.own, self.options.own, false, packet);
+        self.loaded.run_live(program, &frame, packets)
+    }
+
+    /// A map of the object, for what it has besides the switch's.
+    pub(super) fn map(&self, name: &str) -> Result<MapHandle, WhyNot> {
+        self.loaded.map(name)
+    }
+
     fn walk(
         &mut self,
         order: impl Fn(u32, u32) -> Vec<u8>,
@@ -411,6 +432,12 @@ impl Plane {
     }
 }
 
+/// Number of an interface of the calling thread's network namespace.
+pub(super) fn ifindex(interface: &str) -> Result<u32, WhyNot> {
+    let link = links().into_iter().find(|link| link.name == interface);
+    Ok(link.ok_or_else(|| WhyNot::NoInterface(interface.into()))?.ifindex)
+}
+
 /// The same lease with IPv4 addresses.
 fn v4(lease: &Lease<SocketAddr>) -> Result<Lease<SocketAddrV4>, WhyNot> {
     let mut all = [lease.parent].into_iter().chain(lease.members.neighbours());
@@ -431,7 +458,7 @@ fn neighbours(lease: &Lease<SocketAddr>) -> impl Iterator<Item = SocketAddrV4> {
     })
 }
 
-fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), WhyNot> {
+pub(super) fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), WhyNot> {
     map.update(key, value, MapFlags::ANY).map_err(because("writing a map of the in-kernel switch"))
 }
 

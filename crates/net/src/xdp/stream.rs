@@ -1,7 +1,7 @@
 //! The program fed by itself, for measurements: hw/xdp/bench.bpf.c.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netsum_proto::atp::{Claim, Lease, Members, Policy, SwitchConfig};
 use netsum_wire::atp::{Flags, HEADER_LEN, Header, Kind, Level};
@@ -9,13 +9,35 @@ use netsum_wire::tag::JobKey;
 use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
 
 use super::layout::ROW_BYTES;
-use super::plane::{Plane, PlaneOptions};
+use super::plane::{Plane, PlaneOptions, ifindex, put};
 use super::{Hop, WhyNot};
 
 /// One job's fragments, one after the other, each worker's and then the result.
 pub struct Stream {
     plane: Plane,
     packet: Vec<u8>,
+}
+
+/// What adds.
+#[derive(Clone, Copy, Debug)]
+pub enum Adder {
+    /// The in-kernel switch.
+    Switch,
+    /// An adder without leases, senders, epochs or locks, which sends each sum back by one port.
+    Bare {
+        /// Whether sums saturate.
+        saturating: bool,
+    },
+}
+
+impl Adder {
+    fn program(self) -> &'static str {
+        match self {
+            Adder::Switch => "netsum_switch",
+            Adder::Bare { saturating: false } => "bare_wrapping",
+            Adder::Bare { saturating: true } => "bare_saturating",
+        }
+    }
 }
 
 /// Workers of the job.
@@ -33,6 +55,57 @@ impl Stream {
         arithmetic: Arithmetic,
         elements: u16,
         key: Option<JobKey>,
+    ) -> Result<Stream, WhyNot> {
+        // One interface for all: results are then handed on, and no copy is made of them.
+        Stream::with_ports(arithmetic, elements, key, &[1; WORKERS as usize + 1])
+    }
+
+    /// Fragments on wires between devices of the calling thread's namespace: those of the parent and of each worker, at the
+    /// switch and at the far end.
+    pub fn on_wires(
+        arithmetic: Arithmetic,
+        elements: u16,
+        wires: &[(String, String)],
+    ) -> Result<Stream, WhyNot> {
+        let ports = wires.iter().map(|(near, _)| ifindex(near)).collect::<Result<Vec<_>, _>>()?;
+        let mut stream = Stream::with_ports(arithmetic, elements, None, &ports)?;
+        let feeders = stream.plane.map("feeders")?;
+        // The parent stands first among ports, and sends last.
+        let order = (1..wires.len()).chain([0]);
+        for (feeder, (_, far)) in (0u32..).zip(order.map(|wire| &wires[wire])) {
+            put(&feeders, &feeder.to_ne_bytes(), &ifindex(far)?.to_ne_bytes())?;
+            stream.plane.attach_program("sink", far)?;
+        }
+        Ok(stream)
+    }
+
+    /// Puts the switch at the near end of the wires, or the bare adder.
+    pub fn attach(&mut self, what: Adder, wires: &[(String, String)]) -> Result<(), WhyNot> {
+        let program = what.program();
+        wires.iter().try_for_each(|(near, _)| self.plane.attach_program(program, near))
+    }
+
+    /// Sends contributions over the wires, for the switch with the results that they come to; the time until all have
+    /// arrived. Pin the thread: wires are served by the processor that sends.
+    pub fn send(&self, to: Adder, contributions: u32) -> Result<Duration, WhyNot> {
+        let start = Instant::now();
+        match to {
+            Adder::Switch => {
+                let packets = contributions / WORKERS * (WORKERS + 1);
+                self.plane.send_live("feed", &self.packet, packets)?;
+            }
+            Adder::Bare { .. } => {
+                self.plane.send_live("feed_bare", &self.packet, contributions)?;
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    fn with_ports(
+        arithmetic: Arithmetic,
+        elements: u16,
+        key: Option<JobKey>,
+        ports: &[u32],
     ) -> Result<Stream, WhyNot> {
         let policy = Policy::FirstCome;
         let switch =
@@ -56,9 +129,9 @@ impl Stream {
             fragment_bytes: ROW_BYTES,
             claim: Claim::default(),
         };
-        // One interface for all: results are then handed on, and no copy is made of them.
-        let hop = Hop { ifindex: 1, mac: [2; 6], own_mac: [4; 6] };
-        plane.install(&lease, key, 0, 0, &[hop; WORKERS as usize + 1])?;
+        let hop = |&ifindex: &u32| Hop { ifindex, mac: [2; 6], own_mac: [4; 6] };
+        let hops: Vec<Hop> = ports.iter().map(hop).collect();
+        plane.install(&lease, key, 0, 0, &hops)?;
         Ok(Stream { plane, packet: packet(arithmetic, elements) })
     }
 
@@ -81,8 +154,7 @@ impl Stream {
 
     /// The same for the bare adder of the same frames.
     pub fn bare_time(&self, saturating: bool, contributions: u32) -> Result<Duration, WhyNot> {
-        let program = if saturating { "bare_saturating" } else { "bare_wrapping" };
-        self.plane.time(program, &self.packet, contributions)
+        self.plane.time(Adder::Bare { saturating }.program(), &self.packet, contributions)
     }
 
     /// Fragments of which all workers' contributions were added so far.
