@@ -156,7 +156,7 @@ class Network:
         return [peer for own, peer in ends if own == node]
 
     def take_from_hooks(self) -> None:
-        """From now on devices take what programs in the driver's hook of the other end send: `ethtool -K DEV gro on`."""
+        """From now on devices take what programs in the hook of the other end send, as by `ethtool -K DEV gro on`."""
         code = "import sys; sys.path.insert(0, sys.argv[1]); import network; network.join_on_receipt(sys.argv[2:])"
         here = str(pathlib.Path(__file__).parent)
         for node in self.address:
