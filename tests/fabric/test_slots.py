@@ -141,7 +141,8 @@ def test_pools_with_loss_and_a_dead_switch(network):
 @pytest.mark.parametrize("in_kernel", [False, True], ids=["user-space", "in-kernel"])
 def test_a_host_that_speaks_in_others_names_changes_no_bit(network, in_kernel):
     """From a third host of the rack, to switches, servers and a worker; it knows all but the key."""
-    training = json.dumps({"steps": 150})
+    # Hooks of several processors put sums out of order, which workers take for losses: slow on a busy machine.
+    training = json.dumps({"steps": 60})
     hosts = ["h0", "h2", "h3"]
     environment = {"NETSUM_PROTOCOL": "atp", "NETSUM_MIN_BYTES": "0"}
     if in_kernel:
