@@ -85,8 +85,7 @@ impl<'a> Comm<'a> {
 
     /// What this operation's messages cost.
     pub(crate) fn link(&self) -> Link {
-        let (latency_s, bytes_per_s) = self.core.link;
-        Link { ranks: self.size(), shared_memory: self.rounds.is_some(), latency_s, bytes_per_s }
+        self.core.link(self.rounds.is_some())
     }
 
     /// The algorithm that the group's options name for an operation.

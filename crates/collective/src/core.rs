@@ -14,7 +14,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::coordinator::Event;
 use crate::error::of_mesh;
 use crate::ledger::Ledger;
-use crate::{Error, Options};
+use crate::pace::Pace;
+use crate::{Error, Link, Options, pace};
 
 /// State of a connected group.
 pub(crate) struct Core {
@@ -25,8 +26,8 @@ pub(crate) struct Core {
     pub(crate) ledger: Arc<Ledger>,
     /// By rank: "host h0, pid 123".
     pub(crate) places: Vec<String>,
-    /// Seconds and bytes per second of a message between two ranks, for the cost model.
-    pub(crate) link: (f64, f64),
+    /// Of messages, for the cost model: as measured, or as given.
+    pub(crate) pace: OnceLock<Pace>,
     /// Algorithms by operation, where the options name them.
     pub(crate) algorithms: BTreeMap<String, String>,
     /// In which all ranks are added, on every path.
@@ -69,7 +70,7 @@ impl Core {
             mesh,
             ledger,
             places,
-            link: (options.link_latency_s, options.link_bytes_per_s),
+            pace: OnceLock::new(),
             algorithms: options.algorithms.clone(),
             order: RwLock::new(Arc::new(SumOrder::flat(size))),
             counters: Counters::default(),
@@ -79,6 +80,12 @@ impl Core {
             failed: Condvar::new(),
             coordinator,
         }
+    }
+
+    /// What messages cost. `shared_memory`: whether all ranks share some.
+    pub(crate) fn link(&self, shared_memory: bool) -> Link {
+        let Pace { latency_s, bytes_per_s } = self.pace.get().copied().unwrap_or(pace::USUAL);
+        Link { ranks: self.size, shared_memory, latency_s, bytes_per_s }
     }
 
     /// Waits until the coordinator has heard all that came before: a rank says why it fails before it leaves.

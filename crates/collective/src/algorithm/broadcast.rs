@@ -9,11 +9,11 @@ use crate::comm::Comm;
 /// Each rank passes on to those of which the place differs in one bit.
 pub(super) const BINOMIAL: Algorithm<Cast> = Algorithm {
     name: "binomial",
-    cost: |link, cast| {
+    cost: |link, &bytes| {
         let depth = f64::from(link.ranks.next_power_of_two().ilog2());
-        let chunk = cast.buffer.len().min(CHUNK) as f64;
+        let chunk = bytes.min(CHUNK) as f64;
         // The root sends all to as many as the tree is deep; what it sends last goes down once more.
-        let bytes = cast.buffer.len() as f64 * depth + chunk * (depth - 1.0);
+        let bytes = bytes as f64 * depth + chunk * (depth - 1.0);
         Some(depth * link.latency_s + bytes / link.bytes_per_s)
     },
     run: |comm, cast| {
@@ -27,8 +27,8 @@ pub(super) const BINOMIAL: Algorithm<Cast> = Algorithm {
 /// The root sends to everybody.
 pub(super) const ONE_HOP: Algorithm<Cast> = Algorithm {
     name: "one-hop",
-    cost: |link, cast| {
-        let bytes = cast.buffer.len() as f64 * f64::from(link.ranks - 1);
+    cost: |link, &bytes| {
+        let bytes = bytes as f64 * f64::from(link.ranks - 1);
         Some(link.latency_s + bytes / link.bytes_per_s)
     },
     run: |comm, cast| {

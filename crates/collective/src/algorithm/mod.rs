@@ -30,28 +30,38 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
+use serde::Serialize;
 
 use crate::comm::Comm;
 
 /// One way to do an operation.
-pub(crate) struct Algorithm<R> {
+pub(crate) struct Algorithm<R: Request> {
     /// In options.
     pub(crate) name: &'static str,
-    /// Seconds that the request will take; `None` where this way cannot be taken. Equal at all ranks.
-    pub(crate) cost: fn(&Link, &R) -> Option<f64>,
+    /// Seconds that a request of that shape will take; `None` where this way cannot be taken. Equal at all ranks.
+    pub(crate) cost: fn(&Link, &R::Shape) -> Option<f64>,
     pub(crate) run: fn(&mut Comm<'_>, &R) -> Result<(), MeshError>,
 }
 
-/// What costs are made of.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Link {
-    pub(crate) ranks: u32,
-    /// All ranks share memory.
-    pub(crate) shared_memory: bool,
+/// An operation that has several ways.
+pub(crate) trait Request {
+    /// All that its cost depends on, equal at all ranks.
+    type Shape;
+
+    fn shape(&self) -> Self::Shape;
+}
+
+/// What costs are made of; equal at all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// In the group.
+    pub ranks: u32,
+    /// All of them share memory.
+    pub shared_memory: bool,
     /// From the call of a send to the end of the receive, for a small message.
-    pub(crate) latency_s: f64,
-    /// Of one rank, each way.
-    pub(crate) bytes_per_s: f64,
+    pub latency_s: f64,
+    /// Of one rank, each way, while all send.
+    pub bytes_per_s: f64,
 }
 
 /// An allreduce, in place.
@@ -61,16 +71,56 @@ pub(crate) struct Sum {
     pub(crate) buffer: Buffer,
 }
 
+/// What the cost of an allreduce depends on.
+pub(crate) struct Addition {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) bytes: usize,
+}
+
+impl Request for Sum {
+    type Shape = Addition;
+
+    fn shape(&self) -> Addition {
+        let Sum { order, format, buffer } = self;
+        Addition { order: order.clone(), format: *format, bytes: buffer.len() }
+    }
+}
+
 /// An all-gather; `outputs` by rank.
 pub(crate) struct Gather {
     pub(crate) input: Buffer,
     pub(crate) outputs: Vec<Buffer>,
 }
 
+/// Bytes that ranks give to an all-gather.
+pub(crate) struct Pieces {
+    pub(crate) longest: usize,
+    pub(crate) all: usize,
+}
+
+impl Request for Gather {
+    type Shape = Pieces;
+
+    fn shape(&self) -> Pieces {
+        let sizes = || self.outputs.iter().map(Buffer::len);
+        Pieces { longest: sizes().max().unwrap_or(0), all: sizes().sum() }
+    }
+}
+
 /// A broadcast.
 pub(crate) struct Cast {
     pub(crate) buffer: Buffer,
     pub(crate) root: u32,
+}
+
+impl Request for Cast {
+    /// Bytes.
+    type Shape = usize;
+
+    fn shape(&self) -> usize {
+        self.buffer.len()
+    }
 }
 
 pub(crate) const ALLREDUCE: [Algorithm<Sum>; 5] = [
@@ -110,7 +160,7 @@ pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Cast) -> Result<(), MeshErro
     run(comm, &BROADCAST, "broadcast", cast)
 }
 
-fn run<R>(
+fn run<R: Request>(
     comm: &mut Comm<'_>,
     all: &[Algorithm<R>],
     operation: &str,
@@ -125,17 +175,17 @@ fn run<R>(
         // The first of every list. Nothing comes near, and the others' costs are not worked out in vain.
         return (all[0].run)(comm, request);
     }
-    (choose(all, wanted, &link, request).run)(comm, request)
+    (choose(all, wanted, &link, &request.shape()).run)(comm, request)
 }
 
 /// The algorithm that `wanted` names if it can do the request, else the cheapest; the first of equals.
-pub(crate) fn choose<'a, R>(
+pub(crate) fn choose<'a, R: Request>(
     all: &'a [Algorithm<R>],
     wanted: Option<&str>,
     link: &Link,
-    request: &R,
+    shape: &R::Shape,
 ) -> &'a Algorithm<R> {
-    let able = || all.iter().filter_map(|a| Some((a, (a.cost)(link, request)?)));
+    let able = || all.iter().filter_map(|a| Some((a, (a.cost)(link, shape)?)));
     let named = able().find(|(a, _)| Some(a.name) == wanted);
     let cheapest = || able().reduce(|best, next| if next.1 < best.1 { next } else { best });
     named.or_else(cheapest).map(|(a, _)| a).expect("one hop does everything")
@@ -171,7 +221,7 @@ pub(crate) fn pieces(range: Range<usize>, step: usize) -> impl Iterator<Item = R
 
 /// Bytes of a message in a pipeline: long enough that its cost per message is small, short enough that several
 /// are under way.
-const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -182,9 +232,8 @@ mod tests {
     fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
         let link = Link { ranks, shared_memory: false, latency_s: 30e-6, bytes_per_s: 1.25e9 };
         let format = Format { dtype, op: ReduceOp::Sum };
-        let buffer = Buffer::from_vec(vec![0; bytes]);
         let order = Arc::new(SumOrder::flat(ranks));
-        choose(&ALLREDUCE, wanted, &link, &Sum { order, format, buffer }).name
+        choose(&ALLREDUCE, wanted, &link, &Addition { order, format, bytes }).name
     }
 
     #[test]

@@ -10,6 +10,7 @@ use netsum_wire::Format;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
+use crate::Link;
 use crate::call::Call;
 use crate::comm::Comm;
 use crate::coordinator::{Coordinator, Event};
@@ -91,11 +92,16 @@ impl Connected {
         self.session.as_ref().filter(|session| bytes as u64 >= session.from_bytes)
     }
 
+    pub(super) fn link(&self) -> Link {
+        self.core.link(self.core.alarm.get().is_some())
+    }
+
     pub(super) fn stats(&self) -> String {
         let (sent, received) = self.core.mesh.traffic();
-        let counters = &self.core.counters;
+        let (counters, link) = (&self.core.counters, self.link());
         let group = json!({
-            "hosts_by": if self.core.alarm.get().is_some() { "shared memory" } else { "TCP" },
+            "hosts_by": if link.shared_memory { "shared memory" } else { "TCP" },
+            "link": link,
             "host_bytes_tx": sent,
             "host_bytes_rx": received,
             "operations": counters.operations.load(Ordering::Relaxed),

@@ -18,11 +18,12 @@ use crate::coordinator::{Coordinator, Ear, Event};
 use crate::core::{Core, deadline};
 use crate::lane::Lane;
 use crate::ledger::Ledger;
+use crate::pace::{self, Pace};
 use crate::planned::session::{Beginning, Control, Session};
 use crate::planned::{Patience, Ports};
 use crate::shared::Shared;
 use crate::status::Status;
-use crate::{Error, GroupConfig};
+use crate::{Choice, Error, Format, GroupConfig, Link, explain};
 use connected::Connected;
 use joining::{create_job, place_in_fabric};
 pub(crate) use operations::{conclude, prepare};
@@ -108,6 +109,21 @@ impl Group {
         connected.stats()
     }
 
+    /// What the group's messages cost, by the values that all ranks agree on.
+    pub fn link(&self) -> Result<Link, Error> {
+        let connected = self.connected.lock().clone();
+        let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
+        Ok(connected.link())
+    }
+
+    /// The algorithm that the hosts' path takes for an operation of `bytes` per rank, and why; see [`crate::explain`].
+    pub fn explain(&self, operation: &str, format: Format, bytes: usize) -> Result<Choice, Error> {
+        let link = self.link()?;
+        let order = self.connected.lock().as_ref().map(|c| c.core.order.read().clone());
+        let wanted = self.config.options.algorithms.get(operation).map(String::as_str);
+        explain(&link, operation, format, bytes, order, wanted)
+    }
+
     /// Why the group cannot be used any more, if so.
     pub fn failure(&self) -> Option<Error> {
         let Some(connected) = self.connected.lock().clone() else {
@@ -163,6 +179,11 @@ impl Group {
             // Nobody else sets it.
             let _ = core.alarm.set(arena.alarm());
         }
+        // Nobody else sets it. Where all share memory, no message's cost is ever asked for.
+        let _ = core.pace.set(match &arena {
+            Some(_) => Pace::given(options),
+            None => pace::measure(&core, options, until)?,
+        });
         let lane = Lane::start(core.clone(), "netsum-host", arena.map(Shared::new))?;
         let status = Arc::new(Mutex::new(Status {
             reason: "there is no controller".to_owned(),
