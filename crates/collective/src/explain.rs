@@ -84,7 +84,13 @@ mod tests {
 
     #[test]
     fn choices_name_all_candidates_with_their_costs() {
-        let link = Link { ranks: 4, shared_memory: false, latency_s: 1e-4, bytes_per_s: 1e8 };
+        let link = Link {
+            ranks: 4,
+            shared_memory: false,
+            latency_s: 1e-4,
+            bytes_per_s: 1e8,
+            across: None,
+        };
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
         let of = |operation, bytes, wanted| explain(&link, operation, format, bytes, None, wanted);
         let small = of("allreduce", 1000, None).unwrap();
@@ -96,7 +102,7 @@ mod tests {
         assert_eq!(seconds(&small, "ring"), None, "floats are added in the group's order");
         let named = of("broadcast", 1000, Some("chain")).unwrap();
         assert_eq!((named.chosen, named.why), ("chain", "the options name it"));
-        assert_eq!(of("allgather", 1 << 20, None).unwrap().costs.len(), 4);
+        assert_eq!(of("allgather", 1 << 20, None).unwrap().costs.len(), 5);
         assert!(of("barrier", 0, None).unwrap_err().to_string().contains("barrier has one way"));
     }
 }

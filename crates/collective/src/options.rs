@@ -198,7 +198,7 @@ mod tests {
         assert!(error("scale", "-1").contains("use a factor"));
         let ring = parse("algorithms", "allreduce=ring").unwrap().algorithms;
         assert_eq!(ring["allreduce"], "ring");
-        assert!(error("algorithms", "allreduce=rong").contains("halving-doubling, ring for"));
+        assert!(error("algorithms", "allreduce=rong").contains("halving-doubling, ring, "));
         assert!(error("algorithms", "barrier=ring").contains("allreduce, allgather, broadcast"));
         assert!(error("link_latency_s", "-1").contains("use seconds"));
         assert_eq!(error("tress", "1"), "option tress does not exist");

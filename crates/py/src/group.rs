@@ -270,7 +270,8 @@ pub(crate) fn explain_hosts(
     dtype: &str,
     op: &str,
 ) -> PyResult<String> {
-    let link = Link { ranks: ranks.max(1), shared_memory: false, latency_s, bytes_per_s };
+    let ranks = ranks.max(1);
+    let link = Link { ranks, shared_memory: false, latency_s, bytes_per_s, across: None };
     let format = Format { dtype: dtype_of(py, dtype)?, op: combine(py, op, 1.0)?.reduce_op() };
     choice(py, core::explain(&link, operation, format, nbytes, None, None))
 }

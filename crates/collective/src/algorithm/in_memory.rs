@@ -24,5 +24,10 @@ pub(super) const BROADCAST: Algorithm<Cast> = Algorithm {
 
 /// A cache line there and back, and the memory's rate: no other way comes near.
 fn cost(link: &Link, bytes: usize) -> Option<f64> {
-    link.shared_memory.then(|| 1e-6 + bytes as f64 / 5e9)
+    link.shared_memory.then(|| memory_s(bytes))
+}
+
+/// Seconds of an operation on `bytes` per rank in shared memory.
+pub(super) fn memory_s(bytes: usize) -> f64 {
+    1e-6 + bytes as f64 / 5e9
 }

@@ -14,12 +14,15 @@ mod bruck;
 mod chain;
 mod exchange;
 mod halving_doubling;
+mod hierarchical;
 mod in_memory;
 mod reduce;
 mod ring;
 
 pub(crate) use allreduce::allreduce_ranges;
 pub(crate) use barrier::barrier;
+pub use hierarchical::Across;
+
 pub(crate) use exchange::{alltoall, gather, scatter};
 pub(crate) use reduce::{reduce, reduce_scatter};
 
@@ -52,7 +55,7 @@ pub(crate) trait Request {
 }
 
 /// What costs are made of; equal at all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
     /// In the group.
     pub ranks: u32,
@@ -62,6 +65,8 @@ pub struct Link {
     pub latency_s: f64,
     /// Of one rank, each way, while all send.
     pub bytes_per_s: f64,
+    /// Between hosts, where some have several ranks that share memory.
+    pub across: Option<Across>,
 }
 
 /// An allreduce, in place.
@@ -123,17 +128,28 @@ impl Request for Cast {
     }
 }
 
-pub(crate) const ALLREDUCE: [Algorithm<Sum>; 5] = [
+pub(crate) const ALLREDUCE: [Algorithm<Sum>; 6] = [
     in_memory::ALLREDUCE,
     allreduce::ONE_HOP,
     allreduce::SHARES,
     halving_doubling::ALGORITHM,
     ring::ALLREDUCE,
+    hierarchical::ALLREDUCE,
 ];
-pub(crate) const ALLGATHER: [Algorithm<Gather>; 4] =
-    [in_memory::ALLGATHER, exchange::ALLGATHER, bruck::ALLGATHER, ring::ALLGATHER];
-pub(crate) const BROADCAST: [Algorithm<Cast>; 4] =
-    [in_memory::BROADCAST, broadcast::BINOMIAL, broadcast::ONE_HOP, chain::BROADCAST];
+pub(crate) const ALLGATHER: [Algorithm<Gather>; 5] = [
+    in_memory::ALLGATHER,
+    exchange::ALLGATHER,
+    bruck::ALLGATHER,
+    ring::ALLGATHER,
+    hierarchical::ALLGATHER,
+];
+pub(crate) const BROADCAST: [Algorithm<Cast>; 5] = [
+    in_memory::BROADCAST,
+    broadcast::BINOMIAL,
+    broadcast::ONE_HOP,
+    chain::BROADCAST,
+    hierarchical::BROADCAST,
+];
 
 /// Names of the algorithms of an operation that has several.
 pub(crate) fn names(operation: &str) -> Option<Vec<&'static str>> {
@@ -230,7 +246,13 @@ mod tests {
     use super::*;
 
     fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
-        let link = Link { ranks, shared_memory: false, latency_s: 30e-6, bytes_per_s: 1.25e9 };
+        let link = Link {
+            ranks,
+            shared_memory: false,
+            latency_s: 30e-6,
+            bytes_per_s: 1.25e9,
+            across: None,
+        };
         let format = Format { dtype, op: ReduceOp::Sum };
         let order = Arc::new(SumOrder::flat(ranks));
         choose(&ALLREDUCE, wanted, &link, &Addition { order, format, bytes }).name

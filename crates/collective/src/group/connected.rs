@@ -93,14 +93,19 @@ impl Connected {
     }
 
     pub(super) fn link(&self) -> Link {
-        self.core.link(self.core.alarm.get().is_some())
+        self.core.link(self.core.hosts.get())
     }
 
     pub(super) fn stats(&self) -> String {
         let (sent, received) = self.core.mesh.traffic();
         let (counters, link) = (&self.core.counters, self.link());
+        let hosts_by = match (link.shared_memory, &link.across) {
+            (true, _) => "shared memory",
+            (false, Some(_)) => "shared memory within hosts, TCP between them",
+            (false, None) => "TCP",
+        };
         let group = json!({
-            "hosts_by": if link.shared_memory { "shared memory" } else { "TCP" },
+            "hosts_by": hosts_by,
             "link": link,
             "host_bytes_tx": sent,
             "host_bytes_rx": received,

@@ -16,9 +16,10 @@ use parking_lot::Mutex;
 use crate::address::{self, Address, FirstPlan};
 use crate::coordinator::{Coordinator, Ear, Event};
 use crate::core::{Core, deadline};
+use crate::hosts::Hosts;
 use crate::lane::Lane;
 use crate::ledger::Ledger;
-use crate::pace::{self, Pace};
+use crate::pace::{self, Paces};
 use crate::planned::session::{Beginning, Control, Session};
 use crate::planned::{Patience, Ports};
 use crate::shared::Shared;
@@ -171,20 +172,14 @@ impl Group {
         let GroupConfig { name, options, .. } = &self.config;
         let core = Core::new(name.clone(), options, mesh, ledger, places, events.clone());
         let core = Arc::new(core);
-        let arena = address::seats(all).zip(opened.memory).and_then(|(seats, port)| {
-            let patience = self.config.timeout.min(MEET_PATIENCE);
-            port.meet(self.config.rank as usize, &seats, all[0].secret(), patience)
-        });
-        if let Some(arena) = &arena {
-            // Nobody else sets it.
-            let _ = core.alarm.set(arena.alarm());
-        }
+        let (hosts, shared) = self.share(&core, opened.memory, all, until)?;
         // Nobody else sets it. Where all share memory, no message's cost is ever asked for.
-        let _ = core.pace.set(match &arena {
-            Some(_) => Pace::given(options),
-            None => pace::measure(&core, options, until)?,
+        let _ = core.paces.set(match hosts.is_one() {
+            true => Paces::default(),
+            false => pace::measure(&core, options, &hosts, until)?,
         });
-        let lane = Lane::start(core.clone(), "netsum-host", arena.map(Shared::new))?;
+        let _ = core.hosts.set(hosts.clone());
+        let lane = Lane::start(core.clone(), "netsum-host", Some((hosts, shared)))?;
         let status = Arc::new(Mutex::new(Status {
             reason: "there is no controller".to_owned(),
             ..Status::default()
@@ -220,6 +215,38 @@ impl Group {
             }
         }
         Ok(connected)
+    }
+
+    /// The ranks of each host come to share memory; the answer is the same at all ranks.
+    fn share(
+        &self,
+        core: &Arc<Core>,
+        port: Option<ArenaPort>,
+        all: &[Address],
+        until: Instant,
+    ) -> Result<(Arc<Hosts>, Option<Shared>), Error> {
+        let hosts = address::hosts(all);
+        let (host, place) = hosts.place(self.config.rank);
+        let ranks = hosts.all()[host].clone();
+        let seats = address::seats(all, &ranks).filter(|_| ranks.len() > 1);
+        let arena = seats.zip(port).and_then(|(seats, port)| {
+            let secret = all[ranks[0] as usize].secret();
+            let around = address::all_seats(all);
+            port.meet(place, &seats, &around, secret, self.config.timeout.min(MEET_PATIENCE))
+        });
+        let works = arena.is_some() || ranks.len() == 1;
+        // The ranks of one host know of each other whether it works.
+        let agreed = match hosts.are_mixed() {
+            true => pace::all_agree(core, works, until)?,
+            false => works,
+        };
+        let Some(arena) = arena.filter(|_| agreed) else {
+            let hosts = if agreed { hosts } else { Hosts::apart(self.config.size) };
+            return Ok((Arc::new(hosts), None));
+        };
+        // Nobody else sets it.
+        let _ = core.alarm.set(arena.alarm());
+        Ok((Arc::new(hosts), Some(Shared::new(arena, ranks))))
     }
 
     /// Allreduces over the plan that rank 0 has read.
