@@ -13,8 +13,8 @@
 | NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; with a plan by the cost model |
 | NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they talk over TCP | on |
 | NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
-| NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | 0.00003 |
-| NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | 1.25e9 |
+| NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | measured |
+| NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | measured |
 | NETSUM_PLAN | allreduces of the world go over this tree plan (`netsum plan pack --out`); no controller then | none |
 | NETSUM_PLAN_TOPOLOGY | file or name of its fabric: for new plans when links are lost, for the cost model | none |
 | NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |

@@ -1,6 +1,7 @@
 """`netsum plan`: topologies from files and by name, and refusals."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -138,3 +139,24 @@ def test_kinds_of_links_side_by_side(tmp_path):
     assert "give --size as well" in plan("pack", "dgx1v", "--setup", "pcie=1", code=1).stderr
     assert "'1 Gi' is not a size" in plan("pack", "dgx1v", "--size", "1 Gi", code=1).stderr
     assert "write kind and seconds" in plan("pack", "dgx1v", "--size", "1MiB", "--setup", "pcie=fast", code=1).stderr
+
+
+def test_explain_without_a_topology_prints_the_hosts_algorithms(tmp_path):
+    def explain(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-c", "from netsum.cli import main; main()", "explain", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+
+    links = ("--ranks", "4", "--latency", "0.00003", "--rate", "1.25e9", "--sizes", "8B,16MiB")
+    given = explain(*links, "--json")
+    choices = {(c["operation"], c["bytes"]): c for c in json.loads(given.stdout)["choices"]}
+    assert choices["allreduce", 8]["chosen"] == "one-hop"
+    assert choices["allreduce", 16 << 20]["chosen"] == "shares"
+    assert {cost["name"]: cost["seconds"] for cost in choices["allreduce", 8]["costs"]}["ring"] is None
+    assert "* chosen: the least cost" in explain(*links).stdout
+    assert "ring" in explain(*links, "--dtype", "int32").stdout
+    measured = json.loads(explain("--sizes", "8B", "--json", NETSUM_SHARED_MEMORY="off").stdout)
+    assert measured["link"]["bytes_per_s"] != 1.25e9 and not measured["link"]["shared_memory"]
+    together = json.loads(explain("--sizes", "8B", "--json").stdout)
+    assert together["choices"][0]["why"] == "all ranks share memory"
+    assert "dtype foo" in explain(*links, "--dtype", "foo").stderr
+    assert "--rate -1" in explain("--rate", "-1").stderr

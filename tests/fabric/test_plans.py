@@ -18,6 +18,8 @@ LINK_MBIT = 40
 PCIE_MBIT = 16
 """PCIe beside NVLink: 10 GB/s beside 25. NCCL falls back to it where there is no NVLink ring."""
 REPEATS = 2
+PAYLOAD = 3948 / 4014
+"""Of a full frame on the fragments' links, what is TCP's payload."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,3 +125,25 @@ def test_three_phases_over_two_servers(tmp_path):
     rates = {"model": model, "measured": measured, "bound": best["bound"]}
     write("plan_three_phase", {"rate_gbytes": rates, "bytes": size, "seconds": seconds})
     assert measured == pytest.approx(model, rel=0.1)
+
+
+@pytest.mark.parametrize("mbit", [(100,), (100, 40)])
+def test_two_hosts_fill_all_links_between_them(mbit, tmp_path):
+    """One link, and two unequal interfaces per host, the second behind a switch: the share of what the wires carry."""
+    graph = {
+        "name": "pair",
+        "gpu": [{"name": "host0"}, {"name": "host1"}],
+        "link": [{"ends": ["host0", "host1"], "rate": f"{mbit[0]}Mbit/s"}],
+    }
+    for number, rate in enumerate(mbit[1:]):
+        graph["switch"] = [*graph.get("switch", []), {"name": f"net{number}"}]
+        graph["link"] += [{"ends": [host["name"], f"net{number}"], "rate": f"{rate}Mbit/s"} for host in graph["gpu"]]
+    best = pack(graph)
+    size = bytes_of(6, best["rate"])
+    with Fragment(graph) as links:
+        seconds = links.seconds(best["plan"], size, tmp_path, REPEATS)
+    # Every element crosses each way once.
+    of_wire = size * 8 / seconds / (sum(mbit) * 1e6)
+    result = {"mbit": mbit, "bytes": size, "seconds": seconds, "of_wire": of_wire, "of_payload": of_wire / PAYLOAD}
+    write(f"plan_links_{len(mbit)}", result)
+    assert of_wire >= 0.95, result

@@ -8,6 +8,7 @@ use netsum_net::mesh::{Roster, SECRET_LEN, Seat};
 use netsum_topo::links::TreePlan;
 use serde::{Deserialize, Serialize};
 
+use crate::hosts::Hosts;
 use crate::planned::{PortAddress, Ports};
 use crate::{Error, GroupConfig};
 
@@ -109,6 +110,11 @@ impl Address {
         &self.secret
     }
 
+    fn seat(&self) -> Option<ArenaSeat> {
+        let MemoryAddress { machine, name, cpus } = self.memory.clone()?;
+        Some(ArenaSeat { machine, name, cpus })
+    }
+
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("plain values")
     }
@@ -157,20 +163,26 @@ fn planned(address: &Address) -> String {
     .to_owned()
 }
 
-/// Everybody's seat, if all ranks are on one host and can share memory; the same answer at all ranks.
+/// Which ranks can share memory; the same answer at all ranks.
 ///
 /// A host is a machine and a network namespace, and in a fabric, where several hosts may stand for a large network on one
 /// machine, a host of that name.
-pub(crate) fn seats(all: &[Address]) -> Option<Vec<ArenaSeat>> {
-    let seat = |address: &Address| {
-        let MemoryAddress { machine, name, cpus } = address.memory.clone()?;
-        Some(ArenaSeat { machine, name, cpus })
+pub(crate) fn hosts(all: &[Address]) -> Hosts {
+    let key = |address: &Address| match &address.memory {
+        Some(memory) => (address.host.clone(), memory.machine.clone(), None),
+        None => (String::new(), String::new(), Some(address.rank)),
     };
-    let seats: Vec<ArenaSeat> = all.iter().map(seat).collect::<Option<_>>()?;
-    let alike = |(address, seat): (&Address, &ArenaSeat)| {
-        address.host == all[0].host && seat.machine == seats[0].machine
-    };
-    (all.len() > 1 && all.iter().zip(&seats).all(alike)).then_some(seats)
+    Hosts::of(&all.iter().map(key).collect::<Vec<_>>())
+}
+
+/// The seats of ranks that can share memory.
+pub(crate) fn seats(all: &[Address], ranks: &[u32]) -> Option<Vec<ArenaSeat>> {
+    ranks.iter().map(|&rank| all[rank as usize].seat()).collect()
+}
+
+/// Of all ranks that have one.
+pub(crate) fn all_seats(all: &[Address]) -> Vec<ArenaSeat> {
+    all.iter().filter_map(Address::seat).collect()
 }
 
 /// The mesh's view of all ranks.

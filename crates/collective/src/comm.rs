@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::algorithm::Link;
 use crate::core::Core;
+use crate::hosts::Hosts;
 use crate::shared::{Rounds, Shared};
 use crate::terms::Here;
 
@@ -25,7 +26,9 @@ pub(crate) struct Comm<'a> {
     unserved: Option<u32>,
     /// Made with the first send.
     flight: OnceCell<Arc<Flight>>,
-    /// Of ranks that share memory.
+    /// Which ranks share memory.
+    hosts: Option<Arc<Hosts>>,
+    /// With the ranks of our host.
     rounds: Option<Rounds<'a>>,
 }
 
@@ -54,27 +57,42 @@ impl<'a> Comm<'a> {
         deadline: Instant,
     ) -> Comm<'a> {
         let (receives, flight) = (Vec::new(), OnceCell::new());
-        let (unserved, rounds) = (None, None);
-        Comm { core, sequence, fingerprint, deadline, receives, unserved, flight, rounds }
+        let (unserved, hosts, rounds) = (None, None, None);
+        Comm { core, sequence, fingerprint, deadline, receives, unserved, flight, hosts, rounds }
     }
 
-    /// For ranks that may share memory.
+    /// For ranks that may share memory; `shared` is of those on our host.
     pub(crate) fn with_memory(
         self,
+        hosts: Option<Arc<Hosts>>,
         shared: Option<&'a mut Shared>,
         here: Option<Here>,
     ) -> Comm<'a> {
         let call = (self.sequence, self.fingerprint);
         let rounds = shared.map(|shared| Rounds::new(self.core, shared, call, self.deadline, here));
-        Comm { rounds, ..self }
+        Comm { hosts, rounds, ..self }
     }
 
-    /// The rounds of ranks that share memory, if these do. Errors: an earlier operation failed in them.
+    /// The rounds of all ranks, if they share memory. Errors: an earlier operation failed in them.
     pub(crate) fn rounds(&mut self) -> Result<Option<&mut Rounds<'a>>, MeshError> {
+        if self.in_memory() { self.host() } else { Ok(None) }
+    }
+
+    /// The rounds of the ranks on our host, if there are others. Errors: an earlier operation failed in them.
+    pub(crate) fn host(&mut self) -> Result<Option<&mut Rounds<'a>>, MeshError> {
         if let Some(rounds) = &self.rounds {
             rounds.check()?;
         }
         Ok(self.rounds.as_mut())
+    }
+
+    /// Which ranks share memory.
+    pub(crate) fn hosts(&self) -> Arc<Hosts> {
+        self.hosts.clone().unwrap_or_else(|| Arc::new(Hosts::apart(self.size())))
+    }
+
+    fn in_memory(&self) -> bool {
+        self.hosts.as_ref().is_some_and(|hosts| hosts.is_one())
     }
 
     /// The rounds, for an algorithm that is taken only where ranks share memory.
@@ -85,8 +103,7 @@ impl<'a> Comm<'a> {
 
     /// What this operation's messages cost.
     pub(crate) fn link(&self) -> Link {
-        let (latency_s, bytes_per_s) = self.core.link;
-        Link { ranks: self.size(), shared_memory: self.rounds.is_some(), latency_s, bytes_per_s }
+        self.core.link(self.hosts.as_ref())
     }
 
     /// The algorithm that the group's options name for an operation.
@@ -177,9 +194,8 @@ impl<'a> Comm<'a> {
 
     /// The operation has failed: others can follow it in shared memory only if the ranks are at the same round.
     pub(crate) fn give_up(&mut self, error: &MeshError, operation: impl FnOnce() -> String) {
-        if let Some(rounds) = &mut self.rounds
-            && !matches!(error, MeshError::Size { .. })
-        {
+        let together = self.in_memory() && matches!(error, MeshError::Size { .. });
+        if let Some(rounds) = self.rounds.as_mut().filter(|_| !together) {
             rounds.give_up(operation());
         }
     }

@@ -13,8 +13,10 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::coordinator::Event;
 use crate::error::of_mesh;
+use crate::hosts::Hosts;
 use crate::ledger::Ledger;
-use crate::{Error, Options};
+use crate::pace::{Pace, Paces};
+use crate::{Across, Error, Link, Options};
 
 /// State of a connected group.
 pub(crate) struct Core {
@@ -25,8 +27,10 @@ pub(crate) struct Core {
     pub(crate) ledger: Arc<Ledger>,
     /// By rank: "host h0, pid 123".
     pub(crate) places: Vec<String>,
-    /// Seconds and bytes per second of a message between two ranks, for the cost model.
-    pub(crate) link: (f64, f64),
+    /// Of messages, for the cost model: as measured, or as given.
+    pub(crate) paces: OnceLock<Paces>,
+    /// Which ranks share memory.
+    pub(crate) hosts: OnceLock<Arc<Hosts>>,
     /// Algorithms by operation, where the options name them.
     pub(crate) algorithms: BTreeMap<String, String>,
     /// In which all ranks are added, on every path.
@@ -69,7 +73,8 @@ impl Core {
             mesh,
             ledger,
             places,
-            link: (options.link_latency_s, options.link_bytes_per_s),
+            paces: OnceLock::new(),
+            hosts: OnceLock::new(),
             algorithms: options.algorithms.clone(),
             order: RwLock::new(Arc::new(SumOrder::flat(size))),
             counters: Counters::default(),
@@ -79,6 +84,20 @@ impl Core {
             failed: Condvar::new(),
             coordinator,
         }
+    }
+
+    /// What messages cost where `hosts` tells who shares memory; `None`: nobody.
+    pub(crate) fn link(&self, hosts: Option<&Arc<Hosts>>) -> Link {
+        let Paces { all, across } = self.paces.get().copied().unwrap_or_default();
+        let mixed = hosts.filter(|hosts| hosts.are_mixed());
+        let across = mixed.map(|hosts| Across {
+            hosts: hosts.clone(),
+            latency_s: across.latency_s,
+            bytes_per_s: across.bytes_per_s,
+        });
+        let Pace { latency_s, bytes_per_s } = all;
+        let shared_memory = hosts.is_some_and(|hosts| hosts.is_one());
+        Link { ranks: self.size, shared_memory, latency_s, bytes_per_s, across }
     }
 
     /// Waits until the coordinator has heard all that came before: a rank says why it fails before it leaves.

@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::Error;
 use crate::comm::Comm;
 use crate::core::Core;
+use crate::hosts::Hosts;
 use crate::shared::Shared;
 use crate::terms::Here;
 use crate::work::Work;
@@ -44,9 +45,11 @@ struct Inner {
     core: Arc<Core>,
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Memory that all ranks share. Locked by who runs an operation.
+    /// Memory that the ranks of our host share. Locked by who runs an operation.
     shared: Mutex<Option<Shared>>,
-    /// Whether there is any.
+    /// Which ranks share memory, if this lane may use it.
+    hosts: Option<Arc<Hosts>>,
+    /// Whether all do.
     shares: bool,
 }
 
@@ -62,10 +65,13 @@ impl Lane {
     pub(crate) fn start(
         core: Arc<Core>,
         name: &str,
-        shared: Option<Shared>,
+        memory: Option<(Arc<Hosts>, Option<Shared>)>,
     ) -> Result<Lane, Error> {
-        let (queue, wake, shares) = (Mutex::default(), Condvar::new(), shared.is_some());
-        let inner = Arc::new(Inner { core, queue, wake, shared: Mutex::new(shared), shares });
+        let (queue, wake) = (Mutex::default(), Condvar::new());
+        let (hosts, shared) = memory.unzip();
+        let shares = hosts.as_ref().is_some_and(|hosts| hosts.is_one());
+        let shared = Mutex::new(shared.flatten());
+        let inner = Arc::new(Inner { core, queue, wake, shared, hosts, shares });
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn({
             let inner = inner.clone();
             move || inner.run_all()
@@ -170,7 +176,7 @@ impl Inner {
         let core = &self.core;
         let mut shared = self.shared.lock();
         let comm = Comm::new(core, sequence, fingerprint, deadline);
-        let mut comm = comm.with_memory(shared.as_mut(), here);
+        let mut comm = comm.with_memory(self.hosts.clone(), shared.as_mut(), here);
         let outcome = body(&mut comm).and_then(|()| comm.finish());
         outcome.map_err(|error| {
             let missing = comm.missing();

@@ -55,10 +55,10 @@ pub struct Options {
     /// Algorithm by operation (`allreduce`, `allgather`, `broadcast`), where the cost model is not to choose; one that
     /// cannot do an operation is passed over.
     pub algorithms: BTreeMap<String, String>,
-    /// For the cost model: seconds of a small message between two ranks.
-    pub link_latency_s: f64,
-    /// For the cost model: bytes per second of a rank, each way.
-    pub link_bytes_per_s: f64,
+    /// For the cost model: seconds of a small message between two ranks; `None`: measured.
+    pub link_latency_s: Option<f64>,
+    /// For the cost model: bytes per second of a rank, each way; `None`: measured.
+    pub link_bytes_per_s: Option<f64>,
     /// An address that all ranks can reach: tells which of this machine's addresses to use when `host` does not.
     pub rendezvous: Option<String>,
 }
@@ -107,10 +107,11 @@ impl Options {
                 }
                 "algorithms" => options.algorithms = algorithms(value).map_err(|e| wrong(&e))?,
                 "link_latency_s" => {
-                    options.link_latency_s = positive(value).ok_or_else(|| wrong("seconds"))?;
+                    options.link_latency_s = Some(positive(value).ok_or_else(|| wrong("seconds"))?);
                 }
                 "link_bytes_per_s" => {
-                    options.link_bytes_per_s = positive(value).ok_or_else(|| wrong("a rate"))?;
+                    options.link_bytes_per_s =
+                        Some(positive(value).ok_or_else(|| wrong("a rate"))?);
                 }
                 "rendezvous" => options.rendezvous = Some(value.clone()),
                 _ => return Err(Error::Unsupported(format!("option {name} does not exist"))),
@@ -127,7 +128,7 @@ impl Options {
         format!(
             "{protocol} tenant={tenant} scale={scale} max_trees={max_trees} release_fraction={release_fraction} \
              congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} algorithms={algorithms:?} \
-             link={link_latency_s},{link_bytes_per_s}"
+             link={link_latency_s:?},{link_bytes_per_s:?}"
         )
     }
 }
@@ -144,8 +145,8 @@ impl Default for Options {
             min_bytes: None,
             shared_memory: true,
             algorithms: BTreeMap::new(),
-            link_latency_s: 30e-6,
-            link_bytes_per_s: 1.25e9,
+            link_latency_s: None,
+            link_bytes_per_s: None,
             rendezvous: None,
         }
     }
@@ -197,7 +198,7 @@ mod tests {
         assert!(error("scale", "-1").contains("use a factor"));
         let ring = parse("algorithms", "allreduce=ring").unwrap().algorithms;
         assert_eq!(ring["allreduce"], "ring");
-        assert!(error("algorithms", "allreduce=rong").contains("halving-doubling, ring for"));
+        assert!(error("algorithms", "allreduce=rong").contains("halving-doubling, ring, "));
         assert!(error("algorithms", "barrier=ring").contains("allreduce, allgather, broadcast"));
         assert!(error("link_latency_s", "-1").contains("use seconds"));
         assert_eq!(error("tress", "1"), "option tress does not exist");

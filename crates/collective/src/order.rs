@@ -10,6 +10,10 @@ use smallvec::SmallVec;
 /// once, at the root, as on the trees.
 pub(crate) struct Adder {
     format: Format,
+    /// Of the pieces.
+    from: Encoding,
+    /// Of the sum.
+    to: Encoding,
     /// Children before their parents; the root last.
     nodes: Vec<Node>,
 }
@@ -27,8 +31,14 @@ enum Source {
 }
 
 impl Adder {
+    /// From and to elements.
     pub(crate) fn new(order: &SumOrder, format: Format) -> Adder {
-        let mut adder = Adder { format, nodes: Vec::new() };
+        Adder::between(order, format, Encoding::Element, Encoding::Element)
+    }
+
+    /// A part of a larger sum: partials are `Encoding::Accumulator`.
+    pub(crate) fn between(order: &SumOrder, format: Format, from: Encoding, to: Encoding) -> Adder {
+        let mut adder = Adder { format, from, to, nodes: Vec::new() };
         if let Source::Rank(only) = adder.place(order, true) {
             adder.node(vec![Source::Rank(only)], true);
         }
@@ -39,19 +49,21 @@ impl Adder {
         self.format
     }
 
-    /// Adds all `pieces` (by rank, elements as in the buffers, each at least as long as `out`) into `out`.
+    /// Adds all `pieces` (by rank, each of at least as many elements as `out`) into `out`.
     pub(crate) fn add(&mut self, pieces: &[&[u8]], out: &mut [u8]) {
-        let element = self.format.dtype.size();
+        let size = self.to.size(self.format.dtype);
         // One node needs no partials, so no blocks that fit the cache.
-        let step = if self.nodes.len() == 1 { out.len().max(element) } else { BLOCK * element };
-        for (index, block) in out.chunks_mut(step).enumerate() {
-            let bytes = index * step..index * step + block.len();
-            self.block(pieces, bytes, block);
+        let step = if self.nodes.len() == 1 { (out.len() / size).max(1) } else { BLOCK };
+        for (index, block) in out.chunks_mut(step * size).enumerate() {
+            let elements = index * step..index * step + block.len() / size;
+            self.block(pieces, elements, block);
         }
     }
 
-    fn block(&mut self, pieces: &[&[u8]], bytes: Range<usize>, out: &mut [u8]) {
-        let n = out.len() / self.format.dtype.size();
+    fn block(&mut self, pieces: &[&[u8]], elements: Range<usize>, out: &mut [u8]) {
+        let n = elements.len();
+        let (from, to, size) = (self.from, self.to, self.from.size(self.format.dtype));
+        let bytes = elements.start * size..elements.end * size;
         let root = self.nodes.len() - 1;
         for at in 0..=root {
             let (below, rest) = self.nodes.split_at_mut(at);
@@ -59,7 +71,7 @@ impl Adder {
             let input = |source: &Source| match *source {
                 Source::Rank(rank) => {
                     let bytes = &pieces[rank][bytes.clone()];
-                    Some(Input { bytes, encoding: Encoding::Element })
+                    Some(Input { bytes, encoding: from })
                 }
                 Source::Node(node) => {
                     let bytes = &below[node].partial[..];
@@ -68,7 +80,7 @@ impl Adder {
             };
             let inputs: SmallVec<[_; 8]> = sources.iter().map(input).collect();
             match at == root {
-                true => reduce(self.format, &inputs, n, out, Encoding::Element),
+                true => reduce(self.format, &inputs, n, out, to),
                 false => reduce(self.format, &inputs, n, partial, Encoding::Accumulator),
             }
         }

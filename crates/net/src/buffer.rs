@@ -15,6 +15,9 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Buffer {
     memory: Arc<Memory>,
+    /// Of the memory, what this handle is about.
+    at: usize,
+    len: usize,
 }
 
 struct Memory {
@@ -37,7 +40,7 @@ impl Buffer {
     /// The bytes are valid for reads and writes from any thread until `keep` is dropped, and nobody else
     /// uses them while an operation on this buffer runs.
     pub unsafe fn from_raw(start: *mut u8, len: usize, keep: Box<dyn Any + Send>) -> Buffer {
-        Buffer { memory: Arc::new(Memory { start, len, _keep: keep }) }
+        Buffer { memory: Arc::new(Memory { start, len, _keep: keep }), at: 0, len }
     }
 
     /// Takes over a vector's bytes.
@@ -49,9 +52,15 @@ impl Buffer {
         unsafe { Buffer::from_raw(start, len, keep) }
     }
 
+    /// A handle to the bytes of `range` alone; panics beyond them.
+    pub fn part(&self, range: Range<usize>) -> Buffer {
+        self.check(&range);
+        Buffer { memory: self.memory.clone(), at: self.at + range.start, len: range.len() }
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.memory.len
+        self.len
     }
 
     /// Whether there are none.
@@ -86,17 +95,22 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(start, range.len()) }
     }
 
-    fn pointer(&self, range: &Range<usize>) -> *mut u8 {
-        let Memory { start, len, .. } = *self.memory;
+    fn check(&self, range: &Range<usize>) {
         assert!(
-            range.start <= range.end && range.end <= len,
-            "bytes {range:?} of a buffer of {len} bytes"
+            range.start <= range.end && range.end <= self.len,
+            "bytes {range:?} of a buffer of {} bytes",
+            self.len
         );
-        if len == 0 {
+    }
+
+    fn pointer(&self, range: &Range<usize>) -> *mut u8 {
+        self.check(range);
+        if self.memory.len == 0 {
             return std::ptr::NonNull::dangling().as_ptr();
         }
-        // SAFETY: the offset is at most `len`, so it stays within the memory or one past its end.
-        unsafe { start.add(range.start) }
+        // SAFETY: the part lies within the memory (`part` checked it) and the range within the part, so the offset stays
+        // within the memory or one past its end.
+        unsafe { self.memory.start.add(self.at + range.start) }
     }
 }
 

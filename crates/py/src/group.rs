@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netsum_collective as core;
-use netsum_collective::{Buffer, Combine, Dtype, GroupConfig, Options, Terms};
+use netsum_collective::{Buffer, Combine, Dtype, Format, GroupConfig, Link, Options, Terms};
 use pyo3::prelude::*;
 
 use crate::work::Work;
@@ -232,6 +232,20 @@ impl Group {
         py.detach(|| self.0.stats())
     }
 
+    /// The algorithm of the hosts' path for an operation of `nbytes` per rank, with the costs of all: JSON of
+    /// `netsum_collective::Choice`.
+    fn explain(
+        &self,
+        py: Python<'_>,
+        operation: &str,
+        nbytes: usize,
+        dtype: &str,
+        op: &str,
+    ) -> PyResult<String> {
+        let format = Format { dtype: dtype_of(py, dtype)?, op: combine(py, op, 1.0)?.reduce_op() };
+        choice(py, self.0.explain(operation, format, nbytes))
+    }
+
     /// Leaves the job in good order.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
@@ -241,6 +255,30 @@ impl Group {
     fn abort(&self, py: Python<'_>, reason: &str) {
         py.detach(|| self.0.abort(reason));
     }
+}
+
+/// As [`Group::explain`], for `ranks` on such links, without a group.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn explain_hosts(
+    py: Python<'_>,
+    ranks: u32,
+    latency_s: f64,
+    bytes_per_s: f64,
+    operation: &str,
+    nbytes: usize,
+    dtype: &str,
+    op: &str,
+) -> PyResult<String> {
+    let ranks = ranks.max(1);
+    let link = Link { ranks, shared_memory: false, latency_s, bytes_per_s, across: None };
+    let format = Format { dtype: dtype_of(py, dtype)?, op: combine(py, op, 1.0)?.reduce_op() };
+    choice(py, core::explain(&link, operation, format, nbytes, None, None))
+}
+
+fn choice(py: Python<'_>, found: Result<core::Choice, core::Error>) -> PyResult<String> {
+    let found = found.map_err(|error| errors::raise(py, error))?;
+    Ok(serde_json::to_string(&found).expect("choices are plain data"))
 }
 
 fn terms(timeout_s: f64, here: bool) -> PyResult<Terms> {

@@ -45,6 +45,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<meeting::Meeting>()?;
     module.add_function(wrap_pyfunction!(meeting::meet, module)?)?;
     module.add_function(wrap_pyfunction!(status, module)?)?;
+    module.add_function(wrap_pyfunction!(group::explain_hosts, module)?)?;
     ocs::register(module)?;
     module.add_function(wrap_pyfunction!(plan::topology, module)?)?;
     module.add_function(wrap_pyfunction!(plan::pack_trees, module)?)?;

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-from netsum.cli import demo, doctor, fabric, plan, plan_ocs, run, sim, top, version
+from netsum.cli import demo, doctor, explain, fabric, plan, plan_ocs, run, sim, top, version
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
@@ -23,7 +23,7 @@ app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor")(doctor.doctor)
 plan_ocs.register(plan.app)
 app.add_typer(plan.app, name="plan")
-app.command("explain")(plan.explain)
+app.command("explain")(explain.explain)
 app.command("top")(top.top)
 app.command("version")(version.version)
 

@@ -76,7 +76,7 @@ def pack(
     if setup and not size:
         raise PlanError("--setup is for a buffer of some size; give --size as well, as 1GiB")
     if size:
-        found = planner.pack_kinds(graph, _setups(graph, setup or []), _bytes(size), collective, root)
+        found = planner.pack_kinds(graph, _setups(graph, setup or []), bytes_of(size), collective, root)
         if out is not None:
             _write(out, found["plan"], graph)
         _print_kinds(found, as_json)
@@ -209,33 +209,6 @@ def classes(source: Source, kinds: Kinds = "", format: Format = None, as_json: J
     console.print(table)
 
 
-def explain(
-    source: Source,
-    gpus: Gpus = "",
-    kinds: Kinds = "",
-    format: Format = None,
-    sizes: Annotated[str, typer.Option(help="bytes, as 4KiB,64MiB")] = "4KiB,64KiB,1MiB,16MiB,256MiB,1GiB",
-    as_json: Json = False,
-) -> None:
-    """When aggregation in the network helps an allreduce on a topology, by the cost model, and when it does not."""
-    graph = topology(Selection(source, split(gpus), split(kinds), format))
-    found = planner.explain(graph, [_bytes(size) for size in split(sizes)])
-    if as_json:
-        print_json(found)
-        return
-    names = list(dict.fromkeys(name for choice in found["choices"] for name, _ in choice["times"]))
-    table = Table(title="microseconds by size; * fastest", title_justify="left")
-    for heading in ("bytes", *names):
-        table.add_column(heading, justify="right")
-    for choice in found["choices"]:
-        times = dict(choice["times"])
-        cells = [f"{times[n]['seconds'] * 1e6:.1f}{' *' if n == choice['best'] else ''}" for n in names]
-        table.add_row(f"{choice['bytes']:.0f}", *cells)
-    console.print(table)
-    for sentence in found["words"]:
-        console.print(sentence, highlight=False, soft_wrap=True)
-
-
 def _print_report(report: dict, collective: str) -> None:
     """Rate, bound, proof, trees and the comparison, for people."""
     sign = "=" if report["optimal"] else "<"
@@ -333,7 +306,7 @@ def _rate(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def _bytes(text: str) -> float:
+def bytes_of(text: str) -> float:
     units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
     unit = next((unit for unit in units if text.endswith(unit)), None)
     try:

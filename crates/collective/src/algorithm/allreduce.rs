@@ -12,7 +12,7 @@ use crate::comm::Comm;
 /// Everybody's whole buffer to everybody.
 pub(super) const ONE_HOP: Algorithm<Sum> = Algorithm {
     name: "one-hop",
-    cost: |link, sum| Some(link.latency_s + sent(link, sum) / link.bytes_per_s),
+    cost: |link, sum| Some(link.latency_s + sent(link, sum.bytes) / link.bytes_per_s),
     run: direct,
 };
 /// A share to each rank, and its sum to all.
@@ -20,14 +20,14 @@ pub(super) const SHARES: Algorithm<Sum> = Algorithm {
     name: "shares",
     cost: |link, sum| {
         let of_all = 2.0 / f64::from(link.ranks);
-        Some(2.0 * link.latency_s + sent(link, sum) * of_all / link.bytes_per_s)
+        Some(2.0 * link.latency_s + sent(link, sum.bytes) * of_all / link.bytes_per_s)
     },
     run: by_shares,
 };
 
 /// Bytes that a rank sends if it sends all to all others.
-fn sent(link: &Link, sum: &Sum) -> f64 {
-    sum.buffer.len() as f64 * f64::from(link.ranks - 1)
+fn sent(link: &Link, bytes: usize) -> f64 {
+    bytes as f64 * f64::from(link.ranks - 1)
 }
 
 /// The sum of some ranges of elements, equal at every rank; the other elements are left alone.

@@ -1,5 +1,7 @@
 //! Broadcast down a tree, in chunks that are passed on as they come.
 
+use std::ops::Range;
+
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
@@ -9,11 +11,11 @@ use crate::comm::Comm;
 /// Each rank passes on to those of which the place differs in one bit.
 pub(super) const BINOMIAL: Algorithm<Cast> = Algorithm {
     name: "binomial",
-    cost: |link, cast| {
+    cost: |link, &bytes| {
         let depth = f64::from(link.ranks.next_power_of_two().ilog2());
-        let chunk = cast.buffer.len().min(CHUNK) as f64;
+        let chunk = bytes.min(CHUNK) as f64;
         // The root sends all to as many as the tree is deep; what it sends last goes down once more.
-        let bytes = cast.buffer.len() as f64 * depth + chunk * (depth - 1.0);
+        let bytes = bytes as f64 * depth + chunk * (depth - 1.0);
         Some(depth * link.latency_s + bytes / link.bytes_per_s)
     },
     run: |comm, cast| {
@@ -21,29 +23,30 @@ pub(super) const BINOMIAL: Algorithm<Cast> = Algorithm {
         let place = (comm.rank() + size - cast.root) % size;
         let real = |place: u32| (place + cast.root) % size;
         let children = children(place, size).map(real).collect();
-        down(comm, &cast.buffer, parent(place).map(real), children)
+        down(comm, &cast.buffer, parent(place).map(real), children, |_, _| Ok(()))
     },
 };
 /// The root sends to everybody.
 pub(super) const ONE_HOP: Algorithm<Cast> = Algorithm {
     name: "one-hop",
-    cost: |link, cast| {
-        let bytes = cast.buffer.len() as f64 * f64::from(link.ranks - 1);
+    cost: |link, &bytes| {
+        let bytes = bytes as f64 * f64::from(link.ranks - 1);
         Some(link.latency_s + bytes / link.bytes_per_s)
     },
     run: |comm, cast| {
         let root = cast.root == comm.rank();
         let children = if root { comm.others().collect() } else { Vec::new() };
-        down(comm, &cast.buffer, (!root).then_some(cast.root), children)
+        down(comm, &cast.buffer, (!root).then_some(cast.root), children, |_, _| Ok(()))
     },
 };
 
-/// From the parent, if there is one, to the children, chunk by chunk.
-fn down(
+/// From the parent, if there is one, to the children, chunk by chunk; `then` is done with each that has come.
+pub(super) fn down(
     comm: &mut Comm<'_>,
     buffer: &Buffer,
     parent: Option<u32>,
     children: Vec<u32>,
+    mut then: impl FnMut(&mut Comm<'_>, Range<usize>) -> Result<(), MeshError>,
 ) -> Result<(), MeshError> {
     let mut chunks: Vec<_> = pieces(0..buffer.len(), CHUNK).collect();
     if chunks.is_empty() {
@@ -62,17 +65,18 @@ fn down(
         for &child in &children {
             comm.send(child, part as u64, buffer, chunk.start, chunk.len());
         }
+        then(comm, chunk.clone())?;
     }
     Ok(())
 }
 
 /// The parent of a place is the place without its lowest bit.
-fn parent(place: u32) -> Option<u32> {
+pub(super) fn parent(place: u32) -> Option<u32> {
     (place != 0).then(|| place & (place - 1))
 }
 
 /// Places that differ from this one in a single bit below its lowest; the largest subtree first.
-fn children(place: u32, size: u32) -> impl Iterator<Item = u32> {
+pub(super) fn children(place: u32, size: u32) -> impl Iterator<Item = u32> {
     let lowest = if place == 0 { u32::BITS } else { place.trailing_zeros() };
     (0..lowest).rev().map(move |bit| place + (1u32 << bit)).filter(move |&child| child < size)
 }

@@ -3,18 +3,17 @@
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient Algorithms for All-to-All Communications (TPDS 1997).
 //! Differs: pieces go straight to where they belong, so nothing is rotated at the end; a message per piece.
 
-use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, Gather, Link, copy};
+use super::{Algorithm, Gather, Link, Pieces, copy};
 use crate::comm::Comm;
 
 pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm { name: "bruck", cost, run };
 
-fn cost(link: &Link, gather: &Gather) -> Option<f64> {
+fn cost(link: &Link, pieces: &Pieces) -> Option<f64> {
     let steps = f64::from(link.ranks.next_power_of_two().ilog2());
-    let all: usize = gather.outputs.iter().map(Buffer::len).sum();
-    Some(steps * link.latency_s + all as f64 / link.bytes_per_s)
+    let sent = pieces.all.saturating_sub(pieces.longest);
+    Some(steps * link.latency_s + sent as f64 / link.bytes_per_s)
 }
 
 fn run(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {

@@ -8,8 +8,8 @@ use crate::comm::Comm;
 pub(super) const BROADCAST: Algorithm<Cast> = Algorithm { name: "chain", cost, run };
 
 /// The last one hears a chunk after N − 1 hops; then one chunk follows the other.
-fn cost(link: &Link, cast: &Cast) -> Option<f64> {
-    let (hops, bytes) = (f64::from(link.ranks - 1), cast.buffer.len() as f64);
+fn cost(link: &Link, bytes: &usize) -> Option<f64> {
+    let (hops, bytes) = (f64::from(link.ranks - 1), *bytes as f64);
     let chunk = bytes.min(CHUNK as f64);
     Some(hops * (link.latency_s + chunk / link.bytes_per_s) + (bytes - chunk) / link.bytes_per_s)
 }

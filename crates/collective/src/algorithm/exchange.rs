@@ -10,9 +10,8 @@ use crate::shared;
 /// Everybody's `input` to everybody's `outputs`.
 pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm {
     name: "one-hop",
-    cost: |link, gather| {
-        let longest = gather.outputs.iter().map(Buffer::len).max().unwrap_or(0);
-        let bytes = longest as f64 * f64::from(link.ranks - 1);
+    cost: |link, pieces| {
+        let bytes = pieces.longest as f64 * f64::from(link.ranks - 1);
         Some(link.latency_s + bytes / link.bytes_per_s)
     },
     run: allgather,

@@ -13,13 +13,13 @@ use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::{Encoding, Format, Input, reduce};
 
-use super::{Algorithm, Link, Sum};
+use super::{Addition, Algorithm, Link, Sum};
 use crate::comm::Comm;
 
 pub(super) const ALGORITHM: Algorithm<Sum> = Algorithm { name: "halving-doubling", cost, run };
 
 /// All ranks send at once; a rank that plays others' places sends and receives for them.
-fn cost(link: &Link, sum: &Sum) -> Option<f64> {
+fn cost(link: &Link, sum: &Addition) -> Option<f64> {
     if *sum.order != SumOrder::flat(link.ranks) {
         return None;
     }
@@ -27,7 +27,7 @@ fn cost(link: &Link, sum: &Sum) -> Option<f64> {
     let places = f64::from(link.ranks.next_power_of_two());
     // Partials of 16-bit floats travel as float32.
     let up = sum.format.dtype.accumulator_size() as f64 / sum.format.dtype.size() as f64;
-    let part = sum.buffer.len() as f64 * (places - 1.0) / places;
+    let part = sum.bytes as f64 * (places - 1.0) / places;
     let plays = if link.ranks.is_power_of_two() { 1.0 } else { 2.0 };
     Some(2.0 * steps * link.latency_s + plays * (1.0 + up) * part / link.bytes_per_s)
 }

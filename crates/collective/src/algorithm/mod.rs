@@ -14,12 +14,15 @@ mod bruck;
 mod chain;
 mod exchange;
 mod halving_doubling;
+mod hierarchical;
 mod in_memory;
 mod reduce;
 mod ring;
 
 pub(crate) use allreduce::allreduce_ranges;
 pub(crate) use barrier::barrier;
+pub use hierarchical::Across;
+
 pub(crate) use exchange::{alltoall, gather, scatter};
 pub(crate) use reduce::{reduce, reduce_scatter};
 
@@ -30,28 +33,40 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
+use serde::Serialize;
 
 use crate::comm::Comm;
 
 /// One way to do an operation.
-pub(crate) struct Algorithm<R> {
+pub(crate) struct Algorithm<R: Request> {
     /// In options.
     pub(crate) name: &'static str,
-    /// Seconds that the request will take; `None` where this way cannot be taken. Equal at all ranks.
-    pub(crate) cost: fn(&Link, &R) -> Option<f64>,
+    /// Seconds that a request of that shape will take; `None` where this way cannot be taken. Equal at all ranks.
+    pub(crate) cost: fn(&Link, &R::Shape) -> Option<f64>,
     pub(crate) run: fn(&mut Comm<'_>, &R) -> Result<(), MeshError>,
 }
 
-/// What costs are made of.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Link {
-    pub(crate) ranks: u32,
-    /// All ranks share memory.
-    pub(crate) shared_memory: bool,
+/// An operation that has several ways.
+pub(crate) trait Request {
+    /// All that its cost depends on, equal at all ranks.
+    type Shape;
+
+    fn shape(&self) -> Self::Shape;
+}
+
+/// What costs are made of; equal at all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// In the group.
+    pub ranks: u32,
+    /// All of them share memory.
+    pub shared_memory: bool,
     /// From the call of a send to the end of the receive, for a small message.
-    pub(crate) latency_s: f64,
-    /// Of one rank, each way.
-    pub(crate) bytes_per_s: f64,
+    pub latency_s: f64,
+    /// Of one rank, each way, while all send.
+    pub bytes_per_s: f64,
+    /// Between hosts, where some have several ranks that share memory.
+    pub across: Option<Across>,
 }
 
 /// An allreduce, in place.
@@ -61,10 +76,41 @@ pub(crate) struct Sum {
     pub(crate) buffer: Buffer,
 }
 
+/// What the cost of an allreduce depends on.
+pub(crate) struct Addition {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) bytes: usize,
+}
+
+impl Request for Sum {
+    type Shape = Addition;
+
+    fn shape(&self) -> Addition {
+        let Sum { order, format, buffer } = self;
+        Addition { order: order.clone(), format: *format, bytes: buffer.len() }
+    }
+}
+
 /// An all-gather; `outputs` by rank.
 pub(crate) struct Gather {
     pub(crate) input: Buffer,
     pub(crate) outputs: Vec<Buffer>,
+}
+
+/// Bytes that ranks give to an all-gather.
+pub(crate) struct Pieces {
+    pub(crate) longest: usize,
+    pub(crate) all: usize,
+}
+
+impl Request for Gather {
+    type Shape = Pieces;
+
+    fn shape(&self) -> Pieces {
+        let sizes = || self.outputs.iter().map(Buffer::len);
+        Pieces { longest: sizes().max().unwrap_or(0), all: sizes().sum() }
+    }
 }
 
 /// A broadcast.
@@ -73,17 +119,37 @@ pub(crate) struct Cast {
     pub(crate) root: u32,
 }
 
-pub(crate) const ALLREDUCE: [Algorithm<Sum>; 5] = [
+impl Request for Cast {
+    /// Bytes.
+    type Shape = usize;
+
+    fn shape(&self) -> usize {
+        self.buffer.len()
+    }
+}
+
+pub(crate) const ALLREDUCE: [Algorithm<Sum>; 6] = [
     in_memory::ALLREDUCE,
     allreduce::ONE_HOP,
     allreduce::SHARES,
     halving_doubling::ALGORITHM,
     ring::ALLREDUCE,
+    hierarchical::ALLREDUCE,
 ];
-pub(crate) const ALLGATHER: [Algorithm<Gather>; 4] =
-    [in_memory::ALLGATHER, exchange::ALLGATHER, bruck::ALLGATHER, ring::ALLGATHER];
-pub(crate) const BROADCAST: [Algorithm<Cast>; 4] =
-    [in_memory::BROADCAST, broadcast::BINOMIAL, broadcast::ONE_HOP, chain::BROADCAST];
+pub(crate) const ALLGATHER: [Algorithm<Gather>; 5] = [
+    in_memory::ALLGATHER,
+    exchange::ALLGATHER,
+    bruck::ALLGATHER,
+    ring::ALLGATHER,
+    hierarchical::ALLGATHER,
+];
+pub(crate) const BROADCAST: [Algorithm<Cast>; 5] = [
+    in_memory::BROADCAST,
+    broadcast::BINOMIAL,
+    broadcast::ONE_HOP,
+    chain::BROADCAST,
+    hierarchical::BROADCAST,
+];
 
 /// Names of the algorithms of an operation that has several.
 pub(crate) fn names(operation: &str) -> Option<Vec<&'static str>> {
@@ -110,7 +176,7 @@ pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Cast) -> Result<(), MeshErro
     run(comm, &BROADCAST, "broadcast", cast)
 }
 
-fn run<R>(
+fn run<R: Request>(
     comm: &mut Comm<'_>,
     all: &[Algorithm<R>],
     operation: &str,
@@ -125,17 +191,17 @@ fn run<R>(
         // The first of every list. Nothing comes near, and the others' costs are not worked out in vain.
         return (all[0].run)(comm, request);
     }
-    (choose(all, wanted, &link, request).run)(comm, request)
+    (choose(all, wanted, &link, &request.shape()).run)(comm, request)
 }
 
 /// The algorithm that `wanted` names if it can do the request, else the cheapest; the first of equals.
-pub(crate) fn choose<'a, R>(
+pub(crate) fn choose<'a, R: Request>(
     all: &'a [Algorithm<R>],
     wanted: Option<&str>,
     link: &Link,
-    request: &R,
+    shape: &R::Shape,
 ) -> &'a Algorithm<R> {
-    let able = || all.iter().filter_map(|a| Some((a, (a.cost)(link, request)?)));
+    let able = || all.iter().filter_map(|a| Some((a, (a.cost)(link, shape)?)));
     let named = able().find(|(a, _)| Some(a.name) == wanted);
     let cheapest = || able().reduce(|best, next| if next.1 < best.1 { next } else { best });
     named.or_else(cheapest).map(|(a, _)| a).expect("one hop does everything")
@@ -171,7 +237,7 @@ pub(crate) fn pieces(range: Range<usize>, step: usize) -> impl Iterator<Item = R
 
 /// Bytes of a message in a pipeline: long enough that its cost per message is small, short enough that several
 /// are under way.
-const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -180,11 +246,16 @@ mod tests {
     use super::*;
 
     fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
-        let link = Link { ranks, shared_memory: false, latency_s: 30e-6, bytes_per_s: 1.25e9 };
+        let link = Link {
+            ranks,
+            shared_memory: false,
+            latency_s: 30e-6,
+            bytes_per_s: 1.25e9,
+            across: None,
+        };
         let format = Format { dtype, op: ReduceOp::Sum };
-        let buffer = Buffer::from_vec(vec![0; bytes]);
         let order = Arc::new(SumOrder::flat(ranks));
-        choose(&ALLREDUCE, wanted, &link, &Sum { order, format, buffer }).name
+        choose(&ALLREDUCE, wanted, &link, &Addition { order, format, bytes }).name
     }
 
     #[test]

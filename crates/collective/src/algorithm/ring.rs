@@ -8,7 +8,7 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_wire::{Encoding, Input, reduce};
 
-use super::{Algorithm, Gather, Link, Sum, copy, share};
+use super::{Addition, Algorithm, Gather, Link, Pieces, Sum, copy, share};
 use crate::comm::Comm;
 
 pub(super) const ALLREDUCE: Algorithm<Sum> =
@@ -16,9 +16,9 @@ pub(super) const ALLREDUCE: Algorithm<Sum> =
 pub(super) const ALLGATHER: Algorithm<Gather> =
     Algorithm { name: "ring", cost: allgather_cost, run: allgather };
 
-fn allreduce_cost(link: &Link, sum: &Sum) -> Option<f64> {
+fn allreduce_cost(link: &Link, sum: &Addition) -> Option<f64> {
     let steps = 2.0 * f64::from(link.ranks - 1);
-    let part = sum.buffer.len() as f64 / f64::from(link.ranks);
+    let part = sum.bytes as f64 / f64::from(link.ranks);
     sum.format.any_order().then(|| steps * (link.latency_s + part / link.bytes_per_s))
 }
 
@@ -52,9 +52,9 @@ fn allreduce(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn allgather_cost(link: &Link, gather: &Gather) -> Option<f64> {
-    let longest = gather.outputs.iter().map(Buffer::len).max().unwrap_or(0);
-    Some(f64::from(link.ranks - 1) * (link.latency_s + longest as f64 / link.bytes_per_s))
+fn allgather_cost(link: &Link, pieces: &Pieces) -> Option<f64> {
+    let step = link.latency_s + pieces.longest as f64 / link.bytes_per_s;
+    Some(f64::from(link.ranks - 1) * step)
 }
 
 fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {

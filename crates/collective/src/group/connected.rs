@@ -10,6 +10,7 @@ use netsum_wire::Format;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
+use crate::Link;
 use crate::call::Call;
 use crate::comm::Comm;
 use crate::coordinator::{Coordinator, Event};
@@ -91,11 +92,21 @@ impl Connected {
         self.session.as_ref().filter(|session| bytes as u64 >= session.from_bytes)
     }
 
+    pub(super) fn link(&self) -> Link {
+        self.core.link(self.core.hosts.get())
+    }
+
     pub(super) fn stats(&self) -> String {
         let (sent, received) = self.core.mesh.traffic();
-        let counters = &self.core.counters;
+        let (counters, link) = (&self.core.counters, self.link());
+        let hosts_by = match (link.shared_memory, &link.across) {
+            (true, _) => "shared memory",
+            (false, Some(_)) => "shared memory within hosts, TCP between them",
+            (false, None) => "TCP",
+        };
         let group = json!({
-            "hosts_by": if self.core.alarm.get().is_some() { "shared memory" } else { "TCP" },
+            "hosts_by": hosts_by,
+            "link": link,
             "host_bytes_tx": sent,
             "host_bytes_rx": received,
             "operations": counters.operations.load(Ordering::Relaxed),

@@ -16,13 +16,15 @@ use parking_lot::Mutex;
 use crate::address::{self, Address, FirstPlan};
 use crate::coordinator::{Coordinator, Ear, Event};
 use crate::core::{Core, deadline};
+use crate::hosts::Hosts;
 use crate::lane::Lane;
 use crate::ledger::Ledger;
+use crate::pace::{self, Paces};
 use crate::planned::session::{Beginning, Control, Session};
 use crate::planned::{Patience, Ports};
 use crate::shared::Shared;
 use crate::status::Status;
-use crate::{Error, GroupConfig};
+use crate::{Choice, Error, Format, GroupConfig, Link, explain};
 use connected::Connected;
 use joining::{create_job, place_in_fabric};
 pub(crate) use operations::{conclude, prepare};
@@ -108,6 +110,21 @@ impl Group {
         connected.stats()
     }
 
+    /// What the group's messages cost, by the values that all ranks agree on.
+    pub fn link(&self) -> Result<Link, Error> {
+        let connected = self.connected.lock().clone();
+        let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
+        Ok(connected.link())
+    }
+
+    /// The algorithm that the hosts' path takes for an operation of `bytes` per rank, and why; see [`crate::explain`].
+    pub fn explain(&self, operation: &str, format: Format, bytes: usize) -> Result<Choice, Error> {
+        let link = self.link()?;
+        let order = self.connected.lock().as_ref().map(|c| c.core.order.read().clone());
+        let wanted = self.config.options.algorithms.get(operation).map(String::as_str);
+        explain(&link, operation, format, bytes, order, wanted)
+    }
+
     /// Why the group cannot be used any more, if so.
     pub fn failure(&self) -> Option<Error> {
         let Some(connected) = self.connected.lock().clone() else {
@@ -155,15 +172,14 @@ impl Group {
         let GroupConfig { name, options, .. } = &self.config;
         let core = Core::new(name.clone(), options, mesh, ledger, places, events.clone());
         let core = Arc::new(core);
-        let arena = address::seats(all).zip(opened.memory).and_then(|(seats, port)| {
-            let patience = self.config.timeout.min(MEET_PATIENCE);
-            port.meet(self.config.rank as usize, &seats, all[0].secret(), patience)
+        let (hosts, shared) = self.share(&core, opened.memory, all, until)?;
+        // Nobody else sets it. Where all share memory, no message's cost is ever asked for.
+        let _ = core.paces.set(match hosts.is_one() {
+            true => Paces::default(),
+            false => pace::measure(&core, options, &hosts, until)?,
         });
-        if let Some(arena) = &arena {
-            // Nobody else sets it.
-            let _ = core.alarm.set(arena.alarm());
-        }
-        let lane = Lane::start(core.clone(), "netsum-host", arena.map(Shared::new))?;
+        let _ = core.hosts.set(hosts.clone());
+        let lane = Lane::start(core.clone(), "netsum-host", Some((hosts, shared)))?;
         let status = Arc::new(Mutex::new(Status {
             reason: "there is no controller".to_owned(),
             ..Status::default()
@@ -199,6 +215,38 @@ impl Group {
             }
         }
         Ok(connected)
+    }
+
+    /// The ranks of each host come to share memory; the answer is the same at all ranks.
+    fn share(
+        &self,
+        core: &Arc<Core>,
+        port: Option<ArenaPort>,
+        all: &[Address],
+        until: Instant,
+    ) -> Result<(Arc<Hosts>, Option<Shared>), Error> {
+        let hosts = address::hosts(all);
+        let (host, place) = hosts.place(self.config.rank);
+        let ranks = hosts.all()[host].clone();
+        let seats = address::seats(all, &ranks).filter(|_| ranks.len() > 1);
+        let arena = seats.zip(port).and_then(|(seats, port)| {
+            let secret = all[ranks[0] as usize].secret();
+            let around = address::all_seats(all);
+            port.meet(place, &seats, &around, secret, self.config.timeout.min(MEET_PATIENCE))
+        });
+        let works = arena.is_some() || ranks.len() == 1;
+        // The ranks of one host know of each other whether it works.
+        let agreed = match hosts.are_mixed() {
+            true => pace::all_agree(core, works, until)?,
+            false => works,
+        };
+        let Some(arena) = arena.filter(|_| agreed) else {
+            let hosts = if agreed { hosts } else { Hosts::apart(self.config.size) };
+            return Ok((Arc::new(hosts), None));
+        };
+        // Nobody else sets it.
+        let _ = core.alarm.set(arena.alarm());
+        Ok((Arc::new(hosts), Some(Shared::new(arena, ranks))))
     }
 
     /// Allreduces over the plan that rank 0 has read.

@@ -7,7 +7,7 @@ mod moves;
 mod sums;
 
 pub(crate) use moves::{allgather, alltoall, barrier, broadcast, gather, scatter};
-pub(crate) use sums::{allreduce, reduce, reduce_scatter};
+pub(crate) use sums::{allreduce, partials, reduce, reduce_scatter};
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,6 +24,8 @@ use crate::terms::Here;
 /// One rank's part of its host's memory, for one operation after the other.
 pub(crate) struct Shared {
     arena: Arena,
+    /// Of the group, by place on the host.
+    ranks: Vec<u32>,
     /// The operation that failed.
     broken: Option<String>,
     /// Of the last sum: the next one is most often of the same kind.
@@ -31,8 +33,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(arena: Arena) -> Shared {
-        Shared { arena, broken: None, adder: None }
+    /// `ranks`: of the group, who share it; ascending.
+    pub(crate) fn new(arena: Arena, ranks: Vec<u32>) -> Shared {
+        Shared { arena, ranks, broken: None, adder: None }
     }
 
     /// No operation can follow one that failed with `reason`.
@@ -116,9 +119,10 @@ impl<'a> Rounds<'a> {
     /// Waits until our slot of the next round is free, and gives it.
     #[inline]
     fn open(&mut self) -> Result<&mut [u8], MeshError> {
-        let arena = &mut self.shared.arena;
-        let opened =
-            waiting((self.core, self.deadline, self.here), |waiting| arena.open(waiting).map(drop));
+        let Shared { arena, ranks, .. } = &mut *self.shared;
+        let opened = waiting(self.core, ranks, (self.deadline, self.here), |waiting| {
+            arena.open(waiting).map(drop)
+        });
         match opened {
             Ok(()) => Ok(self.shared.arena.parts().0),
             Err(error) => Err(self.failed(error)),
@@ -140,17 +144,18 @@ impl<'a> Rounds<'a> {
     /// Waits until everybody has published the last round.
     #[inline]
     fn await_all(&mut self) -> Result<(), MeshError> {
-        let arena = &mut self.shared.arena;
-        let outcome =
-            waiting((self.core, self.deadline, self.here), |waiting| arena.await_all(waiting));
+        let Shared { arena, ranks, .. } = &mut *self.shared;
+        let outcome = waiting(self.core, ranks, (self.deadline, self.here), |waiting| {
+            arena.await_all(waiting)
+        });
         outcome.map_err(|error| self.failed(error))
     }
 
     /// Waits until one rank has.
     #[inline]
     fn await_rank(&mut self, rank: usize) -> Result<(), MeshError> {
-        let arena = &mut self.shared.arena;
-        let outcome = waiting((self.core, self.deadline, self.here), |waiting| {
+        let Shared { arena, ranks, .. } = &mut *self.shared;
+        let outcome = waiting(self.core, ranks, (self.deadline, self.here), |waiting| {
             arena.await_rank(rank, waiting)
         });
         outcome.map_err(|error| self.failed(error))
@@ -158,12 +163,15 @@ impl<'a> Rounds<'a> {
 
     #[cold]
     fn failed(&mut self, error: ArenaError) -> MeshError {
+        let name = |place: u32| self.shared.ranks[place as usize];
+        let names = |places: Vec<u32>| places.into_iter().map(name).collect::<Vec<u32>>();
         match error {
             ArenaError::Timeout { missing } => {
-                self.missing = missing;
+                self.missing = names(missing);
                 MeshError::Timeout
             }
             ArenaError::Stopped { missing } => {
+                let missing = names(missing);
                 let left = missing.iter().copied().find(|&rank| self.core.mesh.has_left(rank));
                 self.missing = missing;
                 match (self.core.failure(), left) {
@@ -176,7 +184,7 @@ impl<'a> Rounds<'a> {
                 // Sequence numbers of the two, as far as 32 bits tell them; the lower one is where they part.
                 let ahead = ((call >> 32) as u32).wrapping_sub(self.sequence as u32) as i32;
                 let parted = self.sequence.saturating_add_signed(i64::from(ahead.min(0)));
-                self.missing = vec![rank];
+                self.missing = vec![name(rank)];
                 self.core.differs(parted);
                 match self.core.await_failure(self.deadline) {
                     true => MeshError::Cancelled,
@@ -187,13 +195,16 @@ impl<'a> Rounds<'a> {
     }
 }
 
+#[inline]
 fn waiting<T>(
-    (core, deadline, here): (&Core, Instant, Option<Here>),
+    core: &Core,
+    ranks: &[u32],
+    (deadline, here): (Instant, Option<Here>),
     body: impl FnOnce(&Waiting<'_>) -> T,
 ) -> T {
-    let stopped = |rank: usize| {
+    let stopped = |place: usize| {
         core.failure().is_some()
-            || core.mesh.has_left(rank as u32)
+            || core.mesh.has_left(ranks[place])
             || here.is_some_and(|here| (here.interrupted)())
     };
     body(&Waiting { deadline, stopped: &stopped })

@@ -49,10 +49,51 @@ pub(crate) fn reduce_scatter(
     output: &mut Buffer,
     inputs: &[Buffer],
 ) -> Result<(), MeshError> {
+    let mut adder = rounds.adder(order, format);
+    scatter(rounds, inputs, |piece, values| adder.add(values, output.slice_mut(piece)))?;
+    rounds.keep(order, adder);
+    Ok(())
+}
+
+/// The partials of our place's portion, by adder; without `rounds` there is no other rank on the host.
+///
+/// `portions`: by place on the host, of the same buffer at all of them; `place`: ours.
+pub(crate) fn partials(
+    rounds: Option<&mut Rounds<'_>>,
+    adders: &mut [Adder],
+    portions: &[Buffer],
+    place: usize,
+) -> Result<Vec<Vec<u8>>, MeshError> {
+    let own = &portions[place];
+    let widened = |adder: &Adder, bytes: usize| {
+        let dtype = adder.format().dtype;
+        bytes / dtype.size() * dtype.accumulator_size()
+    };
+    let mut all: Vec<Vec<u8>> =
+        adders.iter().map(|adder| vec![0; widened(adder, own.len())]).collect();
+    let mut add = |piece: Range<usize>, values: &[&[u8]]| {
+        for (adder, partial) in adders.iter_mut().zip(&mut all) {
+            let within = widened(adder, piece.start)..widened(adder, piece.end);
+            adder.add(values, &mut partial[within]);
+        }
+    };
+    match rounds {
+        Some(rounds) => scatter(rounds, portions, add)?,
+        None => add(0..own.len(), &[own.slice(0..own.len())]),
+    }
+    Ok(all)
+}
+
+/// Calls `add` with everybody's values of each piece of our input.
+fn scatter(
+    rounds: &mut Rounds<'_>,
+    inputs: &[Buffer],
+    mut add: impl FnMut(Range<usize>, &[&[u8]]),
+) -> Result<(), MeshError> {
     let (rank, ranks) = (rounds.rank(), rounds.ranks());
     let part = rounds.slot_bytes() / ranks / ALIGN * ALIGN;
     let longest = inputs.iter().map(Buffer::len).max().unwrap_or(0);
-    let mut adder = rounds.adder(order, format);
+    let own = inputs[rank].len();
     let cut = |len: usize, round: usize| (round * part).min(len)..((round + 1) * part).min(len);
     let count = longest.div_ceil(part).max(1);
     for round in 0..=count {
@@ -65,17 +106,16 @@ pub(crate) fn reduce_scatter(
         }
         if round > 0 {
             rounds.await_all()?;
-            let piece = cut(output.len(), round - 1);
+            let piece = cut(own, round - 1);
             let slots = rounds.parts().1;
             let values = |from| &slots.of(from, 0)[rank * part..][..piece.len()];
             let values: Values<'_> = (0..ranks).map(values).collect();
-            adder.add(&values, output.slice_mut(piece));
+            add(piece, &values);
         }
         if round < count {
             rounds.publish(0);
         }
     }
-    rounds.keep(order, adder);
     Ok(())
 }
 

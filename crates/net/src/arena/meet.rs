@@ -55,25 +55,25 @@ impl ArenaPort {
 
     /// Makes the arena with all `seats`, by rank, of which `rank` is ours; `None` where one of them cannot.
     ///
+    /// `around`: of all ranks of the group that may be on this machine, as other hosts, too: they want its cores.
     /// `secret`: of the lowest rank, which only readers of the rendezvous know.
     pub fn meet(
         self,
         rank: usize,
         seats: &[ArenaSeat],
+        around: &[ArenaSeat],
         secret: &[u8; SECRET_LEN],
         patience: Duration,
     ) -> Option<Arena> {
         let ranks = seats.len();
-        let mut cpus: Vec<usize> = seats.iter().flat_map(|seat| seat.cpus.clone()).collect();
-        cpus.sort_unstable();
-        cpus.dedup();
+        let crowded = crowded(&self.seat, around);
         let slot_bytes = slot_bytes(ranks);
         let memory = match rank {
             0 => self.lead(ranks, secret, slot_bytes, patience),
             _ => follow(rank, ranks, &seats[0], secret, slot_bytes, patience),
         };
         match memory {
-            Ok(memory) => Some(Arena::new(memory, rank, ranks, ranks > cpus.len())),
+            Ok(memory) => Some(Arena::new(memory, rank, ranks, crowded)),
             Err(error) => {
                 tracing::warn!(%error, rank, "no shared memory with the ranks of this host");
                 None
@@ -158,6 +158,16 @@ fn follow(
     Ok(memory)
 }
 
+/// Whether fewer cores than ranks are on the machine of `own`.
+fn crowded(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
+    let boot = |seat: &ArenaSeat| seat.machine.split('/').next().map(str::to_owned);
+    let here = || around.iter().filter(|seat| boot(seat) == boot(own));
+    let mut cpus: Vec<usize> = here().flat_map(|seat| seat.cpus.clone()).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    here().count() > cpus.len()
+}
+
 /// Tells machines and network namespaces apart.
 fn machine() -> io::Result<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
@@ -205,7 +215,23 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use super::parse_cpus;
+    use super::{ArenaSeat, crowded, parse_cpus};
+
+    #[test]
+    fn ranks_of_other_namespaces_want_the_same_cores() {
+        let seat = |machine: &str, cpus: &[usize]| ArenaSeat {
+            machine: machine.to_owned(),
+            name: String::new(),
+            cpus: cpus.to_vec(),
+        };
+        let around = [seat("a/1", &[0, 1]), seat("a/2", &[1, 2]), seat("b/1", &[0])];
+        assert!(!crowded(&around[0], &around));
+        assert!(crowded(
+            &around[0],
+            &[&around[..], &[seat("a/3", &[2]), seat("a/3", &[0])]].concat()
+        ));
+        assert!(!crowded(&around[2], &around));
+    }
 
     #[test]
     fn lists_of_processors() {

@@ -14,7 +14,9 @@ fn arenas(ranks: usize) -> Vec<Arena> {
     thread::scope(|scope| {
         let meet = |(rank, port): (usize, ArenaPort)| {
             let seats = &seats;
-            scope.spawn(move || port.meet(rank, seats, &[7; 16], Duration::from_secs(10)).unwrap())
+            scope.spawn(move || {
+                port.meet(rank, seats, seats, &[7; 16], Duration::from_secs(10)).unwrap()
+            })
         };
         let meeting: Vec<_> = ports.into_iter().enumerate().map(meet).collect();
         meeting.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -110,8 +112,8 @@ fn strangers_and_absentees_make_no_arena() {
     let [first, second] = ports;
     let quick = Duration::from_millis(200);
     thread::scope(|scope| {
-        let stranger = scope.spawn(|| second.meet(1, &seats, &[8; 16], quick).is_none());
-        assert!(first.meet(0, &seats, &[7; 16], quick).is_none());
+        let stranger = scope.spawn(|| second.meet(1, &seats, &seats, &[8; 16], quick).is_none());
+        assert!(first.meet(0, &seats, &seats, &[7; 16], quick).is_none());
         assert!(stranger.join().unwrap(), "it does not know the secret");
     });
 }

@@ -1,0 +1,108 @@
+//! Which algorithm an operation takes, and why: the cost model's answer for people.
+
+use std::sync::Arc;
+
+use netsum_topo::SumOrder;
+use netsum_wire::Format;
+use serde::Serialize;
+
+use crate::Error;
+use crate::algorithm::{
+    ALLGATHER, ALLREDUCE, Addition, Algorithm, BROADCAST, Link, Pieces, Request, choose,
+};
+
+/// The algorithm of an operation of one size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// What will be taken.
+    pub chosen: &'static str,
+    /// In words.
+    pub why: &'static str,
+    /// Every algorithm that there is, in the order of its list.
+    pub costs: Vec<Cost>,
+}
+
+/// What the cost model says of an algorithm.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cost {
+    /// As options name it.
+    pub name: &'static str,
+    /// `None`: it cannot do the operation here.
+    pub seconds: Option<f64>,
+}
+
+/// The algorithm for an operation (`allreduce`, `allgather`, `broadcast`) of `bytes` per rank on such links.
+///
+/// `format`: of an allreduce's elements. `order`: in which it adds, `None` for the usual one. `wanted`: what options name.
+/// Errors: an operation that has one way only.
+pub fn explain(
+    link: &Link,
+    operation: &str,
+    format: Format,
+    bytes: usize,
+    order: Option<Arc<SumOrder>>,
+    wanted: Option<&str>,
+) -> Result<Choice, Error> {
+    match operation {
+        "allreduce" => {
+            let order = order.unwrap_or_else(|| Arc::new(SumOrder::flat(link.ranks)));
+            Ok(choice(&ALLREDUCE, link, &Addition { order, format, bytes }, wanted))
+        }
+        "allgather" => {
+            let all = bytes.saturating_mul(link.ranks as usize);
+            Ok(choice(&ALLGATHER, link, &Pieces { longest: bytes, all }, wanted))
+        }
+        "broadcast" => Ok(choice(&BROADCAST, link, &bytes, wanted)),
+        _ => Err(Error::Unsupported(format!(
+            "{operation} has one way; algorithms are chosen for allreduce, allgather, broadcast"
+        ))),
+    }
+}
+
+fn choice<R: Request>(
+    all: &[Algorithm<R>],
+    link: &Link,
+    shape: &R::Shape,
+    wanted: Option<&str>,
+) -> Choice {
+    let costs = all.iter().map(|a| Cost { name: a.name, seconds: (a.cost)(link, shape) });
+    let costs: Vec<Cost> = costs.collect();
+    let chosen = choose(all, wanted, link, shape).name;
+    let why = match wanted {
+        Some(wanted) if wanted == chosen => "the options name it",
+        Some(_) => "the one that the options name cannot do it; the least cost of the others",
+        None if link.shared_memory => "all ranks share memory",
+        None => "the least cost",
+    };
+    Choice { chosen, why, costs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsum_wire::{Dtype, ReduceOp};
+
+    #[test]
+    fn choices_name_all_candidates_with_their_costs() {
+        let link = Link {
+            ranks: 4,
+            shared_memory: false,
+            latency_s: 1e-4,
+            bytes_per_s: 1e8,
+            across: None,
+        };
+        let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+        let of = |operation, bytes, wanted| explain(&link, operation, format, bytes, None, wanted);
+        let small = of("allreduce", 1000, None).unwrap();
+        assert_eq!((small.chosen, small.why), ("one-hop", "the least cost"));
+        let seconds = |choice: &Choice, name| {
+            choice.costs.iter().find(|cost| cost.name == name).unwrap().seconds
+        };
+        assert_eq!(seconds(&small, "one-hop"), Some(1e-4 + 3e-5));
+        assert_eq!(seconds(&small, "ring"), None, "floats are added in the group's order");
+        let named = of("broadcast", 1000, Some("chain")).unwrap();
+        assert_eq!((named.chosen, named.why), ("chain", "the options name it"));
+        assert_eq!(of("allgather", 1 << 20, None).unwrap().costs.len(), 5);
+        assert!(of("barrier", 0, None).unwrap_err().to_string().contains("barrier has one way"));
+    }
+}

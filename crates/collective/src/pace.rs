@@ -1,0 +1,227 @@
+//! What messages between the ranks of a group cost: measured when the group is connected, as its operations will use
+//! the links, all ranks at once.
+//!
+//! The cost model must see the same values at all ranks, so each tells its own and all take the slowest. What the
+//! options give is not measured.
+
+use std::time::Instant;
+
+use netsum_net::Buffer;
+use netsum_net::mesh::MeshError;
+
+use crate::algorithm::{CHUNK, pieces};
+use crate::comm::{Comm, Ticket};
+use crate::core::Core;
+use crate::hosts::Hosts;
+use crate::{Error, Options};
+
+/// Latency and rate of a rank's messages; see [`crate::Link`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Pace {
+    pub(crate) latency_s: f64,
+    pub(crate) bytes_per_s: f64,
+}
+
+/// Of a group's messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Paces {
+    /// Between any two ranks, while all send.
+    pub(crate) all: Pace,
+    /// Between hosts, while each lane sends to its likes: [`crate::Across`].
+    pub(crate) across: Pace,
+}
+
+impl Default for Paces {
+    fn default() -> Paces {
+        Paces { all: USUAL, across: USUAL }
+    }
+}
+
+/// Measures what `options` do not give; all ranks call it, and get the same. Errors name ranks that were not heard
+/// from until `deadline`.
+pub(crate) fn measure(
+    core: &Core,
+    options: &Options,
+    hosts: &Hosts,
+    deadline: Instant,
+) -> Result<Paces, Error> {
+    let (latency_s, bytes_per_s) = (options.link_latency_s, options.link_bytes_per_s);
+    if let Some((latency_s, bytes_per_s)) = latency_s.zip(bytes_per_s) {
+        let given = Pace { latency_s, bytes_per_s };
+        return Ok(Paces { all: given, across: given });
+    }
+    if core.size == 1 {
+        return Ok(Paces::default());
+    }
+    let everybody: Vec<u32> = (0..core.size).collect();
+    let (_, place) = hosts.place(core.rank);
+    let lanes = hosts.all().iter().filter(|_| place < hosts.lanes()).map(|ranks| ranks[place]);
+    let lanes: Vec<u32> = lanes.collect();
+    with_probe(core, SEQUENCE, deadline, |probe| {
+        let all = probe.pace(&everybody, options)?;
+        let across = if hosts.are_mixed() { probe.pace(&lanes, options)? } else { all };
+        Ok(Paces { all, across })
+    })
+}
+
+/// Whether `yes` is true at all ranks; the same answer at all of them.
+pub(crate) fn all_agree(core: &Core, yes: bool, deadline: Instant) -> Result<bool, Error> {
+    with_probe(core, SEQUENCE - 1, deadline, |probe| {
+        Ok(probe.worst(if yes { 0.0 } else { 1.0 })? == 0.0)
+    })
+}
+
+fn with_probe<T>(
+    core: &Core,
+    sequence: u64,
+    deadline: Instant,
+    body: impl FnOnce(&mut Probe<'_>) -> Result<T, MeshError>,
+) -> Result<T, Error> {
+    let begun = Instant::now();
+    let mut probe = Probe { comm: Comm::new(core, sequence, 0, deadline), part: 0 };
+    let outcome = body(&mut probe);
+    outcome.map_err(|error| {
+        let missing = probe.comm.missing();
+        probe.comm.end();
+        core.explain(error, "measuring the links", begun.elapsed(), &missing)
+    })
+}
+
+/// Messages that are no operation's.
+struct Probe<'a> {
+    comm: Comm<'a>,
+    /// Number of the next message between any two ranks.
+    part: u64,
+}
+
+impl Probe<'_> {
+    /// Of messages within `circle`, to which this rank belongs or which is empty; others measure theirs at the same time,
+    /// and the slowest counts for all.
+    fn pace(&mut self, circle: &[u32], options: &Options) -> Result<Pace, MeshError> {
+        // Waits for the slowest rank to come here.
+        self.worst(0.0)?;
+        let few = self.steps(circle, STEPS_FIRST)?;
+        let latency_s = if few > SLOW_S { few } else { self.steps(circle, STEPS)? };
+        let bytes_per_s = match options.link_bytes_per_s {
+            Some(given) => given,
+            None => self.rate(circle, latency_s)?,
+        };
+        Ok(Pace { latency_s: options.link_latency_s.unwrap_or(latency_s), bytes_per_s })
+    }
+
+    /// The median of so many steps in which everybody sends a few bytes to one rank and waits for those of another, each
+    /// over another distance.
+    fn steps(&mut self, circle: &[u32], count: u32) -> Result<f64, MeshError> {
+        let own = circle.iter().position(|&rank| rank == self.comm.rank());
+        let word = Buffer::from_vec(vec![0; WORD]);
+        let answer = Buffer::from_vec(vec![0; WORD]);
+        let mut times = Vec::new();
+        for step in 0..count as usize {
+            let Some(own) = own.filter(|_| circle.len() > 1) else { continue };
+            let distance = 1 + step % (circle.len() - 1);
+            let begun = Instant::now();
+            let to = circle[(own + distance) % circle.len()];
+            let from = circle[(own + circle.len() - distance) % circle.len()];
+            let number = self.part + step as u64;
+            let heard = self.comm.receive(from, number, &answer, 0, WORD);
+            self.comm.send(to, number, &word, 0, WORD);
+            self.comm.wait(heard)?;
+            times.push(begun.elapsed().as_secs_f64());
+        }
+        self.part += u64::from(count);
+        self.comm.flush()?;
+        times.sort_by(f64::total_cmp);
+        let median = times.get(times.len() / 2).copied().unwrap_or(0.0);
+        Ok(self.worst(median)?.clamp(LATENCY_LEAST_S, LATENCY_MOST_S))
+    }
+
+    /// Bytes per second that a rank sends while all send to all others: ever more, until that takes long enough to tell.
+    fn rate(&mut self, circle: &[u32], latency_s: f64) -> Result<f64, MeshError> {
+        let mut bytes = BYTES_FIRST;
+        loop {
+            let mut seconds = self.burst(circle, bytes)?;
+            if seconds >= LONG_ENOUGH_S || bytes >= BYTES_MOST {
+                // In short bursts a thread that had to wait for a core counts for much.
+                for _ in 0..if seconds < LONG_ENOUGH_S { AGAIN } else { 0 } {
+                    seconds = seconds.min(self.burst(circle, bytes)?);
+                }
+                // Longer messages are announced first, which takes a message each way.
+                let transfer = (seconds - latency_s).max(seconds / 2.0);
+                return Ok((bytes as f64 / transfer).clamp(RATE_LEAST, RATE_MOST));
+            }
+            bytes *= 4;
+        }
+    }
+
+    /// Seconds in which `bytes` of every rank are at the others of its circle, at the slowest rank.
+    fn burst(&mut self, circle: &[u32], bytes: usize) -> Result<f64, MeshError> {
+        let others: Vec<u32> = self.comm.others().filter(|other| circle.contains(other)).collect();
+        let len = bytes.div_ceil(others.len().max(1));
+        let ours = Buffer::from_vec(vec![0; len]);
+        let theirs = Buffer::from_vec(vec![0; len * others.len()]);
+        let begun = Instant::now();
+        let mut tickets: Vec<Ticket> = Vec::new();
+        for (number, chunk) in (self.part..).zip(pieces(0..len, CHUNK)) {
+            for (place, &from) in others.iter().enumerate() {
+                let at = place * len + chunk.start;
+                tickets.push(self.comm.receive(from, number, &theirs, at, chunk.len()));
+                self.comm.send(from, number, &ours, chunk.start, chunk.len());
+            }
+        }
+        for ticket in tickets {
+            self.comm.wait(ticket)?;
+        }
+        self.comm.flush()?;
+        // Every circle has its own number of messages, but none has more.
+        self.part += bytes.div_ceil(CHUNK) as u64;
+        let seconds = if others.is_empty() { 0.0 } else { begun.elapsed().as_secs_f64() };
+        self.worst(seconds)
+    }
+
+    /// The greatest of everybody's values.
+    fn worst(&mut self, own: f64) -> Result<f64, MeshError> {
+        let word = Buffer::from_vec(own.to_le_bytes().to_vec());
+        let mut heard = Vec::new();
+        for from in self.comm.others() {
+            let answer = Buffer::from_vec(vec![0; WORD]);
+            let ticket = self.comm.receive(from, self.part, &answer, 0, WORD);
+            heard.push((ticket, answer));
+        }
+        for to in self.comm.others() {
+            self.comm.send(to, self.part, &word, 0, WORD);
+        }
+        self.part += 1;
+        let mut worst = own;
+        for (ticket, answer) in heard {
+            self.comm.wait(ticket)?;
+            let mut bytes = [0; WORD];
+            answer.read(0, &mut bytes);
+            // What is not a number counts for nothing.
+            worst = worst.max(f64::from_le_bytes(bytes));
+        }
+        self.comm.flush()?;
+        Ok(worst)
+    }
+}
+
+/// Of links that nobody has measured: a switch away, 10 Gbit/s.
+const USUAL: Pace = Pace { latency_s: 30e-6, bytes_per_s: 1.25e9 };
+
+/// No operation comes so far.
+const SEQUENCE: u64 = u64::MAX;
+const WORD: usize = 8;
+const STEPS_FIRST: u32 = 4;
+const STEPS: u32 = 16;
+/// With a latency of so much, a few steps tell enough, and many take long.
+const SLOW_S: f64 = 2e-3;
+const BYTES_FIRST: usize = 64 << 10;
+/// About a millisecond at 40 Gbit/s.
+const BYTES_MOST: usize = 4 << 20;
+const AGAIN: u32 = 2;
+/// Long beside what threads and system calls take, and beside the burst that a shaped link lets pass at once.
+const LONG_ENOUGH_S: f64 = 15e-3;
+/// What ranks tell is bounded: nobody makes costs that overflow.
+const LATENCY_LEAST_S: f64 = 1e-7;
+const LATENCY_MOST_S: f64 = 100.0;
+const RATE_LEAST: f64 = 1.0;
+const RATE_MOST: f64 = 1e13;

@@ -1,0 +1,156 @@
+//! Groups on several hosts, which names of this machine stand for: the same bits as on one, whoever shares memory with whom.
+
+mod support;
+
+use std::time::Duration;
+
+use netsum_collective::{Buffer, Combine, Dtype, Error, Group, GroupConfig, Options, ReduceOp};
+use support::{SOON, buffer, bytes, config, flat_sum, values, with_group};
+
+/// By rank, its host.
+const LAYOUTS: [&[u8]; 8] = [
+    &[0, 0, 1, 1],
+    &[0, 1, 0, 1],
+    &[0, 0, 1],
+    &[0, 1, 1],
+    &[0, 0, 0, 1, 1, 1],
+    &[0, 0, 1, 1, 1, 2],
+    &[0, 0, 0, 0, 1, 1, 1, 1],
+    &[0, 1, 1, 1, 2, 2, 0],
+];
+
+fn on_hosts(layout: &[u8], rank: u32, options: &[(&str, &str)]) -> GroupConfig {
+    let host = Some(format!("127.0.0.{}", 2 + layout[rank as usize]));
+    let options = options.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    let options = Options::parse(&options.collect()).unwrap();
+    GroupConfig { host, options, ..config(rank, layout.len() as u32, "hosts") }
+}
+
+const NAMED: (&str, &str) =
+    ("algorithms", "allreduce=hierarchical,allgather=hierarchical,broadcast=hierarchical");
+/// With the one, all in one step; with the other, shares in two.
+const LINKS: [(&str, &str); 2] = [("link_latency_s", "10"), ("link_latency_s", "1e-9")];
+
+#[test]
+fn bits_do_not_depend_on_who_shares_memory() {
+    for layout in LAYOUTS {
+        let size = layout.len() as u32;
+        for link in LINKS {
+            let options = [NAMED, link, ("link_bytes_per_s", "1e9")];
+            with_group(
+                size,
+                |rank| on_hosts(layout, rank, &options),
+                |rank, group| {
+                    assert!(group.stats().contains("shared memory within hosts"));
+                    let of = |n, dtypes| sums(group, rank, size, n, dtypes);
+                    of(1003, &[Dtype::F32, Dtype::Bf16, Dtype::I16]);
+                    [0, 1, 200_000].into_iter().for_each(|n| of(n, &[Dtype::Bf16]));
+                    moves(group, rank, size);
+                },
+            );
+        }
+    }
+}
+
+/// More than one block of 8 MiB, so that blocks are under way together.
+#[test]
+fn large_buffers_go_block_by_block() {
+    let layout = &[0, 0, 1, 1];
+    for options in [&[NAMED][..], &[]] {
+        with_group(
+            4,
+            |rank| on_hosts(layout, rank, options),
+            |rank, group| {
+                let sum = Combine::Plain(ReduceOp::Sum);
+                let n = 6_000_011;
+                let own = buffer(&values(Dtype::F32, n, rank, 5));
+                for _ in 0..2 {
+                    group.allreduce(own.clone(), Dtype::F32, sum, SOON).wait(None).unwrap();
+                }
+                let all: Vec<_> = (0..4).map(|r| values(Dtype::F32, n, r, 5)).collect();
+                let once = flat_sum(Dtype::F32, ReduceOp::Sum, &all);
+                assert!(bytes(&own) == flat_sum(Dtype::F32, ReduceOp::Sum, &vec![once; 4]));
+            },
+        );
+    }
+}
+
+fn sums(group: &Group, rank: u32, size: u32, n: usize, dtypes: &[Dtype]) {
+    let salt = n as u64;
+    let ops = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Max];
+    for &dtype in dtypes {
+        for op in ops {
+            let own = buffer(&values(dtype, n, rank, salt));
+            group.allreduce(own.clone(), dtype, Combine::Plain(op), SOON).wait(None).unwrap();
+            let all: Vec<_> = (0..size).map(|r| values(dtype, n, r, salt)).collect();
+            assert!(bytes(&own) == flat_sum(dtype, op, &all), "{size}: {dtype} {op:?} of {n}");
+        }
+    }
+}
+
+fn moves(group: &Group, rank: u32, size: u32) {
+    let piece = |r: u32| values(Dtype::U8, 40_037 * (r as usize % 3), r, 3);
+    let empty = |r: u32| buffer(&vec![0; piece(r).len()]);
+    let outputs: Vec<Buffer> = (0..size).map(empty).collect();
+    group.allgather(outputs.clone(), buffer(&piece(rank)), SOON).wait(None).unwrap();
+    (0..size).for_each(|r| assert!(bytes(&outputs[r as usize]) == piece(r)));
+    for root in 0..size {
+        for n in [0, 7, 700_001] {
+            let own = buffer(&vec![if rank == root { 7 } else { 0 }; n]);
+            group.broadcast(own.clone(), root, SOON).wait(None).unwrap();
+            assert!(bytes(&own) == vec![7; n], "from {root}");
+        }
+    }
+    // What has no such way takes another.
+    let sum = Combine::Plain(ReduceOp::Sum);
+    let own = buffer(&[1; 9]);
+    group.reduce(own.clone(), Dtype::U8, sum, 0, SOON).wait(None).unwrap();
+    assert_eq!(bytes(&own)[0], if rank == 0 { size as u8 } else { 1 });
+    group.barrier(SOON).wait(None).unwrap();
+}
+
+#[test]
+fn hosts_are_told_and_large_sums_take_them() {
+    let layout = &[0, 0, 0, 0, 1, 1, 1, 1];
+    let given = [("link_latency_s", "3e-5"), ("link_bytes_per_s", "1e8")];
+    with_group(
+        8,
+        |rank| on_hosts(layout, rank, &given),
+        |_, group| {
+            let link = group.link().unwrap();
+            let hosts = link.across.unwrap().hosts;
+            assert_eq!(hosts.all(), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
+            let format = netsum_collective::Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+            // Each lane sends a quarter in place of 7/4 of everything.
+            let choice = group.explain("allreduce", format, 1 << 20).unwrap();
+            assert_eq!(choice.chosen, "hierarchical", "{choice:?}");
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_on_every_host() {
+    let layout = &[0, 0, 1, 1];
+    with_group(
+        4,
+        |rank| on_hosts(layout, rank, &[NAMED]),
+        |rank, group| {
+            let sum = Combine::Plain(ReduceOp::Sum);
+            let own = || buffer(&[0; 4096]);
+            group.allreduce(own(), Dtype::F32, sum, SOON).wait(None).unwrap();
+            // Nobody leaves before all have seen the time-out.
+            let leave = std::time::Instant::now() + Duration::from_secs(1);
+            let stay = || std::thread::sleep(leave - std::time::Instant::now());
+            if rank == 3 {
+                return stay();
+            }
+            let soon = Duration::from_millis(300);
+            let error = group.allreduce(own(), Dtype::F32, sum, soon).wait(None).unwrap_err();
+            let words = error.to_string();
+            assert!(matches!(error, Error::Timeout { .. }), "{words}");
+            let named = if rank == 2 { "rank 3 " } else { "was not heard from" };
+            assert!(words.contains(named), "rank {rank}: {words}");
+            stay();
+        },
+    );
+}

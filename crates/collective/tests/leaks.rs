@@ -1,0 +1,79 @@
+//! Groups that are made and closed leave nothing behind: descriptors, threads, shared memory, memory.
+//!
+//! `NETSUM_GROUPS=10000 cargo test --release -p netsum-collective --test leaks -- --nocapture` makes as many as that.
+
+mod support;
+
+use std::fs;
+
+use netsum_collective::{Combine, Dtype, Error, GroupConfig, Options, ReduceOp};
+use support::{SOON, buffer, config, with_group};
+
+const RANKS: u32 = 3;
+/// What allocators and the first use of anything keep.
+const WARM_UP: usize = 20;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    descriptors: usize,
+    threads: usize,
+    /// Mappings of memory files.
+    shared: usize,
+}
+
+fn held() -> Held {
+    let entries = |folder: &str| fs::read_dir(folder).unwrap().count();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    Held {
+        descriptors: entries("/proc/self/fd"),
+        threads: entries("/proc/self/task"),
+        shared: maps.lines().filter(|line| line.contains("memfd:netsum")).count(),
+    }
+}
+
+fn resident_bytes() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// In turn: all share memory, nobody does, two of three do; and a group that fails in the middle of a sum.
+fn one(number: usize) {
+    let configure = |rank: u32| {
+        let shared_memory = number % 4 != 1;
+        let options = Options { shared_memory, ..Options::default() };
+        let apart = number % 4 == 2 && rank == 2;
+        let host = Some(if apart { "127.0.0.2" } else { "127.0.0.1" }.to_owned());
+        GroupConfig { options, host, ..config(rank, RANKS, "leak") }
+    };
+    with_group(RANKS, configure, |rank, group| {
+        let own = buffer(&[1; 3000]);
+        let sum = || group.allreduce(own.clone(), Dtype::U8, Combine::Plain(ReduceOp::Sum), SOON);
+        match (number % 4, rank) {
+            (3, 0) => group.abort("the test ends it"),
+            (3, _) => {
+                let error = sum().wait(None).unwrap_err();
+                assert!(matches!(error, Error::PeerLost { .. } | Error::Left { .. }), "{error}");
+            }
+            _ => sum().wait(None).unwrap(),
+        }
+    });
+}
+
+#[test]
+fn groups_leave_nothing_behind() {
+    let groups = std::env::var("NETSUM_GROUPS").map_or(60, |n| n.parse().expect("a number"));
+    (0..WARM_UP).for_each(one);
+    let (before, bytes) = (held(), resident_bytes());
+    for number in 0..groups {
+        one(number);
+        if number % 1000 == 999 {
+            println!("{} groups: {:?}, {} KiB", number + 1, held(), resident_bytes() >> 10);
+        }
+    }
+    assert_eq!(held(), before);
+    let grown = resident_bytes().saturating_sub(bytes);
+    println!("{groups} groups: {before:?}, {} KiB more", grown >> 10);
+    // Three ranks have 1.5 MiB of an arena and 0.75 MiB of buffers for reading; allocators keep some of what is free.
+    assert!(grown < 32 << 20, "{grown} bytes more");
+}

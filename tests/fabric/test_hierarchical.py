@@ -1,0 +1,72 @@
+"""Two hosts with two ranks each: through memory within a host, over the link between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from network import Network
+from test_throughput import write
+
+RATE_BPS = 200_000_000
+BYTES = 16 << 20
+
+RANK = """
+import json, sys, time
+import numpy as np
+from netsum.communicator import connect
+count, repeats = map(int, sys.argv[1:])
+group = connect(in_network=False, timeout_s=60.0)
+base = np.arange(count, dtype=np.float32) % 1021
+seconds = []
+for _ in range(repeats):
+    array = base * (group.rank + 1)
+    group.barrier()
+    begun = time.perf_counter()
+    group.allreduce(array)
+    seconds.append(time.perf_counter() - begun)
+    assert (array == base * (group.size * (group.size + 1) // 2)).all()
+stats = json.loads(group.core.stats())
+print(json.dumps({"seconds": seconds, "by": stats["hosts_by"], "link": stats["link"]}))
+group.close()
+"""
+
+
+def ranks(network: Network, count: int, repeats: int, **settings: str) -> list[dict]:
+    """Two ranks on each host; what they print."""
+    hosts = [host for host in network.hosts for _ in range(2)]
+    started = []
+    for rank, host in enumerate(hosts):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "OMP_NUM_THREADS": "1"}
+        meeting = {"NETSUM_MEETING": f"{network.address[hosts[0]]}:29500"}
+        command = [*network.inside(host), sys.executable, "-c", RANK, str(count), str(repeats)]
+        environment = os.environ | place | meeting | settings
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [rank.communicate(timeout=120)[0] for rank in started]
+    assert all(rank.returncode == 0 for rank in started)
+    return [json.loads(output) for output in outputs]
+
+
+def test_ranks_of_a_host_share_memory_and_hosts_the_link():
+    with Network(1, 2, 1, RATE_BPS) as network:
+        found = ranks(network, 100_003, 2)
+    assert all(rank["by"] == "shared memory within hosts, TCP between them" for rank in found)
+    assert all(rank["link"]["across"]["hosts"] == [[0, 1], [2, 3]] for rank in found)
+
+
+@pytest.mark.figures
+def test_half_of_the_bytes_between_hosts():
+    with Network(1, 2, 1, RATE_BPS) as network:
+        flat = ranks(network, BYTES // 4, 5, NETSUM_ALGORITHMS="allreduce=shares")
+        chosen = ranks(network, BYTES // 4, 5)
+    flat, hierarchical = (statistics.median(found[0]["seconds"][1:]) for found in (flat, chosen))
+    # Each host sends half of the buffer for its partner to add, and half of the sums.
+    limit = BYTES * 8 / RATE_BPS
+    result = {"bytes": BYTES, "seconds": {"flat": flat, "hierarchical": hierarchical, "limit": limit}}
+    write("hierarchical", result | {"ratio": flat / hierarchical, "of_limit": limit / hierarchical})
+    assert flat / hierarchical > 1.7

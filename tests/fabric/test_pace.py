@@ -1,0 +1,43 @@
+"""What ranks measure of their links, against the links that were made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from network import Network
+
+RANK = """
+import json
+from netsum.communicator import connect
+group = connect(in_network=False, timeout_s=60.0)
+print(json.dumps(json.loads(group.core.stats())["link"]))
+group.close()
+"""
+
+
+def links(network: Network, hosts: list[str]) -> list[dict]:
+    """What the cost model knows at each rank, one rank per host."""
+    ranks = []
+    for rank, host in enumerate(hosts):
+        environment = {"RANK": rank, "WORLD_SIZE": len(hosts), "NETSUM_MEETING": f"{network.address[hosts[0]]}:29500"}
+        command = [*network.inside(host), sys.executable, "-c", RANK]
+        settings = os.environ | {name: str(value) for name, value in environment.items()}
+        ranks.append(subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True))
+    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks)
+    return [json.loads(output) for output in outputs]
+
+
+@pytest.mark.parametrize("rate_bps", [40_000_000, 400_000_000])
+def test_measured_rates_are_those_of_the_links(rate_bps):
+    with Network(1, 3, 1, rate_bps) as network:
+        found = links(network, network.hosts)
+    assert all(link == found[0] for link in found)
+    # Headers take 4 %; a shaped link lets its burst pass at once. A machine that builds beside this test is slower.
+    assert 0.5 < found[0]["bytes_per_s"] * 8 / rate_bps < 1.2, found[0]
+    assert found[0]["latency_s"] < 0.1
