@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::coordinator::Event;
 use crate::error::of_mesh;
 use crate::ledger::Ledger;
+use crate::recorder::Recorder;
 use crate::{Error, Options};
 
 /// State of a connected group.
@@ -32,6 +33,7 @@ pub(crate) struct Core {
     /// In which all ranks are added, on every path.
     pub(crate) order: RwLock<Arc<SumOrder>>,
     pub(crate) counters: Counters,
+    pub(crate) recorder: Recorder,
     /// Smaller buffers go by the host path; of the first plan, so the same at all ranks. Unset: no controller.
     pub(crate) min_bytes: OnceLock<u64>,
     /// Wakes who waits in shared memory.
@@ -73,6 +75,7 @@ impl Core {
             algorithms: options.algorithms.clone(),
             order: RwLock::new(Arc::new(SumOrder::flat(size))),
             counters: Counters::default(),
+            recorder: Recorder::new(options.recorder.clone()),
             min_bytes: OnceLock::new(),
             alarm: OnceLock::new(),
             failure: Mutex::new(None),
@@ -114,7 +117,7 @@ impl Core {
             if failure.is_some() {
                 return;
             }
-            *failure = Some(error);
+            *failure = Some(error.clone());
         }
         self.failed.notify_all();
         if let Some(alarm) = self.alarm.get() {
@@ -123,6 +126,7 @@ impl Core {
         for sequence in self.ledger.live() {
             self.mesh.end(Channel::Collective, sequence);
         }
+        self.note(&error);
     }
 
     /// The error of an operation that the mesh could not go on with.

@@ -21,6 +21,7 @@ mod order;
 mod plan;
 pub mod planned;
 mod point;
+mod recorder;
 pub mod rendezvous;
 mod shared;
 mod status;

@@ -6,12 +6,13 @@ from collections.abc import Callable
 import typer
 
 from netsum.bench.cases import BenchError
-from netsum.cli import bench, demo, doctor, fabric, plan, plan_ocs, run, sim, top, version
+from netsum.cli import bench, demo, doctor, fabric, plan, plan_ocs, recorder, run, sim, top, version
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
 from netsum.ocs import OcsError
 from netsum.plan import PlanError
+from netsum.recorder import RecorderError
 from netsum.sim.errors import SimError
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app.command("doctor")(doctor.doctor)
 plan_ocs.register(plan.app)
 app.add_typer(plan.app, name="plan")
 app.command("explain")(plan.explain)
+app.command("recorder")(recorder.recorder)
 app.command("top")(top.top)
 app.command("version")(version.version)
 
@@ -38,7 +40,7 @@ def main() -> None:
 def _guarded(command: Callable[..., object]) -> int:
     try:
         return command(standalone_mode=False) or 0
-    except (BenchError, FabricError, DemoError, OcsError, PlanError, SimError) as error:
+    except (BenchError, FabricError, DemoError, OcsError, PlanError, RecorderError, SimError) as error:
         errors.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False, soft_wrap=True)
         return 1
     except typer.Exit as ended:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from netsum import NetsumError, Unsupported
 from netsum.communicator.memory import Memory, memory
 from netsum.communicator.pending import Pending
+from netsum.recorder import watch
 
 OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 _PAIRS = {"complex64": "float32", "complex128": "float64"}
@@ -146,6 +147,7 @@ class Communicator:
         name = f"{self.name}/{self._splits}"
         rank, size = ranks.index(self.rank), len(ranks)
         core = _core.Group(rank, size, name, None, settings.host, self.timeout_s, settings.options)
+        watch(core)
         addresses = self.exchange(bytes(core.address()))
         missing = [each for each in ranks if not addresses[each]]
         if missing:

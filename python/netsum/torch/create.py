@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from netsum import _core
 from netsum.config import Settings
+from netsum.recorder import watch
 from netsum.torch.backend import NetsumBackend, NetsumProcessGroup, Options
 from netsum.torch.engine import Engine
 
@@ -51,6 +52,7 @@ def _meet(group, settings: Settings) -> Engine:
     core = _core.Group(
         rank, size, f"{run}/{group.group_id}", settings.controller, settings.host, timeout_s, settings.options
     )
+    watch(core)
     # A store may outlive a group of the same name: the n-th making of a group reads the n-th addresses.
     making = group.store.add(f"netsum/making/{rank}", 1)
     group.store.set(f"netsum/{making}/{rank}", core.address())

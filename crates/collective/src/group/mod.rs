@@ -4,6 +4,7 @@ mod connected;
 mod joining;
 mod operations;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -106,6 +107,20 @@ impl Group {
     pub fn stats(&self) -> String {
         let Some(connected) = self.connected.lock().clone() else { return "{}".to_owned() };
         connected.stats()
+    }
+
+    /// The group and its last operations as JSON, oldest first; "{}" if it is not connected.
+    pub fn recorded(&self, why: &str) -> String {
+        let Some(connected) = self.connected.lock().clone() else { return "{}".to_owned() };
+        connected.core.recorded(why).to_string()
+    }
+
+    /// Writes [`Group::recorded`] into a folder; the path of the file.
+    pub fn dump(&self, folder: &Path, why: &str) -> Result<PathBuf, Error> {
+        let connected = self.connected.lock().clone();
+        let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
+        let problem = |e| Error::Unsupported(format!("cannot write to {}: {e}", folder.display()));
+        connected.core.dump(folder, why).map_err(problem)
     }
 
     /// Why the group cannot be used any more, if so.
