@@ -41,27 +41,39 @@ def create(group, options):
             "netsum: a group that changes its size must be netsum's alone, without TORCH_DISTRIBUTED_DEBUG=DETAIL, "
             "TORCH_DIST_NAN_CHECK and NETSUM_TORCH_SHAPE=backend: rank and size of a backend in Python are fixed"
         )
-    engine = _without_members(group, settings) if group.enable_reconfigure else _meet(group, settings)
+    if group.enable_reconfigure:
+        engine = _without_members(group, settings)
+    else:
+        engine = _meet(group.store, group.group_rank, group.group_size, group.timeout, group.group_id, settings)
     backend = NetsumBackend(engine, own)
     BACKENDS[engine.name] = backend
     engine.at_close = lambda: BACKENDS.pop(engine.name, None)
     return NetsumProcessGroup(group.store, backend) if _whole_group_is_ours(group, settings.torch_shape) else backend
 
 
-def _meet(group, settings: Settings) -> Engine:
+def group_over(store, rank: int, size: int, timeout: timedelta, name: str) -> NetsumProcessGroup:
+    """A group of its own, which torch does not know by name, for those who make groups themselves.
+
+    store: through which its ranks meet; fresh, or under a prefix of its own. Blocks and raises as `create` does.
+    """
+    engine = _meet(store, rank, size, timeout, name, Settings.from_environment())
+    return NetsumProcessGroup(store, NetsumBackend(engine, Options()))
+
+
+def _meet(store, rank: int, size: int, timeout: timedelta, name: str, settings: Settings) -> Engine:
     """Exchange addresses through the store and connect."""
-    rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
+    timeout_s = timeout.total_seconds()
     core = _core.Group(
-        rank, size, f"{_run_name()}/{group.group_id}", settings.controller, settings.host, timeout_s, settings.options
+        rank, size, f"{_run_name()}/{name}", settings.controller, settings.host, timeout_s, settings.options
     )
     watch(core)
     # A store may outlive a group of the same name: the n-th making of a group reads the n-th addresses.
-    making = group.store.add(f"netsum/making/{rank}", 1)
-    group.store.set(f"netsum/{making}/{rank}", core.address())
+    making = store.add(f"netsum/making/{rank}", 1)
+    store.set(f"netsum/{making}/{rank}", core.address())
     keys = [f"netsum/{making}/{peer}" for peer in range(size)]
-    _wait_for_all(group.store, keys, group.timeout)
-    core.connect([group.store.get(key) for key in keys])
-    return Engine(core, rank, size, timeout_s, group.group_id)
+    _wait_for_all(store, keys, timeout)
+    core.connect([store.get(key) for key in keys])
+    return Engine(core, rank, size, timeout_s, name)
 
 
 def _without_members(group, settings: Settings) -> Engine:
