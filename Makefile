@@ -77,7 +77,7 @@ peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 3
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 3
 
 peers-elastic: build $(STAMPS)/torch ## PyTorch's fault-tolerance tests (PYTORCH=a clone of it, or the file) and torchft's process-group tests
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt parameterized
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	$(BIN)/python tests/peers/fault_tolerance_suite.py $(if $(PYTORCH),--source $(PYTORCH))
 	$(BIN)/python tests/peers/torchft_suite.py
 
