@@ -2,7 +2,7 @@
 
     partial = PartialAllreduce(world.split(range(world.size)), count, bound_s=0.02)
     for batch in batches:
-        for done in partial.exchange(gradient(batch)):      # the rounds since the last call, in order, the same everywhere
+        for done in partial.exchange(gradient(batch)):      # the rounds since the last call, the same everywhere
             parameters -= rate * done.values / max(len(done.ranks), 1)
     rest = partial.close()
 
