@@ -20,6 +20,7 @@
 | NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |
 | NETSUM_PLAN_SILENCE_S | a link of the plan that takes nothing for so long is lost | 3 |
 | NETSUM_PLAN_MEASURE | 1: measure the plan's links at the start, for `stats()["links"]` | 0 |
+| NETSUM_RECORDER | folder into which ranks write their last operations when one fails, or on SIGUSR1 | none |
 | NETSUM_MEETING | `host:port` where rank 0 waits for ranks that meet without torch | MASTER_ADDR:MASTER_PORT |
 | NETSUM_TORCH_SHAPE | `auto`, or `backend` for torch's hooks at 5 µs more per call | auto |
 """
@@ -188,6 +189,7 @@ _OPTIONS = {
     "NETSUM_MIN_BYTES": ("min_bytes", _bytes),
     "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
     # The core knows the names.
+    "NETSUM_RECORDER": ("recorder", _any),
     "NETSUM_ALGORITHMS": ("algorithms", _any),
     "NETSUM_LINK_LATENCY_S": ("link_latency_s", _positive),
     "NETSUM_LINK_BYTES_PER_S": ("link_bytes_per_s", _positive),

@@ -103,6 +103,19 @@ impl Call {
         }
     }
 
+    /// Of the elements that are combined.
+    pub(crate) fn dtype(&self) -> Option<Dtype> {
+        match self {
+            Call::Allreduce { dtype, .. }
+            | Call::Reduce { dtype, .. }
+            | Call::ReduceScatter { dtype, .. } => Some(*dtype),
+            Call::Broadcast { .. }
+            | Call::Allgather { .. }
+            | Call::Rooted { .. }
+            | Call::Bare { .. } => None,
+        }
+    }
+
     /// Equal for calls that agree: of what ranks must agree on, and so of what `Display` writes.
     pub(crate) fn fingerprint(&self) -> u32 {
         let elements = |dtype: Dtype, how: Combine| dtype as u64 | how.code() << 8;

@@ -16,6 +16,7 @@ use crate::error::of_mesh;
 use crate::hosts::Hosts;
 use crate::ledger::Ledger;
 use crate::pace::{Pace, Paces};
+use crate::recorder::Recorder;
 use crate::{Across, Error, Link, Options};
 
 /// State of a connected group.
@@ -36,6 +37,7 @@ pub(crate) struct Core {
     /// In which all ranks are added, on every path.
     pub(crate) order: RwLock<Arc<SumOrder>>,
     pub(crate) counters: Counters,
+    pub(crate) recorder: Recorder,
     /// Smaller buffers go by the host path; of the first plan, so the same at all ranks. Unset: no controller.
     pub(crate) min_bytes: OnceLock<u64>,
     /// Wakes who waits in shared memory.
@@ -78,6 +80,7 @@ impl Core {
             algorithms: options.algorithms.clone(),
             order: RwLock::new(Arc::new(SumOrder::flat(size))),
             counters: Counters::default(),
+            recorder: Recorder::new(options.recorder.clone()),
             min_bytes: OnceLock::new(),
             alarm: OnceLock::new(),
             failure: Mutex::new(None),
@@ -133,7 +136,7 @@ impl Core {
             if failure.is_some() {
                 return;
             }
-            *failure = Some(error);
+            *failure = Some(error.clone());
         }
         self.failed.notify_all();
         if let Some(alarm) = self.alarm.get() {
@@ -142,6 +145,7 @@ impl Core {
         for sequence in self.ledger.live() {
             self.mesh.end(Channel::Collective, sequence);
         }
+        self.note(&error);
     }
 
     /// The error of an operation that the mesh could not go on with.

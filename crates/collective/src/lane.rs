@@ -149,7 +149,11 @@ impl Inner {
             self.core.count_operation(false);
         }
         self.core.ledger.retire(sequence);
+        let failed = outcome.clone().err();
         work.complete(outcome);
+        if let Some(error) = failed {
+            self.core.note(&error);
+        }
     }
 
     fn next(&self) -> Option<(Job, Turn<'_>)> {

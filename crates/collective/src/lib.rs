@@ -24,6 +24,7 @@ mod pace;
 mod plan;
 pub mod planned;
 mod point;
+mod recorder;
 pub mod rendezvous;
 mod shared;
 mod status;

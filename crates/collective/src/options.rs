@@ -1,6 +1,7 @@
 //! How a group is to work: options by name, as they come from an environment.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use netsum_topo::CongestionRule;
@@ -33,7 +34,7 @@ pub struct GroupConfig {
     pub plan: Option<PlanSource>,
 }
 
-/// Options of a group; all ranks must give the same, but for `rendezvous`.
+/// Options of a group; all ranks must give the same, but for `rendezvous` and `recorder`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Aggregation protocol: one of `PROTOCOLS`.
@@ -61,6 +62,8 @@ pub struct Options {
     pub link_bytes_per_s: Option<f64>,
     /// An address that all ranks can reach: tells which of this machine's addresses to use when `host` does not.
     pub rendezvous: Option<String>,
+    /// Folder for the group's last operations when it fails.
+    pub recorder: Option<PathBuf>,
 }
 
 impl Options {
@@ -113,6 +116,7 @@ impl Options {
                     options.link_bytes_per_s =
                         Some(positive(value).ok_or_else(|| wrong("a rate"))?);
                 }
+                "recorder" => options.recorder = Some(PathBuf::from(value)),
                 "rendezvous" => options.rendezvous = Some(value.clone()),
                 _ => return Err(Error::Unsupported(format!("option {name} does not exist"))),
             }
@@ -148,6 +152,7 @@ impl Default for Options {
             link_latency_s: None,
             link_bytes_per_s: None,
             rendezvous: None,
+            recorder: None,
         }
     }
 }

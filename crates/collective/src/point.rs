@@ -23,7 +23,12 @@ pub(crate) fn send(core: &Arc<Core>, buffer: Buffer, to: u32, tag: u64, deadline
     let (sent, core_then) = (work.clone(), core.clone());
     let done = move |outcome: Result<(), _>| {
         let explain = |e| core_then.explain(e, &sent.operation(), sent.elapsed(), &[to]);
-        sent.complete(outcome.map_err(explain));
+        let outcome = outcome.map_err(explain);
+        let failed = outcome.clone().err();
+        sent.complete(outcome);
+        if let Some(error) = failed {
+            core_then.note(&error);
+        }
     };
     core.mesh.send(to, outgoing, Some(Box::new(done)));
     work
@@ -48,7 +53,8 @@ pub(crate) fn receive(
             let others: Vec<u32> = (0..core_then.size).filter(|&r| r != core_then.rank).collect();
             let missing = from.map_or(others, |from| vec![from]);
             let error = core_then.explain(e, &received.operation(), received.elapsed(), &missing);
-            received.complete(Err(error));
+            received.complete(Err(error.clone()));
+            core_then.note(&error);
         }
     };
     let target = Target::Buffer { buffer, at: 0, len };

@@ -48,6 +48,7 @@ impl fmt::Display for Operation {
 struct State {
     outcome: Option<Result<(), Error>>,
     source: Option<u32>,
+    ended: Option<Instant>,
     callbacks: Vec<OnDone>,
 }
 
@@ -118,6 +119,21 @@ impl Work {
         self.shared.state.lock().source
     }
 
+    /// What it is.
+    pub(crate) fn about(&self) -> &Operation {
+        &self.shared.operation
+    }
+
+    /// When it was called.
+    pub(crate) fn called(&self) -> Instant {
+        self.shared.called
+    }
+
+    /// When it ended, if it has.
+    pub(crate) fn ended(&self) -> Option<Instant> {
+        self.shared.state.lock().ended
+    }
+
     /// Calls `callback` when the operation is done, at once if it is; from the thread that ends it, so it
     /// must be short.
     pub fn on_done(&self, callback: impl FnOnce() + Send + 'static) {
@@ -157,6 +173,7 @@ impl Work {
         }
         state.outcome = Some(outcome);
         state.source = source;
+        state.ended = Some(Instant::now());
         let callbacks = std::mem::take(&mut state.callbacks);
         self.shared.done.notify_all();
         drop(state);

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::work::Work;
 use crate::{callbacks, errors, tree_plan, xla};
 
 /// One rank's handle to its group, with the group's size and timeout.
-#[pyclass(frozen, module = "netsum._core")]
+#[pyclass(frozen, weakref, module = "netsum._core")]
 pub(crate) struct Group(Arc<core::Group>, u32, Duration);
 
 /// Address and bytes (for reduce_scatter's inputs, elements) of host memory.
@@ -244,6 +245,18 @@ impl Group {
     ) -> PyResult<String> {
         let format = Format { dtype: dtype_of(py, dtype)?, op: combine(py, op, 1.0)?.reduce_op() };
         choice(py, self.0.explain(operation, format, nbytes))
+    }
+
+    /// The group and its last operations, oldest first, as JSON. why: what gave rise to it, in words.
+    #[pyo3(signature = (why=""))]
+    fn recorded(&self, py: Python<'_>, why: &str) -> String {
+        py.detach(|| self.0.recorded(why))
+    }
+
+    /// Writes what `recorded` gives into a folder; the path of the file.
+    #[pyo3(signature = (folder, why=""))]
+    fn dump(&self, py: Python<'_>, folder: PathBuf, why: &str) -> PyResult<PathBuf> {
+        py.detach(|| self.0.dump(&folder, why)).map_err(|error| errors::raise(py, error))
     }
 
     /// Leaves the job in good order.

@@ -5,12 +5,14 @@ from collections.abc import Callable
 
 import typer
 
-from netsum.cli import demo, doctor, explain, fabric, plan, plan_ocs, run, sim, top, version
+from netsum.bench.cases import BenchError
+from netsum.cli import bench, demo, doctor, explain, fabric, plan, plan_ocs, recorder, run, sim, top, version
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
 from netsum.ocs import OcsError
 from netsum.plan import PlanError
+from netsum.recorder import RecorderError
 from netsum.sim.errors import SimError
 
 app = typer.Typer(
@@ -20,10 +22,12 @@ app.command("demo")(demo.demo)
 app.add_typer(fabric.app, name="fabric")
 app.add_typer(sim.app, name="sim")
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 plan_ocs.register(plan.app)
 app.add_typer(plan.app, name="plan")
 app.command("explain")(explain.explain)
+app.command("recorder")(recorder.recorder)
 app.command("top")(top.top)
 app.command("version")(version.version)
 
@@ -36,7 +40,7 @@ def main() -> None:
 def _guarded(command: Callable[..., object]) -> int:
     try:
         return command(standalone_mode=False) or 0
-    except (FabricError, DemoError, OcsError, PlanError, SimError) as error:
+    except (BenchError, FabricError, DemoError, OcsError, PlanError, RecorderError, SimError) as error:
         errors.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False, soft_wrap=True)
         return 1
     except typer.Exit as ended:

@@ -53,7 +53,7 @@ def run(
         raise FabricError("--plan and --fabric exclude each other; leave one of them out")
     stop_on_termination()
     settings = {"NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant}
-    with _planned(plan, topology, count) if plan else _on_fabric(fabric, settings, count) as (count, environment):
+    with _planned(plan, topology, count) if plan else on_fabric(fabric, settings, count) as (count, environment):
         address = environment["NETSUM_CONTROLLER"]
         before = {job["job"] for job in controller_status(address, 2.0)["jobs"]} if address else set()
         workers = Workers([str(script), *(arguments or [])], count, environment, plain=plain)
@@ -97,7 +97,8 @@ def _planned(plan: Path, topology: str | None, count: int | None) -> Iterator[tu
 
 
 @contextlib.contextmanager
-def _on_fabric(file: Path | None, settings: dict[str, str], count: int | None) -> Iterator[tuple[int, dict[str, str]]]:
+def on_fabric(file: Path | None, settings: dict[str, str], count: int | None) -> Iterator[tuple[int, dict[str, str]]]:
+    """Workers and their environment on a fabric: that of `file`, of NETSUM_CONTROLLER, or one that lives as long."""
     with _controller(file) as address:
         yield count or 2, {"NETSUM_CONTROLLER": address, **settings}
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from netsum import NetsumError, Unsupported
 from netsum.communicator.memory import Memory, memory
 from netsum.communicator.pending import Pending
+from netsum.recorder import watch
 
 OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 _PAIRS = {"complex64": "float32", "complex128": "float64"}
@@ -40,14 +41,14 @@ class Communicator:
         op: of OPERATIONS; premul_sum multiplies this rank's values by `factor` first.
         """
         target = self._place(array, out, "allreduce")
-        dtype, count = _elements(target, "allreduce", op)
+        dtype, count = elements(target, "allreduce", op)
         work = self.core.allreduce(target.address, count, dtype, op, factor, self.timeout_s)
         return self._finish(work, target, array if out is None else out, wait)
 
     def reduce(self, array, root: int, op: str = "sum", *, factor: float = 1.0, wait: bool = True):
         """Combine everybody's `array` in that of rank `root`, in place; the others' are left alone."""
         target = memory(array, "reduce", written=self.rank == root)
-        dtype, count = _elements(target, "reduce", op)
+        dtype, count = elements(target, "reduce", op)
         work = self.core.reduce(target.address, count, dtype, op, factor, root, self.timeout_s)
         return self._finish(work, target, array, wait)
 
@@ -80,7 +81,7 @@ class Communicator:
     def reduce_scatter(self, arrays, out, op: str = "sum", *, factor: float = 1.0, wait: bool = True):
         """Combine everybody's part i in rank i's `out`. arrays: one array cut evenly, or a list, an array per rank."""
         target = memory(out, "reduce_scatter", written=True)
-        dtype, _ = _elements(target, "reduce_scatter", op)
+        dtype, _ = elements(target, "reduce_scatter", op)
         sources = [memory(each, "reduce_scatter") for each in _list_of(arrays)]
         if any(source.dtype != target.dtype for source in sources):
             raise ValueError(f"netsum reduce_scatter: inputs are {sources[0].dtype}, the output is {target.dtype}")
@@ -146,6 +147,7 @@ class Communicator:
         name = f"{self.name}/{self._splits}"
         rank, size = ranks.index(self.rank), len(ranks)
         core = _core.Group(rank, size, name, None, settings.host, self.timeout_s, settings.options)
+        watch(core)
         addresses = self.exchange(bytes(core.address()))
         missing = [each for each in ranks if not addresses[each]]
         if missing:
@@ -222,7 +224,7 @@ def _list_of(arrays) -> Sequence:
     return arrays if isinstance(arrays, (list, tuple)) else [arrays]
 
 
-def _elements(found: Memory, operation: str, op: str) -> tuple[str, int]:
+def elements(found: Memory, operation: str, op: str) -> tuple[str, int]:
     """(name, number) of the elements to be combined."""
     if op not in OPERATIONS:
         raise Unsupported(f"netsum {operation}: operation {op!r} does not exist; use one of {', '.join(OPERATIONS)}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from netsum.communicator.communicator import Communicator
 from netsum.config import SettingError, Settings
+from netsum.recorder import watch
 
 TIMEOUT_S = 1800.0
 """Of an operation, and of the meeting, where the caller names none: ranks may load data for long."""
@@ -88,6 +89,7 @@ def connect(
     # Rank 0 opens the door before anything that may take long, so that the others need not knock twice.
     meeting = _core.Meeting(at, token, timeout_s) if meets and at is not None and rank == 0 else None
     core = _core.Group(rank, size, name, settings.controller, settings.host, timeout_s, options)
+    watch(core)
     own = bytes(core.address())
     if not meets:
         addresses = [own]

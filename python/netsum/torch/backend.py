@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from netsum import Unsupported
 from netsum.torch.engine import Engine
 from netsum.torch.entries import with_entries
 from netsum.torch.movements import Movements
@@ -48,6 +49,19 @@ class _Common(Reductions, Movements, Points):
 
     def shutdown(self) -> None:
         self.engine.close()
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return self.engine.membership is not None
+
+    def get_reconfigure_handle(self) -> str:
+        if self.engine.membership is None:
+            raise Unsupported("netsum: make the group with enable_reconfigure=True to have a handle")
+        return self.engine.membership.handle
+
+    def reconfigure(self, opts):
+        seconds = None if opts.timeout is None else opts.timeout.total_seconds()
+        return self.engine.reconfigure(opts.uuid, opts.handles, seconds)
 
     def abort(self) -> None:
         self.engine.abort(f"rank {self.engine.rank} called abort on group '{self.engine.name}'")
@@ -95,6 +109,15 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
         # CUSTOM and never GLOO: torch's DDP logger casts a backend of that type to its own class.
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+
+    def rank(self) -> int:
+        return self.engine.rank
+
+    def size(self) -> int:
+        return self.engine.size
+
+    # The names by which C++ asks.
+    getRank, getSize = rank, size
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         seconds = self.engine.timeout_s if timeout is None else timeout.total_seconds()

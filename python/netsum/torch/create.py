@@ -8,8 +8,10 @@ import torch.distributed as dist
 
 from netsum import _core
 from netsum.config import Settings
+from netsum.recorder import watch
 from netsum.torch.backend import NetsumBackend, NetsumProcessGroup, Options
 from netsum.torch.engine import Engine
+from netsum.torch.reconfiguring import Membership, Unconfigured
 
 BACKENDS: dict[str, NetsumBackend] = {}
 """Backends of this process by the name torch gave their group, until they are shut down.
@@ -26,8 +28,6 @@ def create(group, options):
     group: `_DistributedBackendOptions`. options: `netsum.torch.Options` or None. Blocks until all ranks have met.
     Raises netsum's errors where they do not, and ValueError for what the group asks that netsum cannot give.
     """
-    if group.enable_reconfigure:
-        raise ValueError("netsum: reconfigurable groups are not supported; leave enable_reconfigure unset")
     own = options if isinstance(options, Options) else Options(in_network=not group.global_ranks_in_group)
     settings = Settings.from_environment()
     if own.plan or (own.in_network and "plan" in settings.plan_options):
@@ -36,28 +36,58 @@ def create(group, options):
         settings = settings.host_path_only()
     elif settings.controller is None:
         _warn_of_host_path()
-    engine = _meet(group, settings)
+    if group.enable_reconfigure and not _whole_group_is_ours(group, settings.torch_shape):
+        raise ValueError(
+            "netsum: a group that changes its size must be netsum's alone, without TORCH_DISTRIBUTED_DEBUG=DETAIL, "
+            "TORCH_DIST_NAN_CHECK and NETSUM_TORCH_SHAPE=backend: rank and size of a backend in Python are fixed"
+        )
+    if group.enable_reconfigure:
+        engine = _without_members(group, settings)
+    else:
+        engine = _meet(group.store, group.group_rank, group.group_size, group.timeout, group.group_id, settings)
     backend = NetsumBackend(engine, own)
     BACKENDS[engine.name] = backend
     engine.at_close = lambda: BACKENDS.pop(engine.name, None)
     return NetsumProcessGroup(group.store, backend) if _whole_group_is_ours(group, settings.torch_shape) else backend
 
 
-def _meet(group, settings: Settings) -> Engine:
+def group_over(store, rank: int, size: int, timeout: timedelta, name: str) -> NetsumProcessGroup:
+    """A group of its own, which torch does not know by name, for those who make groups themselves.
+
+    store: through which its ranks meet; fresh, or under a prefix of its own. Blocks and raises as `create` does.
+    """
+    engine = _meet(store, rank, size, timeout, name, Settings.from_environment())
+    return NetsumProcessGroup(store, NetsumBackend(engine, Options()))
+
+
+def _meet(store, rank: int, size: int, timeout: timedelta, name: str, settings: Settings) -> Engine:
     """Exchange addresses through the store and connect."""
-    rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
-    # A name that tells jobs apart in `netsum top`: torchrun's run id where there is one.
-    run = os.environ.get("TORCHELASTIC_RUN_ID") or "torch"
+    timeout_s = timeout.total_seconds()
     core = _core.Group(
-        rank, size, f"{run}/{group.group_id}", settings.controller, settings.host, timeout_s, settings.options
+        rank, size, f"{_run_name()}/{name}", settings.controller, settings.host, timeout_s, settings.options
     )
+    watch(core)
     # A store may outlive a group of the same name: the n-th making of a group reads the n-th addresses.
-    making = group.store.add(f"netsum/making/{rank}", 1)
-    group.store.set(f"netsum/{making}/{rank}", core.address())
+    making = store.add(f"netsum/making/{rank}", 1)
+    store.set(f"netsum/{making}/{rank}", core.address())
     keys = [f"netsum/{making}/{peer}" for peer in range(size)]
-    _wait_for_all(group.store, keys, group.timeout)
-    core.connect([group.store.get(key) for key in keys])
-    return Engine(core, rank, size, timeout_s, group.group_id)
+    _wait_for_all(store, keys, timeout)
+    core.connect([store.get(key) for key in keys])
+    return Engine(core, rank, size, timeout_s, name)
+
+
+def _without_members(group, settings: Settings) -> Engine:
+    """A group that meets nobody until it is reconfigured."""
+    if "plan" in settings.options:
+        raise ValueError("netsum: a group with a tree plan has its members for good; leave enable_reconfigure unset")
+    rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
+    membership = Membership(f"{_run_name()}/{group.group_id}", settings)
+    return Engine(Unconfigured(), rank, size, timeout_s, group.group_id, membership)
+
+
+def _run_name() -> str:
+    """What tells jobs apart in `netsum top`: torchrun's run id where there is one."""
+    return os.environ.get("TORCHELASTIC_RUN_ID") or "torch"
 
 
 def _wait_for_all(store, keys: list[str], timeout: timedelta) -> None:

@@ -1,11 +1,14 @@
 """One group at work: the core, its timeout, and the memory of what is in flight."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from netsum import Unsupported
+from netsum.torch.reconfiguring import Background, Membership
 from netsum.torch.tensors import Staging
 from netsum.torch.work import NetsumWork
 
@@ -28,15 +31,19 @@ _FORGET_AT = 32
 class Engine:
     """A connected core group, shared by the shapes that torch sees of it.
 
-    core: `netsum._core.Group`, connected. timeout_s: of an operation whose caller names none.
+    core: `netsum._core.Group`, connected. timeout_s: of an operation whose caller names none. membership: of a group
+    that shrinks and grows; its first core stands for none.
     """
 
-    def __init__(self, core, rank: int, size: int, timeout_s: float, name: str) -> None:
+    def __init__(
+        self, core, rank: int, size: int, timeout_s: float, name: str, membership: Membership | None = None
+    ) -> None:
         self.core = core
         self.rank = rank
         self.size = size
         self.timeout_s = timeout_s
         self.name = name
+        self.membership = membership
         self.operations = 0
         self.batch: list[NetsumWork] | None = None
         self.at_close: Callable[[], object] = lambda: None
@@ -95,9 +102,29 @@ class Engine:
         works, self.batch = self.batch, None
         return Batch(works)
 
+    def reconfigure(self, uuid: int, handles: Collection[str], timeout_s: float | None) -> NetsumWork:
+        """Become a group of other members; see `Membership.configure`. Rank and size are the new ones once it is done.
+
+        What is under way in the old group fails.
+        """
+
+        def change() -> None:
+            old = self.core
+            seconds = self.timeout_s if timeout_s is None else timeout_s
+            core, rank, size = self.membership.configure(uuid, handles, seconds)
+            self.core, self.rank, self.size, self.operations = core, rank, size, 0
+            # Ranks that are gone do not answer its goodbye, and nobody shall wait for that.
+            threading.Thread(target=old.close, name="netsum-leaving", daemon=True).start()
+
+        if self.membership is None:
+            raise Unsupported("netsum: make the group with enable_reconfigure=True to reconfigure it")
+        return NetsumWork([Background(change)], Staging(), [])
+
     def close(self) -> None:
         """Leave the job. Later calls raise."""
         self.core.close()
+        if self.membership is not None:
+            self.membership.close()
         self._in_flight.clear()
         self.at_close()
 

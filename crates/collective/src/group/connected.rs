@@ -59,6 +59,7 @@ impl Connected {
             self.coordinator.tell(Event::Differs(sequence));
         }
         let work = Work::new(Operation::Collective(call, sequence), called);
+        self.core.recorder.add(&work);
         let (deadline, here) = (after(called, terms.timeout), terms.here);
         go(self, Issued { sequence, fingerprint, deadline, work: work.clone(), here, turn });
         work

@@ -4,6 +4,7 @@ mod connected;
 mod joining;
 mod operations;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -123,6 +124,20 @@ impl Group {
         let order = self.connected.lock().as_ref().map(|c| c.core.order.read().clone());
         let wanted = self.config.options.algorithms.get(operation).map(String::as_str);
         explain(&link, operation, format, bytes, order, wanted)
+    }
+
+    /// The group and its last operations as JSON, oldest first; "{}" if it is not connected.
+    pub fn recorded(&self, why: &str) -> String {
+        let Some(connected) = self.connected.lock().clone() else { return "{}".to_owned() };
+        connected.core.recorded(why).to_string()
+    }
+
+    /// Writes [`Group::recorded`] into a folder; the path of the file.
+    pub fn dump(&self, folder: &Path, why: &str) -> Result<PathBuf, Error> {
+        let connected = self.connected.lock().clone();
+        let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
+        let problem = |e| Error::Unsupported(format!("cannot write to {}: {e}", folder.display()));
+        connected.core.dump(folder, why).map_err(problem)
     }
 
     /// Why the group cannot be used any more, if so.

@@ -255,7 +255,11 @@ impl Group {
 
     fn point(&self, name: impl Fn() -> String, go: impl FnOnce(&Arc<Core>) -> Work) -> Work {
         match self.usable(None) {
-            Ok(connected) => go(&connected.core),
+            Ok(connected) => {
+                let work = go(&connected.core);
+                connected.core.recorder.add(&work);
+                work
+            }
             Err(error) => Work::failed(name(), error),
         }
     }

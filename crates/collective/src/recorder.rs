@@ -1,0 +1,109 @@
+//! The last operations of a group, kept for when something goes wrong.
+//!
+//! What is kept are the callers' own handles, so recording costs an operation a place in a ring and nothing else; words
+//! and times are made when somebody asks. A group with a folder writes itself there when it fails.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::Error;
+use crate::core::Core;
+use crate::work::{Operation, Work};
+
+/// A ring of operations, oldest first.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    /// Where the group writes itself when it fails.
+    folder: Option<PathBuf>,
+    ring: Mutex<VecDeque<Work>>,
+    /// Why it was first written.
+    why: Mutex<Option<String>>,
+}
+
+impl Recorder {
+    pub(crate) fn new(folder: Option<PathBuf>) -> Recorder {
+        Recorder { folder, ..Recorder::default() }
+    }
+
+    /// Remembers an operation that was called.
+    pub(crate) fn add(&self, work: &Work) {
+        let mut ring = self.ring.lock();
+        let oldest = if ring.len() == KEPT { ring.pop_front() } else { None };
+        ring.push_back(work.clone());
+        drop(ring);
+        // Freed without the lock.
+        drop(oldest);
+    }
+}
+
+impl Core {
+    /// The group and its last operations, as JSON; `why`: what gave rise to it.
+    pub(crate) fn recorded(&self, why: &str) -> Value {
+        let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
+        let unix = unix.unwrap_or(Duration::ZERO).as_secs_f64();
+        let ring: Vec<Work> = self.recorder.ring.lock().iter().cloned().collect();
+        let line = |work: &Work| {
+            let called = unix - now.saturating_duration_since(work.called()).as_secs_f64();
+            let seconds = work.ended().map(|ended| (ended - work.called()).as_secs_f64());
+            let error = work.error().map(|error| error.to_string());
+            let mut line = match work.about() {
+                Operation::Collective(call, number) => json!({
+                    "number": number,
+                    "call": call.to_string(),
+                    "dtype": call.dtype().map(|dtype| dtype.name()),
+                    "bytes": call.bytes(),
+                }),
+                Operation::Other(words) => json!({"number": null, "call": words}),
+            };
+            line["called_unix_s"] = json!(called);
+            line["seconds"] = json!(seconds);
+            line["error"] = json!(error);
+            line
+        };
+        json!({
+            "format": FORMAT,
+            "group": self.name,
+            "rank": self.rank,
+            "size": self.size,
+            "place": self.place(self.rank),
+            "why": why,
+            "failure": self.failure().map(|failure| failure.to_string()),
+            "written_unix_s": unix,
+            "operations": ring.iter().map(line).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Writes [`Core::recorded`] into `folder`; the file's path.
+    pub(crate) fn dump(&self, folder: &Path, why: &str) -> std::io::Result<PathBuf> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+        let group: String = self.name.chars().map(plain).collect();
+        let path = folder.join(format!("netsum-{group}-rank{}.json", self.rank));
+        let partial = path.with_extension(format!("part{}", std::process::id()));
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(&partial, format!("{:#}\n", self.recorded(why)))?;
+        std::fs::rename(&partial, &path)?;
+        Ok(path)
+    }
+
+    /// An operation or the group has failed: the group writes itself where it is told to. The first reason is kept.
+    pub(crate) fn note(&self, error: &Error) {
+        let Some(folder) = &self.recorder.folder else { return };
+        if matches!(error, Error::Closed(_)) {
+            return;
+        }
+        let mut why = self.recorder.why.lock();
+        let why = why.get_or_insert_with(|| error.to_string());
+        if let Err(problem) = self.dump(folder, why) {
+            tracing::warn!(%problem, folder = %folder.display(), "the last operations cannot be written");
+        }
+    }
+}
+
+/// Operations: several steps of a training, and some hundred kilobytes as JSON.
+const KEPT: usize = 512;
+/// Of the file; a reader refuses others.
+const FORMAT: u32 = 1;

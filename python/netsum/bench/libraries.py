@@ -1,0 +1,179 @@
+"""The libraries that are compared, each as processes that wait for commands."""
+
+import contextlib
+import importlib.util
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from netsum.bench.cases import BenchError
+from netsum.bench.ranks import Command
+from netsum.fabric.processes import die_with_parent
+
+PEERS = ("gloo", "openmpi", "mpich", "netsum-torch")
+"""netsum-torch: netsum through torch.distributed, as Gloo is called."""
+_ANSWER_S = 300.0
+_END_S = 5.0
+"""Given to ranks whose input has ended, and again between SIGTERM and SIGKILL."""
+_MPI = {
+    "openmpi": (
+        "mpicc.openmpi",
+        "mpirun.openmpi",
+        ["--allow-run-as-root", "--oversubscribe"],
+        "openmpi-bin libopenmpi-dev",
+    ),
+    "mpich": ("mpicc.mpich", "mpirun.mpich", [], "mpich libmpich-dev"),
+}
+
+
+class Unsupported(Exception):
+    """The library has no such operation; the message says what it lacks."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A library that this machine does not have."""
+
+    name: str
+    why: str
+
+
+class World:
+    """The ranks of one library, which wait for commands. Whoever makes one calls `stop`.
+
+    command: of a rank, or of all of them where an MPI starts them. environment: by rank, of processes started here.
+    """
+
+    def __init__(self, name: str, command: list[str], environments: list[Mapping[str, str]]) -> None:
+        self.name = name
+        self._processes: list[subprocess.Popen] = []
+        self._log = tempfile.TemporaryFile()
+        for environment in environments:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    env={"OMP_NUM_THREADS": "1", **os.environ, **environment},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._log,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
+                )
+            )
+        self._answers = self._processes[0].stdout
+        self._seen = b""
+
+    def wait_ready(self) -> None:
+        """Block until its ranks have met. Raises BenchError with what they wrote last where they do not."""
+        while self._line() != "ready":
+            pass
+
+    def measure(self, command: Command) -> tuple[int, list[float]]:
+        """Wrong elements, and seconds of each iteration. Raises Unsupported, or BenchError where a rank has died."""
+        line = f"{command.line()}\n".encode()
+        try:
+            for process in self._processes:
+                process.stdin.write(line)
+                process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+        words = self._line().split()
+        if words[0] == "unsupported":
+            raise Unsupported(" ".join(words[1:]))
+        return int(words[0]), [float(word) for word in words[1:]]
+
+    def stop(self) -> None:
+        """End its ranks, gently first."""
+        for process in self._processes:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        for wait in (_END_S, _END_S, None):
+            until = time.monotonic() + (wait or 0.0)
+            for process in self._processes:
+                if wait is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                else:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(max(until - time.monotonic(), 0.0))
+            for process in self._processes:
+                if process.poll() is None:
+                    process.terminate()
+        self._answers.close()
+        self._log.close()
+
+    def _line(self) -> str:
+        until = time.monotonic() + _ANSWER_S
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._answers, selectors.EVENT_READ)
+            while b"\n" not in self._seen:
+                if any(process.poll() not in (None, 0) for process in self._processes):
+                    raise self._ended()
+                if time.monotonic() > until:
+                    raise BenchError(f"{self.name} has not answered for {_ANSWER_S:.0f} s")
+                if ready.select(0.5):
+                    more = os.read(self._answers.fileno(), 1 << 16)
+                    if not more:
+                        raise self._ended()
+                    self._seen += more
+        line, _, self._seen = self._seen.partition(b"\n")
+        return line.decode()
+
+    def _ended(self) -> BenchError:
+        self._log.seek(0)
+        last = self._log.read().decode(errors="replace").strip().splitlines()[-6:]
+        return BenchError("\n".join([f"{self.name}: a rank has ended; the last it wrote:", *last]))
+
+
+def starter(name: str, size: int, folder: Path, environment: Mapping[str, str]) -> Callable[[], World] | Missing:
+    """How to start `size` ranks of a library, or why this machine cannot.
+
+    folder: for its files. environment: of netsum's ranks, besides this process's.
+    """
+    if name in _MPI:
+        return _mpi(name, size, folder)
+    if name != "netsum" and importlib.util.find_spec("torch") is None:
+        return Missing(name, "torch is not installed: pip install 'netsum[torch]'")
+    library = {"gloo": "torch:gloo", "netsum-torch": "torch:netsum"}.get(name, name)
+
+    def start() -> World:
+        common = {
+            **(environment if name != "gloo" else {}),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "NETSUM_MEETING": f"127.0.0.1:{_free_port()}",
+            "NETSUM_BENCH_STORE": str(folder / f"{name}-{time.monotonic_ns()}"),
+            "PYTHONWARNINGS": "ignore",
+        }
+        ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+        return World(name, [sys.executable, "-m", "netsum.bench.ranks", library], ranks)
+
+    return start
+
+
+def _mpi(name: str, size: int, folder: Path) -> Callable[[], World] | Missing:
+    compiler, run, flags, packages = _MPI[name]
+    if shutil.which(compiler) is None or shutil.which(run) is None:
+        return Missing(name, f"{compiler} or {run} is not installed (Debian: {packages})")
+    program = folder / name
+    source = Path(__file__).with_name("mpi.c")
+    built = subprocess.run([compiler, "-O2", "-o", program, source], capture_output=True, text=True)
+    if built.returncode:
+        return Missing(name, f"{compiler} fails: {built.stderr.strip().splitlines()[-1:]}")
+    return lambda: World(name, [run, *flags, "-n", str(size), str(program)], [{}])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,142 @@
+"""Sums in the order in which they are needed: a later one that is needed sooner overtakes an earlier one.
+
+    queue = PriorityQueue(world.split(range(world.size)))
+    late = queue.allreduce(gradient_of_last_layer, priority=9)      # returns at once
+    soon = queue.allreduce(gradient_of_first_layer, priority=0)     # overtakes: the next forward pass begins with it
+    soon.wait()
+
+Buffers go in slices. Rank 0 says before every slice whose turn it is, the lowest priority number first, then the order
+of calls; the others follow. So ranks need not agree on anything else, and may call at different times.
+"""
+
+import ctypes
+import threading
+
+from netsum import NetsumError, Unsupported
+from netsum.communicator import Communicator, Memory, memory
+from netsum.communicator.communicator import elements
+
+SLICE_BYTES = 1 << 20
+"""Some hundred microseconds of memory or of a fast link, against a few for asking rank 0."""
+_FOREVER_S = 1e9
+_END = -1
+
+
+class Sum:
+    """An allreduce under way; `wait` gives its array."""
+
+    def __init__(self, target: Memory, dtype: str, count: int, op: str, priority: int, result) -> None:
+        self.priority = priority
+        self._target, self._dtype, self._op, self._result = target, dtype, op, result
+        self._count, self._done = count, 0
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+
+    def wait(self, timeout_s: float | None = None):
+        """The array with the sum. Raises what the group's sums raise, and TimeoutError where it takes longer."""
+        if not self._ended.wait(timeout_s):
+            raise TimeoutError(f"netsum: the sum is not there after {timeout_s} s")
+        if self._failure is not None:
+            raise self._failure
+        return self._result
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def _slice(self, core, slice_bytes: int, timeout_s: float) -> bool:
+        """Do the next slice; whether it was the last."""
+        width = self._target.nbytes // max(self._count, 1)
+        count = min(max(slice_bytes // max(width, 1), 1), self._count - self._done)
+        address = self._target.address + self._done * width
+        work = core.allreduce(address, count, self._dtype, self._op, 1.0, timeout_s, True)
+        if work is not None:
+            work.wait(None)
+        self._done += count
+        return self._done == self._count
+
+    def _end(self, failure: BaseException | None = None) -> None:
+        self._failure = failure
+        self._ended.set()
+
+
+class PriorityQueue:
+    """Allreduces over a communicator that is used for nothing else, which is closed in the end.
+
+    All ranks make the same calls in the same order, as ever; priorities of rank 0 count. slice_bytes: what is done
+    between two looks at the queue. An error ends the queue: all that waits, and later calls, raise it.
+    """
+
+    def __init__(self, world: Communicator, slice_bytes: int = SLICE_BYTES) -> None:
+        if slice_bytes < 1:
+            raise ValueError(f"netsum: slices of {slice_bytes} bytes; at least 1")
+        self._world, self._slice_bytes = world, slice_bytes
+        self._changed = threading.Condition()
+        self._calls = 0
+        self._waiting: dict[int, Sum] = {}
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="netsum-priority", daemon=True)
+        self._thread.start()
+
+    def allreduce(self, array, op: str = "sum", *, priority: int = 0) -> Sum:
+        """Combine everybody's `array` in place, sooner the lower `priority` is; see `Communicator.allreduce`.
+
+        `array` must be left alone until the sum is done.
+        """
+        if op == "premul_sum":
+            raise Unsupported("netsum: a priority queue has no premul_sum; multiply before")
+        target = memory(array, "allreduce", written=True)
+        dtype, count = elements(target, "allreduce", op)
+        new = Sum(target, dtype, count, op, priority, array)
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+            if self._closing:
+                raise NetsumError("netsum: the queue is closed")
+            self._waiting[self._calls] = new
+            self._calls += 1
+            self._changed.notify_all()
+        return new
+
+    def close(self) -> None:
+        """Wait for all sums, then end. All ranks call it. Raises what a sum has raised."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while (number := self._agreed(self._chosen() if self._world.rank == 0 else 0)) != _END:
+                with self._changed:
+                    self._changed.wait_for(lambda number=number: number in self._waiting)
+                    turn = self._waiting[number]
+                if turn._slice(self._world.core, self._slice_bytes, self._world.timeout_s):
+                    with self._changed:
+                        del self._waiting[number]
+                    turn._end()
+        except BaseException as error:
+            failure = error
+        with self._changed:
+            self._failure = failure
+            left, self._waiting = self._waiting, {}
+        for each in left.values():
+            each._end(failure or NetsumError("netsum: the queue was closed by rank 0 before this sum was done"))
+        self._world.close()
+
+    def _chosen(self) -> int:
+        """Rank 0's choice, once there is one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing)
+            return min(self._waiting, key=lambda number: (self._waiting[number].priority, number), default=_END)
+
+    def _agreed(self, number: int) -> int:
+        """Rank 0's `number` at all ranks."""
+        word = ctypes.c_int64(number)
+        work = self._world.core.broadcast(ctypes.addressof(word), 8, 0, _FOREVER_S, True)
+        if work is not None:
+            work.wait(None)
+        return word.value

@@ -1,0 +1,12 @@
+"""The last operations of every rank, written when something goes wrong, and what they say together.
+
+Every group keeps its last 512 operations. With NETSUM_RECORDER=folder it writes them there when an operation or the
+group fails (time-out, lost rank, mismatch, abort), and when the process gets SIGUSR1; `dump` does it at any time.
+`netsum recorder FOLDER` reads the files of all ranks: `dumps` are the files, `verdict` says who waits for whom.
+"""
+
+from netsum.recorder.dumps import Dump, Operation, RecorderError, read
+from netsum.recorder.verdict import Finding, judge
+from netsum.recorder.writing import dump, watch
+
+__all__ = ["Dump", "Finding", "Operation", "RecorderError", "dump", "judge", "read", "watch"]

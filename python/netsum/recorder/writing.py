@@ -1,0 +1,34 @@
+"""Writing the groups of this process, at once or on SIGUSR1."""
+
+import os
+import signal
+import threading
+import weakref
+from pathlib import Path
+
+_cores: weakref.WeakSet = weakref.WeakSet()
+
+
+def watch(core) -> None:
+    """Let `dump` and SIGUSR1 write a `netsum.Group`, for as long as it lives.
+
+    The signal is taken only where NETSUM_RECORDER names a folder and nobody has taken it, and is served when the main
+    thread is in Python or in a call of netsum.
+    """
+    _cores.add(core)
+    if not os.environ.get("NETSUM_RECORDER") or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, lambda *_: dump(why="SIGUSR1"))
+
+
+def dump(folder: str | Path | None = None, why: str = "asked for") -> list[Path]:
+    """Write the last operations of every group of this process; the files.
+
+    folder: NETSUM_RECORDER if None. Groups that are closed are left out. ValueError without a folder, NetsumError where
+    it cannot be written.
+    """
+    folder = folder or os.environ.get("NETSUM_RECORDER")
+    if not folder:
+        raise ValueError("netsum.recorder: name a folder, or set NETSUM_RECORDER")
+    return [core.dump(Path(folder), why) for core in list(_cores) if core.recorded() != "{}"]

@@ -1,0 +1,181 @@
+"""The recorder: what ranks write when one is stopped, late or out of order, and what the files say together."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import run_ranks
+
+import netsum
+from netsum.communicator import connect
+from netsum.recorder import Dump, Operation, RecorderError, dump, judge, read
+
+COMMAND = "from netsum.cli import main; main()"
+
+
+def _recorder(*arguments: str | Path, code: int) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", COMMAND, "recorder", *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def _the_only(folder: Path) -> dict[int, Dump]:
+    (dumps,) = read(folder).values()
+    return dumps
+
+
+def test_a_stopped_rank_is_named(tmp_path: Path):
+    def body(rank):
+        world = connect(timeout_s=3.0)
+        pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
+        world.barrier()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        try:
+            with pytest.raises(netsum.NetsumError):
+                world.allreduce(bytearray(64), "band")
+        finally:
+            time.sleep(0.5)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[1], signal.SIGKILL)
+
+    run_ranks(body, 3, NETSUM_RECORDER=str(tmp_path))
+    dumps = _the_only(tmp_path)
+    assert sorted(dumps) == [0, 2]
+    absent, stall = judge(dumps)
+    assert (absent.kind, absent.ranks) == ("absent", [1])
+    assert (stall.kind, stall.ranks) == ("stall", [1])
+    assert "allreduce uint8[64] band" in stall.text
+    last = dumps[0].operations[-1]
+    assert (last.dtype, last.nbytes, last.number) == ("uint8", 64, stall.number)
+    assert "absent: rank 1 left no file" in _recorder(tmp_path, code=1)
+
+
+@pytest.mark.parametrize("shared_memory", ["on", "off"])
+def test_a_signal_shows_who_is_late_and_the_job_goes_on(tmp_path: Path, shared_memory):
+    def body(rank):
+        world = connect(timeout_s=20.0)
+        pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
+        world.barrier()
+        if rank == 1:
+            time.sleep(0.5)
+            for pid in pids:
+                os.kill(pid, signal.SIGUSR1)
+            time.sleep(1.0)
+        total = bytearray([1] * 8)
+        world.allreduce(total)
+        world.close()
+        return list(total)
+
+    answers = run_ranks(body, 3, NETSUM_RECORDER=str(tmp_path), NETSUM_SHARED_MEMORY=shared_memory)
+    assert answers == [[3] * 8] * 3
+    dumps = _the_only(tmp_path)
+    (stall,) = judge(dumps)
+    assert (stall.kind, stall.ranks) == ("stall", [1])
+    assert "ranks 0, 2 wait in operation #" in stall.text and "its last is #" in stall.text
+    assert dumps[0].why == "SIGUSR1" and dumps[0].operations[-1].seconds is None
+
+
+def test_calls_in_another_order_are_named(tmp_path: Path):
+    def body(rank):
+        world = connect(timeout_s=10.0)
+        world.barrier()
+        # The group's failure would reach a rank that is in this barrier still.
+        time.sleep(0.5)
+        with pytest.raises(netsum.Mismatch):
+            if rank == 2:
+                world.barrier()
+                world.allreduce(bytearray(8))
+            else:
+                world.allreduce(bytearray(8))
+                world.barrier()
+        time.sleep(0.3)
+
+    run_ranks(body, 3, NETSUM_RECORDER=str(tmp_path))
+    (finding,) = judge(_the_only(tmp_path))
+    assert (finding.kind, finding.ranks, finding.number) == ("mismatch", [2], 1)
+    assert "ranks 0, 1 called allreduce uint8[8] sum; rank 2 called barrier" in finding.text
+    told = json.loads(_recorder(tmp_path, "--json", code=1))
+    assert told["world"][0]["kind"] == "mismatch"
+
+
+def test_the_last_512_are_kept_and_written_when_asked(tmp_path: Path):
+    def body(rank):
+        world = connect()
+        for _ in range(600):
+            world.barrier()
+        if rank == 0:
+            world.send(b"12345678", to=1, tag=7)
+        else:
+            world.receive(bytearray(8), source=0, tag=7)
+        world.barrier()
+        files = dump(tmp_path)
+        world.barrier()
+        world.close()
+        assert dump(tmp_path) == []
+        return [file.name for file in files]
+
+    assert run_ranks(body, 2) == [["netsum-world-rank0.json"], ["netsum-world-rank1.json"]]
+    dumps = _the_only(tmp_path)
+    operations = dumps[1].operations
+    assert len(operations) == 512 and operations[-1].number == 600
+    assert all(each.seconds is not None and each.error is None for each in operations)
+    assert "receive of 8 bytes from rank 0 (tag 7)" in [each.call for each in operations]
+    assert [finding.kind for finding in judge(dumps)] == ["well"]
+    assert "well" in _recorder(tmp_path, code=0)
+
+
+def _dump(rank: int, size: int, *operations: Operation) -> Dump:
+    return Dump("g", rank, size, f"host h{rank}, pid {rank}", "", None, 100.0, list(operations))
+
+
+def _op(number, call="barrier", seconds: float | None = 0.1, called=90.0, error=None) -> Operation:
+    return Operation(number, call, called, seconds, error)
+
+
+def test_all_waiting_is_told_apart_from_one_late():
+    slow = {rank: _dump(rank, 2, _op(0), _op(1, seconds=None)) for rank in range(2)}
+    (finding,) = judge(slow)
+    assert (finding.kind, finding.ranks) == ("slow", [0, 1]) and "for 10.0 s" in finding.text
+    late = {0: slow[0], 1: _dump(1, 2, _op(0))}
+    (finding,) = judge(late)
+    assert (finding.kind, finding.ranks, finding.number) == ("stall", [1], 1)
+    assert "ended 9.9 s before it wrote" in finding.text
+
+
+def test_a_rank_that_ran_ahead_is_not_blamed():
+    ahead = _dump(1, 2, *[_op(number) for number in range(40, 44)])
+    behind = _dump(0, 2, _op(39, seconds=None))
+    (finding,) = judge({0: behind, 1: ahead})
+    assert (finding.kind, finding.ranks) == ("slow", [0])
+
+
+def test_messages_that_nobody_sent_are_named():
+    receive = "receive of 8 bytes from rank 1 (tag 3)"
+    sent = _op(None, "send of 8 bytes to rank 0 (tag 3)")
+    waits = _dump(0, 2, _op(None, receive), _op(None, receive, seconds=None))
+    (finding,) = judge({0: waits, 1: _dump(1, 2, sent)})
+    assert (finding.kind, finding.ranks) == ("message", [1])
+    assert [f.kind for f in judge({0: waits, 1: _dump(1, 2, sent, sent)})] == ["well"]
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path):
+    with pytest.raises(RecorderError, match="NETSUM_RECORDER"):
+        read(tmp_path)
+    bad = tmp_path / "netsum-world-rank0.json"
+    bad.write_text("{}")
+    with pytest.raises(RecorderError, match="rank0"):
+        read(tmp_path)
+    bad.write_text('{"format": 9}')
+    assert "format 9" in _recorder(tmp_path, code=1)
+    with pytest.raises(ValueError, match="NETSUM_RECORDER"):
+        dump()
