@@ -22,6 +22,7 @@ const ARRIVALS_PS: u64 = 2_000_000_000;
 const SWITCHING: Switching = Switching {
     mark_packets: 85,
     queue_packets: 250,
+    shared: None,
     pause: None,
     paths: PathChoice::Flow,
     latency_ns: 1_000,

@@ -28,6 +28,6 @@ pub mod transport;
 pub mod workload;
 
 pub use error::SimError;
-pub use network::{Pause, Switching};
+pub use network::{Pause, SharedBuffer, Switching};
 pub use routes::PathChoice;
 pub use simulation::Simulation;

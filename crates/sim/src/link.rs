@@ -137,6 +137,12 @@ impl Link {
         self.busy_until_ps.saturating_sub(now_ps)
     }
 
+    /// What of these has not left, in bytes. A paused link does not know.
+    pub(crate) fn queued_bytes(&self, now_ps: u64) -> u64 {
+        (u128::from(self.backlog_ps(now_ps)) << 16).div_ceil(u128::from(self.ps_per_byte_q16))
+            as u64
+    }
+
     /// Stops after the packet in the transmitter.
     pub(crate) fn pause(&mut self, now_ps: u64, pool: &mut Pool) {
         self.state |= PAUSED;

@@ -52,6 +52,8 @@ fn nonsense_is_refused_with_line_and_reason() {
         ("k = 4", "k = 4\nspines = 2", 6, "spines"),
         ("mark_packets = 85", "mark_packet = 85", 11, "mark_packet"),
         ("mark_packets = 85", "queue_packets = 0", 11, "drops whatever must wait"),
+        ("mark_packets = 85", "shared = { bytes = \"1MiB\", alpha = 0.0 }", 11, "alpha is above 0"),
+        ("mark_packets = 85", "shared = { bytes = \"1KiB\" }", 11, "smaller than one packet"),
         ("mark_packets = 85", "slots = { count = 0 }", 11, "1 to 1048576 slots"),
         (
             "mark_packets = 85",

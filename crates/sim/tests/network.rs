@@ -7,11 +7,12 @@ use netsum_sim::network::{Happening, Network};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, permutation, poisson};
-use netsum_sim::{PathChoice, Pause, Simulation, Switching};
+use netsum_sim::{PathChoice, Pause, SharedBuffer, Simulation, Switching};
 
 const FABRIC: Switching = Switching {
     mark_packets: 85,
     queue_packets: 250,
+    shared: None,
     pause: None,
     paths: PathChoice::Flow,
     latency_ns: 1_000,
@@ -132,4 +133,46 @@ fn a_run_may_be_interrupted() {
         sliced.run(step * 10 * US + step % 7);
     });
     assert_eq!(whole.take_finished(), sliced.take_finished());
+}
+
+/// With n queues that stay full each holds alpha / (1 + n · alpha) of the memory; with one, half at alpha 1.
+#[test]
+fn queues_share_a_memory_by_dynamic_thresholds() {
+    const BYTES: u64 = 1_000;
+    for (alpha, outputs) in [(1.0, 1u64), (1.0, 3), (4.0, 2), (0.25, 2), (0.25, 1)] {
+        let memory = 400 * BYTES;
+        let shared = Some(SharedBuffer { bytes: memory, alpha });
+        let switching =
+            Switching { shared, queue_packets: u32::MAX, mark_packets: u32::MAX, ..FABRIC };
+        // Four hosts send to each output at once: more than four times what it holds.
+        let mut net = Network::new(&single_switch(16), switching).unwrap();
+        for turn in 0..1_000 {
+            for output in 0..outputs {
+                for sender in 0..4 {
+                    let src = 4 + 4 * output + sender;
+                    let mut packet = Packet::new(Kind::Data, 0, turn, BYTES as u16);
+                    packet.dst = output as u16;
+                    net.send(net.uplink(src as u32), packet);
+                }
+            }
+        }
+        let mut most = vec![0; outputs as usize];
+        let to_output: Vec<u32> = (0..outputs as u32).map(|host| net.uplink(host) ^ 1).collect();
+        // Until the last packet has left its sender.
+        while net.now_ps() < 700 * US {
+            net.next(net.now_ps() + US / 4);
+            let held: Vec<u64> = to_output
+                .iter()
+                .map(|&link| net.backlog_ps(link) / net.serialisation_ps(link, 1))
+                .collect();
+            assert!(held.iter().sum::<u64>() <= memory);
+            most.iter_mut().zip(&held).for_each(|(most, &held)| *most = held.max(*most));
+        }
+        net.audit();
+        let expected = alpha / (1.0 + outputs as f64 * alpha) * memory as f64;
+        for held in most {
+            let packets = (held as f64 - expected) / BYTES as f64;
+            assert!(packets.abs() <= 4.0, "alpha {alpha}, {outputs} outputs: {held} of {expected}");
+        }
+    }
 }

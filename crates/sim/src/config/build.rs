@@ -8,7 +8,7 @@ use super::{Config, Fabric, Flows, Paths, Scheme, Tcp};
 use crate::aggregation::SlotSharing;
 use crate::faults::Fault;
 use crate::job::JobSpec;
-use crate::network::{Pause, Switching};
+use crate::network::{Pause, SharedBuffer, Switching};
 use crate::routes::PathChoice;
 use crate::tcp::TcpConfig;
 use crate::workload::{FlowSizes, FlowSpec, Interpolation, permutation, poisson};
@@ -47,6 +47,11 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
     let switching = Switching {
         mark_packets: config.switch.mark_packets,
         queue_packets: config.switch.queue_packets,
+        shared: config
+            .switch
+            .shared
+            .as_ref()
+            .map(|shared| SharedBuffer { bytes: shared.bytes.0.0, alpha: shared.alpha }),
         pause: config
             .switch
             .pause

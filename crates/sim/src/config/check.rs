@@ -160,6 +160,22 @@ impl Source<'_> {
             let reason = "no sum would ever be complete; write a time like \"20ms\"";
             return Err(self.invalid(&format!("switch.slots.{field}"), reason));
         }
+        if let Some(shared) = &switch.shared {
+            let largest = u64::from(config.tcp.segment_bytes) + u64::from(config.tcp.header_bytes);
+            let problem = if !shared.alpha.is_finite() || shared.alpha <= 0.0 {
+                Some(("alpha", "alpha is above 0; switches have 1/128 to 8".to_owned()))
+            } else if shared.bytes.0.0 < largest {
+                Some(("bytes", format!("the memory is smaller than one packet of {largest} bytes")))
+            } else if switch.pause.is_some() {
+                let reason = "with PAUSE nothing is dropped; leave one of shared and pause out";
+                Some(("bytes", reason.to_owned()))
+            } else {
+                None
+            };
+            if let Some((field, reason)) = problem {
+                return Err(self.invalid(&format!("switch.shared.{field}"), reason));
+            }
+        }
         if let Some(pause) = &switch.pause
             && (pause.high_packets == 0 || pause.low_packets >= pause.high_packets)
         {

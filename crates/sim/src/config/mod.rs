@@ -144,6 +144,9 @@ pub struct Switch {
     pub mark_packets: u32,
     /// A packet is dropped if so many wait; with PAUSE, none is.
     pub queue_packets: u32,
+    /// One memory for all output queues, besides the limit of each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Shared>,
     /// PAUSE above `high_packets` from one link, until `low_packets`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
@@ -161,12 +164,24 @@ impl Default for Switch {
         Switch {
             mark_packets: 85,
             queue_packets: 250,
+            shared: None,
             pause: None,
             paths: Paths::Flow,
             memory: Text(Bytes(crate::simulation::MEMORY_BYTES)),
             slots: Slots::default(),
         }
     }
+}
+
+/// Memory of a switch's output queues, with dynamic thresholds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shared {
+    /// Of one switch.
+    pub bytes: Text<Bytes>,
+    /// A queue may hold so many times what is free.
+    #[serde(default = "defaults::alpha")]
+    pub alpha: f64,
 }
 
 /// Thresholds of PAUSE, in packets that came by one link.
@@ -288,6 +303,9 @@ mod defaults {
     }
     pub fn seed() -> u64 {
         1
+    }
+    pub fn alpha() -> f64 {
+        1.0
     }
     pub fn rate() -> Text<Rate> {
         Text(Rate(10_000_000_000))

@@ -18,19 +18,40 @@ use crate::random::Random;
 use crate::routes::{PathChoice, Routes, outgoing};
 
 /// What every switch does with packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Switching {
     /// A packet is marked if, when it comes, at least so many wait in the output queue: without itself and
     /// without the one in the transmitter. Hosts do not mark.
     pub mark_packets: u32,
     /// A packet is dropped if so many wait.
     pub queue_packets: u32,
+    /// One memory for all output queues of a switch; a packet is dropped by either limit.
+    pub shared: Option<SharedBuffer>,
     /// PAUSE instead of dropping.
     pub pause: Option<Pause>,
     /// Between equal paths.
     pub paths: PathChoice,
     /// Where the topology does not say, in nanoseconds.
     pub latency_ns: u32,
+}
+
+/// The memory of a switch, shared by its output queues with dynamic thresholds (Choudhury and Hahne, IEEE/ACM ToN 1998): a
+/// packet is dropped where its queue holds at least `alpha` times what is free, or it does not fit. What a transmitter has not
+/// sent yet is in memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedBuffer {
+    /// Of one switch.
+    pub bytes: u64,
+    /// Above 0. With n queues that stay full each holds alpha / (1 + n · alpha) of the memory.
+    pub alpha: f64,
+}
+
+impl SharedBuffer {
+    /// Whether a packet of `bytes` is taken into a queue of `queued` where all queues together hold `used`.
+    fn takes(&self, queued: u64, used: u64, bytes: u64) -> bool {
+        let free = self.bytes.saturating_sub(used);
+        bytes <= free && (queued as f64) < self.alpha * free as f64
+    }
 }
 
 /// PAUSE of the whole link by 802.3x: a switch counts what came by each link and has not reached the next node.
@@ -96,6 +117,8 @@ pub struct Network {
     hops: u64,
     topology: Topology,
     uplinks: Vec<u32>,
+    /// Links out of the same switch, by link; empty unless switches share memory.
+    siblings: Vec<Box<[u32]>>,
     /// Share of packets that a lossy link loses, by link.
     loss: Vec<f64>,
     random: Random,
@@ -134,6 +157,10 @@ impl Network {
             .collect();
         let slowest = |l: &Link| l.serialisation_ps(u64::from(u16::MAX)) + l.propagation_ps();
         let horizon = links.iter().map(slowest).max().unwrap_or(1);
+        let siblings = match switching.shared {
+            Some(_) => siblings(&links),
+            None => Vec::new(),
+        };
         let uplinks =
             topology.hosts().map(|h| outgoing(topology, topology.neighbours(h)[0].1.0, h));
         Ok(Network {
@@ -154,6 +181,7 @@ impl Network {
             random: Random::derived(0, "loss"),
             lost: Vec::new(),
             uplinks: uplinks.collect(),
+            siblings,
             topology: topology.clone(),
             links,
         })
@@ -302,6 +330,18 @@ impl Network {
         assert_eq!(sent.1, delivered.1 + dropped.1 + queued.1, "bytes went missing");
         assert_eq!(held, self.held, "packets held at switches");
     }
+}
+
+/// By link, all links that begin where it begins.
+fn siblings(links: &[Link]) -> Vec<Box<[u32]>> {
+    // A link and its way back are neighbours in number.
+    let from = |link: usize| links[link ^ 1].to;
+    let out_of = |node: u32| (0..links.len()).filter(move |&link| from(link) == node);
+    let of = |link: usize| match links[link].is(FROM_HOST) {
+        true => Box::default(),
+        false => out_of(from(link)).map(|link| link as u32).collect(),
+    };
+    (0..links.len()).map(of).collect()
 }
 
 pub(crate) fn check(topology: &Topology) -> Result<u32, SimError> {

@@ -88,9 +88,17 @@ impl Network {
 
     #[inline]
     pub(super) fn enqueue(&mut self, link: u32, mut packet: Packet) {
-        let l = &mut self.links[link as usize];
-        if !l.is(FROM_HOST) {
-            let Switching { mark_packets, queue_packets, pause, .. } = self.switching;
+        if !self.links[link as usize].is(FROM_HOST) {
+            let Switching { mark_packets, queue_packets, shared, pause, .. } = self.switching;
+            if let Some(shared) = shared {
+                let queued = |link: &u32| self.links[*link as usize].queued_bytes(self.now_ps);
+                let used = self.siblings[link as usize].iter().map(queued).sum();
+                if !shared.takes(queued(&link), used, u64::from(packet.bytes)) {
+                    self.drop_packet(Some(link), &packet);
+                    return;
+                }
+            }
+            let l = &self.links[link as usize];
             // What is on the wire is counted in `len`, so this is seldom more than one comparison.
             if l.queue().len() >= mark_packets.min(queue_packets) {
                 let waiting = l.waiting(self.now_ps, &self.pool);

@@ -16,6 +16,7 @@ pub const MS: u64 = 1_000_000_000;
 pub const PLAIN: Switching = Switching {
     mark_packets: u32::MAX,
     queue_packets: u32::MAX,
+    shared: None,
     pause: None,
     paths: PathChoice::Flow,
     latency_ns: 10_000,
