@@ -108,7 +108,7 @@ impl<'a> Phases<'a> {
                 if round > 0 {
                     count(&mut load, &last[slot], -1);
                 }
-                let (tree, _) = self.shortest_at(centre, &self.lengths(&load, row));
+                let (tree, _) = self.shortest_at(centre, &lengths(self.net, &load, row));
                 count(&mut load, &tree, 1);
                 all.push(tree.clone());
                 if round > 0 {
@@ -127,17 +127,6 @@ impl<'a> Phases<'a> {
         all.sort();
         all.dedup();
         First { trees: all, done: None }
-    }
-
-    /// Long where much is carried already.
-    fn lengths(&self, load: &[i64], row: &[usize]) -> Vec<i64> {
-        let full = |&row: &usize| (load[row] + 1) as f64 / self.net.arcs[row].cap as f64;
-        let most = row.iter().map(full).fold(f64::MIN_POSITIVE, f64::max);
-        let length = |row: &usize| {
-            let steep = (full(row) / most).powi(POWER) / self.net.arcs[*row].cap as f64;
-            (steep * UNIT) as i64 + 1
-        };
-        row.iter().map(length).collect()
     }
 
     /// The shortest tree, lengths being the same both ways; with its length.
@@ -182,6 +171,17 @@ impl<'a> Phases<'a> {
         let total = tree.arcs(self.net).map(|arc| lengths[arc]).sum();
         (tree, total)
     }
+}
+
+/// By arc: long where much is carried already. `row`: by arc, the arc whose capacity it shares; `load`: per row.
+pub(super) fn lengths(net: &Net, load: &[i64], row: &[usize]) -> Vec<i64> {
+    let full = |&row: &usize| (load[row] + 1) as f64 / net.arcs[row].cap as f64;
+    let most = row.iter().map(full).fold(f64::MIN_POSITIVE, f64::max);
+    let length = |row: &usize| {
+        let steep = (full(row) / most).powi(POWER) / net.arcs[*row].cap as f64;
+        (steep * UNIT) as i64 + 1
+    };
+    row.iter().map(length).collect()
 }
 
 /// One hop between the centre and a root in every other server.

@@ -7,7 +7,7 @@
 use netsum_topo::Ratio;
 
 use super::net::Net;
-use super::phases::Local;
+use super::phases::{Local, lengths};
 use super::search::Search;
 use super::spread::Spread;
 use super::tree::{Hop, Tree, Ways};
@@ -87,21 +87,10 @@ impl Laying<'_> {
         weight.expect("trees have arcs")
     }
 
-    /// Long where much is carried already.
-    fn lengths(&self) -> Vec<i64> {
-        let full = |row: usize| (self.load[row] + 1) as f64 / self.net.arcs[row].cap as f64;
-        let most = self.row.iter().map(|&row| full(row)).fold(f64::MIN_POSITIVE, f64::max);
-        let length = |&row: &usize| {
-            let steep = (full(row) / most).powi(POWER) / self.net.arcs[row].cap as f64;
-            (steep * UNIT) as i64 + 1
-        };
-        self.row.iter().map(length).collect()
-    }
-
     /// The chain of all servers from the root's on, in their order; `None` if a server reaches the next only
     /// through others.
     fn tree(&self, root: usize) -> Option<Tree> {
-        let lengths = self.lengths();
+        let lengths = lengths(self.net, &self.load, self.row);
         let count = self.locals.len();
         let start = self.server[root];
         let mut hops = self.inside(start, root, &lengths);
@@ -140,7 +129,3 @@ impl Laying<'_> {
 }
 
 const ROUNDS: usize = 4;
-/// How fast a length grows with what an arc carries.
-const POWER: i32 = 4;
-/// Mean length of an arc.
-const UNIT: f64 = (1u64 << 30) as f64;
