@@ -27,7 +27,7 @@ pub(crate) struct Comm<'a> {
     /// Made with the first send.
     flight: OnceCell<Arc<Flight>>,
     /// Which ranks share memory.
-    hosts: Option<Arc<Hosts>>,
+    hosts: Option<&'a Arc<Hosts>>,
     /// With the ranks of our host.
     rounds: Option<Rounds<'a>>,
 }
@@ -64,7 +64,7 @@ impl<'a> Comm<'a> {
     /// For ranks that may share memory; `shared` is of those on our host.
     pub(crate) fn with_memory(
         self,
-        hosts: Option<Arc<Hosts>>,
+        hosts: Option<&'a Arc<Hosts>>,
         shared: Option<&'a mut Shared>,
         here: Option<Here>,
     ) -> Comm<'a> {
@@ -88,11 +88,13 @@ impl<'a> Comm<'a> {
 
     /// Which ranks share memory.
     pub(crate) fn hosts(&self) -> Arc<Hosts> {
-        self.hosts.clone().unwrap_or_else(|| Arc::new(Hosts::apart(self.size())))
+        self.hosts.cloned().unwrap_or_else(|| Arc::new(Hosts::apart(self.size())))
     }
 
-    fn in_memory(&self) -> bool {
-        self.hosts.as_ref().is_some_and(|hosts| hosts.is_one())
+    /// Whether all ranks share memory.
+    #[inline]
+    pub(crate) fn in_memory(&self) -> bool {
+        self.hosts.is_some_and(|hosts| hosts.is_one())
     }
 
     /// The rounds, for an algorithm that is taken only where ranks share memory.
@@ -103,7 +105,7 @@ impl<'a> Comm<'a> {
 
     /// What this operation's messages cost.
     pub(crate) fn link(&self) -> Link {
-        self.core.link(self.hosts.as_ref())
+        self.core.link(self.hosts)
     }
 
     /// The algorithm that the group's options name for an operation.

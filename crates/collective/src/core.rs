@@ -1,7 +1,7 @@
 //! What the threads of a group share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,8 @@ pub(crate) struct Core {
     /// Wakes who waits in shared memory.
     pub(crate) alarm: OnceLock<Alarm>,
     failure: Mutex<Option<Error>>,
+    /// There is a failure: most calls ask, and hardly ever is there one.
+    has_failed: AtomicBool,
     failed: Condvar,
     coordinator: Sender<Event>,
 }
@@ -84,6 +86,7 @@ impl Core {
             min_bytes: OnceLock::new(),
             alarm: OnceLock::new(),
             failure: Mutex::new(None),
+            has_failed: AtomicBool::new(false),
             failed: Condvar::new(),
             coordinator,
         }
@@ -112,8 +115,9 @@ impl Core {
     }
 
     /// Why the group cannot be used any more, if so.
+    #[inline]
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.failure.lock().clone()
+        if self.has_failed.load(Ordering::Acquire) { self.failure.lock().clone() } else { None }
     }
 
     /// Another rank called something else than we did as operation `sequence`.
@@ -137,6 +141,7 @@ impl Core {
                 return;
             }
             *failure = Some(error.clone());
+            self.has_failed.store(true, Ordering::Release);
         }
         self.failed.notify_all();
         if let Some(alarm) = self.alarm.get() {
@@ -209,7 +214,9 @@ impl Core {
 
     pub(crate) fn count_operation(&self, network: bool) {
         self.counters.operations.fetch_add(1, Ordering::Relaxed);
-        self.counters.network_operations.fetch_add(u64::from(network), Ordering::Relaxed);
+        if network {
+            self.counters.network_operations.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

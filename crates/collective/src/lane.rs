@@ -180,7 +180,7 @@ impl Inner {
         let core = &self.core;
         let mut shared = self.shared.lock();
         let comm = Comm::new(core, sequence, fingerprint, deadline);
-        let mut comm = comm.with_memory(self.hosts.clone(), shared.as_mut(), here);
+        let mut comm = comm.with_memory(self.hosts.as_ref(), shared.as_mut(), here);
         let outcome = body(&mut comm).and_then(|()| comm.finish());
         outcome.map_err(|error| {
             let missing = comm.missing();

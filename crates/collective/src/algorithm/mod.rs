@@ -186,12 +186,12 @@ fn run<R: Request>(
         // Any of them copies what there is to copy; the first needs shared memory.
         return (all[1].run)(comm, request);
     }
-    let (link, wanted) = (comm.link(), comm.wanted(operation));
-    if link.shared_memory && wanted.is_none() {
+    let wanted = comm.wanted(operation);
+    if comm.in_memory() && wanted.is_none() {
         // The first of every list. Nothing comes near, and the others' costs are not worked out in vain.
         return (all[0].run)(comm, request);
     }
-    (choose(all, wanted, &link, &request.shape()).run)(comm, request)
+    (choose(all, wanted, &comm.link(), &request.shape()).run)(comm, request)
 }
 
 /// The algorithm that `wanted` names if it can do the request, else the cheapest; the first of equals.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use netsum_net::arena::ArenaPort;
 use netsum_net::mesh::Listener;
@@ -36,7 +37,7 @@ pub struct Group {
     address: Address,
     /// What was opened before the others are known.
     opened: Mutex<Option<Opened>>,
-    connected: Mutex<Option<Arc<Connected>>>,
+    connected: ArcSwapOption<Connected>,
 }
 
 struct Opened {
@@ -81,7 +82,7 @@ impl Group {
         let seat = memory.as_ref().map(ArenaPort::seat);
         let (address, ports) = Address::new(&config, listener.address(), host, job, seat)?;
         let opened = Mutex::new(Some(Opened { listener, ports, memory, data }));
-        Ok(Group { config, address, opened, connected: Mutex::new(None) })
+        Ok(Group { config, address, opened, connected: ArcSwapOption::empty() })
     }
 
     /// This process's index.
@@ -101,19 +102,19 @@ impl Group {
         let all = address::read_all(&self.address, addresses)?;
         let until = deadline(self.config.timeout);
         let connected = self.build(opened, &all, until)?;
-        *self.connected.lock() = Some(Arc::new(connected));
+        self.connected.store(Some(Arc::new(connected)));
         Ok(())
     }
 
     /// What the group has done and how it stands, as JSON.
     pub fn stats(&self) -> String {
-        let Some(connected) = self.connected.lock().clone() else { return "{}".to_owned() };
+        let Some(connected) = self.connected.load_full() else { return "{}".to_owned() };
         connected.stats()
     }
 
     /// What the group's messages cost, by the values that all ranks agree on.
     pub fn link(&self) -> Result<Link, Error> {
-        let connected = self.connected.lock().clone();
+        let connected = self.connected.load_full();
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         Ok(connected.link())
     }
@@ -121,20 +122,20 @@ impl Group {
     /// The algorithm that the hosts' path takes for an operation of `bytes` per rank, and why; see [`crate::explain`].
     pub fn explain(&self, operation: &str, format: Format, bytes: usize) -> Result<Choice, Error> {
         let link = self.link()?;
-        let order = self.connected.lock().as_ref().map(|c| c.core.order.read().clone());
+        let order = self.connected.load().as_ref().map(|c| c.core.order.read().clone());
         let wanted = self.config.options.algorithms.get(operation).map(String::as_str);
         explain(&link, operation, format, bytes, order, wanted)
     }
 
     /// The group and its last operations as JSON, oldest first; "{}" if it is not connected.
     pub fn recorded(&self, why: &str) -> String {
-        let Some(connected) = self.connected.lock().clone() else { return "{}".to_owned() };
+        let Some(connected) = self.connected.load_full() else { return "{}".to_owned() };
         connected.core.recorded(why).to_string()
     }
 
     /// Writes [`Group::recorded`] into a folder; the path of the file.
     pub fn dump(&self, folder: &Path, why: &str) -> Result<PathBuf, Error> {
-        let connected = self.connected.lock().clone();
+        let connected = self.connected.load_full();
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         let problem = |e| Error::Unsupported(format!("cannot write to {}: {e}", folder.display()));
         connected.core.dump(folder, why).map_err(problem)
@@ -142,7 +143,7 @@ impl Group {
 
     /// Why the group cannot be used any more, if so.
     pub fn failure(&self) -> Option<Error> {
-        let Some(connected) = self.connected.lock().clone() else {
+        let Some(connected) = self.connected.load_full() else {
             return Some(Error::Closed(self.config.name.clone()));
         };
         connected.core.failure()
@@ -150,7 +151,7 @@ impl Group {
 
     /// Fails everything that is under way, and every later call.
     pub fn abort(&self, reason: &str) {
-        if let Some(connected) = self.connected.lock().clone() {
+        if let Some(connected) = self.connected.load_full() {
             let error = Error::Aborted(reason.to_owned());
             connected.core.fail(error.clone());
             connected.coordinator.tell(Event::Fail(error));
@@ -161,7 +162,7 @@ impl Group {
     /// Leaves the group in good order. What is under way fails; messages that were sent arrive.
     pub fn close(&self) {
         self.opened.lock().take();
-        let Some(connected) = self.connected.lock().take() else { return };
+        let Some(connected) = self.connected.swap(None) else { return };
         connected.core.fail(Error::Closed(self.config.name.clone()));
         connected.coordinator.close();
         connected.lane.close();
@@ -213,8 +214,10 @@ impl Group {
             coordinator.close();
             lane.close();
         })?;
+        let shared_memory = core.hosts.get().is_some_and(|hosts| hosts.is_one());
+        let silent = shared_memory && options.algorithms.is_empty() && !waits && session.is_none();
         let connected =
-            Connected { core, lane, session, coordinator, driver, status, order_of_calls };
+            Connected { core, lane, session, coordinator, driver, status, order_of_calls, silent };
         if waits {
             let first_plan = settled.recv_deadline(until).unwrap_or_else(|_| {
                 let seconds = self.config.timeout.as_secs_f64();

@@ -268,7 +268,7 @@ impl Group {
         if let Some((dtype, how)) = combines {
             check_combination(dtype, how)?;
         }
-        let connected = self.connected.lock().clone();
+        let connected = self.connected.load_full();
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         connected.core.failure().map_or(Ok(connected), Err)
     }

@@ -29,7 +29,13 @@ pub(crate) struct Shared {
     /// The operation that failed.
     broken: Option<String>,
     /// Of the last sum: the next one is most often of the same kind.
-    adder: Option<(Arc<SumOrder>, Adder)>,
+    adder: Option<Kept>,
+}
+
+/// An adder, and what it was made for.
+struct Kept {
+    order: Arc<SumOrder>,
+    adder: Adder,
 }
 
 impl Shared {
@@ -87,15 +93,15 @@ impl<'a> Rounds<'a> {
     }
 
     /// For sums of this order and format; [`Rounds::keep`] takes it back.
-    fn adder(&mut self, order: &Arc<SumOrder>, format: Format) -> Adder {
-        match self.shared.adder.take() {
-            Some((known, adder)) if Arc::ptr_eq(&known, order) && adder.format() == format => adder,
-            _ => Adder::new(order, format),
-        }
+    fn adder(&mut self, order: &Arc<SumOrder>, format: Format) -> Kept {
+        let kept = self.shared.adder.take();
+        let fits = |kept: &Kept| Arc::ptr_eq(&kept.order, order) && kept.adder.format() == format;
+        kept.filter(fits)
+            .unwrap_or_else(|| Kept { order: order.clone(), adder: Adder::new(order, format) })
     }
 
-    fn keep(&mut self, order: &Arc<SumOrder>, adder: Adder) {
-        self.shared.adder = Some((order.clone(), adder));
+    fn keep(&mut self, kept: Kept) {
+        self.shared.adder = Some(kept);
     }
 
     fn rank(&self) -> usize {

@@ -49,9 +49,11 @@ pub(crate) fn reduce_scatter(
     output: &mut Buffer,
     inputs: &[Buffer],
 ) -> Result<(), MeshError> {
-    let mut adder = rounds.adder(order, format);
-    scatter(rounds, inputs, |piece, values| adder.add(values, output.slice_mut(piece)))?;
-    rounds.keep(order, adder);
+    let mut kept = rounds.adder(order, format);
+    scatter(rounds, inputs, |piece, values| {
+        kept.adder.add(values, output.slice_mut(piece));
+    })?;
+    rounds.keep(kept);
     Ok(())
 }
 
@@ -125,19 +127,19 @@ fn one_shot(
     format: Format,
     buffer: &mut Buffer,
 ) -> Result<(), MeshError> {
-    let mut adder = rounds.adder(order, format);
+    let mut kept = rounds.adder(order, format);
     let mut before: Option<Range<usize>> = None;
     for chunk in chunks(buffer.len(), rounds.slot_bytes()) {
         buffer.read(chunk.start, &mut rounds.open()?[..chunk.len()]);
         if let Some(before) = before.replace(chunk) {
-            add_all(rounds, &mut adder, buffer, before)?;
+            add_all(rounds, &mut kept.adder, buffer, before)?;
         }
         rounds.publish(0);
     }
     if let Some(last) = before {
-        add_all(rounds, &mut adder, buffer, last)?;
+        add_all(rounds, &mut kept.adder, buffer, last)?;
     }
-    rounds.keep(order, adder);
+    rounds.keep(kept);
     Ok(())
 }
 
@@ -174,7 +176,7 @@ fn two_shots(
         let n = chunk.len() / element;
         n * rank / ranks * element..n * (rank + 1) / ranks * element
     };
-    let mut adder = rounds.adder(order, format);
+    let mut kept = rounds.adder(order, format);
     for round in 0..=chunks.len() + 1 {
         let publishes = round <= chunks.len();
         if publishes {
@@ -209,7 +211,7 @@ fn two_shots(
             };
             let values: Values<'_> = (0..ranks).map(values).collect();
             let sums = &mut slot[sums_at..][..own.len()];
-            adder.add(&values, sums);
+            kept.adder.add(&values, sums);
             if takes {
                 buffer.write(at, sums);
             }
@@ -218,7 +220,7 @@ fn two_shots(
             rounds.publish(0);
         }
     }
-    rounds.keep(order, adder);
+    rounds.keep(kept);
     Ok(())
 }
 
