@@ -74,6 +74,10 @@ fn by_op<E: Element>(
     }
 }
 
+/// Fewer elements than this are not worth the question which vectors there are.
+#[cfg(target_arch = "x86_64")]
+const WIDE_LEAST: usize = 256;
+
 /// Elements that are combined at a time: their running values stay in the first-level cache.
 const BLOCK: usize = 64;
 
@@ -85,10 +89,15 @@ fn blocks<E: Element>(
     encoding: Encoding,
     combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy,
 ) {
-    if let [Some(a), Some(b)] = inputs
-        && [a.encoding, b.encoding, encoding] == [Encoding::Element; 3]
-    {
-        return two::<E>([a.bytes, b.bytes], n, out, combine);
+    let whole = |input: &Input<'_>| [input.encoding, encoding] == [Encoding::Element; 2];
+    match inputs {
+        [Some(a), Some(b)] if [a, b].into_iter().all(whole) => {
+            return two::<E>([a.bytes, b.bytes], n, out, combine);
+        }
+        [Some(a), Some(b), Some(c), Some(d)] if [a, b, c, d].into_iter().all(whole) => {
+            return all_four::<E>([a.bytes, b.bytes, c.bytes, d.bytes], n, out, combine);
+        }
+        _ => {}
     }
     let mut acc = [E::Acc::default(); BLOCK];
     let mut start = 0;
@@ -111,9 +120,47 @@ fn two<E: Element>(
     combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy,
 ) {
     let [a, b] = inputs.map(|bytes| &E::Bytes::whole(bytes)[..n]);
-    for ((sum, a), b) in E::Bytes::whole_mut(out)[..n].iter_mut().zip(a).zip(b) {
-        *sum = E::store(combine(E::load(*a), E::load(*b)).canonical());
+    let out = &mut E::Bytes::whole_mut(out)[..n];
+    wide(n, || {
+        for ((sum, a), b) in out.iter_mut().zip(a).zip(b) {
+            *sum = E::store(combine(E::load(*a), E::load(*b)).canonical());
+        }
+    });
+}
+
+/// Four inputs in one pass, for as many ranks.
+#[inline(always)]
+fn all_four<E: Element>(
+    inputs: [&[u8]; 4],
+    n: usize,
+    out: &mut [u8],
+    combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy,
+) {
+    let [a, b, c, d] = inputs.map(|bytes| &E::Bytes::whole(bytes)[..n]);
+    let out = &mut E::Bytes::whole_mut(out)[..n];
+    wide(n, || {
+        for ((((sum, a), b), c), d) in out.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            let left = combine(E::load(*a), E::load(*b));
+            let right = combine(E::load(*c), E::load(*d));
+            *sum = E::store(combine(left, right).canonical());
+        }
+    });
+}
+
+/// Runs a loop over `n` elements, compiled for the widest vectors that this processor has. The bits do not depend on them:
+/// every element is combined alone, and nothing is contracted.
+#[inline(always)]
+fn wide(n: usize, body: impl FnOnce()) {
+    #[cfg(target_arch = "x86_64")]
+    if n >= WIDE_LEAST {
+        if let Some(vectors) = pulp::x86::V4::try_new() {
+            return vectors.vectorize(body);
+        }
+        if let Some(vectors) = pulp::x86::V3::try_new() {
+            return vectors.vectorize(body);
+        }
     }
+    body();
 }
 
 /// Combines positions as a balanced tree into `acc`; false if none is present.
@@ -308,6 +355,40 @@ mod tests {
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Min };
         reduce(format, &inputs, 3, &mut out, Encoding::Element);
         assert_eq!(out, floats(&[-0.0, 1.0, f32::from_bits(0x7fc0_0000)]));
+    }
+
+    /// Any bit patterns: NaNs, infinities and subnormal numbers too.
+    #[test]
+    fn wide_vectors_give_the_bits_of_single_elements() {
+        let n = 3 * 256 + 7;
+        let mut state = 1u64;
+        let mut noise = |len: usize| -> Vec<u8> {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            (0..len).map(|_| next()).collect()
+        };
+        for dtype in Dtype::ALL {
+            for op in ReduceOp::ALL {
+                for count in [2, 3, 4] {
+                    let size = dtype.size();
+                    let all: Vec<Vec<u8>> = (0..count).map(|_| noise(n * size)).collect();
+                    let sum = |from: usize, n: usize, out: &mut [u8]| {
+                        let parts = all.iter().map(|bytes| &bytes[from * size..]);
+                        let encoding = Encoding::Element;
+                        let inputs: Vec<_> =
+                            parts.map(|bytes| Some(Input { bytes, encoding })).collect();
+                        reduce(Format { dtype, op }, &inputs, n, out, Encoding::Element);
+                    };
+                    let mut together = vec![0; n * size];
+                    sum(0, n, &mut together);
+                    let mut single = vec![0; n * size];
+                    single.chunks_mut(size).enumerate().for_each(|(i, out)| sum(i, 1, out));
+                    assert!(together == single, "{dtype} {op:?} of {count}");
+                }
+            }
+        }
     }
 
     #[test]
