@@ -33,7 +33,7 @@ demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=-
 
 test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
 	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
-	$(BIN)/pytest python/tests --ignore python/tests/torch
+	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch
 	$(BIN)/pytest python/tests/torch
 	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
 	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \

@@ -110,15 +110,6 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
 
-    def rank(self) -> int:
-        return self.engine.rank
-
-    def size(self) -> int:
-        return self.engine.size
-
-    # The names by which C++ asks.
-    getRank, getSize = rank, size
-
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         seconds = self.engine.timeout_s if timeout is None else timeout.total_seconds()
         monitored_barrier(self.engine, seconds, wait_all_ranks)
@@ -128,6 +119,22 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
 
     def register_post_hook(self, *_args) -> None:
         raise _no_hooks("register_post_hook")
+
+
+class ElasticProcessGroup(NetsumProcessGroup):
+    """A process group whose rank and size change when it is reconfigured.
+
+    Torch keeps both where Python cannot change them, so it is told when it asks; groups that stay are not asked.
+    """
+
+    def rank(self) -> int:
+        return self.engine.rank
+
+    def size(self) -> int:
+        return self.engine.size
+
+    # The names by which C++ asks.
+    getRank, getSize = rank, size
 
 
 def _no_hooks(name: str) -> NotImplementedError:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from netsum import _core
 from netsum.config import Settings
 from netsum.recorder import watch
-from netsum.torch.backend import NetsumBackend, NetsumProcessGroup, Options
+from netsum.torch.backend import ElasticProcessGroup, NetsumBackend, NetsumProcessGroup, Options
 from netsum.torch.engine import Engine
 from netsum.torch.reconfiguring import Membership, Unconfigured
 
@@ -48,6 +48,8 @@ def create(group, options):
     backend = NetsumBackend(engine, own)
     BACKENDS[engine.name] = backend
     engine.at_close = lambda: BACKENDS.pop(engine.name, None)
+    if group.enable_reconfigure:
+        return ElasticProcessGroup(group.store, backend)
     return NetsumProcessGroup(group.store, backend) if _whole_group_is_ours(group, settings.torch_shape) else backend
 
 

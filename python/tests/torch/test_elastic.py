@@ -14,6 +14,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import netsum
+from netsum.fabric.builtin import demo_toml
+from netsum.fabric.description import Description
+from netsum.fabric.local import temporary
 from netsum.torch.elastic import Members
 
 BOUND_S = 90.0
@@ -214,3 +217,49 @@ def test_other_groups_say_that_they_keep_their_size(ranks):
             dist._get_reconfigure_handle()
 
     ranks(body, size=1)
+
+
+@pytest.fixture
+def controller(tmp_path, monkeypatch):
+    """Of a fabric of its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / "fabric.toml"
+    path.write_text(demo_toml(100 + os.getpid() % 15))
+    with temporary(Description.read(path)) as running:
+        yield running.description.controller
+
+
+def test_in_the_network_every_configuration_is_a_job_with_trees(tmp_path, controller):
+    def body(name, store):
+        from netsum.torch import stats
+
+        members = Members(store, timeout_s=20.0, settle_s=5.0)
+        members.enter(4)
+        jobs = []
+        while len(jobs) < 2:
+            size = dist.get_world_size()
+            try:
+                for _ in range(5):
+                    values = torch.full((50_000,), float(name))
+                    dist.all_reduce(values)
+                    if size == 4:
+                        assert (values == 6.0).all()
+                found = stats()
+                assert found["path"] == "trees" and found["network_operations"] >= 5
+                jobs.append(found["job"])
+                dist.barrier()
+                if name == 3:
+                    os._exit(0)
+                # Not before all have seen the first job.
+                time.sleep(0.5)
+                if size == 4:
+                    dist.barrier()
+            except netsum.NetsumError as error:
+                members.change(error)
+        assert dist.get_world_size() == 3 and (values == 3.0).all()
+        dist.barrier()
+        return jobs
+
+    answers = run(body, 4, tmp_path, NETSUM_CONTROLLER=controller, NETSUM_MIN_BYTES="0")
+    assert answers[3] is None
+    assert answers[0] == answers[1] == answers[2] and len(set(answers[0])) == 2

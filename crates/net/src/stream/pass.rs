@@ -9,6 +9,25 @@ use std::os::unix::net::UnixStream;
 
 /// Sends `bytes` and `fd` as one message.
 pub(crate) fn send(socket: &UnixStream, bytes: &[u8], fd: &OwnedFd) -> io::Result<()> {
+    unless_interrupted(|| send_once(socket, bytes, fd))
+}
+
+/// Receives exactly `bytes` and one descriptor. Errors: anything else that came.
+pub(crate) fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<OwnedFd> {
+    unless_interrupted(|| receive_once(socket, bytes))
+}
+
+/// Calls again where a signal came first: to a process that was stopped and goes on, one always does.
+fn unless_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn send_once(socket: &UnixStream, bytes: &[u8], fd: &OwnedFd) -> io::Result<()> {
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 64]);
     // SAFETY: a zeroed msghdr is valid; the pointers put into it live until the call returns. CMSG_FIRSTHDR gives a
@@ -34,8 +53,7 @@ pub(crate) fn send(socket: &UnixStream, bytes: &[u8], fd: &OwnedFd) -> io::Resul
     }
 }
 
-/// Receives exactly `bytes` and one descriptor. Errors: anything else that came.
-pub(crate) fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<OwnedFd> {
+fn receive_once(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<OwnedFd> {
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 64]);
     let mut found: Option<OwnedFd> = None;
@@ -78,3 +96,36 @@ struct Control([u8; 64]);
 const _: () = assert!(
     size_of::<libc::cmsghdr>() + 2 * size_of::<RawFd>() <= 64 && align_of::<libc::cmsghdr>() <= 8
 );
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::thread::JoinHandleExt;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_does_not_end_a_receive() {
+        extern "C" fn nothing(_: i32) {}
+        // SAFETY: a zeroed sigaction with a handler is valid, and means that calls are interrupted.
+        unsafe {
+            let mut action: libc::sigaction = zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let receiver = std::thread::spawn(move || {
+            let mut bytes = [0; 3];
+            receive(&theirs, &mut bytes).map(|_| bytes)
+        });
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(20));
+            // SAFETY: the thread waits for us, so it lives.
+            assert_eq!(unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGUSR2) }, 0);
+        }
+        let fd = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        send(&ours, b"abc", &fd).unwrap();
+        assert_eq!(receiver.join().unwrap().unwrap(), *b"abc");
+    }
+}

@@ -1,0 +1,178 @@
+"""Random operations on random groups while ranks are stopped and killed at random: sums stay exact, errors name the
+cause in time, and nobody hangs.
+
+Short here; NETSUM_SOAK_S=600 makes each part last so many seconds. NETSUM_SOAK_SEED draws other operations; empty: by
+chance, and the seed is printed.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from array import array
+
+import pytest
+from processes import run_ranks
+
+import netsum
+from netsum.communicator import Communicator, connect
+
+SECONDS = float(os.environ.get("NETSUM_SOAK_S", "4"))
+SEED = int(os.environ.get("NETSUM_SOAK_SEED", "1") or int.from_bytes(os.urandom(4), "big"))
+RANKS = 4
+TIMEOUT_S = 6.0
+STOP_S = 0.4
+OPERATIONS = ("allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall")
+OPERATIONS += ("barrier", "ring", "batch", "split")
+
+
+def _value(rank: int, at: int, salt: int) -> int:
+    return (rank + 1) * (at % 97 + 1) + salt
+
+
+def _vector(rank: int, count: int, salt: int) -> array:
+    return array("q", [_value(rank, at, salt) for at in range(count)])
+
+
+def _total(size: int, count: int, salt: int) -> array:
+    return array("q", [sum(_value(rank, at, salt) for rank in range(size)) for at in range(count)])
+
+
+def one(world: Communicator, draw: random.Random, depth: int = 0) -> None:
+    """One random operation, the same at all ranks as they draw alike, with its result checked in full."""
+    size, rank = world.size, world.rank
+    operation, count, salt = draw.choice(OPERATIONS), draw.choice((0, 1, 7, 64, 1000, 20_000)), draw.randrange(1000)
+    root, wait = draw.randrange(size), draw.random() < 0.5
+    own, whole = _vector(rank, count, salt), _vector(rank, count * size, salt)
+    everybody = array("q", [v for each in range(size) for v in _vector(each, count, salt)])
+    many, part = array("q", bytes(8 * count * size)), array("q", bytes(8 * count))
+    mine = slice(rank * count, (rank + 1) * count)
+    match operation:
+        case "allreduce":
+            _done(world.allreduce(own, wait=wait), wait)
+            assert own == _total(size, count, salt)
+        case "reduce":
+            _done(world.reduce(own, root, "max", wait=wait), wait)
+            assert rank != root or own == _vector(size - 1, count, salt)
+        case "broadcast":
+            _done(world.broadcast(own, root, wait=wait), wait)
+            assert own == _vector(root, count, salt)
+        case "allgather":
+            _done(world.allgather(own, many, wait=wait), wait)
+            assert many == everybody
+        case "gather":
+            _done(world.gather(own, many, root, wait=wait), wait)
+            assert rank != root or many == everybody
+        case "scatter":
+            _done(world.scatter(whole, part, root, wait=wait), wait)
+            assert part == _vector(root, count * size, salt)[mine]
+        case "reduce_scatter":
+            _done(world.reduce_scatter(whole, part, wait=wait), wait)
+            assert part == _total(size, count * size, salt)[mine]
+        case "alltoall":
+            _done(world.alltoall(whole, many, wait=wait), wait)
+            sent = [_vector(each, count * size, salt)[mine] for each in range(size)]
+            assert many == array("q", [v for each in sent for v in each])
+        case "barrier":
+            world.barrier()
+        case "ring":
+            received = world.receive(part, (rank - 1) % size, salt, wait=False)
+            world.send(own, (rank + 1) % size, salt)
+            received.wait()
+            assert part == _vector((rank - 1) % size, count, salt)
+        case "batch":
+            vectors = [_vector(rank, n, salt) for n in (1, 500, count)]
+            for pending in [world.allreduce(each, wait=False) for each in vectors]:
+                pending.wait()
+            assert vectors == [_total(size, len(each), salt) for each in vectors]
+        case "split" if depth == 0 and size > 2:
+            order = draw.sample(range(size), draw.randrange(2, size + 1))
+            group = world.split(order if rank in order else None)
+            if group is not None:
+                inner = random.Random(salt)
+                for _ in range(5):
+                    one(group, inner, depth=1)
+                group.close()
+
+
+def _done(pending, waited: bool) -> None:
+    if not waited:
+        pending.wait()
+
+
+def _soak(rank: int, stops: bool) -> int:
+    """Rounds of random operations for SECONDS; how many. stops: a thread of one rank stops the others now and then."""
+    world = connect(timeout_s=30.0)
+    draw, own = random.Random(SEED), random.Random(SEED + 1 + rank)
+    pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
+    over = threading.Event()
+    if stops and rank == SEED % world.size:
+        others = [pid for each, pid in enumerate(pids) if each != rank]
+        threading.Thread(target=_stop_and_go, args=(others, own, over), daemon=True).start()
+    until, made, go_on = time.monotonic() + SECONDS, 0, array("b", [1])
+    while go_on[0]:
+        for _ in range(10):
+            one(world, draw)
+            made += 1
+        go_on[0] = time.monotonic() < until
+        world.broadcast(go_on, 0)
+        if own.random() < 0.1:
+            time.sleep(own.random() * 0.01)
+    over.set()
+    world.barrier()
+    world.close()
+    return made
+
+
+def _stop_and_go(pids: list[int], draw: random.Random, over: threading.Event) -> None:
+    while not over.wait(draw.random() * 0.2):
+        pid = draw.choice(pids)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(draw.random() * STOP_S)
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.timeout(120 + 10 * SECONDS)
+@pytest.mark.parametrize("stops", [False, True], ids=["undisturbed", "stopped"])
+@pytest.mark.parametrize("shared_memory", ["on", "off"])
+def test_random_operations_are_right(shared_memory, stops):
+    print(f"NETSUM_SOAK_SEED={SEED}")
+    answers = run_ranks(lambda rank: _soak(rank, stops), RANKS, NETSUM_SHARED_MEMORY=shared_memory)
+    assert len(set(answers)) == 1 and answers[0] > 0
+
+
+def _until_death(rank: int, seed: int) -> tuple[int, str]:
+    """Operations until another rank dies: its process, and the words of the error."""
+    world = connect(timeout_s=TIMEOUT_S)
+    draw, own = random.Random(seed), random.Random(seed + 1)
+    pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
+    victim, delay = own.randrange(world.size), own.random() * 0.4
+    if rank == (victim + 1) % world.size:
+        threading.Timer(delay, os.kill, (pids[victim], signal.SIGKILL)).start()
+    start = time.monotonic()
+    try:
+        while time.monotonic() - start < 30.0:
+            one(world, draw)
+    except netsum.NetsumError as error:
+        took = time.monotonic() - start - delay
+        assert took < TIMEOUT_S + 4.0, f"the loss was noticed after {took:.1f} s: {error}"
+        # Each rank says it itself or was told; then all leave.
+        time.sleep(0.5)
+        return pids[victim], str(error)
+    raise AssertionError("a rank died, and nobody noticed")
+
+
+@pytest.mark.timeout(120 + 10 * SECONDS)
+@pytest.mark.parametrize("shared_memory", ["on", "off"])
+def test_a_rank_killed_at_random_is_an_error_at_all_others(shared_memory):
+    print(f"NETSUM_SOAK_SEED={SEED}")
+    until, draw = time.monotonic() + SECONDS, random.Random(SEED)
+    while time.monotonic() < until:
+        seed = draw.randrange(1 << 30)
+        answers = run_ranks(lambda rank, seed=seed: _until_death(rank, seed), 3, NETSUM_SHARED_MEMORY=shared_memory)
+        victim = random.Random(seed + 1).randrange(3)
+        assert [rank for rank, answer in enumerate(answers) if answer is None] == [victim], (seed, answers)
+        # By its number in the group of the operation, which may be one that was just split off; or none was made.
+        said = [answer for answer in answers if answer]
+        assert any(f"pid {pid}" in words or "cannot connect group" in words for pid, words in said), (seed, said)
