@@ -69,7 +69,9 @@ class PartialAllreduce:
         self._thread.start()
 
     def exchange(self, values) -> list[Round]:
-        """Give `values` and wait for the round that has them; all results since the last call, that one last.
+        """Give `values` and wait for the round that has them; all results since the last call, in order.
+
+        On a busy machine rounds of the others may have come after it by then; they are among the results, too.
 
         values: `count` elements of the dtype, of any framework; they are copied. Raises what the group's sums raise.
         """
