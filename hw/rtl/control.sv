@@ -202,7 +202,9 @@ module control #(
     logic          has_lease, of_job, of_tree, empty, reserved, stale, future, lengths, too_large, early, late;
     logic          lap, next_lap, is_next;
     logic          known, agrees, mine, complete_known, complete_new, goes_on, cap_below, cap_below_new;
-    logic [31:0]   after, ahead, branch_bit;  // after: the vid after `released`
+    logic [31:0]   after, ahead;  // after: the vid after `released`
+    logic  [7:0]   branch_low;    // the branch's mark: its three low bits decoded
+    logic  [3:0]   branch_high;   // and its two high ones, none if there is no mark
     logic [15:0]   window;
     logic [SB:0]   here;
     logic [SB-1:0] next_slot;
@@ -216,7 +218,8 @@ module control #(
     always_ff @(posedge clk) begin
         bytes      <= 16'({words_i[port*WB +: WB], {$clog2(B){1'b0}}}) + 16'(kept_i[port*KB +: KB]);
         branch      <= l_branch;
-        branch_bit  <= (32'd1 << branch) & {32{ce & ~from_parent}};
+        branch_low  <= 8'd1 << branch[2:0];
+        branch_high <= (4'd1 << branch[4:3]) & {4{ce & ~from_parent}};
         from_parent <= |(parent & me);
         from_member <= |(members & me);
         root        <= parent == '0;
@@ -328,7 +331,12 @@ module control #(
     end
 
     // What is written while nothing is taken is a notice: the packet's own fields.
-    wire [31:0] marks = (act & merge ? q_marks : 32'd0) | h_marks | (act & take ? branch_bit : 32'd0);
+    logic [31:0] marks;
+    always_comb begin
+        for (int i = 0; i < 32; i++) begin
+            marks[i] = act & merge & q_marks[i] | h_marks[i] | act & take & branch_high[i/8] & branch_low[i%8];
+        end
+    end
     assign fields = {h_vid, h_chunk, h_bf16, h_n_elems, marks,
                      cap_is_mine | ~act ? h_window_cap : known ? q_window_cap : announced,
                      (act & merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};

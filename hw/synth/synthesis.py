@@ -45,10 +45,17 @@ CORE = tuple(part for part in PARTS if part != "registers")
 
 
 XILINX = (
-    "scratchpad -copy abc9.script.default.area abc9.script; synth_xilinx -flatten -dff -family {family} -noiopad "
-    "-noclkbuf -top {top}; write_json {netlist}"
+    "synth_xilinx -flatten -dff -family {family} -noiopad -noclkbuf -top {top} -run begin:map_luts; "
+    "opt_expr -mux_undef -noclkinv; scratchpad -copy abc9.script.default.area abc9.script; abc9 -lut 6 -dff; clean; "
+    "xilinx_srl -fixed -minlen 3; techmap -map +/xilinx/lut_map.v -map +/xilinx/cells_map.v -D LUT_WIDTH=6; "
+    "xilinx_dffopt; opt_lut_ins -tech xilinx; clean; blackbox =A:whitebox; write_json {netlist}"
 )
-"""Mapped for area: no open tool places these chips, so that their clock is not known anyway."""
+"""Mapped for area: no open tool places these chips, so that their clock is not known anyway.
+
+These are the steps of synth_xilinx but for the one that maps to LUTs: there a LUT costs 1 whatever its inputs, as it is
+counted here, and none are joined by multiplexers to larger ones. (synth_xilinx lets small LUTs cost less: 2 for two
+inputs, 3 for three, 5 for more.)
+"""
 
 
 def yosys(name: str, script: str) -> None:
