@@ -94,13 +94,13 @@ module control #(
     output logic [4:0]           outcome_o
 );
     localparam int FIRST = (16 + PAD) / B;  // header words before this one have nothing for us
-    localparam bit SLOW  = HEAD - FIRST > 4;  // there is time for one register more
+    localparam bit SLOW  = HEAD - FIRST > 4;  // there is time for one register more where it helps
 
 `include "outcomes.svh"
 `include "phases.svh"
 
-    typedef enum logic [3:0] {
-        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, RANKED, NOTE, WIPE, CLEAR
+    typedef enum logic [4:0] {
+        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, JOIN, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, RANKED, NOTE, WIPE, CLEAR
     } state_e;
     state_e state;
 
@@ -178,7 +178,7 @@ module control #(
 
     // ---- Its slot -----------------------------------------------------------------------------------------
     localparam int BOOK = 4 + 2 * PORTS;
-    logic [SB-1:0]     slot, clear_at;
+    logic [SB-1:0]     slot, clear_at, clear_last;
     wire  [1:0]        q_phase;
     wire  [PORTS-1:0]  q_arrived, q_asked;
     wire               q_resent, q_congested, q_bf16;
@@ -201,6 +201,8 @@ module control #(
     // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
     logic          has_lease, of_job, of_tree, empty, reserved, stale, future, lengths, too_large, early, late;
     logic          lap, next_lap, is_next;
+    logic    [7:0] vid_parts, same_vid;      // four bits each: the slot's vid is the packet's
+    logic   [12:0] other_parts, same_other;  // chunk, length, format
     logic          known, agrees, mine, complete_known, complete_new, goes_on, cap_below, cap_below_new;
     logic [31:0]   after, ahead;  // after: the vid after `released`
     logic  [7:0]   branch_low;    // the branch's mark: its three low bits decoded
@@ -214,6 +216,21 @@ module control #(
     wire  [15:0]   payload = h_n_elems << (h_bf16 & h_kind != PARTIAL ? 1 : 2);
     wire  [15:0]   epochs = h_epoch - l_epoch;
     wire  [16:0]   retained = {1'b0, ahead[15:0]} + {1'b0, window};
+
+    // Lease and vid are here before the header's last word is, if words come slowly.
+    wire lookup = state == (SLOW ? FETCH : LOOKUP);
+
+    always_comb begin
+        for (int i = 0; i < 8; i++) vid_parts[i] = q_vid[4*i +: 4] == h_vid[4*i +: 4];
+        for (int i = 0; i < 8; i++) other_parts[i] = q_chunk[4*i +: 4] == h_chunk[4*i +: 4];
+        for (int i = 0; i < 4; i++) other_parts[8+i] = q_n_elems[4*i +: 4] == h_n_elems[4*i +: 4];
+        other_parts[12] = q_bf16 == h_bf16;
+    end
+    if (SLOW) begin : g_slow_match
+        always_ff @(posedge clk) {same_vid, same_other} <= {vid_parts, other_parts};
+    end else begin : g_fast_match
+        assign {same_vid, same_other} = {vid_parts, other_parts};
+    end
 
     always_ff @(posedge clk) begin
         bytes      <= 16'({words_i[port*WB +: WB], {$clog2(B){1'b0}}}) + 16'(kept_i[port*KB +: KB]);
@@ -236,8 +253,8 @@ module control #(
         early      <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= window);
         late       <= ahead[31] & (~&ahead[30:16] | ~retained[16]);
         is_next    <= ahead == 32'd0;
-        known      <= q_vid == h_vid & q_phase != NONE;
-        agrees     <= q_chunk == h_chunk & q_bf16 == h_bf16 & q_n_elems == h_n_elems;
+        known      <= &same_vid & q_phase != NONE;
+        agrees     <= &same_other;
         mine       <= |(q_arrived & me);
         cap_below      <= h_window_cap < q_window_cap;
         cap_below_new  <= h_window_cap < announced;
@@ -246,14 +263,15 @@ module control #(
         next_slot  <= base + (next_vid[SB-1:0] & ring);
         next_lap   <= |(next_vid & lap_bit);
         goes_on    <= laps[next_slot] == next_lap;
-        if (state == LOOKUP) begin
+        clear_last <= base + ring;
+        if (lookup) begin
             ahead    <= h_vid - lease_released[at];
             slot     <= base + (h_vid[SB-1:0] & ring);
             lap      <= |(h_vid[SB:0] & lap_bit);
         end
         if (advances) here <= after[SB:0];
         if (state == WIPE) after <= 32'd0;  // a lease that is cleared starts at vid 0
-        else if (state == LOOKUP | advances) after <= (advances ? after : lease_released[at]) + 32'd1;
+        else if (lookup | advances) after <= (advances ? after : lease_released[at]) + 32'd1;
         if (state == CLEAR | advances) lease_released[at] <= after;
     end
 
@@ -289,20 +307,30 @@ module control #(
         .release_o(d_release), .answer_o(d_answer), .asked_o(d_asked), .waiting_o(d_waiting),
         .disagree_o(d_disagree));
 
-    // With what is in the slot; and of the window caps this packet's is the least, or the only one.
-    wire       d_merge = d_take & known & ~from_parent;
-    wire       d_cap   = ~d_take | from_parent | (known ? cap_below : cap_below_new);
+    // With what is in the slot; and of the window caps this packet's is not the least.
+    wire d_merge = d_take & known & ~from_parent;
+    wire d_other = d_take & ~from_parent & ~(known ? cap_below : cap_below_new);
+    wire [3:0] d_mark = branch_high & {4{d_take}};
 
+    // All of it is 0 while nothing is decided, but for the outcome.
+    wire        act = state == ACT;
     logic [4:0] outcome;
-    logic       take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine;
+    logic       take, release_up, answer, asked, waiting, disagree, merge, other_cap;
+    logic [3:0] mark_high;
     if (SLOW) begin : g_slow_act
         always_ff @(posedge clk) begin
-            {outcome, take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine} <=
-                {d_outcome, d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_cap};
+            outcome <= d_outcome;
+            if (state != DECIDE) begin
+                {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} <= '0;
+            end else begin
+                {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} <=
+                    {d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_other, d_mark};
+            end
         end
     end else begin : g_fast_act
-        assign {outcome, take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine} =
-                {d_outcome, d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_cap};
+        assign outcome = d_outcome;
+        assign {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} = {12{act}} &
+                {d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_other, d_mark};
     end
 
     // ---- What follows from it: the slot --------------------------------------------------------------------
@@ -310,14 +338,13 @@ module control #(
     wire  waits;
     logic [AB-1:0] init_base;
     wire  few, any_room;
-    wire  act    = state == ACT;
-    wire  noted  = (act & disagree | state == NOTE) & ~notice_waits & few;
+    wire  noted  = (disagree | state == NOTE) & ~notice_waits & few;
     wire  wipes  = state == INIT | state == CLEAR;
-    assign advances = act & release_up & is_next | state == ADVANCE & goes_on;
+    assign advances = release_up & is_next | state == ADVANCE & goes_on;
 
     always_comb begin
-        write_fields = act & take | noted;
-        write_book   = write_fields | act & (answer & q_phase == SENT_UP | asked) | wipes;
+        write_fields = take | noted;
+        write_book   = write_fields | answer & q_phase == SENT_UP | asked | wipes;
         write_at     = noted ? (SB+1)'(SLOTS) : wipes ? {1'b0, clear_at} : {1'b0, slot};
         if (wipes) book = '0;
         else if (noted) book = {NONE, {2*PORTS{1'b0}}, h_resent, h_congested};
@@ -334,21 +361,21 @@ module control #(
     logic [31:0] marks;
     always_comb begin
         for (int i = 0; i < 32; i++) begin
-            marks[i] = act & merge & q_marks[i] | h_marks[i] | act & take & branch_high[i/8] & branch_low[i%8];
+            marks[i] = merge & q_marks[i] | h_marks[i] | mark_high[i/8] & branch_low[i%8];
         end
     end
     assign fields = {h_vid, h_chunk, h_bf16, h_n_elems, marks,
-                     cap_is_mine | ~act ? h_window_cap : known ? q_window_cap : announced,
-                     (act & merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
+                     ~other_cap ? h_window_cap : known ? q_window_cap : announced,
+                     (merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
 
     // ---- ... and orders ------------------------------------------------------------------------------------
-    logic             order_write;
+    logic             order_write, ordered;
     logic [SB:0]      order_slot;
     logic [2:0]       order_kind;
     logic [PORTS-1:0] order_sources, order_to;
 
     always_comb begin
-        order_write   = act & (take & from_parent | release_up);
+        order_write   = take & from_parent | release_up;
         order_slot    = {1'b0, slot};
         order_kind    = RESULT;
         order_sources = root ? members : parent;
@@ -359,8 +386,8 @@ module control #(
             order_to      = parent;
         end else if (answer) order_to = me;
         else if (asked) order_to = q_asked;
-        if (act & (answer | asked & q_asked != '0)) order_write = few;
-        if (act & disagree | state == NOTE) begin
+        if (answer | asked & q_asked != '0) order_write = few;
+        if (disagree | state == NOTE) begin
             order_write = noted;
             order_slot  = (SB+1)'(SLOTS);
             order_kind  = act ? MISMATCH : WAITING;
@@ -368,29 +395,34 @@ module control #(
         end
     end
 
-    order_queue #(.SLOTS(SLOTS), .BITS(LB + SB + 1 + 3 + 2 * PORTS + 8)) orders (
-        .clk, .rst_n, .write_i(order_write),
-        .order_i({at, order_slot, order_kind, order_sources, order_to, h_vid[7:0]}), .few_o(few), .any_o(any_room),
-        .valid_o(waits),
+    // A cycle later: what it is made of comes late.
+    localparam int ORDER = LB + SB + 1 + 3 + 2 * PORTS + 8;
+    logic [ORDER-1:0] order;
+    always_ff @(posedge clk) begin
+        ordered <= rst_n & order_write;
+        order   <= {at, order_slot, order_kind, order_sources, order_to, h_vid[7:0]};
+    end
+    order_queue #(.SLOTS(SLOTS), .BITS(ORDER)) orders (
+        .clk, .rst_n, .write_i(ordered), .order_i(order), .few_o(few), .any_o(any_room), .valid_o(waits),
         .order_o({order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o, order_vid_o}),
         .take_i(order_take_i));
 
     // To the ports, a cycle later: they are far away. The next port is looked at in the meantime.
     always_ff @(posedge clk) begin
         answer_o    <= rst_n & (act & ~waiting | state == NOTE) ? me : '0;
-        take_o      <= act & take;
-        begins_o    <= rst_n & act & take & ~known;
+        take_o      <= take;
+        begins_o    <= rst_n & take & ~known;
         wide_o      <= h_kind == PARTIAL & h_bf16;
         slot_o      <= state == INIT ? clear_at : slot;
         init_o      <= state == INIT;
         init_base_o <= init_base;
     end
-    assign order_valid_o = waits & ~write_fields;  // see slot_book
-    assign busy_o        = wipes | clear_waits | lease_waits | waits;
+    assign order_valid_o = waits & ~(act | state == NOTE);  // fields may be written, see slot_book
+    assign busy_o        = wipes | clear_waits | lease_waits | ordered | waits;
 
     always_ff @(posedge clk) begin
         if (wipes) laps[clear_at] <= 1'b1;
-        else if (act & release_up) laps[slot] <= lap;
+        else if (release_up) laps[slot] <= lap;
     end
 
     // ---- Step by step --------------------------------------------------------------------------------------
@@ -416,7 +448,7 @@ module control #(
             for (int i = 16; i < 80; i++) begin
                 if (fetched_word == HB'((i + PAD) / B)) header[8*i +: 8] <= fetched_data[8*((i+PAD)%B) +: 8];
             end
-        end else if (act & waiting) begin
+        end else if (waiting) begin
             header[8*68 +: 64] <= 64'd0;
         end else if (missed) begin
             header[8*68 +: 64] <= header[8*68 +: 64] | {be32(ranks[31:0]), be32(ranks[63:32])};
@@ -454,7 +486,7 @@ module control #(
                         state <= WIPE;
                     end else if (pending[port]) begin
                         head_word_o <= head_word_o + HB'(1);
-                        if (head_word_o == HB'(HEAD - 1)) state <= LOOKUP;
+                        if (head_word_o == HB'(HEAD - 1)) state <= SLOW ? READ : LOOKUP;
                     end else begin
                         port <= port + PB'(1);
                     end
@@ -462,7 +494,8 @@ module control #(
                 LOOKUP: state <= READ;
                 READ:   state <= SETTLE;
                 SETTLE: state <= CHECK;
-                CHECK:  state <= SLOW ? DECIDE : ACT;
+                CHECK:  state <= SLOW ? JOIN : ACT;
+                JOIN:   state <= DECIDE;
                 DECIDE: state <= ACT;
                 ACT: begin
                     walk        <= '0;
@@ -492,7 +525,7 @@ module control #(
                 end
                 CLEAR: begin
                     clear_at <= clear_at + SB'(1);
-                    if (clear_at == base + ring) state <= FETCH;
+                    if (clear_at == clear_last) state <= FETCH;
                 end
                 default: state <= FETCH;
             endcase
@@ -507,7 +540,7 @@ module control #(
         end else begin
             told <= noted | (told & ~notice_sent_i);
             a_once: assert (!noted || !told);  // never a notice over another
-            if (act & take) begin
+            if (take) begin
                 a_placed: assert (SB'(slot - base) <= ring);  // never a slot outside of the lease's ring
                 if (from_parent) begin
                     a_sums: assert (known && q_phase == SENT_UP);  // never a result for nothing
@@ -518,7 +551,7 @@ module control #(
                     a_ahead_of: assert (ahead[31] || ahead < {16'd0, accepted});  // never beyond the window
                 end
             end
-            if (act & release_up) begin
+            if (release_up) begin
                 a_whole: assert (((known ? q_arrived : '0) | me) == members);  // never a sum that is not whole
             end
             if (order_write) begin

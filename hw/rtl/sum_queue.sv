@@ -115,7 +115,7 @@ module sum_queue #(
             if (next_frame) frame_out <= frame_out + QB'(1);
             if (next_frame) left <= next_left;
             else if (fetch) left <= left + NB'(1);
-            if (next_frame) place <= '0;
+            if (fetch & ends) place <= '0;
             else if (fetch & place != TB'(HEAD)) place <= place + TB'(1);
             if (moves) {b_valid, a_valid} <= {a_valid, fetch};
         end
