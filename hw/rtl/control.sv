@@ -199,7 +199,7 @@ module control #(
         .book_i(book), .engine_read_i(record_read_i), .engine_slot_i(order_slot_o), .record_o);
 
     // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
-    logic          has_lease, of_job, of_tree, empty, reserved, stale, future, lengths, too_large, early, late;
+    logic          has_lease, of_job, of_tree, empty, reserved, stale, other_epoch, lengths, too_large, early, late;
     logic          lap, next_lap, is_next;
     logic    [7:0] vid_parts, same_vid;      // four bits each: the slot's vid is the packet's
     logic   [12:0] other_parts, same_other;  // chunk, length, format
@@ -246,7 +246,7 @@ module control #(
         empty       <= h_n_elems == 16'd0;
         reserved    <= h_reserved != 32'd0;
         stale      <= epochs[15];
-        future     <= ~epochs[15] & epochs != 16'd0;
+        other_epoch <= h_epoch != l_epoch;
         lengths    <= bytes == payload & h_udp_bytes == bytes + 16'd46 & h_ip_bytes == h_udp_bytes + 16'd20;
         too_large  <= h_n_elems > l_elements;
         window     <= accepted;
@@ -286,7 +286,7 @@ module control #(
         else if (!lengths) refusal <= O_PAYLOAD_LENGTH;
         else if (!(has_lease & of_job & of_tree)) refusal <= O_NO_LEASE;
         else if (stale) refusal <= O_STALE_EPOCH;
-        else if (future) refusal <= O_FUTURE_EPOCH;
+        else if (other_epoch) refusal <= O_FUTURE_EPOCH;
         else if (from_parent ? h_kind != RESULT : from_member & h_kind == RESULT) refusal <= O_WRONG_DIRECTION;
         else if (~from_parent & ~from_member) refusal <= O_NOT_A_NEIGHBOUR;
         else if (too_large) refusal <= O_TOO_LARGE;

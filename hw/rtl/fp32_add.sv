@@ -124,6 +124,7 @@ module fp32_add (
     // 4 add
     logic [27:0] sum4;
     logic  [7:0] exponent4;
+    logic  [2:0] limit4;  // nibbles that the exponent can pay for, at most 7
     logic        sign4, subtract4, high4;
     wire  [25:0] y      = sixteen3 ? {16'b0, y3[25:16]} : y3;
     wire         sticky = sticky3 | (sixteen3 & |y3[15:0]);
@@ -135,6 +136,7 @@ module fp32_add (
     always_ff @(posedge clk) begin
         sum4      <= {total, sticky};
         exponent4 <= exponent3;
+        limit4    <= exponent3[4:2] | {3{|exponent3[7:5]}};
         sign4     <= sign3;
         subtract4 <= subtract3;
         high4     <= high3;
@@ -148,7 +150,7 @@ module fp32_add (
     logic  [2:0] nibbles;
     wire   [6:0] used = {|sum4[27:24], |sum4[23:20], |sum4[19:16], |sum4[15:12],
                          |sum4[11:8], |sum4[7:4], |sum4[3:0]};
-    wire         bound = exponent4[7:2] <= {3'd0, nibbles};  // no nibble of the exponent is left
+    wire         bound = limit4 <= nibbles;  // no nibble of the exponent is left
 
     always_comb begin
         casez (used)
@@ -165,7 +167,7 @@ module fp32_add (
     always_ff @(posedge clk) begin
         sum5      <= sum4;
         exponent5 <= exponent4;
-        nibbles5  <= bound ? exponent4[4:2] : nibbles;
+        nibbles5  <= bound ? limit4 : nibbles;
         bound5    <= bound;
         sign5     <= sign4 & ~(subtract4 & ~|used);
         // Infinite already, or by the carry: a sum without carry loses at least one of its exponent.
