@@ -1,8 +1,8 @@
 // Sums to result words: binary32 as they are, or rounded to bfloat16, two steps to a word.
 //
-// Ports: sums_i is LANES binary32 numbers, valid_i with them; one cycle later comes what they are: last_i the frame's last
-// step, pack_i: the frame is bfloat16. A word is on word_o with valid_o in that cycle; without a sum it is 0. The sums of
-// a bfloat16 frame come without a gap.
+// Ports: sums_i is LANES binary32 numbers, valid_i with them; one cycle later comes what they are: last_i the
+// frame's last step, pack_i: the frame is bfloat16. A word is on word_o with valid_o in that cycle; without a sum
+// it is 0. The sums of a bfloat16 frame come without a gap.
 //
 // Theory: bfloat16 is the high half; rounding is to nearest even, and a carry runs right into the exponent. The
 // adders give no NaN but 7fc00000, which rounds to the canonical 7fc0. The first of two steps waits in the low

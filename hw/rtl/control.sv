@@ -100,7 +100,8 @@ module control #(
 `include "phases.svh"
 
     typedef enum logic [4:0] {
-        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, JOIN, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, RANKED, NOTE, WIPE, CLEAR
+        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, JOIN, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, RANKED, NOTE, WIPE,
+        CLEAR
     } state_e;
     state_e state;
 

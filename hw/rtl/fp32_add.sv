@@ -7,10 +7,13 @@
 // feeds it keeps the book of what is in flight.
 //
 // Theory: a single path of eight stages.
-//   1 compare    which magnitude is larger; difference of exponents
+//   1 compare    one subtraction, exponents above mantissas, of which three bits count as one (more, or not
+//                less): which magnitude is larger, and the difference of the exponents, less what is borrowed
 //   2 swap       x is the larger, y the smaller; shift amount, at most 31, which pushes all of y out. A negative
-//                difference is complemented, not negated: the one that is missing is a shift by one bit at once
-//   3 align      y right by the four low bits of the amount
+//                difference is complemented, not negated: what is missing by that and by the borrow is a shift
+//                by one bit at once
+//   3 align      y right by the four low bits of the amount. To an infinity or a NaN nothing is added, so a NaN
+//                shows in the sum; infinities of two signs leave a bit there
 //   4 add        y right by 16 if need be, x +- y; what was pushed out is one sticky bit
 //   5 count      leading zero nibbles of the sum, no more than the exponent can pay for
 //   6 coarse     left by nibbles

@@ -3,8 +3,8 @@
 // Ports: write_i with order_i; valid_o with order_o, taken by take_i; few_o: there is room for an answer, which may be
 // left out, beside a release of every slot, which may not; any_o: there is room at all.
 //
-// Timing: an order is on order_o one cycle after write_i if none waits before it. few_o and any_o are three cycles old;
-// between two orders control needs more.
+// Timing: an order is on order_o one cycle after write_i if none waits before it; valid_o is a register. few_o and
+// any_o are three cycles old; between two orders control needs more.
 //
 // Theory: twice as many places as slots. A slot whose workers obey their window is released once before its sum has
 // left, so releases alone fill at most a half; answers and notices are left out while less than the other half is free.
