@@ -65,8 +65,8 @@ def text(counts: dict) -> str:
         "synthesised once per shape and counted as often as it occurs; what is missing below has not been synthesised.",
         "",
         "LUT: functions of up to six inputs, inverters too; each costs one when Yosys maps. Sites: an estimate of what "
-        "they take, two functions of five inputs to a site ([sites.py](sites.py)). FF: without those that the output registers of block memories "
-        "take ([outreg.py](outreg.py)). LUTRAM: LUTs as memory or shift register.",
+        "they take, two functions of five inputs to a site ([sites.py](sites.py)). FF: without those that the output "
+        "registers of block memories take ([outreg.py](outreg.py)). LUTRAM: LUTs as memory or shift register.",
         "",
         "## Four ports, 10 Gbit/s, by part (xc7)",
         "",
