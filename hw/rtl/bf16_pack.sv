@@ -1,7 +1,8 @@
 // Sums to result words: binary32 as they are, or rounded to bfloat16, two steps to a word.
 //
-// Ports: sums_i is LANES binary32 numbers; one cycle later comes what they are: valid_i, last_i the frame's last step,
-// pack_i: the frame is bfloat16. A word is on word_o with valid_o in that cycle; without valid_i it is 0.
+// Ports: sums_i is LANES binary32 numbers, valid_i with them; one cycle later comes what they are: last_i the
+// frame's last step, pack_i: the frame is bfloat16. A word is on word_o with valid_o in that cycle; without a sum
+// it is 0. The sums of a bfloat16 frame come without a gap.
 //
 // Theory: bfloat16 is the high half; rounding is to nearest even, and a carry runs right into the exponent. The
 // adders give no NaN but 7fc00000, which rounds to the canonical 7fc0. The first of two steps waits in the low
@@ -24,22 +25,33 @@ module bf16_pack #(
     logic [W-1:0]     sums;
     logic [LANES-1:0] up;
     logic [W/2-1:0]   halves, first;
-    logic             second;
+    logic             valid, second;
 
     always_comb begin
         for (int i = 0; i < LANES; i++) halves[16*i +: 16] = sums[32*i+16 +: 16] + {15'd0, up[i]};
     end
 
-    assign word_o  = (~pack_i ? sums : second ? {halves, first} : {halves, halves}) & {W{valid_i}};
-    assign valid_o = valid_i & (~pack_i | second | last_i);
+    assign word_o  = ~pack_i ? sums : second ? {halves, first} : {halves, halves};
+    assign valid_o = valid & (~pack_i | second | last_i);
 
     always_ff @(posedge clk) begin
-        sums <= sums_i;
-        for (int i = 0; i < LANES; i++) up[i] <= sums_i[32*i+15] & (sums_i[32*i+16] | |sums_i[32*i +: 15]);
-        if (valid_i) first <= halves;
+        valid <= valid_i;
+        // Nothing is 0 here already, so that nothing has to be masked behind.
+        if (!valid_i) begin
+            sums <= '0;
+            up   <= '0;
+        end else begin
+            sums <= sums_i;
+            for (int i = 0; i < LANES; i++) up[i] <= sums_i[32*i+15] & (sums_i[32*i+16] | |sums_i[32*i +: 15]);
+        end
+        first <= halves;
         if (!rst_n) second <= 1'b0;
-        else if (valid_i) second <= pack_i & ~second & ~last_i;
+        else if (valid) second <= pack_i & ~second & ~last_i;
     end
+
+`ifndef SYNTHESIS
+    always_ff @(posedge clk) a_gap: assert (!rst_n || valid || !second);  // never a gap within a pair
+`endif
 endmodule
 
 `default_nettype wire

@@ -94,13 +94,14 @@ module control #(
     output logic [4:0]           outcome_o
 );
     localparam int FIRST = (16 + PAD) / B;  // header words before this one have nothing for us
-    localparam bit SLOW  = HEAD - FIRST > 4;  // there is time for one register more
+    localparam bit SLOW  = HEAD - FIRST > 4;  // there is time for one register more where it helps
 
 `include "outcomes.svh"
 `include "phases.svh"
 
-    typedef enum logic [3:0] {
-        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, RANKED, NOTE, WIPE, CLEAR
+    typedef enum logic [4:0] {
+        INIT, FETCH, LOOKUP, READ, SETTLE, CHECK, JOIN, DECIDE, ACT, ADVANCE, LOOK, FIND, RANKS, RANKED, NOTE, WIPE,
+        CLEAR
     } state_e;
     state_e state;
 
@@ -178,7 +179,7 @@ module control #(
 
     // ---- Its slot -----------------------------------------------------------------------------------------
     localparam int BOOK = 4 + 2 * PORTS;
-    logic [SB-1:0]     slot, clear_at;
+    logic [SB-1:0]     slot, clear_at, clear_last;
     wire  [1:0]        q_phase;
     wire  [PORTS-1:0]  q_arrived, q_asked;
     wire               q_resent, q_congested, q_bf16;
@@ -199,10 +200,14 @@ module control #(
         .book_i(book), .engine_read_i(record_read_i), .engine_slot_i(order_slot_o), .record_o);
 
     // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
-    logic          has_lease, of_job, of_tree, empty, reserved, stale, future, lengths, too_large, early, late;
+    logic          has_lease, of_job, of_tree, empty, reserved, stale, other_epoch, lengths, too_large, early, late;
     logic          lap, next_lap, is_next;
+    logic    [7:0] vid_parts, same_vid;      // four bits each: the slot's vid is the packet's
+    logic   [12:0] other_parts, same_other;  // chunk, length, format
     logic          known, agrees, mine, complete_known, complete_new, goes_on, cap_below, cap_below_new;
-    logic [31:0]   after, ahead, branch_bit;  // after: the vid after `released`
+    logic [31:0]   after, ahead;  // after: the vid after `released`
+    logic  [7:0]   branch_low;    // the branch's mark: its three low bits decoded
+    logic  [3:0]   branch_high;   // and its two high ones, none if there is no mark
     logic [15:0]   window;
     logic [SB:0]   here;
     logic [SB-1:0] next_slot;
@@ -213,10 +218,26 @@ module control #(
     wire  [15:0]   epochs = h_epoch - l_epoch;
     wire  [16:0]   retained = {1'b0, ahead[15:0]} + {1'b0, window};
 
+    // Lease and vid are here before the header's last word is, if words come slowly.
+    wire lookup = state == (SLOW ? FETCH : LOOKUP);
+
+    always_comb begin
+        for (int i = 0; i < 8; i++) vid_parts[i] = q_vid[4*i +: 4] == h_vid[4*i +: 4];
+        for (int i = 0; i < 8; i++) other_parts[i] = q_chunk[4*i +: 4] == h_chunk[4*i +: 4];
+        for (int i = 0; i < 4; i++) other_parts[8+i] = q_n_elems[4*i +: 4] == h_n_elems[4*i +: 4];
+        other_parts[12] = q_bf16 == h_bf16;
+    end
+    if (SLOW) begin : g_slow_match
+        always_ff @(posedge clk) {same_vid, same_other} <= {vid_parts, other_parts};
+    end else begin : g_fast_match
+        assign {same_vid, same_other} = {vid_parts, other_parts};
+    end
+
     always_ff @(posedge clk) begin
         bytes      <= 16'({words_i[port*WB +: WB], {$clog2(B){1'b0}}}) + 16'(kept_i[port*KB +: KB]);
         branch      <= l_branch;
-        branch_bit  <= (32'd1 << branch) & {32{ce & ~from_parent}};
+        branch_low  <= 8'd1 << branch[2:0];
+        branch_high <= (4'd1 << branch[4:3]) & {4{ce & ~from_parent}};
         from_parent <= |(parent & me);
         from_member <= |(members & me);
         root        <= parent == '0;
@@ -226,15 +247,15 @@ module control #(
         empty       <= h_n_elems == 16'd0;
         reserved    <= h_reserved != 32'd0;
         stale      <= epochs[15];
-        future     <= ~epochs[15] & epochs != 16'd0;
+        other_epoch <= h_epoch != l_epoch;
         lengths    <= bytes == payload & h_udp_bytes == bytes + 16'd46 & h_ip_bytes == h_udp_bytes + 16'd20;
         too_large  <= h_n_elems > l_elements;
         window     <= accepted;
         early      <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= window);
         late       <= ahead[31] & (~&ahead[30:16] | ~retained[16]);
         is_next    <= ahead == 32'd0;
-        known      <= q_vid == h_vid & q_phase != NONE;
-        agrees     <= q_chunk == h_chunk & q_bf16 == h_bf16 & q_n_elems == h_n_elems;
+        known      <= &same_vid & q_phase != NONE;
+        agrees     <= &same_other;
         mine       <= |(q_arrived & me);
         cap_below      <= h_window_cap < q_window_cap;
         cap_below_new  <= h_window_cap < announced;
@@ -243,14 +264,15 @@ module control #(
         next_slot  <= base + (next_vid[SB-1:0] & ring);
         next_lap   <= |(next_vid & lap_bit);
         goes_on    <= laps[next_slot] == next_lap;
-        if (state == LOOKUP) begin
+        clear_last <= base + ring;
+        if (lookup) begin
             ahead    <= h_vid - lease_released[at];
             slot     <= base + (h_vid[SB-1:0] & ring);
             lap      <= |(h_vid[SB:0] & lap_bit);
         end
         if (advances) here <= after[SB:0];
         if (state == WIPE) after <= 32'd0;  // a lease that is cleared starts at vid 0
-        else if (state == LOOKUP | advances) after <= (advances ? after : lease_released[at]) + 32'd1;
+        else if (lookup | advances) after <= (advances ? after : lease_released[at]) + 32'd1;
         if (state == CLEAR | advances) lease_released[at] <= after;
     end
 
@@ -265,7 +287,7 @@ module control #(
         else if (!lengths) refusal <= O_PAYLOAD_LENGTH;
         else if (!(has_lease & of_job & of_tree)) refusal <= O_NO_LEASE;
         else if (stale) refusal <= O_STALE_EPOCH;
-        else if (future) refusal <= O_FUTURE_EPOCH;
+        else if (other_epoch) refusal <= O_FUTURE_EPOCH;
         else if (from_parent ? h_kind != RESULT : from_member & h_kind == RESULT) refusal <= O_WRONG_DIRECTION;
         else if (~from_parent & ~from_member) refusal <= O_NOT_A_NEIGHBOUR;
         else if (too_large) refusal <= O_TOO_LARGE;
@@ -286,20 +308,30 @@ module control #(
         .release_o(d_release), .answer_o(d_answer), .asked_o(d_asked), .waiting_o(d_waiting),
         .disagree_o(d_disagree));
 
-    // With what is in the slot; and of the window caps this packet's is the least, or the only one.
-    wire       d_merge = d_take & known & ~from_parent;
-    wire       d_cap   = ~d_take | from_parent | (known ? cap_below : cap_below_new);
+    // With what is in the slot; and of the window caps this packet's is not the least.
+    wire d_merge = d_take & known & ~from_parent;
+    wire d_other = d_take & ~from_parent & ~(known ? cap_below : cap_below_new);
+    wire [3:0] d_mark = branch_high & {4{d_take}};
 
+    // All of it is 0 while nothing is decided, but for the outcome.
+    wire        act = state == ACT;
     logic [4:0] outcome;
-    logic       take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine;
+    logic       take, release_up, answer, asked, waiting, disagree, merge, other_cap;
+    logic [3:0] mark_high;
     if (SLOW) begin : g_slow_act
         always_ff @(posedge clk) begin
-            {outcome, take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine} <=
-                {d_outcome, d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_cap};
+            outcome <= d_outcome;
+            if (state != DECIDE) begin
+                {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} <= '0;
+            end else begin
+                {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} <=
+                    {d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_other, d_mark};
+            end
         end
     end else begin : g_fast_act
-        assign {outcome, take, release_up, answer, asked, waiting, disagree, merge, cap_is_mine} =
-                {d_outcome, d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_cap};
+        assign outcome = d_outcome;
+        assign {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} = {12{act}} &
+                {d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_other, d_mark};
     end
 
     // ---- What follows from it: the slot --------------------------------------------------------------------
@@ -307,14 +339,13 @@ module control #(
     wire  waits;
     logic [AB-1:0] init_base;
     wire  few, any_room;
-    wire  act    = state == ACT;
-    wire  noted  = (act & disagree | state == NOTE) & ~notice_waits & few;
+    wire  noted  = (disagree | state == NOTE) & ~notice_waits & few;
     wire  wipes  = state == INIT | state == CLEAR;
-    assign advances = act & release_up & is_next | state == ADVANCE & goes_on;
+    assign advances = release_up & is_next | state == ADVANCE & goes_on;
 
     always_comb begin
-        write_fields = act & take | noted;
-        write_book   = write_fields | act & (answer & q_phase == SENT_UP | asked) | wipes;
+        write_fields = take | noted;
+        write_book   = write_fields | answer & q_phase == SENT_UP | asked | wipes;
         write_at     = noted ? (SB+1)'(SLOTS) : wipes ? {1'b0, clear_at} : {1'b0, slot};
         if (wipes) book = '0;
         else if (noted) book = {NONE, {2*PORTS{1'b0}}, h_resent, h_congested};
@@ -328,19 +359,24 @@ module control #(
     end
 
     // What is written while nothing is taken is a notice: the packet's own fields.
-    wire [31:0] marks = (act & merge ? q_marks : 32'd0) | h_marks | (act & take ? branch_bit : 32'd0);
+    logic [31:0] marks;
+    always_comb begin
+        for (int i = 0; i < 32; i++) begin
+            marks[i] = merge & q_marks[i] | h_marks[i] | mark_high[i/8] & branch_low[i%8];
+        end
+    end
     assign fields = {h_vid, h_chunk, h_bf16, h_n_elems, marks,
-                     cap_is_mine | ~act ? h_window_cap : known ? q_window_cap : announced,
-                     (act & merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
+                     ~other_cap ? h_window_cap : known ? q_window_cap : announced,
+                     (merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
 
     // ---- ... and orders ------------------------------------------------------------------------------------
-    logic             order_write;
+    logic             order_write, ordered;
     logic [SB:0]      order_slot;
     logic [2:0]       order_kind;
     logic [PORTS-1:0] order_sources, order_to;
 
     always_comb begin
-        order_write   = act & (take & from_parent | release_up);
+        order_write   = take & from_parent | release_up;
         order_slot    = {1'b0, slot};
         order_kind    = RESULT;
         order_sources = root ? members : parent;
@@ -351,8 +387,8 @@ module control #(
             order_to      = parent;
         end else if (answer) order_to = me;
         else if (asked) order_to = q_asked;
-        if (act & (answer | asked & q_asked != '0)) order_write = few;
-        if (act & disagree | state == NOTE) begin
+        if (answer | asked & q_asked != '0) order_write = few;
+        if (disagree | state == NOTE) begin
             order_write = noted;
             order_slot  = (SB+1)'(SLOTS);
             order_kind  = act ? MISMATCH : WAITING;
@@ -360,29 +396,34 @@ module control #(
         end
     end
 
-    order_queue #(.SLOTS(SLOTS), .BITS(LB + SB + 1 + 3 + 2 * PORTS + 8)) orders (
-        .clk, .rst_n, .write_i(order_write),
-        .order_i({at, order_slot, order_kind, order_sources, order_to, h_vid[7:0]}), .few_o(few), .any_o(any_room),
-        .valid_o(waits),
+    // A cycle later: what it is made of comes late.
+    localparam int ORDER = LB + SB + 1 + 3 + 2 * PORTS + 8;
+    logic [ORDER-1:0] order;
+    always_ff @(posedge clk) begin
+        ordered <= rst_n & order_write;
+        order   <= {at, order_slot, order_kind, order_sources, order_to, h_vid[7:0]};
+    end
+    order_queue #(.SLOTS(SLOTS), .BITS(ORDER)) orders (
+        .clk, .rst_n, .write_i(ordered), .order_i(order), .few_o(few), .any_o(any_room), .valid_o(waits),
         .order_o({order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o, order_vid_o}),
         .take_i(order_take_i));
 
     // To the ports, a cycle later: they are far away. The next port is looked at in the meantime.
     always_ff @(posedge clk) begin
         answer_o    <= rst_n & (act & ~waiting | state == NOTE) ? me : '0;
-        take_o      <= act & take;
-        begins_o    <= rst_n & act & take & ~known;
+        take_o      <= take;
+        begins_o    <= rst_n & take & ~known;
         wide_o      <= h_kind == PARTIAL & h_bf16;
         slot_o      <= state == INIT ? clear_at : slot;
         init_o      <= state == INIT;
         init_base_o <= init_base;
     end
-    assign order_valid_o = waits & ~write_fields;  // see slot_book
-    assign busy_o        = wipes | clear_waits | lease_waits | waits;
+    assign order_valid_o = waits & ~(act | state == NOTE);  // fields may be written, see slot_book
+    assign busy_o        = wipes | clear_waits | lease_waits | ordered | waits;
 
     always_ff @(posedge clk) begin
         if (wipes) laps[clear_at] <= 1'b1;
-        else if (act & release_up) laps[slot] <= lap;
+        else if (release_up) laps[slot] <= lap;
     end
 
     // ---- Step by step --------------------------------------------------------------------------------------
@@ -408,7 +449,7 @@ module control #(
             for (int i = 16; i < 80; i++) begin
                 if (fetched_word == HB'((i + PAD) / B)) header[8*i +: 8] <= fetched_data[8*((i+PAD)%B) +: 8];
             end
-        end else if (act & waiting) begin
+        end else if (waiting) begin
             header[8*68 +: 64] <= 64'd0;
         end else if (missed) begin
             header[8*68 +: 64] <= header[8*68 +: 64] | {be32(ranks[31:0]), be32(ranks[63:32])};
@@ -446,7 +487,7 @@ module control #(
                         state <= WIPE;
                     end else if (pending[port]) begin
                         head_word_o <= head_word_o + HB'(1);
-                        if (head_word_o == HB'(HEAD - 1)) state <= LOOKUP;
+                        if (head_word_o == HB'(HEAD - 1)) state <= SLOW ? READ : LOOKUP;
                     end else begin
                         port <= port + PB'(1);
                     end
@@ -454,7 +495,8 @@ module control #(
                 LOOKUP: state <= READ;
                 READ:   state <= SETTLE;
                 SETTLE: state <= CHECK;
-                CHECK:  state <= SLOW ? DECIDE : ACT;
+                CHECK:  state <= SLOW ? JOIN : ACT;
+                JOIN:   state <= DECIDE;
                 DECIDE: state <= ACT;
                 ACT: begin
                     walk        <= '0;
@@ -484,7 +526,7 @@ module control #(
                 end
                 CLEAR: begin
                     clear_at <= clear_at + SB'(1);
-                    if (clear_at == base + ring) state <= FETCH;
+                    if (clear_at == clear_last) state <= FETCH;
                 end
                 default: state <= FETCH;
             endcase
@@ -499,7 +541,7 @@ module control #(
         end else begin
             told <= noted | (told & ~notice_sent_i);
             a_once: assert (!noted || !told);  // never a notice over another
-            if (act & take) begin
+            if (take) begin
                 a_placed: assert (SB'(slot - base) <= ring);  // never a slot outside of the lease's ring
                 if (from_parent) begin
                     a_sums: assert (known && q_phase == SENT_UP);  // never a result for nothing
@@ -510,7 +552,7 @@ module control #(
                     a_ahead_of: assert (ahead[31] || ahead < {16'd0, accepted});  // never beyond the window
                 end
             end
-            if (act & release_up) begin
+            if (release_up) begin
                 a_whole: assert (((known ? q_arrived : '0) | me) == members);  // never a sum that is not whole
             end
             if (order_write) begin

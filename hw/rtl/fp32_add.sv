@@ -7,10 +7,13 @@
 // feeds it keeps the book of what is in flight.
 //
 // Theory: a single path of eight stages.
-//   1 compare    which magnitude is larger; difference of exponents
+//   1 compare    one subtraction, exponents above mantissas, of which three bits count as one (more, or not
+//                less): which magnitude is larger, and the difference of the exponents, less what is borrowed
 //   2 swap       x is the larger, y the smaller; shift amount, at most 31, which pushes all of y out. A negative
-//                difference is complemented, not negated: the one that is missing is a shift by one bit at once
-//   3 align      y right by the four low bits of the amount
+//                difference is complemented, not negated: what is missing by that and by the borrow is a shift
+//                by one bit at once
+//   3 align      y right by the four low bits of the amount. To an infinity or a NaN nothing is added, so a NaN
+//                shows in the sum; infinities of two signs leave a bit there
 //   4 add        y right by 16 if need be, x +- y; what was pushed out is one sticky bit
 //   5 count      leading zero nibbles of the sum, no more than the exponent can pay for
 //   6 coarse     left by nibbles
@@ -28,48 +31,63 @@ module fp32_add (
 );
     // 1 compare
     logic [31:0] a1, b1;
-    logic        swap1;
-    logic  [8:0] diff1;
+    logic        normal_a1, normal_b1;
+    logic  [8:0] diff1;     // of the exponents, less one if b's mantissa is larger; negative if b is larger
+    wire         normal_a = |a[30:23];
+    wire         normal_b = |b[30:23];
+    wire   [7:0] scale_a  = {a[30:24], a[23] | ~normal_a};
+    wire   [7:0] scale_b  = {b[30:24], b[23] | ~normal_b};
+    wire  [23:0] digits_a = {normal_a, a[22:0]};
+    wire  [23:0] digits_b = {normal_b, b[22:0]};
+    logic  [7:0] more, least;  // three bits of the mantissa to one of the sum: a's are more than b's; at least b's
+    logic  [8:0] unused_low;
 
-    function automatic logic [7:0] scale(input logic [7:0] exponent);
-        scale = {exponent[7:1], exponent[0] | ~|exponent};
-    endfunction
+    always_comb begin
+        for (int i = 0; i < 8; i++) begin
+            more[i]  = digits_a[3*i +: 3] > digits_b[3*i +: 3];
+            least[i] = digits_a[3*i +: 3] >= digits_b[3*i +: 3];
+        end
+    end
 
     always_ff @(posedge clk) begin
-        a1    <= a;
-        b1    <= b;
-        swap1 <= a[30:0] < b[30:0];
-        diff1 <= {1'b0, scale(a[30:23])} - {1'b0, scale(b[30:23])};
+        a1        <= a;
+        b1        <= b;
+        normal_a1 <= normal_a;
+        normal_b1 <= normal_b;
+        {diff1, unused_low} <= {1'b0, scale_a, more, 1'b1} + {1'b1, ~scale_b, least, 1'b1};
     end
 
     // 2 swap
     logic [23:0] x2;
-    logic [24:0] y2;  // one bit to the right already if its exponent is a's and the smaller one
+    logic [24:0] y2;  // one bit to the right already if need be
     logic  [7:0] exponent2;
-    logic        sign2, subtract2, apart2;
+    logic        sign2, subtract2;
     logic  [4:0] amount2;
-    wire  [30:0] larger   = swap1 ? b1[30:0] : a1[30:0];
-    wire  [30:0] smaller  = swap1 ? a1[30:0] : b1[30:0];
-    wire         negative = diff1[8];
-    wire   [7:0] distance = diff1[7:0] ^ {8{negative}};  // less one if negative
+    wire         swap     = diff1[8];
+    wire   [7:0] scale_a1 = {a1[30:24], a1[23] | ~normal_a1};
+    wire   [7:0] scale_b1 = {b1[30:24], b1[23] | ~normal_b1};
+    wire  [23:0] smaller  = swap ? {normal_a1, a1[22:0]} : {normal_b1, b1[22:0]};
+    wire   [7:0] distance = diff1[7:0] ^ {8{swap}};  // less one if `one`
+    wire         one      = swap ^ diff1[0] ^ scale_a1[0] ^ scale_b1[0];
 
     always_ff @(posedge clk) begin
-        x2        <= {|larger[30:23], larger[22:0]};
-        y2        <= negative ? {1'b0, |a1[30:23], a1[22:0]} : {|smaller[30:23], smaller[22:0], 1'b0};
-        exponent2 <= scale(larger[30:23]);
-        sign2     <= swap1 ? b1[31] : a1[31];
+        x2        <= swap ? {normal_b1, b1[22:0]} : {normal_a1, a1[22:0]};
+        y2        <= one ? {1'b0, smaller} : {smaller, 1'b0};
+        exponent2 <= swap ? scale_b1 : scale_a1;
+        sign2     <= swap ? b1[31] : a1[31];
         subtract2 <= a1[31] ^ b1[31];
         amount2   <= distance[4:0] | {5{|distance[7:5]}};
-        apart2    <= |diff1[7:0];
     end
 
     // 3 align: two guard bits below the mantissa, the rest in `sticky`
     logic [23:0] x3;
     logic [25:0] y3;
     logic  [7:0] exponent3;
-    logic        sign3, subtract3, sixteen3, sticky3, nan3;
+    logic        sign3, subtract3, sixteen3, sticky3, high3;
     logic [25:0] by_bits, by_nibbles;
     logic        lost_bits, lost_nibbles;
+    wire         high     = &exponent2[7:2];
+    wire         infinite = high & exponent2[1] & exponent2[0];
 
     always_comb begin
         case (amount2[1:0])
@@ -95,42 +113,47 @@ module fp32_add (
 
     always_ff @(posedge clk) begin
         x3        <= x2;
-        y3        <= by_nibbles;
         exponent3 <= exponent2;
         sign3     <= sign2;
         subtract3 <= subtract2;
         sixteen3  <= amount2[4];
-        sticky3   <= lost_bits | lost_nibbles;
-        // A NaN is larger than any number; infinities of two signs have no sum.
-        nan3      <= &exponent2 & (|x2[22:0] | (subtract2 & ~apart2));
+        high3     <= high;
+        // Nothing changes an infinity or a NaN; but infinities of two signs have no sum, so one bit is left of it.
+        if (infinite) y3 <= '0;
+        else y3 <= by_nibbles;
+        sticky3   <= infinite ? subtract2 & by_nibbles[25] & ~amount2[4] : lost_bits | lost_nibbles;
     end
 
     // 4 add
     logic [27:0] sum4;
     logic  [7:0] exponent4;
-    logic        sign4, subtract4, nan4;
-    wire  [25:0] y = sixteen3 ? {16'b0, y3[25:16]} : y3;
+    logic  [2:0] limit4;  // nibbles that the exponent can pay for, at most 7
+    logic        sign4, subtract4, high4;
+    wire  [25:0] y      = sixteen3 ? {16'b0, y3[25:16]} : y3;
     wire         sticky = sticky3 | (sixteen3 & |y3[15:0]);
+    wire         borrow = subtract3 & ~sticky;
+    wire  [26:0] total;
+    wire         unused_borrow;
+    assign {total, unused_borrow} = {1'b0, x3, 2'b0, borrow} + {{1'b0, y} ^ {27{subtract3}}, borrow};
 
     always_ff @(posedge clk) begin
-        sum4[27:1] <= {1'b0, x3, 2'b0} + ({1'b0, y} ^ {27{subtract3}})
-                      + {26'd0, subtract3 & ~sticky};
-        sum4[0]    <= sticky;
-        exponent4  <= exponent3;
-        sign4      <= sign3;
-        subtract4  <= subtract3;
-        nan4       <= nan3;
+        sum4      <= {total, sticky};
+        exponent4 <= exponent3;
+        limit4    <= exponent3[4:2] | {3{|exponent3[7:5]}};
+        sign4     <= sign3;
+        subtract4 <= subtract3;
+        high4     <= high3;
     end
 
     // 5 count
     logic [27:0] sum5;
     logic  [7:0] exponent5;
     logic  [2:0] nibbles5;
-    logic        sign5, special5, nan5, zero5, bound5;
+    logic        sign5, special5, nan5, bound5;
     logic  [2:0] nibbles;
     wire   [6:0] used = {|sum4[27:24], |sum4[23:20], |sum4[19:16], |sum4[15:12],
                          |sum4[11:8], |sum4[7:4], |sum4[3:0]};
-    wire         bound = exponent4[7:2] <= {3'd0, nibbles};  // no nibble of the exponent is left
+    wire         bound = limit4 <= nibbles;  // no nibble of the exponent is left
 
     always_comb begin
         casez (used)
@@ -147,33 +170,34 @@ module fp32_add (
     always_ff @(posedge clk) begin
         sum5      <= sum4;
         exponent5 <= exponent4;
-        nibbles5  <= bound ? exponent4[4:2] : nibbles;
+        nibbles5  <= bound ? limit4 : nibbles;
         bound5    <= bound;
-        zero5     <= ~|used;
-        sign5     <= sign4 & ~(subtract4 & ~|used) & ~nan4;
+        sign5     <= sign4 & ~(subtract4 & ~|used);
         // Infinite already, or by the carry: a sum without carry loses at least one of its exponent.
-        special5  <= &exponent4[7:1] & (exponent4[0] | sum4[27]);
-        nan5      <= nan4;
+        special5  <= high4 & exponent4[1] & (exponent4[0] | sum4[27]);
+        nan5      <= high4 & exponent4[1] & exponent4[0] & (|sum4[25:24] | |used[5:0]);
     end
 
     // 6 coarse
     logic [27:0] sum6;
     logic  [7:0] exponent6;
     logic  [2:0] nibbles6;
-    logic        sign6, special6, nan6, zero6, bound6;
+    logic        sign6, special6, nan6, bound6;
     wire  [27:0] by_one = nibbles5[1:0] == 2'd0 ? sum5 :
-                          nibbles5[1:0] == 2'd1 ? {sum5[23:0], 4'b0} :
-                          nibbles5[1:0] == 2'd2 ? {sum5[19:0], 8'b0} : {sum5[15:0], 12'b0};
+                          nibbles5[1:0] == 2'd1 ? {sum5[23:2], 6'b0} :
+                          nibbles5[1:0] == 2'd2 ? {sum5[19:2], 10'b0} : {sum5[15:2], 14'b0};
 
     always_ff @(posedge clk) begin
-        sum6      <= nibbles5[2] ? {by_one[11:0], 16'b0} : by_one;
+        sum6[27:16] <= nibbles5[2] ? by_one[11:0] : by_one[27:16];
+        if (nibbles5[2]) sum6[15:0] <= '0;
+        else sum6[15:0] <= by_one[15:0];
         exponent6 <= exponent5;
         nibbles6  <= nibbles5;
         bound6    <= bound5;
-        sign6     <= sign5;
+        if (nan5) sign6 <= 1'b0;
+        else sign6 <= sign5;
         special6  <= special5;
         nan6      <= nan5;
-        zero6     <= zero5;
     end
 
     // 7 fine: a one at the top is the hidden one of exponent7 + 1
@@ -195,7 +219,8 @@ module fp32_add (
 
     always_ff @(posedge clk) begin
         sum7      <= {by_bit[27:2], |by_bit[1:0]};
-        exponent7 <= zero6 ? 8'd0 : exponent6 - {3'd0, nibbles6, bits};
+        if (~|sum6[27:24]) exponent7 <= 8'd0;  // the sum is 0, or subnormal
+        else exponent7 <= exponent6 - {3'd0, nibbles6, bits};
         sign7     <= sign6;
         special7  <= special6;
         nan7      <= nan6;

