@@ -200,8 +200,10 @@ module control #(
         .book_i(book), .engine_read_i(record_read_i), .engine_slot_i(order_slot_o), .record_o);
 
     // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
-    logic          has_lease, of_job, of_tree, empty, reserved, stale, other_epoch, lengths, too_large, early, late;
+    logic          has_lease, of_job, of_tree, empty, reserved, stale, other_epoch, too_large, early, late;
     logic          lap, next_lap, is_next;
+    logic    [2:0] lengths;                  // payload, UDP and IP are as long as they should be
+    logic   [15:0] udp_due, ip_due;
     logic    [7:0] vid_parts, same_vid;      // four bits each: the slot's vid is the packet's
     logic   [12:0] other_parts, same_other;  // chunk, length, format
     logic          known, agrees, mine, complete_known, complete_new, goes_on, cap_below, cap_below_new;
@@ -248,7 +250,9 @@ module control #(
         reserved    <= h_reserved != 32'd0;
         stale      <= epochs[15];
         other_epoch <= h_epoch != l_epoch;
-        lengths    <= bytes == payload & h_udp_bytes == bytes + 16'd46 & h_ip_bytes == h_udp_bytes + 16'd20;
+        udp_due    <= bytes + 16'd46;
+        ip_due     <= bytes + 16'd66;
+        lengths    <= {bytes == payload, h_udp_bytes == udp_due, h_ip_bytes == ip_due};
         too_large  <= h_n_elems > l_elements;
         window     <= accepted;
         early      <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= window);
@@ -284,7 +288,7 @@ module control #(
         if (broken) refusal <= O_BROKEN_FRAME;
         else if (reserved) refusal <= O_RESERVED_FIELD;
         else if (empty) refusal <= O_EMPTY_FRAGMENT;
-        else if (!lengths) refusal <= O_PAYLOAD_LENGTH;
+        else if (~&lengths) refusal <= O_PAYLOAD_LENGTH;
         else if (!(has_lease & of_job & of_tree)) refusal <= O_NO_LEASE;
         else if (stale) refusal <= O_STALE_EPOCH;
         else if (other_epoch) refusal <= O_FUTURE_EPOCH;
