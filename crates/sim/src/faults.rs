@@ -103,7 +103,7 @@ impl<P: Payload> Simulation<P> {
             Scheme::Pool(_) => {
                 Err("a pool has no other place; protocol switchml ends with its switch".to_owned())
             }
-            Scheme::Hosts(_) => Ok(()),
+            Scheme::Hosts { .. } => Ok(()),
         }
     }
 

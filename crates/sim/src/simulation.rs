@@ -268,7 +268,7 @@ impl<P: Payload> Simulation<P> {
         self.waiting_jobs -= 1;
         let number = self.jobs.next_number();
         let installed = match spec.scheme {
-            Scheme::Hosts(_) => None,
+            Scheme::Hosts { .. } => None,
             _ => match self.install(number, &spec) {
                 Ok(installed) => Some(installed),
                 Err(reason) => {
@@ -304,7 +304,7 @@ impl<P: Payload> Simulation<P> {
                     self.aggregation.add_pool_job(net, number, &trees[0], placement, config);
                 Ok((Protocol::Pools, first?))
             }
-            Scheme::Hosts(_) => unreachable!("hosts need nothing in the network"),
+            Scheme::Hosts { .. } => unreachable!("hosts need nothing in the network"),
         }
     }
 
@@ -380,7 +380,7 @@ impl<P: Payload> Simulation<P> {
         let Some(spec) = self.upcoming.take() else { return };
         let number = self.specs.len() as u32;
         self.specs.push(spec);
-        let flow = self.transport.open(spec.src, spec.dst, Owner::Workload(number));
+        let flow = self.transport.open(spec.src, spec.dst, Owner::Workload(number), true);
         self.transport.submit(&mut self.net, flow, spec.bytes);
         self.announce_next();
     }

@@ -28,6 +28,8 @@ struct Flow {
     dst: u16,
     entropy: u16,
     open: bool,
+    /// Whether the receiver tells of marks.
+    ecn: bool,
     timer: Timer,
     owner: Owner,
 }
@@ -81,8 +83,8 @@ impl Transport {
         &self.config
     }
 
-    /// Opens a flow between hosts.
-    pub fn open(&mut self, src: u32, dst: u32, owner: Owner) -> u32 {
+    /// Opens a flow between hosts; without `ecn` it does not hear of marks.
+    pub fn open(&mut self, src: u32, dst: u32, owner: Owner, ecn: bool) -> u32 {
         let slot = self.free.pop();
         let timer = slot.map_or(Timer::default(), |s| self.flows[s as usize].timer);
         let flow = Flow {
@@ -90,6 +92,7 @@ impl Transport {
             dst: dst as u16,
             entropy: self.random.bits() as u16,
             open: true,
+            ecn,
             timer,
             owner,
         };
@@ -188,7 +191,7 @@ impl Transport {
         ack.aux = packet.seq;
         ack.dst = flow.src;
         ack.entropy = !flow.entropy;
-        ack.set_ece(packet.ce());
+        ack.set_ece(packet.ce() && flow.ecn);
         let link = net.uplink(u32::from(flow.dst));
         net.send(link, ack);
         if complete == 0 {

@@ -80,12 +80,33 @@ fn a_ring_takes_two_n_minus_one_chunks() {
     let segments = 200;
     for n in [2, 3, 8, 16] {
         let bytes = n * segments * 1448;
-        let scheme = Scheme::Hosts(HostAlgorithm::Ring);
+        let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true };
         let spec = job((0..n as u32).collect(), bytes, 1, scheme);
         let steps = alone(&single_switch(n as u32), SWITCHING, tcp, spec);
         let one_step = segments * 1502 * 800 + 2 * 1_000_000 + 1502 * 800;
         assert_eq!(steps[0].end_ps, 2 * (n - 1) * one_step, "{n} workers");
     }
+}
+
+/// A ring whose connections do not hear of marks takes what it can from a flow that does; one that hears shares.
+#[test]
+fn a_ring_that_does_not_answer_marks_takes_more() {
+    let share_of_the_flow = |ecn| {
+        let switching = Switching { mark_packets: 65, ..SWITCHING };
+        let tcp = TcpConfig { window_max: 700.0, ..TcpConfig::default() };
+        let mut simulation = Simulation::new(&dumbbell(2), switching, tcp, 1).unwrap();
+        simulation.check();
+        // Hosts 0 and 1 are left, 2 and 3 right: the job's stream and the flow share the link in the middle.
+        let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn };
+        simulation.add_job(job(vec![0, 2], 1_000_000_000, 1, scheme));
+        simulation.set_flows(std::iter::once(flow(0, 1, 3, 1_000_000_000)));
+        simulation.run(100 * MS);
+        let (_, bytes) = simulation.unfinished()[0];
+        bytes as f64 * 8.0 / (10e9 * 0.1)
+    };
+    let (shared, taken) = (share_of_the_flow(true), share_of_the_flow(false));
+    assert!((0.3..0.6).contains(&shared), "{shared}");
+    assert!(taken < 0.05, "{taken}");
 }
 
 /// Each aggregator sends one packet up per fragment: N come in, one goes out, N come back.
@@ -206,7 +227,7 @@ fn host_algorithms_end() {
         [HostAlgorithm::Ring, HostAlgorithm::HalvingDoubling, HostAlgorithm::ParameterServer];
     for algorithm in algorithms {
         for n in [1u32, 2, 3, 5, 8, 13] {
-            let spec = job((0..n).collect(), 1_000_000, 3, Scheme::Hosts(algorithm));
+            let spec = job((0..n).collect(), 1_000_000, 3, Scheme::Hosts { algorithm, ecn: true });
             let switching = Switching { mark_packets: 85, queue_packets: 250, ..SWITCHING };
             let steps = alone(&fat_tree(4), switching, TcpConfig::default(), spec);
             assert_eq!(steps.len(), 3);

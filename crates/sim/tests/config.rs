@@ -179,6 +179,7 @@ fn the_same_configuration_writes_the_same_bytes() {
         "panama-coupled",
         "switchml*",
         "ring",
+        "ring-no-ecn",
         "halving-doubling",
         "parameter-server",
         "ideal",

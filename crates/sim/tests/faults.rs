@@ -37,6 +37,7 @@ fn every_scenario_ends_well_under_every_scheme() {
         "panama-0.88",
         "atp",
         "ring",
+        "ring-no-ecn",
         "halving-doubling",
     ] {
         let duration = |scenario: &str, folder: &Path| {

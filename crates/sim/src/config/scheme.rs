@@ -56,6 +56,9 @@ pub enum SchemeKind {
     /// Ring between hosts.
     #[serde(rename = "ring")]
     Ring,
+    /// The same over connections that do not answer marks; those of flows do.
+    #[serde(rename = "ring-no-ecn")]
+    RingNoEcn,
     /// Halving and doubling between hosts.
     #[serde(rename = "halving-doubling")]
     HalvingDoubling,
@@ -161,10 +164,14 @@ impl Scheme {
                 release_permille,
             },
         };
+        let hosts = |algorithm| job::Scheme::Hosts { algorithm, ecn: true };
         match self.kind {
-            SchemeKind::Ring => job::Scheme::Hosts(HostAlgorithm::Ring),
-            SchemeKind::HalvingDoubling => job::Scheme::Hosts(HostAlgorithm::HalvingDoubling),
-            SchemeKind::ParameterServer => job::Scheme::Hosts(HostAlgorithm::ParameterServer),
+            SchemeKind::Ring => hosts(HostAlgorithm::Ring),
+            SchemeKind::RingNoEcn => {
+                job::Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: false }
+            }
+            SchemeKind::HalvingDoubling => hosts(HostAlgorithm::HalvingDoubling),
+            SchemeKind::ParameterServer => hosts(HostAlgorithm::ParameterServer),
             SchemeKind::SwitchMl => config(CongestionRule::Fixed(self.window), 1000),
             SchemeKind::Panama | SchemeKind::Ideal => config(CongestionRule::Panama, 1000),
             SchemeKind::Panama88 => config(CongestionRule::Panama, 880),

@@ -11,6 +11,7 @@ use crate::transport::{Owner, Transport};
 /// One job's reducer on hosts.
 pub(crate) struct HostReducer {
     algorithm: HostAlgorithm,
+    ecn: bool,
     job: u32,
     placement: Vec<u32>,
     streams: Vec<Stream>,
@@ -39,9 +40,10 @@ struct Rank {
 }
 
 impl HostReducer {
-    pub(crate) fn new(algorithm: HostAlgorithm, job: u32, placement: &[u32]) -> Self {
+    pub(crate) fn new(algorithm: HostAlgorithm, ecn: bool, job: u32, placement: &[u32]) -> Self {
         HostReducer {
             algorithm,
+            ecn,
             job,
             placement: placement.to_vec(),
             streams: Vec::new(),
@@ -120,7 +122,7 @@ impl HostReducer {
         let stream = *self.stream_of.entry((from, to)).or_insert_with(|| {
             let number = self.streams.len() as u32;
             let [src, dst] = [from, to].map(|rank| self.placement[rank as usize]);
-            let flow = transport.open(src, dst, Owner::Job(self.job, number));
+            let flow = transport.open(src, dst, Owner::Job(self.job, number), self.ecn);
             self.streams.push(Stream { flow, to, tags: VecDeque::new() });
             number
         });

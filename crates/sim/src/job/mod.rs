@@ -39,7 +39,12 @@ pub enum Scheme {
     /// In a pool of one switch.
     Pool(PoolConfig),
     /// Between hosts.
-    Hosts(HostAlgorithm),
+    Hosts {
+        /// Who sends what to whom.
+        algorithm: HostAlgorithm,
+        /// Whether its connections answer marks.
+        ecn: bool,
+    },
 }
 
 /// A part of the gradients that is reduced as one.
@@ -156,12 +161,13 @@ impl Jobs {
         installed: Option<(Kind, u32)>,
     ) {
         let number = self.jobs.len() as u32;
-        let on_hosts =
-            |algorithm| Reducer::Hosts(HostReducer::new(algorithm, number, &spec.placement));
+        let on_hosts = |algorithm, ecn| {
+            Reducer::Hosts(HostReducer::new(algorithm, ecn, number, &spec.placement))
+        };
         let reducer = match (spec.scheme, installed) {
-            (Scheme::Hosts(algorithm), _) => on_hosts(algorithm),
+            (Scheme::Hosts { algorithm, ecn }, _) => on_hosts(algorithm, ecn),
             (_, Some((kind, first_worker))) => Reducer::Network { kind, first_worker },
-            (_, None) => on_hosts(HostAlgorithm::Ring),
+            (_, None) => on_hosts(HostAlgorithm::Ring, true),
         };
         let ranks = vec![RankState::default(); spec.placement.len()];
         let (open_steps, count) = (VecDeque::new(), ranks.len() as u32);
