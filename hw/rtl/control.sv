@@ -17,12 +17,12 @@
 // bits); one and three for each vid that had been waiting behind a hole, and PORTS + 1 more when ranks under absent
 // children are collected for a notice.
 //
-// Theory
+// Theory: here are the steps, one packet after the other; what they work on is in modules of its own: the packet
+// (packet_header), its lease (lease_table), the vids (vid_ring) and slots (slot_book) of it, what one says of the other
+// (packet_check), what becomes of it (effects), and releases that wait (order_queue).
 //   - A lease is found directly: its place is the low bits of the job, turned with those of the tree. Two leases
 //     that want one place exclude each other; the driver says so.
-//   - A lease has a ring of slots, at least twice the window. Below `released`, the lowest vid not yet released,
-//     lie the last `window` sums: they are not stored but added again if a worker asks, for the contributions are
-//     still in the port buffers. From `released` on, up to the window, lie the vids that fill.
+//   - Sums are not stored but added again if a worker asks, for the contributions are still in the port buffers.
 //   - A result from the parent goes to the parent's own port buffer in the slot, and from there to the children:
 //     a sum of one, which changes no bit.
 //   - Notices (waiting, mismatch) are headers without a sum: a record of its own, behind those of the slots. If one
@@ -96,7 +96,6 @@ module control #(
     localparam int FIRST = (16 + PAD) / B;  // header words before this one have nothing for us
     localparam bit SLOW  = HEAD - FIRST > 4;  // there is time for one register more where it helps
 
-`include "outcomes.svh"
 `include "phases.svh"
 
     typedef enum logic [4:0] {
@@ -107,39 +106,26 @@ module control #(
 
     // ---- The packet in question ---------------------------------------------------------------------------
     logic  [PB-1:0]    port, walk;
-    logic  [15:0]      bytes;
-    logic  [639:0]     header;
-    wire   [W-1:0]     head_data = head_data_i[port*W +: W];
-    wire               ce        = ce_i[port];
-    wire               broken    = broken_i[port];
-    wire   [PORTS-1:0] me        = PORTS'(1) << port;
+    wire               ce     = ce_i[port];
+    wire               broken = broken_i[port];
+    wire   [PORTS-1:0] me     = PORTS'(1) << port;
     logic  [PORTS-1:0] pending;   // as it was a cycle ago, without who is being answered
     logic  [PB-1:0]    child;     // the port in question, or one whose ranks may be missing
     logic              missed;    // they are
+    logic              waiting;
+    wire   [2:0]       h_kind;
+    wire               h_resent, h_congested, h_bf16;
+    wire   [7:0]       h_tree;
+    wire   [15:0]      h_ip_bytes, h_udp_bytes, h_epoch, h_window_cap, h_n_elems;
+    wire   [31:0]      h_job, h_vid, h_chunk, h_marks, h_reserved;
+    wire   [63:0]      h_missing, ranks;
 
-    function automatic logic [15:0] be16(input logic [15:0] v);
-        be16 = {v[7:0], v[15:8]};
-    endfunction
-    function automatic logic [31:0] be32(input logic [31:0] v);
-        be32 = {be16(v[15:0]), be16(v[31:16])};
-    endfunction
-
-    wire [15:0] h_ip_bytes   = be16(header[8*16 +: 16]);
-    wire [15:0] h_udp_bytes  = be16(header[8*38 +: 16]);
-    wire  [2:0] h_kind       = header[8*43 +: 3];
-    wire        h_resent     = header[8*43+4];
-    wire        h_congested  = header[8*43+5];
-    wire  [7:0] h_tree       = header[8*44 +: 8];
-    wire        h_bf16       = header[8*45+5];
-    wire [31:0] h_job        = be32(header[8*46 +: 32]);
-    wire [31:0] h_vid        = be32(header[8*50 +: 32]);
-    wire [31:0] h_chunk      = be32(header[8*54 +: 32]);
-    wire [15:0] h_epoch      = be16(header[8*58 +: 16]);
-    wire [15:0] h_window_cap = be16(header[8*60 +: 16]);
-    wire [15:0] h_n_elems    = be16(header[8*62 +: 16]);
-    wire [31:0] h_marks      = be32(header[8*64 +: 32]);
-    wire [63:0] h_missing    = {be32(header[8*68 +: 32]), be32(header[8*72 +: 32])};
-    wire [31:0] h_reserved   = header[8*76 +: 32];
+    packet_header #(.W(W), .SLOW(SLOW)) packet (
+        .clk, .fetch_i(state == FETCH), .word_i(head_word_o), .data_i(head_data_i[port*W +: W]), .forget_i(waiting),
+        .add_i(missed), .ranks_i(ranks), .ip_bytes_o(h_ip_bytes), .udp_bytes_o(h_udp_bytes), .kind_o(h_kind),
+        .resent_o(h_resent), .congested_o(h_congested), .tree_o(h_tree), .bf16_o(h_bf16), .job_o(h_job),
+        .vid_o(h_vid), .chunk_o(h_chunk), .epoch_o(h_epoch), .window_cap_o(h_window_cap), .n_elems_o(h_n_elems),
+        .marks_o(h_marks), .missing_o(h_missing), .reserved_o(h_reserved));
 
     // ---- Its lease ----------------------------------------------------------------------------------------
     logic [LB-1:0]    at, clear_lease, turned;
@@ -149,15 +135,7 @@ module control #(
     wire [15:0]       l_epoch, accepted, announced, l_elements;
     wire [PORTS-1:0]  members, parent;
     wire [4:0]        l_branch;
-    wire [63:0]       ranks;
-    logic [31:0]      lease_released [0:LEASES-1];
-`ifdef FORMAL  // leases that have been there from the start, see hw/formal/lease_model.sv
-    initial for (int i = 0; i < LEASES; i++) lease_released[i] = 32'd0;
-`endif
     wire [SB-1:0]     base, ring;  // first slot of the ring; its slots, less one
-    wire [SB:0]       lap_bit = {1'b0, ring} + (SB+1)'(1);
-    logic             from_parent, from_member, root;
-    logic [4:0]       branch;
 
     // The header's lease, as a register if its words come slowly enough to have it when the last one is here.
     always_comb for (int i = 0; i < LB; i++) turned[i] = h_tree[LB-1-i];
@@ -180,6 +158,9 @@ module control #(
     // ---- Its slot -----------------------------------------------------------------------------------------
     localparam int BOOK = 4 + 2 * PORTS;
     logic [SB-1:0]     slot, clear_at, clear_last;
+    logic [31:0]       ahead;  // vids from the lowest one that is not released
+    logic              is_next, goes_on, release_up;
+    wire               advances;
     wire  [1:0]        q_phase;
     wire  [PORTS-1:0]  q_arrived, q_asked;
     wire               q_resent, q_congested, q_bf16;
@@ -190,7 +171,14 @@ module control #(
     logic [SB:0]       write_at;
     logic [RECORD-3:0] fields;
     logic [BOOK-1:0]   book;
-    logic              laps [0:SLOTS-1];  // of the vid that was released last here: its bit above the ring
+    wire               wipes = state == INIT | state == CLEAR;
+
+    // Lease and vid are here before the header's last word is, if words come slowly.
+    vid_ring #(.LEASES(LEASES), .SLOTS(SLOTS)) vids (
+        .clk, .at_i(at), .base_i(base), .ring_i(ring), .lookup_i(state == (SLOW ? FETCH : LOOKUP)), .vid_i(h_vid),
+        .release_i(release_up), .advance_i(advances), .look_i(state == LOOK), .wipe_i(state == WIPE),
+        .clear_i(state == CLEAR), .forget_i(wipes), .forget_at_i(clear_at), .ahead_o(ahead), .is_next_o(is_next),
+        .slot_o(slot), .goes_on_o(goes_on), .last_o(clear_last));
 
     slot_book #(.PORTS(PORTS), .SLOTS(SLOTS), .RECORD(RECORD)) slots (
         .clk, .slot_i(slot), .phase_o(q_phase), .arrived_o(q_arrived), .asked_o(q_asked), .resent_o(q_resent),
@@ -199,220 +187,54 @@ module control #(
         .write_fields_i(write_fields), .write_book_i(write_book), .write_at_i(write_at), .fields_i(fields),
         .book_i(book), .engine_read_i(record_read_i), .engine_slot_i(order_slot_o), .record_o);
 
-    // ---- Facts, one register each, so that no cycle is long ------------------------------------------------
-    logic          has_lease, of_job, of_tree, empty, reserved, stale, other_epoch, too_large, early, late;
-    logic          lap, next_lap, is_next;
-    logic    [2:0] lengths;                  // payload, UDP and IP are as long as they should be
-    logic   [15:0] udp_due, ip_due;
-    logic    [7:0] vid_parts, same_vid;      // four bits each: the slot's vid is the packet's
-    logic   [12:0] other_parts, same_other;  // chunk, length, format
-    logic          known, agrees, mine, complete_known, complete_new, goes_on, cap_below, cap_below_new;
-    logic [31:0]   after, ahead;  // after: the vid after `released`
-    logic  [7:0]   branch_low;    // the branch's mark: its three low bits decoded
-    logic  [3:0]   branch_high;   // and its two high ones, none if there is no mark
-    logic [15:0]   window;
-    logic [SB:0]   here;
-    logic [SB-1:0] next_slot;
-    wire           advances;
-    // The vid after this one, or the one that may be next to step over: released already?
-    wire  [SB:0]   next_vid = state == LOOK ? here : h_vid[SB:0] + (SB+1)'(1);
-    wire  [15:0]   payload = h_n_elems << (h_bf16 & h_kind != PARTIAL ? 1 : 2);
-    wire  [15:0]   epochs = h_epoch - l_epoch;
-    wire  [16:0]   retained = {1'b0, ahead[15:0]} + {1'b0, window};
-
-    // Lease and vid are here before the header's last word is, if words come slowly.
-    wire lookup = state == (SLOW ? FETCH : LOOKUP);
-
-    always_comb begin
-        for (int i = 0; i < 8; i++) vid_parts[i] = q_vid[4*i +: 4] == h_vid[4*i +: 4];
-        for (int i = 0; i < 8; i++) other_parts[i] = q_chunk[4*i +: 4] == h_chunk[4*i +: 4];
-        for (int i = 0; i < 4; i++) other_parts[8+i] = q_n_elems[4*i +: 4] == h_n_elems[4*i +: 4];
-        other_parts[12] = q_bf16 == h_bf16;
-    end
-    if (SLOW) begin : g_slow_match
-        always_ff @(posedge clk) {same_vid, same_other} <= {vid_parts, other_parts};
-    end else begin : g_fast_match
-        assign {same_vid, same_other} = {vid_parts, other_parts};
-    end
-
-    always_ff @(posedge clk) begin
-        bytes      <= 16'({words_i[port*WB +: WB], {$clog2(B){1'b0}}}) + 16'(kept_i[port*KB +: KB]);
-        branch      <= l_branch;
-        branch_low  <= 8'd1 << branch[2:0];
-        branch_high <= (4'd1 << branch[4:3]) & {4{ce & ~from_parent}};
-        from_parent <= |(parent & me);
-        from_member <= |(members & me);
-        root        <= parent == '0;
-        has_lease   <= l_valid;
-        of_job      <= l_job == h_job;
-        of_tree     <= l_tree == h_tree;
-        empty       <= h_n_elems == 16'd0;
-        reserved    <= h_reserved != 32'd0;
-        stale      <= epochs[15];
-        other_epoch <= h_epoch != l_epoch;
-        udp_due    <= bytes + 16'd46;
-        ip_due     <= bytes + 16'd66;
-        lengths    <= {bytes == payload, h_udp_bytes == udp_due, h_ip_bytes == ip_due};
-        too_large  <= h_n_elems > l_elements;
-        window     <= accepted;
-        early      <= ~ahead[31] & (|ahead[30:16] | ahead[15:0] >= window);
-        late       <= ahead[31] & (~&ahead[30:16] | ~retained[16]);
-        is_next    <= ahead == 32'd0;
-        known      <= &same_vid & q_phase != NONE;
-        agrees     <= &same_other;
-        mine       <= |(q_arrived & me);
-        cap_below      <= h_window_cap < q_window_cap;
-        cap_below_new  <= h_window_cap < announced;
-        complete_known <= (q_arrived | me) == members;
-        complete_new   <= me == members;
-        next_slot  <= base + (next_vid[SB-1:0] & ring);
-        next_lap   <= |(next_vid & lap_bit);
-        goes_on    <= laps[next_slot] == next_lap;
-        clear_last <= base + ring;
-        if (lookup) begin
-            ahead    <= h_vid - lease_released[at];
-            slot     <= base + (h_vid[SB-1:0] & ring);
-            lap      <= |(h_vid[SB:0] & lap_bit);
-        end
-        if (advances) here <= after[SB:0];
-        if (state == WIPE) after <= 32'd0;  // a lease that is cleared starts at vid 0
-        else if (lookup | advances) after <= (advances ? after : lease_released[at]) + 32'd1;
-        if (state == CLEAR | advances) lease_released[at] <= after;
-    end
-
-    // Refusals that need no look at the slot, decided while it is being read.
-    logic       refused;
-    logic [4:0] refusal;
-    always_ff @(posedge clk) begin
-        refused <= 1'b1;
-        if (broken) refusal <= O_BROKEN_FRAME;
-        else if (reserved) refusal <= O_RESERVED_FIELD;
-        else if (empty) refusal <= O_EMPTY_FRAGMENT;
-        else if (~&lengths) refusal <= O_PAYLOAD_LENGTH;
-        else if (!(has_lease & of_job & of_tree)) refusal <= O_NO_LEASE;
-        else if (stale) refusal <= O_STALE_EPOCH;
-        else if (other_epoch) refusal <= O_FUTURE_EPOCH;
-        else if (from_parent ? h_kind != RESULT : from_member & h_kind == RESULT) refusal <= O_WRONG_DIRECTION;
-        else if (~from_parent & ~from_member) refusal <= O_NOT_A_NEIGHBOUR;
-        else if (too_large) refusal <= O_TOO_LARGE;
-        else if (early | ~any_room) refusal <= O_BEYOND_WINDOW;
-        else begin
-            refusal <= O_TOO_OLD;
-            refused <= late;
-        end
-    end
-
-    // ---- Decision ------------------------------------------------------------------------------------------
-    wire [4:0] d_outcome;
-    wire       d_take, d_release, d_answer, d_asked, d_waiting, d_disagree;
-    decision decides (
-        .refused_i(refused), .refusal_i(refusal), .below_i(ahead[31]), .from_parent_i(from_parent),
-        .resent_i(h_resent), .known_i(known), .agrees_i(agrees), .phase_i(q_phase), .mine_i(mine),
-        .complete_i(known ? complete_known : complete_new), .outcome_o(d_outcome), .take_o(d_take),
-        .release_o(d_release), .answer_o(d_answer), .asked_o(d_asked), .waiting_o(d_waiting),
-        .disagree_o(d_disagree));
-
-    // With what is in the slot; and of the window caps this packet's is not the least.
-    wire d_merge = d_take & known & ~from_parent;
-    wire d_other = d_take & ~from_parent & ~(known ? cap_below : cap_below_new);
-    wire [3:0] d_mark = branch_high & {4{d_take}};
-
-    // All of it is 0 while nothing is decided, but for the outcome.
+    // ---- What becomes of it -------------------------------------------------------------------------------
+    wire        few, any_room, waits, ordered;
+    wire        from_parent, root, known, agrees, mine, complete, cap_below, refused;
+    wire  [7:0] branch_low;
+    wire  [3:0] branch_high;
+    wire  [4:0] refusal, outcome;
+    wire        take, noted;
+    logic       notice_waits;
     wire        act = state == ACT;
-    logic [4:0] outcome;
-    logic       take, release_up, answer, asked, waiting, disagree, merge, other_cap;
-    logic [3:0] mark_high;
-    if (SLOW) begin : g_slow_act
-        always_ff @(posedge clk) begin
-            outcome <= d_outcome;
-            if (state != DECIDE) begin
-                {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} <= '0;
-            end else begin
-                {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} <=
-                    {d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_other, d_mark};
-            end
-        end
-    end else begin : g_fast_act
-        assign outcome = d_outcome;
-        assign {take, release_up, answer, asked, waiting, disagree, merge, other_cap, mark_high} = {12{act}} &
-                {d_take, d_release, d_answer, d_asked, d_waiting, d_disagree, d_merge, d_other, d_mark};
-    end
 
-    // ---- What follows from it: the slot --------------------------------------------------------------------
-    logic notice_waits, clear_waits, lease_waits;
-    wire  waits;
-    logic [AB-1:0] init_base;
-    wire  few, any_room;
-    wire  noted  = (disagree | state == NOTE) & ~notice_waits & few;
-    wire  wipes  = state == INIT | state == CLEAR;
-    assign advances = release_up & is_next | state == ADVANCE & goes_on;
+    packet_check #(.W(W), .PORTS(PORTS), .BUF_WORDS(BUF_WORDS), .SLOW(SLOW)) check (
+        .clk, .me_i(me), .ce_i(ce), .broken_i(broken), .words_i(words_i[port*WB +: WB]),
+        .kept_i(kept_i[port*KB +: KB]), .ip_bytes_i(h_ip_bytes), .udp_bytes_i(h_udp_bytes), .kind_i(h_kind),
+        .tree_i(h_tree), .bf16_i(h_bf16), .job_i(h_job), .vid_i(h_vid), .chunk_i(h_chunk), .epoch_i(h_epoch),
+        .window_cap_i(h_window_cap), .n_elems_i(h_n_elems), .reserved_i(h_reserved), .l_valid_i(l_valid),
+        .l_job_i(l_job), .l_tree_i(l_tree), .l_epoch_i(l_epoch), .accepted_i(accepted), .announced_i(announced),
+        .l_elements_i(l_elements), .members_i(members), .parent_i(parent), .l_branch_i(l_branch), .ahead_i(ahead),
+        .q_phase_i(q_phase), .q_arrived_i(q_arrived), .q_vid_i(q_vid), .q_chunk_i(q_chunk), .q_bf16_i(q_bf16),
+        .q_n_elems_i(q_n_elems), .q_window_cap_i(q_window_cap), .any_room_i(any_room), .from_parent_o(from_parent),
+        .root_o(root), .known_o(known), .agrees_o(agrees), .mine_o(mine), .complete_o(complete),
+        .cap_below_o(cap_below), .branch_low_o(branch_low), .branch_high_o(branch_high), .refused_o(refused),
+        .refusal_o(refusal));
 
-    always_comb begin
-        write_fields = take | noted;
-        write_book   = write_fields | answer & q_phase == SENT_UP | asked | wipes;
-        write_at     = noted ? (SB+1)'(SLOTS) : wipes ? {1'b0, clear_at} : {1'b0, slot};
-        if (wipes) book = '0;
-        else if (noted) book = {NONE, {2*PORTS{1'b0}}, h_resent, h_congested};
-        else if (answer) book = {q_phase, q_arrived, q_asked | me, 1'b1, q_congested};
-        else if (asked) book = {q_phase, q_arrived, {PORTS{1'b0}}, q_resent, q_congested};
-        else if (from_parent) book = {SUMMED, q_arrived, {PORTS{1'b0}}, h_resent, h_congested | ce};
-        else begin
-            book = {~release_up ? FILLING : root ? SUMMED : SENT_UP,
-                    (known ? q_arrived : {PORTS{1'b0}}) | me, {PORTS{1'b0}}, 2'b00};
-        end
-    end
-
-    // What is written while nothing is taken is a notice: the packet's own fields.
-    logic [31:0] marks;
-    always_comb begin
-        for (int i = 0; i < 32; i++) begin
-            marks[i] = merge & q_marks[i] | h_marks[i] | mark_high[i/8] & branch_low[i%8];
-        end
-    end
-    assign fields = {h_vid, h_chunk, h_bf16, h_n_elems, marks,
-                     ~other_cap ? h_window_cap : known ? q_window_cap : announced,
-                     (merge ? q_missing : 64'd0) | h_missing, h_job, h_tree, h_epoch};
-
-    // ---- ... and orders ------------------------------------------------------------------------------------
-    logic             order_write, ordered;
-    logic [SB:0]      order_slot;
-    logic [2:0]       order_kind;
-    logic [PORTS-1:0] order_sources, order_to;
-
-    always_comb begin
-        order_write   = take & from_parent | release_up;
-        order_slot    = {1'b0, slot};
-        order_kind    = RESULT;
-        order_sources = root ? members : parent;
-        order_to      = members;
-        if (release_up & ~root | answer & q_phase == SENT_UP) begin
-            order_kind    = PARTIAL;
-            order_sources = members;
-            order_to      = parent;
-        end else if (answer) order_to = me;
-        else if (asked) order_to = q_asked;
-        if (answer | asked & q_asked != '0) order_write = few;
-        if (disagree | state == NOTE) begin
-            order_write = noted;
-            order_slot  = (SB+1)'(SLOTS);
-            order_kind  = act ? MISMATCH : WAITING;
-            order_to    = act ? members | parent : me;
-        end
-    end
-
-    // A cycle later: what it is made of comes late.
     localparam int ORDER = LB + SB + 1 + 3 + 2 * PORTS + 8;
-    logic [ORDER-1:0] order;
-    always_ff @(posedge clk) begin
-        ordered <= rst_n & order_write;
-        order   <= {at, order_slot, order_kind, order_sources, order_to, h_vid[7:0]};
-    end
+    wire [ORDER-1:0] order;
+    effects #(.PORTS(PORTS), .LEASES(LEASES), .SLOTS(SLOTS), .RECORD(RECORD), .SLOW(SLOW)) follows (
+        .clk, .rst_n, .decide_i(state == DECIDE), .act_i(act), .note_i(state == NOTE), .wipe_i(wipes),
+        .clear_at_i(clear_at), .refused_i(refused), .refusal_i(refusal), .below_i(ahead[31]),
+        .from_parent_i(from_parent), .root_i(root), .known_i(known), .agrees_i(agrees), .mine_i(mine),
+        .complete_i(complete), .cap_below_i(cap_below), .branch_low_i(branch_low), .branch_high_i(branch_high),
+        .me_i(me), .ce_i(ce), .h_resent_i(h_resent), .h_congested_i(h_congested), .h_tree_i(h_tree),
+        .h_bf16_i(h_bf16), .h_job_i(h_job), .h_vid_i(h_vid), .h_chunk_i(h_chunk), .h_epoch_i(h_epoch),
+        .h_window_cap_i(h_window_cap), .h_n_elems_i(h_n_elems), .h_marks_i(h_marks), .h_missing_i(h_missing),
+        .at_i(at), .members_i(members), .parent_i(parent), .announced_i(announced), .slot_i(slot),
+        .q_phase_i(q_phase), .q_arrived_i(q_arrived), .q_asked_i(q_asked), .q_resent_i(q_resent),
+        .q_congested_i(q_congested), .q_marks_i(q_marks), .q_window_cap_i(q_window_cap), .q_missing_i(q_missing),
+        .few_i(few), .notice_waits_i(notice_waits), .outcome_o(outcome), .take_o(take), .release_o(release_up),
+        .waiting_o(waiting), .noted_o(noted), .write_fields_o(write_fields), .write_book_o(write_book),
+        .write_at_o(write_at), .fields_o(fields), .book_o(book), .ordered_o(ordered), .order_o(order));
+
     order_queue #(.SLOTS(SLOTS), .BITS(ORDER)) orders (
         .clk, .rst_n, .write_i(ordered), .order_i(order), .few_o(few), .any_o(any_room), .valid_o(waits),
         .order_o({order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o, order_vid_o}),
         .take_i(order_take_i));
 
     // To the ports, a cycle later: they are far away. The next port is looked at in the meantime.
+    logic          clear_waits, lease_waits;
+    logic [AB-1:0] init_base;
     always_ff @(posedge clk) begin
         answer_o    <= rst_n & (act & ~waiting | state == NOTE) ? me : '0;
         take_o      <= take;
@@ -425,39 +247,13 @@ module control #(
     assign order_valid_o = waits & ~(act | state == NOTE);  // fields may be written, see slot_book
     assign busy_o        = wipes | clear_waits | lease_waits | ordered | waits;
 
-    always_ff @(posedge clk) begin
-        if (wipes) laps[clear_at] <= 1'b1;
-        else if (release_up) laps[slot] <= lap;
-    end
-
     // ---- Step by step --------------------------------------------------------------------------------------
-    // A word of the header, from the port in question; with a register in between if there is time.
-    logic          fetched;
-    logic [HB-1:0] fetched_word;
-    logic [W-1:0]  fetched_data;
-    if (SLOW) begin : g_slow_head
-        always_ff @(posedge clk) begin
-            fetched      <= state == FETCH;
-            fetched_word <= head_word_o;
-            fetched_data <= head_data;
-        end
-    end else begin : g_fast_head
-        assign {fetched, fetched_word, fetched_data} = {state == FETCH, head_word_o, head_data};
-    end
+    assign advances = release_up & is_next | state == ADVANCE & goes_on;
 
     // For a notice the header's missing ranks become those under absent children.
     always_ff @(posedge clk) begin
         child  <= state == RANKS ? walk : port;
         missed <= state == RANKS & members[walk] & ~q_arrived[walk];
-        if (fetched) begin
-            for (int i = 16; i < 80; i++) begin
-                if (fetched_word == HB'((i + PAD) / B)) header[8*i +: 8] <= fetched_data[8*((i+PAD)%B) +: 8];
-            end
-        end else if (waiting) begin
-            header[8*68 +: 64] <= 64'd0;
-        end else if (missed) begin
-            header[8*68 +: 64] <= header[8*68 +: 64] | {be32(ranks[31:0]), be32(ranks[63:32])};
-        end
     end
 
     always_ff @(posedge clk) begin
@@ -547,22 +343,8 @@ module control #(
             a_once: assert (!noted || !told);  // never a notice over another
             if (take) begin
                 a_placed: assert (SB'(slot - base) <= ring);  // never a slot outside of the lease's ring
-                if (from_parent) begin
-                    a_sums: assert (known && q_phase == SENT_UP);  // never a result for nothing
-                end else begin
-                    a_member: assert ((me & ~members) == '0);  // never a contribution from a stranger
-                    a_subset: assert (!known || (q_arrived & ~members) == '0);  // never strangers in a sum
-                    a_twice: assert (!known || (q_arrived & me) == '0);  // never a contribution counted twice
-                    a_ahead_of: assert (ahead[31] || ahead < {16'd0, accepted});  // never beyond the window
-                end
-            end
-            if (release_up) begin
-                a_whole: assert (((known ? q_arrived : '0) | me) == members);  // never a sum that is not whole
-            end
-            if (order_write) begin
-                a_goes: assert (order_to != '0);  // never an order for nobody
-                a_from: assert (order_sources != '0);  // never a sum of nothing
-                a_others: assert ((order_to & ~(members | parent)) == '0);  // never an order for strangers
+                // never beyond the window
+                a_ahead_of: assert (from_parent || ahead[31] || ahead < {16'd0, accepted});
             end
             a_one: assert ($onehot0(answer_o));  // never two ports answered at once
         end

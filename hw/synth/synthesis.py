@@ -32,7 +32,16 @@ USES = {
     "rx_port": ["axis_late"],
     "tx_port": ["sum_queue", "axis_early"],
     "release_engine": ["bf16_pack"],
-    "control": ["lease_table", "slot_book", "order_queue", "decision"],
+    "control": [
+        "packet_header",
+        "lease_table",
+        "vid_ring",
+        "slot_book",
+        "packet_check",
+        "decision",
+        "effects",
+        "order_queue",
+    ],
     "csr": [],
 }
 """Modules that are synthesised, and what is in them; the release engine without its adders."""

@@ -16,8 +16,8 @@ SOURCES = [
     RTL / f"{name}.sv"
     for name in (
         "fp32_add", "fp32_tree", "bf16_pack", "axis_check", "axis_late", "axis_early", "rx_port", "sum_queue",
-        "tx_port", "release_engine", "lease_table", "slot_book", "order_queue", "decision", "control", "aggregator",
-        "csr", "accelerator",
+        "tx_port", "release_engine", "packet_header", "lease_table", "vid_ring", "slot_book", "packet_check",
+        "decision", "effects", "order_queue", "control", "aggregator", "csr", "accelerator",
     )
 ]  # fmt: skip
 
