@@ -14,6 +14,7 @@ pub mod config;
 pub mod error;
 pub mod faults;
 mod fifo;
+pub mod fluid;
 pub mod job;
 mod link;
 pub mod network;

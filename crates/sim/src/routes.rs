@@ -143,6 +143,19 @@ impl Routes {
         (link != UNREACHABLE).then_some(link)
     }
 
+    /// The links among which `switch` chooses for packets to `dst`; every link is alive.
+    pub(crate) fn ways(&self, switch: u32, dst: u32) -> Vec<u32> {
+        let group = u32::from(self.group_of[dst as usize]);
+        match self.table[((switch - self.hosts) * self.groups + group) as usize] {
+            LOCAL => vec![self.down[dst as usize]],
+            one if one & SEVERAL == 0 => vec![one],
+            several => {
+                let (start, len) = self.several[(several & !SEVERAL) as usize];
+                self.links[start as usize..(start + len) as usize].to_vec()
+            }
+        }
+    }
+
     #[inline]
     fn choose(&self, switch: u32, packet: &Packet, ways: u32) -> u32 {
         let key = match self.choice {

@@ -57,10 +57,23 @@ pub struct Transport {
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
     free: Vec<u32>,
-    random: Random,
+    entropies: Entropies,
     spraying: bool,
     /// Flows that are open.
     pub active: u32,
+}
+
+/// What decides between the ways of flows: a number each, in the order in which they are opened.
+pub(crate) struct Entropies(Random);
+
+impl Entropies {
+    pub(crate) fn new(seed: u64) -> Entropies {
+        Entropies(Random::derived(seed, "paths"))
+    }
+
+    pub(crate) fn draw(&mut self) -> u16 {
+        self.0.bits() as u16
+    }
 }
 
 impl Transport {
@@ -72,7 +85,7 @@ impl Transport {
             senders: Vec::new(),
             receivers: Vec::new(),
             free: Vec::new(),
-            random: Random::derived(seed, "paths"),
+            entropies: Entropies::new(seed),
             spraying,
             active: 0,
         }
@@ -90,7 +103,7 @@ impl Transport {
         let flow = Flow {
             src: src as u16,
             dst: dst as u16,
-            entropy: self.random.bits() as u16,
+            entropy: self.entropies.draw(),
             open: true,
             ecn,
             timer,

@@ -140,6 +140,7 @@ impl Source<'_> {
         self.check_switch(config)?;
         self.check_tcp(config)?;
         self.check_schemes(config)?;
+        self.check_fluid(config)?;
         self.check_loads(config)
     }
 
@@ -225,6 +226,9 @@ impl Source<'_> {
                     "\"ideal\" is of the whole run: every class alone; write it in [scheme]",
                 );
             }
+            if scheme.kind == SchemeKind::Fluid && key != "scheme" {
+                return fail("kind", "\"fluid\" is of the whole run, and of flows only");
+            }
             if scheme.trees == 0 || scheme.trees > 64 {
                 return fail("trees", "a job has 1 to 64 trees");
             }
@@ -248,6 +252,22 @@ impl Source<'_> {
             }
         }
         Ok(())
+    }
+
+    fn check_fluid(&self, config: &Config) -> Result<(), ConfigError> {
+        let others = [
+            ("jobs", !config.jobs.is_empty()),
+            ("mix", config.mix.is_some()),
+            ("scenario", config.scenario.is_some()),
+            ("samples", config.samples.is_some()),
+        ];
+        match others.into_iter().find(|other| other.1) {
+            Some((key, _)) if config.scheme.kind == SchemeKind::Fluid => Err(self.invalid(
+                key,
+                "the scheme \"fluid\" knows flows only: no jobs, no faults, no queues to sample",
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn check_loads(&self, config: &Config) -> Result<(), ConfigError> {

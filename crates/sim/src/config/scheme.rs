@@ -53,6 +53,9 @@ pub enum SchemeKind {
     /// Flows and jobs each alone on the fabric; jobs as `panama`.
     #[serde(rename = "ideal")]
     Ideal,
+    /// No packets: flows are fluids that share links max-min at once. No jobs.
+    #[serde(rename = "fluid")]
+    Fluid,
     /// Ring between hosts.
     #[serde(rename = "ring")]
     Ring,
@@ -173,6 +176,7 @@ impl Scheme {
             SchemeKind::HalvingDoubling => hosts(HostAlgorithm::HalvingDoubling),
             SchemeKind::ParameterServer => hosts(HostAlgorithm::ParameterServer),
             SchemeKind::SwitchMl => config(CongestionRule::Fixed(self.window), 1000),
+            SchemeKind::Fluid => unreachable!("a run of fluids has no jobs: it was checked"),
             SchemeKind::Panama | SchemeKind::Ideal => config(CongestionRule::Panama, 1000),
             SchemeKind::Panama88 => config(CongestionRule::Panama, 880),
             SchemeKind::Panama94 => config(CongestionRule::Panama, 940),

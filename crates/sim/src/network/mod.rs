@@ -5,7 +5,7 @@ mod moving;
 mod pause;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use netsum_topo::Topology;
 
@@ -254,6 +254,11 @@ impl Network {
         self.links[link as usize].serialisation_ps(bytes)
     }
 
+    /// How long a link takes for a bit that has left its transmitter.
+    pub(crate) fn propagation_ps(&self, link: u32) -> u64 {
+        self.links[link as usize].propagation_ps()
+    }
+
     /// What went in and came out.
     pub fn balance(&self) -> Balance {
         self.balance
@@ -271,6 +276,32 @@ impl Network {
             }
             way.push(self.routes.next(node, &packet)?);
         }
+    }
+
+    /// The links by which a flow goes from host to host, and which part of its packets takes each: all of them the links of
+    /// its way, unless packets choose for themselves. Every link is alive.
+    pub(crate) fn parts(&self, from: u32, to: u32, entropy: u16) -> Box<[(u32, f64)]> {
+        if self.switching.paths != PathChoice::Packet {
+            let way =
+                self.way(from, to, entropy).expect("hosts of a whole fabric reach each other");
+            return way.into_iter().map(|link| (link, 1.0)).collect();
+        }
+        let mut parts = vec![(self.uplink(from), 1.0)];
+        // All ways are shortest ones: a switch has all that comes to it before any of that goes on.
+        let mut here = BTreeMap::from([(self.far_end(parts[0].0), 1.0)]);
+        while !here.contains_key(&to) {
+            let mut there = BTreeMap::new();
+            for (switch, part) in here {
+                let ways = self.routes.ways(switch, to);
+                let each = part / ways.len() as f64;
+                for link in ways {
+                    parts.push((link, each));
+                    *there.entry(self.far_end(link)).or_default() += each;
+                }
+            }
+            here = there;
+        }
+        parts.into()
     }
 
     /// Whether every link of a path is alive.

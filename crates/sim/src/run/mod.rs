@@ -2,6 +2,7 @@
 //!
 //! The files are a function of configuration and version alone: no clock, no path, no thread count is in them.
 
+mod fluid;
 mod summary;
 mod tables;
 
@@ -66,7 +67,11 @@ pub fn run(
     let write = |source| RunError::Write { folder: folder.display().to_string(), source };
     let mut tables = Tables::create(folder, config).map_err(write)?;
     let mut summary = Summary::new(config, &built);
+    if config.scheme.kind == SchemeKind::Fluid {
+        fluid::run(config, &built, &mut tables, &mut summary, &mut progress).map_err(write)?;
+    }
     let parts: &[Part] = match config.scheme.kind {
+        SchemeKind::Fluid => &[],
         SchemeKind::Ideal => &[Part::Flows, Part::Jobs],
         _ => &[Part::All],
     };

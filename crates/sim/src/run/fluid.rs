@@ -1,0 +1,144 @@
+//! A run whose flows are fluids: what packets of the same flows on the same ways would take if queues, windows and
+//! acknowledgements cost nothing.
+
+use std::io;
+
+use netsum_topo::NodeId;
+
+use super::tables::Tables;
+use super::{Part, Progress, SLICES, Summary};
+use crate::config::{Built, Config};
+use crate::fluid::{Fluid, Use};
+use crate::network::{LinkCounters, Network};
+use crate::simulation::FlowRecord;
+use crate::tcp::TcpConfig;
+use crate::transport::Entropies;
+use crate::workload::FlowSpec;
+
+/// A flow takes what its packets, with their headers, take as a fluid, and what being packets costs them on an idle way:
+/// alone on the fabric, that is the time of a train of packets (store and forward) to the picosecond.
+pub(super) fn run(
+    config: &Config,
+    built: &Built,
+    tables: &mut Tables,
+    summary: &mut Summary,
+    progress: &mut dyn FnMut(Progress),
+) -> io::Result<()> {
+    let net = Network::new(&built.topology, built.switching)
+        .expect("a configuration's fabric was checked");
+    // Bytes per picosecond.
+    let capacity =
+        (0..net.link_count()).map(|link| 1e6 / net.serialisation_ps(link, 1_000_000) as f64);
+    let mut pipes = Pipes {
+        tcp: &built.tcp,
+        fluid: Fluid::new(capacity.collect()),
+        carried: vec![0.0; net.link_count() as usize],
+        flows: Vec::new(),
+        net,
+    };
+    let total_ps = (config.duration.0.0 + config.drain.0.0) * 1000;
+    let mut done = 0;
+    let mut entropies = Entropies::new(config.seed);
+    let mut waiting = built.flows.iter().peekable();
+    let slice_ps = (total_ps / SLICES).max(1);
+    for slice in 1.. {
+        let until_ps = (slice * slice_ps).min(total_ps);
+        loop {
+            let starts = waiting.next_if(|spec| spec.start_ps <= until_ps);
+            let to_ps = starts.map_or(until_ps, |spec| spec.start_ps);
+            while let Some(record) = pipes.next(to_ps) {
+                tables.flow(&record)?;
+                summary.flow(&record);
+                done += 1;
+            }
+            let Some(spec) = starts else { break };
+            pipes.start(*spec, entropies.draw());
+        }
+        tables.flush()?;
+        progress(Progress { done_ps: until_ps, total_ps, hops: 0, flows: done, steps: 0 });
+        if until_ps == total_ps || waiting.peek().is_none() && pipes.fluid.left().next().is_none() {
+            return pipes.end(tables, summary);
+        }
+    }
+    unreachable!("the last slice ends the run")
+}
+
+/// The fluid, and what it knows of flows and links.
+struct Pipes<'a> {
+    tcp: &'a TcpConfig,
+    net: Network,
+    fluid: Fluid,
+    /// Bytes that ended flows had, by link.
+    carried: Vec<f64>,
+    /// By number: what was asked for, and how much longer than the fluid its packets take.
+    flows: Vec<(FlowSpec, Box<[Use]>, u64)>,
+}
+
+impl Pipes<'_> {
+    fn start(&mut self, spec: FlowSpec, entropy: u16) {
+        let uses = self.net.parts(spec.src, spec.dst, entropy);
+        let more_ps = self.packets_cost_ps(&spec, entropy);
+        self.fluid.start(self.flows.len() as u32, self.wire_bytes(&spec), uses.clone());
+        self.flows.push((spec, uses, more_ps));
+    }
+
+    /// How much longer the flow's packets take, alone on their way, than a fluid at the rate of its slowest link: propagation,
+    /// and at every link a packet is complete before it goes on.
+    fn packets_cost_ps(&self, spec: &FlowSpec, entropy: u16) -> u64 {
+        let (net, segment) = (&self.net, u64::from(self.tcp.segment_bytes));
+        let header = u64::from(self.tcp.header_bytes);
+        let (full, last) = (segment + header, (spec.bytes - 1) % segment + 1 + header);
+        let fulls = spec.bytes.div_ceil(segment) - 1;
+        let way = net.way(spec.src, spec.dst, entropy).expect("it has parts");
+        let propagation: u64 = way.iter().map(|&link| net.propagation_ps(link)).sum();
+        let at = |bytes| way.iter().map(move |&link| net.serialisation_ps(link, bytes));
+        // The last packet overtakes nobody: up to some link it waits for the full ones before it, from there on for none.
+        let (mut before, mut slowest, mut after) = (0, 0, at(last).sum::<u64>());
+        let mut train = after;
+        for (full, last) in at(full).zip(at(last)).filter(|_| fulls > 0) {
+            before += full;
+            slowest = slowest.max(full);
+            train = train.max(before + (fulls - 1) * slowest + after);
+            after -= last;
+        }
+        train + propagation - fulls * slowest - at(last).max().unwrap_or(0)
+    }
+
+    fn wire_bytes(&self, spec: &FlowSpec) -> f64 {
+        let segments = spec.bytes.div_ceil(u64::from(self.tcp.segment_bytes));
+        (spec.bytes + segments * u64::from(self.tcp.header_bytes)) as f64
+    }
+
+    /// The next flow that ends, by `until_ps`.
+    fn next(&mut self, until_ps: u64) -> Option<FlowRecord> {
+        let number = self.fluid.next(until_ps as f64)?;
+        let (spec, uses, more_ps) = &self.flows[number as usize];
+        let bytes = self.wire_bytes(spec);
+        uses.iter().for_each(|&(link, part)| self.carried[link as usize] += part * bytes);
+        let end_ps = self.fluid.now().round() as u64 + more_ps;
+        Some(FlowRecord { number, spec: *spec, end_ps, resent: 0, timeouts: 0 })
+    }
+
+    fn end(mut self, tables: &mut Tables, summary: &mut Summary) -> io::Result<()> {
+        let now_ps = self.fluid.now();
+        let mut left: Vec<(u32, f64)> = self.fluid.left().collect();
+        left.sort_by_key(|flow| flow.0);
+        for (number, left) in left {
+            let (spec, uses, _) = &self.flows[number as usize];
+            let bytes = self.wire_bytes(spec);
+            uses.iter()
+                .for_each(|&(link, part)| self.carried[link as usize] += part * (bytes - left));
+            let received = (spec.bytes as f64 * (1.0 - left / bytes)) as u64;
+            tables.unfinished(number, spec, received)?;
+            summary.unfinished(spec, received, now_ps as u64);
+        }
+        for link in 0..self.net.link_count() {
+            let names =
+                [link ^ 1, link].map(|l| self.net.topology().name(NodeId(self.net.far_end(l))));
+            let carried = self.carried[link as usize].round() as u64;
+            let utilisation = self.net.serialisation_ps(link, carried) as f64 / now_ps;
+            tables.link(Part::All, names, carried, utilisation, LinkCounters::default())?;
+        }
+        Ok(())
+    }
+}
