@@ -1,9 +1,13 @@
 //! Configurations: what is refused and where, what is written out, and that results repeat.
 
+use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use netsum_sim::config::{Config, parse};
+use netsum_sim::config::{Config, Format, parse};
 use netsum_sim::run;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
 
 const GOOD: &str = r#"
 duration = "2ms"
@@ -152,25 +156,97 @@ fn the_effective_configuration_gives_the_same_run() {
     assert_eq!(config, again);
 }
 
+/// What a run leaves, by name.
+fn files(seed: u64, kind: &str, format: Format) -> Vec<(String, Vec<u8>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let text = GOOD.replacen("\"panama\"", &format!("\"{kind}\""), 1);
+    let (mut config, _): (Config, _) = parse(&text, "run.toml", Path::new(".")).unwrap();
+    (config.seed, config.format) = (seed, format);
+    let text = toml::to_string_pretty(&config).unwrap();
+    let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
+    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+    let mut files: Vec<(String, Vec<u8>)> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| {
+            (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// The rows of a table, as CSV writes them; empty where there is none.
+fn parquet_rows(bytes: &[u8]) -> Vec<String> {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let schema = reader.metadata().file_metadata().schema_descr().root_schema().clone();
+    let names: Vec<&str> = schema.get_fields().iter().map(|field| field.name()).collect();
+    let text = |(_, field): (&String, &Field)| match field {
+        Field::Null => String::new(),
+        Field::Long(number) => number.to_string(),
+        Field::Double(number) => format!("{number:.6}"),
+        Field::Str(text) => text.clone(),
+        other => panic!("{other:?}"),
+    };
+    let rows = reader.get_row_iter(None).unwrap();
+    let rows =
+        rows.map(|row| row.unwrap().get_column_iter().map(text).collect::<Vec<_>>().join(","));
+    std::iter::once(names.join(",")).chain(rows).collect()
+}
+
+#[test]
+fn parquet_holds_what_csv_does_and_repeats() {
+    let (csv, parquet) = (files(1, "panama", Format::Csv), files(1, "panama", Format::Parquet));
+    assert_eq!(parquet, files(1, "panama", Format::Parquet));
+    let mut tables = 0;
+    for (name, bytes) in &parquet {
+        let Some(table) = name.strip_suffix(".parquet") else { continue };
+        let lines = csv.iter().find(|file| file.0 == format!("{table}.csv")).unwrap();
+        let lines: Vec<&str> = std::str::from_utf8(&lines.1).unwrap().lines().collect();
+        assert_eq!(parquet_rows(bytes), lines, "{table}");
+        tables += 1;
+    }
+    assert_eq!(tables, 5);
+}
+
+/// Whoever follows a run ends it: the tables hold what was until then, in either format, there is no summary, and what an
+/// earlier run left in the other format is gone.
+#[test]
+fn an_interrupted_run_leaves_tables() {
+    let text = format!("{GOOD}\n[[flows]]\nkind = \"one\"\nsrc = 0\ndst = 9\nbytes = 100000000\n");
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = Vec::new();
+    for format in [Format::Csv, Format::Parquet] {
+        let (mut config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
+        config.format = format;
+        let until_ps = 20_000_000_000;
+        let error = run::run(&config, built, folder.path(), |p| match p.done_ps < until_ps {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        });
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("interrupted after 20"), "{error}");
+        assert!(!folder.path().join("summary.json").exists());
+        let bytes = std::fs::read(folder.path().join(format!("flows.{}", format.name()))).unwrap();
+        lines.push(match format {
+            Format::Csv => String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect(),
+            Format::Parquet => parquet_rows(&bytes),
+        });
+    }
+    assert!(!folder.path().join("flows.csv").exists());
+    assert_eq!(lines[0], lines[1]);
+    let open = |line: &&String| line.ends_with(",,,") && line.contains(",0,9,100000000,");
+    assert_eq!(lines[0].iter().filter(open).count(), 1, "{:?}", lines[0]);
+}
+
 /// Every file, byte by byte; another seed gives others.
 #[test]
 fn the_same_configuration_writes_the_same_bytes() {
-    let results = |seed: u64, kind: &str| {
-        let folder = tempfile::tempdir().unwrap();
-        let text = GOOD.replacen("\"panama\"", &format!("\"{kind}\""), 1);
-        let (mut config, _): (Config, _) = parse(&text, "run.toml", Path::new(".")).unwrap();
-        config.seed = seed;
-        let text = toml::to_string_pretty(&config).unwrap();
-        let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
-        run::run(&config, built, folder.path(), |_| {}).unwrap();
-        let mut files: Vec<(String, String)> = std::fs::read_dir(folder.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .map(|path| (path.display().to_string(), std::fs::read_to_string(&path).unwrap()))
-            .map(|(path, text)| (path.rsplit('/').next().unwrap().to_owned(), text))
-            .collect();
-        files.sort();
-        files
+    let results = |seed: u64, kind: &str| -> Vec<(String, String)> {
+        let files = files(seed, kind, Format::Csv);
+        files.into_iter().map(|(name, bytes)| (name, String::from_utf8(bytes).unwrap())).collect()
     };
     for kind in [
         "panama",
@@ -218,7 +294,7 @@ fn jobs_arrive_and_leave() {
     assert!((0.15..0.45).contains(&load), "a load of {load}");
     let count = built.jobs.len();
     let folder = tempfile::tempdir().unwrap();
-    run::run(&config, built, folder.path(), |_| {}).unwrap();
+    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
     let table = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!(table("jobs.csv").lines().count(), count + 1, "every job ends");
     assert_eq!(table("steps.csv").lines().count(), 4 * count + 1);

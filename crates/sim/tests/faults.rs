@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -44,7 +45,7 @@ fn every_scenario_ends_well_under_every_scheme() {
             let text = configuration(scenario, scheme);
             let (config, built) = parse(&text, "run.toml", folder).unwrap();
             let out = tempfile::tempdir().unwrap();
-            run::run(&config, built, out.path(), |_| {}).unwrap();
+            run::run(&config, built, out.path(), |_| ControlFlow::Continue(())).unwrap();
             let read = |file| std::fs::read_to_string(out.path().join(file)).unwrap();
             assert_eq!(read("steps.csv").lines().count(), 7, "{scheme}, {scenario}");
             assert!(!read("flows.csv").contains(",,,"), "{scheme}, {scenario}: a flow did not end");

@@ -1,5 +1,6 @@
 //! Flows as fluids against closed forms and the definition of max-min shares.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use netsum_sim::config::parse;
@@ -122,7 +123,7 @@ fn one_link_is_processor_sharing() {
 fn flows_csv(text: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (config, built) = parse(text, "run.toml", Path::new(".")).unwrap_or_else(|e| panic!("{e}"));
-    run::run(&config, built, folder.path(), |_| ()).unwrap();
+    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
     std::fs::read_to_string(folder.path().join("flows.csv")).unwrap()
 }
 

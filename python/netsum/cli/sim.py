@@ -11,6 +11,7 @@ from netsum.cli.output import console, errors, print_json, stop_on_termination
 from netsum.sim import Result, Sweep, report
 from netsum.sim import run as simulate
 from netsum.sim import sweep as simulate_all
+from netsum.sim.result import require_arrow
 
 app = typer.Typer(help="Simulate fabrics, jobs and other traffic, packet by packet.", no_args_is_help=True)
 
@@ -19,13 +20,16 @@ app = typer.Typer(help="Simulate fabrics, jobs and other traffic, packet by pack
 def run(
     config: Annotated[Path, typer.Argument(help="TOML file: fabric, switches, flows, jobs, scheme")],
     out: Annotated[Path | None, typer.Option(help="folder for tables and report [out/sim/NAME of the file]")] = None,
-    parquet: Annotated[
-        bool, typer.Option("--parquet", help="also write the tables as Parquet (needs pyarrow)")
-    ] = False,
+    table_format: Annotated[
+        str | None,
+        typer.Option("--format", help="of the tables: csv, or parquet (needs pyarrow) [what the file says, or csv]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON, the rest to stderr")] = False,
 ) -> None:
     """Run one configuration; tables stream into the folder while it runs, the report comes last."""
     stop_on_termination()
+    if table_format == "parquet":
+        require_arrow()
     folder = out or Path("out/sim") / config.stem
     columns = (BarColumn(), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.description}"))
     with Progress(*columns, console=errors, transient=True) as bar:
@@ -38,9 +42,13 @@ def run(
             )
             bar.update(task, completed=told.share, description=text)
 
-        result = simulate(config, folder, progress=on_progress, notes=lambda note: errors.print(note, highlight=False))
-    if parquet:
-        result.write_parquet()
+        result = simulate(
+            config,
+            folder,
+            format=table_format,
+            progress=on_progress,
+            notes=lambda note: errors.print(note, highlight=False),
+        )
     page = report.write(result)
     screen = errors if as_json else console
     screen.print(_table(result))

@@ -8,17 +8,18 @@ from typing import Any
 
 from netsum.sim.errors import SimError
 
+FORMATS = ("csv", "parquet")
 TABLES = ("flows", "steps", "jobs", "links", "samples")
 _TEXT = {"part", "from", "to", "model"}
 
 
 class Result:
-    """One folder. COLUMNS.md in it says what each column means, and in which unit it is."""
+    """One folder with tables, CSV or Parquet. COLUMNS.md in it says what each column means, and in which unit it is."""
 
-    def __init__(self, folder: Path | str) -> None:
-        """Raises SimError if the run in `folder` is not complete."""
+    def __init__(self, folder: Path | str, *, complete: bool = True) -> None:
+        """Raises SimError if the run in `folder` is not complete, unless `complete` is False: tables can be read."""
         self.folder = Path(folder)
-        if not (self.folder / "summary.json").is_file():
+        if complete and not (self.folder / "summary.json").is_file():
             raise SimError(f"{self.folder} holds no complete run: summary.json is missing; run it again")
 
     @functools.cached_property
@@ -27,35 +28,43 @@ class Result:
         return json.loads((self.folder / "summary.json").read_text())
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """A table (one of TABLES) as dictionaries; numbers as int or float, empty fields as None."""
-        if table not in TABLES:
-            raise SimError(f"no table is named {table!r}; use one of {', '.join(TABLES)}")
-        with (self.folder / f"{table}.csv").open(newline="") as file:
+        """A table (one of TABLES) as dictionaries; numbers as int or float, empty fields None. Parquet: by pyarrow."""
+        path = self._path(table)
+        if path.suffix == ".parquet":
+            return _arrow().read_table(path).to_pylist()
+        with path.open(newline="") as file:
             return [{name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
 
     def frame(self, table: str) -> Any:
-        """A table as a pandas data frame; needs pandas."""
+        """A table as a pandas data frame; needs pandas, and pyarrow for Parquet."""
         try:
             import pandas
         except ImportError as error:
             raise SimError("data frames need pandas: `pip install pandas`; `rows` does without") from error
+        path = self._path(table)
+        return _arrow().read_table(path).to_pandas() if path.suffix == ".parquet" else pandas.read_csv(path)
+
+    def _path(self, table: str) -> Path:
         if table not in TABLES:
             raise SimError(f"no table is named {table!r}; use one of {', '.join(TABLES)}")
-        return pandas.read_csv(self.folder / f"{table}.csv")
+        paths = [self.folder / f"{table}.{name}" for name in FORMATS]
+        for path in paths:
+            if path.is_file():
+                return path
+        raise SimError(f"{paths[0]} is missing, and {paths[1].name} too: this is no folder of a run")
 
-    def write_parquet(self) -> list[Path]:
-        """Every table as Parquet beside its CSV; needs pyarrow."""
-        try:
-            from pyarrow import csv as arrow
-            from pyarrow import parquet
-        except ImportError as error:
-            raise SimError("Parquet needs pyarrow: `pip install pyarrow`") from error
-        written = []
-        for table in TABLES:
-            path = self.folder / f"{table}.parquet"
-            parquet.write_table(arrow.read_csv(self.folder / f"{table}.csv"), path)
-            written.append(path)
-        return written
+
+def require_arrow() -> None:
+    """Raises SimError unless Parquet can be read here."""
+    _arrow()
+
+
+def _arrow() -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SimError('Parquet needs pyarrow: `pip install pyarrow`, or use the format "csv"') from error
+    return parquet
 
 
 def _number(name: str, text: str) -> Any:

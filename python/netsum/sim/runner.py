@@ -14,6 +14,8 @@ from netsum.sim.result import Result
 
 SIMULATOR = "netsum-sim"
 GIVEN = "given.toml"
+# A run hears that it shall end some hundred times while it lasts.
+PATIENCE_S = 20
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,15 @@ def run(
     config: Path | str | dict[str, Any],
     out: Path | str,
     *,
+    format: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     notes: Callable[[str], None] | None = None,
 ) -> Result:
     """Simulate a configuration (a TOML file or its content as a dictionary) into the folder `out`.
 
-    progress and notes are called from this thread. Raises SimError: the configuration was refused, with file, line
-    and reason, or the run went wrong.
+    format: of the tables, "csv" or "parquet", whatever the configuration says. progress and notes are called from this
+    thread. An interrupted run leaves tables that end where it was. Raises SimError: the configuration was refused,
+    with file, line and reason, or the run went wrong.
     """
     out = Path(out)
     if isinstance(config, dict):
@@ -50,17 +54,27 @@ def run(
     else:
         path = Path(config)
     command = [str(binaries.find(SIMULATOR)), "run", str(path), "--out", str(out), "--progress-json"]
+    command += ["--format", format] if format else []
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         trouble = _follow(process, progress, notes)
         code = process.wait()
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        _end(process)
     if code != 0:
         raise SimError(trouble or f"{SIMULATOR} ended with code {code}")
     return Result(out)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ends a simulator that is still at work, if it can with tables that are whole."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _follow(process: subprocess.Popen, progress, notes) -> str:

@@ -1,12 +1,18 @@
 //! The simulator as a process: `netsum-sim run CONFIG.toml --out FOLDER`. `netsum sim` calls it.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
-use netsum_sim::{config, run};
+use netsum_sim::config::{self, Format};
+use netsum_sim::run::{self, RunError};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
 #[derive(Parser)]
 #[command(version, about = "Packet-level simulation of networks that aggregate")]
@@ -29,6 +35,9 @@ enum Command {
         /// Folder for the results; made if it is not there.
         #[arg(long)]
         out: PathBuf,
+        /// Of the tables, whatever the configuration says.
+        #[arg(long, value_parser = parse_format)]
+        format: Option<Format>,
         /// Tell progress as lines of JSON on standard error.
         #[arg(long)]
         progress_json: bool,
@@ -38,7 +47,9 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Check { config } => check(&config),
-        Command::Run { config, out, progress_json } => simulate(&config, &out, progress_json),
+        Command::Run { config, out, format, progress_json } => {
+            simulate(&config, &out, format, progress_json)
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,10 +64,12 @@ fn main() -> ExitCode {
 const REFUSED: u8 = 2;
 /// The run went wrong.
 const FAILED: u8 = 1;
+/// Somebody ended it: as a shell says of Ctrl-C.
+const INTERRUPTED: u8 = 130;
 
 type Outcome = Result<(), (u8, String)>;
 
-fn check(path: &std::path::Path) -> Outcome {
+fn check(path: &Path) -> Outcome {
     let (config, built) = config::load(path).map_err(|error| (REFUSED, error.to_string()))?;
     let text = toml::to_string_pretty(&config).map_err(|error| (FAILED, error.to_string()))?;
     built.notes.iter().for_each(|note| println!("# {note}"));
@@ -64,8 +77,24 @@ fn check(path: &std::path::Path) -> Outcome {
     Ok(())
 }
 
-fn simulate(path: &std::path::Path, out: &std::path::Path, json: bool) -> Outcome {
-    let (config, built) = config::load(path).map_err(|error| (REFUSED, error.to_string()))?;
+fn parse_format(text: &str) -> Result<Format, String> {
+    let known = || Format::ALL.map(Format::name).join(" or ");
+    Format::ALL.into_iter().find(|format| format.name() == text).ok_or_else(known)
+}
+
+/// The first Ctrl-C, or SIGTERM, ends the run after its slice, with tables that can be read; the second Ctrl-C at once.
+fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
+    let wanted = Arc::new(AtomicBool::new(false));
+    flag::register_conditional_shutdown(SIGINT, INTERRUPTED.into(), wanted.clone())?;
+    flag::register(SIGINT, wanted.clone())?;
+    flag::register(SIGTERM, wanted.clone())?;
+    Ok(wanted)
+}
+
+fn simulate(path: &Path, out: &Path, format: Option<Format>, json: bool) -> Outcome {
+    let (mut config, built) = config::load(path).map_err(|error| (REFUSED, error.to_string()))?;
+    config.format = format.unwrap_or(config.format);
+    let stop = watch_signals().map_err(|error| (FAILED, error.to_string()))?;
     if json {
         let line = serde_json::json!({ "notes": built.notes });
         eprintln!("{line}");
@@ -74,7 +103,7 @@ fn simulate(path: &std::path::Path, out: &std::path::Path, json: bool) -> Outcom
     }
     let start = Instant::now();
     let bar = std::io::stderr().is_terminal() && !json;
-    run::run(&config, built, out, |progress| {
+    let ended = run::run(&config, built, out, |progress| {
         let elapsed_s = start.elapsed().as_secs_f64();
         let share = progress.done_ps as f64 / progress.total_ps as f64;
         let left_s = elapsed_s * (1.0 - share) / share.max(1e-9);
@@ -96,10 +125,16 @@ fn simulate(path: &std::path::Path, out: &std::path::Path, json: bool) -> Outcom
             );
             let _ = std::io::stderr().flush();
         }
-    })
-    .map_err(|error| (FAILED, error.to_string()))?;
+        match stop.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
     if bar {
         eprintln!();
     }
-    Ok(())
+    ended.map_err(|error| match error {
+        RunError::Interrupted { .. } => (INTERRUPTED, error.to_string()),
+        _ => (FAILED, error.to_string()),
+    })
 }

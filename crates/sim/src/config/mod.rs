@@ -37,6 +37,9 @@ pub struct Config {
     /// End the run with the last job, whatever flows are left.
     #[serde(default)]
     pub stop_with_jobs: bool,
+    /// Of the tables: "csv" or "parquet".
+    #[serde(default)]
+    pub format: Format,
     /// Check conservation and order all the time instead of at the end: some times slower.
     #[serde(default)]
     pub checked: bool,
@@ -66,6 +69,30 @@ pub struct Config {
     /// Links that are looked at regularly.
     #[serde(default)]
     pub samples: Option<Samples>,
+}
+
+/// Of the tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// Lines of text, to be read while the run goes on.
+    #[default]
+    Csv,
+    /// Typed columns, to be read once the run has ended or was interrupted.
+    Parquet,
+}
+
+impl Format {
+    /// Each.
+    pub const ALL: [Format; 2] = [Format::Csv, Format::Parquet];
+
+    /// As in a configuration and at the end of a file's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Csv => "csv",
+            Format::Parquet => "parquet",
+        }
+    }
 }
 
 /// The fabric.

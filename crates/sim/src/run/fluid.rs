@@ -6,7 +6,7 @@ use std::io;
 use netsum_topo::NodeId;
 
 use super::tables::Tables;
-use super::{Part, Progress, SLICES, Summary};
+use super::{OnProgress, Part, Progress, SLICES, Summary};
 use crate::config::{Built, Config};
 use crate::fluid::{Fluid, Use};
 use crate::network::{LinkCounters, Network};
@@ -22,7 +22,7 @@ pub(super) fn run(
     built: &Built,
     tables: &mut Tables,
     summary: &mut Summary,
-    progress: &mut dyn FnMut(Progress),
+    progress: OnProgress,
 ) -> io::Result<()> {
     let net = Network::new(&built.topology, built.switching)
         .expect("a configuration's fabric was checked");
@@ -55,8 +55,10 @@ pub(super) fn run(
             pipes.start(*spec, entropies.draw());
         }
         tables.flush()?;
-        progress(Progress { done_ps: until_ps, total_ps, hops: 0, flows: done, steps: 0 });
-        if until_ps == total_ps || waiting.peek().is_none() && pipes.fluid.left().next().is_none() {
+        let next =
+            progress(Progress { done_ps: until_ps, total_ps, hops: 0, flows: done, steps: 0 });
+        let idle = waiting.peek().is_none() && pipes.fluid.left().next().is_none();
+        if idle || until_ps == total_ps || next.is_break() {
             return pipes.end(tables, summary);
         }
     }

@@ -4,9 +4,11 @@
 
 mod fluid;
 mod summary;
+mod table;
 mod tables;
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use netsum_topo::NodeId;
@@ -42,6 +44,14 @@ pub enum RunError {
         /// The system's reason.
         source: io::Error,
     },
+    /// Whoever follows the run did not want it to go on.
+    #[error("interrupted after {at_us:.3} µs of simulated time; the tables in {folder} end there")]
+    Interrupted {
+        /// When.
+        at_us: f64,
+        /// Where the tables are.
+        folder: String,
+    },
     /// The protocol did what it must not.
     #[error("{count} violations of the protocol; the first, at {at_us:.3} µs in job {job}: {what}")]
     Violations {
@@ -57,38 +67,68 @@ pub enum RunError {
 }
 
 /// Runs a configuration into `folder`, which is made if need be; what was there of an earlier run is replaced.
-/// `summary.json` is written last: where it is, the run is complete.
+/// `summary.json` is written last: where it is, the run is complete. `progress` says whether to go on; if not, the tables hold
+/// what has happened until then.
 pub fn run(
     config: &Config,
     built: Built,
     folder: &Path,
-    mut progress: impl FnMut(Progress),
+    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     let write = |source| RunError::Write { folder: folder.display().to_string(), source };
     let mut tables = Tables::create(folder, config).map_err(write)?;
     let mut summary = Summary::new(config, &built);
-    if config.scheme.kind == SchemeKind::Fluid {
-        fluid::run(config, &built, &mut tables, &mut summary, &mut progress).map_err(write)?;
+    let mut stopped_ps = None;
+    let mut on = |p: Progress| {
+        let next = progress(p);
+        stopped_ps = next.is_break().then_some(p.done_ps);
+        next
+    };
+    let outcome = all(config, &built, &mut tables, &mut summary, &mut on);
+    // Also of a run that went wrong: what there is can be read.
+    tables.finish().map_err(write)?;
+    outcome.map_err(|error| match error {
+        Failure::Write(source) => write(source),
+        Failure::Run(error) => error,
+    })?;
+    match stopped_ps {
+        None => summary.write(&folder.join("summary.json")).map_err(write),
+        Some(ps) => {
+            let folder = folder.display().to_string();
+            Err(RunError::Interrupted { at_us: us(ps), folder })
+        }
     }
+}
+
+/// Hears how far a run is, and says whether it shall go on.
+type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
+fn all(
+    config: &Config,
+    built: &Built,
+    tables: &mut Tables,
+    summary: &mut Summary,
+    progress: OnProgress,
+) -> Result<(), Failure> {
     let parts: &[Part] = match config.scheme.kind {
-        SchemeKind::Fluid => &[],
+        SchemeKind::Fluid => return Ok(fluid::run(config, built, tables, summary, progress)?),
         SchemeKind::Ideal => &[Part::Flows, Part::Jobs],
         _ => &[Part::All],
     };
     for (index, &part) in parts.iter().enumerate() {
+        let mut next = ControlFlow::Continue(());
         let mut on = |p: Progress| {
             let total_ps = p.total_ps * parts.len() as u64;
-            progress(Progress { done_ps: p.total_ps * index as u64 + p.done_ps, total_ps, ..p });
+            let done_ps = p.total_ps * index as u64 + p.done_ps;
+            next = progress(Progress { done_ps, total_ps, ..p });
+            next
         };
-        one(config, &built, part, &mut tables, &mut summary, &mut on).map_err(
-            |error| match error {
-                Failure::Write(source) => write(source),
-                Failure::Run(error) => error,
-            },
-        )?;
+        one(config, built, part, tables, summary, &mut on)?;
+        if next.is_break() {
+            break;
+        }
     }
-    tables.finish().map_err(write)?;
-    summary.write(&folder.join("summary.json")).map_err(write)
+    Ok(())
 }
 
 /// What takes part in a simulation; the ideal is two simulations.
@@ -126,7 +166,7 @@ fn one(
     part: Part,
     tables: &mut Tables,
     summary: &mut Summary,
-    progress: &mut dyn FnMut(Progress),
+    progress: OnProgress,
 ) -> Result<(), Failure> {
     let memory = config.switch.memory.0.0;
     let simulation =
@@ -178,8 +218,8 @@ fn one(
         }
         tables.flush()?;
         let hops = simulation.network().hops();
-        progress(Progress { done_ps: at_ps, total_ps: until_ps, hops, flows, steps });
-        if over {
+        let next = progress(Progress { done_ps: at_ps, total_ps: until_ps, hops, flows, steps });
+        if over || next.is_break() {
             break;
         }
     }

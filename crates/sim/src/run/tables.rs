@@ -1,10 +1,11 @@
-//! Results as tables: CSV with a line of names, units in the names.
+//! Results as tables: units in the names of columns.
 
-use std::fs::File;
-use std::io::{BufWriter, Result, Write};
+use std::io::Result;
 use std::path::Path;
 
 use super::Part;
+use super::table::Cell::{Empty, Float, Int, Text};
+use super::table::{Cell, Column, Kind, Table};
 use crate::config::Config;
 use crate::job::{JobRecord, JobSpec, StepRecord};
 use crate::network::LinkCounters;
@@ -13,11 +14,11 @@ use crate::workload::FlowSpec;
 
 /// The files of one run.
 pub(super) struct Tables {
-    flows: BufWriter<File>,
-    steps: BufWriter<File>,
-    jobs: BufWriter<File>,
-    links: BufWriter<File>,
-    samples: BufWriter<File>,
+    flows: Table,
+    steps: Table,
+    jobs: Table,
+    links: Table,
+    samples: Table,
 }
 
 impl Tables {
@@ -31,46 +32,43 @@ impl Tables {
         let effective = toml::to_string_pretty(config).map_err(std::io::Error::other)?;
         std::fs::write(folder.join("effective.toml"), effective)?;
         std::fs::write(folder.join("COLUMNS.md"), COLUMNS)?;
-        let create = |name: &str, columns: &str| {
-            let mut file = BufWriter::new(File::create(folder.join(name))?);
-            writeln!(file, "{columns}")?;
-            Ok::<_, std::io::Error>(file)
-        };
+        let create = |name, columns| Table::create(folder, name, columns, config.format);
         Ok(Tables {
-            flows: create(
-                "flows.csv",
-                "flow,start_us,src,dst,bytes,received_bytes,fct_us,resent_segments,timeouts",
-            )?,
-            steps: create("steps.csv", "job,step,start_us,reduce_start_us,end_us")?,
-            jobs: create("jobs.csv", "job,model,workers,start_us,end_us,steps")?,
-            links: create(
-                "links.csv",
-                "part,from,to,carried_bytes,utilisation,dropped_packets,marked_packets,waiting_max_packets,pauses,paused_us",
-            )?,
-            samples: create("samples.csv", "part,time_us,from,to,carried_bytes,waiting_packets")?,
+            flows: create("flows", FLOWS)?,
+            steps: create("steps", STEPS)?,
+            jobs: create("jobs", JOBS)?,
+            links: create("links", LINKS)?,
+            samples: create("samples", SAMPLES)?,
         })
     }
 
     pub(super) fn flow(&mut self, record: &FlowRecord) -> Result<()> {
-        let FlowSpec { start_ps, src, dst, bytes } = record.spec;
-        let (number, resent, timeouts) = (record.number, record.resent, record.timeouts);
-        let (start, fct) = (us(start_ps), us(record.fct_ps()));
-        writeln!(
-            self.flows,
-            "{number},{start:.6},{src},{dst},{bytes},{bytes},{fct:.6},{resent},{timeouts}"
-        )
+        let FlowSpec { bytes, .. } = record.spec;
+        let outcome = [
+            Int(bytes),
+            Float(us(record.fct_ps())),
+            Int(record.resent),
+            Int(u64::from(record.timeouts)),
+        ];
+        self.flow_row(record.number, &record.spec, outcome)
     }
 
     pub(super) fn unfinished(&mut self, number: u32, spec: &FlowSpec, received: u64) -> Result<()> {
-        let FlowSpec { start_ps, src, dst, bytes } = spec;
-        let start = us(*start_ps);
-        writeln!(self.flows, "{number},{start:.6},{src},{dst},{bytes},{received},,,")
+        self.flow_row(number, spec, [Int(received), Empty, Empty, Empty])
+    }
+
+    fn flow_row(&mut self, number: u32, spec: &FlowSpec, outcome: [Cell; 4]) -> Result<()> {
+        let FlowSpec { start_ps, src, dst, bytes } = *spec;
+        let [received, fct, resent, timeouts] = outcome;
+        let [number, src, dst] = [number, src, dst].map(|v| Int(u64::from(v)));
+        let start = Float(us(start_ps));
+        self.flows.row(&[number, start, src, dst, Int(bytes), received, fct, resent, timeouts])
     }
 
     pub(super) fn step(&mut self, record: &StepRecord) -> Result<()> {
         let StepRecord { job, step, start_ps, reduce_start_ps, end_ps } = *record;
-        let [start, reduce, end] = [start_ps, reduce_start_ps, end_ps].map(us);
-        writeln!(self.steps, "{job},{step},{start:.6},{reduce:.6},{end:.6}")
+        let [start, reduce, end] = [start_ps, reduce_start_ps, end_ps].map(|ps| Float(us(ps)));
+        self.steps.row(&[Int(job.into()), Int(step.into()), start, reduce, end])
     }
 
     pub(super) fn job(
@@ -79,9 +77,9 @@ impl Tables {
         (name, spec): &(String, JobSpec),
     ) -> Result<()> {
         let JobRecord { job, start_ps, end_ps } = *record;
-        let (workers, steps, [start, end]) =
-            (spec.placement.len(), spec.steps, [start_ps, end_ps].map(us));
-        writeln!(self.jobs, "{job},{name},{workers},{start:.6},{end:.6},{steps}")
+        let [start, end] = [start_ps, end_ps].map(|ps| Float(us(ps)));
+        let (workers, steps) = (Int(spec.placement.len() as u64), Int(spec.steps.into()));
+        self.jobs.row(&[Int(job.into()), Text(name), workers, start, end, steps])
     }
 
     pub(super) fn link(
@@ -93,11 +91,18 @@ impl Tables {
         counters: LinkCounters,
     ) -> Result<()> {
         let LinkCounters { drops, marks, waiting_max, pauses, paused_ps } = counters;
-        let (part, paused) = (part.name(), us(paused_ps));
-        writeln!(
-            self.links,
-            "{part},{from},{to},{carried},{utilisation:.6},{drops},{marks},{waiting_max},{pauses},{paused:.6}"
-        )
+        self.links.row(&[
+            Text(part.name()),
+            Text(from),
+            Text(to),
+            Int(carried),
+            Float(utilisation),
+            Int(drops),
+            Int(marks),
+            Int(waiting_max.into()),
+            Int(pauses.into()),
+            Float(us(paused_ps)),
+        ])
     }
 
     pub(super) fn sample(
@@ -108,20 +113,19 @@ impl Tables {
         carried: u64,
         waiting: u32,
     ) -> Result<()> {
-        writeln!(self.samples, "{},{:.6},{from},{to},{carried},{waiting}", part.name(), us(at_ps))
+        let (time, waiting) = (Float(us(at_ps)), Int(waiting.into()));
+        self.samples.row(&[Text(part.name()), time, Text(from), Text(to), Int(carried), waiting])
     }
 
-    /// What was written can be read by others.
+    /// What was written can be read by others, where the format allows it.
     pub(super) fn flush(&mut self) -> Result<()> {
-        for file in [&mut self.flows, &mut self.steps, &mut self.jobs, &mut self.samples] {
-            file.flush()?;
-        }
-        Ok(())
+        let Tables { flows, steps, jobs, links, samples } = self;
+        [flows, steps, jobs, links, samples].into_iter().try_for_each(Table::flush)
     }
 
-    pub(super) fn finish(mut self) -> Result<()> {
-        self.flush()?;
-        self.links.flush()
+    pub(super) fn finish(self) -> Result<()> {
+        let Tables { flows, steps, jobs, links, samples } = self;
+        [flows, steps, jobs, links, samples].into_iter().try_for_each(Table::finish)
     }
 }
 
@@ -130,28 +134,77 @@ pub(super) fn us(ps: u64) -> f64 {
     ps as f64 / 1e6
 }
 
+const FLOWS: &[Column] = &[
+    ("flow", Kind::Int),
+    ("start_us", Kind::Float),
+    ("src", Kind::Int),
+    ("dst", Kind::Int),
+    ("bytes", Kind::Int),
+    ("received_bytes", Kind::Int),
+    ("fct_us", Kind::MaybeFloat),
+    ("resent_segments", Kind::MaybeInt),
+    ("timeouts", Kind::MaybeInt),
+];
+const STEPS: &[Column] = &[
+    ("job", Kind::Int),
+    ("step", Kind::Int),
+    ("start_us", Kind::Float),
+    ("reduce_start_us", Kind::Float),
+    ("end_us", Kind::Float),
+];
+const JOBS: &[Column] = &[
+    ("job", Kind::Int),
+    ("model", Kind::Text),
+    ("workers", Kind::Int),
+    ("start_us", Kind::Float),
+    ("end_us", Kind::Float),
+    ("steps", Kind::Int),
+];
+const LINKS: &[Column] = &[
+    ("part", Kind::Text),
+    ("from", Kind::Text),
+    ("to", Kind::Text),
+    ("carried_bytes", Kind::Int),
+    ("utilisation", Kind::Float),
+    ("dropped_packets", Kind::Int),
+    ("marked_packets", Kind::Int),
+    ("waiting_max_packets", Kind::Int),
+    ("pauses", Kind::Int),
+    ("paused_us", Kind::Float),
+];
+const SAMPLES: &[Column] = &[
+    ("part", Kind::Text),
+    ("time_us", Kind::Float),
+    ("from", Kind::Text),
+    ("to", Kind::Text),
+    ("carried_bytes", Kind::Int),
+    ("waiting_packets", Kind::Int),
+];
+
 const COLUMNS: &str = "\
 # Columns
 
 Times are simulated microseconds since the start of the run, to the picosecond. Hosts are numbered as in the fabric.
+Tables are NAME.csv or, with the format `parquet`, NAME.parquet: the same columns; whole numbers as INT64, times and shares as
+DOUBLE, an empty field as null.
 `part` is `all`; with the scheme `ideal`, where flows and jobs are simulated apart, `flows` or `jobs`.
 
 | table | column | meaning |
 |---|---|---|
-| flows.csv | flow | number in the order of the starts |
+| flows | flow | number in the order of the starts |
 | | start_us, src, dst, bytes | what was asked for; bytes of payload |
 | | received_bytes | payload that had come in order when the run ended |
 | | fct_us | from the start until the last byte is at the receiver; empty: not complete |
 | | resent_segments, timeouts | of the sender, until then |
-| steps.csv | job, step | a training step of a job, both from 0 |
+| steps | job, step | a training step of a job, both from 0 |
 | | start_us | the first worker begins to compute |
 | | reduce_start_us | the first worker hands its first gradients over |
 | | end_us | the last worker has its last sum |
-| jobs.csv | model, workers, start_us, end_us, steps | jobs that are complete |
-| links.csv | from, to | one direction of a link |
+| jobs | model, workers, start_us, end_us, steps | jobs that are complete |
+| links | from, to | one direction of a link |
 | | carried_bytes, utilisation | with headers; share of the time that the link was busy |
 | | dropped_packets, marked_packets | at the queue before this link |
 | | waiting_max_packets | most that waited, counted where marking or dropping could follow |
 | | pauses, paused_us | how often, and how long, the far end asked for silence |
-| samples.csv | time_us, carried_bytes, waiting_packets | of the links that were asked for |
+| samples | time_us, carried_bytes, waiting_packets | of the links that were asked for |
 ";
