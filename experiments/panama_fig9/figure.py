@@ -21,7 +21,35 @@ SCHEMES = {
     **{f"tree {i + 1} alone": {"kind": "panama", "trees": 1, "roots": [f"spine{i}"]} for i in range(SPINES)},
     "ring": {"kind": "ring"},
     "per branch, 4 trees": {"kind": "panama-per-branch", "trees": 4},
+    "coupled, 4 trees": {"kind": "panama-coupled", "trees": 4},
 }
+# What the paper does not state, tried one after the other with all senders: table, key, value. "jobs" are gradients of
+# other sizes, other numbers of workers and a second job on the same hosts; without PAUSE, queues of 250 packets drop.
+VARIED = [
+    ("fabric", "latency", "200ns"),
+    ("fabric", "latency", "5us"),
+    ("switch", "mark_packets", 40),
+    ("switch", "mark_packets", 65),
+    ("switch", "pause", {"high_packets": 60, "low_packets": 40}),
+    ("switch", "pause", None),
+    ("tcp", "socket", "64KiB"),
+    ("tcp", "socket", "4MiB"),
+    ("scheme", "window", 128),
+    ("scheme", "window", 2048),
+    ("jobs", "bytes", 5_000_000),
+    ("jobs", "bytes", 80_000_000),
+    ("jobs", "workers", 4),
+    ("jobs", "count", 2),
+]
+VARIED_BYTES, VARIED_DRAWS = 20_000_000, 3
+
+
+def _name(change: tuple[str, str, object] | None) -> str:
+    if change is None:
+        return "default"
+    table, key, value = change
+    text = "-".join(str(v) for v in value.values()) if isinstance(value, dict) else value
+    return f"{table}.{key}={text}"
 
 
 def make(figure: Figure, tell) -> dict:
@@ -32,6 +60,13 @@ def make(figure: Figure, tell) -> dict:
         for name, scheme in SCHEMES.items()
         for count in counts
         for draw in range(draws)
+    }
+    varied = [] if figure.scale == "small" else [None, *VARIED]
+    configs |= {
+        f"{name},{_name(change)},draw={draw}": _config(scheme, counts[-1], draw, VARIED_BYTES, warm_ms, change)
+        for change in varied
+        for name, scheme in SCHEMES.items()
+        for draw in range(VARIED_DRAWS)
     }
     runs = figure.run(configs, tell)
 
@@ -87,18 +122,59 @@ def make(figure: Figure, tell) -> dict:
     return figure.write(
         claims,
         [Plot("Aggregation of one iteration", " ms", "long-flow senders", mean)],
-        {"mean_ms": mean, "single_tree_mean_ms": single, "draws": draws, "gradient_bytes": gradient_bytes},
+        {
+            "mean_ms": mean,
+            "single_tree_mean_ms": single,
+            "draws": draws,
+            "gradient_bytes": gradient_bytes,
+            "sensitivity": [_sensitivity(runs, change, singles) for change in varied],
+        },
     )
 
 
-def _config(scheme: dict, count: int, draw: int, gradient_bytes: int, warm_ms: int) -> dict:
+def _sensitivity(runs: dict, change: tuple[str, str, object] | None, singles: list[str]) -> dict:
+    """Means over the draws, in ms, and in how many draws of a single tree it was slower than the ring."""
+    draws = range(VARIED_DRAWS)
+
+    def ms(name: str, draw: int) -> float:
+        return runs[f"{name},{_name(change)},draw={draw}"].summary["steps"]["reduce_us"]["mean"] / 1e3
+
+    mean = {name: statistics.mean(ms(name, draw) for draw in draws) for name in SCHEMES}
+    return {
+        "parameter": _name(change),
+        "four_ms": mean["panama, 4 trees"],
+        "coupled_ms": mean["coupled, 4 trees"],
+        "best_single_ms": min(mean[name] for name in singles),
+        "worst_single_ms": max(mean[name] for name in singles),
+        "ring_ms": mean["ring"],
+        "single_worse_than_ring": sum(ms(name, draw) > ms("ring", draw) for name in singles for draw in draws),
+        "of": len(singles) * len(draws),
+    }
+
+
+def _config(
+    scheme: dict,
+    count: int,
+    draw: int,
+    gradient_bytes: int,
+    warm_ms: int,
+    change: tuple[str, str, object] | None = None,
+) -> dict:
+    table, key, value = change or ("", "", None)
+    of_jobs = {key: value} if table == "jobs" else {}
     chance = random.Random(draw)
     senders = chance.sample(OTHERS, len(OTHERS))[:count]
     flows = []
     for src in senders:
         dst = chance.choice([host for host in OTHERS if host // HOSTS != src // HOSTS])
         flows.append({"kind": "one", "src": src, "dst": dst, "bytes": 1 << 40})
-    return {
+    job = {
+        "compute": "0ns",
+        "bytes": of_jobs.get("bytes", gradient_bytes),
+        "hosts": WORKERS[:: len(WORKERS) // of_jobs.get("workers", len(WORKERS))],
+        "start": f"{warm_ms}ms",
+    }
+    config = {
         "name": "fig 9",
         "seed": draw + 1,
         "duration": "10s",
@@ -106,7 +182,11 @@ def _config(scheme: dict, count: int, draw: int, gradient_bytes: int, warm_ms: i
         "switch": {"pause": {"high_packets": 200, "low_packets": 150}},
         "tcp": {"socket": "256KiB"},
         "stop_with_jobs": True,
-        "scheme": scheme,
+        "scheme": dict(scheme),
         "flows": flows,
-        "jobs": [{"compute": "0ns", "bytes": gradient_bytes, "hosts": WORKERS, "start": f"{warm_ms}ms"}],
+        "jobs": [job] * of_jobs.get("count", 1),
     }
+    if change and table != "jobs":
+        config[table][key] = value
+    config["switch"] = {name: of for name, of in config["switch"].items() if of is not None}
+    return config

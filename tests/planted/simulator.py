@@ -1,6 +1,6 @@
 """Plants faults in crates/proto, one at a time, and says which of them the simulator's tests find.
 
-    python tests/planted/simulator.py [--only NAME]
+    python tests/planted/simulator.py [--only NAME ...]
 
 Works on a copy of the sources in a temporary folder; about half a minute per fault on an idle machine. Exit code 1 if
 one survives. `run.py` plants faults for the tests of `proto` itself.
@@ -130,9 +130,8 @@ MUTANTS = {
 def main() -> int:
     """Runs all mutants, or one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=MUTANTS)
-    only = parser.parse_args().only
-    chosen = {only: MUTANTS[only]} if only else MUTANTS
+    parser.add_argument("--only", choices=MUTANTS, nargs="+", metavar="NAME")
+    chosen = {name: MUTANTS[name] for name in parser.parse_args().only or MUTANTS}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("Cargo.toml", "Cargo.lock", "crates", "scenarios"):
