@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use crossbeam_channel::{Sender, bounded};
 use netsum_net::arena::Alarm;
 use netsum_net::mesh::{Channel, Key, Mesh, MeshError, Outgoing, Payload};
 use netsum_topo::SumOrder;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 
 use crate::coordinator::Event;
 use crate::error::of_mesh;
@@ -35,7 +36,7 @@ pub(crate) struct Core {
     /// Algorithms by operation, where the options name them.
     pub(crate) algorithms: BTreeMap<String, String>,
     /// In which all ranks are added, on every path.
-    pub(crate) order: RwLock<Arc<SumOrder>>,
+    pub(crate) order: ArcSwap<SumOrder>,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
     /// Smaller buffers go by the host path; of the first plan, so the same at all ranks. Unset: no controller.
@@ -80,7 +81,7 @@ impl Core {
             paces: OnceLock::new(),
             hosts: OnceLock::new(),
             algorithms: options.algorithms.clone(),
-            order: RwLock::new(Arc::new(SumOrder::flat(size))),
+            order: ArcSwap::from_pointee(SumOrder::flat(size)),
             counters: Counters::default(),
             recorder: Recorder::new(options.recorder.clone()),
             min_bytes: OnceLock::new(),

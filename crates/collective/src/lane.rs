@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use netsum_net::mesh::MeshError;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Error;
 use crate::comm::Comm;
@@ -43,22 +43,42 @@ pub(crate) struct Lane {
 
 struct Inner {
     core: Arc<Core>,
-    queue: Mutex<Queue>,
+    desk: Mutex<Desk>,
     wake: Condvar,
-    /// Memory that the ranks of our host share. Locked by who runs an operation.
-    shared: Mutex<Option<Shared>>,
     /// Which ranks share memory, if this lane may use it.
     hosts: Option<Arc<Hosts>>,
     /// Whether all do.
     shares: bool,
 }
 
+/// What is to be run, and what runs need.
 #[derive(Default)]
-struct Queue {
+pub(crate) struct Desk {
     jobs: BTreeMap<u64, Job>,
     /// An operation runs.
     busy: bool,
     closed: bool,
+    /// Memory that the ranks of our host share. An operation takes it with it.
+    shared: Option<Box<Shared>>,
+    /// The number of the next operation, of a lane on which numbers are given.
+    next: u64,
+    /// Operations that ended while their caller stood here.
+    pub(crate) ended_here: u64,
+}
+
+impl Desk {
+    /// The number of an operation that is called now.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// The next operation's number and the memory, if nothing runs or waits to run.
+    #[inline]
+    pub(crate) fn idle(&mut self) -> Option<(u64, &mut Shared)> {
+        let idle = !self.busy && self.jobs.is_empty() && !self.closed;
+        self.shared.as_deref_mut().filter(|_| idle).map(|shared| (self.next, shared))
+    }
 }
 
 impl Lane {
@@ -67,11 +87,11 @@ impl Lane {
         name: &str,
         memory: Option<(Arc<Hosts>, Option<Shared>)>,
     ) -> Result<Lane, Error> {
-        let (queue, wake) = (Mutex::default(), Condvar::new());
         let (hosts, shared) = memory.unzip();
         let shares = hosts.as_ref().is_some_and(|hosts| hosts.is_one());
-        let shared = Mutex::new(shared.flatten());
-        let inner = Arc::new(Inner { core, queue, wake, shared, hosts, shares });
+        let shared = shared.flatten().map(Box::new);
+        let (desk, wake) = (Mutex::new(Desk { shared, ..Desk::default() }), Condvar::new());
+        let inner = Arc::new(Inner { core, desk, wake, hosts, shares });
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn({
             let inner = inner.clone();
             move || inner.run_all()
@@ -80,23 +100,33 @@ impl Lane {
         Ok(Lane { inner, thread: Mutex::new(Some(thread)) })
     }
 
+    /// Where operations are numbered and queued, both under one lock, and so in one order.
+    #[inline]
+    pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.inner.desk.lock()
+    }
+
     pub(crate) fn push(&self, job: Job) {
-        self.inner.queue.lock().jobs.insert(job.sequence, job);
+        self.push_at(self.desk(), job);
+    }
+
+    /// As [`Lane::push`] for who stands at the desk.
+    pub(crate) fn push_at(&self, mut desk: MutexGuard<'_, Desk>, job: Job) {
+        desk.jobs.insert(job.sequence, job);
+        drop(desk);
         self.inner.wake.notify_one();
     }
 
     /// The right to run the next operation on this thread; `None` while there are others before it, and where ranks do
     /// not share memory: an operation over TCP waits for other threads anyway.
-    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
-        let mut queue = self.inner.queue.lock();
-        let free = self.inner.shares && !queue.busy && queue.jobs.is_empty() && !queue.closed;
-        queue.busy |= free;
-        free.then(|| Turn(&self.inner))
+    pub(crate) fn turn(&self, desk: &mut Desk) -> Option<Turn<'_>> {
+        let free = self.inner.shares && !desk.busy && desk.jobs.is_empty() && !desk.closed;
+        free.then(|| self.inner.begin(desk))
     }
 
     /// Runs what is queued, then ends the thread.
     pub(crate) fn close(&self) {
-        self.inner.queue.lock().closed = true;
+        self.inner.desk.lock().closed = true;
         self.inner.wake.notify_one();
         if let Some(thread) = self.thread.lock().take() {
             // A panic was reported by the panic hook and failed its operation.
@@ -106,40 +136,49 @@ impl Lane {
 }
 
 /// See [`Lane::turn`].
-pub(crate) struct Turn<'a>(&'a Inner);
+pub(crate) struct Turn<'a> {
+    inner: &'a Inner,
+    shared: Option<Box<Shared>>,
+}
 
 impl Turn<'_> {
-    pub(crate) fn run<B>(self, job: Job<B>)
+    pub(crate) fn run<B>(mut self, job: Job<B>)
     where
         B: FnOnce(&mut Comm<'_>) -> Result<(), MeshError>,
     {
-        self.0.run(job);
+        self.inner.run(job, self.shared.as_deref_mut());
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut queue = self.0.queue.lock();
-        queue.busy = false;
-        if !queue.jobs.is_empty() || queue.closed {
-            self.0.wake.notify_one();
+        let mut desk = self.inner.desk.lock();
+        desk.busy = false;
+        desk.shared = self.shared.take();
+        if !desk.jobs.is_empty() || desk.closed {
+            self.inner.wake.notify_one();
         }
     }
 }
 
 impl Inner {
     fn run_all(&self) {
-        while let Some((job, _turn)) = self.next() {
-            self.run(job);
+        while let Some((job, turn)) = self.next() {
+            turn.run(job);
         }
     }
 
-    fn run<B>(&self, job: Job<B>)
+    fn begin(&self, desk: &mut Desk) -> Turn<'_> {
+        desk.busy = true;
+        Turn { inner: self, shared: desk.shared.take() }
+    }
+
+    fn run<B>(&self, job: Job<B>, shared: Option<&mut Shared>)
     where
         B: FnOnce(&mut Comm<'_>) -> Result<(), MeshError>,
     {
         let (sequence, work) = (job.sequence, job.work.clone());
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.outcome(job)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.outcome(job, shared)));
         let outcome = outcome.unwrap_or_else(|_| {
             let error = Error::Internal(format!("{} panicked", work.operation()));
             self.core.fail(error.clone());
@@ -157,30 +196,28 @@ impl Inner {
     }
 
     fn next(&self) -> Option<(Job, Turn<'_>)> {
-        let mut queue = self.queue.lock();
+        let mut desk = self.desk.lock();
         loop {
-            if !queue.busy {
-                if let Some((_, job)) = queue.jobs.pop_first() {
-                    queue.busy = true;
-                    return Some((job, Turn(self)));
+            if !desk.busy {
+                if let Some((_, job)) = desk.jobs.pop_first() {
+                    return Some((job, self.begin(&mut desk)));
                 }
-                if queue.closed {
+                if desk.closed {
                     return None;
                 }
             }
-            self.wake.wait(&mut queue);
+            self.wake.wait(&mut desk);
         }
     }
 
-    fn outcome<B>(&self, job: Job<B>) -> Result<(), Error>
+    fn outcome<B>(&self, job: Job<B>, shared: Option<&mut Shared>) -> Result<(), Error>
     where
         B: FnOnce(&mut Comm<'_>) -> Result<(), MeshError>,
     {
         let Job { sequence, fingerprint, deadline, work, here, body } = job;
         let core = &self.core;
-        let mut shared = self.shared.lock();
         let comm = Comm::new(core, sequence, fingerprint, deadline);
-        let mut comm = comm.with_memory(self.hosts.as_ref(), shared.as_mut(), here);
+        let mut comm = comm.with_memory(self.hosts.as_ref(), shared, here);
         let outcome = body(&mut comm).and_then(|()| comm.finish());
         outcome.map_err(|error| {
             let missing = comm.missing();

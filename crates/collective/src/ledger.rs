@@ -50,13 +50,18 @@ pub(crate) enum Verdict {
 }
 
 impl Ledger {
-    /// Gives a call its number; true if another rank has told its own call already.
-    pub(crate) fn issue(&self, call: Call, fingerprint: u32) -> (u64, bool) {
+    /// Enters a call under its number, which is the next one; true if another rank has told its own call already.
+    ///
+    /// `live`: it ends by [`Ledger::retire`], and takes messages until then.
+    pub(crate) fn enter(&self, sequence: u64, call: Call, fingerprint: u32, live: bool) -> bool {
         let mut state = self.state.lock();
-        let sequence = state.next();
-        state.entries.push_back(Entry { call, fingerprint, live: true, announced: false });
-        let told = !state.told.is_empty() && state.told.contains_key(&sequence);
-        (sequence, told)
+        assert_eq!(sequence, state.next(), "operations have numbers without a gap");
+        state.entries.push_back(Entry { call, fingerprint, live, announced: false });
+        if !live {
+            state.ended += 1;
+            state.forget();
+        }
+        !state.told.is_empty() && state.told.contains_key(&sequence)
     }
 
     /// The operation has ended.
@@ -65,13 +70,7 @@ impl Ledger {
         let Some(entry) = state.entry(sequence).filter(|entry| entry.live) else { return };
         entry.live = false;
         state.ended += 1;
-        while state.ended > PAST_MAX && state.entries.front().is_some_and(|entry| !entry.live) {
-            let oldest = state.first;
-            state.entries.pop_front();
-            state.first += 1;
-            state.ended -= 1;
-            state.told.remove(&oldest);
-        }
+        state.forget();
     }
 
     /// Operations that have not ended, in order.
@@ -129,6 +128,19 @@ impl State {
         self.first + self.entries.len() as u64
     }
 
+    /// Drops what nobody asks about any more.
+    fn forget(&mut self) {
+        while self.ended > PAST_MAX && self.entries.front().is_some_and(|entry| !entry.live) {
+            let oldest = self.first;
+            self.entries.pop_front();
+            self.first += 1;
+            self.ended -= 1;
+            if !self.told.is_empty() {
+                self.told.remove(&oldest);
+            }
+        }
+    }
+
     fn entry(&mut self, sequence: u64) -> Option<&mut Entry> {
         let place = sequence.checked_sub(self.first)?;
         self.entries.get_mut(usize::try_from(place).ok()?)
@@ -150,7 +162,8 @@ mod tests {
         let ledger = Ledger::default();
         let barrier = Call::Bare { name: "barrier", bytes: 0 };
         let fingerprint = barrier.fingerprint();
-        let (sequence, _) = ledger.issue(barrier.clone(), fingerprint);
+        let sequence = 0;
+        ledger.enter(sequence, barrier.clone(), fingerprint, true);
         assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Keep);
         assert_eq!(ledger.judge(sequence, 1), Verdict::Differs);
         assert_eq!(ledger.judge(sequence + 1, 1), Verdict::Keep);
@@ -164,8 +177,8 @@ mod tests {
         ledger.retire(sequence);
         assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Stale);
         assert!(ledger.mismatch(sequence, 0).is_some(), "it can still tell");
-        for _ in 0..=PAST_MAX {
-            let (next, _) = ledger.issue(barrier.clone(), fingerprint);
+        for next in 1..=PAST_MAX as u64 + 1 {
+            ledger.enter(next, barrier.clone(), fingerprint, next % 2 == 0);
             ledger.retire(next);
         }
         assert!(!ledger.hear(sequence, 2, "alltoall".into()));
@@ -175,9 +188,8 @@ mod tests {
     fn what_others_told_before_the_call_is_kept() {
         let ledger = Ledger::default();
         assert!(ledger.hear(0, 1, "alltoall".into()));
-        let (sequence, told) = ledger.issue(Call::Bare { name: "barrier", bytes: 0 }, 7);
-        assert!(told);
-        assert!(ledger.mismatch(sequence, 0).is_some());
+        assert!(ledger.enter(0, Call::Bare { name: "barrier", bytes: 0 }, 7, true));
+        assert!(ledger.mismatch(0, 0).is_some());
         assert!(!ledger.hear(1 + AHEAD_MAX, 1, "x".into()));
     }
 }

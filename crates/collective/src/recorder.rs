@@ -1,7 +1,8 @@
 //! The last operations of a group, kept for when something goes wrong.
 //!
 //! What is kept are the callers' own handles, so recording costs an operation a place in a ring and nothing else; words
-//! and times are made when somebody asks. A group with a folder writes itself there when it fails.
+//! and times are made when somebody asks. An operation that ended at once, within a microsecond or two, has no time of its
+//! end, and its `seconds` are 0. A group with a folder writes itself there when it fails.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,15 @@ impl Recorder {
         drop(ring);
         // Freed without the lock.
         drop(oldest);
+    }
+
+    /// Remembers another handle of a collective that was remembered lately.
+    pub(crate) fn amend(&self, sequence: u64, work: &Work) {
+        let mut ring = self.ring.lock();
+        let same = |kept: &&mut Work| matches!(kept.about(), Operation::Collective(_, number) if *number == sequence);
+        if let Some(kept) = ring.iter_mut().rev().find(same) {
+            *kept = work.clone();
+        }
     }
 }
 

@@ -14,8 +14,13 @@ type OnDone = Box<dyn FnOnce() + Send>;
 
 /// An operation under way. Its memory is free when it is done, with or without an error.
 #[derive(Clone)]
-pub struct Work {
-    shared: Arc<Shared>,
+pub struct Work(Holder);
+
+#[derive(Clone)]
+enum Holder {
+    Open(Arc<Shared>),
+    /// It ended well within the call, too soon for an object: what it was, and when it was called.
+    Ended(Operation, Instant),
 }
 
 struct Shared {
@@ -26,6 +31,7 @@ struct Shared {
 }
 
 /// What a work is about; put in words for errors only.
+#[derive(Clone)]
 pub(crate) enum Operation {
     /// A collective that has its number.
     Collective(Call, u64),
@@ -55,7 +61,14 @@ struct State {
 impl Work {
     pub(crate) fn new(operation: Operation, called: Instant) -> Work {
         let state = Mutex::new(State::default());
-        Work { shared: Arc::new(Shared { operation, called, state, done: Condvar::new() }) }
+        let shared = Shared { operation, called, state, done: Condvar::new() };
+        Work(Holder::Open(Arc::new(shared)))
+    }
+
+    /// An operation that ended well at once.
+    #[inline]
+    pub(crate) fn ended_at_once(operation: Operation, called: Instant) -> Work {
+        Work(Holder::Ended(operation, called))
     }
 
     /// An operation that failed when it was called.
@@ -66,7 +79,11 @@ impl Work {
     }
 
     /// Blocks until the operation is done, at most `timeout`. A timeout here leaves the operation running.
+    #[inline]
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        if self.open().is_none() {
+            return Ok(());
+        }
         let done = match timeout {
             Some(timeout) => self.wait_at_most(timeout),
             None => {
@@ -79,14 +96,25 @@ impl Work {
 
     /// Blocks until the operation is done or `timeout` has passed; whether it is done.
     pub fn wait_at_most(&self, timeout: Duration) -> bool {
-        let mut state = self.shared.state.lock();
+        let Some(shared) = self.open() else { return true };
+        let mut state = shared.state.lock();
         let running = |state: &mut State| state.outcome.is_none();
-        !self.shared.done.wait_while_for(&mut state, running, timeout).timed_out()
+        !shared.done.wait_while_for(&mut state, running, timeout).timed_out()
     }
 
     pub(crate) fn wait_until_done(&self) {
-        let mut state = self.shared.state.lock();
-        self.shared.done.wait_while(&mut state, |state| state.outcome.is_none());
+        let Some(shared) = self.open() else { return };
+        let mut state = shared.state.lock();
+        shared.done.wait_while(&mut state, |state| state.outcome.is_none());
+    }
+
+    /// Unless it ended at once.
+    #[inline]
+    fn open(&self) -> Option<&Arc<Shared>> {
+        match &self.0 {
+            Holder::Open(shared) => Some(shared),
+            Holder::Ended(..) => None,
+        }
     }
 
     /// The error of a wait that was too short.
@@ -100,44 +128,55 @@ impl Work {
 
     /// How it ended; an operation that has not is an error.
     pub fn outcome(&self) -> Result<(), Error> {
-        let outcome = self.shared.state.lock().outcome.clone();
+        let Some(shared) = self.open() else { return Ok(()) };
+        let outcome = shared.state.lock().outcome.clone();
         outcome.unwrap_or_else(|| Err(self.still_running()))
     }
 
     /// Whether it has ended, well or not.
     pub fn is_done(&self) -> bool {
-        self.shared.state.lock().outcome.is_some()
+        self.open().is_none_or(|shared| shared.state.lock().outcome.is_some())
     }
 
     /// Why it failed, if it did.
     pub fn error(&self) -> Option<Error> {
-        self.shared.state.lock().outcome.as_ref().and_then(|outcome| outcome.clone().err())
+        self.open()?.state.lock().outcome.as_ref().and_then(|outcome| outcome.clone().err())
     }
 
     /// The sender of the message that a receive took.
     pub fn source_rank(&self) -> Option<u32> {
-        self.shared.state.lock().source
+        self.open()?.state.lock().source
     }
 
     /// What it is.
     pub(crate) fn about(&self) -> &Operation {
-        &self.shared.operation
+        match &self.0 {
+            Holder::Open(shared) => &shared.operation,
+            Holder::Ended(operation, _) => operation,
+        }
     }
 
     /// When it was called.
     pub(crate) fn called(&self) -> Instant {
-        self.shared.called
+        match &self.0 {
+            Holder::Open(shared) => shared.called,
+            Holder::Ended(_, called) => *called,
+        }
     }
 
-    /// When it ended, if it has.
+    /// When it ended, if it has; what ended at once, when it was called.
     pub(crate) fn ended(&self) -> Option<Instant> {
-        self.shared.state.lock().ended
+        match &self.0 {
+            Holder::Open(shared) => shared.state.lock().ended,
+            Holder::Ended(_, called) => Some(*called),
+        }
     }
 
     /// Calls `callback` when the operation is done, at once if it is; from the thread that ends it, so it
     /// must be short.
     pub fn on_done(&self, callback: impl FnOnce() + Send + 'static) {
-        let mut state = self.shared.state.lock();
+        let Some(shared) = self.open() else { return callback() };
+        let mut state = shared.state.lock();
         if state.outcome.is_none() {
             state.callbacks.push(Box::new(callback));
             return;
@@ -148,12 +187,12 @@ impl Work {
 
     /// Name, shape, sequence number and bytes.
     pub fn operation(&self) -> String {
-        self.shared.operation.to_string()
+        self.about().to_string()
     }
 
     /// Since it was called.
     pub fn elapsed(&self) -> Duration {
-        self.shared.called.elapsed()
+        self.called().elapsed()
     }
 
     /// The first outcome counts.
@@ -167,7 +206,8 @@ impl Work {
 
     fn finish(&self, outcome: Result<(), Error>, source: Option<u32>) {
         let outcome = outcome.map_err(|error| error.during(&self.operation(), self.elapsed()));
-        let mut state = self.shared.state.lock();
+        let Some(shared) = self.open() else { return };
+        let mut state = shared.state.lock();
         if state.outcome.is_some() {
             return;
         }
@@ -175,7 +215,7 @@ impl Work {
         state.source = source;
         state.ended = Some(Instant::now());
         let callbacks = std::mem::take(&mut state.callbacks);
-        self.shared.done.notify_all();
+        shared.done.notify_all();
         drop(state);
         callbacks.into_iter().for_each(|callback| callback());
     }

@@ -21,4 +21,4 @@ pub use arithmetic::Arithmetic;
 pub use field::DecodeError;
 pub use format::{Dtype, Encoding, Format, ReduceOp};
 pub use ids::{ChildIndex, Epoch, JobId, Rank, Sequence, SlotIndex, TreeId, Vid};
-pub use reduce::{Input, average, reduce, scale};
+pub use reduce::{Input, accumulate, average, combine_both, reduce, scale};

@@ -32,18 +32,21 @@ pub fn reduce(
     out: &mut [u8],
     encoding: Encoding,
 ) {
-    match format.dtype {
-        Dtype::F32 => by_op::<f32>(format.op, inputs, n, out, encoding),
-        Dtype::F16 => by_op::<f16>(format.op, inputs, n, out, encoding),
-        Dtype::Bf16 => by_op::<bf16>(format.op, inputs, n, out, encoding),
-        Dtype::I32 => by_op::<i32>(format.op, inputs, n, out, encoding),
-        Dtype::I64 => by_op::<i64>(format.op, inputs, n, out, encoding),
-        Dtype::F64 => by_op::<f64>(format.op, inputs, n, out, encoding),
-        Dtype::I8 => by_op::<i8>(format.op, inputs, n, out, encoding),
-        Dtype::U8 => by_op::<u8>(format.op, inputs, n, out, encoding),
-        Dtype::I16 => by_op::<i16>(format.op, inputs, n, out, encoding),
-        Dtype::Bool => by_op::<Truth>(format.op, inputs, n, out, encoding),
-    }
+    each_kind(format, Tree { inputs, n, out, encoding });
+}
+
+/// Combines two buffers of as many elements, the sum in the first.
+///
+/// The bits are those of [`reduce`] of both in either order: no operation tells its inputs apart. Panics if the second is
+/// shorter than the first.
+pub fn accumulate(format: Format, sum: &mut [u8], other: &[u8]) {
+    each_kind(format, Accumulate { sum, other });
+}
+
+/// As [`accumulate`], the sum in both. Panics if they are not of one length.
+pub fn combine_both(format: Format, a: &mut [u8], b: &mut [u8]) {
+    assert_eq!(a.len(), b.len(), "two buffers of one length");
+    each_kind(format, CombineBoth { a, b });
 }
 
 /// Divides every element of `buffer` by `count`; integers truncate towards zero.
@@ -56,21 +59,88 @@ pub fn scale(dtype: Dtype, buffer: &mut [u8], factor: f64) {
     map(dtype, buffer, &Map::Scale(factor));
 }
 
-fn by_op<E: Element>(
-    op: ReduceOp,
-    inputs: &[Option<Input<'_>>],
-    n: usize,
-    out: &mut [u8],
-    encoding: Encoding,
-) {
+/// A loop over elements, compiled for every type and operation.
+trait Kind {
+    fn run<E: Element>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy);
+}
+
+#[inline(always)]
+fn each_kind(format: Format, kind: impl Kind) {
+    match format.dtype {
+        Dtype::F32 => by_op::<f32>(format.op, kind),
+        Dtype::F16 => by_op::<f16>(format.op, kind),
+        Dtype::Bf16 => by_op::<bf16>(format.op, kind),
+        Dtype::I32 => by_op::<i32>(format.op, kind),
+        Dtype::I64 => by_op::<i64>(format.op, kind),
+        Dtype::F64 => by_op::<f64>(format.op, kind),
+        Dtype::I8 => by_op::<i8>(format.op, kind),
+        Dtype::U8 => by_op::<u8>(format.op, kind),
+        Dtype::I16 => by_op::<i16>(format.op, kind),
+        Dtype::Bool => by_op::<Truth>(format.op, kind),
+    }
+}
+
+#[inline(always)]
+fn by_op<E: Element>(op: ReduceOp, kind: impl Kind) {
     match op {
-        ReduceOp::Sum => blocks::<E>(inputs, n, out, encoding, E::Acc::sum),
-        ReduceOp::Min => blocks::<E>(inputs, n, out, encoding, E::Acc::min),
-        ReduceOp::Max => blocks::<E>(inputs, n, out, encoding, E::Acc::max),
-        ReduceOp::Product => blocks::<E>(inputs, n, out, encoding, E::Acc::product),
-        ReduceOp::BitAnd => blocks::<E>(inputs, n, out, encoding, E::Acc::bit_and),
-        ReduceOp::BitOr => blocks::<E>(inputs, n, out, encoding, E::Acc::bit_or),
-        ReduceOp::BitXor => blocks::<E>(inputs, n, out, encoding, E::Acc::bit_xor),
+        ReduceOp::Sum => kind.run::<E>(E::Acc::sum),
+        ReduceOp::Min => kind.run::<E>(E::Acc::min),
+        ReduceOp::Max => kind.run::<E>(E::Acc::max),
+        ReduceOp::Product => kind.run::<E>(E::Acc::product),
+        ReduceOp::BitAnd => kind.run::<E>(E::Acc::bit_and),
+        ReduceOp::BitOr => kind.run::<E>(E::Acc::bit_or),
+        ReduceOp::BitXor => kind.run::<E>(E::Acc::bit_xor),
+    }
+}
+
+/// [`reduce`].
+struct Tree<'a> {
+    inputs: &'a [Option<Input<'a>>],
+    n: usize,
+    out: &'a mut [u8],
+    encoding: Encoding,
+}
+
+impl Kind for Tree<'_> {
+    fn run<E: Element>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
+        blocks::<E>(self.inputs, self.n, self.out, self.encoding, combine);
+    }
+}
+
+/// [`accumulate`].
+struct Accumulate<'a> {
+    sum: &'a mut [u8],
+    other: &'a [u8],
+}
+
+impl Kind for Accumulate<'_> {
+    fn run<E: Element>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
+        let sum = E::Bytes::whole_mut(self.sum);
+        let other = &E::Bytes::whole(self.other)[..sum.len()];
+        wide(sum.len(), || {
+            for (sum, other) in sum.iter_mut().zip(other) {
+                *sum = E::store(combine(E::load(*sum), E::load(*other)).canonical());
+            }
+        });
+    }
+}
+
+/// [`combine_both`].
+struct CombineBoth<'a> {
+    a: &'a mut [u8],
+    b: &'a mut [u8],
+}
+
+impl Kind for CombineBoth<'_> {
+    fn run<E: Element>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
+        let a = E::Bytes::whole_mut(self.a);
+        let b = &mut E::Bytes::whole_mut(self.b)[..a.len()];
+        wide(a.len(), || {
+            for (a, b) in a.iter_mut().zip(b) {
+                let sum = E::store(combine(E::load(*a), E::load(*b)).canonical());
+                (*a, *b) = (sum, sum);
+            }
+        });
     }
 }
 
@@ -387,6 +457,40 @@ mod tests {
                     single.chunks_mut(size).enumerate().for_each(|(i, out)| sum(i, 1, out));
                     assert!(together == single, "{dtype} {op:?} of {count}");
                 }
+            }
+        }
+    }
+
+    /// Any bit patterns, as above.
+    #[test]
+    fn two_in_place_give_the_bits_of_two_apart() {
+        let n = 256 + 7;
+        let mut state = 3u64;
+        let mut noise = |len: usize| -> Vec<u8> {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            (0..len).map(|_| next()).collect()
+        };
+        for dtype in Dtype::ALL {
+            for op in ReduceOp::ALL {
+                let format = Format { dtype, op };
+                let (mut a, mut b) = (noise(n * dtype.size()), noise(n * dtype.size()));
+                let apart = |inputs: [&[u8]; 2]| {
+                    let encoding = Encoding::Element;
+                    let inputs = inputs.map(|bytes| Some(Input { bytes, encoding }));
+                    let mut out = vec![0; n * dtype.size()];
+                    reduce(format, &inputs, n, &mut out, encoding);
+                    out
+                };
+                let expected = apart([&a, &b]);
+                assert!(expected == apart([&b, &a]), "{dtype} {op:?} tells its inputs apart");
+                let mut sum = b.clone();
+                accumulate(format, &mut sum, &a);
+                assert!(sum == expected, "{dtype} {op:?} in one");
+                combine_both(format, &mut a, &mut b);
+                assert!(a == expected && b == expected, "{dtype} {op:?} in both");
             }
         }
     }

@@ -103,7 +103,7 @@ impl State {
     pub(super) fn give_to_host(&mut self, sequence: u64, rest: Option<(&Submission, u16)>) {
         let Some(job) = self.jobs.remove(&sequence) else { return };
         let TreeJob { format, how, buffer, fingerprint, deadline, work, .. } = job;
-        let order = self.core.order.read().clone();
+        let order = self.core.order.load_full();
         let size = self.core.size;
         let rest = rest.map(|(submission, fragment_bytes)| ranges(submission, fragment_bytes));
         let body = move |comm: &mut Comm<'_>| {

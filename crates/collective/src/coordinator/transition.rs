@@ -192,10 +192,10 @@ impl State {
         let malformed = |e: netsum_control::ControlError| Error::Internal(e.to_string());
         let order = plan.sum_order().map_err(malformed)?;
         if self.plan.is_none() {
-            *self.core.order.write() = std::sync::Arc::new(order);
+            self.core.order.store(std::sync::Arc::new(order));
             // Set once: this is the first plan.
             let _ = self.core.min_bytes.set(plan.min_bytes);
-        } else if **self.core.order.read() != order {
+        } else if **self.core.order.load() != order {
             return Err(Error::Internal(format!("plan {} adds in another order", plan.epoch)));
         }
         if decision.trees {

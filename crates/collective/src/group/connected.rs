@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::comm::Comm;
 use crate::coordinator::{Coordinator, Event};
 use crate::core::{Core, after};
-use crate::lane::{Body, Job, Lane};
+use crate::lane::{Body, Desk, Job, Lane};
 use crate::planned::session::Session;
 use crate::status::Status;
 use crate::terms::{Here, Terms};
@@ -28,8 +28,6 @@ pub(super) struct Connected {
     pub(super) coordinator: Coordinator,
     pub(super) driver: Option<Arc<WorkerDriver>>,
     pub(super) status: Arc<Mutex<Status>>,
-    /// Numbers are given and queues are filled in the same order.
-    pub(super) order_of_calls: Mutex<()>,
     /// No collective sends messages: all ranks share memory, and there is no other way.
     pub(super) silent: bool,
 }
@@ -41,8 +39,8 @@ pub(super) struct Issued<'a> {
     pub(super) deadline: Instant,
     pub(super) work: Work,
     here: Option<Here>,
-    /// Held until the operation is queued.
-    pub(super) turn: MutexGuard<'a, ()>,
+    /// Held until the operation is queued: numbers are given and queues are filled in the same order.
+    pub(super) turn: MutexGuard<'a, Desk>,
 }
 
 impl Connected {
@@ -54,8 +52,9 @@ impl Connected {
     ) -> Work {
         let called = Instant::now();
         let fingerprint = call.fingerprint();
-        let turn = self.order_of_calls.lock();
-        let (sequence, told) = self.core.ledger.issue(call.clone(), fingerprint);
+        let mut turn = self.lane.desk();
+        let sequence = turn.number();
+        let told = self.core.ledger.enter(sequence, call.clone(), fingerprint, true);
         let differs = |(_, other): &(u32, u32)| *other != fingerprint;
         let stored = || self.core.mesh.stored(Channel::Collective, sequence);
         if told || !self.silent && stored().iter().any(differs) {
@@ -73,15 +72,15 @@ impl Connected {
         issued: Issued<'_>,
         body: impl FnOnce(&mut Comm<'_>) -> Result<(), MeshError> + Send + 'static,
     ) {
-        let Issued { sequence, fingerprint, deadline, work, here, turn } = issued;
+        let Issued { sequence, fingerprint, deadline, work, here, mut turn } = issued;
         if here.is_some()
-            && let Some(run) = self.lane.turn()
+            && let Some(run) = self.lane.turn(&mut turn)
         {
             drop(turn);
             return run.run(Job { sequence, fingerprint, deadline, work, here, body });
         }
         let body: Body = Box::new(body);
-        self.lane.push(Job { sequence, fingerprint, deadline, work, here: None, body });
+        self.lane.push_at(turn, Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
     /// Whether an allreduce goes to the trees' lane; all ranks decide alike, whatever the plan of the moment.
@@ -108,12 +107,13 @@ impl Connected {
             (false, Some(_)) => "shared memory within hosts, TCP between them",
             (false, None) => "TCP",
         };
+        let at_once = self.lane.desk().ended_here;
         let group = json!({
             "hosts_by": hosts_by,
             "link": link,
             "host_bytes_tx": sent,
             "host_bytes_rx": received,
-            "operations": counters.operations.load(Ordering::Relaxed),
+            "operations": counters.operations.load(Ordering::Relaxed) + at_once,
             "network_operations": counters.network_operations.load(Ordering::Relaxed),
             "served": counters.served.load(Ordering::Relaxed),
             "redone": counters.redone.load(Ordering::Relaxed),

@@ -3,6 +3,7 @@
 mod connected;
 mod joining;
 mod operations;
+mod quick;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,7 +123,7 @@ impl Group {
     /// The algorithm that the hosts' path takes for an operation of `bytes` per rank, and why; see [`crate::explain`].
     pub fn explain(&self, operation: &str, format: Format, bytes: usize) -> Result<Choice, Error> {
         let link = self.link()?;
-        let order = self.connected.load().as_ref().map(|c| c.core.order.read().clone());
+        let order = self.connected.load().as_ref().map(|c| c.core.order.load_full());
         let wanted = self.config.options.algorithms.get(operation).map(String::as_str);
         explain(&link, operation, format, bytes, order, wanted)
     }
@@ -206,7 +207,6 @@ impl Group {
         let channel: (Sender<Event>, Receiver<Event>) = (events.clone(), heard);
         let (coordinator, settled) =
             Coordinator::start(core.clone(), channel, fabric, status.clone())?;
-        let order_of_calls = Mutex::new(());
         let session = opened
             .ports
             .map(|ports| self.plan_session(&core, ports, all, controls, events, status.clone()));
@@ -217,7 +217,7 @@ impl Group {
         let shared_memory = core.hosts.get().is_some_and(|hosts| hosts.is_one());
         let silent = shared_memory && options.algorithms.is_empty() && !waits && session.is_none();
         let connected =
-            Connected { core, lane, session, coordinator, driver, status, order_of_calls, silent };
+            Connected { core, lane, session, coordinator, driver, status, silent };
         if waits {
             let first_plan = settled.recv_deadline(until).unwrap_or_else(|_| {
                 let seconds = self.config.timeout.as_secs_f64();

@@ -8,6 +8,7 @@ use netsum_wire::{Dtype, Format, ReduceOp, average, scale};
 
 use super::Group;
 use super::connected::{Connected, Issued};
+use super::quick::Small;
 use crate::algorithm::{Cast, Gather, Sum};
 use crate::call::{Call, Combine};
 use crate::coordinator::{Event, Place, TreeJob};
@@ -21,15 +22,19 @@ impl Group {
     /// The sum (or what `how` says) of everybody's buffer, in place.
     pub fn allreduce(
         &self,
-        buffer: Buffer,
+        mut buffer: Buffer,
         dtype: Dtype,
         how: Combine,
         terms: impl Into<Terms>,
     ) -> Work {
         let numel = (buffer.len() / dtype.size()) as u64;
-        let call = Call::Allreduce { dtype, numel, how };
+        let (call, terms) = (Call::Allreduce { dtype, numel, how }, terms.into());
+        let format = Format { dtype, op: how.reduce_op() };
+        let sum = Small { format, how, buffer: &mut buffer };
+        if let Some(work) = self.at_once(&call, terms, Some((dtype, how)), Some(sum)) {
+            return work;
+        }
         self.start(call, terms, Some((dtype, how)), move |connected, issued| {
-            let format = Format { dtype, op: how.reduce_op() };
             if let Some(session) = connected.on_plan(buffer.len()) {
                 let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
                 let job = PlanJob { sequence, fingerprint, format, how, buffer, deadline, work };
@@ -50,7 +55,7 @@ impl Group {
                 }));
                 return;
             }
-            let order = connected.core.order.read().clone();
+            let order = connected.core.order.load_full();
             connected.on_host(issued, move |comm| {
                 prepare(how, dtype, &buffer);
                 let sum = Sum { order, format, buffer };
@@ -75,7 +80,7 @@ impl Group {
         let call = Call::Reduce { dtype, numel, how, root };
         self.start_rooted(call, terms, Some((dtype, how)), root, move |connected, issued| {
             let format = Format { dtype, op: how.reduce_op() };
-            let order = connected.core.order.read().clone();
+            let order = connected.core.order.load_full();
             connected.on_host(issued, move |comm| {
                 let buffer = if comm.rank() == root { buffer } else { own_copy(how, buffer) };
                 prepare(how, dtype, &buffer);
@@ -105,7 +110,7 @@ impl Group {
         }
         self.start(call, terms, Some((dtype, how)), move |connected, issued| {
             let format = Format { dtype, op: how.reduce_op() };
-            let order = connected.core.order.read().clone();
+            let order = connected.core.order.load_full();
             connected.on_host(issued, move |comm| {
                 let inputs: Vec<Buffer> =
                     inputs.into_iter().map(|input| own_copy(how, input)).collect();
@@ -200,14 +205,13 @@ impl Group {
 
     /// Done when everybody has called it.
     pub fn barrier(&self, terms: impl Into<Terms>) -> Work {
-        self.start(
-            Call::Bare { name: "barrier", bytes: 0 },
-            terms,
-            None,
-            move |connected, issued| {
-                connected.on_host(issued, algorithm::barrier);
-            },
-        )
+        let (call, terms) = (Call::Bare { name: "barrier", bytes: 0 }, terms.into());
+        if let Some(work) = self.at_once(&call, terms, None, None) {
+            return work;
+        }
+        self.start(call, terms, None, move |connected, issued| {
+            connected.on_host(issued, algorithm::barrier);
+        })
     }
 
     /// Sends a message; not in the order of collectives.
@@ -230,11 +234,27 @@ impl Group {
         combines: Option<(Dtype, Combine)>,
         go: impl FnOnce(&Connected, Issued<'_>),
     ) -> Work {
-        let connected = match self.usable(combines) {
-            Ok(connected) => connected,
-            Err(error) => return Work::failed(call.to_string(), error),
-        };
-        connected.issue(call, terms.into(), go)
+        let connected = self.connected.load();
+        match self.usable(&connected, combines) {
+            Ok(connected) => connected.issue(call, terms.into(), go),
+            Err(error) => Work::failed(call.to_string(), error),
+        }
+    }
+
+    /// The operation's work, if it is a quick one that is next; else nothing has happened.
+    #[inline]
+    fn at_once(
+        &self,
+        call: &Call,
+        terms: Terms,
+        combines: Option<(Dtype, Combine)>,
+        sum: Option<Small<'_>>,
+    ) -> Option<Work> {
+        let connected = self.connected.load();
+        let bytes = sum.as_ref().map_or(0, |sum| sum.buffer.len());
+        let is_quick = connected.as_ref().is_some_and(|c| c.is_quick(terms, bytes));
+        let connected = if is_quick { self.usable(&connected, combines).ok()? } else { return None };
+        connected.at_once(call, terms, sum)
     }
 
     fn start_rooted(
@@ -254,7 +274,8 @@ impl Group {
     }
 
     fn point(&self, name: impl Fn() -> String, go: impl FnOnce(&Arc<Core>) -> Work) -> Work {
-        match self.usable(None) {
+        let connected = self.connected.load();
+        match self.usable(&connected, None) {
             Ok(connected) => {
                 let work = go(&connected.core);
                 connected.core.recorder.add(&work);
@@ -264,11 +285,16 @@ impl Group {
         }
     }
 
-    fn usable(&self, combines: Option<(Dtype, Combine)>) -> Result<Arc<Connected>, Error> {
+    #[inline]
+    fn usable<'a>(
+        &self,
+        connected: &'a Option<Arc<Connected>>,
+        combines: Option<(Dtype, Combine)>,
+    ) -> Result<&'a Connected, Error> {
         if let Some((dtype, how)) = combines {
             check_combination(dtype, how)?;
         }
-        let connected = self.connected.load_full();
+        let connected = connected.as_deref();
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         connected.core.failure().map_or(Ok(connected), Err)
     }

@@ -1,12 +1,16 @@
 //! Collectives of ranks that share memory: what an algorithm sees of the arena, and what happens when a round fails.
 //!
 //! All ranks of a group take part in every round ([`netsum_net::arena`]), so an operation that fails at one rank leaves
-//! the ranks at different places: the group can do no more collectives. `sums` adds, `moves` only moves.
+//! the ranks at different places: the group can do no more collectives. `sums` adds, by `small` and `pair` where they can;
+//! `moves` only moves.
 
 mod moves;
+mod pair;
+mod small;
 mod sums;
 
 pub(crate) use moves::{allgather, alltoall, barrier, broadcast, gather, scatter};
+pub(crate) use small::{SMALL_MAX, finish, wait};
 pub(crate) use sums::{allreduce, partials, reduce, reduce_scatter};
 
 use std::sync::Arc;
@@ -16,6 +20,7 @@ use netsum_net::arena::{Arena, ArenaError, Slots, Stamp, Waiting};
 use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
+use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::order::Adder;
@@ -48,7 +53,26 @@ impl Shared {
     pub(crate) fn give_up(&mut self, reason: String) {
         self.broken.get_or_insert(reason);
     }
+
+    /// For sums of this order and format: the one of the last sum if that was of the same kind.
+    fn adder(last: &mut Option<Kept>, order: &Arc<SumOrder>, format: Format) -> Kept {
+        let fits = |kept: &Kept| Arc::ptr_eq(&kept.order, order) && kept.adder.format() == format;
+        last.take()
+            .filter(fits)
+            .unwrap_or_else(|| Kept { order: order.clone(), adder: Adder::new(order, format) })
+    }
 }
+
+/// What a round of an operation says: its number and fingerprint, and a word of its own.
+fn stamp((sequence, fingerprint): (u64, u32), word: u64) -> Stamp {
+    Stamp { call: sequence << 32 | u64::from(fingerprint), word }
+}
+
+/// Everybody's values of a piece, by rank; on the stack for as many ranks as hosts have most often.
+type Values<'a> = SmallVec<[&'a [u8]; 8]>;
+
+/// Whole elements of every type, on cache lines of their own.
+const ALIGN: usize = 64;
 
 /// The rounds of one operation.
 pub(crate) struct Rounds<'a> {
@@ -94,10 +118,7 @@ impl<'a> Rounds<'a> {
 
     /// For sums of this order and format; [`Rounds::keep`] takes it back.
     fn adder(&mut self, order: &Arc<SumOrder>, format: Format) -> Kept {
-        let kept = self.shared.adder.take();
-        let fits = |kept: &Kept| Arc::ptr_eq(&kept.order, order) && kept.adder.format() == format;
-        kept.filter(fits)
-            .unwrap_or_else(|| Kept { order: order.clone(), adder: Adder::new(order, format) })
+        Shared::adder(&mut self.shared.adder, order, format)
     }
 
     fn keep(&mut self, kept: Kept) {
@@ -143,8 +164,7 @@ impl<'a> Rounds<'a> {
 
     #[inline]
     fn publish(&mut self, word: u64) {
-        let call = self.sequence << 32 | u64::from(self.fingerprint);
-        self.shared.arena.publish(Stamp { call, word });
+        self.shared.arena.publish(stamp((self.sequence, self.fingerprint), word));
     }
 
     /// Waits until everybody has published the last round.

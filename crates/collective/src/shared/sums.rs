@@ -1,7 +1,7 @@
 //! Sums in shared memory, in the group's order of additions.
 //!
-//! *One shot*: everybody publishes all its values and adds everybody's. *Two shots*: each rank adds a share of a
-//! chunk and publishes the sum in the round of the next chunk, so that a chunk costs one round.
+//! A small sum is one round ([`small`]). Otherwise each rank adds a share of a chunk, and the chunk's sums are published in
+//! the round of the next one, so that a chunk costs one round; between two ranks by [`pair`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,9 +10,8 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
-use smallvec::SmallVec;
 
-use super::Rounds;
+use super::{ALIGN, Rounds, SMALL_MAX, Values, pair, small};
 use crate::algorithm::pieces;
 use crate::order::Adder;
 
@@ -23,11 +22,14 @@ pub(crate) fn allreduce(
     format: Format,
     buffer: &mut Buffer,
 ) -> Result<(), MeshError> {
-    // Two ranks add as much in one shot as in two, and wait less.
-    if rounds.ranks() == 2 || buffer.len() <= ONE_SHOT_MAX {
-        return one_shot(rounds, order, format, buffer);
+    let two = rounds.ranks() == 2;
+    if buffer.len() <= if two { ONE_ROUND_OF_TWO_MAX } else { SMALL_MAX } {
+        return small::allreduce(rounds, order, format, buffer);
     }
-    two_shots(rounds, order, format, buffer, true)
+    if two {
+        return pair::allreduce(rounds, format, buffer);
+    }
+    by_shares(rounds, order, format, buffer, true)
 }
 
 /// The sum of everybody's `buffer` in the root's; the others' are left alone.
@@ -38,7 +40,7 @@ pub(crate) fn reduce(
     buffer: &mut Buffer,
     root: u32,
 ) -> Result<(), MeshError> {
-    two_shots(rounds, order, format, buffer, rounds.rank() == root as usize)
+    by_shares(rounds, order, format, buffer, rounds.rank() == root as usize)
 }
 
 /// The sum of everybody's `inputs[rank]` in `output`, which may be a part of our input.
@@ -121,46 +123,8 @@ fn scatter(
     Ok(())
 }
 
-fn one_shot(
-    rounds: &mut Rounds<'_>,
-    order: &Arc<SumOrder>,
-    format: Format,
-    buffer: &mut Buffer,
-) -> Result<(), MeshError> {
-    let mut kept = rounds.adder(order, format);
-    let mut before: Option<Range<usize>> = None;
-    for chunk in chunks(buffer.len(), rounds.slot_bytes()) {
-        buffer.read(chunk.start, &mut rounds.open()?[..chunk.len()]);
-        if let Some(before) = before.replace(chunk) {
-            add_all(rounds, &mut kept.adder, buffer, before)?;
-        }
-        rounds.publish(0);
-    }
-    if let Some(last) = before {
-        add_all(rounds, &mut kept.adder, buffer, last)?;
-    }
-    rounds.keep(kept);
-    Ok(())
-}
-
-/// Adds a chunk that everybody has in the last round.
-fn add_all(
-    rounds: &mut Rounds<'_>,
-    adder: &mut Adder,
-    buffer: &mut Buffer,
-    chunk: Range<usize>,
-) -> Result<(), MeshError> {
-    rounds.await_all()?;
-    let ranks = rounds.ranks();
-    let slots = rounds.shared.arena.slots();
-    // Our own values, too, come from the slot: the sum is written over those in the buffer.
-    let values: Values<'_> = (0..ranks).map(|from| &slots.of(from, 0)[..chunk.len()]).collect();
-    adder.add(&values, buffer.slice_mut(chunk));
-    Ok(())
-}
-
 /// Round t holds the contributions to chunk t and the sums of chunk t − 1. `takes`: whether this rank wants the sums.
-fn two_shots(
+fn by_shares(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
     format: Format,
@@ -230,10 +194,5 @@ fn chunks(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     nothing.into_iter().chain(pieces(0..len, step))
 }
 
-/// Everybody's values of a piece, by rank; on the stack for as many ranks as hosts have most often.
-type Values<'a> = SmallVec<[&'a [u8]; 8]>;
-
-/// Whole elements of every type, on cache lines of their own.
-const ALIGN: usize = 64;
-/// Up to here everybody adds everything: one wait in place of two.
-const ONE_SHOT_MAX: usize = 8 << 10;
+/// Two ranks add as much in one round as in three, up to here in less time.
+const ONE_ROUND_OF_TWO_MAX: usize = 16 << 10;

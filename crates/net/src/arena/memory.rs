@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::UnsafeCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -19,6 +20,8 @@ pub(super) struct Mark {
     pub(super) word: AtomicU64,
     /// The processor that ran the owner.
     pub(super) cpu: AtomicU32,
+    /// A payload that is small enough to travel with the flag; the rules are those of the payload behind.
+    head: UnsafeCell<[u8; HEAD_BYTES]>,
 }
 
 /// The mapped memory of an arena.
@@ -67,6 +70,12 @@ impl Memory {
         unsafe { self.map.start().add(self.offset(rank, round) + size_of::<Mark>()) }
     }
 
+    /// The bytes on the line of a mark, for payloads that are so small; the same rules as for [`Memory::payload`].
+    #[inline(always)]
+    pub(super) fn head(&self, rank: usize, round: u32) -> *mut [u8; HEAD_BYTES] {
+        self.mark(rank, round).head.get()
+    }
+
     #[inline(always)]
     fn offset(&self, rank: usize, round: u32) -> usize {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
@@ -85,5 +94,7 @@ fn len(ranks: usize, slot_bytes: usize) -> usize {
 /// Slots of a rank. A power of two, so that rounds may wrap; enough that a rank may publish a round while others still
 /// read the one before the last.
 pub(super) const SLOTS: u32 = 4;
+/// What a line of 64 bytes has left beside the flag and what goes with it.
+pub const HEAD_BYTES: usize = 32;
 const PAGE: usize = 4096;
 const _: () = assert!(SLOTS.is_power_of_two() && size_of::<Mark>() == 64);

@@ -7,6 +7,10 @@
 //! already, and costs nothing. Every slot carries the number and fingerprint of its operation: ranks that called
 //! different ones find out in the round in which they part.
 //!
+//! What is small travels in the line of the flag itself ([`Arena::head`]). A rank may also answer in another's slot
+//! ([`Arena::answer`]): a part of it that ranks agree on is the answerer's from the round that it saw to the one that it
+//! publishes next. The line goes there and back, and nobody fetches one that the other holds to write a sum of its own.
+//!
 //! Processes that share an arena trust each other: one that writes where it may not garbles sums, as one that sends
 //! wrong values does.
 //!
@@ -24,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub use meet::{ArenaPort, ArenaSeat};
+pub use memory::HEAD_BYTES;
 pub use wait::Waiting;
 
 use memory::Memory;
@@ -108,12 +113,42 @@ impl Arena {
         Ok(self.parts().0)
     }
 
+    /// Whether our slot of the next round is free as far as we have seen; [`Arena::open`] looks and waits.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        let needed = self.round.wrapping_sub(1);
+        self.seen.iter().all(|&seen| reached(seen, needed))
+    }
+
+    /// The bytes of our next round's slot that travel with its flag, beside those of [`Arena::parts`].
+    #[inline]
+    pub fn head(&mut self) -> &mut [u8; HEAD_BYTES] {
+        assert!(self.is_open(), "the next slot is not open");
+        // SAFETY: as for the payload in `parts`.
+        unsafe { &mut *self.memory.head(self.rank, self.round.wrapping_add(1)) }
+    }
+
+    /// The first `len` bytes of another rank's slot of the last round that we published, to be changed.
+    ///
+    /// That rank and all others leave them alone until they see our next round, by agreement, and the rank finds our
+    /// answer in its own slot then ([`Slots::of`] with `ago` 1). Panics if the rank was not awaited, or is ours.
+    #[inline]
+    pub fn answer(&mut self, rank: usize, len: usize) -> &mut [u8] {
+        assert!(rank != self.rank && reached(self.seen[rank], self.round), "rank {rank} was not awaited");
+        assert!(len <= self.memory.slot_bytes(), "{len} bytes of a slot");
+        let start = self.memory.payload(rank, self.round);
+        // SAFETY: the bytes are of the mapping. Their owner has published them, which the flag's acquire saw, reads them
+        // when it has seen our next round, and writes them again when we have published the one after that; `publish`
+        // takes the arena mutably, which ends this borrow. Nobody else touches them, which the caller promises as it
+        // promises not to write what it may not.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+
     /// Our slot of the next round, which [`Arena::open`] has given, and the others' of earlier ones.
     #[inline]
     pub fn parts(&mut self) -> (&mut [u8], Slots<'_>) {
         let (rank, next, len) = (self.rank, self.round.wrapping_add(1), self.memory.slot_bytes());
-        let open = self.round.wrapping_sub(1);
-        assert!(self.seen.iter().all(|&seen| reached(seen, open)), "the next slot is not open");
+        assert!(self.is_open(), "the next slot is not open");
         let start = self.memory.payload(rank, next);
         // SAFETY: the payload is `len` bytes of the mapping. All ranks have published round `next` − 2, so none reads
         // round `next` − 4 that the slot held, and none may read it before we publish; `Slots` refuses our own next
@@ -173,6 +208,22 @@ impl Arena {
         self.see(rank, self.round, waiting)
     }
 
+    /// Whether everybody publishes the round that we published last, and of the same operation, while we look for a moment.
+    /// [`Arena::await_all`] goes on where not, and says why.
+    #[inline]
+    pub fn all_appear(&mut self) -> bool {
+        let ranks = self.seen.len();
+        let ours = self.memory.mark(self.rank, self.round).call.load(Ordering::Relaxed);
+        (self.rank + 1..ranks).chain(0..self.rank).all(|rank| {
+            let here = self.awaited(rank, self.round).appears()
+                && self.memory.mark(rank, self.round).call.load(Ordering::Relaxed) == ours;
+            if here {
+                self.seen[rank] = self.round;
+            }
+            here
+        })
+    }
+
     /// What can wake this arena's sleepers from another thread.
     pub fn alarm(&self) -> Alarm {
         Alarm(self.memory.clone())
@@ -183,19 +234,23 @@ impl Arena {
         if reached(self.seen[rank], round) {
             return Ok(());
         }
-        let theirs = self.memory.mark(rank, round);
-        let cpu = &self.memory.mark(rank, self.seen[rank]).cpu;
-        let awaited = Awaited { rank, round, flag: &theirs.flag, cpu, crowded: self.crowded };
-        if let Err(ended) = awaited.wait(waiting) {
+        if let Err(ended) = self.awaited(rank, round).wait(waiting) {
             return Err(self.late(round, ended));
         }
         self.seen[rank] = round;
         let ours = self.memory.mark(self.rank, round).call.load(Ordering::Relaxed);
-        let call = theirs.call.load(Ordering::Relaxed);
+        let call = self.memory.mark(rank, round).call.load(Ordering::Relaxed);
         if call == ours {
             return Ok(());
         }
         Err(ArenaError::Differs { rank: rank as u32, call })
+    }
+
+    #[inline(always)]
+    fn awaited(&self, rank: usize, round: u32) -> Awaited<'_> {
+        let flag = &self.memory.mark(rank, round).flag;
+        let cpu = &self.memory.mark(rank, self.seen[rank]).cpu;
+        Awaited { rank, round, flag, cpu, crowded: self.crowded }
     }
 
     #[cold]
@@ -231,6 +286,15 @@ impl<'a> Slots<'a> {
         // saw, and writes it again only when we have published round + 2: `publish` takes the arena mutably, which
         // ends this borrow.
         unsafe { std::slice::from_raw_parts(start, arena.memory.slot_bytes()) }
+    }
+
+    /// As [`Slots::of`], the bytes that travelled with the flag of the last round that we published.
+    #[inline]
+    pub fn head(&self, rank: usize) -> &'a [u8; HEAD_BYTES] {
+        let arena = self.arena;
+        assert!(reached(arena.seen[rank], arena.round), "rank {rank} was not awaited");
+        // SAFETY: as in `of`.
+        unsafe { &*arena.memory.head(rank, arena.round) }
     }
 
     /// What a rank said besides, of the last round that we published.

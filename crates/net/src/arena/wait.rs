@@ -37,13 +37,14 @@ impl Awaited<'_> {
     /// Waits until the flag shows the round.
     #[inline(always)]
     pub(super) fn wait(&self, waiting: &Waiting<'_>) -> Result<(), Ended> {
+        if self.appears() { Ok(()) } else { self.wait_patiently(waiting) }
+    }
+
+    /// Looks for as long as a rank of the same pace takes; whether the round is there.
+    #[inline(always)]
+    pub(super) fn appears(&self) -> bool {
         let looks = if self.crowded { CROWDED_LOOKS } else { LOOKS };
-        for _ in 0..=looks {
-            if self.is_here() {
-                return Ok(());
-            }
-        }
-        self.wait_patiently(waiting)
+        (0..=looks).any(|_| self.is_here())
     }
 
     #[inline(always)]

@@ -352,7 +352,7 @@ impl State {
             let control = self.next_word(deadline, "rank 0 to say how sums go")?;
             return self.hear(control, Some(progress));
         }
-        let order = self.core.order.read().clone();
+        let order = self.core.order.load_full();
         let todo: Vec<_> = ranges::without(progress.numel(), &progress.finals)
             .into_iter()
             .map(|range| range.start as u64..range.end as u64)

@@ -1,0 +1,59 @@
+//! Sums between two ranks: each adds one half of a chunk, and answers in the slot from which it took the other's values.
+//!
+//! Memory that goes from core to core is what takes time. Were each to add everything, or to write its half of the sums to
+//! a slot of its own, every line of values would go to the other rank, be taken back to be written, and a line of sums
+//! likewise; so it goes there with values and comes back with sums.
+
+use std::ops::Range;
+
+use netsum_net::Buffer;
+use netsum_net::mesh::MeshError;
+use netsum_wire::{Format, combine_both};
+
+use super::{ALIGN, Rounds};
+use crate::algorithm::pieces;
+
+/// The sum of both `buffer`s, in place. Round t holds the contributions to chunk t, and the answers to chunk t − 1 are in
+/// the slots of the round before.
+pub(super) fn allreduce(
+    rounds: &mut Rounds<'_>,
+    format: Format,
+    buffer: &mut Buffer,
+) -> Result<(), MeshError> {
+    let (rank, other) = (rounds.rank(), 1 - rounds.rank());
+    let chunks: Vec<Range<usize>> =
+        pieces(0..buffer.len(), 2 * rounds.slot_bytes() - ALIGN).collect();
+    for round in 0..=chunks.len() + 1 {
+        let publishes = round <= chunks.len();
+        if publishes {
+            let slot = rounds.open()?;
+            if let Some(chunk) = chunks.get(round) {
+                let theirs = half(chunk, other);
+                buffer.read(theirs.start, &mut slot[..theirs.len()]);
+            }
+        }
+        if round > 0 {
+            rounds.await_all()?;
+        }
+        if let Some(chunk) = round.checked_sub(2).and_then(|done| chunks.get(done)) {
+            let theirs = half(chunk, other);
+            let answer = rounds.shared.arena.slots().of(rank, 1);
+            buffer.write(theirs.start, &answer[..theirs.len()]);
+        }
+        if let Some(chunk) = round.checked_sub(1).and_then(|adding| chunks.get(adding)) {
+            let ours = half(chunk, rank);
+            let answer = rounds.shared.arena.answer(other, ours.len());
+            combine_both(format, buffer.slice_mut(ours), answer);
+        }
+        if publishes {
+            rounds.publish(0);
+        }
+    }
+    Ok(())
+}
+
+/// The part of a chunk that a rank adds.
+fn half(chunk: &Range<usize>, rank: usize) -> Range<usize> {
+    let middle = chunk.start + chunk.len() / 2 / ALIGN * ALIGN;
+    if rank == 0 { chunk.start..middle } else { middle..chunk.end }
+}
