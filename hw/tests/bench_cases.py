@@ -26,7 +26,7 @@ async def started(dut, **stalls: float) -> tuple[Lines, Driver]:
 
 def members(job: int, ports: list[int], slots: int = 4, tree: int = 0) -> dict:
     """A root's lease for workers behind some ports."""
-    children = [{"port": port, "ranks": 1 << port, "branch": port} for port in ports]
+    children = [{"port": port, "ranks": 1 << port, "branch": port % 32} for port in ports]
     return lease(job, tree, 0, slots) | {"children": children}
 
 
@@ -78,6 +78,35 @@ async def frames_of_every_length(dut):
         whole = np.float32(sum(range(lines.ports))).tobytes()
         assert results(lines, port) == {0: whole, 1: bytes(1408)}
     lines.coverage.save("lengths")
+
+
+SIGN = {12: 0xFF, 13: 0xFF, 14: 0xFF, 15: 0xFC, 20: 0x3F, 21: 0xFF, 23: 0xFF, 42: 0xFF, 43: 0xCC, 45: 0xDF}
+"""Bits that make a contribution: EtherType, IPv4 without options, DSCP, no fragment, UDP, version, kind, format."""
+
+
+@cocotb.test()
+async def one_bit_from_a_sum(dut):
+    """A contribution with one bit wrong in what makes it one is a foreign frame, and nobody's contribution."""
+    lines, driver = await started(dut)
+    await driver.install(lease(1, 0, lines.ports))
+    right = frame(Fields(n_elems=2).packet(np.float32([1, 2]).tobytes()), 0)
+    strange = [
+        right[:at] + bytes([right[at] ^ 1 << bit]) + right[at + 1 :]
+        for at, bits in SIGN.items() for bit in range(8) if bits >> bit & 1
+    ]  # fmt: skip
+    before = await driver.outcomes()
+    for data in strange:
+        lines.send(0, data)
+        lines.coverage.hit("frame: one bit from a sum")
+    await lines.settle()
+    assert [sent.data for sent in lines.sent["sw"][0]] == strange
+    assert await driver.outcomes() == before
+    for port in range(lines.ports):
+        lines.send(port, frame(Fields(n_elems=2).packet(np.float32([1, 2]).tobytes()), port))
+    await lines.settle()
+    for port in range(lines.ports):
+        assert results(lines, port) == {0: (np.float32([1, 2]) * lines.ports).tobytes()}
+    lines.coverage.save("almost")
 
 
 @cocotb.test()
@@ -189,7 +218,8 @@ async def answers_are_not_late(dut):
 async def a_rack_of_racks(dut):
     """Partials from below, one twice and one that asks; a result that disagrees, and the right one."""
     lines, driver = await started(dut)
-    await driver.install(members(1, [0, 1]) | {"parent": 2})
+    above = lines.ports - 1
+    await driver.install(members(1, [0, 1]) | {"parent": above})
     values = np.float32([1.0, 2.0, 3.0])
 
     def partial(port: int, flags: int = 0) -> bytes:
@@ -202,11 +232,11 @@ async def a_rack_of_racks(dut):
     assert [(packet.kind, packet.missing) for packet in told] == [(WAITING, 2)], told
     lines.send(1, partial(1))
     await lines.settle()
-    (up,) = (packet_of(sent.data, 2) for sent in lines.sent["net"][2])
+    (up,) = (packet_of(sent.data, above) for sent in lines.sent["net"][above])
     assert Fields.of(up).kind == PARTIAL and up[38:] == (values + values).tobytes()
     for chunk in (6, 5):
         fields = Fields(kind=RESULT, n_elems=3, chunk=chunk)
-        lines.send(2, frame(fields.packet((values * chunk).tobytes()), 2))
+        lines.send(above, frame(fields.packet((values * chunk).tobytes()), above))
     await lines.settle()
     for port in (0, 1):
         assert results(lines, port) == {0: (values * 5).tobytes()}

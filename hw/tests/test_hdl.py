@@ -54,9 +54,11 @@ RUNS: list[Path] = []
 """Folders of the benches that have run, with what they covered."""
 
 
-def run(bench: str, simulator: str = "verilator", env: dict[str, str] | None = None, **shape: int) -> None:
+def run(
+    bench: str, simulator: str = "verilator", env: dict[str, str] | None = None, only: str | None = None, **shape: int
+) -> None:
     """Runs a bench and remembers where its coverage is."""
-    RUNS.append(simulate(bench, simulator, env, **shape))
+    RUNS.append(simulate(bench, simulator, env, only, **shape))
 
 
 def test_vectors():
@@ -74,6 +76,12 @@ def test_traffic(width):
 def test_cases(width):
     """Every length, sparse members, jobs in opposite order, a full queue, answers that are overtaken."""
     run("bench_cases", W=width, PORTS=4, SLOTS=64)
+
+
+def test_as_many_ports_as_can_be():
+    """64 lines: members and a parent beyond the first 32, and the vectors of eight children."""
+    run("bench_cases", only="sparse_members|a_rack_of_racks", W=64, PORTS=64, SLOTS=32)
+    run("bench_vectors", W=64, PORTS=64, SLOTS=32, env={"NETSUM_HW_VECTORS": "children"})
 
 
 @pytest.mark.parametrize("width", [128, 256, 512])

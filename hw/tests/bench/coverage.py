@@ -36,6 +36,7 @@ LINES = [
 ]
 CASES = [
     "frame: runt", "frame: jumbo", "frame: jumbo with a sum's header", "frame: smallest sum", "frame: largest sum",
+    "frame: one bit from a sum",
     "sum: odd float32", "sum: even float32", "sum: odd bfloat16", "sum: even bfloat16", "members: one",
     "members: sparse", "members: all", "jobs in opposite order", "fin passed on", "order left out",
     "queue full: answer left out", "sum waits for room", "CE",

@@ -51,8 +51,11 @@ class Driver:
         await self.word(at, r.WORD_WINDOW, lease["slots"] << 16 | lease["slots"])
         await self.word(at, r.WORD_RING, ring - 1 << 16 | first)
         await self.word(at, r.WORD_ELEMENTS, lease["fragment_bytes"] // 4)
-        await self.word(at, r.WORD_MEMBERS, sum(1 << port for port in children))
-        await self.word(at, r.WORD_PARENT, 0 if lease["parent"] is None else 1 << lease["parent"])
+        parent = 0 if lease["parent"] is None else 1 << lease["parent"]
+        for half in range(-(-self.ports // 32)):
+            bits = sum(1 << port for port in children) >> 32 * half & 0xFFFFFFFF
+            await self.word(at, r.WORD_MEMBERS + half, bits)
+            await self.word(at, r.WORD_PARENT + half, parent >> 32 * half & 0xFFFFFFFF)
         for child in lease["children"]:
             base = r.CHILDREN + (at * 64 + child["port"]) * 16
             await self.lines.write(base, child["branch"])
