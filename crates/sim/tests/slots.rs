@@ -111,6 +111,36 @@ fn sums_are_exact_however_few_the_slots_and_whatever_is_lost() {
     }
 }
 
+/// With hardly a slot and much lost, workers send again what the server has: it counts each of them once per fragment.
+#[test]
+fn the_server_counts_every_worker_once() {
+    let (placement, fragments) = (vec![0, 1, 2, 4, 5, 8, 9, 10, 11], 1_000);
+    for congestion in [AIMD, CongestionRule::Fixed(128)] {
+        let switching = Switching { queue_packets: 8, mark_packets: 40, ..SWITCHING };
+        let tcp = TcpConfig::default();
+        let mut simulation = Simulation::new(&leaf_spine(), switching, tcp, 1).unwrap();
+        simulation.check();
+        simulation.aggregation().sharing = SlotSharing { slots: 1, ..SlotSharing::default() };
+        let ranks = placement.len() as u64;
+        // A second step, long after the first: the job's counters stay until it ends.
+        let mut spec = job(placement.clone(), vec![3], fragments * 1408, 2, slots(128, congestion));
+        spec.buckets[0].ready_ps = 100_000 * MS;
+        simulation.add_job(spec);
+        let first = (1..).find_map(|ms| {
+            simulation.run((100_000 + ms) * MS);
+            simulation.take_steps().pop()
+        });
+        assert_eq!(first.map(|step| step.step), Some(0));
+        let slots = &simulation.aggregation().slots;
+        let [counters] = slots.server_counters().map(|(_, _, c)| *c).collect::<Vec<_>>()[..] else {
+            panic!("one server")
+        };
+        assert_eq!(counters.contributions, ranks * fragments, "{counters:?}");
+        assert_eq!(counters.results, fragments, "{counters:?}");
+        assert!(counters.duplicates > 100, "{counters:?}");
+    }
+}
+
 /// ATP's example: workers of two racks, the server in a third. Their racks add, so of three workers' streams one goes
 /// up; without slots to speak of all do, and the server adds.
 #[test]
