@@ -4,11 +4,15 @@
 //! per link, DCTCP (1,502 bytes on the wire, marking at 85 packets, queues of 250): a permutation of 1 MB
 //! flows, and web-search flows at a load of 0.6 that arrive over 2 ms; both run for 10 ms of simulated time.
 //! CPU seconds are this process's, by the kernel's count.
+//!
+//! With ns-3 (`pip install ns3`; NETSUM_NS3_PYTHON names an interpreter that has it) also the permutation on 128 hosts in both,
+//! by turns: the same flows on the same paths, with ns-3's rule of marking.
 
 #[path = "../../../bench/record.rs"]
 mod record;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, FlowSpec, permutation, poisson};
@@ -31,10 +35,16 @@ const SWITCHING: Switching = Switching {
 const RUNS: usize = 7;
 /// A small fabric is simulated again and again until so many CPU seconds have passed: the kernel counts in ticks of 4 ms.
 const LEAST_S: f64 = 0.4;
+/// Of the permutation, each flow.
+const BYTES: u64 = 1_000_000;
+const NS3_K: u32 = 8;
+const NS3_ROUNDS: usize = 3;
 
 struct Outcome {
     /// Of all repetitions.
     hops: u64,
+    /// Of one.
+    one: u64,
     cpu_s: f64,
     /// Median and 99th percentile of the flows' completion times, in milliseconds.
     fct_ms: [f64; 2],
@@ -84,12 +94,13 @@ fn main() {
             headline = rates;
         }
     }
+    let (peers, ratio) = beside_ns3();
     let Some(out) = out else { return };
     let of = |rates: &[f64]| serde_json::json!({ "median": median(rates), "best": best(rates) });
     let report = serde_json::json!({
         "name": "sim", "unit": "packet-hops per CPU second, 1,024 hosts, permutation", "higher_is_better": true,
         "ours": of(&headline[0]), "web-search": of(&headline[1]),
-        "peers": {}, "ratio": {},
+        "peers": peers, "ratio": ratio,
         "limit": "one core; memory latency from 3,456 hosts on",
         "runs": RUNS, "curve": curve, "machine": machine(), "commit": commit(),
     });
@@ -98,19 +109,24 @@ fn main() {
 
 fn run(topology: &Topology, hosts: u32, load: usize, seed: u64) -> Outcome {
     let flows: Vec<FlowSpec> = if load == 0 {
-        permutation(hosts, 1_000_000, seed)
+        permutation(hosts, BYTES, seed)
     } else {
         let sizes = FlowSizes::named("web-search").expect("a published distribution");
         let flows = poisson(hosts, RATE.0, 0.6, sizes, seed);
         flows.take_while(|f| f.start_ps < ARRIVALS_PS).collect()
     };
+    simulate(topology, SWITCHING, &flows, seed)
+}
+
+fn simulate(topology: &Topology, switching: Switching, flows: &[FlowSpec], seed: u64) -> Outcome {
     let before = cpu_s();
     let tcp = TcpConfig::default();
     let mut hops = 0;
     let (mut simulation, cpu_s) = loop {
         let mut simulation =
-            Simulation::new(topology, SWITCHING, tcp, seed).expect("a sound fabric");
-        simulation.set_flows(flows.clone().into_iter());
+            Simulation::new(topology, switching, tcp, seed).expect("a sound fabric");
+        let arrivals = flows.to_vec();
+        simulation.set_flows(arrivals.into_iter());
         simulation.run(UNTIL_PS);
         hops += simulation.network().hops();
         let spent_s = cpu_s() - before;
@@ -122,7 +138,69 @@ fn run(topology: &Topology, hosts: u32, load: usize, seed: u64) -> Outcome {
     let mut fct: Vec<f64> = finished.iter().map(|r| r.fct_ps() as f64 / 1e9).collect();
     fct.sort_by(f64::total_cmp);
     let at = |p: usize| fct.get(fct.len() * p / 100).copied().unwrap_or(f64::NAN);
-    Outcome { hops, cpu_s, fct_ms: [at(50), at(99)] }
+    Outcome { hops, one: simulation.network().hops(), cpu_s, fct_ms: [at(50), at(99)] }
+}
+
+/// The peer's packet-hops per CPU second, counted as ours for the same flows, and ours over its; empty without ns-3.
+fn beside_ns3() -> (serde_json::Value, serde_json::Value) {
+    let none = (serde_json::json!({}), serde_json::json!({}));
+    let Ok(python) = std::env::var("NETSUM_NS3_PYTHON") else {
+        println!(
+            "skipped: ns-3 beside it; NETSUM_NS3_PYTHON names an interpreter with `pip install ns3`"
+        );
+        return none;
+    };
+    let fabric = netsum_topo::fat_tree(NS3_K, RATE, Addressing::default()).expect("a fat tree");
+    let (topology, hosts) = (fabric.topology(), NS3_K * NS3_K * NS3_K / 4);
+    let flows = permutation(hosts, BYTES, 0);
+    // ns-3 leaves the packet in the device's own queue out of its count.
+    let switching = Switching {
+        mark_packets: SWITCHING.mark_packets + 1,
+        queue_packets: 1000,
+        paths: PathChoice::Destination,
+        ..SWITCHING
+    };
+    let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..NS3_ROUNDS {
+        let us = simulate(&topology, switching, &flows, 0);
+        let one_s = us.cpu_s * us.one as f64 / us.hops as f64;
+        match ns3_cpu_s(&python, &flows) {
+            Ok(cpu_s) => {
+                ours.push(us.one as f64 / one_s);
+                theirs.push(us.one as f64 / cpu_s);
+                ratios.push(cpu_s / one_s);
+            }
+            Err(reason) => {
+                println!("ns-3 did not run: {reason}");
+                return none;
+            }
+        }
+    }
+    println!(
+        "{hosts:5} hosts  beside ns-3: {:.2} M hops/CPU-s, ns-3 {:.3} (best {:.3}): {:.0} times (best {:.0})",
+        median(&ours) / 1e6,
+        median(&theirs) / 1e6,
+        best(&theirs) / 1e6,
+        median(&ratios),
+        best(&ratios),
+    );
+    let of = |values: &[f64]| serde_json::json!({ "median": median(values), "best": best(values) });
+    let name = format!("ns-3, permutation on {hosts} hosts");
+    (serde_json::json!({ name.clone(): of(&theirs) }), serde_json::json!({ name: of(&ratios) }))
+}
+
+/// CPU seconds of ns-3 for a permutation.
+fn ns3_cpu_s(python: &str, flows: &[FlowSpec]) -> Result<f64, String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/peers/ns3_permutation.py");
+    let numbers = [u64::from(NS3_K), BYTES, u64::from(SWITCHING.mark_packets)];
+    let numbers = numbers.into_iter().chain(flows.iter().map(|flow| u64::from(flow.dst)));
+    let mut command = Command::new(python);
+    command.arg(script).args(numbers.map(|number| number.to_string()));
+    let output = command.output().map_err(|error| format!("{python}: {error}"))?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let result = serde_json::from_str::<serde_json::Value>(told.lines().last().unwrap_or_default());
+    let cpu_s = result.ok().and_then(|result| result["cpu_s"].as_f64());
+    cpu_s.ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 fn best(values: &[f64]) -> f64 {
