@@ -98,6 +98,9 @@ fn nonsense_is_refused_with_line_and_reason() {
             "after the run's duration",
         ),
         ("steps = 3", "steps = 0", 26, "at least 1"),
+        ("steps = 3", "layers = [{ compute = \"1us\", bytes = 8 }]", 26, "what model, bytes"),
+        ("bytes = 400000", "layers = [{ compute = \"1us\", bytes = 0 }]", 26, "at least 1"),
+        ("steps = 3", "overlap = false", 26, "it is of layers"),
         ("rack0.0>agg0.1", "rack0.0>core0.0", 30, "names of two neighbours"),
         ("duration = \"2ms\"", "duration = \"0ms\"", 2, "nothing happens in no time"),
         ("duration = \"2ms\"", "duration = 2", 2, "string"),
@@ -274,6 +277,37 @@ fn the_same_configuration_writes_the_same_bytes() {
             assert_ne!(first, results(2, kind));
         }
     }
+}
+
+/// A layer's gradients are reduced while the next one computes: what is left to wait for is the last layer's, or, where the
+/// links are slower than the processors, all of it from the first layer on.
+#[test]
+fn layers_overlap_with_computing() {
+    let step_us = |job: &str| -> f64 {
+        let text = format!(
+            "duration = \"1s\"\n[fabric]\nkind = \"single-switch\"\nhosts = 4\n[scheme]\nkind = \"switchml*\"\n\
+             [[jobs]]\nworkers = 4\n{job}\n"
+        );
+        let (config, built) =
+            parse(&text, "run.toml", Path::new(".")).unwrap_or_else(|e| panic!("{e}"));
+        let folder = tempfile::tempdir().unwrap();
+        run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+        let steps = std::fs::read_to_string(folder.path().join("steps.csv")).unwrap();
+        steps.trim_end().rsplit(',').next().unwrap().parse().unwrap()
+    };
+    let alone = |bytes: u64| step_us(&format!("compute = \"0us\"\nbytes = {bytes}"));
+    let layers = |first: u64, second: u64, overlap: bool| {
+        step_us(&format!(
+            "compute = \"1ms\"\noverlap = {overlap}\nlayers = [{{ compute = \"1ms\", bytes = {first} }}, \
+             {{ compute = \"500us\", bytes = 0 }}, {{ compute = \"1500us\", bytes = {second} }}]"
+        ))
+    };
+    let same = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} and {b} µs");
+    // 1.4 MB take 1.2 ms, less than the 2 ms until the second layer is ready.
+    same(layers(1_408_000, 704_000, true), 4000.0 + alone(704_000));
+    same(layers(1_408_000, 704_000, false), 4000.0 + alone(1_408_000 + 704_000));
+    // 7 MB take 6 ms: the second layer's follow without a gap.
+    same(layers(7_040_000, 704_000, true), 2000.0 + alone(7_040_000 + 704_000));
 }
 
 /// Jobs that arrive are as many as make up the load, each for its steps; where one has left, another may be placed.

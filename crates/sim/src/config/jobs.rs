@@ -35,15 +35,31 @@ pub struct Job {
     /// Steps of training.
     #[serde(default = "defaults::steps")]
     pub steps: u32,
-    /// Parts of the gradients that are reduced while the backward pass goes on; 1: none is.
+    /// Equal parts of the gradients that are reduced while the backward pass goes on; 1: none is.
     #[serde(default = "defaults::buckets")]
     pub buckets: u32,
+    /// The backward pass layer by layer, in its order, in place of model, bytes and buckets; `compute` is what comes before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Layer>,
+    /// Whether a layer's gradients are reduced while the next ones compute, or all of them together after the last.
+    #[serde(default = "defaults::overlap")]
+    pub overlap: bool,
     /// If not the run's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheme: Option<Scheme>,
     /// For `atp`: hosts of the servers, by number; none: hosts of the job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<u32>,
+}
+
+/// What the backward pass does at one layer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// How long it computes.
+    pub compute: Text<Latency>,
+    /// Gradients that are ready then; 0: none.
+    pub bytes: u64,
 }
 
 /// Jobs drawn at random: a standing set that makes up a load and trains until the run ends, or, with `steps`, Poisson
@@ -83,9 +99,21 @@ impl Builder<'_> {
         };
         let compute_ps =
             job.compute.map(|c| c.0.0 * 1000).or(model.map(|m| (m.compute_s() * 1e12) as u64));
-        let bytes = job.bytes.or(model.map(|m| m.gradient_bytes));
+        let layered = !job.layers.is_empty();
+        if layered && (model.is_some() || job.bytes.is_some() || job.buckets != 1) {
+            return fail("layers", "they say what model, bytes and buckets would".to_owned());
+        }
+        if !layered && !job.overlap {
+            return fail(
+                "overlap",
+                "it is of layers; without them buckets = 1 does not".to_owned(),
+            );
+        }
+        let of_layers = layered.then(|| job.layers.iter().map(|layer| layer.bytes).sum());
+        let bytes = job.bytes.or(of_layers).or(model.map(|m| m.gradient_bytes));
         let (Some(compute_ps), Some(bytes)) = (compute_ps, bytes) else {
-            return fail("model", "give a model, or both compute and bytes".to_owned());
+            let reason = "give a model, or compute and either bytes or layers";
+            return fail("model", reason.to_owned());
         };
         if bytes == 0 || job.steps == 0 || job.buckets == 0 {
             return fail("steps", "bytes, steps and buckets are at least 1".to_owned());
@@ -120,7 +148,10 @@ impl Builder<'_> {
         };
         let roots = self.roots(scheme, &key)?;
         let scheme = scheme.of_jobs();
-        let buckets = buckets(compute_ps, bytes, job.buckets);
+        let buckets = match layered {
+            true => buckets_of_layers(compute_ps, job),
+            false => buckets(compute_ps, bytes, job.buckets),
+        };
         let start_ps = job.start.0.0 * 1000;
         Ok((
             name,
@@ -269,6 +300,23 @@ impl StepTimes {
     fn mean_reduce_s(models: &[Model], mix: &Mix, rate_bps: u64) -> f64 {
         let all = models.iter().map(|model| StepTimes::new(model, mix, rate_bps).reduce_s);
         all.sum::<f64>() / models.len() as f64
+    }
+}
+
+/// A bucket per layer that has gradients; without overlap one, at the end.
+fn buckets_of_layers(compute_ps: u64, job: &Job) -> Vec<Bucket> {
+    let mut ready_ps = compute_ps;
+    let of = |layer: &Layer| {
+        ready_ps += layer.compute.0.0 * 1000;
+        Bucket { ready_ps, bytes: layer.bytes }
+    };
+    let all: Vec<Bucket> = job.layers.iter().map(of).collect();
+    let last_ps = all.last().map_or(compute_ps, |bucket| bucket.ready_ps);
+    match job.overlap {
+        true => all.into_iter().filter(|bucket| bucket.bytes > 0).collect(),
+        false => {
+            vec![Bucket { ready_ps: last_ps, bytes: all.iter().map(|bucket| bucket.bytes).sum() }]
+        }
     }
 }
 

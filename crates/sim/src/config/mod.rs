@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use build::{Built, Jobs};
 pub use check::{ConfigError, load, parse};
-pub use jobs::{Job, Mix};
+pub use jobs::{Job, Layer, Mix};
 pub use scenario::{Happens, Scenario};
 pub use scheme::{Scheme, SchemeKind, SlotPolicy, Slots};
 pub use units::Text;
@@ -348,6 +348,9 @@ mod defaults {
     }
     pub fn buckets() -> u32 {
         1
+    }
+    pub fn overlap() -> bool {
+        true
     }
     pub fn workers() -> [u32; 2] {
         [16, 96]
