@@ -84,6 +84,15 @@ def test_a_sweep_resumes_where_it_stopped(tmp_path: Path) -> None:
     assert set(json.loads((tmp_path / "sweep.json").read_text())) == set(plan.runs())
 
 
+def test_a_sweep_gives_the_same_bytes_with_any_number_of_workers(tmp_path: Path) -> None:
+    plan = Sweep(SMALL, {"scheme.kind": ["ring", "panama"], "seed": [1, 2]})
+    for workers in (1, 3):
+        sim.sweep(plan, tmp_path / str(workers), workers=workers)
+    for name in plan.runs():
+        one, three = ({p.name: p.read_bytes() for p in (tmp_path / n / name).iterdir()} for n in ("1", "3"))
+        assert one == three and "flows.csv" in one
+
+
 def test_a_sweep_names_the_run_that_failed(tmp_path: Path) -> None:
     plan = Sweep(SMALL, {"jobs.0.workers": [6, 17]})
     with pytest.raises(sim.SimError, match=r"^jobs\.0\.workers=17: .*17 workers on 16 hosts"):
