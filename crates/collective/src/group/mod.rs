@@ -216,8 +216,7 @@ impl Group {
         })?;
         let shared_memory = core.hosts.get().is_some_and(|hosts| hosts.is_one());
         let silent = shared_memory && options.algorithms.is_empty() && !waits && session.is_none();
-        let connected =
-            Connected { core, lane, session, coordinator, driver, status, silent };
+        let connected = Connected { core, lane, session, coordinator, driver, status, silent };
         if waits {
             let first_plan = settled.recv_deadline(until).unwrap_or_else(|_| {
                 let seconds = self.config.timeout.as_secs_f64();

@@ -253,7 +253,8 @@ impl Group {
         let connected = self.connected.load();
         let bytes = sum.as_ref().map_or(0, |sum| sum.buffer.len());
         let is_quick = connected.as_ref().is_some_and(|c| c.is_quick(terms, bytes));
-        let connected = if is_quick { self.usable(&connected, combines).ok()? } else { return None };
+        let connected =
+            if is_quick { self.usable(&connected, combines).ok()? } else { return None };
         connected.at_once(call, terms, sum)
     }
 

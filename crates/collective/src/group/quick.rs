@@ -13,9 +13,9 @@ use parking_lot::MutexGuard;
 use super::connected::Connected;
 use super::operations::{conclude, prepare};
 use crate::call::{Call, Combine};
+use crate::comm::Comm;
 use crate::coordinator::Event;
 use crate::core::after;
-use crate::comm::Comm;
 use crate::lane::{Desk, Job};
 use crate::shared::{self, SMALL_MAX};
 use crate::terms::Terms;
@@ -59,7 +59,6 @@ impl Connected {
         let operation = Operation::Collective(call.clone(), sequence);
         let work = Work::ended_at_once(operation, called);
         self.core.recorder.add(&work);
-        let order = self.core.order.load();
         if told {
             self.coordinator.tell(Event::Differs(sequence));
         }
@@ -67,7 +66,7 @@ impl Connected {
             && shared.all_appear()
         {
             if let Some(Small { format, how, buffer }) = &mut sum {
-                shared.add(&order, *format, buffer);
+                shared.add(|| self.core.order.load_full(), *format, buffer);
                 conclude(*how, format.dtype, buffer, self.core.size);
             }
             desk.ended_here += 1;

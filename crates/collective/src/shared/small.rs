@@ -35,9 +35,15 @@ impl Shared {
         self.arena.all_appear()
     }
 
-    /// Adds what everybody has published, into `buffer`, which has our values still.
+    /// Adds what everybody has published, into `buffer`, which has our values still. `order`: asked for if there are more
+    /// ways than one.
     #[inline]
-    pub(crate) fn add(&mut self, order: &Arc<SumOrder>, format: Format, buffer: &mut Buffer) {
+    pub(crate) fn add(
+        &mut self,
+        order: impl FnOnce() -> Arc<SumOrder>,
+        format: Format,
+        buffer: &mut Buffer,
+    ) {
         let all = 0..buffer.len();
         let (rank, slots) = (self.arena.rank(), self.arena.slots());
         let values = |from: usize| match all.len() <= HEAD_BYTES {
@@ -49,7 +55,7 @@ impl Shared {
         }
         // Our own values, too, come from the slot: the sum is written over those in the buffer.
         let values: Values<'_> = (0..self.arena.ranks()).map(values).collect();
-        let mut kept = Shared::adder(&mut self.adder, order, format);
+        let mut kept = Shared::adder(&mut self.adder, &order(), format);
         kept.adder.add(&values, buffer.slice_mut(all));
         self.adder = Some(kept);
     }
@@ -90,6 +96,6 @@ pub(crate) fn finish(
     buffer: &mut Buffer,
 ) -> Result<(), MeshError> {
     rounds.await_all()?;
-    rounds.shared.add(order, format, buffer);
+    rounds.shared.add(|| order.clone(), format, buffer);
     Ok(())
 }

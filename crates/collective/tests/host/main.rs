@@ -1,5 +1,6 @@
 //! Every collective between ranks that share memory.
 
 mod cases;
+mod here;
 #[path = "../support/mod.rs"]
 mod support;

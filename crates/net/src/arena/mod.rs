@@ -134,7 +134,10 @@ impl Arena {
     /// answer in its own slot then ([`Slots::of`] with `ago` 1). Panics if the rank was not awaited, or is ours.
     #[inline]
     pub fn answer(&mut self, rank: usize, len: usize) -> &mut [u8] {
-        assert!(rank != self.rank && reached(self.seen[rank], self.round), "rank {rank} was not awaited");
+        assert!(
+            rank != self.rank && reached(self.seen[rank], self.round),
+            "rank {rank} was not awaited"
+        );
         assert!(len <= self.memory.slot_bytes(), "{len} bytes of a slot");
         let start = self.memory.payload(rank, self.round);
         // SAFETY: the bytes are of the mapping. Their owner has published them, which the flag's acquire saw, reads them
@@ -173,22 +176,6 @@ impl Arena {
         mark.word.store(stamp.word, Ordering::Relaxed);
         mark.cpu.store(wait::own_cpu(), Ordering::Relaxed);
         mark.flag.publish(self.round);
-        self.fetch_next();
-    }
-
-    /// Asks for the first lines of our next slot, to be written: the others read them last, and while we wait for them
-    /// the processor can bring the lines back. Nobody reads that slot any more once `open` gives it.
-    #[inline(always)]
-    fn fetch_next(&self) {
-        let next = self.memory.mark(self.rank, self.round.wrapping_add(1));
-        #[cfg(target_arch = "x86_64")]
-        for line in 0..FETCHED_LINES {
-            let at = std::ptr::from_ref(next).wrapping_add(line).cast::<i8>();
-            // SAFETY: a hint, which touches no memory as far as the program can tell.
-            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = next;
     }
 
     /// Waits until everybody has published the round that we published last.
@@ -315,10 +302,6 @@ impl Alarm {
         self.0.marks().for_each(|mark| mark.flag.alarm());
     }
 }
-
-/// A mark and a kilobyte.
-#[cfg(target_arch = "x86_64")]
-const FETCHED_LINES: usize = 17;
 
 /// Whether `seen` is `round` or later; rounds wrap, and ranks are never far apart.
 #[inline(always)]

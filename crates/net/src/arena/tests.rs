@@ -66,6 +66,37 @@ fn slots_are_read_before_they_are_written_again() {
     }
 }
 
+/// Small values in the flag's line, and sums that are added where they came from.
+#[test]
+fn heads_and_answers_reach_the_other_rank() {
+    thread::scope(|scope| {
+        for mut arena in arenas(2) {
+            scope.spawn(move || {
+                let waiting = Waiting { deadline: soon(), stopped: NEVER };
+                let (rank, other) = (arena.rank(), 1 - arena.rank());
+                let value = |rank: usize, round: u32| (round * 2 + rank as u32) as u8;
+                for round in 1..=1000u32 {
+                    arena.open(&waiting).unwrap();
+                    arena.head().fill(value(rank, round));
+                    arena.parts().0[..300].fill(value(rank, round));
+                    arena.publish(Stamp { call: u64::from(round), word: 0 });
+                    if round % 2 == 0 {
+                        arena.all_appear();
+                    }
+                    arena.await_all(&waiting).unwrap();
+                    assert!(arena.slots().head(other).iter().all(|&v| v == value(other, round)));
+                    if round > 1 {
+                        let sum = value(0, round - 1).wrapping_add(value(1, round - 1));
+                        assert!(arena.slots().of(rank, 1)[..300].iter().all(|&v| v == sum));
+                    }
+                    let own = value(rank, round);
+                    arena.answer(other, 300).iter_mut().for_each(|v| *v = v.wrapping_add(own));
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn who_is_late_or_elsewhere_is_named() {
     let mut all = arenas(3);
@@ -198,5 +229,37 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
             slots[round as usize - 1].with(|slot| assert_eq!(unsafe { *slot }, round));
         }
         writer.join().unwrap();
+    });
+}
+
+/// All interleavings of an answer: who publishes reads its own slot again when it sees the answerer's next round.
+#[test]
+fn an_answer_is_there_when_its_round_is() {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    loom::model(|| {
+        let flag = || Arc::new(Flag::new(ModelWord::new(), ModelWord::new()));
+        let (asks, answers, slot) = (flag(), flag(), Arc::new(UnsafeCell::new(0u32)));
+        let wait = |flag: &Flag<ModelWord>| {
+            while flag.round() != 1 {
+                flag.sleep(0, Duration::ZERO);
+            }
+        };
+        let answerer = loom::thread::spawn({
+            let (asks, answers, slot) = (asks.clone(), answers.clone(), slot.clone());
+            move || {
+                wait(&asks);
+                // SAFETY: loom checks that nobody else is in the cell; that is what the test shows.
+                slot.with_mut(|slot| unsafe { *slot += 1 });
+                answers.publish(1);
+            }
+        });
+        // SAFETY: as above.
+        slot.with_mut(|slot| unsafe { *slot = 1 });
+        asks.publish(1);
+        wait(&answers);
+        // SAFETY: as above.
+        slot.with_mut(|slot| assert_eq!(unsafe { std::mem::take(&mut *slot) }, 2));
+        answerer.join().unwrap();
     });
 }

@@ -44,7 +44,13 @@ impl Awaited<'_> {
     #[inline(always)]
     pub(super) fn appears(&self) -> bool {
         let looks = if self.crowded { CROWDED_LOOKS } else { LOOKS };
-        (0..=looks).any(|_| self.is_here())
+        for _ in 0..looks {
+            if self.is_here() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        self.is_here()
     }
 
     #[inline(always)]
@@ -106,7 +112,7 @@ pub(super) fn own_cpu() -> u32 {
     unsafe { libc::sched_getcpu() as u32 }
 }
 
-/// Looks without a pause: the answer of a rank that computes at the same pace is here within them.
+/// The answer of a rank that computes at the same pace is here within them, some microseconds.
 const LOOKS: u32 = 200;
 /// With more ranks than cores the one that is waited for is most likely not running.
 const CROWDED_LOOKS: u32 = 20;

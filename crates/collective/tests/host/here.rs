@@ -1,0 +1,112 @@
+//! Operations on their caller's thread, beside ones that other ranks leave to the group's.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{SOON, buffer, bytes, flat_sum, host_group, values};
+use netsum_collective::{Combine, Dtype, Error, ReduceOp, Terms};
+
+const SUM: Combine = Combine::Plain(ReduceOp::Sum);
+
+/// Lengths around all at which the way changes: what travels with a flag, one round, one round of two ranks, a chunk.
+#[test]
+fn sums_of_every_length_have_the_documented_bits_wherever_they_run() {
+    let lengths = [0, 1, 31, 32, 33, 63, 8191, 8192, 8193, 16_384, 16_400, 100_003, 600_011];
+    for size in [2, 3, 5] {
+        host_group(size, |rank, group| {
+            for (turn, bytes_about) in lengths.into_iter().enumerate() {
+                for (dtype, op) in [
+                    (Dtype::F32, ReduceOp::Sum),
+                    (Dtype::Bf16, ReduceOp::Sum),
+                    (Dtype::I64, ReduceOp::Product),
+                    (Dtype::F64, ReduceOp::Min),
+                    (Dtype::U8, ReduceOp::BitXor),
+                ] {
+                    let n = bytes_about / dtype.size();
+                    let own = buffer(&values(dtype, n, rank, turn as u64));
+                    let how = Combine::Plain(op);
+                    let work = match (turn as u32 + rank) % 3 {
+                        0 => group.allreduce(own.clone(), dtype, how, SOON),
+                        _ => group.allreduce(own.clone(), dtype, how, Terms::here(SOON)),
+                    };
+                    work.wait(None).unwrap();
+                    let all: Vec<Vec<u8>> =
+                        (0..size).map(|rank| values(dtype, n, rank, turn as u64)).collect();
+                    let right = bytes(&own) == flat_sum(dtype, op, &all);
+                    assert!(right, "{n} × {dtype} {} of {size} ranks", op.name());
+                }
+                group.barrier(Terms::here(SOON)).wait(None).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn averages_and_scaled_sums_here() {
+    host_group(2, |rank, group| {
+        let ones = || buffer(&1f32.to_le_bytes().repeat(5));
+        let average = ones();
+        let here = || Terms::here(SOON);
+        group.allreduce(average.clone(), Dtype::F32, Combine::Average, here()).wait(None).unwrap();
+        assert_eq!(bytes(&average), bytes(&ones()));
+        let scaled = ones();
+        let factor = Combine::ScaledSum(f64::from(rank + 1));
+        group.allreduce(scaled.clone(), Dtype::F32, factor, here()).wait(None).unwrap();
+        assert_eq!(bytes(&scaled), 3f32.to_le_bytes().repeat(5));
+    });
+}
+
+#[test]
+fn different_calls_are_told_apart_after_many_that_agreed() {
+    let errors = host_group(3, |rank, group| {
+        let sum = |n: usize| {
+            let work = group.allreduce(buffer(&vec![0; n]), Dtype::U8, SUM, Terms::here(SOON));
+            work.wait(None)
+        };
+        // Who is slow may hear of it while it still waits for the one before.
+        let before = (0..3000).try_for_each(|_| sum(8));
+        before.and_then(|()| sum(if rank == 2 { 9 } else { 8 })).unwrap_err()
+    });
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains("rank 2 called allreduce uint8[9] sum"), "{text}");
+        assert!(text.contains("called allreduce uint8[8] sum"), "{text}");
+        assert!(text.contains("(operation #3000)"), "{text}");
+    }
+}
+
+#[test]
+fn who_does_not_come_is_named_here_too() {
+    host_group(3, |rank, group| {
+        let here = |ms| Terms::here(Duration::from_millis(ms));
+        group.barrier(here(20_000)).wait(None).unwrap();
+        if rank == 1 {
+            std::thread::sleep(Duration::from_millis(1000));
+            return;
+        }
+        let begun = Instant::now();
+        let error = group.barrier(here(300)).wait(None).unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(error.to_string().contains("rank 1 (host 127.0.0.1, pid "), "{error}");
+        assert!(begun.elapsed() >= Duration::from_millis(300));
+        let next = group.barrier(here(300)).wait(None).unwrap_err().to_string();
+        assert!(next.contains("since this one failed: barrier"), "{next}");
+    });
+}
+
+/// The recorder keeps the order of calls, wherever they ran, and the numbers.
+#[test]
+fn what_ended_at_once_is_recorded() {
+    host_group(2, |_, group| {
+        for _ in 0..5 {
+            group.barrier(Terms::here(SOON)).wait(None).unwrap();
+            group.barrier(SOON).wait(None).unwrap();
+        }
+        let recorded: serde_json::Value = serde_json::from_str(&group.recorded("")).unwrap();
+        let operations = recorded["operations"].as_array().unwrap();
+        let numbers: Vec<_> = operations.iter().map(|o| o["number"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, (0..10).collect::<Vec<_>>());
+        assert!(operations.iter().all(|o| o["seconds"].is_number()), "{recorded}");
+        let stats: serde_json::Value = serde_json::from_str(&group.stats()).unwrap();
+        assert!(stats.to_string().contains("\"operations\":10"), "{stats}");
+    });
+}
