@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::coordinator::Event;
 use crate::error::of_mesh;
 use crate::hosts::Hosts;
+use crate::lane::Desk;
 use crate::ledger::Ledger;
 use crate::pace::{Pace, Paces};
 use crate::recorder::Recorder;
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) order: ArcSwap<SumOrder>,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
+    /// Of the lane on which numbers are given.
+    pub(crate) desk: Arc<Mutex<Desk>>,
     /// Smaller buffers go by the host path; of the first plan, so the same at all ranks. Unset: no controller.
     pub(crate) min_bytes: OnceLock<u64>,
     /// Wakes who waits in shared memory.
@@ -84,6 +87,7 @@ impl Core {
             order: ArcSwap::from_pointee(SumOrder::flat(size)),
             counters: Counters::default(),
             recorder: Recorder::new(options.recorder.clone()),
+            desk: Arc::default(),
             min_bytes: OnceLock::new(),
             alarm: OnceLock::new(),
             failure: Mutex::new(None),

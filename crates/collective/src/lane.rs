@@ -43,7 +43,7 @@ pub(crate) struct Lane {
 
 struct Inner {
     core: Arc<Core>,
-    desk: Mutex<Desk>,
+    desk: Arc<Mutex<Desk>>,
     wake: Condvar,
     /// Which ranks share memory, if this lane may use it.
     hosts: Option<Arc<Hosts>>,
@@ -82,6 +82,7 @@ impl Desk {
 }
 
 impl Lane {
+    /// `memory`: of the lane of all host operations, whose desk is the core's.
     pub(crate) fn start(
         core: Arc<Core>,
         name: &str,
@@ -89,8 +90,9 @@ impl Lane {
     ) -> Result<Lane, Error> {
         let (hosts, shared) = memory.unzip();
         let shares = hosts.as_ref().is_some_and(|hosts| hosts.is_one());
-        let shared = shared.flatten().map(Box::new);
-        let (desk, wake) = (Mutex::new(Desk { shared, ..Desk::default() }), Condvar::new());
+        let desk = if hosts.is_some() { core.desk.clone() } else { Arc::default() };
+        desk.lock().shared = shared.flatten().map(Box::new);
+        let wake = Condvar::new();
         let inner = Arc::new(Inner { core, desk, wake, hosts, shares });
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn({
             let inner = inner.clone();

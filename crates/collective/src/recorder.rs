@@ -55,6 +55,8 @@ impl Core {
     pub(crate) fn recorded(&self, why: &str) -> Value {
         let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
         let unix = unix.unwrap_or(Duration::ZERO).as_secs_f64();
+        // Who publishes before it is recorded stands there until it is: no other rank knows of an operation that is not here.
+        drop(self.desk.lock());
         let ring: Vec<Work> = self.recorder.ring.lock().iter().cloned().collect();
         let line = |work: &Work| {
             let called = unix - now.saturating_duration_since(work.called()).as_secs_f64();

@@ -57,15 +57,15 @@ def _allreduce(part: Communicator, response: Response, mine: list[Operation | No
             targets.append(target)
     op, factor, after = _arithmetic(response.first, part.size)
     small = [each for each in targets if each.nbytes <= _PACKED_BYTES]
-    pending = [
-        part.core.allreduce(each.address, each.count, each.dtype, op, factor, part.timeout_s)
-        for each in targets
-        if each.nbytes > _PACKED_BYTES
-    ]
     packs = [_Pack(pack) for pack in _packs(small)]
-    pending += [part.core.allreduce(each.address, each.count, each.dtype, op, factor, part.timeout_s) for each in packs]
+    *first, last = [each for each in targets if each.nbytes > _PACKED_BYTES] + packs
+    terms = op, factor, part.timeout_s
+    pending = [part.core.allreduce(each.address, each.count, each.dtype, *terms) for each in first]
+    # This thread would only wait: the last one, and the only one of a small operation, runs on it where it can.
+    pending.append(part.core.allreduce(last.address, last.count, last.dtype, *terms, True))
     for work in pending:
-        work.wait(None)
+        if work is not None:
+            work.wait(None)
     for pack in packs:
         pack.unpack()
     _scale(mine, after)
@@ -144,7 +144,9 @@ def _broadcast(part: Communicator, root: int, mine: Operation) -> None:
         target = mine.outputs.allocate(index, source.shape)
         if part.rank == root and target.address != source.address:
             ctypes.memmove(target.address, source.address, source.nbytes)
-        part.core.broadcast(*target.span, root, part.timeout_s).wait(None)
+        work = part.core.broadcast(*target.span, root, part.timeout_s, True)
+        if work is not None:
+            work.wait(None)
 
 
 def _alltoall(part: Communicator, splits: list[list[int]], mine: Operation) -> None:

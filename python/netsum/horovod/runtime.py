@@ -126,12 +126,13 @@ class Runtime:
         for members, response in ready:
             for rank in members:
                 by_rank.setdefault(rank, []).append(response)
+        mine = by_rank.pop(0, None)
         for rank, responses in by_rank.items():
-            if rank == 0:
-                self._idle = False
-                self._inbox.put(responses)
-            else:
-                mailbox.send(self.world, rank, to_message(responses))
+            mailbox.send(self.world, rank, to_message(responses))
+        # Last, as the thread that wakes wants the interpreter: the others' way is the longer one.
+        if mine:
+            self._idle = False
+            self._inbox.put(mine)
 
     def _hear(self) -> None:
         """Rank 0's second thread."""

@@ -159,6 +159,9 @@ class _Together(Staging):
 
 def operation_of(reduce_op) -> tuple[str, float]:
     """(name, factor) of a torch ReduceOp; the factor is 1 except for PREMUL_SUM."""
+    if reduce_op == c10d.ReduceOp.SUM:
+        # By far the most frequent, and comparing takes a quarter of the time of asking for the kind.
+        return "sum", 1.0
     name = _OPS.get(getattr(reduce_op, "op", reduce_op))
     if name is None:
         raise ValueError(f"netsum: reduce operation {reduce_op} is not known")

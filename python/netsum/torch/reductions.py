@@ -4,7 +4,7 @@ import torch
 
 from netsum.torch.engine import Engine, one, operation_of
 from netsum.torch.sparse import sum_sparse
-from netsum.torch.tensors import ELEMENT_NAMES, Staging, elements
+from netsum.torch.tensors import ELEMENT_NAMES, Staging, elements, is_plain
 
 
 class Reductions:
@@ -18,8 +18,17 @@ class Reductions:
             return self.allreduce_sparse(tensors, opts)
         engine = self.engine
         op, factor = operation_of(opts.reduceOp)
+        seconds, here = engine.seconds(opts), engine.here(opts)
+        name = ELEMENT_NAMES.get(tensor.dtype)
+        if here and name is not None and tensor.is_cpu and is_plain(tensor):
+            # The ordinary case: nothing to stage, and nothing to hold but the tensor that the caller holds.
+            part = engine.core.allreduce(tensor.data_ptr(), tensor.numel(), name, op, factor, seconds, True)
+            if part is None:
+                engine.operations += 1
+                return None
+            return engine.start_or_wait([part], Staging(tensor), tensors, opts)
         staging = Staging()
-        part = _allreduce(engine, staging, tensor, op, factor, engine.seconds(opts), engine.here(opts))
+        part = _allreduce(engine, staging, tensor, op, factor, seconds, here)
         return engine.start_or_wait([part], staging, tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts):

@@ -27,8 +27,8 @@ class Staging:
 
     __slots__ = ("copies", "kept")
 
-    def __init__(self) -> None:
-        self.kept: list[torch.Tensor] = []
+    def __init__(self, *kept: torch.Tensor) -> None:
+        self.kept: list[torch.Tensor] = list(kept)
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def read(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
@@ -49,6 +49,8 @@ class Staging:
 
     def finish(self) -> None:
         """Copy staged results to the caller's tensors."""
+        if not self.copies:
+            return
         with torch.no_grad():
             for target, staged in self.copies:
                 target.copy_(staged)
