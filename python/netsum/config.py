@@ -11,7 +11,8 @@
 | NETSUM_RELEASE_FRACTION | share of its children with which a switch releases a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
 | NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; with a plan by the cost model |
-| NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they talk over TCP | on |
+| NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they talk over the network | on |
+| NETSUM_NETWORK | `tcp`, or `ucx` for InfiniBand, RoCE and what else UCX knows | tcp |
 | NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
 | NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | measured |
 | NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | measured |
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field, replace
 
 PROTOCOLS = ("panama", "atp", "switchml", "auto")
 CONGESTION_RULES = ("panama", "per-branch", "coupled", "none")
+NETWORKS = ("tcp", "ucx")
 TORCH_SHAPES = ("auto", "backend")
 
 
@@ -164,6 +166,10 @@ def _flag(value: str) -> str | None:
     return None if value in ("0", "1") else "expected 0 or 1"
 
 
+def _network(value: str) -> str | None:
+    return None if value in NETWORKS else f"expected one of {', '.join(NETWORKS)}"
+
+
 def _switch(value: str) -> str | None:
     return None if value in ("on", "off") else "expected on or off"
 
@@ -188,6 +194,7 @@ _OPTIONS = {
     "NETSUM_CONGESTION": ("congestion", _congestion),
     "NETSUM_MIN_BYTES": ("min_bytes", _bytes),
     "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
+    "NETSUM_NETWORK": ("network", _network),
     # The core knows the names.
     "NETSUM_RECORDER": ("recorder", _any),
     "NETSUM_ALGORITHMS": ("algorithms", _any),

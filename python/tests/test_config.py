@@ -45,6 +45,7 @@ def test_all_settings():
         ("NETSUM_CONGESTION", "cubic"),
         ("NETSUM_MIN_BYTES", "4K"),
         ("NETSUM_SHARED_MEMORY", "1"),
+        ("NETSUM_NETWORK", "rdma"),
         ("NETSUM_TORCH_SHAPE", "round"),
     ],
 )

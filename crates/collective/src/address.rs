@@ -22,6 +22,8 @@ pub(crate) struct Address {
     options: String,
     pub(crate) mesh: SocketAddr,
     secret: [u8; SECRET_LEN],
+    /// Where UCX reaches it, in a group of that network.
+    ucx: Option<Vec<u8>>,
     pub(crate) host: String,
     pub(crate) pid: u32,
     /// The job's number, from rank 0 of a group with a controller.
@@ -62,7 +64,7 @@ impl From<&ArenaSeat> for MemoryAddress {
 impl Address {
     pub(crate) fn new(
         config: &GroupConfig,
-        mesh: SocketAddr,
+        (mesh, ucx): (SocketAddr, Option<&[u8]>),
         host: String,
         job: Option<u32>,
         memory: Option<&ArenaSeat>,
@@ -85,6 +87,7 @@ impl Address {
             options: config.options.agreed(),
             mesh,
             secret,
+            ucx: ucx.map(<[u8]>::to_vec),
             host,
             pid: std::process::id(),
             job,
@@ -190,8 +193,8 @@ pub(crate) fn roster(own: &Address, all: &[Address]) -> Roster {
     // FNV-1a of the name: tells groups apart that share an address by mistake; the secrets do the rest.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let group = own.group.bytes().fold(0xcbf2_9ce4_8422_2325, step);
-    let seats = all.iter().map(|a| Seat { address: a.mesh, secret: a.secret }).collect();
-    Roster { group, rank: own.rank, seats }
+    let seat = |a: &Address| Seat { address: a.mesh, secret: a.secret, ucx: a.ucx.clone() };
+    Roster { group, rank: own.rank, seats: all.iter().map(seat).collect() }
 }
 
 /// The address of this machine to use without a controller, and a name for it.
@@ -251,7 +254,7 @@ mod tests {
         };
         let (ip, host) = local(&config).unwrap();
         assert!(ip.is_loopback());
-        Address::new(&config, SocketAddr::new(ip, 1), host, None, None).unwrap().0
+        Address::new(&config, (SocketAddr::new(ip, 1), None), host, None, None).unwrap().0
     }
 
     #[test]

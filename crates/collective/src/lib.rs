@@ -38,6 +38,7 @@ pub use explain::{Choice, Cost, explain};
 pub use group::Group;
 pub use hosts::Hosts;
 pub use netsum_net::Buffer;
+pub use netsum_net::mesh::Network;
 pub use netsum_wire::{Dtype, Format, ReduceOp};
 pub use options::{GroupConfig, Options, PROTOCOLS};
 pub use terms::Terms;

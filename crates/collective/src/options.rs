@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use netsum_topo::CongestionRule;
 
-use crate::Error;
 use crate::algorithm::names;
 use crate::planned::PlanSource;
+use crate::{Error, Network};
 
 /// What a job may ask for; with `auto` the controller chooses.
 pub const PROTOCOLS: [&str; 4] = ["panama", "atp", "switchml", "auto"];
@@ -51,8 +51,10 @@ pub struct Options {
     pub congestion: CongestionRule,
     /// Smaller buffers go by the host path; `None`: the controller's default.
     pub min_bytes: Option<u64>,
-    /// Whether ranks of one host share memory; without it they talk over TCP.
+    /// Whether ranks of one host share memory; without it they talk over the network.
     pub shared_memory: bool,
+    /// What carries messages between ranks that share no memory.
+    pub network: Network,
     /// Algorithm by operation (`allreduce`, `allgather`, `broadcast`), where the cost model is not to choose; one that
     /// cannot do an operation is passed over.
     pub algorithms: BTreeMap<String, String>,
@@ -108,6 +110,13 @@ impl Options {
                         _ => return Err(wrong("on or off")),
                     };
                 }
+                "network" => {
+                    options.network = match value.as_str() {
+                        "tcp" => Network::Tcp,
+                        "ucx" => Network::Ucx,
+                        _ => return Err(wrong("tcp or ucx")),
+                    };
+                }
                 "algorithms" => options.algorithms = algorithms(value).map_err(|e| wrong(&e))?,
                 "link_latency_s" => {
                     options.link_latency_s = Some(positive(value).ok_or_else(|| wrong("seconds"))?);
@@ -128,11 +137,11 @@ impl Options {
     pub(crate) fn agreed(&self) -> String {
         let Options { protocol, tenant, scale, max_trees, .. } = self;
         let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
-        let Options { algorithms, link_latency_s, link_bytes_per_s, .. } = self;
+        let Options { network, algorithms, link_latency_s, link_bytes_per_s, .. } = self;
         format!(
             "{protocol} tenant={tenant} scale={scale} max_trees={max_trees} release_fraction={release_fraction} \
-             congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} algorithms={algorithms:?} \
-             link={link_latency_s:?},{link_bytes_per_s:?}"
+             congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} network={network:?} \
+             algorithms={algorithms:?} link={link_latency_s:?},{link_bytes_per_s:?}"
         )
     }
 }
@@ -148,6 +157,7 @@ impl Default for Options {
             congestion: CongestionRule::PerBranch,
             min_bytes: None,
             shared_memory: true,
+            network: Network::Tcp,
             algorithms: BTreeMap::new(),
             link_latency_s: None,
             link_bytes_per_s: None,
@@ -205,6 +215,8 @@ mod tests {
         assert_eq!(ring["allreduce"], "ring");
         assert!(error("algorithms", "allreduce=rong").contains("halving-doubling, ring, "));
         assert!(error("algorithms", "barrier=ring").contains("allreduce, allgather, broadcast"));
+        assert_eq!(parse("network", "ucx").unwrap().network, Network::Ucx);
+        assert!(error("network", "rdma").contains("use tcp or ucx"));
         assert!(error("link_latency_s", "-1").contains("use seconds"));
         assert_eq!(error("tress", "1"), "option tress does not exist");
     }

@@ -43,6 +43,9 @@ pub enum NetError {
     /// Between ranks.
     #[error(transparent)]
     Mesh(#[from] crate::mesh::MeshError),
+    /// UCX cannot be had, or reaches not all ranks.
+    #[error(transparent)]
+    Ucx(#[from] crate::UcxError),
     /// A lease names an address twice: every child, and the parent, must be another neighbour.
     #[error(
         "{address} occurs twice in the lease; every child and the parent need an address of their own"

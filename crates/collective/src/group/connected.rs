@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use netsum_net::mesh::{Channel, MeshError};
+use netsum_net::mesh::{Channel, MeshError, Network};
 use netsum_net::worker::WorkerDriver;
 use netsum_wire::Format;
 use parking_lot::{Mutex, MutexGuard};
@@ -102,10 +102,12 @@ impl Connected {
     pub(super) fn stats(&self) -> String {
         let (sent, received) = self.core.mesh.traffic();
         let (counters, link) = (&self.core.counters, self.link());
-        let hosts_by = match (link.shared_memory, &link.across) {
-            (true, _) => "shared memory",
-            (false, Some(_)) => "shared memory within hosts, TCP between them",
-            (false, None) => "TCP",
+        let hosts_by = match (link.shared_memory, &link.across, self.core.mesh.network()) {
+            (true, _, _) => "shared memory",
+            (false, Some(_), Network::Tcp) => "shared memory within hosts, TCP between them",
+            (false, Some(_), Network::Ucx) => "shared memory within hosts, UCX between them",
+            (false, None, Network::Tcp) => "TCP",
+            (false, None, Network::Ucx) => "UCX",
         };
         let at_once = self.lane.desk().ended_here;
         let group = json!({

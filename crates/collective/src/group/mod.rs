@@ -78,10 +78,11 @@ impl Group {
                 (ip, host, job, Some((Arc::new(driver), events)))
             }
         };
-        let listener = Listener::bind(ip).map_err(connect)?;
+        let listener = Listener::bind(ip, config.options.network).map_err(connect)?;
         let memory = memory_port(&config);
         let seat = memory.as_ref().map(ArenaPort::seat);
-        let (address, ports) = Address::new(&config, listener.address(), host, job, seat)?;
+        let reached = (listener.address(), listener.ucx_address());
+        let (address, ports) = Address::new(&config, reached, host, job, seat)?;
         let opened = Mutex::new(Some(Opened { listener, ports, memory, data }));
         Ok(Group { config, address, opened, connected: ArcSwapOption::empty() })
     }

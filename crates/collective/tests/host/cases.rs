@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    SHARED_MEMORY, SOON, buffer, bytes, config, flat_sum, host_group, values, with_group,
+    SHARED_MEMORY, SOON, buffer, bytes, config, flat_sum, host_group, network, values, with_group,
 };
-use netsum_collective::{Buffer, Combine, Dtype, Error, Group, ReduceOp, Terms};
+use netsum_collective::{Buffer, Combine, Dtype, Error, Group, Network, ReduceOp, Terms};
 
 const SUM: Combine = Combine::Plain(ReduceOp::Sum);
 
@@ -377,7 +377,8 @@ fn statistics_say_that_hosts_do_the_work() {
             if SHARED_MEMORY {
                 assert_eq!(stats["hosts_by"], "shared memory");
             } else {
-                assert_eq!(stats["hosts_by"], "TCP");
+                let expected = if network() == Network::Ucx { "UCX" } else { "TCP" };
+                assert_eq!(stats["hosts_by"], expected);
                 assert!(stats["host_bytes_tx"].as_u64().unwrap() >= 4000);
             }
         },

@@ -1,16 +1,47 @@
 //! Groups of threads, values with a known order of addition, and an oracle.
 #![allow(dead_code)]
 
+use std::net::Ipv4Addr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use netsum_collective::{Buffer, Dtype, Group, GroupConfig, Options, ReduceOp};
+use netsum_collective::{Buffer, Dtype, Group, GroupConfig, Network, Options, ReduceOp};
+use netsum_net::mesh::Listener;
 use netsum_wire::{Encoding, Format, Input, reduce};
 
-/// Test programs whose name says so talk over TCP.
-pub const SHARED_MEMORY: bool = !ends_with_tcp(env!("CARGO_CRATE_NAME").as_bytes());
+const NAME: &[u8] = env!("CARGO_CRATE_NAME").as_bytes();
+const TCP: bool = matches!(NAME, [.., b't', b'c', b'p']);
+const UCX: bool = matches!(NAME, [.., b'u', b'c', b'x']);
 
-const fn ends_with_tcp(name: &[u8]) -> bool {
-    matches!(name, [.., b't', b'c', b'p'])
+/// Test programs whose name says so talk over TCP or UCX.
+pub const SHARED_MEMORY: bool = !TCP && !UCX;
+
+/// UCX in programs of that name; TCP where its library is missing.
+pub fn network() -> Network {
+    static FOUND: OnceLock<Network> = OnceLock::new();
+    if !UCX {
+        return Network::Tcp;
+    }
+    *FOUND.get_or_init(|| match Listener::bind(Ipv4Addr::LOCALHOST.into(), Network::Ucx) {
+        Ok(_) => Network::Ucx,
+        Err(error) => {
+            println!("skipped over UCX, TCP is tested again: {error}");
+            Network::Tcp
+        }
+    })
+}
+
+/// Runs this test program again with other transports of UCX, all tests but `but`.
+pub fn again_with_transports(transports: &str, but: &str) {
+    if network() != Network::Ucx {
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["--skip", but]).env("UCX_TLS", transports).env("UCX_LOG_LEVEL", "fatal");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "UCX_TLS={transports}: {text}");
 }
 
 pub const SOON: Duration = Duration::from_secs(30);
@@ -23,7 +54,7 @@ pub fn config(rank: u32, size: u32, name: &str) -> GroupConfig {
         controller: None,
         host: Some("127.0.0.1".to_owned()),
         timeout: Duration::from_secs(20),
-        options: Options { shared_memory: SHARED_MEMORY, ..Options::default() },
+        options: Options { shared_memory: SHARED_MEMORY, network: network(), ..Options::default() },
         plan: None,
     }
 }

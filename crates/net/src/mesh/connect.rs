@@ -14,11 +14,23 @@ use crossbeam_channel::{Sender, unbounded};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::poll::{Interest, poll};
+use super::ucx::Ucx;
 use super::{Events, Mesh, MeshError};
 use crate::NetError;
+use crate::ucx::Worker;
 
 /// Bytes of a rank's secret.
 pub const SECRET_LEN: usize = 16;
+
+/// What carries messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// TCP connections.
+    #[default]
+    Tcp,
+    /// Whatever UCX finds, as InfiniBand and RoCE; TCP connections beside tell who is alive.
+    Ucx,
+}
 
 /// One rank, as the rendezvous gives it.
 #[derive(Clone, Debug)]
@@ -27,6 +39,8 @@ pub struct Seat {
     pub address: SocketAddr,
     /// What it wants to hear.
     pub secret: [u8; SECRET_LEN],
+    /// Where UCX reaches it, in a group of that network.
+    pub ucx: Option<Vec<u8>>,
 }
 
 /// Everybody in a group.
@@ -40,16 +54,20 @@ pub struct Roster {
     pub seats: Vec<Seat>,
 }
 
-/// A TCP port on which the other ranks will connect.
-#[derive(Debug)]
+/// A TCP port on which the other ranks will connect, and UCX's end if the network is that.
 pub struct Listener {
     listener: TcpListener,
     address: SocketAddr,
+    ucx: Option<Worker>,
 }
 
 impl Listener {
-    /// Listens on a free port of `ip`, which must be this machine's.
-    pub fn bind(ip: IpAddr) -> Result<Listener, NetError> {
+    /// Listens on a free port of `ip`, which must be this machine's. Errors: also that UCX cannot be had.
+    pub fn bind(ip: IpAddr, network: Network) -> Result<Listener, NetError> {
+        let ucx = match network {
+            Network::Tcp => None,
+            Network::Ucx => Some(Worker::open()?),
+        };
         let address = SocketAddr::new(ip, 0);
         let open = || {
             let listener = TcpListener::bind(address)?;
@@ -57,9 +75,17 @@ impl Listener {
             SockRef::from(&listener).listen(BACKLOG)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok(Listener { listener, address })
+            Ok((listener, address))
         };
-        open().map_err(|source| NetError::Bind { what: "TCP listener", address, source })
+        let opened = open();
+        let (listener, address) =
+            opened.map_err(|source| NetError::Bind { what: "TCP listener", address, source })?;
+        Ok(Listener { listener, address, ucx })
+    }
+
+    /// Where UCX reaches this rank, to tell the others.
+    pub fn ucx_address(&self) -> Option<&[u8]> {
+        self.ucx.as_ref().map(Worker::address)
     }
 
     /// The address to tell the others.
@@ -93,9 +119,24 @@ impl Listener {
             prepare(stream)
                 .map_err(|source| NetError::Io { what: "set-up of a connection", source })?;
         }
-        let start = Mesh::start(roster.rank, streams, silence, events);
+        let ucx = self.ucx.map(|worker| over_ucx(worker, roster)).transpose()?;
+        let start = Mesh::start(roster.rank, streams, ucx, silence, events);
         start.map_err(|source| NetError::Thread { name: "netsum-mesh", source })
     }
+}
+
+fn over_ucx(worker: Worker, roster: &Roster) -> Result<Ucx, NetError> {
+    let mut addresses: Vec<_> = roster.seats.iter().map(|seat| seat.ucx.clone()).collect();
+    let own = roster.rank as usize;
+    addresses[own] = None;
+    if let Some(rank) = (0..addresses.len()).find(|&r| r != own && addresses[r].is_none()) {
+        let (rank, address) = (rank as u32, roster.seats[rank].address);
+        let reason = "it has told no address of UCX".to_owned();
+        return Err(MeshError::Unreachable { rank, address, reason }.into());
+    }
+    worker.connect(&addresses)?;
+    let secrets = roster.seats.iter().map(|seat| seat.secret).collect();
+    Ok(Ucx::new(worker, roster.rank, secrets))
 }
 
 /// Connects to the lower ranks, then waits for the higher ones.

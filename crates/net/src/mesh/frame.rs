@@ -1,4 +1,4 @@
-//! Frames between two ranks: a header of 40 bytes, then at most [`SEGMENT_MAX`] bytes of payload.
+//! Frames between two ranks: a header of 40 bytes, then over TCP at most [`SEGMENT_MAX`] bytes of payload.
 //!
 //! All numbers big-endian:
 //!
@@ -91,14 +91,16 @@ impl Frame {
     }
 
     /// `Err` says what is wrong; the stream has lost its frames then and must be closed.
-    pub(super) fn decode(h: &[u8; HEADER_LEN]) -> Result<Frame, &'static str> {
+    ///
+    /// `segment_max`: most payload bytes behind one header.
+    pub(super) fn decode(h: &[u8; HEADER_LEN], segment_max: usize) -> Result<Frame, &'static str> {
         if h[0] != VERSION || h[3] != 0 {
             return Err("a frame of another version");
         }
         let (id, len) = (be64(h, 24), be64(h, 32));
         let fingerprint = u32::from_be_bytes([h[4], h[5], h[6], h[7]]);
         let segment = || match usize::try_from(len) {
-            Ok(len) if len <= SEGMENT_MAX => Ok(len),
+            Ok(len) if len <= segment_max => Ok(len),
             _ => Err("a frame longer than allowed"),
         };
         Ok(match h[1] {
@@ -150,7 +152,7 @@ mod tests {
             Frame::Goodbye,
             Frame::Lost { rank: 3 },
         ] {
-            assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+            assert_eq!(Frame::decode(&frame.encode(), SEGMENT_MAX), Ok(frame));
         }
     }
 
@@ -160,13 +162,13 @@ mod tests {
         let with = |at: usize, value: u8| {
             let mut h = good;
             h[at] = value;
-            Frame::decode(&h).unwrap_err()
+            Frame::decode(&h, SEGMENT_MAX).unwrap_err()
         };
         assert_eq!(with(0, 2), "a frame of another version");
         assert_eq!(with(1, 99), "a frame of unknown kind");
         assert_eq!(with(35, 1), "a frame longer than allowed");
         let mut h = good;
         (h[1], h[2]) = (1, 3);
-        assert_eq!(Frame::decode(&h).unwrap_err(), "a frame of an unknown channel");
+        assert_eq!(Frame::decode(&h, SEGMENT_MAX).unwrap_err(), "a frame of an unknown channel");
     }
 }

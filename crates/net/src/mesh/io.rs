@@ -1,16 +1,15 @@
 //! The mesh's thread: reads all connections, writes what senders could not, watches deadlines and silence.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::frame::{Channel, Frame, HEADER_LEN, Key};
+use super::frame::{Frame, HEADER_LEN, SEGMENT_MAX};
+use super::inbound::{Body, begin, finish, peer};
 use super::outbox::{Message, Reports};
 use super::poll::{Interest, poll};
-use super::receive::{Slot, Target};
-use super::{MeshError, Peer, Shared, deliver};
+use super::{MeshError, Shared};
 
 /// Runs until the mesh stops.
 pub(super) fn run(shared: &Shared, woken: &UnixStream) {
@@ -21,9 +20,11 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream) {
         checked: Instant::now(),
     };
     while !io.is_over() {
-        let mut interests = vec![Interest::new(woken, true, false)];
+        let (patience, fd) = shared.ucx.as_ref().map_or((TICK, -1), |ucx| ucx.rest(shared));
+        let mut interests =
+            vec![Interest::new(woken, true, false), Interest::new(&fd, true, false)];
         interests.extend(io.streams.iter().map(|stream| stream.interest(shared)));
-        if let Err(e) = poll(&mut interests, TICK)
+        if let Err(e) = poll(&mut interests, patience)
             && e.kind() != io::ErrorKind::Interrupted
         {
             shared.fail(MeshError::Aborted(format!("waiting for sockets failed: {e}")));
@@ -32,10 +33,13 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream) {
         if interests[0].readable() {
             let _ = (&mut &*woken).read(&mut io.scratch);
         }
-        for (at, interest) in interests[1..].iter().enumerate() {
+        for (at, interest) in interests[2..].iter().enumerate() {
             io.serve(at, interest);
         }
         io.tick();
+    }
+    if let Some(ucx) = &shared.ucx {
+        ucx.close(shared);
     }
     for (_, peer) in shared.live() {
         let _ = peer.stream.shutdown(std::net::Shutdown::Both);
@@ -59,14 +63,6 @@ struct Stream {
     ended: bool,
     heard: Instant,
     pinged: Instant,
-}
-
-/// The payload that is being read.
-enum Body {
-    None,
-    Slot { slot: Arc<Slot>, left: usize, last: bool },
-    Kept { key: Key, fingerprint: u32, bytes: Vec<u8>, left: usize },
-    Refused { len: usize, left: usize },
 }
 
 impl Stream {
@@ -148,6 +144,10 @@ impl Io<'_> {
         let stream = &mut self.streams[at];
         stream.ended = true;
         stream.body = Body::None;
+        if let Some(ucx) = &self.shared.ucx {
+            // A goodbye may have come by the other way.
+            ucx.drain(self.shared);
+        }
         let leaving = self.shared.stopping.lock().is_some();
         if leaving {
             self.shared.gone(stream.rank);
@@ -167,6 +167,9 @@ impl Io<'_> {
         self.checked = now;
         let expired = self.shared.mailbox.lock().expire(now);
         expired.iter().for_each(|slot| slot.finish(Err(MeshError::Timeout)));
+        if let Some(ucx) = &self.shared.ucx {
+            ucx.expire(self.shared, now);
+        }
         for stream in self.streams.iter_mut().filter(|stream| !stream.ended) {
             stream.heard += stopped;
             watch(self.shared, stream, now);
@@ -180,12 +183,16 @@ fn watch(shared: &Shared, stream: &mut Stream, now: Instant) {
     if ping {
         stream.pinged = now;
     }
+    if ping && shared.ucx.is_some() {
+        // Nothing else is written there, so it has room; if not, the peer is silent itself.
+        let _ = (&peer.stream).write(&Frame::Ping.encode());
+    }
     shared.with_outbox(stream.rank, peer, |outbox, reports: &mut Reports| {
         let late = |m: &Message| m.deadline.is_some_and(|deadline| deadline <= now);
         if !outbox.is_idle() {
             outbox.release(late, &MeshError::Timeout, reports);
         }
-        if ping && outbox.is_flushed() {
+        if ping && shared.ucx.is_none() && outbox.is_flushed() {
             outbox.push_bare(Frame::Ping);
         }
     });
@@ -204,15 +211,11 @@ fn consume(shared: &Shared, stream: &mut Stream, mut bytes: &[u8]) -> Result<(),
             *left -= n;
             let done = *left == 0;
             bytes = rest;
-            match &mut stream.body {
-                Body::Slot { slot, .. } => slot.fill(now),
-                Body::Kept { bytes, .. } => bytes.extend_from_slice(now),
-                Body::None | Body::Refused { .. } => {}
-            }
+            stream.body.fill(now);
             if !done {
                 return Ok(());
             }
-            finish(shared, stream);
+            finish(shared, stream.rank, std::mem::replace(&mut stream.body, Body::None));
         }
         if bytes.is_empty() {
             return Ok(());
@@ -225,152 +228,15 @@ fn consume(shared: &Shared, stream: &mut Stream, mut bytes: &[u8]) -> Result<(),
             return Ok(());
         }
         stream.have = 0;
-        begin(shared, stream, Frame::decode(&stream.header)?)?;
+        stream.body = begin(shared, stream.rank, Frame::decode(&stream.header, SEGMENT_MAX)?)?;
     }
-}
-
-fn begin(shared: &Shared, stream: &mut Stream, frame: Frame) -> Result<(), &'static str> {
-    let from = stream.rank;
-    match frame {
-        Frame::Eager { key, fingerprint, len } => {
-            stream.body = begin_eager(shared, from, key, fingerprint, len)?;
-        }
-        Frame::Announce { key, fingerprint, id, len } => {
-            announced(shared, from, key, fingerprint, id, len)?;
-        }
-        Frame::Ready { id } => {
-            let peer = peer(shared, from);
-            shared.with_outbox(from, peer, |outbox, _| outbox.ready(id));
-        }
-        Frame::Data { id, len } => {
-            let (slot, last) = shared.mailbox.lock().data(from, id, len)?;
-            stream.body = Body::Slot { slot, left: len, last };
-        }
-        Frame::Credit { bytes } => peer(shared, from).outbox.lock().credit(bytes),
-        Frame::Ping => {}
-        Frame::Goodbye => shared.gone(from),
-        Frame::Lost { rank } => shared.fail(told_of_loss(shared.rank, from, rank)),
-    }
-    Ok(())
-}
-
-fn begin_eager(
-    shared: &Shared,
-    from: u32,
-    key: Key,
-    fingerprint: u32,
-    len: usize,
-) -> Result<Body, &'static str> {
-    let mut mailbox = shared.mailbox.lock();
-    mailbox.hold(from, len)?;
-    if !admitted(shared, from, key, fingerprint) {
-        return Ok(Body::Refused { len, left: len });
-    }
-    if let Some(slot) = mailbox.take_eager(from, key, len) {
-        drop(mailbox);
-        let fits = slot.accept(from, len as u64);
-        let slot = if fits { slot } else { Slot::swallow() };
-        return Ok(Body::Slot { slot, left: len, last: true });
-    }
-    Ok(Body::Kept { key, fingerprint, bytes: Vec::with_capacity(len), left: len })
-}
-
-fn announced(
-    shared: &Shared,
-    from: u32,
-    key: Key,
-    fingerprint: u32,
-    id: u64,
-    len: u64,
-) -> Result<(), &'static str> {
-    let ask = {
-        let mut mailbox = shared.mailbox.lock();
-        if key.channel == Channel::Control {
-            mailbox.expect(from, id, len, control_slot(shared, from, key, len)?);
-            true
-        } else if admitted(shared, from, key, fingerprint) {
-            mailbox.announce(from, key, fingerprint, id, len)?
-        } else {
-            false
-        }
-    };
-    if ask {
-        shared.push_bare(from, Frame::Ready { id });
-    }
-    Ok(())
-}
-
-/// The current payload is complete.
-fn finish(shared: &Shared, stream: &mut Stream) {
-    let from = stream.rank;
-    match std::mem::replace(&mut stream.body, Body::None) {
-        Body::None => {}
-        Body::Slot { slot, last, .. } => {
-            if last {
-                slot.complete(from);
-            }
-        }
-        Body::Refused { len, .. } => shared.mailbox.lock().free(from, len),
-        Body::Kept { key, bytes, .. } if key.channel == Channel::Control => {
-            shared.mailbox.lock().free(from, bytes.len());
-            shared.events.control(from, key, bytes);
-        }
-        Body::Kept { key, fingerprint, bytes, .. } => {
-            let mut mailbox = shared.mailbox.lock();
-            if admitted(shared, from, key, fingerprint) {
-                let delivery = mailbox.store(from, key, fingerprint, bytes);
-                drop(mailbox);
-                if let Some((slot, bytes)) = delivery {
-                    deliver(&slot, from, &bytes);
-                }
-            } else {
-                mailbox.free(from, bytes.len());
-            }
-        }
-    }
-    shared.return_credit(from);
-}
-
-/// What a peer's last word means.
-fn told_of_loss(own: u32, from: u32, lost: u32) -> MeshError {
-    let (rank, reason) = match lost {
-        lost if lost == from => (from, "it was aborted".to_owned()),
-        lost if lost == own => (from, "it has given this rank up".to_owned()),
-        lost => (lost, format!("rank {from} has lost it")),
-    };
-    MeshError::PeerLost { rank, reason }
-}
-
-fn admitted(shared: &Shared, from: u32, key: Key, fingerprint: u32) -> bool {
-    key.channel != Channel::Collective || shared.events.admit(from, key, fingerprint)
-}
-
-/// A long control message goes straight to the owner's ear.
-fn control_slot(shared: &Shared, from: u32, key: Key, len: u64) -> Result<Arc<Slot>, &'static str> {
-    if len > CONTROL_MAX as u64 {
-        return Err("a control message longer than allowed");
-    }
-    let events = shared.events.clone();
-    let done = Box::new(move |outcome: Result<super::Received, MeshError>| {
-        if let Ok(received) = outcome {
-            events.control(from, key, received.bytes);
-        }
-    });
-    Ok(Slot::new(Target::Bytes { max: CONTROL_MAX }, None, Some(done)))
-}
-
-fn peer(shared: &Shared, rank: u32) -> &Peer {
-    shared.peer(rank).expect("streams are made from the peers")
 }
 
 /// Deadlines are kept to this.
-const TICK: Duration = Duration::from_millis(50);
+pub(super) const TICK: Duration = Duration::from_millis(50);
 
 /// One read; it stays in the second-level cache between the kernel's copy and ours.
 const SCRATCH: usize = 256 << 10;
 
 /// Then the other connections get their turn.
 const READS_PER_TURN: usize = 4;
-
-/// A rank's retained results are at most 256 trees × window; a served batch is cut well below this.
-const CONTROL_MAX: usize = 256 << 20;

@@ -299,7 +299,7 @@ mod tests {
 
     fn receive() -> (Arc<Slot>, Receive) {
         let slot = Slot::new(Target::Bytes { max: 100 }, None, None);
-        (slot.clone(), Receive { slot })
+        (slot.clone(), Receive { slot, mesh: None })
     }
 
     fn eager(mailbox: &mut Mailbox, from: u32, bytes: &[u8]) {

@@ -1,4 +1,4 @@
-//! Messages between the ranks of a group: a full mesh of TCP connections.
+//! Messages between the ranks of a group: a full mesh of TCP connections, or of ways that UCX finds ([`Network`]).
 //!
 //! A [`Listener`] is opened first and its address told to the others; [`Listener::connect`] then builds the
 //! [`Mesh`]. A message goes to the receive that was posted for its sender and [`Key`]; messages between the
@@ -11,11 +11,13 @@
 mod connect;
 mod error;
 mod frame;
+mod inbound;
 mod io;
 mod mailbox;
 mod outbox;
 mod poll;
 mod receive;
+mod ucx;
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -26,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-pub use connect::{Listener, Roster, SECRET_LEN, Seat};
+pub use connect::{Listener, Network, Roster, SECRET_LEN, Seat};
 pub use error::MeshError;
 pub use frame::{Channel, Key};
 pub use outbox::{OnSent, Payload};
@@ -34,8 +36,9 @@ pub use receive::{OnReceived, Receive, Received, Target};
 
 use frame::Frame;
 use mailbox::{Mailbox, Match};
-use outbox::{Message, Outbox, Reports};
+use outbox::{Limits, Message, Outbox, Reports};
 use receive::Slot;
+use ucx::Ucx;
 
 /// What the owner of a mesh is told, by the mesh's thread: every call must be short and must not block.
 pub trait Events: Send + Sync {
@@ -83,6 +86,7 @@ impl Mesh {
     fn start(
         rank: u32,
         streams: Vec<Option<TcpStream>>,
+        ucx: Option<Ucx>,
         silence: Duration,
         events: Arc<dyn Events>,
     ) -> std::io::Result<Mesh> {
@@ -90,8 +94,11 @@ impl Mesh {
         waker.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let size = streams.len() as u32;
-        let peers = streams.into_iter().map(|stream| stream.map(Peer::new)).collect();
+        let limits = if ucx.is_some() { ucx::LIMITS } else { Limits::TCP };
+        let peer = |stream: TcpStream| Peer::new(stream, limits);
+        let peers = streams.into_iter().map(|stream| stream.map(peer)).collect();
         let shared = Arc::new(Shared {
+            ucx,
             rank,
             peers,
             mailbox: Mutex::new(Mailbox::new(size)),
@@ -119,6 +126,11 @@ impl Mesh {
         self.shared.peers.len() as u32
     }
 
+    /// What carries the messages.
+    pub fn network(&self) -> Network {
+        if self.shared.ucx.is_some() { Network::Ucx } else { Network::Tcp }
+    }
+
     /// Sends a message; `done` is told when its bytes are in the kernel's hands or will never be.
     pub fn send(&self, to: u32, outgoing: Outgoing, done: Option<OnSent>) {
         let Some(peer) = self.shared.peer(to) else {
@@ -137,7 +149,7 @@ impl Mesh {
     pub fn receive(&self, wanted: Wanted, target: Target, deadline: Option<Instant>) -> Receive {
         let slot = Slot::new(target, deadline, None);
         self.post(wanted, slot.clone());
-        Receive { slot }
+        Receive { slot, mesh: self.shared.ucx.is_some().then(|| self.shared.clone()) }
     }
 
     /// Like [`Mesh::receive`]; the outcome goes to `done`.
@@ -151,6 +163,11 @@ impl Mesh {
         self.post(wanted, Slot::new(target, deadline, Some(done)));
     }
 
+    /// For who waits for messages: moves them on for a short while, or until `done`, where the network leaves that to us.
+    pub fn help(&self, done: impl Fn() -> bool) {
+        self.shared.help(done);
+    }
+
     /// Senders and fingerprints of the messages that wait for a receive with that tag.
     pub fn stored(&self, channel: Channel, tag: u64) -> Vec<(u32, u32)> {
         self.shared.mailbox.lock().stored(channel, tag)
@@ -161,11 +178,18 @@ impl Mesh {
     pub fn end(&self, channel: Channel, tag: u64) {
         let slots = self.shared.mailbox.lock().discard(channel, tag);
         slots.iter().for_each(|slot| slot.cancel());
+        let which = |m: &Message| m.key.channel == channel && m.key.tag == tag;
         for (rank, peer) in self.shared.live() {
             self.shared.with_outbox(rank, peer, |outbox, reports| {
-                let which = |m: &Message| m.key.channel == channel && m.key.tag == tag;
                 outbox.release(which, &MeshError::Cancelled, reports);
             });
+        }
+        for (_, peer) in self.shared.live() {
+            // What UCX reads by itself it lets go of soon, or the peer is given up.
+            while peer.outbox.lock().is_flying(which) {
+                self.shared.help(|| !peer.outbox.lock().is_flying(which));
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -245,6 +269,8 @@ impl Drop for Mesh {
 }
 
 struct Shared {
+    /// Carries all but signs of life, if it is there.
+    ucx: Option<Ucx>,
     rank: u32,
     /// By rank; `None` for our own.
     peers: Vec<Option<Peer>>,
@@ -268,10 +294,10 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(stream: TcpStream) -> Peer {
+    fn new(stream: TcpStream, limits: Limits) -> Peer {
         Peer {
             stream,
-            outbox: Mutex::new(Outbox::new()),
+            outbox: Mutex::new(Outbox::new(limits)),
             blocked: AtomicBool::new(false),
             left: AtomicBool::new(false),
         }
@@ -298,9 +324,10 @@ impl Shared {
         let mut reports = Reports::new();
         let mut outbox = peer.outbox.lock();
         change(&mut outbox, &mut reports);
-        let broken = match peer.blocked.load(Ordering::Relaxed) {
-            true => None,
-            false => self.flush(peer, &mut outbox, &mut reports),
+        let broken = match (&self.ucx, peer.blocked.load(Ordering::Relaxed)) {
+            (Some(ucx), _) => ucx.flush(self, rank, &mut outbox, &mut reports),
+            (None, true) => None,
+            (None, false) => self.flush(peer, &mut outbox, &mut reports),
         };
         drop(outbox);
         for (done, outcome) in reports {
@@ -326,6 +353,12 @@ impl Shared {
             Err(e) => return Some(e.to_string()),
         }
         None
+    }
+
+    fn help(&self, done: impl Fn() -> bool) {
+        if let Some(ucx) = &self.ucx {
+            ucx.help(self, done);
+        }
     }
 
     fn push_bare(&self, rank: u32, frame: Frame) {

@@ -44,6 +44,18 @@ impl Payload {
             Payload::Buffer(buffer, range) => buffer.slice(range.clone()),
         }
     }
+
+    /// The same bytes in memory with several owners.
+    fn as_buffer(&mut self) -> (&Buffer, &Range<usize>) {
+        if let Payload::Bytes(bytes) = self {
+            let len = bytes.len();
+            *self = Payload::Buffer(Buffer::from_vec(std::mem::take(bytes)), 0..len);
+        }
+        match self {
+            Payload::Buffer(buffer, range) => (buffer, range),
+            Payload::Bytes(_) => unreachable!("changed above"),
+        }
+    }
 }
 
 /// Called once when a message's bytes are in the kernel's hands, or cannot be sent any more.
@@ -71,6 +83,41 @@ pub(super) struct Outbox {
     unfreed: u64,
     closed: Option<MeshError>,
     pub(super) bytes: u64,
+    limits: Limits,
+    /// Messages that were posted and whose bytes are still being read, by number.
+    flying: FxHashMap<u64, Flying>,
+    next_flight: u64,
+}
+
+/// What a network takes at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Longer messages are announced.
+    pub(super) eager: usize,
+    /// Most bytes of an announced message in one frame.
+    pub(super) segment: usize,
+}
+
+impl Limits {
+    pub(super) const TCP: Limits = Limits { eager: SEGMENT_MAX, segment: SEGMENT_MAX };
+}
+
+/// A frame for a network that reads its payload while we do something else.
+pub(super) struct Post<'a> {
+    pub(super) header: &'a [u8; HEADER_LEN],
+    /// For [`Outbox::landed`].
+    pub(super) number: u64,
+    pub(super) payload: Option<(&'a Buffer, Range<usize>)>,
+    /// The receiver must see it behind the others of which this is said.
+    pub(super) in_order: bool,
+    /// The receiver has a place for the payload.
+    pub(super) is_wanted: bool,
+}
+
+struct Flying {
+    message: Message,
+    /// It was given up, why and when; its sender is told when its bytes are free.
+    given_up: Option<(MeshError, Instant)>,
 }
 
 enum Item {
@@ -104,8 +151,11 @@ pub(super) enum Drained {
 }
 
 impl Outbox {
-    pub(super) fn new() -> Outbox {
+    pub(super) fn new(limits: Limits) -> Outbox {
         Outbox {
+            limits,
+            flying: FxHashMap::default(),
+            next_flight: 0,
             urgent: VecDeque::new(),
             bulk: VecDeque::new(),
             current: None,
@@ -126,7 +176,7 @@ impl Outbox {
         let len = message.payload.len();
         let cost = cost(len);
         let urgent = message.key.channel == Channel::Control;
-        let item = if len <= SEGMENT_MAX && self.unfreed + cost <= ALLOWANCE {
+        let item = if len <= self.limits.eager && self.unfreed + cost <= ALLOWANCE {
             self.unfreed += cost;
             Item::Eager(message)
         } else {
@@ -181,12 +231,88 @@ impl Outbox {
         for (_, message) in self.announced.drain() {
             report(message, Err(reason.clone()), reports);
         }
+        // Who has left in good order may have taken what is flying.
+        if !matches!(reason, MeshError::Left { .. }) {
+            self.give_up_flying(|_| true, reason);
+        }
         between
     }
 
-    /// Nothing is queued or announced.
+    /// Nothing is queued, announced or flying.
     pub(super) fn is_idle(&self) -> bool {
-        self.is_flushed() && self.announced.is_empty()
+        self.is_flushed() && self.announced.is_empty() && self.flying.is_empty()
+    }
+
+    /// Whether messages that `which` picks are flying.
+    pub(super) fn is_flying(&self, which: impl Fn(&Message) -> bool) -> bool {
+        self.flying.values().any(|flying| which(&flying.message))
+    }
+
+    /// Whether a message flies on that was given up before `then`.
+    pub(super) fn is_stuck_since(&self, then: Instant) -> bool {
+        let early = |(_, when): &(MeshError, Instant)| *when < then;
+        self.flying.values().any(|flying| flying.given_up.as_ref().is_some_and(early))
+    }
+
+    fn give_up_flying(&mut self, which: impl Fn(&Message) -> bool, reason: &MeshError) {
+        for flying in self.flying.values_mut().filter(|flying| which(&flying.message)) {
+            flying.given_up.get_or_insert_with(|| (reason.clone(), Instant::now()));
+        }
+    }
+
+    /// Hands all frames that are queued to `post`, which says whether their payloads are free already; if not,
+    /// [`Outbox::landed`] says so later.
+    pub(super) fn post_all(
+        &mut self,
+        mut post: impl FnMut(Post<'_>) -> Result<bool, String>,
+        reports: &mut Reports,
+    ) -> Result<(), String> {
+        while let Some(mut current) = self.next() {
+            let number = self.next_flight;
+            self.next_flight += 1;
+            let in_order = matches!(
+                current.item,
+                Item::Eager(_) | Item::Bare(Frame::Announce { .. } | Frame::Goodbye)
+            );
+            let is_wanted = matches!(current.item, Item::Data { .. });
+            let payload = current.item.message_mut().map(|message| {
+                let (buffer, range) = message.payload.as_buffer();
+                (buffer, range.start + current.segment.start..range.start + current.segment.end)
+            });
+            let header = &current.header;
+            let free = post(Post { header, number, payload, in_order, is_wanted });
+            self.bytes += (HEADER_LEN + current.segment.len()) as u64;
+            match free {
+                Ok(false) if !matches!(current.item, Item::Bare(_)) => {
+                    let message = current.item.message().expect("it is no bare frame");
+                    self.flying.insert(number, Flying { message, given_up: None });
+                }
+                Ok(_) => self.written(current, reports),
+                Err(reason) => {
+                    // The message is told of with all others when the connection is given up.
+                    self.current = Some(current);
+                    return Err(reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a message that was flying are free.
+    pub(super) fn landed(
+        &mut self,
+        number: u64,
+        outcome: Result<(), MeshError>,
+        reports: &mut Reports,
+    ) {
+        let Some(Flying { message, given_up }) = self.flying.remove(&number) else { return };
+        let why = given_up.map(|(reason, _)| reason);
+        let outcome = match (why, &self.closed) {
+            (Some(reason), _) => Err(reason),
+            (None, Some(reason)) if outcome.is_err() => Err(reason.clone()),
+            (None, _) => outcome,
+        };
+        report(message, outcome, reports);
     }
 
     /// Nothing is queued.
@@ -225,6 +351,7 @@ impl Outbox {
                 queue.push_back(item);
             }
         }
+        self.give_up_flying(&which, reason);
         if let Some(message) = self.current.as_mut().and_then(|c| c.item.message_mut())
             && which(message)
         {
@@ -261,7 +388,10 @@ impl Outbox {
     }
 
     fn next(&mut self) -> Option<Current> {
-        let item = self.urgent.pop_front().or_else(|| self.bulk.pop_front())?;
+        let item = self.urgent.pop_front().or_else(|| {
+            let last = matches!(self.bulk.front(), Some(Item::Bare(Frame::Goodbye)));
+            if last && !self.flying.is_empty() { None } else { self.bulk.pop_front() }
+        })?;
         let (frame, segment) = match &item {
             Item::Bare(frame) => (*frame, 0..0),
             Item::Eager(Message { key, fingerprint, payload, .. }) => {
@@ -269,7 +399,7 @@ impl Outbox {
                 (Frame::Eager { key: *key, fingerprint: *fingerprint, len }, 0..len)
             }
             Item::Data { id, at, message } => {
-                let len = SEGMENT_MAX.min(message.payload.len() - at);
+                let len = self.limits.segment.min(message.payload.len() - at);
                 (Frame::Data { id: *id, len }, *at..at + len)
             }
         };
@@ -390,12 +520,12 @@ mod tests {
     }
 
     fn header(bytes: &[u8]) -> Frame {
-        Frame::decode(bytes[..HEADER_LEN].try_into().unwrap()).unwrap()
+        Frame::decode(bytes[..HEADER_LEN].try_into().unwrap(), SEGMENT_MAX).unwrap()
     }
 
     #[test]
     fn small_messages_are_announced_once_the_room_is_used_up() {
-        let mut outbox = Outbox::new();
+        let mut outbox = Outbox::new(Limits::TCP);
         let mut reports = Vec::new();
         for _ in 0..9 {
             outbox.push(message(SEGMENT_MAX - 80, None), &mut reports);
@@ -411,7 +541,7 @@ mod tests {
 
     #[test]
     fn urgent_frames_go_between_the_segments_of_a_long_message() {
-        let mut outbox = Outbox::new();
+        let mut outbox = Outbox::new(Limits::TCP);
         let mut reports = Vec::new();
         outbox.push(message(2 * SEGMENT_MAX + 5, None), &mut reports);
         assert!(!outbox.is_idle());
@@ -428,7 +558,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_partly_away_is_finished_from_a_copy() {
-        let mut outbox = Outbox::new();
+        let mut outbox = Outbox::new(Limits::TCP);
         let told = Arc::new(Mutex::new(None));
         let by = told.clone();
         let mut reports = Vec::new();
@@ -446,8 +576,62 @@ mod tests {
     }
 
     #[test]
+    fn what_flies_is_told_of_when_it_lands_and_goodbye_waits_for_it() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let done = || -> Option<OnSent> {
+            let told = told.clone();
+            Some(Box::new(move |outcome| told.lock().push(outcome)))
+        };
+        let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX });
+        let mut reports = Vec::new();
+        let settle = |reports: &mut Reports| {
+            reports.drain(..).for_each(|(done, outcome)| done(outcome));
+            std::mem::take(&mut *told.lock())
+        };
+        for _ in 0..3 {
+            outbox.push(message(50, done()), &mut reports);
+        }
+        outbox.push_last(Frame::Goodbye);
+        let mut numbers = Vec::new();
+        let fly = |post: Post<'_>| {
+            numbers.push(post.number);
+            Ok(false)
+        };
+        outbox.post_all(fly, &mut reports).unwrap();
+        assert_eq!((numbers.len(), settle(&mut reports)), (3, Vec::new()));
+        outbox.landed(numbers[0], Ok(()), &mut reports);
+        assert_eq!(settle(&mut reports), [Ok(())]);
+        outbox.release(|_| true, &MeshError::Timeout, &mut reports);
+        outbox.landed(numbers[1], Ok(()), &mut reports);
+        assert_eq!(settle(&mut reports), [Err(MeshError::Timeout)]);
+        assert!(outbox.is_stuck_since(Instant::now()));
+        outbox.landed(numbers[2], Ok(()), &mut reports);
+        assert!(!outbox.is_idle(), "goodbye is queued");
+        let last = |post: Post<'_>| Ok(post.in_order && header(post.header) == Frame::Goodbye);
+        outbox.post_all(last, &mut reports).unwrap();
+        assert!(outbox.is_idle());
+    }
+
+    #[test]
+    fn what_flies_to_one_who_left_may_have_arrived() {
+        let left = MeshError::Left { rank: 1 };
+        for outcome in [Ok(()), Err(MeshError::Cancelled)] {
+            let (told, hear) = crossbeam_channel::unbounded();
+            let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX });
+            let mut reports = Vec::new();
+            let done: OnSent = Box::new(move |outcome| told.send(outcome).unwrap());
+            outbox.push(message(50, Some(done)), &mut reports);
+            outbox.post_all(|_| Ok(false), &mut reports).unwrap();
+            outbox.close(&left, &mut reports);
+            outbox.landed(0, outcome.clone(), &mut reports);
+            reports.drain(..).for_each(|(done, outcome)| done(outcome));
+            assert_eq!(hear.recv().unwrap(), outcome.map_err(|_| left.clone()));
+        }
+    }
+
+    #[test]
     fn a_closed_outbox_says_why() {
-        let mut outbox = Outbox::new();
+        let mut outbox = Outbox::new(Limits::TCP);
         let reason = MeshError::Left { rank: 3 };
         let mut reports = Vec::new();
         outbox.push(message(1, Some(Box::new(|_| ()))), &mut reports);

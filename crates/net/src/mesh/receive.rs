@@ -1,11 +1,12 @@
 //! A receive: where a message goes, and who is told when it is there.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::MeshError;
+use super::{MeshError, Shared};
 use crate::Buffer;
 
 /// Where the bytes of a message go.
@@ -41,14 +42,24 @@ pub type OnReceived = Box<dyn FnOnce(Result<Received, MeshError>) + Send>;
 
 /// Handle to a receive that is under way. Dropping it cancels: when `drop` returns, nobody writes to the
 /// target any more.
-#[derive(Debug)]
 pub struct Receive {
     pub(super) slot: Arc<Slot>,
+    /// Whose waiting moves messages on.
+    pub(super) mesh: Option<Arc<Shared>>,
+}
+
+impl std::fmt::Debug for Receive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.slot.fmt(f)
+    }
 }
 
 impl Receive {
     /// Blocks until the message is there or cannot come any more; the receive's deadline bounds it.
     pub fn wait(self) -> Result<Received, MeshError> {
+        if let Some(mesh) = &self.mesh {
+            mesh.help(|| self.slot.is_finished());
+        }
         let mut state = self.slot.state.lock();
         loop {
             if let Some(outcome) = state.outcome.take() {
@@ -67,6 +78,7 @@ impl Receive {
 impl Drop for Receive {
     fn drop(&mut self) {
         self.slot.cancel();
+        self.slot.settle();
     }
 }
 
@@ -84,6 +96,13 @@ struct State {
     outcome: Option<Result<Received, MeshError>>,
     callback: Option<OnReceived>,
     finished: bool,
+    /// A network writes to the memory by itself; why and when the receive was given up meanwhile.
+    lent: Option<Lent>,
+}
+
+struct Lent {
+    memory: Buffer,
+    given_up: Option<(MeshError, Instant)>,
 }
 
 enum Place {
@@ -101,7 +120,8 @@ impl Slot {
             Target::Buffer { buffer, at, len } => Place::Buffer { buffer, at, len },
             Target::Bytes { max } => Place::Bytes { bytes: Vec::new(), max },
         });
-        let state = State { target, filled: 0, outcome: None, callback, finished: false };
+        let state =
+            State { target, filled: 0, outcome: None, callback, finished: false, lent: None };
         Arc::new(Slot { state: Mutex::new(state), done: Condvar::new(), deadline })
     }
 
@@ -145,6 +165,49 @@ impl Slot {
         state.filled += bytes.len();
     }
 
+    /// The memory for a whole message of `len` bytes, for a network that writes there by itself until
+    /// [`Slot::give_back`]; `None` if nobody wants the message any more. `accept` said that it fits.
+    pub(super) fn lend(&self, len: usize) -> Option<(Buffer, Range<usize>)> {
+        let mut state = self.state.lock();
+        let (memory, range) = match state.target.as_ref()? {
+            Place::Buffer { buffer, at, len } => (buffer.clone(), *at..*at + *len),
+            Place::Bytes { .. } => (Buffer::from_vec(vec![0; len]), 0..len),
+        };
+        state.lent = Some(Lent { memory: memory.clone(), given_up: None });
+        Some((memory, range))
+    }
+
+    /// The network has written all of the message, or will write no more.
+    pub(super) fn give_back(&self, from: u32, outcome: Result<(), MeshError>) {
+        let mut state = self.state.lock();
+        let Some(Lent { memory, given_up }) = state.lent.take() else { return };
+        if outcome.is_ok()
+            && let Some(Place::Bytes { bytes, .. }) = &mut state.target
+        {
+            *bytes = memory.slice(0..memory.len()).to_vec();
+        }
+        drop(state);
+        match given_up.map_or(outcome, |(reason, _)| Err(reason)) {
+            Ok(()) => self.complete(from),
+            Err(reason) => self.finish(Err(reason)),
+        }
+    }
+
+    /// Whether the network still writes though the receive was given up before `then`.
+    pub(super) fn is_stuck_since(&self, then: Instant) -> bool {
+        let state = self.state.lock();
+        let given_up = state.lent.as_ref().and_then(|lent| lent.given_up.as_ref());
+        given_up.is_some_and(|(_, when)| *when < then)
+    }
+
+    /// Waits until no network writes to the memory.
+    fn settle(&self) {
+        let mut state = self.state.lock();
+        while state.lent.is_some() {
+            self.done.wait(&mut state);
+        }
+    }
+
     /// All bytes are there.
     pub(super) fn complete(&self, from: u32) {
         let bytes = match &mut self.state.lock().target {
@@ -154,10 +217,17 @@ impl Slot {
         self.finish(Ok(Received { from, bytes }));
     }
 
-    /// Tells who waits; only the first call counts. Afterwards nothing touches the target.
+    /// Tells who waits; only the first call counts. Afterwards nothing touches the target; what a network writes
+    /// to is told of when it is given back.
     pub(super) fn finish(&self, outcome: Result<Received, MeshError>) {
         let mut state = self.state.lock();
         if state.finished {
+            return;
+        }
+        if let Some(lent) = &mut state.lent {
+            if let Err(reason) = outcome {
+                lent.given_up.get_or_insert((reason, Instant::now()));
+            }
             return;
         }
         state.finished = true;

@@ -32,12 +32,28 @@ const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const SOON: Duration = Duration::from_secs(20);
 
 fn roster(listeners: &[Listener], rank: u32) -> Roster {
-    let seat = |(i, l): (usize, &Listener)| Seat { address: l.address(), secret: [i as u8; 16] };
+    let seat = |(i, l): (usize, &Listener)| Seat {
+        address: l.address(),
+        secret: [i as u8; 16],
+        ucx: l.ucx_address().map(<[u8]>::to_vec),
+    };
     Roster { group: 7, rank, seats: listeners.iter().enumerate().map(seat).collect() }
 }
 
-fn members(size: u32, silence: Duration) -> Vec<Member> {
-    let listeners: Vec<_> = (0..size).map(|_| Listener::bind(LOCAL.into()).unwrap()).collect();
+/// TCP, and UCX where its library is.
+fn networks() -> Vec<Network> {
+    match Listener::bind(LOCAL.into(), Network::Ucx) {
+        Ok(_) => vec![Network::Tcp, Network::Ucx],
+        Err(error) => {
+            println!("skipped over UCX: {error}");
+            vec![Network::Tcp]
+        }
+    }
+}
+
+fn members(network: Network, size: u32, silence: Duration) -> Vec<Member> {
+    let bind = |_| Listener::bind(LOCAL.into(), network).unwrap();
+    let listeners: Vec<_> = (0..size).map(bind).collect();
     let rosters: Vec<_> = (0..size).map(|rank| roster(&listeners, rank)).collect();
     let join = |(listener, roster): (Listener, Roster)| {
         let (control, heard) = unbounded();
@@ -78,153 +94,172 @@ fn soon() -> Option<Instant> {
 
 #[test]
 fn messages_of_every_size_arrive_whole() {
-    let m = members(3, SOON);
-    for len in [0, 1, 39, 100_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 9 << 20] {
-        let want = pattern(len);
-        let buffer = Buffer::from_vec(want.clone());
-        for to in [0, 1] {
-            let payload = Payload::Buffer(buffer.clone(), 0..len);
-            m[2].mesh.send(to, message(key(len as u64), payload), None);
+    for network in networks() {
+        let m = members(network, 3, SOON);
+        for len in [0, 1, 39, 100_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 9 << 20] {
+            let want = pattern(len);
+            let buffer = Buffer::from_vec(want.clone());
+            for to in [0, 1] {
+                let payload = Payload::Buffer(buffer.clone(), 0..len);
+                m[2].mesh.send(to, message(key(len as u64), payload), None);
+            }
+            for to in [0, 1] {
+                let got =
+                    m[to].mesh.receive(wanted(Some(2), key(len as u64)), bytes(len), soon()).wait();
+                assert!(got.unwrap().bytes == want, "{len} bytes");
+            }
+            let target = Buffer::from_vec(vec![0; len + 2]);
+            let into = Target::Buffer { buffer: target.clone(), at: 1, len };
+            let posted = m[1].mesh.receive(wanted(None, key(0)), into, soon());
+            m[0].mesh.send(1, message(key(0), Payload::Bytes(want.clone())), None);
+            assert_eq!(posted.wait().unwrap().from, 0);
+            assert!(target.slice(1..len + 1) == want.as_slice());
+            assert_eq!((target.slice(0..1), target.slice(len + 1..len + 2)), (&[0][..], &[0][..]));
         }
-        for to in [0, 1] {
-            let got =
-                m[to].mesh.receive(wanted(Some(2), key(len as u64)), bytes(len), soon()).wait();
-            assert!(got.unwrap().bytes == want, "{len} bytes");
-        }
-        let target = Buffer::from_vec(vec![0; len + 2]);
-        let into = Target::Buffer { buffer: target.clone(), at: 1, len };
-        let posted = m[1].mesh.receive(wanted(None, key(0)), into, soon());
-        m[0].mesh.send(1, message(key(0), Payload::Bytes(want.clone())), None);
-        assert_eq!(posted.wait().unwrap().from, 0);
-        assert!(target.slice(1..len + 1) == want.as_slice());
-        assert_eq!((target.slice(0..1), target.slice(len + 1..len + 2)), (&[0][..], &[0][..]));
     }
 }
 
 #[test]
 fn a_flood_that_nobody_wants_blocks_nothing_else() {
-    let m = members(2, SOON);
-    let big = Buffer::from_vec(vec![1; 1 << 20]);
-    for _ in 0..200 {
-        m[0].mesh.send(1, message(key(1), Payload::Buffer(big.clone(), 0..1 << 20)), None);
-    }
-    m[0].mesh.send(1, message(key(2), Payload::Bytes(b"small".to_vec())), None);
-    let control = Key { channel: Channel::Control, tag: 0, part: 0 };
-    m[0].mesh.send(1, message(control, Payload::Bytes(vec![9; 3 << 20])), None);
-    let small = m[1].mesh.receive(wanted(Some(0), key(2)), bytes(5), soon()).wait().unwrap();
-    assert_eq!(small.bytes, b"small");
-    assert_eq!(m[1].control.recv_timeout(SOON).unwrap(), (0, vec![9; 3 << 20]));
-    for _ in 0..200 {
-        m[1].mesh.receive(wanted(Some(0), key(1)), bytes(1 << 20), soon()).wait().unwrap();
+    for network in networks() {
+        let m = members(network, 2, SOON);
+        let big = Buffer::from_vec(vec![1; 1 << 20]);
+        for _ in 0..200 {
+            m[0].mesh.send(1, message(key(1), Payload::Buffer(big.clone(), 0..1 << 20)), None);
+        }
+        m[0].mesh.send(1, message(key(2), Payload::Bytes(b"small".to_vec())), None);
+        let control = Key { channel: Channel::Control, tag: 0, part: 0 };
+        m[0].mesh.send(1, message(control, Payload::Bytes(vec![9; 3 << 20])), None);
+        let small = m[1].mesh.receive(wanted(Some(0), key(2)), bytes(5), soon()).wait().unwrap();
+        assert_eq!(small.bytes, b"small");
+        assert_eq!(m[1].control.recv_timeout(SOON).unwrap(), (0, vec![9; 3 << 20]));
+        for _ in 0..200 {
+            m[1].mesh.receive(wanted(Some(0), key(1)), bytes(1 << 20), soon()).wait().unwrap();
+        }
     }
 }
 
 #[test]
 fn wrong_sizes_and_deadlines_are_errors_of_one_receive() {
-    let m = members(2, SOON);
-    let late = Some(Instant::now() + Duration::from_millis(100));
-    let never = m[0].mesh.receive(wanted(Some(1), key(9)), bytes(1), late);
-    assert_eq!(never.wait(), Err(MeshError::Timeout));
-    for len in [10, 3 << 20] {
-        m[1].mesh.send(0, message(key(1), Payload::Bytes(vec![0; len])), None);
-        let wrong = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(4), soon()).wait();
-        let expected = MeshError::Size { rank: 1, sent: len as u64, expected: 4 };
-        assert_eq!(wrong, Err(expected));
+    for network in networks() {
+        let m = members(network, 2, SOON);
+        let late = Some(Instant::now() + Duration::from_millis(100));
+        let never = m[0].mesh.receive(wanted(Some(1), key(9)), bytes(1), late);
+        assert_eq!(never.wait(), Err(MeshError::Timeout));
+        for len in [10, 3 << 20] {
+            m[1].mesh.send(0, message(key(1), Payload::Bytes(vec![0; len])), None);
+            let wrong = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(4), soon()).wait();
+            let expected = MeshError::Size { rank: 1, sent: len as u64, expected: 4 };
+            assert_eq!(wrong, Err(expected));
+        }
+        m[1].mesh.send(0, message(key(1), Payload::Bytes(vec![5; 4])), None);
+        let right = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(4), soon()).wait().unwrap();
+        assert_eq!(right, Received { from: 1, bytes: vec![5; 4] });
+        let nobody = m[0].mesh.receive(wanted(Some(5), key(1)), bytes(4), None).wait();
+        assert_eq!(nobody, Err(MeshError::NoSuchRank { rank: 5, size: 2 }));
     }
-    m[1].mesh.send(0, message(key(1), Payload::Bytes(vec![5; 4])), None);
-    let right = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(4), soon()).wait().unwrap();
-    assert_eq!(right, Received { from: 1, bytes: vec![5; 4] });
-    let nobody = m[0].mesh.receive(wanted(Some(5), key(1)), bytes(4), None).wait();
-    assert_eq!(nobody, Err(MeshError::NoSuchRank { rank: 5, size: 2 }));
 }
 
 #[test]
 fn a_sender_that_is_not_wanted_is_told_when_its_deadline_passes() {
-    let m = members(2, SOON);
-    let (told, hear) = unbounded();
-    let payload = Payload::Bytes(vec![0; 2 << 20]);
-    let deadline = Some(Instant::now() + Duration::from_millis(100));
-    let outgoing = Outgoing { key: key(1), fingerprint: 0, payload, deadline };
-    m[0].mesh.send(1, outgoing, Some(Box::new(move |outcome| told.send(outcome).unwrap())));
-    assert_eq!(hear.recv_timeout(SOON).unwrap(), Err(MeshError::Timeout));
+    for network in networks() {
+        let m = members(network, 2, SOON);
+        let (told, hear) = unbounded();
+        let payload = Payload::Bytes(vec![0; 2 << 20]);
+        let deadline = Some(Instant::now() + Duration::from_millis(100));
+        let outgoing = Outgoing { key: key(1), fingerprint: 0, payload, deadline };
+        m[0].mesh.send(1, outgoing, Some(Box::new(move |outcome| told.send(outcome).unwrap())));
+        assert_eq!(hear.recv_timeout(SOON).unwrap(), Err(MeshError::Timeout));
+    }
 }
 
 #[test]
 fn ended_operations_free_their_memory_and_refused_messages_vanish() {
-    let m = members(2, SOON);
-    let op = |part| Key { channel: Channel::Collective, tag: 4, part };
-    let owner = Buffer::from_vec(vec![0; 4 << 20]);
-    let (told, hear) = unbounded();
-    let done: OnSent = Box::new(move |outcome| told.send(outcome).unwrap());
-    let payload = Payload::Buffer(owner.clone(), 0..4 << 20);
-    m[0].mesh.send(1, message(op(0), payload), Some(done));
-    m[0].mesh.end(Channel::Collective, 4);
-    assert_eq!(hear.try_recv().unwrap(), Err(MeshError::Cancelled));
-    let refused = Outgoing { fingerprint: REFUSED, ..message(op(1), Payload::Bytes(vec![1; 8])) };
-    m[0].mesh.send(1, refused, None);
-    m[0].mesh.send(1, message(op(1), Payload::Bytes(vec![2; 8])), None);
-    let got = m[1].mesh.receive(wanted(Some(0), op(1)), bytes(8), soon()).wait().unwrap();
-    assert_eq!(got.bytes, [2; 8]);
+    for network in networks() {
+        let m = members(network, 2, SOON);
+        let op = |part| Key { channel: Channel::Collective, tag: 4, part };
+        let owner = Buffer::from_vec(vec![0; 4 << 20]);
+        let (told, hear) = unbounded();
+        let done: OnSent = Box::new(move |outcome| told.send(outcome).unwrap());
+        let payload = Payload::Buffer(owner.clone(), 0..4 << 20);
+        m[0].mesh.send(1, message(op(0), payload), Some(done));
+        m[0].mesh.end(Channel::Collective, 4);
+        assert_eq!(hear.try_recv().unwrap(), Err(MeshError::Cancelled));
+        let refused =
+            Outgoing { fingerprint: REFUSED, ..message(op(1), Payload::Bytes(vec![1; 8])) };
+        m[0].mesh.send(1, refused, None);
+        m[0].mesh.send(1, message(op(1), Payload::Bytes(vec![2; 8])), None);
+        let got = m[1].mesh.receive(wanted(Some(0), op(1)), bytes(8), soon()).wait().unwrap();
+        assert_eq!(got.bytes, [2; 8]);
+    }
 }
 
 #[test]
 fn a_lost_peer_fails_everybody_at_once() {
-    let mut m = members(3, SOON);
-    let waiting = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1), None);
-    drop(m.remove(2));
-    assert!(matches!(waiting.wait(), Err(MeshError::PeerLost { rank: 2, .. })));
-    assert!(matches!(m[1].failed.recv_timeout(SOON), Ok(MeshError::PeerLost { rank: 2, .. })));
-    let after = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1), None).wait();
-    assert!(matches!(after, Err(MeshError::PeerLost { rank: 2, .. })));
+    for network in networks() {
+        let mut m = members(network, 3, SOON);
+        let waiting = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1), None);
+        drop(m.remove(2));
+        assert!(matches!(waiting.wait(), Err(MeshError::PeerLost { rank: 2, .. })));
+        assert!(matches!(m[1].failed.recv_timeout(SOON), Ok(MeshError::PeerLost { rank: 2, .. })));
+        let after = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1), None).wait();
+        assert!(matches!(after, Err(MeshError::PeerLost { rank: 2, .. })));
+    }
 }
 
 #[test]
 fn who_says_goodbye_is_no_loss_and_its_last_messages_arrive() {
-    let mut m = members(3, SOON);
-    let left = m.remove(2);
-    left.mesh.send(0, message(key(3), Payload::Bytes(vec![4; 1000])), None);
-    let started = Instant::now();
-    left.mesh.leave(SOON);
-    assert!(started.elapsed() < Duration::from_secs(5), "peers answer a goodbye");
-    let last = m[0].mesh.receive(wanted(Some(2), key(3)), bytes(1000), soon()).wait().unwrap();
-    assert_eq!(last.bytes, vec![4; 1000]);
-    let more = m[0].mesh.receive(wanted(Some(2), key(3)), bytes(1000), soon()).wait();
-    assert_eq!(more, Err(MeshError::Left { rank: 2 }));
-    m[0].mesh.send(1, message(key(1), Payload::Bytes(vec![1])), None);
-    assert!(m[1].mesh.receive(wanted(Some(0), key(1)), bytes(1), soon()).wait().is_ok());
+    for network in networks() {
+        let mut m = members(network, 3, SOON);
+        let left = m.remove(2);
+        left.mesh.send(0, message(key(3), Payload::Bytes(vec![4; 1000])), None);
+        let started = Instant::now();
+        left.mesh.leave(SOON);
+        assert!(started.elapsed() < Duration::from_secs(5), "peers answer a goodbye");
+        let last = m[0].mesh.receive(wanted(Some(2), key(3)), bytes(1000), soon()).wait().unwrap();
+        assert_eq!(last.bytes, vec![4; 1000]);
+        let more = m[0].mesh.receive(wanted(Some(2), key(3)), bytes(1000), soon()).wait();
+        assert_eq!(more, Err(MeshError::Left { rank: 2 }));
+        m[0].mesh.send(1, message(key(1), Payload::Bytes(vec![1])), None);
+        assert!(m[1].mesh.receive(wanted(Some(0), key(1)), bytes(1), soon()).wait().is_ok());
+    }
 }
 
 #[test]
 fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
-    let listeners: Vec<_> = (0..2).map(|_| Listener::bind(LOCAL.into()).unwrap()).collect();
-    let (low, high) = (roster(&listeners, 0), roster(&listeners, 1));
-    let address = listeners[0].address();
-    let (failed, failures) = unbounded();
-    let ear = Arc::new(Ear { control: unbounded().0, failed });
-    let frozen = std::thread::spawn(move || {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(&connect_hello(&high)).unwrap();
-        stream.read_exact(&mut [0; 16]).unwrap();
-        stream
-    });
-    let listener = listeners.into_iter().next().unwrap();
-    let silence = Duration::from_millis(400);
-    let mesh = listener.connect(&low, Instant::now() + SOON, silence, ear).unwrap();
-    let _stream = frozen.join().unwrap();
-    let lost = failures.recv_timeout(SOON).unwrap();
-    assert!(
-        matches!(&lost, MeshError::PeerLost { rank: 1, reason } if reason.contains("not a byte"))
-    );
-    drop(mesh);
+    for network in networks() {
+        let listeners: Vec<_> =
+            (0..2).map(|_| Listener::bind(LOCAL.into(), Network::Tcp).unwrap()).collect();
+        let (low, high) = (roster(&listeners, 0), roster(&listeners, 1));
+        let address = listeners[0].address();
+        let (failed, failures) = unbounded();
+        let ear = Arc::new(Ear { control: unbounded().0, failed });
+        let frozen = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&connect_hello(&high)).unwrap();
+            stream.read_exact(&mut [0; 16]).unwrap();
+            stream
+        });
+        let listener = listeners.into_iter().next().unwrap();
+        let silence = Duration::from_millis(400);
+        let mesh = listener.connect(&low, Instant::now() + SOON, silence, ear).unwrap();
+        let _stream = frozen.join().unwrap();
+        let lost = failures.recv_timeout(SOON).unwrap();
+        assert!(
+            matches!(&lost, MeshError::PeerLost { rank: 1, reason } if reason.contains("not a byte"))
+        );
+        drop(mesh);
 
-    let quiet = members(2, silence);
-    std::thread::sleep(silence * 3);
-    assert_eq!(quiet[0].mesh.failure(), None);
+        let quiet = members(network, 2, silence);
+        std::thread::sleep(silence * 3);
+        assert_eq!(quiet[0].mesh.failure(), None);
+    }
 }
 
 #[test]
 fn strangers_are_turned_away_and_absent_ranks_are_named() {
-    let listeners: Vec<_> = (0..2).map(|_| Listener::bind(LOCAL.into()).unwrap()).collect();
+    let listeners: Vec<_> =
+        (0..2).map(|_| Listener::bind(LOCAL.into(), Network::Tcp).unwrap()).collect();
     let mut roster = roster(&listeners, 0);
     roster.seats.truncate(2);
     let address: SocketAddr = listeners[0].address();

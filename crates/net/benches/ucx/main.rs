@@ -1,0 +1,280 @@
+//! Messages of the mesh over UCX beside `ucx_perftest` over the same transports: two processes of this machine, half a
+//! round trip of a message, and the rate of messages one way. Rounds alternate.
+//!
+//! Both ends of ours go through matching, numbering, bounds and deadlines, and check nothing else; ucx_perftest has one
+//! handler and no receiver to match.
+//!
+//! `cargo bench --profile release -p netsum-net --bench ucx -- [--rounds N] [--out FILE]`
+
+#[path = "../../../../bench/record.rs"]
+mod record;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use netsum_net::Buffer;
+use netsum_net::mesh::*;
+use record::{commit, machine, median};
+use serde_json::{Value, json};
+
+const TRANSPORTS: [&str; 2] = ["tcp", "shm"];
+const SIZES: [usize; 6] = [8, 1 << 10, 16 << 10, 64 << 10, 1 << 20, 64 << 20];
+const PATIENCE: Duration = Duration::from_secs(60);
+const PERFTEST: &str = "ucx_perftest";
+
+fn main() {
+    let arguments: Vec<_> = std::env::args().collect();
+    let after = |name: &str| arguments.iter().skip_while(|a| *a != name).nth(1);
+    if let Some(rank) = after("--rank") {
+        return rank_of_two(rank.parse().expect("a rank"));
+    }
+    let rounds: usize = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(5);
+    if let Err(error) = Listener::bind(Ipv4Addr::LOCALHOST.into(), Network::Ucx) {
+        return println!("skipped: {error}");
+    }
+    let mut times: BTreeMap<(&str, &str, &str, usize), Vec<f64>> = BTreeMap::new();
+    for _ in 0..rounds {
+        for transport in TRANSPORTS {
+            for (what, bytes, seconds) in ours(transport) {
+                times.entry((transport, what, "netsum", bytes)).or_default().push(seconds);
+            }
+            for bytes in SIZES {
+                for (what, test) in [("latency", "ucp_am_lat"), ("rate", "ucp_am_bw")] {
+                    let Some(seconds) = perftest(transport, test, bytes) else { continue };
+                    times.entry((transport, what, PERFTEST, bytes)).or_default().push(seconds);
+                }
+            }
+        }
+    }
+    let mut cells = Vec::new();
+    for ((transport, what, library, bytes), ours) in &times {
+        if *library != "netsum" {
+            continue;
+        }
+        let theirs = times.get(&(*transport, *what, PERFTEST, *bytes));
+        let (own, other) = (median(ours), theirs.map(|t| median(t)));
+        let rate = |s: f64| *bytes as f64 / s / 1e9;
+        println!(
+            "{transport} {what:7} {bytes:>9} B: {:>10.2} µs {:>6.2} GB/s; {PERFTEST} {:>10.2} µs {:>6.2} GB/s; {:.2} of its speed",
+            own * 1e6,
+            rate(own),
+            other.unwrap_or(f64::NAN) * 1e6,
+            rate(other.unwrap_or(f64::NAN)),
+            other.unwrap_or(f64::NAN) / own,
+        );
+        cells.push(json!({
+            "transport": transport, "what": what, "bytes": bytes, "ours": figure(ours),
+            "peers": theirs.map(|t| json!({PERFTEST: figure(t)})),
+            "ratio": other.map(|t| t / own),
+        }));
+    }
+    if let Some(file) = after("--out") {
+        let case = |library| times.get(&("tcp", "rate", library, 1 << 20));
+        let (ours, theirs) = (case("netsum"), case(PERFTEST));
+        let ratio = ours.zip(theirs).map(|(ours, theirs)| median(theirs) / median(ours));
+        let record = json!({
+            "name": "ucx",
+            "unit": "s per message of 1 MiB, one after the other, over UCX's tcp between two processes of one host",
+            "higher_is_better": false,
+            "ours": ours.map(|ours| figure(ours)),
+            "peers": {PERFTEST: theirs.map(|theirs| figure(theirs))},
+            "ratio": {PERFTEST: ratio},
+            "limit": "ucx_perftest itself",
+            "cells": cells,
+            "machine": machine(),
+            "commit": commit(),
+        });
+        let path = std::path::Path::new(file);
+        std::fs::create_dir_all(path.parent().expect("a file in a folder")).expect("a folder");
+        std::fs::write(path, format!("{record:#}\n")).expect("a file that can be written");
+    }
+}
+
+fn figure(seconds: &[f64]) -> Value {
+    let best = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+    json!({"median": median(seconds), "best": best})
+}
+
+/// Seconds per message by kind and size, of two processes of this program.
+fn ours(transport: &str) -> Vec<(&'static str, usize, f64)> {
+    let start = |rank: usize| {
+        Command::new(std::env::current_exe().expect("this program"))
+            .args(["--rank", &rank.to_string()])
+            .env("UCX_TLS", transport)
+            .env("UCX_LOG_LEVEL", "fatal")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process")
+    };
+    let mut ranks = [start(0), start(1)];
+    let mut outputs = ranks.each_mut().map(|r| BufReader::new(r.stdout.take().expect("piped")));
+    let line = |from: &mut dyn BufRead| {
+        let mut line = String::new();
+        from.read_line(&mut line).expect("a line");
+        line
+    };
+    let addresses = outputs.each_mut().map(|output| line(output));
+    for rank in &mut ranks {
+        let to = rank.stdin.as_mut().expect("piped");
+        addresses.iter().for_each(|address| to.write_all(address.as_bytes()).expect("it reads"));
+    }
+    let answer: Vec<f64> = serde_json::from_str(&line(&mut outputs[0])).expect("numbers");
+    ranks.iter_mut().for_each(|rank| assert!(rank.wait().expect("it ends").success()));
+    let kinds = SIZES.iter().flat_map(|&bytes| [("latency", bytes), ("rate", bytes)]);
+    kinds.zip(answer).map(|((what, bytes), seconds)| (what, bytes, seconds)).collect()
+}
+
+/// ucx_perftest's seconds per message, or nothing where it is not installed.
+fn perftest(transport: &str, test: &str, bytes: usize) -> Option<f64> {
+    let port = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port().to_string();
+    let count = messages(bytes).to_string();
+    let start = |host: Option<&str>| -> Option<Child> {
+        Command::new(PERFTEST)
+            .args(host)
+            .args(["-t", test, "-s", &bytes.to_string(), "-n", &count, "-p", &port, "-f"])
+            .env("UCX_TLS", transport)
+            .env("UCX_LOG_LEVEL", "fatal")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()
+    };
+    let mut server = start(None)?;
+    let mut answer = None;
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(100));
+        let output = start(Some("127.0.0.1"))?.wait_with_output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // Iterations, then microseconds: 50th percentile, average, overall.
+        let numbers = |line: &str| -> Vec<f64> {
+            line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        };
+        let last = text.lines().map(numbers).rfind(|numbers| numbers.len() >= 7);
+        if output.status.success()
+            && let Some(numbers) = last
+        {
+            answer = Some(numbers[3] * 1e-6);
+            break;
+        }
+    }
+    // One that nobody has called waits forever.
+    let _ = if answer.is_none() { server.kill() } else { Ok(()) };
+    let _ = server.wait();
+    answer
+}
+
+fn messages(bytes: usize) -> usize {
+    ((256 << 20) / bytes).clamp(20, 10_000)
+}
+
+struct Quiet;
+
+impl Events for Quiet {
+    fn control(&self, _: u32, _: Key, _: Vec<u8>) {}
+    fn admit(&self, _: u32, _: Key, _: u32) -> bool {
+        true
+    }
+    fn failed(&self, _: &MeshError) {}
+}
+
+fn rank_of_two(rank: u32) {
+    let listener = Listener::bind(Ipv4Addr::LOCALHOST.into(), Network::Ucx).expect("UCX");
+    println!("{}", json!({"mesh": listener.address(), "ucx": listener.ucx_address()}));
+    let seats = std::io::stdin().lines().take(2).enumerate().map(|(place, line)| {
+        let address: Value = serde_json::from_str(&line.expect("a line")).expect("an address");
+        Seat {
+            address: serde_json::from_value(address["mesh"].clone()).expect("an address"),
+            secret: [place as u8; SECRET_LEN],
+            ucx: serde_json::from_value(address["ucx"].clone()).expect("bytes"),
+        }
+    });
+    let roster = Roster { group: 1, rank, seats: seats.collect() };
+    let deadline = Instant::now() + PATIENCE;
+    let mesh = listener.connect(&roster, deadline, PATIENCE, Arc::new(Quiet)).expect("a mesh");
+    let pair = Pair { mesh, rank, next: 0.into() };
+    let mut answer = Vec::new();
+    for bytes in SIZES {
+        let buffer = Buffer::from_vec(vec![rank as u8; bytes]);
+        let count = messages(bytes);
+        pair.ping_pong(&buffer, count / 10);
+        answer.push(pair.ping_pong(&buffer, count) / 2.0);
+        answer.push(pair.one_way(&buffer, count));
+    }
+    if rank == 0 {
+        println!("{}", json!(answer));
+    }
+    pair.mesh.leave(Duration::from_secs(1));
+}
+
+struct Pair {
+    mesh: Mesh,
+    rank: u32,
+    next: std::cell::Cell<u64>,
+}
+
+impl Pair {
+    fn key(&self) -> Key {
+        let tag = self.next.replace(self.next.get() + 1);
+        Key { channel: Channel::Collective, tag, part: 0 }
+    }
+
+    fn send(&self, key: Key, buffer: &Buffer) {
+        let payload = Payload::Buffer(buffer.clone(), 0..buffer.len());
+        let outgoing = Outgoing { key, fingerprint: 0, payload, deadline: None };
+        self.mesh.send(1 - self.rank, outgoing, None);
+    }
+
+    fn receive(&self, key: Key, buffer: &Buffer) -> Receive {
+        let wanted = Wanted { from: Some(1 - self.rank), key, fingerprint: 0 };
+        let target = Target::Buffer { buffer: buffer.clone(), at: 0, len: buffer.len() };
+        self.mesh.receive(wanted, target, Some(Instant::now() + PATIENCE))
+    }
+
+    /// Seconds per round trip.
+    fn ping_pong(&self, buffer: &Buffer, count: usize) -> f64 {
+        let start = Instant::now();
+        for _ in 0..count {
+            let (there, back) = (self.key(), self.key());
+            if self.rank == 0 {
+                let answer = self.receive(back, buffer);
+                self.send(there, buffer);
+                answer.wait().expect("an answer");
+            } else {
+                self.receive(there, buffer).wait().expect("a message");
+                self.send(back, buffer);
+            }
+        }
+        start.elapsed().as_secs_f64() / count as f64
+    }
+
+    /// Seconds per message from rank 0 to rank 1, with a few posted ahead.
+    fn one_way(&self, buffer: &Buffer, count: usize) -> f64 {
+        let (empty, end) = (Buffer::from_vec(Vec::new()), self.key());
+        let keys: Vec<Key> = (0..count).map(|_| self.key()).collect();
+        let start = Instant::now();
+        if self.rank == 0 {
+            let last = self.receive(end, &empty);
+            keys.iter().for_each(|&key| self.send(key, buffer));
+            last.wait().expect("the end");
+        } else {
+            let mut posted = std::collections::VecDeque::new();
+            for &key in &keys {
+                posted.push_back(self.receive(key, buffer));
+                if posted.len() == AHEAD {
+                    posted.pop_front().expect("it is full").wait().expect("a message");
+                }
+            }
+            posted.into_iter().for_each(|receive| drop(receive.wait().expect("a message")));
+            self.send(end, &empty);
+        }
+        start.elapsed().as_secs_f64() / count as f64
+    }
+}
+
+/// Receives that wait at the same time.
+const AHEAD: usize = 4;

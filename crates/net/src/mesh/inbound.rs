@@ -1,0 +1,162 @@
+//! What a frame does at its receiver, whatever network brought it.
+
+use std::sync::Arc;
+
+use super::frame::{Channel, Frame, Key};
+use super::receive::{Slot, Target};
+use super::{MeshError, Peer, Received, Shared, deliver};
+
+/// Where the payload of a frame goes.
+pub(super) enum Body {
+    None,
+    Slot { slot: Arc<Slot>, left: usize, last: bool },
+    Kept { key: Key, fingerprint: u32, bytes: Vec<u8>, left: usize },
+    Refused { len: usize, left: usize },
+}
+
+impl Body {
+    /// The next bytes.
+    pub(super) fn fill(&mut self, now: &[u8]) {
+        match self {
+            Body::Slot { slot, .. } => slot.fill(now),
+            Body::Kept { bytes, .. } => bytes.extend_from_slice(now),
+            Body::None | Body::Refused { .. } => {}
+        }
+    }
+}
+
+/// A frame has come; its payload, if it has any, goes to what is returned. `Err` says why its sender cannot be listened to.
+pub(super) fn begin(shared: &Shared, from: u32, frame: Frame) -> Result<Body, &'static str> {
+    match frame {
+        Frame::Eager { key, fingerprint, len } => {
+            return begin_eager(shared, from, key, fingerprint, len);
+        }
+        Frame::Announce { key, fingerprint, id, len } => {
+            announced(shared, from, key, fingerprint, id, len)?;
+        }
+        Frame::Ready { id } => {
+            let peer = peer(shared, from);
+            shared.with_outbox(from, peer, |outbox, _| outbox.ready(id));
+        }
+        Frame::Data { id, len } => {
+            let (slot, last) = shared.mailbox.lock().data(from, id, len)?;
+            return Ok(Body::Slot { slot, left: len, last });
+        }
+        Frame::Credit { bytes } => peer(shared, from).outbox.lock().credit(bytes),
+        Frame::Ping => {}
+        Frame::Goodbye => shared.gone(from),
+        Frame::Lost { rank } => shared.fail(told_of_loss(shared.rank, from, rank)),
+    }
+    Ok(Body::None)
+}
+
+fn begin_eager(
+    shared: &Shared,
+    from: u32,
+    key: Key,
+    fingerprint: u32,
+    len: usize,
+) -> Result<Body, &'static str> {
+    let mut mailbox = shared.mailbox.lock();
+    mailbox.hold(from, len)?;
+    if !admitted(shared, from, key, fingerprint) {
+        return Ok(Body::Refused { len, left: len });
+    }
+    if let Some(slot) = mailbox.take_eager(from, key, len) {
+        drop(mailbox);
+        let fits = slot.accept(from, len as u64);
+        let slot = if fits { slot } else { Slot::swallow() };
+        return Ok(Body::Slot { slot, left: len, last: true });
+    }
+    Ok(Body::Kept { key, fingerprint, bytes: Vec::with_capacity(len), left: len })
+}
+
+fn announced(
+    shared: &Shared,
+    from: u32,
+    key: Key,
+    fingerprint: u32,
+    id: u64,
+    len: u64,
+) -> Result<(), &'static str> {
+    let ask = {
+        let mut mailbox = shared.mailbox.lock();
+        if key.channel == Channel::Control {
+            mailbox.expect(from, id, len, control_slot(shared, from, key, len)?);
+            true
+        } else if admitted(shared, from, key, fingerprint) {
+            mailbox.announce(from, key, fingerprint, id, len)?
+        } else {
+            false
+        }
+    };
+    if ask {
+        shared.push_bare(from, Frame::Ready { id });
+    }
+    Ok(())
+}
+
+/// All bytes of a payload are there.
+pub(super) fn finish(shared: &Shared, from: u32, body: Body) {
+    match body {
+        Body::None => {}
+        Body::Slot { slot, last, .. } => {
+            if last {
+                slot.complete(from);
+            }
+        }
+        Body::Refused { len, .. } => shared.mailbox.lock().free(from, len),
+        Body::Kept { key, bytes, .. } if key.channel == Channel::Control => {
+            shared.mailbox.lock().free(from, bytes.len());
+            shared.events.control(from, key, bytes);
+        }
+        Body::Kept { key, fingerprint, bytes, .. } => {
+            let mut mailbox = shared.mailbox.lock();
+            if admitted(shared, from, key, fingerprint) {
+                let delivery = mailbox.store(from, key, fingerprint, bytes);
+                drop(mailbox);
+                if let Some((slot, bytes)) = delivery {
+                    deliver(&slot, from, &bytes);
+                }
+            } else {
+                mailbox.free(from, bytes.len());
+            }
+        }
+    }
+    shared.return_credit(from);
+}
+
+/// What a peer's last word means.
+fn told_of_loss(own: u32, from: u32, lost: u32) -> MeshError {
+    let (rank, reason) = match lost {
+        lost if lost == from => (from, "it was aborted".to_owned()),
+        lost if lost == own => (from, "it has given this rank up".to_owned()),
+        lost => (lost, format!("rank {from} has lost it")),
+    };
+    MeshError::PeerLost { rank, reason }
+}
+
+fn admitted(shared: &Shared, from: u32, key: Key, fingerprint: u32) -> bool {
+    key.channel != Channel::Collective || shared.events.admit(from, key, fingerprint)
+}
+
+/// A long control message goes straight to the owner's ear.
+fn control_slot(shared: &Shared, from: u32, key: Key, len: u64) -> Result<Arc<Slot>, &'static str> {
+    if len > CONTROL_MAX as u64 {
+        return Err("a control message longer than allowed");
+    }
+    let events = shared.events.clone();
+    let done = Box::new(move |outcome: Result<Received, MeshError>| {
+        if let Ok(received) = outcome {
+            events.control(from, key, received.bytes);
+        }
+    });
+    Ok(Slot::new(Target::Bytes { max: CONTROL_MAX }, None, Some(done)))
+}
+
+pub(super) fn peer(shared: &Shared, rank: u32) -> &Peer {
+    shared.peer(rank).expect("frames come from peers")
+}
+
+/// A rank's retained results are at most 256 trees × window; a served batch is cut well below this.
+const CONTROL_MAX: usize = 256 << 20;

@@ -1,0 +1,571 @@
+//! Active messages over UCX, which takes what there is: InfiniBand, RoCE, its own shared memory, TCP. Its variables choose
+//! (`UCX_TLS`, `UCX_NET_DEVICES`); `ucx_info -d` lists what a machine has.
+//!
+//! Owns: the library, found at run time, and a [`Worker`] per mesh. Must not know: what messages are about.
+//! UCX's callbacks only put down what came; whoever calls [`Worker::progress`] takes it from there. Threads take turns by a
+//! lock, so that UCX needs none of its own.
+
+#![allow(unsafe_code)]
+
+mod library;
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::Buffer;
+use library::{
+    API, CANCELED, CLOSE_FORCE, EndpointParams, FEATURE_AM, FEATURE_WAKEUP, HandlerParams,
+    IN_PROGRESS, Library, MESSAGE, OK, Params, RECEIVED_RENDEZVOUS, ReceiveParams, RequestParams,
+    SEND_EAGER, SEND_RENDEZVOUS, Status, UNREACHABLE, WorkerParams,
+};
+
+/// Why UCX cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UcxError {
+    /// The library is not there.
+    #[error("cannot load UCX: {0} (Debian: apt install libucx0; or choose network tcp)")]
+    Missing(String),
+    /// It has no way to a rank.
+    #[error(
+        "UCX has no transport to rank {rank} ({reason}); UCX_TLS={tls}; `ucx_info -d` lists this machine's"
+    )]
+    Unreachable {
+        /// The rank.
+        rank: u32,
+        /// UCX's words.
+        reason: String,
+        /// The value of `UCX_TLS`, or "unset".
+        tls: String,
+    },
+    /// One of its calls failed.
+    #[error("UCX: {call}: {reason}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// UCX's words.
+        reason: String,
+    },
+}
+
+/// Bytes of a message's header.
+pub(crate) const HEADER_LEN: usize = 68;
+
+pub(crate) type Header = [u8; HEADER_LEN];
+
+/// What has come, or is complete.
+pub(crate) enum Event {
+    /// A message with its bytes.
+    Whole { header: Header, bytes: Vec<u8> },
+    /// A message whose bytes are still with the sender: to be fetched or discarded.
+    Waiting { header: Header, bytes: Waiting },
+    /// What that token stands for has ended; its memory is free.
+    Done { token: Token, outcome: Outcome },
+    /// The way to a rank does not work any more.
+    Broken { rank: u32, reason: String },
+}
+
+/// What the caller calls an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// Sending to a rank.
+    Send { to: u32, number: u64 },
+    /// Fetching.
+    Fetch { number: u64 },
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Complete,
+    /// The receiver does not want it, or the worker was closed.
+    Cancelled,
+    Failed(String),
+}
+
+/// UCX's ticket for bytes that a sender keeps.
+pub(crate) struct Waiting {
+    descriptor: *mut c_void,
+    pub(crate) len: usize,
+}
+
+// SAFETY: a ticket, used under the worker's lock alone.
+unsafe impl Send for Waiting {}
+
+/// How a message travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// With its bytes.
+    Eager,
+    /// The receiver fetches them to where they belong.
+    Rendezvous,
+}
+
+/// One end of active messages to several ranks.
+pub(crate) struct Worker {
+    inner: Mutex<Option<Inner>>,
+    address: Vec<u8>,
+    fd: RawFd,
+}
+
+impl Worker {
+    pub(crate) fn open() -> Result<Worker, UcxError> {
+        let inner = Inner::open()?;
+        let (address, fd) = (inner.address()?, inner.fd()?);
+        tracing::debug!(version = inner.library.version(), "UCX is loaded");
+        Ok(Worker { inner: Mutex::new(Some(inner)), address, fd })
+    }
+
+    /// What the other ends need to reach this one.
+    pub(crate) fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Readable when something comes after [`Worker::arm`].
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// Makes ways to the workers with those addresses, by rank; `None`: our own. Errors: there is none.
+    pub(crate) fn connect(&self, addresses: &[Option<Vec<u8>>]) -> Result<(), UcxError> {
+        self.inner.lock().as_mut().map_or(Ok(()), |inner| inner.connect(addresses))
+    }
+
+    /// Sends a message; true if it is away already and its bytes are free, else `token` will be done.
+    pub(crate) fn send(
+        &self,
+        token: (u32, u64),
+        header: &Header,
+        bytes: Option<(&Buffer, Range<usize>)>,
+        how: How,
+    ) -> Result<bool, String> {
+        let mut inner = self.inner.lock();
+        let inner = inner.as_mut().ok_or(CLOSED)?;
+        inner.send(token, header, bytes, how)
+    }
+
+    /// Gets the bytes of a message to that range of `into`; true if they are there already, else `number` will be done.
+    pub(crate) fn fetch(
+        &self,
+        number: u64,
+        waiting: &Waiting,
+        into: &Buffer,
+        range: Range<usize>,
+    ) -> Result<bool, String> {
+        let mut inner = self.inner.lock();
+        let inner = inner.as_mut().ok_or(CLOSED)?;
+        inner.fetch(number, waiting, into, range)
+    }
+
+    /// Tells the sender that nobody wants the bytes.
+    pub(crate) fn discard(&self, waiting: &Waiting) {
+        if let Some(inner) = self.inner.lock().as_ref() {
+            // SAFETY: a ticket of this worker's callback that was not redeemed: it is used up by fetch or here.
+            unsafe { (inner.library.am_data_release)(inner.worker, waiting.descriptor) };
+        }
+    }
+
+    /// Moves everything on and appends what happened; false if nothing did.
+    pub(crate) fn progress(&self, events: &mut Vec<Event>) -> bool {
+        self.inner.lock().as_mut().is_some_and(|inner| inner.progress(events))
+    }
+
+    /// Whether there is nothing to do until the descriptor becomes readable.
+    pub(crate) fn arm(&self) -> bool {
+        let inner = self.inner.lock();
+        // SAFETY: the worker lives as long as `inner`, which is locked.
+        inner.as_ref().is_some_and(|i| unsafe { (i.library.worker_arm)(i.worker) == OK })
+    }
+
+    /// Ends everything; what was under way is among `events`, and touches no memory any more.
+    pub(crate) fn close(&self, events: &mut Vec<Event>) {
+        if let Some(mut inner) = self.inner.lock().take() {
+            inner.end(events);
+        }
+    }
+}
+
+struct Inner {
+    library: &'static Library,
+    context: *mut c_void,
+    worker: *mut c_void,
+    /// By rank; null for our own.
+    endpoints: Vec<*mut c_void>,
+    /// UCX tells of dead peers, and lets go of what they should have taken.
+    tells: bool,
+    /// Written by UCX's callbacks, which run inside calls that need this lock.
+    inbox: *mut Inbox,
+    open: Vec<Open>,
+}
+
+// SAFETY: pointers to UCX's objects and the inbox, used by whoever holds the worker's lock: what UCX calls serialized.
+unsafe impl Send for Inner {}
+
+/// An operation that UCX has not completed.
+struct Open {
+    request: *mut c_void,
+    token: Token,
+    /// UCX reads or writes these until the request is complete.
+    _bytes: Option<Buffer>,
+    _header: Option<Box<Header>>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    events: Vec<Event>,
+    broken: Vec<(*mut c_void, Status)>,
+}
+
+impl Inner {
+    fn open() -> Result<Inner, UcxError> {
+        let library = Library::get()?;
+        let inbox = Box::into_raw(Box::new(Inbox::default()));
+        let mut inner = Inner {
+            library,
+            context: null_mut(),
+            worker: null_mut(),
+            endpoints: Vec::new(),
+            tells: true,
+            inbox,
+            open: Vec::new(),
+        };
+        let mut config = null_mut();
+        // SAFETY: no prefix and no file are asked for; `config` is a place for the result.
+        let status = unsafe { (library.config_read)(null(), null(), &raw mut config) };
+        inner.check("ucp_config_read", status)?;
+        let params = Params::new(FEATURE_AM | FEATURE_WAKEUP);
+        // SAFETY: parameters and configuration live until the call returns; the configuration is released once.
+        let status = unsafe {
+            let (params, context) = (&raw const params, &raw mut inner.context);
+            let status = (library.init_version)(API.0, API.1, params, config, context);
+            (library.config_release)(config);
+            status
+        };
+        inner.check("ucp_init", status)?;
+        let params = WorkerParams::serialized();
+        // SAFETY: a context, parameters that live until the call returns, a place for the result.
+        let status = unsafe {
+            (library.worker_create)(inner.context, &raw const params, &raw mut inner.worker)
+        };
+        inner.check("ucp_worker_create", status)?;
+        let handler = HandlerParams::new(on_message, inbox.cast());
+        // SAFETY: a worker, parameters that live until the call returns; the inbox outlives the worker (see `drop`).
+        let status =
+            unsafe { (library.worker_set_am_recv_handler)(inner.worker, &raw const handler) };
+        inner.check("ucp_worker_set_am_recv_handler", status)?;
+        Ok(inner)
+    }
+
+    fn check(&self, call: &'static str, status: Status) -> Result<(), UcxError> {
+        match status {
+            OK => Ok(()),
+            status => Err(UcxError::Call { call, reason: self.library.words(status) }),
+        }
+    }
+
+    fn address(&self) -> Result<Vec<u8>, UcxError> {
+        let (mut address, mut len) = (null_mut(), 0);
+        // SAFETY: a worker and two places for results.
+        let status = unsafe {
+            (self.library.worker_get_address)(self.worker, &raw mut address, &raw mut len)
+        };
+        self.check("ucp_worker_get_address", status)?;
+        // SAFETY: UCX gave that many bytes there; they are copied before they are released, once.
+        unsafe {
+            let copy = std::slice::from_raw_parts(address.cast::<u8>(), len).to_vec();
+            (self.library.worker_release_address)(self.worker, address);
+            Ok(copy)
+        }
+    }
+
+    fn fd(&self) -> Result<RawFd, UcxError> {
+        let mut fd: c_int = -1;
+        // SAFETY: a worker and a place for the result.
+        let status = unsafe { (self.library.worker_get_efd)(self.worker, &raw mut fd) };
+        self.check("ucp_worker_get_efd", status)?;
+        Ok(fd)
+    }
+
+    fn connect(&mut self, addresses: &[Option<Vec<u8>>]) -> Result<(), UcxError> {
+        for (rank, address) in addresses.iter().enumerate() {
+            let endpoint = match address {
+                Some(address) => self.endpoint(rank as u32, address)?,
+                None => null_mut(),
+            };
+            self.endpoints.push(endpoint);
+        }
+        Ok(())
+    }
+
+    /// UCX's shared memory alone cannot tell of dead peers, so without it is the second choice.
+    fn endpoint(&mut self, rank: u32, address: &[u8]) -> Result<*mut c_void, UcxError> {
+        loop {
+            let on_error = self.tells.then_some(on_error as library::OnError);
+            let to = address.as_ptr().cast();
+            let params = EndpointParams::to(to, on_error, self.inbox.cast());
+            let mut endpoint = null_mut();
+            // SAFETY: a worker, an address that its rank's UCX made, parameters that live until the call returns, and
+            // a place for the result; the inbox outlives the worker.
+            let status = unsafe {
+                (self.library.ep_create)(self.worker, &raw const params, &raw mut endpoint)
+            };
+            match status {
+                OK => return Ok(endpoint),
+                UNREACHABLE if self.tells && self.endpoints.iter().all(|e| e.is_null()) => {
+                    self.tells = false;
+                }
+                status => {
+                    let tls = std::env::var("UCX_TLS").unwrap_or_else(|_| "unset".to_owned());
+                    let reason = self.library.words(status);
+                    return Err(UcxError::Unreachable { rank, reason, tls });
+                }
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        (to, number): (u32, u64),
+        header: &Header,
+        bytes: Option<(&Buffer, Range<usize>)>,
+        how: How,
+    ) -> Result<bool, String> {
+        let endpoint = self.endpoints.get(to as usize).copied().filter(|e| !e.is_null());
+        let endpoint = endpoint.ok_or("there is no way to that rank")?;
+        let params = RequestParams::with_flags(match how {
+            How::Eager => SEND_EAGER,
+            How::Rendezvous => SEND_RENDEZVOUS,
+        });
+        let header = Box::new(*header);
+        let slice = bytes.as_ref().map_or(&[][..], |(buffer, range)| buffer.slice(range.clone()));
+        // SAFETY: an endpoint of this worker; header and bytes stay where they are until the request is complete, as
+        // `Open` keeps them.
+        let request = unsafe {
+            (self.library.am_send_nbx)(
+                endpoint,
+                MESSAGE,
+                header.as_ptr().cast(),
+                HEADER_LEN,
+                slice.as_ptr().cast(),
+                slice.len(),
+                &raw const params,
+            )
+        };
+        let token = Token::Send { to, number };
+        let keep = bytes.map(|(buffer, _)| buffer.clone());
+        self.begun(request, token, keep, Some(header))
+    }
+
+    fn fetch(
+        &mut self,
+        number: u64,
+        waiting: &Waiting,
+        into: &Buffer,
+        range: Range<usize>,
+    ) -> Result<bool, String> {
+        assert_eq!(waiting.len, range.len(), "a message goes to a place of its size");
+        let mut into = into.part(range.clone());
+        let start = into.slice_mut(0..range.len()).as_mut_ptr();
+        let params = RequestParams::with_flags(0);
+        // SAFETY: a ticket of this worker that was not redeemed, and as many bytes as it stands for, which stay where
+        // they are until the request is complete, as `Open` keeps them.
+        let request = unsafe {
+            (self.library.am_recv_data_nbx)(
+                self.worker,
+                waiting.descriptor,
+                start.cast(),
+                range.len(),
+                &raw const params,
+            )
+        };
+        self.begun(request, Token::Fetch { number }, Some(into), None)
+    }
+
+    /// Takes what a call returned: nothing (complete), an error, or a request.
+    fn begun(
+        &mut self,
+        request: *mut c_void,
+        token: Token,
+        bytes: Option<Buffer>,
+        header: Option<Box<Header>>,
+    ) -> Result<bool, String> {
+        match of_pointer(request) {
+            Ok(None) => Ok(true),
+            Ok(Some(request)) => {
+                self.open.push(Open { request, token, _bytes: bytes, _header: header });
+                Ok(false)
+            }
+            Err(status) => Err(self.library.words(status)),
+        }
+    }
+
+    fn progress(&mut self, events: &mut Vec<Event>) -> bool {
+        let before = events.len();
+        let mut moved = false;
+        for _ in 0..STEPS_PER_TURN {
+            // SAFETY: a worker; its callbacks write to the inbox, to which there is no reference now.
+            if unsafe { (self.library.worker_progress)(self.worker) } == 0 {
+                break;
+            }
+            moved = true;
+        }
+        self.collect(events);
+        moved || events.len() > before
+    }
+
+    /// Takes the requests that are complete, then what callbacks put down: a peer that answers a message says so later
+    /// than UCX that the message is away.
+    fn collect(&mut self, events: &mut Vec<Event>) {
+        let library = self.library;
+        self.open.retain(|open| {
+            // SAFETY: a request of this worker that was not freed; it is freed once, when it is complete.
+            let status = unsafe { (library.request_check_status)(open.request) };
+            if status == IN_PROGRESS {
+                return true;
+            }
+            // SAFETY: as above.
+            unsafe { (library.request_free)(open.request) };
+            let outcome = match status {
+                OK => Outcome::Complete,
+                CANCELED => Outcome::Cancelled,
+                status => Outcome::Failed(library.words(status)),
+            };
+            events.push(Event::Done { token: open.token, outcome });
+            false
+        });
+        // SAFETY: callbacks run inside UCX's calls alone, and there is none now: the only reference.
+        let inbox = unsafe { &mut *self.inbox };
+        events.append(&mut inbox.events);
+        for (endpoint, status) in std::mem::take(&mut inbox.broken) {
+            if let Some(rank) = self.endpoints.iter().position(|&known| known == endpoint) {
+                let reason = self.library.words(status);
+                events.push(Event::Broken { rank: rank as u32, reason });
+            }
+        }
+    }
+
+    /// Closes all ways, which completes what is under way; then nothing is left that could touch memory.
+    fn end(&mut self, events: &mut Vec<Event>) {
+        let mut closing = Vec::new();
+        for endpoint in std::mem::take(&mut self.endpoints) {
+            // Where UCX does not tell of dead peers it cannot close by force; the worker's end does.
+            if endpoint.is_null() || !self.tells {
+                continue;
+            }
+            let params = RequestParams::with_flags(CLOSE_FORCE);
+            // SAFETY: an endpoint of this worker, closed once.
+            let request = unsafe { (self.library.ep_close_nbx)(endpoint, &raw const params) };
+            closing.extend(of_pointer(request).ok().flatten());
+        }
+        let until = Instant::now() + CLOSE_PATIENCE;
+        while !(closing.is_empty() && self.open.is_empty()) && Instant::now() < until {
+            self.progress(events);
+            closing.retain(|&request| {
+                // SAFETY: a request of this worker that was not freed; freed once, when complete.
+                let complete =
+                    unsafe { (self.library.request_check_status)(request) != IN_PROGRESS };
+                if complete {
+                    // SAFETY: as above.
+                    unsafe { (self.library.request_free)(request) };
+                }
+                !complete
+            });
+            if !self.tells {
+                break;
+            }
+        }
+        self.destroy();
+        let cancelled = |open: Open| Event::Done { token: open.token, outcome: Outcome::Cancelled };
+        events.extend(self.open.drain(..).map(cancelled));
+    }
+
+    fn destroy(&mut self) {
+        let (worker, context) = (self.worker, self.context);
+        (self.worker, self.context) = (null_mut(), null_mut());
+        // SAFETY: both were created by `open`, are destroyed once, the worker first, and not used afterwards.
+        unsafe {
+            if !worker.is_null() {
+                (self.library.worker_destroy)(worker);
+            }
+            if !context.is_null() {
+                (self.library.cleanup)(context);
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.destroy();
+        // SAFETY: made by `Box::into_raw` and freed once; the worker, whose callbacks have the pointer, is gone.
+        drop(unsafe { Box::from_raw(self.inbox) });
+    }
+}
+
+/// Puts down a message.
+///
+/// # Safety
+/// Called by UCX with the inbox of the worker that it moves on, and memory as its header says.
+unsafe extern "C" fn on_message(
+    inbox: *mut c_void,
+    header: *const c_void,
+    header_len: usize,
+    data: *mut c_void,
+    len: usize,
+    params: *const ReceiveParams,
+) -> Status {
+    // SAFETY: whoever calls UCX holds the worker's lock and has no reference to the inbox meanwhile.
+    let inbox = unsafe { &mut *inbox.cast::<Inbox>() };
+    // SAFETY: UCX gives its parameters.
+    let waits = unsafe { (*params).attributes } & RECEIVED_RENDEZVOUS != 0;
+    if header_len != HEADER_LEN {
+        // Not a rank of ours; with this answer UCX forgets it, and tells the sender of one that waits.
+        return OK;
+    }
+    let mut own = [0; HEADER_LEN];
+    // SAFETY: UCX gives that many bytes of header.
+    unsafe { header.cast::<u8>().copy_to_nonoverlapping(own.as_mut_ptr(), HEADER_LEN) };
+    if waits {
+        let bytes = Waiting { descriptor: data, len };
+        inbox.events.push(Event::Waiting { header: own, bytes });
+        return IN_PROGRESS;
+    }
+    let bytes = match len {
+        0 => Vec::new(),
+        // SAFETY: UCX gives that many bytes, for as long as this call takes.
+        _ => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }.to_vec(),
+    };
+    inbox.events.push(Event::Whole { header: own, bytes });
+    OK
+}
+
+/// Puts down that a peer is gone.
+///
+/// # Safety
+/// As for `on_message`.
+unsafe extern "C" fn on_error(inbox: *mut c_void, endpoint: *mut c_void, status: Status) {
+    // SAFETY: as in `on_message`.
+    let inbox = unsafe { &mut *inbox.cast::<Inbox>() };
+    inbox.broken.push((endpoint, status));
+}
+
+/// UCX's pointers that are statuses: null, or one of the last hundred addresses.
+fn of_pointer(pointer: *mut c_void) -> Result<Option<*mut c_void>, Status> {
+    match pointer as isize {
+        0 => Ok(None),
+        status @ -100..0 => Err(status as Status),
+        _ => Ok(Some(pointer)),
+    }
+}
+
+const CLOSED: &str = "the group was closed";
+
+/// Then what came is looked at.
+const STEPS_PER_TURN: usize = 8;
+
+/// For UCX to let go of what dead peers should have taken.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
