@@ -1,4 +1,4 @@
-"""Two hosts with two ranks each: through memory within a host, over the link between them."""
+"""Sums by hosts without a plan: over their links, and with two ranks each through memory within a host."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from test_throughput import write
 
 RATE_BPS = 200_000_000
 BYTES = 16 << 20
+MTU = 4000
 
 RANK = """
 import json, sys, time
@@ -37,9 +38,9 @@ group.close()
 """
 
 
-def ranks(network: Network, count: int, repeats: int, **settings: str) -> list[dict]:
-    """Two ranks on each host; what they print."""
-    hosts = [host for host in network.hosts for _ in range(2)]
+def ranks(network: Network, count: int, repeats: int, per_host: int = 2, **settings: str) -> list[dict]:
+    """So many ranks on each host; what they print."""
+    hosts = [host for host in network.hosts for _ in range(per_host)]
     started = []
     for rank, host in enumerate(hosts):
         place = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "OMP_NUM_THREADS": "1"}
@@ -70,3 +71,18 @@ def test_half_of_the_bytes_between_hosts():
     result = {"bytes": BYTES, "seconds": {"flat": flat, "hierarchical": hierarchical, "limit": limit}}
     write("hierarchical", result | {"ratio": flat / hierarchical, "of_limit": limit / hierarchical})
     assert flat / hierarchical > 1.7
+
+
+@pytest.mark.figures
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_hosts_alone_fill_their_links(hosts):
+    count = 64 << 18
+    with Network(1, hosts, 1, RATE_BPS, mtu=MTU) as network:
+        found = ranks(network, count, 3, per_host=1)
+    seconds = statistics.median(max(times) for times in zip(*(rank["seconds"] for rank in found), strict=True))
+    # Each rank sends all but its own share twice, once for the owners to add and once as sums.
+    of_wire = count * 4 * 8 * 2 * (hosts - 1) / hosts / seconds / RATE_BPS
+    of_payload = of_wire / ((MTU - 52) / (MTU + 14))
+    result = {"hosts": hosts, "bytes": count * 4, "seconds": seconds, "of_wire": of_wire, "of_payload": of_payload}
+    write(f"hosts_alone_{hosts}", result)
+    assert of_payload >= 0.98, result

@@ -272,8 +272,20 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(None)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
+    leave_bbr(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// Where the system's congestion control is BBR, takes another: the connections of a collective come and go together on
+/// the same links, and each paced by what it found alone leaves some of a link idle.
+fn leave_bbr(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let name = socket.tcp_congestion().unwrap_or_default();
+    if name.starts_with(b"bbr") {
+        // A system that allows neither keeps its own.
+        let _ = socket.set_tcp_congestion(b"cubic").or_else(|_| socket.set_tcp_congestion(b"reno"));
+    }
 }
 
 const MAGIC: &[u8; 16] = b"netsum mesh   1\n";

@@ -257,6 +257,14 @@ fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
 }
 
 #[test]
+fn connections_are_not_paced_by_bbr() {
+    for peer in members(Network::Tcp, 3, SOON)[0].mesh.shared.peers.iter().flatten() {
+        let name = socket2::SockRef::from(&peer.stream).tcp_congestion().unwrap();
+        assert!(!name.starts_with(b"bbr"), "{}", String::from_utf8_lossy(&name));
+    }
+}
+
+#[test]
 fn strangers_are_turned_away_and_absent_ranks_are_named() {
     let listeners: Vec<_> =
         (0..2).map(|_| Listener::bind(LOCAL.into(), Network::Tcp).unwrap()).collect();

@@ -407,7 +407,7 @@ fn broken(shared: &Shared, rank: u32, outcome: Outcome) {
 const EAGER_MAX: usize = 16 << 10;
 
 /// Who waits for a message moves UCX on for so long before it goes to sleep.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN: Duration = Duration::from_micros(200);
 
 /// The thread leaves UCX to those who wait for messages for so long.
 const NAP: Duration = Duration::from_millis(1);
