@@ -15,7 +15,17 @@ from netsum.cli.output import console, errors, print_json
 from netsum.communicator import connect
 from netsum.config import SettingError
 
-OPERATIONS = ("allreduce", "allgather", "broadcast")
+OPERATIONS = (
+    "allreduce",
+    "allgather",
+    "broadcast",
+    "reduce",
+    "reduce_scatter",
+    "gather",
+    "scatter",
+    "alltoall",
+    "barrier",
+)
 """Those that have several algorithms."""
 
 

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::algorithm::{
-    ALLGATHER, ALLREDUCE, Addition, Algorithm, BROADCAST, Link, Pieces, Request, choose,
+    ALLGATHER, ALLREDUCE, ALLTOALL, Addition, Algorithm, BARRIER, BROADCAST, GATHER, Link,
+    OPERATIONS, Pieces, REDUCE, REDUCE_SCATTER, Request, SCATTER, Scattered, choose,
 };
 
 /// The algorithm of an operation of one size.
@@ -31,9 +32,10 @@ pub struct Cost {
     pub seconds: Option<f64>,
 }
 
-/// The algorithm for an operation (`allreduce`, `allgather`, `broadcast`) of `bytes` per rank on such links.
+/// The algorithm for an operation (as options name it) of `bytes` per rank on such links; gather, scatter and all-to-all choose
+/// alike for all sizes.
 ///
-/// `format`: of an allreduce's elements. `order`: in which it adds, `None` for the usual one. `wanted`: what options name.
+/// `format`: of the elements of a sum. `order`: in which it adds, `None` for the usual one. `wanted`: what options name.
 /// Errors: an operation that has one way only.
 pub fn explain(
     link: &Link,
@@ -53,8 +55,21 @@ pub fn explain(
             Ok(choice(&ALLGATHER, link, &Pieces { longest: bytes, all }, wanted))
         }
         "broadcast" => Ok(choice(&BROADCAST, link, &bytes, wanted)),
+        "reduce" => {
+            let order = order.unwrap_or_else(|| Arc::new(SumOrder::flat(link.ranks)));
+            Ok(choice(&REDUCE, link, &Addition { order, format, bytes }, wanted))
+        }
+        "reduce_scatter" => {
+            let order = order.unwrap_or_else(|| Arc::new(SumOrder::flat(link.ranks)));
+            let longest = bytes.div_ceil(link.ranks.max(1) as usize);
+            Ok(choice(&REDUCE_SCATTER, link, &Scattered { order, format, longest }, wanted))
+        }
+        "gather" => Ok(choice(&GATHER, link, &(), wanted)),
+        "scatter" => Ok(choice(&SCATTER, link, &(), wanted)),
+        "alltoall" => Ok(choice(&ALLTOALL, link, &(), wanted)),
+        "barrier" => Ok(choice(&BARRIER, link, &(), wanted)),
         _ => Err(Error::Unsupported(format!(
-            "{operation} has one way; algorithms are chosen for allreduce, allgather, broadcast"
+            "{operation} is no operation with several ways; those are {OPERATIONS}"
         ))),
     }
 }

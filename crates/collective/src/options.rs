@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netsum_topo::CongestionRule;
 
-use crate::algorithm::names;
+use crate::algorithm::{OPERATIONS, names};
 use crate::planned::PlanSource;
 use crate::{Error, Network};
 
@@ -55,7 +55,7 @@ pub struct Options {
     pub shared_memory: bool,
     /// What carries messages between ranks that share no memory.
     pub network: Network,
-    /// Algorithm by operation (`allreduce`, `allgather`, `broadcast`), where the cost model is not to choose; one that
+    /// Algorithm by operation (`allreduce`, `reduce_scatter`, …), where the cost model is not to choose; one that
     /// cannot do an operation is passed over.
     pub algorithms: BTreeMap<String, String>,
     /// For the cost model: seconds of a small message between two ranks; `None`: measured.
@@ -172,8 +172,8 @@ fn algorithms(value: &str) -> Result<BTreeMap<String, String>, String> {
     let mut all = BTreeMap::new();
     for pair in value.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (operation, name) = pair.split_once('=').unwrap_or((pair, ""));
-        let usual = "OPERATION=NAME,… for allreduce, allgather, broadcast";
-        let names = names(operation).ok_or(usual)?;
+        let usual = || format!("OPERATION=NAME,… for {OPERATIONS}");
+        let names = names(operation).ok_or_else(usual)?;
         if !names.contains(&name) {
             return Err(format!("one of {} for {operation}", names.join(", ")));
         }
@@ -214,7 +214,10 @@ mod tests {
         let ring = parse("algorithms", "allreduce=ring").unwrap().algorithms;
         assert_eq!(ring["allreduce"], "ring");
         assert!(error("algorithms", "allreduce=rong").contains("halving-doubling, ring, "));
-        assert!(error("algorithms", "barrier=ring").contains("allreduce, allgather, broadcast"));
+        assert!(
+            error("algorithms", "barrier=ring").contains("dissemination, hierarchical for barrier")
+        );
+        assert!(error("algorithms", "send=ring").contains("allreduce, allgather, broadcast"));
         assert_eq!(parse("network", "ucx").unwrap().network, Network::Ucx);
         assert!(error("network", "rdma").contains("use tcp or ucx"));
         assert!(error("link_latency_s", "-1").contains("use seconds"));

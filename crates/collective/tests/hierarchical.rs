@@ -26,8 +26,12 @@ fn on_hosts(layout: &[u8], rank: u32, options: &[(&str, &str)]) -> GroupConfig {
     GroupConfig { host, options, ..config(rank, layout.len() as u32, "hosts") }
 }
 
-const NAMED: (&str, &str) =
-    ("algorithms", "allreduce=hierarchical,allgather=hierarchical,broadcast=hierarchical");
+const NAMED: (&str, &str) = (
+    "algorithms",
+    "allreduce=hierarchical,allgather=hierarchical,broadcast=hierarchical,reduce=hierarchical,\
+     reduce_scatter=hierarchical,gather=hierarchical,scatter=hierarchical,alltoall=hierarchical,\
+     barrier=hierarchical",
+);
 /// With the one, all in one step; with the other, shares in two.
 const LINKS: [(&str, &str); 2] = [("link_latency_s", "10"), ("link_latency_s", "1e-9")];
 
@@ -45,6 +49,11 @@ fn bits_do_not_depend_on_who_shares_memory() {
                     let of = |n, dtypes| sums(group, rank, size, n, dtypes);
                     of(1003, &[Dtype::F32, Dtype::Bf16, Dtype::I16]);
                     [0, 1, 200_000].into_iter().for_each(|n| of(n, &[Dtype::Bf16]));
+                    for (n, dtype) in [(1003, Dtype::F32), (200_000, Dtype::Bf16), (3, Dtype::I16)]
+                    {
+                        reductions(group, rank, size, n, dtype);
+                    }
+                    reductions(group, rank, size, 0, Dtype::F32);
                     moves(group, rank, size);
                 },
             );
@@ -101,12 +110,61 @@ fn moves(group: &Group, rank: u32, size: u32) {
             assert!(bytes(&own) == vec![7; n], "from {root}");
         }
     }
-    // What has no such way takes another.
-    let sum = Combine::Plain(ReduceOp::Sum);
-    let own = buffer(&[1; 9]);
-    group.reduce(own.clone(), Dtype::U8, sum, 0, SOON).wait(None).unwrap();
-    assert_eq!(bytes(&own)[0], if rank == 0 { size as u8 } else { 1 });
+    rooted(group, rank, size);
+    let pair =
+        |from: u32, to: u32| values(Dtype::U8, 1009 * ((from * 5 + to) % 4) as usize, from, 9);
+    let inputs = (0..size).map(|to| buffer(&pair(rank, to))).collect();
+    let outputs: Vec<Buffer> =
+        (0..size).map(|from| buffer(&vec![0; pair(from, rank).len()])).collect();
+    group.alltoall(outputs.clone(), inputs, SOON).wait(None).unwrap();
+    (0..size).for_each(|from| assert!(bytes(&outputs[from as usize]) == pair(from, rank)));
     group.barrier(SOON).wait(None).unwrap();
+}
+
+/// Gathers and scatters of every root.
+fn rooted(group: &Group, rank: u32, size: u32) {
+    let piece = |r: u32| values(Dtype::U8, 30_011 * (r as usize % 3), r, 4);
+    let empty = |r: u32| buffer(&vec![0; piece(r).len()]);
+    for root in 0..size {
+        let at_root = |make: &dyn Fn(u32) -> Buffer| -> Vec<Buffer> {
+            (0..if rank == root { size } else { 0 }).map(make).collect()
+        };
+        let outputs = at_root(&empty);
+        group.gather(outputs.clone(), buffer(&piece(rank)), root, SOON).wait(None).unwrap();
+        (0..outputs.len()).for_each(|r| assert!(bytes(&outputs[r]) == piece(r as u32)));
+        let own = empty(rank);
+        let inputs = at_root(&|r| buffer(&piece(r)));
+        group.scatter(own.clone(), inputs, root, SOON).wait(None).unwrap();
+        assert!(bytes(&own) == piece(rank), "from {root}");
+    }
+}
+
+/// Reduces to every root, and reduce-scatters of even and uneven pieces, also into the input.
+fn reductions(group: &Group, rank: u32, size: u32, n: usize, dtype: Dtype) {
+    let sum = Combine::Plain(ReduceOp::Sum);
+    let all: Vec<_> = (0..size).map(|r| values(dtype, n, r, 6)).collect();
+    let right = flat_sum(dtype, ReduceOp::Sum, &all);
+    for root in 0..size {
+        let own = buffer(&all[rank as usize]);
+        group.reduce(own.clone(), dtype, sum, root, SOON).wait(None).unwrap();
+        let expected = if rank == root { &right } else { &all[rank as usize] };
+        assert!(bytes(&own) == *expected, "{size} ranks, {dtype} of {n} to {root}");
+    }
+    let width = dtype.size();
+    let cut = |r: u32| n * r as usize * r as usize / (size * size) as usize * width;
+    let pieces =
+        |of: &Buffer| -> Vec<Buffer> { (0..size).map(|r| of.part(cut(r)..cut(r + 1))).collect() };
+    for in_place in [false, true] {
+        let input = buffer(&all[rank as usize]);
+        let inputs = pieces(&input);
+        let own = cut(rank)..cut(rank + 1);
+        let output = match in_place {
+            true => inputs[rank as usize].clone(),
+            false => buffer(&vec![0; own.len()]),
+        };
+        group.reduce_scatter(output.clone(), inputs, dtype, sum, SOON).wait(None).unwrap();
+        assert!(bytes(&output) == right[own], "{size} ranks, {dtype} of {n}, {in_place}");
+    }
 }
 
 #[test]
@@ -124,6 +182,12 @@ fn hosts_are_told_and_large_sums_take_them() {
             // Each lane sends a quarter in place of 7/4 of everything.
             let choice = group.explain("allreduce", format, 1 << 20).unwrap();
             assert_eq!(choice.chosen, "hierarchical", "{choice:?}");
+            for operation in
+                ["reduce", "reduce_scatter", "gather", "scatter", "alltoall", "barrier"]
+            {
+                let choice = group.explain(operation, format, 1 << 20).unwrap();
+                assert_eq!(choice.chosen, "hierarchical", "{operation}: {choice:?}");
+            }
         },
     );
 }

@@ -1,6 +1,9 @@
 //! Where all ranks share memory, that is the way.
 
-use super::{Algorithm, Cast, Gather, Link, Sum};
+use super::{
+    Algorithm, Cast, Collect, Deal, Exchange, Gather, Link, Meeting, Reduction, Scattering, Sum,
+    TYPICAL,
+};
 use crate::shared;
 
 pub(super) const ALLREDUCE: Algorithm<Sum> = Algorithm {
@@ -20,6 +23,43 @@ pub(super) const BROADCAST: Algorithm<Cast> = Algorithm {
     name: "shared-memory",
     cost: |link, &bytes| cost(link, bytes),
     run: |comm, cast| shared::broadcast(comm.memory()?, &cast.buffer, cast.root),
+};
+
+pub(super) const REDUCE: Algorithm<Reduction> = Algorithm {
+    name: "shared-memory",
+    cost: |link, sum| cost(link, sum.bytes),
+    run: |comm, sum| {
+        let rounds = comm.memory()?;
+        shared::reduce(rounds, &sum.order, sum.format, &mut sum.buffer.clone(), sum.root)
+    },
+};
+pub(super) const REDUCE_SCATTER: Algorithm<Scattering> = Algorithm {
+    name: "shared-memory",
+    cost: |link, sum| cost(link, sum.longest * link.ranks as usize),
+    run: |comm, sum| {
+        let (rounds, output) = (comm.memory()?, &mut sum.output.clone());
+        shared::reduce_scatter(rounds, &sum.order, sum.format, output, &sum.inputs)
+    },
+};
+pub(super) const GATHER: Algorithm<Collect> = Algorithm {
+    name: "shared-memory",
+    cost: |link, ()| cost(link, TYPICAL),
+    run: |comm, g| shared::gather(comm.memory()?, &g.input, &g.outputs, g.root),
+};
+pub(super) const SCATTER: Algorithm<Deal> = Algorithm {
+    name: "shared-memory",
+    cost: |link, ()| cost(link, TYPICAL),
+    run: |comm, deal| shared::scatter(comm.memory()?, &deal.output, &deal.inputs, deal.root),
+};
+pub(super) const ALLTOALL: Algorithm<Exchange> = Algorithm {
+    name: "shared-memory",
+    cost: |link, ()| cost(link, TYPICAL),
+    run: |comm, all| shared::alltoall(comm.memory()?, &all.outputs, &all.inputs),
+};
+pub(super) const BARRIER: Algorithm<Meeting> = Algorithm {
+    name: "shared-memory",
+    cost: |link, ()| cost(link, 0),
+    run: |comm, _| shared::barrier(comm.memory()?),
 };
 
 /// A cache line there and back, and the memory's rate: no other way comes near.

@@ -20,11 +20,7 @@ mod reduce;
 mod ring;
 
 pub(crate) use allreduce::allreduce_ranges;
-pub(crate) use barrier::barrier;
 pub use hierarchical::Across;
-
-pub(crate) use exchange::{alltoall, gather, scatter};
-pub(crate) use reduce::{reduce, reduce_scatter};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,6 +124,95 @@ impl Request for Cast {
     }
 }
 
+/// A reduce, in place at the root.
+pub(crate) struct Reduction {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) buffer: Buffer,
+    pub(crate) root: u32,
+}
+
+impl Request for Reduction {
+    type Shape = Addition;
+
+    fn shape(&self) -> Addition {
+        let Reduction { order, format, buffer, .. } = self;
+        Addition { order: order.clone(), format: *format, bytes: buffer.len() }
+    }
+}
+
+/// A reduce-scatter; `inputs` by rank.
+pub(crate) struct Scattering {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) output: Buffer,
+    pub(crate) inputs: Vec<Buffer>,
+}
+
+/// What the cost of a reduce-scatter depends on.
+pub(crate) struct Scattered {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    /// Bytes of the longest output.
+    pub(crate) longest: usize,
+}
+
+impl Request for Scattering {
+    type Shape = Scattered;
+
+    fn shape(&self) -> Scattered {
+        let longest = self.inputs.iter().map(Buffer::len).max().unwrap_or(0);
+        Scattered { order: self.order.clone(), format: self.format, longest }
+    }
+}
+
+/// A gather; at the root `outputs` by rank.
+pub(crate) struct Collect {
+    pub(crate) input: Buffer,
+    pub(crate) outputs: Vec<Buffer>,
+    pub(crate) root: u32,
+}
+
+/// A scatter; at the root `inputs` by rank.
+pub(crate) struct Deal {
+    pub(crate) output: Buffer,
+    pub(crate) inputs: Vec<Buffer>,
+    pub(crate) root: u32,
+}
+
+/// An all-to-all; both by rank.
+pub(crate) struct Exchange {
+    pub(crate) outputs: Vec<Buffer>,
+    pub(crate) inputs: Vec<Buffer>,
+}
+
+/// A barrier.
+pub(crate) struct Meeting;
+
+/// Operations of which sizes are known to some ranks only, so that choices cannot depend on them.
+macro_rules! of_unknown_size {
+    ($($request:ty),*) => {
+        $(impl Request for $request {
+            type Shape = ();
+
+            fn shape(&self) {}
+        })*
+    };
+}
+of_unknown_size!(Collect, Deal, Exchange, Meeting);
+
+pub(crate) const REDUCE: [Algorithm<Reduction>; 3] =
+    [in_memory::REDUCE, reduce::REDUCE, hierarchical::REDUCE];
+pub(crate) const REDUCE_SCATTER: [Algorithm<Scattering>; 3] =
+    [in_memory::REDUCE_SCATTER, reduce::REDUCE_SCATTER, hierarchical::REDUCE_SCATTER];
+pub(crate) const GATHER: [Algorithm<Collect>; 3] =
+    [in_memory::GATHER, exchange::GATHER, hierarchical::GATHER];
+pub(crate) const SCATTER: [Algorithm<Deal>; 3] =
+    [in_memory::SCATTER, exchange::SCATTER, hierarchical::SCATTER];
+pub(crate) const ALLTOALL: [Algorithm<Exchange>; 3] =
+    [in_memory::ALLTOALL, exchange::ALLTOALL, hierarchical::ALLTOALL];
+pub(crate) const BARRIER: [Algorithm<Meeting>; 3] =
+    [in_memory::BARRIER, barrier::DISSEMINATION, hierarchical::BARRIER];
 pub(crate) const ALLREDUCE: [Algorithm<Sum>; 6] = [
     in_memory::ALLREDUCE,
     allreduce::ONE_HOP,
@@ -157,9 +242,19 @@ pub(crate) fn names(operation: &str) -> Option<Vec<&'static str>> {
         "allreduce" => Some(ALLREDUCE.iter().map(|a| a.name).collect()),
         "allgather" => Some(ALLGATHER.iter().map(|a| a.name).collect()),
         "broadcast" => Some(BROADCAST.iter().map(|a| a.name).collect()),
+        "reduce" => Some(REDUCE.iter().map(|a| a.name).collect()),
+        "reduce_scatter" => Some(REDUCE_SCATTER.iter().map(|a| a.name).collect()),
+        "gather" => Some(GATHER.iter().map(|a| a.name).collect()),
+        "scatter" => Some(SCATTER.iter().map(|a| a.name).collect()),
+        "alltoall" => Some(ALLTOALL.iter().map(|a| a.name).collect()),
+        "barrier" => Some(BARRIER.iter().map(|a| a.name).collect()),
         _ => None,
     }
 }
+
+/// Operations that have several algorithms, as options name them.
+pub(crate) const OPERATIONS: &str =
+    "allreduce, allgather, broadcast, reduce, reduce_scatter, gather, scatter, alltoall, barrier";
 
 /// The sum of everybody's buffer, in place.
 pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
@@ -174,6 +269,36 @@ pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), Mesh
 /// The root's buffer in everybody's.
 pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Cast) -> Result<(), MeshError> {
     run(comm, &BROADCAST, "broadcast", cast)
+}
+
+/// The sum of everybody's buffer in the root's; the others' are left alone.
+pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &Reduction) -> Result<(), MeshError> {
+    run(comm, &REDUCE, "reduce", reduction)
+}
+
+/// The sum of everybody's `inputs[rank]` in `output`.
+pub(crate) fn reduce_scatter(comm: &mut Comm<'_>, all: &Scattering) -> Result<(), MeshError> {
+    run(comm, &REDUCE_SCATTER, "reduce_scatter", all)
+}
+
+/// Everybody's input in the root's outputs.
+pub(crate) fn gather(comm: &mut Comm<'_>, collect: &Collect) -> Result<(), MeshError> {
+    run(comm, &GATHER, "gather", collect)
+}
+
+/// The root's inputs in everybody's output.
+pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &Deal) -> Result<(), MeshError> {
+    run(comm, &SCATTER, "scatter", deal)
+}
+
+/// Input i of rank r in output r of rank i.
+pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &Exchange) -> Result<(), MeshError> {
+    run(comm, &ALLTOALL, "alltoall", exchange)
+}
+
+/// Done when everybody has called it.
+pub(crate) fn barrier(comm: &mut Comm<'_>) -> Result<(), MeshError> {
+    run(comm, &BARRIER, "barrier", &Meeting)
 }
 
 fn run<R: Request>(
@@ -234,6 +359,9 @@ pub(crate) fn pieces(range: Range<usize>, step: usize) -> impl Iterator<Item = R
     let end = range.end;
     range.step_by(step).map(move |start| start..end.min(start + step))
 }
+
+/// Bytes of a piece for which ways are compared where only some ranks know the sizes.
+pub(crate) const TYPICAL: usize = 64 << 10;
 
 /// Bytes of a message in a pipeline: long enough that its cost per message is small, short enough that several
 /// are under way.

@@ -9,52 +9,52 @@ use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
 
-use super::{CHUNK, pieces};
+use super::{Algorithm, CHUNK, Reduction, Scattering, pieces};
 use crate::comm::{Comm, Ticket};
 use crate::order::Adder;
-use crate::shared;
 
-/// The sum of everybody's `buffer` in the root's.
-pub(crate) fn reduce(
-    comm: &mut Comm<'_>,
-    order: &Arc<SumOrder>,
-    format: Format,
-    buffer: &Buffer,
-    root: u32,
-) -> Result<(), MeshError> {
-    if let Some(rounds) = comm.rounds()? {
-        return shared::reduce(rounds, order, format, &mut buffer.clone(), root);
-    }
+/// Everybody's whole buffer to the root.
+pub(super) const REDUCE: Algorithm<Reduction> = Algorithm {
+    name: "one-hop",
+    cost: |link, sum| {
+        let bytes = sum.bytes as f64 * f64::from(link.ranks - 1);
+        Some(link.latency_s + bytes / link.bytes_per_s)
+    },
+    run: reduce,
+};
+/// Everybody's pieces to the ranks that are to have them.
+pub(super) const REDUCE_SCATTER: Algorithm<Scattering> = Algorithm {
+    name: "one-hop",
+    cost: |link, sum| {
+        let bytes = sum.longest as f64 * f64::from(link.ranks - 1);
+        Some(link.latency_s + bytes / link.bytes_per_s)
+    },
+    run: reduce_scatter,
+};
+
+fn reduce(comm: &mut Comm<'_>, reduction: &Reduction) -> Result<(), MeshError> {
+    let Reduction { order, format, buffer, root } = reduction;
     let all = 0..buffer.len();
-    if comm.rank() == root {
-        let mut collector = Collector::new(comm, order, format, all, PLAIN);
+    if comm.rank() == *root {
+        let mut collector = Collector::new(comm, order, *format, all, PLAIN);
         while let Some(chunk) = collector.next(comm)? {
             let sum = collector.add(comm, buffer, &chunk);
             buffer.write(chunk.start, sum);
         }
     } else {
-        contribute(comm, root, buffer, all, format, PLAIN);
+        contribute(comm, *root, buffer, all, *format, PLAIN);
     }
     comm.finish()
 }
 
-/// The sum of everybody's `inputs[rank]` in `output`.
-pub(crate) fn reduce_scatter(
-    comm: &mut Comm<'_>,
-    order: &Arc<SumOrder>,
-    format: Format,
-    output: &Buffer,
-    inputs: &[Buffer],
-) -> Result<(), MeshError> {
-    if let Some(rounds) = comm.rounds()? {
-        return shared::reduce_scatter(rounds, order, format, &mut output.clone(), inputs);
-    }
+fn reduce_scatter(comm: &mut Comm<'_>, scattering: &Scattering) -> Result<(), MeshError> {
+    let Scattering { order, format, output, inputs } = scattering;
     for to in comm.others() {
         let input = &inputs[to as usize];
-        contribute(comm, to, input, 0..input.len(), format, PLAIN);
+        contribute(comm, to, input, 0..input.len(), *format, PLAIN);
     }
     let own = &inputs[comm.rank() as usize];
-    let mut collector = Collector::new(comm, order, format, 0..own.len(), PLAIN);
+    let mut collector = Collector::new(comm, order, *format, 0..own.len(), PLAIN);
     while let Some(chunk) = collector.next(comm)? {
         // The output may be a part of the input: it is written when a chunk is added, in order.
         let sum = collector.add(comm, own, &chunk);

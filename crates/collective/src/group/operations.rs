@@ -9,7 +9,7 @@ use netsum_wire::{Dtype, Format, ReduceOp, average, scale};
 use super::Group;
 use super::connected::{Connected, Issued};
 use super::quick::Small;
-use crate::algorithm::{Cast, Gather, Sum};
+use crate::algorithm::{Cast, Collect, Deal, Exchange, Gather, Reduction, Scattering, Sum};
 use crate::call::{Call, Combine};
 use crate::coordinator::{Event, Place, TreeJob};
 use crate::core::{Core, deadline};
@@ -84,7 +84,8 @@ impl Group {
             connected.on_host(issued, move |comm| {
                 let buffer = if comm.rank() == root { buffer } else { own_copy(how, buffer) };
                 prepare(how, dtype, &buffer);
-                algorithm::reduce(comm, &order, format, &buffer, root)?;
+                let reduction = Reduction { order, format, buffer: buffer.clone(), root };
+                algorithm::reduce(comm, &reduction)?;
                 if comm.rank() == root {
                     conclude(how, dtype, &buffer, comm.size());
                 }
@@ -115,7 +116,8 @@ impl Group {
                 let inputs: Vec<Buffer> =
                     inputs.into_iter().map(|input| own_copy(how, input)).collect();
                 inputs.iter().for_each(|input| prepare(how, dtype, input));
-                algorithm::reduce_scatter(comm, &order, format, &output, &inputs)?;
+                let all = Scattering { order, format, output: output.clone(), inputs };
+                algorithm::reduce_scatter(comm, &all)?;
                 conclude(how, dtype, &output, comm.size());
                 Ok(())
             });
@@ -160,7 +162,9 @@ impl Group {
             return failed;
         }
         self.start_rooted(call, terms, None, root, move |connected, issued| {
-            connected.on_host(issued, move |comm| algorithm::gather(comm, &input, &outputs, root));
+            connected.on_host(issued, move |comm| {
+                algorithm::gather(comm, &Collect { input, outputs, root })
+            });
         })
     }
 
@@ -178,7 +182,9 @@ impl Group {
             return failed;
         }
         self.start_rooted(call, terms, None, root, move |connected, issued| {
-            connected.on_host(issued, move |comm| algorithm::scatter(comm, &output, &inputs, root));
+            connected.on_host(issued, move |comm| {
+                algorithm::scatter(comm, &Deal { output, inputs, root })
+            });
         })
     }
 
@@ -199,7 +205,9 @@ impl Group {
             return failed;
         }
         self.start(call, terms, None, move |connected, issued| {
-            connected.on_host(issued, move |comm| algorithm::alltoall(comm, &outputs, &inputs));
+            connected.on_host(issued, move |comm| {
+                algorithm::alltoall(comm, &Exchange { outputs, inputs })
+            });
         })
     }
 

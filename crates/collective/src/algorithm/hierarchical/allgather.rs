@@ -1,0 +1,51 @@
+//! All-gather: every rank's piece goes once to each other host, and there through memory.
+
+use netsum_net::Buffer;
+use netsum_net::mesh::MeshError;
+
+use crate::algorithm::in_memory::memory_s;
+use crate::algorithm::{Algorithm, Gather, Link, Pieces, copy};
+use crate::comm::Comm;
+use crate::shared;
+
+pub(in crate::algorithm) const ALLGATHER: Algorithm<Gather> =
+    Algorithm { name: "hierarchical", cost, run };
+
+fn cost(link: &Link, pieces: &Pieces) -> Option<f64> {
+    let across = link.across.as_ref()?;
+    let others = f64::from(link.ranks) - across.hosts.lanes() as f64;
+    let lane = others / across.hosts.lanes() as f64;
+    let sent = pieces.longest as f64 * lane.max(across.count() - 1.0);
+    Some(across.latency_s + sent / across.bytes_per_s + memory_s(pieces.all))
+}
+
+fn run(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+    let hosts = comm.hosts();
+    let Gather { input, outputs } = gather;
+    let (own, index) = hosts.place(comm.rank());
+    copy(input, &outputs[comm.rank() as usize]);
+    let locals = hosts.all()[own].len();
+    let others = || hosts.all().iter().enumerate().filter(|(host, _)| *host != own);
+    for (_, ranks) in others() {
+        for from in ranks.iter().skip(index).step_by(locals) {
+            let output = &outputs[*from as usize];
+            comm.receive(*from, 0, output, 0, output.len());
+        }
+    }
+    for (_, ranks) in others() {
+        comm.send(ranks[index % ranks.len()], 0, input, 0, input.len());
+    }
+    comm.finish()?;
+    let Some(rounds) = comm.host()? else { return Ok(()) };
+    for ranks in hosts.all() {
+        for turn in ranks.chunks(locals) {
+            let piece = |place: usize| match turn.get(place) {
+                Some(&rank) => outputs[rank as usize].clone(),
+                None => Buffer::from_vec(Vec::new()),
+            };
+            let pieces: Vec<Buffer> = (0..locals).map(piece).collect();
+            shared::allgather(rounds, &pieces[index], &pieces)?;
+        }
+    }
+    Ok(())
+}

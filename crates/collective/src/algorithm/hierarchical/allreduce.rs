@@ -1,0 +1,240 @@
+//! Allreduce: each lane handles a part of the buffer, in one step or two between hosts.
+
+use std::ops::Range;
+
+use netsum_net::Buffer;
+use netsum_net::mesh::MeshError;
+use netsum_wire::Format;
+
+use super::cut::Cut;
+use super::{Across, BLOCK_MOST, RESULT, apart, portion_of, tag};
+use crate::algorithm::in_memory::memory_s;
+use crate::algorithm::{Addition, Algorithm, CHUNK, Link, Sum, pieces, share};
+use crate::comm::{Comm, Ticket};
+use crate::hosts::Hosts;
+use crate::order::Adder;
+use crate::shared;
+
+pub(in crate::algorithm) const ALLREDUCE: Algorithm<Sum> =
+    Algorithm { name: "hierarchical", cost, run };
+
+fn cost(link: &Link, sum: &Addition) -> Option<f64> {
+    let across = link.across.as_ref()?;
+    let cut = Cut::of(&sum.order, &across.hosts, sum.format);
+    let memory = 2.0 * memory_s(sum.bytes.min(BLOCK_MOST));
+    Some(memory + direct_s(across, sum, &cut).min(shares_s(across, sum, &cut)))
+}
+
+/// Every lane sends its host's partials to all its likes, which add them all.
+fn direct_s(across: &Across, sum: &Addition, cut: &Cut) -> f64 {
+    let sent = across.portion(sum) * cut.widening(sum.format) * (across.count() - 1.0);
+    across.latency_s + sent / across.bytes_per_s
+}
+
+/// Every lane adds a share for all its likes.
+fn shares_s(across: &Across, sum: &Addition, cut: &Cut) -> f64 {
+    let others = (across.count() - 1.0) / across.count();
+    let sent = across.portion(sum) * (cut.widening(sum.format) + 1.0) * others;
+    2.0 * across.latency_s + sent / across.bytes_per_s
+}
+
+fn run(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+    let across = apart(comm)?;
+    let Sum { order, format, buffer } = sum;
+    let cut = Cut::of(order, &across.hosts, *format);
+    let shape = Addition { order: order.clone(), format: *format, bytes: buffer.len() };
+    let direct = direct_s(&across, &shape, &cut) <= shares_s(&across, &shape, &cut);
+    let (host, index) = across.hosts.place(comm.rank());
+    let mut way = Way {
+        adder: cut.whole(*format),
+        partials: cut.partials(host, *format),
+        hosts: &across.hosts,
+        host,
+        index,
+        cut: &cut,
+        format: *format,
+        direct,
+        buffer,
+    };
+    let blocks = way.blocks();
+    let mut all: Vec<Block> = Vec::new();
+    // While one block is in the network, the next is added in memory, and the one before spread.
+    for at in 0..blocks.len() + 2 {
+        if let Some(range) = blocks.get(at) {
+            all.push(way.begin(comm, at as u64, range.clone())?);
+        }
+        if let Some(block) = at.checked_sub(1).and_then(|at| all.get_mut(at)) {
+            way.add(comm, block)?;
+        }
+        if let Some(block) = at.checked_sub(2).and_then(|at| all.get_mut(at)) {
+            way.spread(comm, block)?;
+        }
+    }
+    comm.finish()
+}
+
+/// One rank's part of an allreduce.
+struct Way<'a> {
+    hosts: &'a Hosts,
+    host: usize,
+    /// Our place on the host.
+    index: usize,
+    cut: &'a Cut,
+    format: Format,
+    /// One step between hosts in place of two.
+    direct: bool,
+    buffer: &'a Buffer,
+    /// Of our host's parts.
+    partials: Vec<Adder>,
+    /// Of all parts.
+    adder: Adder,
+}
+
+/// A piece of the buffer that is under way.
+struct Block {
+    number: u64,
+    range: Range<usize>,
+    /// What is here of our share of the lane's portion: partials by part. Ours are of all the portion.
+    ours: Vec<Buffer>,
+    theirs: Vec<(usize, Buffer, Ticket)>,
+    results: Vec<Ticket>,
+}
+
+impl Way<'_> {
+    /// Messages of a block are about [`CHUNK`] long.
+    fn blocks(&self) -> Vec<Range<usize>> {
+        let element = self.format.dtype.size();
+        let wanted = CHUNK * self.hosts.lanes() * self.hosts.all().len();
+        let step = wanted.min(BLOCK_MOST) / element * element;
+        let len = self.buffer.len();
+        let nothing = (len == 0).then_some(0..0);
+        nothing.into_iter().chain(pieces(0..len, step)).collect()
+    }
+
+    /// Adds within the host, and sends to the others what is theirs to add.
+    fn begin(
+        &mut self,
+        comm: &mut Comm<'_>,
+        number: u64,
+        range: Range<usize>,
+    ) -> Result<Block, MeshError> {
+        let portions = self.portions(&range);
+        let ours = shared::partials(comm.host()?, &mut self.partials, &portions, self.index)?;
+        let ours: Vec<Buffer> = ours.into_iter().map(Buffer::from_vec).collect();
+        let mut block = Block { number, range, ours, theirs: Vec::new(), results: Vec::new() };
+        let parts = || self.cut.parts.iter().map(|(host, _)| *host).enumerate();
+        let own = self.share(&block.range, self.host);
+        for (part, host) in parts().filter(|&(_, host)| host != self.host) {
+            let Some(peer) = self.peer(host) else { continue };
+            let values = Buffer::from_vec(vec![0; self.widened(own.len())]);
+            let ticket = comm.receive(peer, tag(number, part), &values, 0, values.len());
+            block.theirs.push((part, values, ticket));
+        }
+        for ((part, _), values) in parts().filter(|&(_, host)| host == self.host).zip(&block.ours) {
+            for host in self.others() {
+                let Some(peer) = self.peer(host) else { continue };
+                let theirs = self.share(&block.range, host);
+                let (at, len) = (self.widened(theirs.start), self.widened(theirs.len()));
+                comm.send(peer, tag(number, part), values, at, len);
+            }
+        }
+        if !self.direct {
+            let start = self.portion(&block.range).start;
+            for host in self.others() {
+                let Some(peer) = self.peer(host) else { continue };
+                let share = self.share(&block.range, host);
+                let at = start + share.start;
+                let ticket = comm.receive(peer, tag(number, RESULT), self.buffer, at, share.len());
+                block.results.push(ticket);
+            }
+        }
+        Ok(block)
+    }
+
+    /// Adds what all hosts have of our share, and tells the others.
+    fn add(&mut self, comm: &mut Comm<'_>, block: &mut Block) -> Result<(), MeshError> {
+        if self.peer(self.host).is_none() {
+            return Ok(());
+        }
+        for (_, _, ticket) in &block.theirs {
+            comm.wait(*ticket)?;
+        }
+        let share = self.share(&block.range, self.host);
+        let within = self.widened(share.start)..self.widened(share.end);
+        let mut ours = block.ours.iter();
+        let mut theirs = block.theirs.iter();
+        let values = self.cut.parts.iter().map(|(host, _)| match *host == self.host {
+            true => ours.next().map(|all| all.slice(within.clone())),
+            false => theirs.next().map(|(_, values, _)| values.slice(0..values.len())),
+        });
+        let values: Vec<&[u8]> = values.map(|found| found.expect("one for each part")).collect();
+        let mut sums = vec![0; share.len()];
+        self.adder.add(&values, &mut sums);
+        let at = self.portion(&block.range).start + share.start;
+        self.buffer.write(at, &sums);
+        block.theirs.clear();
+        if !self.direct {
+            for host in self.others() {
+                if let Some(peer) = self.peer(host) {
+                    let number = tag(block.number, RESULT);
+                    comm.send(peer, number, self.buffer, at, share.len());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the others' shares, and gives the lane's portion to the ranks of the host.
+    fn spread(&self, comm: &mut Comm<'_>, block: &mut Block) -> Result<(), MeshError> {
+        for ticket in block.results.drain(..) {
+            comm.wait(ticket)?;
+        }
+        // What was sent of it may still be on its way.
+        if let Some(rounds) = comm.host()? {
+            let portions = self.portions(&block.range);
+            shared::allgather(rounds, &portions[self.index], &portions)?;
+        }
+        Ok(())
+    }
+
+    /// By place on our host, what of a range its lane handles.
+    fn portions(&self, range: &Range<usize>) -> Vec<Buffer> {
+        let ranks = self.hosts.all()[self.host].len();
+        (0..ranks).map(|index| self.buffer.part(self.portion_of(range, index))).collect()
+    }
+
+    fn portion(&self, range: &Range<usize>) -> Range<usize> {
+        self.portion_of(range, self.index)
+    }
+
+    fn portion_of(&self, range: &Range<usize>, index: usize) -> Range<usize> {
+        portion_of(range, self.format, self.hosts.lanes(), index)
+    }
+
+    /// What of our lane's portion a host adds, from the portion's start.
+    fn share(&self, range: &Range<usize>, host: usize) -> Range<usize> {
+        let portion = self.portion(range);
+        if self.direct {
+            return 0..portion.len();
+        }
+        let count = self.hosts.all().len() as u32;
+        share(portion.len(), self.format.dtype.size(), host as u32, count)
+    }
+
+    /// The rank of our lane on a host; `None` if we are no lane.
+    fn peer(&self, host: usize) -> Option<u32> {
+        let lane = self.index < self.hosts.lanes();
+        lane.then(|| self.hosts.all()[host][self.index])
+    }
+
+    /// All hosts but ours, beginning behind it.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (own, count) = (self.host, self.hosts.all().len());
+        (1..count).map(move |step| (own + step) % count)
+    }
+
+    /// Bytes of partials for bytes of elements.
+    fn widened(&self, bytes: usize) -> usize {
+        bytes / self.format.dtype.size() * self.format.dtype.accumulator_size()
+    }
+}

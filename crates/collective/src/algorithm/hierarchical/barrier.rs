@@ -1,0 +1,33 @@
+//! Barrier: the ranks of a host in memory, one of each over the network, and in memory again.
+
+use netsum_net::mesh::MeshError;
+
+use crate::algorithm::in_memory::memory_s;
+use crate::algorithm::{Algorithm, Link, Meeting, barrier};
+use crate::comm::Comm;
+use crate::shared;
+
+pub(in crate::algorithm) const BARRIER: Algorithm<Meeting> =
+    Algorithm { name: "hierarchical", cost, run };
+
+fn cost(link: &Link, (): &()) -> Option<f64> {
+    let across = link.across.as_ref()?;
+    let steps = barrier::steps(across.hosts.all().len() as u32);
+    Some(f64::from(steps) * across.latency_s + 2.0 * memory_s(0))
+}
+
+fn run(comm: &mut Comm<'_>, _: &Meeting) -> Result<(), MeshError> {
+    let hosts = comm.hosts();
+    let (own, index) = hosts.place(comm.rank());
+    if let Some(rounds) = comm.host()? {
+        shared::barrier(rounds)?;
+    }
+    if index == 0 {
+        let heads: Vec<u32> = hosts.all().iter().map(|ranks| ranks[0]).collect();
+        barrier::disseminate(comm, &heads, own)?;
+    }
+    match comm.host()? {
+        Some(rounds) => shared::barrier(rounds),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,84 @@
+//! Collectives of a group on several hosts: through memory within each host, over the network between them.
+//!
+//! The first ranks of every host, as many as the smallest host has, are its *lanes*: each handles a part of the buffer, with
+//! its likes on the other hosts. A sum keeps the group's order: it is cut at the hosts ([`Cut`]), each host adds the largest
+//! subtrees whose ranks are all its own, and sends their partials. Where the ranks of a host are an aligned block of the order
+//! that is one partial, and otherwise more: at worst one per rank, which costs more, and the cost says so.
+
+mod allgather;
+mod allreduce;
+mod barrier;
+mod broadcast;
+mod cut;
+mod exchange;
+mod reduce;
+mod reduce_scatter;
+
+pub(super) use allgather::ALLGATHER;
+pub(super) use allreduce::ALLREDUCE;
+pub(super) use barrier::BARRIER;
+pub(super) use broadcast::BROADCAST;
+pub(super) use exchange::{ALLTOALL, GATHER, SCATTER};
+pub(super) use reduce::REDUCE;
+pub(super) use reduce_scatter::REDUCE_SCATTER;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use netsum_net::mesh::MeshError;
+use netsum_wire::Format;
+
+use super::{Addition, share};
+use crate::comm::Comm;
+use crate::hosts::Hosts;
+
+/// What messages between hosts cost.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Across {
+    /// Which ranks share memory.
+    #[serde(serialize_with = "plain")]
+    pub hosts: Arc<Hosts>,
+    /// As [`Link::latency_s`], between lanes of different hosts.
+    pub latency_s: f64,
+    /// As [`Link::bytes_per_s`], of a lane while all lanes send to other hosts.
+    pub bytes_per_s: f64,
+}
+
+fn plain<S: serde::Serializer>(hosts: &Arc<Hosts>, out: S) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(hosts.as_ref(), out)
+}
+
+impl Across {
+    fn portion(&self, sum: &Addition) -> f64 {
+        sum.bytes as f64 / self.hosts.lanes() as f64
+    }
+
+    fn count(&self) -> f64 {
+        self.hosts.all().len() as f64
+    }
+}
+
+/// The hosts of an algorithm that is taken only where there are several.
+fn apart(comm: &Comm<'_>) -> Result<Across, MeshError> {
+    let none = || MeshError::Aborted("these ranks are not on several hosts".to_owned());
+    comm.link().across.ok_or_else(none)
+}
+
+/// What of a range the rank at a place of its host handles: an equal part if it is a lane, else nothing.
+fn portion_of(range: &Range<usize>, format: Format, lanes: usize, index: usize) -> Range<usize> {
+    if index >= lanes {
+        return range.end..range.end;
+    }
+    let part = share(range.len(), format.dtype.size(), index as u32, lanes as u32);
+    range.start + part.start..range.start + part.end
+}
+
+/// A message between two lanes: a part's partials of a block, or results.
+fn tag(block: u64, part: usize) -> u64 {
+    block << 32 | part as u64
+}
+
+/// No part has this number: there are no more parts than ranks.
+const RESULT: usize = u32::MAX as usize;
+/// Several blocks are in memory at a time.
+const BLOCK_MOST: usize = 8 << 20;

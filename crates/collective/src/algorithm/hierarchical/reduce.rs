@@ -1,0 +1,165 @@
+//! Reduce: each host adds its partials, its lanes send them to those of the root's host, and these give the sums to the root.
+
+use std::ops::Range;
+
+use netsum_net::Buffer;
+use netsum_net::mesh::MeshError;
+
+use super::cut::Cut;
+use super::{BLOCK_MOST, apart, portion_of, tag};
+use crate::algorithm::in_memory::memory_s;
+use crate::algorithm::{Addition, Algorithm, CHUNK, Link, Reduction, pieces};
+use crate::comm::{Comm, Ticket};
+use crate::hosts::Hosts;
+use crate::order::Adder;
+use crate::shared;
+
+pub(in crate::algorithm) const REDUCE: Algorithm<Reduction> =
+    Algorithm { name: "hierarchical", cost, run };
+
+/// A lane of the root's host hears from its likes on all others.
+fn cost(link: &Link, sum: &Addition) -> Option<f64> {
+    let across = link.across.as_ref()?;
+    let cut = Cut::of(&sum.order, &across.hosts, sum.format);
+    let sent = across.portion(sum) * cut.widening(sum.format) * (across.count() - 1.0);
+    let memory = 2.0 * memory_s(sum.bytes.min(BLOCK_MOST));
+    Some(memory + across.latency_s + sent / across.bytes_per_s)
+}
+
+fn run(comm: &mut Comm<'_>, reduction: &Reduction) -> Result<(), MeshError> {
+    let across = apart(comm)?;
+    let Reduction { order, format, buffer, root } = reduction;
+    let cut = Cut::of(order, &across.hosts, *format);
+    let (home, seat) = across.hosts.place(*root);
+    let (host, index) = across.hosts.place(comm.rank());
+    let mut way = Way {
+        partials: cut.partials(host, *format),
+        adder: cut.whole(*format),
+        hosts: &across.hosts,
+        host,
+        index,
+        home,
+        seat,
+        cut: &cut,
+        reduction,
+    };
+    let element = format.dtype.size();
+    let wanted = CHUNK * across.hosts.lanes() * across.hosts.all().len();
+    let step = wanted.min(BLOCK_MOST) / element * element;
+    let nothing = buffer.is_empty().then_some(0..0);
+    let blocks = nothing.into_iter().chain(pieces(0..buffer.len(), step));
+    // While one block is in the network, the next is added in memory.
+    let mut before = None;
+    for (number, range) in blocks.enumerate() {
+        let block = way.begin(comm, number as u64, range)?;
+        if let Some(block) = before.replace(block) {
+            way.end(comm, &block)?;
+        }
+    }
+    if let Some(last) = before {
+        way.end(comm, &last)?;
+    }
+    comm.finish()
+}
+
+/// One rank's part of a reduce.
+struct Way<'a> {
+    hosts: &'a Hosts,
+    host: usize,
+    /// Our place on the host.
+    index: usize,
+    /// Host and place of the root.
+    home: usize,
+    seat: usize,
+    cut: &'a Cut,
+    reduction: &'a Reduction,
+    partials: Vec<Adder>,
+    adder: Adder,
+}
+
+/// A piece of the buffer that is under way.
+struct Block {
+    range: Range<usize>,
+    /// Partials of our portion, by part: of our host, and of the others.
+    ours: Vec<Buffer>,
+    theirs: Vec<(Buffer, Ticket)>,
+}
+
+impl Way<'_> {
+    /// Adds within the host; away from the root the partials go to its host.
+    fn begin(
+        &mut self,
+        comm: &mut Comm<'_>,
+        number: u64,
+        range: Range<usize>,
+    ) -> Result<Block, MeshError> {
+        let dtype = self.reduction.format.dtype;
+        let widened =
+            self.portion(&range, self.index).len() / dtype.size() * dtype.accumulator_size();
+        let lane = self.index < self.hosts.lanes();
+        let parts = || self.cut.parts.iter().map(|(host, _)| *host).enumerate();
+        let mut theirs = Vec::new();
+        if lane && self.host == self.home {
+            for (part, host) in parts().filter(|&(_, host)| host != self.home) {
+                let values = Buffer::from_vec(vec![0; widened]);
+                let peer = self.hosts.all()[host][self.index];
+                let ticket = comm.receive(peer, tag(number, part), &values, 0, widened);
+                theirs.push((values, ticket));
+            }
+        }
+        let portions = self.portions(&range);
+        let ours = shared::partials(comm.host()?, &mut self.partials, &portions, self.index)?;
+        let ours: Vec<Buffer> = ours.into_iter().map(Buffer::from_vec).collect();
+        if lane && self.host != self.home {
+            let peer = self.hosts.all()[self.home][self.index];
+            let own = parts().filter(|&(_, host)| host == self.host);
+            for ((part, _), values) in own.zip(&ours) {
+                comm.send(peer, tag(number, part), values, 0, widened);
+            }
+        }
+        Ok(Block { range, ours, theirs })
+    }
+
+    /// On the root's host: adds what all hosts have, and gives it to the root.
+    fn end(&mut self, comm: &mut Comm<'_>, block: &Block) -> Result<(), MeshError> {
+        if self.host != self.home {
+            return Ok(());
+        }
+        for (_, ticket) in &block.theirs {
+            comm.wait(*ticket)?;
+        }
+        let mut sums = vec![0; self.portion(&block.range, self.index).len()];
+        if self.index < self.hosts.lanes() {
+            let mut ours = block.ours.iter();
+            let mut theirs = block.theirs.iter().map(|(values, _)| values);
+            let values = self.cut.parts.iter().map(|(host, _)| {
+                let found = if *host == self.home { ours.next() } else { theirs.next() };
+                let values = found.expect("one for each part");
+                values.slice(0..values.len())
+            });
+            let values: Vec<&[u8]> = values.collect();
+            self.adder.add(&values, &mut sums);
+        }
+        let sums = Buffer::from_vec(sums);
+        let at_root = self.index == self.seat;
+        let portions = if at_root { self.portions(&block.range) } else { Vec::new() };
+        match comm.host()? {
+            Some(rounds) => shared::gather(rounds, &sums, &portions, self.seat as u32),
+            None => {
+                portions[self.seat].write(0, sums.slice(0..sums.len()));
+                Ok(())
+            }
+        }
+    }
+
+    /// By place on our host, what of a range it handles.
+    fn portions(&self, range: &Range<usize>) -> Vec<Buffer> {
+        let ranks = self.hosts.all()[self.host].len();
+        let portion = |index| self.reduction.buffer.part(self.portion(range, index));
+        (0..ranks).map(portion).collect()
+    }
+
+    fn portion(&self, range: &Range<usize>, index: usize) -> Range<usize> {
+        portion_of(range, self.reduction.format, self.hosts.lanes(), index)
+    }
+}
