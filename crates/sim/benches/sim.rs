@@ -6,13 +6,16 @@
 //! CPU seconds are this process's, by the kernel's count.
 //!
 //! With ns-3 (`pip install ns3`; NETSUM_NS3_PYTHON names an interpreter that has it) also the permutation on 128 hosts in both,
-//! by turns: the same flows on the same paths, with ns-3's rule of marking.
+//! by turns: the same flows on the same paths, with ns-3's rule of marking. With htsim (NETSUM_HTSIM names the program built from
+//! `tests/peers/htsim_flows.cc`) the same flows of both kinds on 1,024 hosts, by turns; its CPU seconds are those of its events
+//! alone, ours also of building the fabric.
 
 #[path = "../../../bench/record.rs"]
 mod record;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, FlowSpec, permutation, poisson};
@@ -37,8 +40,10 @@ const RUNS: usize = 7;
 const LEAST_S: f64 = 0.4;
 /// Of the permutation, each flow.
 const BYTES: u64 = 1_000_000;
+const LOADS: [&str; 2] = ["permutation", "web search"];
 const NS3_K: u32 = 8;
-const NS3_ROUNDS: usize = 3;
+const HTSIM_K: u32 = 16;
+const PEER_ROUNDS: usize = 3;
 
 struct Outcome {
     /// Of all repetitions.
@@ -59,15 +64,14 @@ fn main() {
     let mut curve = Vec::new();
     let mut headline = [Vec::new(), Vec::new()];
     for k in [4, 8, 12, 16, 24, 32] {
-        let fabric = netsum_topo::fat_tree(k, RATE, Addressing::default()).expect("a fat tree");
-        let topology = fabric.topology();
-        let hosts = k * k * k / 4;
+        let (topology, hosts) = fat_tree(k);
         forget_peak();
         let mut rates = [Vec::new(), Vec::new()];
         let mut last = None;
         for seed in 0..if hosts == 1024 { RUNS } else { 3 } as u64 {
             for (load, rates) in rates.iter_mut().enumerate() {
-                let outcome = run(&topology, hosts, load, seed);
+                let flows = workload(hosts, load, seed);
+                let outcome = simulate(&topology, SWITCHING, &flows, seed);
                 rates.push(outcome.hops as f64 / outcome.cpu_s);
                 last = Some(outcome);
             }
@@ -94,7 +98,11 @@ fn main() {
             headline = rates;
         }
     }
-    let (peers, ratio) = beside_ns3();
+    let (mut peers, mut ratio) = (serde_json::json!({}), serde_json::json!({}));
+    for beside in beside_ns3().into_iter().chain(beside_htsim()) {
+        peers[&beside.name] = beside.theirs;
+        ratio[&beside.name] = beside.ratio;
+    }
     let Some(out) = out else { return };
     let of = |rates: &[f64]| serde_json::json!({ "median": median(rates), "best": best(rates) });
     let report = serde_json::json!({
@@ -107,15 +115,19 @@ fn main() {
     record::write(&out, &report);
 }
 
-fn run(topology: &Topology, hosts: u32, load: usize, seed: u64) -> Outcome {
-    let flows: Vec<FlowSpec> = if load == 0 {
+fn fat_tree(k: u32) -> (Topology, u32) {
+    let fabric = netsum_topo::fat_tree(k, RATE, Addressing::default()).expect("a fat tree");
+    (fabric.topology(), k * k * k / 4)
+}
+
+fn workload(hosts: u32, load: usize, seed: u64) -> Vec<FlowSpec> {
+    if load == 0 {
         permutation(hosts, BYTES, seed)
     } else {
         let sizes = FlowSizes::named("web-search").expect("a published distribution");
         let flows = poisson(hosts, RATE.0, 0.6, sizes, seed);
         flows.take_while(|f| f.start_ps < ARRIVALS_PS).collect()
-    };
-    simulate(topology, SWITCHING, &flows, seed)
+    }
 }
 
 fn simulate(topology: &Topology, switching: Switching, flows: &[FlowSpec], seed: u64) -> Outcome {
@@ -141,17 +153,48 @@ fn simulate(topology: &Topology, switching: Switching, flows: &[FlowSpec], seed:
     Outcome { hops, one: simulation.network().hops(), cpu_s, fct_ms: [at(50), at(99)] }
 }
 
-/// The peer's packet-hops per CPU second, counted as ours for the same flows, and ours over its; empty without ns-3.
-fn beside_ns3() -> (serde_json::Value, serde_json::Value) {
-    let none = (serde_json::json!({}), serde_json::json!({}));
+/// A peer on the same flows: its packet-hops per CPU second, counted as ours are, and its CPU seconds over ours.
+struct Beside {
+    name: String,
+    theirs: serde_json::Value,
+    ratio: serde_json::Value,
+}
+
+/// Ours and the peer by turns; `None` and the reason told if the peer does not run.
+fn beside(
+    name: String,
+    ours: impl Fn() -> Outcome,
+    peer_cpu_s: impl Fn() -> Result<f64, String>,
+) -> Option<Beside> {
+    let (mut rates, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..PEER_ROUNDS {
+        let us = ours();
+        let rate = us.hops as f64 / us.cpu_s;
+        let cpu_s =
+            peer_cpu_s().inspect_err(|reason| println!("{name} did not run: {reason}")).ok()?;
+        rates.push(rate);
+        theirs.push(us.one as f64 / cpu_s);
+        ratios.push(rate * cpu_s / us.one as f64);
+    }
+    println!(
+        "{name}: {:.3} M hops/CPU-s (best {:.3}), ours {:.2} (best {:.2}): {:.1} times (best {:.1})",
+        median(&theirs) / 1e6,
+        best(&theirs) / 1e6,
+        median(&rates) / 1e6,
+        best(&rates) / 1e6,
+        median(&ratios),
+        best(&ratios),
+    );
+    let of = |values: &[f64]| serde_json::json!({ "median": median(values), "best": best(values) });
+    Some(Beside { name, theirs: of(&theirs), ratio: of(&ratios) })
+}
+
+fn beside_ns3() -> Option<Beside> {
     let Ok(python) = std::env::var("NETSUM_NS3_PYTHON") else {
-        println!(
-            "skipped: ns-3 beside it; NETSUM_NS3_PYTHON names an interpreter with `pip install ns3`"
-        );
-        return none;
+        println!("skipped: ns-3; NETSUM_NS3_PYTHON names an interpreter with `pip install ns3`");
+        return None;
     };
-    let fabric = netsum_topo::fat_tree(NS3_K, RATE, Addressing::default()).expect("a fat tree");
-    let (topology, hosts) = (fabric.topology(), NS3_K * NS3_K * NS3_K / 4);
+    let (topology, hosts) = fat_tree(NS3_K);
     let flows = permutation(hosts, BYTES, 0);
     // ns-3 leaves the packet in the device's own queue out of its count.
     let switching = Switching {
@@ -160,47 +203,50 @@ fn beside_ns3() -> (serde_json::Value, serde_json::Value) {
         paths: PathChoice::Destination,
         ..SWITCHING
     };
-    let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..NS3_ROUNDS {
-        let us = simulate(&topology, switching, &flows, 0);
-        let one_s = us.cpu_s * us.one as f64 / us.hops as f64;
-        match ns3_cpu_s(&python, &flows) {
-            Ok(cpu_s) => {
-                ours.push(us.one as f64 / one_s);
-                theirs.push(us.one as f64 / cpu_s);
-                ratios.push(cpu_s / one_s);
-            }
-            Err(reason) => {
-                println!("ns-3 did not run: {reason}");
-                return none;
-            }
-        }
-    }
-    println!(
-        "{hosts:5} hosts  beside ns-3: {:.2} M hops/CPU-s, ns-3 {:.3} (best {:.3}): {:.0} times (best {:.0})",
-        median(&ours) / 1e6,
-        median(&theirs) / 1e6,
-        best(&theirs) / 1e6,
-        median(&ratios),
-        best(&ratios),
-    );
-    let of = |values: &[f64]| serde_json::json!({ "median": median(values), "best": best(values) });
-    let name = format!("ns-3, permutation on {hosts} hosts");
-    (serde_json::json!({ name.clone(): of(&theirs) }), serde_json::json!({ name: of(&ratios) }))
-}
-
-/// CPU seconds of ns-3 for a permutation.
-fn ns3_cpu_s(python: &str, flows: &[FlowSpec]) -> Result<f64, String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/peers/ns3_permutation.py");
     let numbers = [u64::from(NS3_K), BYTES, u64::from(SWITCHING.mark_packets)];
     let numbers = numbers.into_iter().chain(flows.iter().map(|flow| u64::from(flow.dst)));
-    let mut command = Command::new(python);
-    command.arg(script).args(numbers.map(|number| number.to_string()));
-    let output = command.output().map_err(|error| format!("{python}: {error}"))?;
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    beside(
+        format!("ns-3, permutation on {hosts} hosts"),
+        || simulate(&topology, switching, &flows, 0),
+        || cpu_s_of(Command::new(&python).arg(&script).args(&numbers), ""),
+    )
+}
+
+fn beside_htsim() -> Vec<Beside> {
+    let Ok(program) = std::env::var("NETSUM_HTSIM") else {
+        println!(
+            "skipped: htsim; NETSUM_HTSIM names what tests/peers/htsim_flows.cc says how to build"
+        );
+        return Vec::new();
+    };
+    let (topology, hosts) = fat_tree(HTSIM_K);
+    let both = LOADS.iter().enumerate().filter_map(|(load, name)| {
+        let flows = workload(hosts, load, 0);
+        let line = |f: &FlowSpec| format!("{} {} {} {}\n", f.start_ps, f.src, f.dst, f.bytes);
+        let lines: String = flows.iter().map(line).collect();
+        let numbers = [u64::from(hosts), UNTIL_PS / 1_000_000_000].map(|n| n.to_string());
+        beside(
+            format!("htsim, {name} on {hosts} hosts"),
+            || simulate(&topology, SWITCHING, &flows, 0),
+            || cpu_s_of(Command::new(&program).args(&numbers), &lines),
+        )
+    });
+    both.collect()
+}
+
+/// CPU seconds that a peer tells in its last line.
+fn cpu_s_of(command: &mut Command, input: &str) -> Result<f64, String> {
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = piped.spawn().map_err(|error| error.to_string())?;
+    let given = process.stdin.take().expect("it is piped").write_all(input.as_bytes());
+    let output = process.wait_with_output().map_err(|error| error.to_string())?;
     let told = String::from_utf8_lossy(&output.stdout);
     let result = serde_json::from_str::<serde_json::Value>(told.lines().last().unwrap_or_default());
     let cpu_s = result.ok().and_then(|result| result["cpu_s"].as_f64());
-    cpu_s.ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    let why = || format!("{given:?} {}", String::from_utf8_lossy(&output.stderr));
+    cpu_s.ok_or_else(why)
 }
 
 fn best(values: &[f64]) -> f64 {
