@@ -40,17 +40,27 @@ impl Awaited<'_> {
         if self.appears() { Ok(()) } else { self.wait_patiently(waiting) }
     }
 
-    /// Looks for as long as a rank of the same pace takes; whether the round is there.
+    /// Looks for as long as a rank of the same pace takes, or, with fewer cores than ranks, lets the others run some times;
+    /// whether the round is there.
     #[inline(always)]
     pub(super) fn appears(&self) -> bool {
-        let looks = if self.crowded { CROWDED_LOOKS } else { LOOKS };
-        for _ in 0..looks {
+        if self.crowded {
+            return (0..CROWDED_LOOKS).any(|_| self.is_here()) || self.appears_after_others();
+        }
+        for _ in 0..LOOKS {
             if self.is_here() {
                 return true;
             }
             std::hint::spin_loop();
         }
         self.is_here()
+    }
+
+    fn appears_after_others(&self) -> bool {
+        (0..CROWDED_YIELDS).any(|_| {
+            std::thread::yield_now();
+            self.is_here()
+        })
     }
 
     #[inline(always)]
@@ -85,21 +95,17 @@ impl Awaited<'_> {
     /// Looks for some microseconds, and gives the core to the rank that is waited for, if that wants it; whether the
     /// round is there.
     fn look(&self) -> bool {
-        for _ in 0..if self.crowded { 0 } else { PAUSES } {
+        if self.crowded {
+            return self.appears_after_others();
+        }
+        for _ in 0..PAUSES {
             if self.is_here() {
                 return true;
             }
             std::hint::spin_loop();
         }
-        let yields = match self.crowded {
-            true => CROWDED_YIELDS,
-            false => u32::from(self.cpu.load(Ordering::Relaxed) == own_cpu()),
-        };
-        for _ in 0..yields {
+        if self.cpu.load(Ordering::Relaxed) == own_cpu() {
             std::thread::yield_now();
-            if self.is_here() {
-                return true;
-            }
         }
         self.is_here()
     }
