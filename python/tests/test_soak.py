@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from array import array
+from ctypes.util import find_library
 
 import pytest
 from processes import run_ranks
@@ -24,8 +25,20 @@ RANKS = 4
 TIMEOUT_S = 15.0
 """Of operations beside a death, so of its discovery at the latest; a loaded machine takes seconds to start ranks."""
 STOP_S = 0.4
+WAYS = {
+    "memory": {},
+    "tcp": {"NETSUM_SHARED_MEMORY": "off"},
+    "ucx": {"NETSUM_SHARED_MEMORY": "off", "NETSUM_NETWORK": "ucx"},
+}
 OPERATIONS = ("allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall")
 OPERATIONS += ("barrier", "ring", "batch", "split")
+
+
+def settings(way: str) -> dict[str, str]:
+    """Of ranks that talk that way; skips where it is missing."""
+    if way == "ucx" and find_library("ucp") is None:
+        pytest.skip("UCX is not installed (make setup-ucx)")
+    return WAYS[way]
 
 
 def _value(rank: int, at: int, salt: int) -> int:
@@ -136,10 +149,10 @@ def _stop_and_go(pids: list[int], draw: random.Random, over: threading.Event) ->
 
 @pytest.mark.timeout(120 + 10 * SECONDS)
 @pytest.mark.parametrize("stops", [False, True], ids=["undisturbed", "stopped"])
-@pytest.mark.parametrize("shared_memory", ["on", "off"])
-def test_random_operations_are_right(shared_memory, stops):
+@pytest.mark.parametrize("way", WAYS)
+def test_random_operations_are_right(way, stops):
     print(f"NETSUM_SOAK_SEED={SEED}")
-    answers = run_ranks(lambda rank: _soak(rank, stops), RANKS, NETSUM_SHARED_MEMORY=shared_memory)
+    answers = run_ranks(lambda rank: _soak(rank, stops), RANKS, **settings(way))
     assert len(set(answers)) == 1 and answers[0] > 0
 
 
@@ -165,13 +178,13 @@ def _until_death(rank: int, seed: int) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(120 + 10 * SECONDS)
-@pytest.mark.parametrize("shared_memory", ["on", "off"])
-def test_a_rank_killed_at_random_is_an_error_at_all_others(shared_memory):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_rank_killed_at_random_is_an_error_at_all_others(way):
     print(f"NETSUM_SOAK_SEED={SEED}")
     until, draw = time.monotonic() + SECONDS, random.Random(SEED)
     while time.monotonic() < until:
         seed = draw.randrange(1 << 30)
-        answers = run_ranks(lambda rank, seed=seed: _until_death(rank, seed), 3, NETSUM_SHARED_MEMORY=shared_memory)
+        answers = run_ranks(lambda rank, seed=seed: _until_death(rank, seed), 3, **settings(way))
         victim = random.Random(seed + 1).randrange(3)
         assert [rank for rank, answer in enumerate(answers) if answer is None] == [victim], (seed, answers)
         # By its number in the group of the operation, which may be one that was just split off; or none was made.

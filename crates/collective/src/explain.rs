@@ -118,6 +118,6 @@ mod tests {
         let named = of("broadcast", 1000, Some("chain")).unwrap();
         assert_eq!((named.chosen, named.why), ("chain", "the options name it"));
         assert_eq!(of("allgather", 1 << 20, None).unwrap().costs.len(), 5);
-        assert!(of("barrier", 0, None).unwrap_err().to_string().contains("barrier has one way"));
+        assert!(of("send", 0, None).unwrap_err().to_string().contains("send is no operation"));
     }
 }

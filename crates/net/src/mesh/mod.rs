@@ -214,6 +214,11 @@ impl Mesh {
         (sent, self.shared.bytes_rx.load(Ordering::Relaxed))
     }
 
+    /// Messages over UCX that came from no rank of this group.
+    pub fn strangers(&self) -> u64 {
+        self.shared.ucx.as_ref().map_or(0, |ucx| ucx.strangers.load(Ordering::Relaxed))
+    }
+
     /// Says goodbye behind what is queued, and waits at most `patience` until the peers have taken it.
     /// Everything after it fails.
     pub fn leave(&self, patience: Duration) {
