@@ -42,5 +42,5 @@ def test_a_shared_cluster(tmp_path: Path) -> None:
     result = figures.make("panama_fig8", "small", tmp_path / "panama_fig8")
     by_claim = {claim["claim"]: claim for claim in result["claims"]}
     assert by_claim["greedy: 8c: training time, ring / panama"]["ours"] > 1.2
-    assert len(result["data"]["points"]) == 28 and len(result["data"]["sensitivity"]) == 14
+    assert len(result["data"]["points"]) == 32 and len(result["data"]["sensitivity"]) == 24
     ElementTree.parse(tmp_path / "panama_fig8" / "figure.svg")
