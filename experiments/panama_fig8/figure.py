@@ -133,7 +133,7 @@ def _claims(mode: str, top: dict) -> list[Claim]:
                 "near",
                 f"{early[0]:.2f} and {early[1]:.2f} times panama's",
                 early[0] > 1.5,
-                "88 % of eight children are all of them: a switch with fewer than nine children never releases early",
+                "a switch with fewer than eight children never releases early, with -0.94 fewer than sixteen",
             )
         )
     return [replace(claim, claim=f"{mode}: {claim.claim}") for claim in claims]

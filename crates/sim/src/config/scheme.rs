@@ -74,10 +74,10 @@ pub enum SchemeKind {
     /// Trees with the paper's control: one window per tree, marks of all branches in one.
     #[serde(rename = "panama")]
     Panama,
-    /// The same; a switch sends on once 88 % of its children are in.
+    /// The same; a switch sends on once seven of eight children are in: 0.875, which the paper is taken to have rounded.
     #[serde(rename = "panama-0.88")]
     Panama88,
-    /// The same with 94 %.
+    /// The same with fifteen of sixteen.
     #[serde(rename = "panama-0.94")]
     Panama94,
     /// Trees with a virtual window per branch.
@@ -178,8 +178,8 @@ impl Scheme {
             SchemeKind::SwitchMl => config(CongestionRule::Fixed(self.window), 1000),
             SchemeKind::Fluid => unreachable!("a run of fluids has no jobs: it was checked"),
             SchemeKind::Panama | SchemeKind::Ideal => config(CongestionRule::Panama, 1000),
-            SchemeKind::Panama88 => config(CongestionRule::Panama, 880),
-            SchemeKind::Panama94 => config(CongestionRule::Panama, 940),
+            SchemeKind::Panama88 => config(CongestionRule::Panama, 875),
+            SchemeKind::Panama94 => config(CongestionRule::Panama, 937),
             SchemeKind::PanamaPerBranch => config(CongestionRule::PerBranch, 1000),
             SchemeKind::PanamaCoupled => {
                 config(CongestionRule::Coupled { trees: self.trees }, 1000)
