@@ -66,6 +66,27 @@ fn slots_are_read_before_they_are_written_again() {
     }
 }
 
+/// A rank may be two rounds ahead and no more: in the third it would write where the other may still read.
+#[test]
+fn a_slot_stays_closed_while_another_rank_may_read_it() {
+    let mut all = arenas(2);
+    let (mut late, mut ahead) = (all.pop().unwrap(), all.pop().unwrap());
+    let (patient, hasty) = (soon(), Instant::now());
+    let waiting = |deadline| Waiting { deadline, stopped: NEVER };
+    let publish = |arena: &mut Arena| {
+        arena.open(&waiting(patient)).unwrap();
+        arena.publish(Stamp::default());
+    };
+    publish(&mut ahead);
+    for _ in 0..10 {
+        publish(&mut ahead);
+        assert!(!ahead.is_open());
+        let closed = ahead.open(&waiting(hasty)).map(|_| ());
+        assert_eq!(closed, Err(ArenaError::Timeout { missing: vec![1] }));
+        publish(&mut late);
+    }
+}
+
 /// Small values in the flag's line, and sums that are added where they came from.
 #[test]
 fn heads_and_answers_reach_the_other_rank() {
