@@ -11,6 +11,7 @@
 mod connect;
 mod error;
 mod frame;
+mod in_order;
 mod inbound;
 mod io;
 mod mailbox;

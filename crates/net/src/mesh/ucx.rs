@@ -7,7 +7,6 @@
 //! Who waits for a message moves UCX on itself, for a short while; the mesh's thread does it for the others, asleep on
 //! UCX's descriptor where there is nothing to do.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -17,8 +16,9 @@ use rustc_hash::FxHashMap;
 
 use super::connect::SECRET_LEN;
 use super::frame::{self, Frame};
+use super::in_order::InOrder;
 use super::inbound::{begin, finish, peer};
-use super::outbox::{ALLOWANCE, Limits, Outbox, Post, Reports};
+use super::outbox::{Limits, Outbox, Post, Reports};
 use super::receive::Slot;
 use super::{MeshError, Shared};
 use crate::ucx::{Event, HEADER_LEN, Header, How, Outcome, Token, Waiting, Worker};
@@ -44,18 +44,10 @@ pub(super) struct Ucx {
 #[derive(Default)]
 struct Receiving {
     events: Vec<Event>,
-    peers: Vec<InOrder>,
+    /// By rank: messages whose order matters.
+    peers: Vec<InOrder<Frame>>,
     fetches: FxHashMap<u64, Fetch>,
     next_fetch: u64,
-}
-
-/// Messages of one peer whose order matters.
-#[derive(Default)]
-struct InOrder {
-    next: u64,
-    /// What has overtaken others, by number.
-    early: BTreeMap<u64, (Frame, Vec<u8>)>,
-    early_bytes: u64,
 }
 
 /// UCX writes a message to where it belongs.
@@ -355,25 +347,12 @@ fn take(
         }
     }
     let order = &mut receiving.peers[from as usize];
-    if number != order.next {
-        order.early_bytes += bytes.len() as u64;
-        let too_many = order.early.len() >= EARLY_MAX || order.early_bytes > ALLOWANCE;
-        let known = number < order.next || order.early.contains_key(&number);
-        if known || too_many {
-            return Err("frames out of order");
-        }
-        order.early.insert(number, (frame, bytes));
-        return Ok(());
-    }
-    order.next += 1;
-    deliver(shared, from, frame, &bytes)?;
-    loop {
-        let order = &mut receiving.peers[from as usize];
-        let Some((frame, bytes)) = order.early.remove(&order.next) else { return Ok(()) };
-        order.next += 1;
-        order.early_bytes -= bytes.len() as u64;
+    let mut turn = order.arrived(number, frame, bytes)?;
+    while let Some((frame, bytes)) = turn {
         deliver(shared, from, frame, &bytes)?;
+        turn = receiving.peers[from as usize].next();
     }
+    Ok(())
 }
 
 /// A frame's turn has come.
@@ -417,9 +396,6 @@ const TURNS: usize = 64;
 
 /// For UCX to let go of memory that its owner wants back.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// Frames that have overtaken one of the same peer.
-const EARLY_MAX: usize = 1 << 16;
 
 /// Where the parts of a header begin.
 const FROM: usize = frame::HEADER_LEN;
