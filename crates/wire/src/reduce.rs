@@ -427,18 +427,21 @@ mod tests {
         assert_eq!(out, floats(&[-0.0, 1.0, f32::from_bits(0x7fc0_0000)]));
     }
 
-    /// Any bit patterns: NaNs, infinities and subnormal numbers too.
-    #[test]
-    fn wide_vectors_give_the_bits_of_single_elements() {
-        let n = 3 * 256 + 7;
-        let mut state = 1u64;
-        let mut noise = |len: usize| -> Vec<u8> {
+    /// So many bytes of any bit patterns: NaNs, infinities and subnormal numbers too.
+    fn noise(mut state: u64) -> impl FnMut(usize) -> Vec<u8> {
+        move |len| {
             let mut next = || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (state >> 56) as u8
             };
             (0..len).map(|_| next()).collect()
-        };
+        }
+    }
+
+    #[test]
+    fn wide_vectors_give_the_bits_of_single_elements() {
+        let n = 3 * 256 + 7;
+        let mut noise = noise(1);
         for dtype in Dtype::ALL {
             for op in ReduceOp::ALL {
                 for count in [2, 3, 4] {
@@ -461,18 +464,10 @@ mod tests {
         }
     }
 
-    /// Any bit patterns, as above.
     #[test]
     fn two_in_place_give_the_bits_of_two_apart() {
         let n = 256 + 7;
-        let mut state = 3u64;
-        let mut noise = |len: usize| -> Vec<u8> {
-            let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 56) as u8
-            };
-            (0..len).map(|_| next()).collect()
-        };
+        let mut noise = noise(3);
         for dtype in Dtype::ALL {
             for op in ReduceOp::ALL {
                 let format = Format { dtype, op };
