@@ -75,8 +75,9 @@ def _picture(plots: list[Plot]) -> str:
         f'<style>{style}</style><rect width="100%" height="100%" style="fill: var(--card)"/>',
     ]
     for i, plot in enumerate(plots):
-        inner = chart(plot.title, plot.unit, plot.x_name, plot.series)
-        parts.append(f'<g transform="translate(0 {i * height})">{inner}</g>')
+        # Without its own <svg>, which would be as high as the whole picture and stand in its middle.
+        _, *inner, _ = chart(plot.title, plot.unit, plot.x_name, plot.series).split("\n")
+        parts.append("\n".join([f'<g transform="translate(0 {i * height})">', *inner, "</g>"]))
     return "\n".join([*parts, "</svg>", ""])
 
 

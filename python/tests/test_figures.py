@@ -43,4 +43,8 @@ def test_a_shared_cluster(tmp_path: Path) -> None:
     by_claim = {claim["claim"]: claim for claim in result["claims"]}
     assert by_claim["greedy: 8c: training time, ring / panama"]["ours"] > 1.2
     assert len(result["data"]["points"]) == 32 and len(result["data"]["sensitivity"]) == 24
-    ElementTree.parse(tmp_path / "panama_fig8" / "figure.svg")
+    root = ElementTree.parse(tmp_path / "panama_fig8" / "figure.svg").getroot()
+    assert not root.findall(".//{*}g//{*}svg"), "a picture in the picture would be scaled and moved"
+    style = root.find("{*}style").text
+    used = {line.get("class").split()[-1] for line in root.iter("{http://www.w3.org/2000/svg}polyline")}
+    assert len(used) == 7 and all(f".{name} {{ stroke:" in style for name in used), "every line has a colour"
