@@ -5,6 +5,7 @@ from html import escape
 
 WIDTH, HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 30, 38
+_ROW = 18
 
 
 def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float, float]]], marks=()) -> str:
@@ -15,14 +16,16 @@ def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float
     y_low = min(0.0, *(y for _, y in points))
     step = _round_step((y_high - y_low) / 4)
     y_high = math.ceil(y_high / step) * step
-    scale = _Scale(x_low, x_high, y_low, y_high)
+    # Names that leave no room for the title get a line of their own.
+    row = int(_legend_width(series) + 8 * len(title) > WIDTH - _LEFT - _RIGHT)
+    scale = _Scale(x_low, x_high, y_low, y_high, _TOP + row * _ROW)
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
         f'<text x="{_LEFT}" y="16" class="title">{escape(title)}</text>',
         *_grid(scale, step, unit),
         *[_mark(scale, x, text) for x, text in marks],
         *[_line(scale, line, n) for n, line in enumerate(series.values())],
-        *_legend(list(series)),
+        *_legend(list(series), 16 + row * _ROW),
         f'<text x="{WIDTH - _RIGHT}" y="{HEIGHT - 4}" class="axis" text-anchor="end">{escape(x_name)}</text>',
         "</svg>",
     ]
@@ -30,14 +33,14 @@ def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float
 
 
 class _Scale:
-    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
-        self.x_low, self.x_high, self.y_low, self.y_high = x_low, x_high, y_low, y_high
+    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float, top: int) -> None:
+        self.x_low, self.x_high, self.y_low, self.y_high, self.top = x_low, x_high, y_low, y_high, top
 
     def x(self, value: float) -> float:
         return _LEFT + (value - self.x_low) / ((self.x_high - self.x_low) or 1) * (WIDTH - _LEFT - _RIGHT)
 
     def y(self, value: float) -> float:
-        return HEIGHT - _BOTTOM - (value - self.y_low) / (self.y_high - self.y_low) * (HEIGHT - _TOP - _BOTTOM)
+        return HEIGHT - _BOTTOM - (value - self.y_low) / (self.y_high - self.y_low) * (HEIGHT - self.top - _BOTTOM)
 
 
 def _round_step(rough: float) -> float:
@@ -72,15 +75,23 @@ def _line(scale: _Scale, line: list[tuple[float, float]], index: int) -> str:
 def _mark(scale: _Scale, x: float, text: str) -> str:
     at = scale.x(x)
     return (
-        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}" class="mark"/>'
-        f'<text x="{at + 4:.1f}" y="{_TOP + 10}" class="killed-note">{escape(text)}</text>'
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{scale.top}" y2="{HEIGHT - _BOTTOM}" class="mark"/>'
+        f'<text x="{at + 4:.1f}" y="{scale.top + 10}" class="killed-note">{escape(text)}</text>'
     )
 
 
-def _legend(names: list[str]) -> list[str]:
+def _name_width(name: str) -> int:
+    return 7 * len(name) + 30
+
+
+def _legend_width(names) -> int:
+    return sum(map(_name_width, names))
+
+
+def _legend(names: list[str], y: int) -> list[str]:
     parts, x = [], WIDTH - _RIGHT
     for index, name in reversed(list(enumerate(names))):
-        x -= 7 * len(name) + 30
-        parts.append(f'<line x1="{x}" x2="{x + 18}" y1="12" y2="12" class="line series-{index}"/>')
-        parts.append(f'<text x="{x + 22}" y="16" class="axis">{escape(name)}</text>')
+        x -= _name_width(name)
+        parts.append(f'<line x1="{x}" x2="{x + 18}" y1="{y - 4}" y2="{y - 4}" class="line series-{index}"/>')
+        parts.append(f'<text x="{x + 22}" y="{y}" class="axis">{escape(name)}</text>')
     return parts
