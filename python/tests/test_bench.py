@@ -17,7 +17,7 @@ from netsum.bench import BenchError, Case, Plan, Row, sizes, values
 from netsum.bench.cases import REDUCTIONS, WIDTHS, cases
 from netsum.bench.measure import measure
 from netsum.bench.picture import picture, words
-from netsum.bench.ranks import Buffers, Command, execute
+from netsum.bench.ranks import Buffers, Command, execute, point
 
 COMMAND = "from netsum.cli import main; main()"
 
@@ -139,14 +139,15 @@ def test_every_operation_is_right_and_told_as_rows(tmp_path: Path):
     ended = bench(*arguments, "--plot", str(plot))
     rows = json.loads(ended.stdout)["rows"]
     assert {row["operation"] for row in rows} >= {"alltoall", "barrier", "sendrecv"}
-    assert len(rows) == 9 * 3 + 1
+    assert len(rows) == 11 * 3 + 1
     assert all(row["wrong"] == 0 and row["iterations"] == 3 for row in rows)
     assert plot.read_text().startswith("<svg")
 
 
 def test_peers_that_are_missing_are_named():
-    ended = bench("-e", "8", "-i", "2", "--rounds", "1", "--peers", "openmpi,mpich", PATH="/nowhere")
+    ended = bench("-e", "8", "-i", "2", "--rounds", "1", "--peers", "openmpi,mpich,ucx", PATH="/nowhere")
     assert "left out: openmpi: mpicc.openmpi" in ended.stderr and "mpich libmpich-dev" in ended.stderr
+    assert "left out: ucx: ucx_perftest" in ended.stderr
     assert "netsum" in ended.stdout
 
 
@@ -156,16 +157,44 @@ def test_open_mpi_answers_and_says_what_it_lacks():
     operations = ("all", *arguments)
     rows = json.loads(bench(*operations).stdout)["rows"]
     theirs = [row for row in rows if row["library"] == "openmpi"]
-    assert len(theirs) == 10 and all(row["wrong"] == 0 for row in theirs)
+    assert len(theirs) == 12 and all(row["wrong"] == 0 for row in theirs)
     rows = json.loads(bench("allreduce", *arguments, "-d", "bfloat16").stdout)["rows"]
     assert "bfloat16" in rows[1]["problem"] and rows[0]["wrong"] == 0
+
+
+@pytest.mark.skipif(shutil.which("ucx_perftest") is None, reason="ucx_perftest is not installed")
+def test_ucx_perftest_answers_for_messages_between_two_ranks():
+    operations = ("latency", "bandwidth", "barrier")
+    arguments = ("-n", "3", "-b", "8", "-e", "1M", "-f", "1024", "-i", "3", "--rounds", "2", "--peers", "ucx", "--json")
+    rows = json.loads(bench(*operations, *arguments, UCX_TLS="tcp").stdout)["rows"]
+    theirs = [row for row in rows if row["library"] == "ucx"]
+    assert [row["operation"] for row in theirs] == ["latency"] * 2 + ["bandwidth"] * 2 + ["barrier"]
+    assert all(row["seconds"]["best"] > 0 and row["wrong"] is None and row["iterations"] == 2 for row in theirs[:4])
+    assert "latency and bandwidth only" in theirs[4]["problem"]
+    failing = bench("latency", *arguments, UCX_TLS="nowhere", code=1)
+    assert "ucx_perftest" in failing.stderr
+
+
+def test_a_call_of_messages_in_a_row_counts_as_one_message():
+    log = []
+
+    def start(name: str):
+        return lambda nbytes: log.append((name, nbytes)) or (lambda: log.append("wait"))
+
+    case = Case("latency", "float32", "sum", 4 << 20)
+    assert case.messages == 2 and Case("bandwidth", "float32", "sum", 8).messages == 64
+    point(case, 1, start("send"), start("receive"))()
+    assert log == [("receive", 4 << 20), "wait", ("send", 4 << 20), "wait"]
+    log.clear()
+    point(Case("bandwidth", "float32", "sum", 4 << 20), 0, start("send"), start("receive"))()
+    assert log == [("send", 4 << 20)] * 2 + ["wait"] * 2 + [("receive", 4), "wait"]
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="Gloo is called through torch")
 def test_gloo_is_measured_beside():
     arguments = ("all", "-n", "2", "-b", "64", "-e", "64", "-i", "3", "--rounds", "1", "--json")
     rows = json.loads(bench(*arguments, "--peers", "gloo,netsum-torch").stdout)["rows"]
-    assert len(rows) == 30 and all(row["wrong"] == 0 for row in rows)
+    assert len(rows) == 36 and all(row["wrong"] == 0 for row in rows)
 
 
 def test_ranks_of_a_launcher_print_one_table(tmp_path: Path):
@@ -191,6 +220,7 @@ def test_ranks_of_a_launcher_print_one_table(tmp_path: Path):
         (("--plot", "x.pdf"), "x.pdf"),
         (("-d", "int32", "-o", "avg"), "averages"),
         (("--protocol", "tcp"), "panama"),
+        (("latency", "-n", "1"), "needs 2 ranks"),
     ],
 )
 def test_wrong_use_is_named(arguments, said):

@@ -13,8 +13,12 @@ OPERATIONS = (
     "reduce_scatter",
     "alltoall",
     "sendrecv",
+    "latency",
+    "bandwidth",
     "barrier",
 )
+POINT = ("latency", "bandwidth")
+"""Between ranks 0 and 1 alone, as ucx_perftest and OSU measure them: there and back, and one way."""
 COMBINING = ("allreduce", "reduce", "reduce_scatter")
 """Operations that add, and so look at element type and reduce operation."""
 REDUCTIONS = ("sum", "avg", "min", "max", "product")
@@ -30,6 +34,8 @@ WIDTHS = {
     "int64": 8,
 }
 _DIVIDED = ("allgather", "gather", "scatter", "reduce_scatter", "alltoall")
+_TOGETHER = 8 << 20
+"""Bytes of the messages in a row, within 2 and 64 messages."""
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -54,6 +60,16 @@ class Case:
     def width(self) -> int:
         return WIDTHS[self.dtype]
 
+    @property
+    def messages(self) -> int:
+        """Messages in a row that one call stands for: of a latency half there, half back; of a bandwidth all one way.
+
+        Its time is divided by them.
+        """
+        if self.operation not in POINT:
+            return 1
+        return min(max(_TOGETHER // max(self.nbytes, 1), 2), 64)
+
     def part(self, size: int) -> int:
         """Bytes of one rank's part."""
         return self.nbytes // size if self.operation in _DIVIDED else self.nbytes
@@ -70,7 +86,10 @@ class Case:
 
 
 def cases(operation: str, dtype: str, reduction: str, wanted: list[int], size: int) -> list[Case]:
-    """A case per size, rounded up to whole elements of every rank's part; a barrier has one without bytes."""
+    """A case per size, rounded up to whole elements of every rank's part; a barrier has one without bytes. BenchError
+    where ranks are too few."""
+    if operation in POINT and size < 2:
+        raise BenchError(f"{operation} needs 2 ranks; there is {size}")
     if operation == "barrier":
         return [Case(operation, dtype, reduction, 0)]
     unit = WIDTHS[dtype] * (size if operation in _DIVIDED else 1)

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from netsum.bench.cases import BenchError
 from netsum.bench.ranks import Command
 from netsum.fabric.processes import die_with_parent
 
-PEERS = ("gloo", "openmpi", "mpich", "netsum-torch")
+PEERS = ("gloo", "openmpi", "mpich", "ucx", "netsum-torch")
 """netsum-torch: netsum through torch.distributed, as Gloo is called."""
 _ANSWER_S = 300.0
 _END_S = 5.0
@@ -35,6 +36,10 @@ _MPI = {
 }
 
 
+_RETRY_S = 0.05
+_PERFTEST = {"latency": "tag_lat", "bandwidth": "tag_bw"}
+
+
 class Unsupported(Exception):
     """The library has no such operation; the message says what it lacks."""
 
@@ -45,6 +50,18 @@ class Missing:
 
     name: str
     why: str
+
+
+class Library(Protocol):
+    """What measures one library, and waits between commands."""
+
+    name: str
+
+    def wait_ready(self) -> None: ...
+
+    def measure(self, command: Command) -> tuple[int | None, list[float]]: ...
+
+    def stop(self) -> None: ...
 
 
 class World:
@@ -135,13 +152,83 @@ class World:
         return BenchError("\n".join([f"{self.name}: a rank has ended; the last it wrote:", *last]))
 
 
-def starter(name: str, size: int, folder: Path, environment: Mapping[str, str]) -> Callable[[], World] | Missing:
+class Perftest:
+    """ucx_perftest: tagged messages between two processes that it starts for each command, over what `UCX_TLS` allows.
+
+    It tells one time of all messages of a command, and does not look at their bytes.
+    """
+
+    name = "ucx"
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._processes: list[subprocess.Popen] = []
+
+    def wait_ready(self) -> None:
+        """It has nothing to prepare."""
+
+    def measure(self, command: Command) -> tuple[None, list[float]]:
+        """Seconds per message, one number. Raises Unsupported for other operations, BenchError where it fails."""
+        case = command.case
+        if case.operation not in _PERFTEST:
+            raise Unsupported(f"ucx_perftest has {' and '.join(_PERFTEST)} only")
+        port = str(_free_port())
+        count, warmup = (str(times * case.messages) for times in (command.iterations, max(command.warmup, 1)))
+        test = ["-t", _PERFTEST[case.operation], "-s", str(case.nbytes), "-n", count, "-w", warmup]
+        try:
+            server = self._start(["-p", port])
+            until = time.monotonic() + _END_S
+            # The server does not say when it listens.
+            while True:
+                client = self._start(["127.0.0.1", "-p", port, *test, "-f", "-v"])
+                said, _ = client.communicate(timeout=_ANSWER_S)
+                if client.returncode == 0 or server.poll() is not None or time.monotonic() > until:
+                    break
+                time.sleep(_RETRY_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BenchError(f"ucx_perftest: {error}") from error
+        finally:
+            self.stop()
+        last = said.decode(errors="replace").strip().splitlines()[-1:]
+        try:
+            # The number of messages, then microseconds: at the median, on average, in all.
+            return None, [float(last[0].split(",")[3]) * 1e-6]
+        except (IndexError, ValueError):
+            raise BenchError(f"ucx_perftest has ended with {client.returncode}: {' '.join(last)}") from None
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        self._processes.clear()
+
+    def _start(self, arguments: list[str]) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [self._program, *arguments],
+            env={"UCX_LOG_LEVEL": "error", "UCX_WARN_UNUSED_ENV_VARS": "n", **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        self._processes.append(process)
+        return process
+
+
+def starter(name: str, size: int, folder: Path, environment: Mapping[str, str]) -> Callable[[], Library] | Missing:
     """How to start `size` ranks of a library, or why this machine cannot.
 
     folder: for its files. environment: of netsum's ranks, besides this process's.
     """
     if name in _MPI:
         return _mpi(name, size, folder)
+    if name == "ucx":
+        program = shutil.which("ucx_perftest")
+        absent = Missing(name, "ucx_perftest is not installed (Debian: ucx-utils)")
+        return absent if program is None else lambda: Perftest(program)
     if name != "netsum" and importlib.util.find_spec("torch") is None:
         return Missing(name, "torch is not installed: pip install 'netsum[torch]'")
     library = {"gloo": "torch:gloo", "netsum-torch": "torch:netsum"}.get(name, name)

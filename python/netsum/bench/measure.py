@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from netsum.bench.cases import Case
-from netsum.bench.libraries import Unsupported, World
+from netsum.bench.libraries import Library, Unsupported
 from netsum.bench.ranks import Command
 
+Ask = Callable[[Command], tuple[int | None, list[float]]]
+"""Has a library measure: wrong elements, or None where it does not look; seconds."""
 _PROBE = 3
 _ITERATIONS = (10, 2000)
 """Least and most in a round where the caller names none."""
@@ -67,7 +69,7 @@ class Row:
         return what | {"seconds": times, "bytes_per_s": rates, "iterations": len(self.seconds), "wrong": self.wrong}
 
 
-def measure(worlds: list[World], cases: Iterable[Case], ranks: int, plan: Plan) -> Iterator[list[Row]]:
+def measure(worlds: list[Library], cases: Iterable[Case], ranks: int, plan: Plan) -> Iterator[list[Row]]:
     """For every case a row per library, in the order of `worlds`; in each round another one begins."""
 
     for case in cases:
@@ -80,7 +82,7 @@ def measure(worlds: list[World], cases: Iterable[Case], ranks: int, plan: Plan) 
         yield list(rows.values())
 
 
-def take_turn(row: Row, ask: Callable[[Command], tuple[int, list[float]]], plan: Plan, known: dict[str, int]) -> None:
+def take_turn(row: Row, ask: Ask, plan: Plan, known: dict[str, int]) -> None:
     """One round of one library, added to its row. known: iterations of a round by library."""
     if row.problem:
         return
@@ -92,7 +94,7 @@ def take_turn(row: Row, ask: Callable[[Command], tuple[int, list[float]]], plan:
         row.problem = str(reason)
         return
     row.seconds += seconds
-    if plan.check:
+    if plan.check and wrong is not None:
         row.wrong = (row.wrong or 0) + wrong
 
 
@@ -106,7 +108,7 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
 
 
-def _fitting(case: Case, ask: Callable, plan: Plan) -> int:
+def _fitting(case: Case, ask: Ask, plan: Plan) -> int:
     _, seconds = ask(Command(case, plan.warmup, _PROBE, check=False))
     least, most = _ITERATIONS
-    return min(max(int(plan.seconds / statistics.median(seconds)), least), most)
+    return min(max(int(plan.seconds / (statistics.median(seconds) * case.messages)), least), most)

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PERIOD = 840, LINE = 256, TAG = 7 };
+enum { PERIOD = 840, LINE = 256, TAG = 7, TOGETHER = 8 << 20 };
 
 static int rank, size;
 
@@ -67,6 +67,43 @@ static long combined(const char *op, long at) {
     return result;
 }
 
+/* Messages in a row that one call stands for; as in cases.py. */
+static int messages(const char *operation, long bytes) {
+    long many = TOGETHER / (bytes ? bytes : 1);
+    if (strcmp(operation, "latency") && strcmp(operation, "bandwidth"))
+        return 1;
+    return many < 2 ? 2 : many > 64 ? 64 : (int)many;
+}
+
+/* As `point` in ranks.py. */
+static void point(const char *operation, char *source, char *target, long bytes, int elements, MPI_Datatype type) {
+    int count = messages(operation, bytes), to = 1 - rank;
+    MPI_Comm world = MPI_COMM_WORLD;
+    MPI_Request open[64];
+    if (rank > 1)
+        return;
+    if (!strcmp(operation, "latency")) {
+        for (int i = 0; i < count / 2; i++) {
+            if (!rank)
+                MPI_Send(source, elements, type, to, TAG + 2, world);
+            MPI_Recv(target, elements, type, to, TAG + 2, world, MPI_STATUS_IGNORE);
+            if (rank)
+                MPI_Send(source, elements, type, to, TAG + 2, world);
+        }
+        return;
+    }
+    for (int i = 0; i < count; i++)
+        if (rank)
+            MPI_Irecv(target, elements, type, to, TAG + 2, world, &open[i]);
+        else
+            MPI_Isend(source, elements, type, to, TAG + 2, world, &open[i]);
+    MPI_Waitall(count, open, MPI_STATUSES_IGNORE);
+    if (rank)
+        MPI_Send(source, 1, type, to, TAG + 2, world);
+    else
+        MPI_Recv(target, 1, type, to, TAG + 2, world, MPI_STATUS_IGNORE);
+}
+
 static void run(const char *operation, char *source, char *target, long bytes, const Type *type, MPI_Op op) {
     long part = bytes / size;
     int elements = (int)(bytes / type->width), share = (int)(part / type->width);
@@ -90,6 +127,8 @@ static void run(const char *operation, char *source, char *target, long bytes, c
     else if (!strcmp(operation, "sendrecv"))
         MPI_Sendrecv(source, elements, type->type, (rank + 1) % size, TAG + 1, target, elements, type->type,
                      (rank + size - 1) % size, TAG + 1, world, MPI_STATUS_IGNORE);
+    else if (!strcmp(operation, "latency") || !strcmp(operation, "bandwidth"))
+        point(operation, source, target, bytes, elements, type->type);
     else
         MPI_Barrier(world);
 }
@@ -99,7 +138,8 @@ static long wrong(const char *operation, const char *op, const char *target, lon
     long part = bytes / size, elements = bytes / type->width, share = part / type->width, count = 0;
     int parted = !strcmp(operation, "scatter") || !strcmp(operation, "reduce_scatter");
     int rooted = !strcmp(operation, "gather") || !strcmp(operation, "reduce");
-    if (!strcmp(operation, "barrier") || (rooted && rank))
+    int pair = !strcmp(operation, "latency"), one_way = !strcmp(operation, "bandwidth");
+    if (!strcmp(operation, "barrier") || (rooted && rank) || (pair && rank > 1) || (one_way && rank != 1))
         return 0;
     for (long i = 0; i < (parted ? share : elements); i++) {
         long value;
@@ -114,6 +154,8 @@ static long wrong(const char *operation, const char *op, const char *target, lon
             value = given(0, rank * share + i, 0);
         else if (!strcmp(operation, "alltoall"))
             value = given(0, rank * share + i % share, (int)(i / share));
+        else if (pair || one_way)
+            value = given(0, i, 1 - rank);
         else if (!strcmp(operation, "sendrecv"))
             value = given(0, i, (rank + size - 1) % size);
         else
@@ -161,7 +203,7 @@ static void measure(char *line) {
         MPI_Barrier(MPI_COMM_WORLD);
         double start = MPI_Wtime();
         run(operation, source, target, bytes, &type, op);
-        times[i] = MPI_Wtime() - start;
+        times[i] = (MPI_Wtime() - start) / messages(operation, bytes);
     }
     MPI_Reduce(times, slowest, (int)iterations, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
     MPI_Reduce(&bad, &all, 1, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);

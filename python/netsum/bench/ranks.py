@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from netsum.bench import values
@@ -56,6 +57,8 @@ class Buffers:
             "reduce_scatter": (whole, part),
             "alltoall": (whole, whole),
             "sendrecv": (whole, whole),
+            "latency": (whole, whole),
+            "bandwidth": (whole, whole),
         }
         self.in_place = operation not in lengths
         first, second = lengths.get(operation, (whole, whole))
@@ -103,6 +106,10 @@ class Buffers:
                 return bytearray().join(values.of_rank(case, each, size, whole)[mine] for each in range(size))
             case "sendrecv":
                 return values.of_rank(case, (rank - 1) % size, size, whole)
+            case "latency" if rank < 2:
+                return values.of_rank(case, 1 - rank, size, whole)
+            case "bandwidth" if rank == 1:
+                return values.of_rank(case, ROOT, size, whole)
         return None
 
 
@@ -138,8 +145,34 @@ def execute(runner: Runner, command: Command) -> tuple[int, list[float]]:
         barrier()
         start = clock()
         call()
-        times.append(clock() - start)
+        times.append((clock() - start) / command.case.messages)
     return int(runner.combine([float(wrong)], "sum")[0]), runner.combine(times, "max")
+
+
+Start = Callable[[int], Callable[[], object]]
+"""Starts a message of so many bytes; what it returns waits for its end."""
+
+
+def point(case: Case, rank: int, send: Start, receive: Start) -> Callable[[], object]:
+    """Messages between ranks 0 and 1, in OSU's shapes: latency waits for each, bandwidth for all and then for an answer
+    of one element. send, receive: to and from the other one."""
+    whole, first = case.nbytes, rank == ROOT
+
+    def latency() -> None:
+        steps = (send, receive) if first else (receive, send)
+        for _ in range(case.messages // 2):
+            for step in steps:
+                step(whole)()
+
+    def bandwidth() -> None:
+        start, answer = (send, receive) if first else (receive, send)
+        for wait in [start(whole) for _ in range(case.messages)]:
+            wait()
+        answer(case.width)()
+
+    if rank > 1:
+        return lambda: None
+    return latency if case.operation == "latency" else bandwidth
 
 
 class NetsumRunner:
@@ -181,6 +214,14 @@ class NetsumRunner:
                 return self._waits(lambda: core.alltoall(outs, ins, TIMEOUT_S, True))
             case "sendrecv":
                 return lambda: self._sendrecv(source, target, whole)
+            case "latency" | "bandwidth":
+                to = 1 - rank
+                return point(
+                    case,
+                    rank,
+                    lambda nbytes: partial(core.send(source, nbytes, to, 0, TIMEOUT_S).wait, None),
+                    lambda nbytes: partial(core.recv(target, nbytes, to, 0, TIMEOUT_S).wait, None),
+                )
         return self.barrier
 
     def barrier(self) -> None:
@@ -257,6 +298,14 @@ class TorchRunner:
                 return lambda: dist.all_to_all_single(target, source)
             case "sendrecv":
                 return lambda: self._sendrecv(source, target)
+            case "latency" | "bandwidth":
+                to, width = 1 - rank, case.width
+                return point(
+                    case,
+                    rank,
+                    lambda nbytes: dist.isend(source[: nbytes // width], to).wait,
+                    lambda nbytes: dist.irecv(target[: nbytes // width], to).wait,
+                )
         return self.barrier
 
     def barrier(self) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from netsum.bench import OPERATIONS, BenchError, Plan, Row, measure, sizes
-from netsum.bench.cases import REDUCTIONS, WIDTHS, Case, cases
-from netsum.bench.libraries import PEERS, Missing, World, starter
+from netsum.bench.cases import POINT, REDUCTIONS, WIDTHS, Case, cases
+from netsum.bench.libraries import PEERS, Library, Missing, starter
 from netsum.bench.measure import machine, take_turn
 from netsum.bench.picture import picture, words
 from netsum.bench.ranks import ROOT, Command, NetsumRunner, execute
@@ -74,7 +74,9 @@ def bench(
 
 
 def _cases(operations: list[str], dtype: str, reduction: str, wanted: list[int], size: int) -> list[Case]:
-    chosen = OPERATIONS if operations == ["all"] else operations
+    chosen = operations
+    if operations == ["all"]:
+        chosen = [each for each in OPERATIONS if size > 1 or each not in POINT]
     for name, value, known in (
         *(("operation", each, OPERATIONS) for each in chosen),
         ("--dtype", dtype, tuple(WIDTHS)),
@@ -104,7 +106,7 @@ def _with_worlds(
         if fabric is not None or protocol is not None:
             _, environment = stack.enter_context(on_fabric(fabric, {"NETSUM_PROTOCOL": protocol or "panama"}, size))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="netsum-bench-")))
-        worlds: list[World] = []
+        worlds: list[Library] = []
         for name in ["netsum", *peers]:
             start = starter(name, size, folder, environment)
             if isinstance(start, Missing):
