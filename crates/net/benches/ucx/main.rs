@@ -1,5 +1,5 @@
-//! Messages of the mesh over UCX beside `ucx_perftest` over the same transports: two processes of this machine, half a
-//! round trip of a message, and the rate of messages one way. Rounds alternate.
+//! Messages of the mesh over UCX beside `ucx_perftest` over the same transports, with its active messages and its tagged
+//! ones: two processes of this machine, half a round trip of a message, and the rate of messages one way. Rounds alternate.
 //!
 //! Both ends of ours go through matching, numbering, bounds and deadlines, and check nothing else; ucx_perftest has one
 //! handler and no receiver to match.
@@ -25,6 +25,11 @@ const TRANSPORTS: [&str; 2] = ["tcp", "shm"];
 const SIZES: [usize; 6] = [8, 1 << 10, 16 << 10, 64 << 10, 1 << 20, 64 << 20];
 const PATIENCE: Duration = Duration::from_secs(60);
 const PERFTEST: &str = "ucx_perftest";
+/// ucx_perftest's tests by what they are called here.
+const PEERS: [(&str, [(&str, &str); 2]); 2] = [
+    ("active messages", [("latency", "ucp_am_lat"), ("rate", "ucp_am_bw")]),
+    ("tags", [("latency", "tag_lat"), ("rate", "tag_bw")]),
+];
 
 fn main() {
     let arguments: Vec<_> = std::env::args().collect();
@@ -43,9 +48,11 @@ fn main() {
                 times.entry((transport, what, "netsum", bytes)).or_default().push(seconds);
             }
             for bytes in SIZES {
-                for (what, test) in [("latency", "ucp_am_lat"), ("rate", "ucp_am_bw")] {
+                for (peer, (what, test)) in
+                    PEERS.iter().flat_map(|(peer, tests)| tests.iter().map(move |t| (*peer, *t)))
+                {
                     let Some(seconds) = perftest(transport, test, bytes) else { continue };
-                    times.entry((transport, what, PERFTEST, bytes)).or_default().push(seconds);
+                    times.entry((transport, what, peer, bytes)).or_default().push(seconds);
                 }
             }
         }
@@ -55,26 +62,30 @@ fn main() {
         if *library != "netsum" {
             continue;
         }
-        let theirs = times.get(&(*transport, *what, PERFTEST, *bytes));
-        let (own, other) = (median(ours), theirs.map(|t| median(t)));
+        let own = median(ours);
         let rate = |s: f64| *bytes as f64 / s / 1e9;
-        println!(
-            "{transport} {what:7} {bytes:>9} B: {:>10.2} µs {:>6.2} GB/s; {PERFTEST} {:>10.2} µs {:>6.2} GB/s; {:.2} of its speed",
-            own * 1e6,
-            rate(own),
-            other.unwrap_or(f64::NAN) * 1e6,
-            rate(other.unwrap_or(f64::NAN)),
-            other.unwrap_or(f64::NAN) / own,
-        );
+        print!("{transport} {what:7} {bytes:>9} B: {:>9.2} µs {:>6.2} GB/s", own * 1e6, rate(own));
+        let mut peers = serde_json::Map::new();
+        for (peer, _) in PEERS {
+            let Some(theirs) = times.get(&(*transport, *what, peer, *bytes)) else { continue };
+            let (other, mut theirs) = (median(theirs), figure(theirs));
+            theirs["ratio"] = json!(other / own);
+            print!(
+                "; {peer} {:>9.2} µs {:>6.2} GB/s, {:.2} of it",
+                other * 1e6,
+                rate(other),
+                other / own
+            );
+            peers.insert(format!("{PERFTEST} {peer}"), theirs);
+        }
+        println!();
         cells.push(json!({
-            "transport": transport, "what": what, "bytes": bytes, "ours": figure(ours),
-            "peers": theirs.map(|t| json!({PERFTEST: figure(t)})),
-            "ratio": other.map(|t| t / own),
+            "transport": transport, "what": what, "bytes": bytes, "ours": figure(ours), "peers": peers,
         }));
     }
     if let Some(file) = after("--out") {
         let case = |library| times.get(&("tcp", "rate", library, 1 << 20));
-        let (ours, theirs) = (case("netsum"), case(PERFTEST));
+        let (ours, theirs) = (case("netsum"), case(PEERS[0].0));
         let ratio = ours.zip(theirs).map(|(ours, theirs)| median(theirs) / median(ours));
         let record = json!({
             "name": "ucx",
@@ -169,7 +180,7 @@ fn perftest(transport: &str, test: &str, bytes: usize) -> Option<f64> {
 }
 
 fn messages(bytes: usize) -> usize {
-    ((256 << 20) / bytes).clamp(20, 10_000)
+    ((256 << 20) / bytes).clamp(20, 100_000)
 }
 
 struct Quiet;
@@ -199,11 +210,12 @@ fn rank_of_two(rank: u32) {
     let pair = Pair { mesh, rank, next: 0.into() };
     let mut answer = Vec::new();
     for bytes in SIZES {
-        let buffer = Buffer::from_vec(vec![rank as u8; bytes]);
+        // As ucx_perftest: what is sent is not what was received.
+        let buffers = [0, 1].map(|which| Buffer::from_vec(vec![1 + which; bytes]));
         let count = messages(bytes);
-        pair.ping_pong(&buffer, count / 10);
-        answer.push(pair.ping_pong(&buffer, count) / 2.0);
-        answer.push(pair.one_way(&buffer, count));
+        pair.ping_pong(&buffers, count / 10);
+        answer.push(pair.ping_pong(&buffers, count) / 2.0);
+        answer.push(pair.one_way(&buffers[rank as usize], count));
     }
     if rank == 0 {
         println!("{}", json!(answer));
@@ -236,17 +248,17 @@ impl Pair {
     }
 
     /// Seconds per round trip.
-    fn ping_pong(&self, buffer: &Buffer, count: usize) -> f64 {
+    fn ping_pong(&self, [given, taken]: &[Buffer; 2], count: usize) -> f64 {
         let start = Instant::now();
         for _ in 0..count {
             let (there, back) = (self.key(), self.key());
             if self.rank == 0 {
-                let answer = self.receive(back, buffer);
-                self.send(there, buffer);
+                let answer = self.receive(back, taken);
+                self.send(there, given);
                 answer.wait().expect("an answer");
             } else {
-                self.receive(there, buffer).wait().expect("a message");
-                self.send(back, buffer);
+                self.receive(there, taken).wait().expect("a message");
+                self.send(back, given);
             }
         }
         start.elapsed().as_secs_f64() / count as f64

@@ -32,6 +32,8 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream) {
         }
         if interests[0].readable() {
             let _ = (&mut &*woken).read(&mut io.scratch);
+            // From here on what is done is seen only by who looks anew.
+            shared.woken.swap(false, Ordering::AcqRel);
         }
         for (at, interest) in interests[2..].iter().enumerate() {
             io.serve(at, interest);

@@ -105,6 +105,7 @@ impl Mesh {
             mailbox: Mutex::new(Mailbox::new(size)),
             events,
             waker,
+            woken: AtomicBool::new(false),
             silence,
             failed: Mutex::new(None),
             stopping: Mutex::new(None),
@@ -283,6 +284,8 @@ struct Shared {
     mailbox: Mutex<Mailbox>,
     events: Arc<dyn Events>,
     waker: UnixStream,
+    /// A wake-up is under way.
+    woken: AtomicBool,
     silence: Duration,
     failed: Mutex<Option<MeshError>>,
     /// When the thread has to end, at the latest.
@@ -320,9 +323,12 @@ impl Shared {
         peers.filter_map(|(rank, peer)| peer.as_ref().map(|peer| (rank as u32, peer)))
     }
 
+    /// Has the mesh's thread look at everything, once more.
     fn wake(&self) {
-        // A full pipe has a wake-up in it already.
-        let _ = std::io::Write::write(&mut &self.waker, &[1]);
+        // One that was told and has not looked yet sees this, too.
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            let _ = std::io::Write::write(&mut &self.waker, &[1]);
+        }
     }
 
     /// Changes an outbox, then writes what the socket takes.

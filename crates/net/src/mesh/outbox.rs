@@ -110,8 +110,6 @@ pub(super) struct Post<'a> {
     pub(super) payload: Option<(&'a Buffer, Range<usize>)>,
     /// The receiver must see it behind the others of which this is said.
     pub(super) in_order: bool,
-    /// The receiver has a place for the payload.
-    pub(super) is_wanted: bool,
 }
 
 struct Flying {
@@ -274,13 +272,12 @@ impl Outbox {
                 current.item,
                 Item::Eager(_) | Item::Bare(Frame::Announce { .. } | Frame::Goodbye)
             );
-            let is_wanted = matches!(current.item, Item::Data { .. });
             let payload = current.item.message_mut().map(|message| {
                 let (buffer, range) = message.payload.as_buffer();
                 (buffer, range.start + current.segment.start..range.start + current.segment.end)
             });
             let header = &current.header;
-            let free = post(Post { header, number, payload, in_order, is_wanted });
+            let free = post(Post { header, number, payload, in_order });
             self.bytes += (HEADER_LEN + current.segment.len()) as u64;
             match free {
                 Ok(false) if !matches!(current.item, Item::Bare(_)) => {

@@ -140,6 +140,22 @@ fn a_flood_that_nobody_wants_blocks_nothing_else() {
 }
 
 #[test]
+fn short_messages_beyond_the_allowance_keep_their_order() {
+    for network in networks() {
+        let m = members(network, 2, SOON);
+        // Those behind the first 95,325 are announced.
+        for number in 0..120_000_u64 {
+            let payload = Payload::Bytes(number.to_le_bytes().to_vec());
+            m[0].mesh.send(1, message(key(1), payload), None);
+        }
+        for number in 0..120_000_u64 {
+            let got = m[1].mesh.receive(wanted(Some(0), key(1)), bytes(8), soon()).wait();
+            assert_eq!(got.unwrap().bytes, number.to_le_bytes());
+        }
+    }
+}
+
+#[test]
 fn wrong_sizes_and_deadlines_are_errors_of_one_receive() {
     for network in networks() {
         let m = members(network, 2, SOON);

@@ -89,7 +89,9 @@ impl Ucx {
     ) -> Option<String> {
         let mut under_way = false;
         let post = |post: Post<'_>| {
-            let how = if post.is_wanted { How::Rendezvous } else { How::Eager };
+            let len = post.payload.as_ref().map_or(0, |(_, range)| range.len());
+            // Short ones that were announced for want of room have a place by now, and a copy costs less.
+            let how = if len > EAGER_MAX { How::Rendezvous } else { How::Eager };
             let header = self.envelope(to, &post);
             let free = self.worker.send((to, post.number), &header, post.payload, how)?;
             under_way |= !free;

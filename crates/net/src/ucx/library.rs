@@ -136,21 +136,56 @@ pub(super) struct ReceiveParams {
 /// The data stand with the sender still; what the callback is given is a ticket for them.
 pub(super) const RECEIVED_RENDEZVOUS: u64 = 1 << 17;
 
+/// `ucp_send_nbx_callback_t`: request, status, argument.
+pub(super) type OnSent = unsafe extern "C" fn(*mut c_void, Status, *mut c_void);
+
+/// `ucp_am_recv_data_nbx_callback_t`: request, status, bytes, argument.
+pub(super) type OnFetched = unsafe extern "C" fn(*mut c_void, Status, usize, *mut c_void);
+
 /// `ucp_request_param_t`.
 #[repr(C)]
 pub(super) struct RequestParams {
     attributes: u32,
     flags: u32,
-    rest: [u64; 8],
+    request: *mut c_void,
+    callback: Callback,
+    datatype: u64,
+    argument: *mut c_void,
+    rest: [u64; 4],
+}
+
+#[repr(C)]
+union Callback {
+    sent: OnSent,
+    fetched: OnFetched,
+    none: usize,
 }
 
 impl RequestParams {
-    /// Of an operation on bytes that tells nobody when it is complete.
+    /// Of an operation that tells nobody when it is complete.
     pub(super) fn with_flags(flags: u32) -> RequestParams {
-        const FIELD_FLAGS: u32 = 1 << 4;
-        RequestParams { attributes: FIELD_FLAGS, flags, rest: [0; 8] }
+        RequestParams::new(FIELD_FLAGS, flags, Callback { none: 0 }, std::ptr::null_mut())
+    }
+
+    /// Of sending; what is not complete at once is told with `argument`.
+    pub(super) fn send(flags: u32, told: OnSent, argument: *mut c_void) -> RequestParams {
+        RequestParams::new(FIELD_FLAGS | FIELDS_TOLD, flags, Callback { sent: told }, argument)
+    }
+
+    /// Of fetching, likewise.
+    pub(super) fn fetch(told: OnFetched, argument: *mut c_void) -> RequestParams {
+        RequestParams::new(FIELDS_TOLD, 0, Callback { fetched: told }, argument)
+    }
+
+    fn new(attributes: u32, flags: u32, callback: Callback, argument: *mut c_void) -> Self {
+        let (request, datatype, rest) = (std::ptr::null_mut(), 0, [0; 4]);
+        RequestParams { attributes, flags, request, callback, datatype, argument, rest }
     }
 }
+
+const FIELD_FLAGS: u32 = 1 << 4;
+/// Callback and argument.
+const FIELDS_TOLD: u32 = 1 << 1 | 1 << 2;
 
 pub(super) const SEND_EAGER: u32 = 1 << 1;
 pub(super) const SEND_RENDEZVOUS: u32 = 1 << 2;
@@ -169,6 +204,8 @@ const _: () = assert!(
         && size_of::<ReceiveParams>() == 16
         && size_of::<RequestParams>() == 72
         && align_of::<RequestParams>() == 8
+        && offset_of!(RequestParams, callback) == 16
+        && offset_of!(RequestParams, argument) == 32
 );
 
 macro_rules! library {

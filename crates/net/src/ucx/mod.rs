@@ -16,6 +16,7 @@ use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 use crate::Buffer;
 use library::{
@@ -199,7 +200,11 @@ struct Inner {
     tells: bool,
     /// Written by UCX's callbacks, which run inside calls that need this lock.
     inbox: *mut Inbox,
-    open: Vec<Open>,
+    /// By their tickets' numbers.
+    open: FxHashMap<u64, Open>,
+    next: u64,
+    /// A ticket for the next message: most are away at once, and need none.
+    spare: Option<Box<Ticket>>,
 }
 
 // SAFETY: pointers to UCX's objects and the inbox, used by whoever holds the worker's lock: what UCX calls serialized.
@@ -207,16 +212,24 @@ unsafe impl Send for Inner {}
 
 /// An operation that UCX has not completed.
 struct Open {
-    request: *mut c_void,
     token: Token,
     /// UCX reads or writes these until the request is complete.
     _bytes: Option<Buffer>,
-    _header: Option<Box<Header>>,
+    /// What the operation's callback is given.
+    ticket: Box<Ticket>,
+}
+
+struct Ticket {
+    inbox: *mut Inbox,
+    number: u64,
+    header: Header,
 }
 
 #[derive(Default)]
 struct Inbox {
     events: Vec<Event>,
+    /// Requests that are complete, by their tickets' numbers.
+    complete: Vec<(u64, *mut c_void, Status)>,
     broken: Vec<(*mut c_void, Status)>,
 }
 
@@ -231,7 +244,9 @@ impl Inner {
             endpoints: Vec::new(),
             tells: true,
             inbox,
-            open: Vec::new(),
+            open: FxHashMap::default(),
+            next: 0,
+            spare: None,
         };
         let mut config = null_mut();
         // SAFETY: no prefix and no file are asked for; `config` is a place for the result.
@@ -336,28 +351,33 @@ impl Inner {
     ) -> Result<bool, String> {
         let endpoint = self.endpoints.get(to as usize).copied().filter(|e| !e.is_null());
         let endpoint = endpoint.ok_or("there is no way to that rank")?;
-        let params = RequestParams::with_flags(match how {
+        let flags = match how {
             How::Eager => SEND_EAGER,
             How::Rendezvous => SEND_RENDEZVOUS,
-        });
-        let header = Box::new(*header);
+        };
+        let mut ticket = self.ticket();
+        ticket.header = *header;
+        let params = RequestParams::send(flags, on_sent, (&raw mut *ticket).cast());
         let slice = bytes.as_ref().map_or(&[][..], |(buffer, range)| buffer.slice(range.clone()));
-        // SAFETY: an endpoint of this worker; header and bytes stay where they are until the request is complete, as
-        // `Open` keeps them.
+        // SAFETY: an endpoint of this worker; ticket, header and bytes stay where they are until the request is
+        // complete, as `Open` keeps them.
         let request = unsafe {
             (self.library.am_send_nbx)(
                 endpoint,
                 MESSAGE,
-                header.as_ptr().cast(),
+                ticket.header.as_ptr().cast(),
                 HEADER_LEN,
                 slice.as_ptr().cast(),
                 slice.len(),
                 &raw const params,
             )
         };
-        let token = Token::Send { to, number };
-        let keep = bytes.map(|(buffer, _)| buffer.clone());
-        self.begun(request, token, keep, Some(header))
+        self.begun(
+            request,
+            Token::Send { to, number },
+            bytes.map(|(buffer, _)| buffer.clone()),
+            ticket,
+        )
     }
 
     fn fetch(
@@ -370,7 +390,8 @@ impl Inner {
         assert_eq!(waiting.len, range.len(), "a message goes to a place of its size");
         let mut into = into.part(range.clone());
         let start = into.slice_mut(0..range.len()).as_mut_ptr();
-        let params = RequestParams::with_flags(0);
+        let mut ticket = self.ticket();
+        let params = RequestParams::fetch(on_fetched, (&raw mut *ticket).cast());
         // SAFETY: a ticket of this worker that was not redeemed, and as many bytes as it stands for, which stay where
         // they are until the request is complete, as `Open` keeps them.
         let request = unsafe {
@@ -382,22 +403,34 @@ impl Inner {
                 &raw const params,
             )
         };
-        self.begun(request, Token::Fetch { number }, Some(into), None)
+        self.begun(request, Token::Fetch { number }, Some(into), ticket)
     }
 
-    /// Takes what a call returned: nothing (complete), an error, or a request.
+    fn ticket(&mut self) -> Box<Ticket> {
+        let inbox = self.inbox;
+        let fresh = || Box::new(Ticket { inbox, number: 0, header: [0; HEADER_LEN] });
+        let mut ticket = self.spare.take().unwrap_or_else(fresh);
+        ticket.number = self.next;
+        self.next += 1;
+        ticket
+    }
+
+    /// Takes what a call returned: nothing (complete; its callback is not called), an error, or a request.
     fn begun(
         &mut self,
         request: *mut c_void,
         token: Token,
         bytes: Option<Buffer>,
-        header: Option<Box<Header>>,
+        ticket: Box<Ticket>,
     ) -> Result<bool, String> {
         match of_pointer(request) {
-            Ok(None) => Ok(true),
-            Ok(Some(request)) => {
-                self.open.push(Open { request, token, _bytes: bytes, _header: header });
+            Ok(Some(_)) => {
+                self.open.insert(ticket.number, Open { token, _bytes: bytes, ticket });
                 Ok(false)
+            }
+            Ok(None) => {
+                self.spare = Some(ticket);
+                Ok(true)
             }
             Err(status) => Err(self.library.words(status)),
         }
@@ -421,24 +454,20 @@ impl Inner {
     /// than UCX that the message is away.
     fn collect(&mut self, events: &mut Vec<Event>) {
         let library = self.library;
-        self.open.retain(|open| {
-            // SAFETY: a request of this worker that was not freed; it is freed once, when it is complete.
-            let status = unsafe { (library.request_check_status)(open.request) };
-            if status == IN_PROGRESS {
-                return true;
-            }
-            // SAFETY: as above.
-            unsafe { (library.request_free)(open.request) };
+        // SAFETY: callbacks run inside UCX's calls alone, and there is none while it is used: the only reference.
+        let inbox = unsafe { &mut *self.inbox };
+        for (number, request, status) in inbox.complete.drain(..) {
+            // SAFETY: a request of this worker, freed once: its callback is called once. No other callback runs inside.
+            unsafe { (library.request_free)(request) };
+            let Some(Open { token, ticket, .. }) = self.open.remove(&number) else { continue };
+            self.spare = Some(ticket);
             let outcome = match status {
                 OK => Outcome::Complete,
                 CANCELED => Outcome::Cancelled,
                 status => Outcome::Failed(library.words(status)),
             };
-            events.push(Event::Done { token: open.token, outcome });
-            false
-        });
-        // SAFETY: callbacks run inside UCX's calls alone, and there is none now: the only reference.
-        let inbox = unsafe { &mut *self.inbox };
+            events.push(Event::Done { token, outcome });
+        }
         events.append(&mut inbox.events);
         for (endpoint, status) in std::mem::take(&mut inbox.broken) {
             if let Some(rank) = self.endpoints.iter().position(|&known| known == endpoint) {
@@ -480,7 +509,7 @@ impl Inner {
         }
         self.destroy();
         let cancelled = |open: Open| Event::Done { token: open.token, outcome: Outcome::Cancelled };
-        events.extend(self.open.drain(..).map(cancelled));
+        events.extend(self.open.drain().map(|(_, open)| cancelled(open)));
     }
 
     fn destroy(&mut self) {
@@ -541,6 +570,26 @@ unsafe extern "C" fn on_message(
     };
     inbox.events.push(Event::Whole { header: own, bytes });
     OK
+}
+
+/// Puts down that a message is away, or never will be.
+///
+/// # Safety
+/// Called by UCX once per request with the ticket that it was begun with, which `Open` keeps.
+unsafe extern "C" fn on_sent(request: *mut c_void, status: Status, ticket: *mut c_void) {
+    // SAFETY: as said above; nobody has a reference to it.
+    let Ticket { inbox, number, .. } = unsafe { &*ticket.cast::<Ticket>() };
+    // SAFETY: as in `on_message`.
+    unsafe { &mut **inbox }.complete.push((*number, request, status));
+}
+
+/// Puts down that a message has been fetched, or never will be.
+///
+/// # Safety
+/// As for `on_sent`.
+unsafe extern "C" fn on_fetched(r: *mut c_void, status: Status, _: usize, ticket: *mut c_void) {
+    // SAFETY: as said above.
+    unsafe { on_sent(r, status, ticket) };
 }
 
 /// Puts down that a peer is gone.
