@@ -48,7 +48,7 @@ pub(crate) struct Core {
     pub(crate) alarm: OnceLock<Alarm>,
     failure: Mutex<Option<Error>>,
     /// There is a failure: most calls ask, and hardly ever is there one.
-    has_failed: AtomicBool,
+    has_failed: Arc<AtomicBool>,
     failed: Condvar,
     coordinator: Sender<Event>,
 }
@@ -70,6 +70,7 @@ impl Core {
         options: &Options,
         mesh: Mesh,
         ledger: Arc<Ledger>,
+        desk: Arc<Mutex<Desk>>,
         places: Vec<String>,
         coordinator: Sender<Event>,
     ) -> Core {
@@ -87,11 +88,11 @@ impl Core {
             order: ArcSwap::from_pointee(SumOrder::flat(size)),
             counters: Counters::default(),
             recorder: Recorder::new(options.recorder.clone()),
-            desk: Arc::default(),
+            desk,
             min_bytes: OnceLock::new(),
             alarm: OnceLock::new(),
             failure: Mutex::new(None),
-            has_failed: AtomicBool::new(false),
+            has_failed: Arc::default(),
             failed: Condvar::new(),
             coordinator,
         }
@@ -123,6 +124,17 @@ impl Core {
     #[inline]
     pub(crate) fn failure(&self) -> Option<Error> {
         if self.has_failed.load(Ordering::Acquire) { self.failure.lock().clone() } else { None }
+    }
+
+    /// Says true when there is a failure.
+    pub(crate) fn has_failed(&self) -> Arc<AtomicBool> {
+        self.has_failed.clone()
+    }
+
+    /// Records what stands in the desk's log: all that other ranks can know of, as who publishes before it is written there
+    /// stands at the desk until it is.
+    pub(crate) fn write_down(&self) {
+        self.desk.lock().write_down(&self.ledger, &self.recorder);
     }
 
     /// Another rank called something else than we did as operation `sequence`.

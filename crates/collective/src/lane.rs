@@ -5,22 +5,28 @@
 //! other in a circle. A caller that would only wait may do the work itself when it is its turn ([`Lane::turn`]):
 //! a thread that is woken for it costs more than a small operation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use netsum_net::mesh::MeshError;
+use netsum_topo::SumOrder;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Error;
+use crate::call::Call;
 use crate::comm::Comm;
 use crate::core::Core;
+use crate::group::Connected;
 use crate::hosts::Hosts;
+use crate::ledger::Ledger;
+use crate::recorder::{KEPT, Recorder};
 use crate::shared::Shared;
 use crate::terms::Here;
-use crate::work::Work;
+use crate::work::{Operation, Work};
 
 /// What an operation does, given its messages.
 pub(crate) type Body = Box<dyn FnOnce(&mut Comm<'_>) -> Result<(), MeshError> + Send>;
@@ -58,12 +64,57 @@ pub(crate) struct Desk {
     /// An operation runs.
     busy: bool,
     closed: bool,
+    /// The lane has ended: nobody needs the memory any more.
+    ended: bool,
     /// Memory that the ranks of our host share. An operation takes it with it.
     shared: Option<Box<Shared>>,
     /// The number of the next operation, of a lane on which numbers are given.
     next: u64,
+    /// What operations need that end while their caller stands here; unset where none may.
+    quick: Option<Quick>,
     /// Operations that ended while their caller stood here.
     pub(crate) ended_here: u64,
+}
+
+/// Of a group in which no collective sends messages: what its quick operations need.
+pub(crate) struct Quick {
+    /// The group's, which does not change.
+    pub(crate) order: Arc<SumOrder>,
+    has_failed: Arc<AtomicBool>,
+    group: Weak<Connected>,
+    /// The last operations that ended here and are not written down: what was called, and when. The newest has the number
+    /// before the next one.
+    log: VecDeque<(Call, Instant)>,
+}
+
+impl Quick {
+    pub(crate) fn new(connected: &Arc<Connected>) -> Quick {
+        let (core, group) = (&connected.core, Arc::downgrade(connected));
+        let log = VecDeque::with_capacity(KEPT + 1);
+        Quick { order: core.order.load_full(), has_failed: core.has_failed(), group, log }
+    }
+
+    /// The group; for those who stand at the desk of a lane that is open.
+    pub(crate) fn connected(&self) -> Arc<Connected> {
+        self.group.upgrade().expect("who closes a group holds it until its lane has ended")
+    }
+
+    /// Remembers an operation, the newest.
+    #[inline]
+    pub(crate) fn log(&mut self, call: &Call, called: Instant) {
+        self.log.push_back((call.clone(), called));
+        if self.log.len() > KEPT {
+            self.log.pop_front();
+        }
+    }
+}
+
+/// See [`Desk::idle`].
+pub(crate) struct Idle<'a> {
+    /// The number of the next operation.
+    pub(crate) next: &'a mut u64,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) quick: &'a mut Quick,
 }
 
 impl Desk {
@@ -73,11 +124,41 @@ impl Desk {
         self.next - 1
     }
 
-    /// The next operation's number and the memory, if nothing runs or waits to run.
+    /// What an operation needs that runs while its caller stands here; unless something runs, waits to run or has failed.
     #[inline]
-    pub(crate) fn idle(&mut self) -> Option<(u64, &mut Shared)> {
+    pub(crate) fn idle(&mut self) -> Option<Idle<'_>> {
         let idle = !self.busy && self.jobs.is_empty() && !self.closed;
-        self.shared.as_deref_mut().filter(|_| idle).map(|shared| (self.next, shared))
+        let quick =
+            self.quick.as_mut().filter(|quick| !quick.has_failed.load(Ordering::Relaxed))?;
+        let shared = self.shared.as_deref_mut().filter(|_| idle)?;
+        Some(Idle { next: &mut self.next, shared, quick })
+    }
+
+    /// Lets operations end while their caller stands here.
+    pub(crate) fn allow(&mut self, quick: Quick) {
+        self.quick = Some(quick);
+    }
+
+    /// Takes the newest operation out of the log, as it does not end here; its number, and the group. What was before it is
+    /// written down.
+    pub(crate) fn take_up(&mut self) -> (u64, Arc<Connected>) {
+        let quick = self.quick.as_mut().expect("it was begun as a quick operation");
+        let connected = quick.connected();
+        quick.log.pop_back();
+        self.next -= 1;
+        self.write_down(&connected.core.ledger, &connected.core.recorder);
+        (self.number(), connected)
+    }
+
+    /// Records what is logged. The ledger need not know it: an operation ends here if all ranks called the same.
+    pub(crate) fn write_down(&mut self, ledger: &Ledger, recorder: &Recorder) {
+        let Some(quick) = self.quick.as_mut().filter(|quick| !quick.log.is_empty()) else { return };
+        ledger.agreed(self.next);
+        let work = |(sequence, (call, called))| {
+            Work::ended_at_once(Operation::Collective(call, sequence), called)
+        };
+        let first = self.next - quick.log.len() as u64;
+        recorder.add_all((first..).zip(quick.log.drain(..)).map(work));
     }
 }
 
@@ -134,6 +215,11 @@ impl Lane {
             // A panic was reported by the panic hook and failed its operation.
             let _ = thread.join();
         }
+        let mut desk = self.inner.desk.lock();
+        desk.ended = true;
+        let unused = (desk.shared.take(), desk.quick.take());
+        drop(desk);
+        drop(unused);
     }
 }
 
@@ -156,7 +242,9 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut desk = self.inner.desk.lock();
         desk.busy = false;
-        desk.shared = self.shared.take();
+        if !desk.ended {
+            desk.shared = self.shared.take();
+        }
         if !desk.jobs.is_empty() || desk.closed {
             self.inner.wake.notify_one();
         }

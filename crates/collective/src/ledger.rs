@@ -52,16 +52,22 @@ pub(crate) enum Verdict {
 impl Ledger {
     /// Enters a call under its number, which is the next one; true if another rank has told its own call already.
     ///
-    /// `live`: it ends by [`Ledger::retire`], and takes messages until then.
-    pub(crate) fn enter(&self, sequence: u64, call: Call, fingerprint: u32, live: bool) -> bool {
+    /// It is live: it ends by [`Ledger::retire`], and takes messages until then.
+    pub(crate) fn enter(&self, sequence: u64, call: Call, fingerprint: u32) -> bool {
         let mut state = self.state.lock();
         assert_eq!(sequence, state.next(), "operations have numbers without a gap");
-        state.entries.push_back(Entry { call, fingerprint, live, announced: false });
-        if !live {
-            state.ended += 1;
-            state.forget();
-        }
-        !state.told.is_empty() && state.told.contains_key(&sequence)
+        state.entries.push_back(Entry { call, fingerprint, live: true, announced: false });
+        state.told.contains_key(&sequence)
+    }
+
+    /// All operations before `next` have ended, and were the same at all ranks: nobody asks about them any more.
+    pub(crate) fn agreed(&self, next: u64) {
+        let mut state = self.state.lock();
+        assert!(next >= state.next(), "operations have numbers in the order of calls");
+        assert_eq!(state.ended, state.entries.len(), "operations before {next} have ended");
+        state.told.retain(|&sequence, _| sequence >= next);
+        state.entries.clear();
+        (state.first, state.ended) = (next, 0);
     }
 
     /// The operation has ended.
@@ -135,9 +141,7 @@ impl State {
             self.entries.pop_front();
             self.first += 1;
             self.ended -= 1;
-            if !self.told.is_empty() {
-                self.told.remove(&oldest);
-            }
+            self.told.remove(&oldest);
         }
     }
 
@@ -163,7 +167,7 @@ mod tests {
         let barrier = Call::Bare { name: "barrier", bytes: 0 };
         let fingerprint = barrier.fingerprint();
         let sequence = 0;
-        ledger.enter(sequence, barrier.clone(), fingerprint, true);
+        ledger.enter(sequence, barrier.clone(), fingerprint);
         assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Keep);
         assert_eq!(ledger.judge(sequence, 1), Verdict::Differs);
         assert_eq!(ledger.judge(sequence + 1, 1), Verdict::Keep);
@@ -178,7 +182,7 @@ mod tests {
         assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Stale);
         assert!(ledger.mismatch(sequence, 0).is_some(), "it can still tell");
         for next in 1..=PAST_MAX as u64 + 1 {
-            ledger.enter(next, barrier.clone(), fingerprint, next % 2 == 0);
+            ledger.enter(next, barrier.clone(), fingerprint);
             ledger.retire(next);
         }
         assert!(!ledger.hear(sequence, 2, "alltoall".into()));
@@ -188,8 +192,25 @@ mod tests {
     fn what_others_told_before_the_call_is_kept() {
         let ledger = Ledger::default();
         assert!(ledger.hear(0, 1, "alltoall".into()));
-        assert!(ledger.enter(0, Call::Bare { name: "barrier", bytes: 0 }, 7, true));
+        assert!(ledger.enter(0, Call::Bare { name: "barrier", bytes: 0 }, 7));
         assert!(ledger.mismatch(0, 0).is_some());
         assert!(!ledger.hear(1 + AHEAD_MAX, 1, "x".into()));
+    }
+
+    #[test]
+    fn what_all_agreed_on_is_forgotten() {
+        let ledger = Ledger::default();
+        let barrier = || Call::Bare { name: "barrier", bytes: 0 };
+        ledger.enter(0, barrier(), 7);
+        ledger.retire(0);
+        for sequence in [1, 41] {
+            assert!(ledger.hear(sequence, 1, "alltoall".into()));
+        }
+        ledger.agreed(41);
+        assert_eq!(ledger.announce(0), None);
+        assert!(!ledger.hear(40, 1, "alltoall".into()));
+        assert!(ledger.enter(41, barrier(), 7));
+        assert!(ledger.mismatch(41, 0).is_some());
+        assert_eq!(ledger.live(), [41]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What is kept are the callers' own handles, so recording costs an operation a place in a ring and nothing else; words
 //! and times are made when somebody asks. An operation that ended at once, within a microsecond or two, has no time of its
-//! end, and its `seconds` are 0. A group with a folder writes itself there when it fails.
+//! end, and its `seconds` are 0; it stands in the desk's log until somebody asks or another operation is written down. A group with a folder writes itself there when it fails.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use smallvec::SmallVec;
 
 use crate::Error;
 use crate::core::Core;
@@ -32,21 +33,18 @@ impl Recorder {
 
     /// Remembers an operation that was called.
     pub(crate) fn add(&self, work: &Work) {
+        self.add_all(std::iter::once(work.clone()));
+    }
+
+    /// Remembers operations, oldest first.
+    pub(crate) fn add_all(&self, works: impl Iterator<Item = Work>) {
         let mut ring = self.ring.lock();
-        let oldest = if ring.len() == KEPT { ring.pop_front() } else { None };
-        ring.push_back(work.clone());
+        ring.extend(works);
+        let many = ring.len().saturating_sub(KEPT);
+        let oldest: SmallVec<[Work; 1]> = ring.drain(..many).collect();
         drop(ring);
         // Freed without the lock.
         drop(oldest);
-    }
-
-    /// Remembers another handle of a collective that was remembered lately.
-    pub(crate) fn amend(&self, sequence: u64, work: &Work) {
-        let mut ring = self.ring.lock();
-        let same = |kept: &&mut Work| matches!(kept.about(), Operation::Collective(_, number) if *number == sequence);
-        if let Some(kept) = ring.iter_mut().rev().find(same) {
-            *kept = work.clone();
-        }
     }
 }
 
@@ -55,8 +53,7 @@ impl Core {
     pub(crate) fn recorded(&self, why: &str) -> Value {
         let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
         let unix = unix.unwrap_or(Duration::ZERO).as_secs_f64();
-        // Who publishes before it is recorded stands there until it is: no other rank knows of an operation that is not here.
-        drop(self.desk.lock());
+        self.write_down();
         let ring: Vec<Work> = self.recorder.ring.lock().iter().cloned().collect();
         let line = |work: &Work| {
             let called = unix - now.saturating_duration_since(work.called()).as_secs_f64();
@@ -116,6 +113,6 @@ impl Core {
 }
 
 /// Operations: several steps of a training, and some hundred kilobytes as JSON.
-const KEPT: usize = 512;
+pub(crate) const KEPT: usize = 512;
 /// Of the file; a reader refuses others.
 const FORMAT: u32 = 1;

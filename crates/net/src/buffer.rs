@@ -81,6 +81,14 @@ impl Buffer {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
+    /// Lets `change` have the bytes of `range`; as [`Buffer::slice_mut`] for who has a handle that others may have, too.
+    #[inline]
+    pub fn update<T>(&self, range: Range<usize>, change: impl FnOnce(&mut [u8]) -> T) -> T {
+        let start = self.pointer(&range);
+        // SAFETY: as for `slice`; "one user at a time" makes the reference unique while `change` has it.
+        change(unsafe { std::slice::from_raw_parts_mut(start, range.len()) })
+    }
+
     /// The bytes of `range`.
     pub fn slice(&self, range: Range<usize>) -> &[u8] {
         let start = self.pointer(&range);
@@ -142,7 +150,8 @@ mod tests {
         let buffer = Buffer::from_vec(vec![0; 8]);
         let mut other = buffer.clone();
         other.write(2, &[1, 2, 3]);
-        other.slice_mut(5..6)[0] = 4;
+        other.slice_mut(5..6)[0] = 3;
+        buffer.update(5..6, |bytes| bytes[0] += 1);
         let mut out = [0; 5];
         buffer.read(1, &mut out);
         assert_eq!(out, [0, 1, 2, 3, 4]);

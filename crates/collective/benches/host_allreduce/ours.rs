@@ -75,7 +75,7 @@ fn block(group: &Group, data: &Buffer, calls: usize) -> f64 {
 }
 
 fn sum(group: &Group, data: &Buffer) {
-    let work = group.allreduce(data.clone(), Dtype::F32, SUM, Terms::here(PATIENCE));
+    let work = group.allreduce(data, Dtype::F32, SUM, Terms::here(PATIENCE));
     work.wait(None).expect("a sum");
 }
 

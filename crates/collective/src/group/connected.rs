@@ -21,8 +21,8 @@ use crate::status::Status;
 use crate::terms::{Here, Terms};
 use crate::work::{Operation, Work};
 
-pub(super) struct Connected {
-    pub(super) core: Arc<Core>,
+pub(crate) struct Connected {
+    pub(crate) core: Arc<Core>,
     pub(super) lane: Lane,
     pub(super) session: Option<Session>,
     pub(super) coordinator: Coordinator,
@@ -53,8 +53,9 @@ impl Connected {
         let called = Instant::now();
         let fingerprint = call.fingerprint();
         let mut turn = self.lane.desk();
+        turn.write_down(&self.core.ledger, &self.core.recorder);
         let sequence = turn.number();
-        let told = self.core.ledger.enter(sequence, call.clone(), fingerprint, true);
+        let told = self.core.ledger.enter(sequence, call.clone(), fingerprint);
         let differs = |(_, other): &(u32, u32)| *other != fingerprint;
         let stored = || self.core.mesh.stored(Channel::Collective, sequence);
         if told || !self.silent && stored().iter().any(differs) {

@@ -20,7 +20,7 @@ use crate::address::{self, Address, FirstPlan};
 use crate::coordinator::{Coordinator, Ear, Event};
 use crate::core::{Core, deadline};
 use crate::hosts::Hosts;
-use crate::lane::Lane;
+use crate::lane::{Desk, Lane, Quick};
 use crate::ledger::Ledger;
 use crate::pace::{self, Paces};
 use crate::planned::session::{Beginning, Control, Session};
@@ -28,7 +28,7 @@ use crate::planned::{Patience, Ports};
 use crate::shared::Shared;
 use crate::status::Status;
 use crate::{Choice, Error, Format, GroupConfig, Link, explain};
-use connected::Connected;
+pub(crate) use connected::Connected;
 use joining::{create_job, place_in_fabric};
 pub(crate) use operations::{conclude, prepare};
 
@@ -39,6 +39,8 @@ pub struct Group {
     /// What was opened before the others are known.
     opened: Mutex<Option<Opened>>,
     connected: ArcSwapOption<Connected>,
+    /// Of the connected group; it is here for operations that end while their caller stands at it.
+    desk: Arc<Mutex<Desk>>,
 }
 
 struct Opened {
@@ -84,7 +86,8 @@ impl Group {
         let reached = (listener.address(), listener.ucx_address());
         let (address, ports) = Address::new(&config, reached, host, job, seat)?;
         let opened = Mutex::new(Some(Opened { listener, ports, memory, data }));
-        Ok(Group { config, address, opened, connected: ArcSwapOption::empty() })
+        let (connected, desk) = (ArcSwapOption::empty(), Arc::default());
+        Ok(Group { config, address, opened, connected, desk })
     }
 
     /// This process's index.
@@ -103,8 +106,11 @@ impl Group {
         let opened = opened.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         let all = address::read_all(&self.address, addresses)?;
         let until = deadline(self.config.timeout);
-        let connected = self.build(opened, &all, until)?;
-        self.connected.store(Some(Arc::new(connected)));
+        let connected = Arc::new(self.build(opened, &all, until)?);
+        if connected.silent {
+            self.desk.lock().allow(Quick::new(&connected));
+        }
+        self.connected.store(Some(connected));
         Ok(())
     }
 
@@ -188,7 +194,8 @@ impl Group {
         })?;
         let places = all.iter().map(Address::place).collect();
         let GroupConfig { name, options, .. } = &self.config;
-        let core = Core::new(name.clone(), options, mesh, ledger, places, events.clone());
+        let desk = self.desk.clone();
+        let core = Core::new(name.clone(), options, mesh, ledger, desk, places, events.clone());
         let core = Arc::new(core);
         let (hosts, shared) = self.share(&core, opened.memory, all, until)?;
         // Nobody else sets it. Where all share memory, no message's cost is ever asked for.

@@ -1,5 +1,6 @@
 //! Every operation: its checks, its call in words, its body.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,21 +20,22 @@ use crate::work::Work;
 use crate::{Error, algorithm, point};
 
 impl Group {
-    /// The sum (or what `how` says) of everybody's buffer, in place.
+    /// The sum (or what `how` says) of everybody's buffer, in place. `buffer`: a handle, or a reference to one.
     pub fn allreduce(
         &self,
-        mut buffer: Buffer,
+        buffer: impl Borrow<Buffer>,
         dtype: Dtype,
         how: Combine,
         terms: impl Into<Terms>,
     ) -> Work {
+        let buffer = buffer.borrow();
         let numel = (buffer.len() / dtype.size()) as u64;
         let (call, terms) = (Call::Allreduce { dtype, numel, how }, terms.into());
         let format = Format { dtype, op: how.reduce_op() };
-        let sum = Small { format, how, buffer: &mut buffer };
-        if let Some(work) = self.at_once(&call, terms, Some((dtype, how)), Some(sum)) {
+        if let Some(work) = self.at_once(&call, terms, Some(Small { format, how, buffer })) {
             return work;
         }
+        let buffer = buffer.clone();
         self.start(call, terms, Some((dtype, how)), move |connected, issued| {
             if let Some(session) = connected.on_plan(buffer.len()) {
                 let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
@@ -214,7 +216,7 @@ impl Group {
     /// Done when everybody has called it.
     pub fn barrier(&self, terms: impl Into<Terms>) -> Work {
         let (call, terms) = (Call::Bare { name: "barrier", bytes: 0 }, terms.into());
-        if let Some(work) = self.at_once(&call, terms, None, None) {
+        if let Some(work) = self.at_once(&call, terms, None) {
             return work;
         }
         self.start(call, terms, None, move |connected, issued| {
@@ -249,23 +251,6 @@ impl Group {
         }
     }
 
-    /// The operation's work, if it is a quick one that is next; else nothing has happened.
-    #[inline]
-    fn at_once(
-        &self,
-        call: &Call,
-        terms: Terms,
-        combines: Option<(Dtype, Combine)>,
-        sum: Option<Small<'_>>,
-    ) -> Option<Work> {
-        let connected = self.connected.load();
-        let bytes = sum.as_ref().map_or(0, |sum| sum.buffer.len());
-        let is_quick = connected.as_ref().is_some_and(|c| c.is_quick(terms, bytes));
-        let connected =
-            if is_quick { self.usable(&connected, combines).ok()? } else { return None };
-        connected.at_once(call, terms, sum)
-    }
-
     fn start_rooted(
         &self,
         call: Call,
@@ -294,7 +279,6 @@ impl Group {
         }
     }
 
-    #[inline]
     fn usable<'a>(
         &self,
         connected: &'a Option<Arc<Connected>>,
@@ -340,7 +324,7 @@ impl Group {
     }
 }
 
-fn check_combination(dtype: Dtype, how: Combine) -> Result<(), Error> {
+pub(super) fn check_combination(dtype: Dtype, how: Combine) -> Result<(), Error> {
     let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F64);
     let bitwise = matches!(how.reduce_op(), ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
     let divides = matches!(how, Combine::Average | Combine::ScaledSum(_));
@@ -361,15 +345,13 @@ fn own_copy(how: Combine, input: Buffer) -> Buffer {
 /// Before a scaled sum.
 pub(crate) fn prepare(how: Combine, dtype: Dtype, buffer: &Buffer) {
     if let Combine::ScaledSum(factor) = how {
-        let mut buffer = buffer.clone();
-        scale(dtype, buffer.slice_mut(0..buffer.len()), factor);
+        buffer.update(0..buffer.len(), |values| scale(dtype, values, factor));
     }
 }
 
 /// After an average.
 pub(crate) fn conclude(how: Combine, dtype: Dtype, buffer: &Buffer, ranks: u32) {
     if how == Combine::Average {
-        let mut buffer = buffer.clone();
-        average(dtype, buffer.slice_mut(0..buffer.len()), ranks);
+        buffer.update(0..buffer.len(), |values| average(dtype, values, ranks));
     }
 }

@@ -10,69 +10,69 @@ use netsum_net::Buffer;
 use netsum_wire::Format;
 use parking_lot::MutexGuard;
 
+use super::Group;
 use super::connected::Connected;
-use super::operations::{conclude, prepare};
+use super::operations::{check_combination, conclude, prepare};
 use crate::call::{Call, Combine};
 use crate::comm::Comm;
 use crate::coordinator::Event;
 use crate::core::after;
-use crate::lane::{Desk, Job};
+use crate::lane::{Desk, Idle, Job};
 use crate::shared::{self, SMALL_MAX};
 use crate::terms::Terms;
 use crate::work::{Operation, Work};
 
 /// What is added, if anything.
+#[derive(Clone, Copy)]
 pub(super) struct Small<'a> {
     pub(super) format: Format,
     pub(super) how: Combine,
-    pub(super) buffer: &'a mut Buffer,
+    pub(super) buffer: &'a Buffer,
 }
 
-impl Connected {
-    /// Whether an operation on so many bytes may be given to [`Connected::at_once`].
-    #[inline]
-    pub(super) fn is_quick(&self, terms: Terms, bytes: usize) -> bool {
-        self.silent && terms.here.is_some() && bytes <= SMALL_MAX
-    }
-
-    /// Does a quick operation; `None`, and nothing has happened, if others are before it. `sum`: `None` for a barrier.
+impl Group {
+    /// Does a quick operation; `None`, and nothing has happened, if it is not one, or not the next. `sum`: `None` for a
+    /// barrier.
     #[inline]
     pub(super) fn at_once(
         &self,
         call: &Call,
         terms: Terms,
-        mut sum: Option<Small<'_>>,
+        sum: Option<Small<'_>>,
     ) -> Option<Work> {
+        let small = match sum {
+            None => true,
+            Some(Small { format, how, buffer }) => {
+                buffer.len() <= SMALL_MAX && check_combination(format.dtype, how).is_ok()
+            }
+        };
+        if terms.here.is_none() || !small {
+            return None;
+        }
         let fingerprint = call.fingerprint();
-        let mut desk = self.lane.desk();
-        let (sequence, shared) = desk.idle().filter(|(_, shared)| shared.can_begin())?;
-        match &sum {
+        let mut desk = self.desk.lock();
+        let Idle { next, shared, quick } = desk.idle().filter(|idle| idle.shared.can_begin())?;
+        let sequence = *next;
+        match sum {
             None => shared.begin((sequence, fingerprint), &[]),
             Some(Small { format, how, buffer }) => {
-                prepare(*how, format.dtype, buffer);
+                prepare(how, format.dtype, buffer);
                 shared.begin((sequence, fingerprint), buffer.slice(0..buffer.len()));
             }
         }
+        // No locked instruction from here until everybody has come: it would wait until the line of our flag is ours.
+        *next += 1;
         let called = Instant::now();
-        // No messages belong to it, which is all that a live entry is for.
-        let told = self.core.ledger.enter(desk.number(), call.clone(), fingerprint, false);
-        let operation = Operation::Collective(call.clone(), sequence);
-        let work = Work::ended_at_once(operation, called);
-        self.core.recorder.add(&work);
-        if told {
-            self.coordinator.tell(Event::Differs(sequence));
+        quick.log(call, called);
+        if !shared.all_appear() {
+            return Some(self.go_on(call, fingerprint, terms, called, desk, sum));
         }
-        if let Some((_, shared)) = desk.idle()
-            && shared.all_appear()
-        {
-            if let Some(Small { format, how, buffer }) = &mut sum {
-                shared.add(|| self.core.order.load_full(), *format, buffer);
-                conclude(*how, format.dtype, buffer, self.core.size);
-            }
-            desk.ended_here += 1;
-            return Some(work);
+        if let Some(Small { format, how, buffer }) = sum {
+            shared.add(&quick.order, format, buffer);
+            conclude(how, format.dtype, buffer, shared.ranks() as u32);
         }
-        Some(self.go_on(call, (sequence, fingerprint), terms, called, desk, sum))
+        desk.ended_here += 1;
+        Some(Work::ended_at_once(Operation::Collective(call.clone(), sequence), called))
     }
 
     /// The rest of an operation of which not everybody has come within a moment.
@@ -80,17 +80,22 @@ impl Connected {
     fn go_on(
         &self,
         call: &Call,
-        (sequence, fingerprint): (u64, u32),
+        fingerprint: u32,
         terms: Terms,
         called: Instant,
         mut desk: MutexGuard<'_, Desk>,
         sum: Option<Small<'_>>,
     ) -> Work {
+        let (sequence, connected) = desk.take_up();
+        let Connected { core, coordinator, lane, .. } = &*connected;
+        if core.ledger.enter(sequence, call.clone(), fingerprint) {
+            coordinator.tell(Event::Differs(sequence));
+        }
         let work = Work::new(Operation::Collective(call.clone(), sequence), called);
-        self.core.recorder.amend(sequence, &work);
-        let turn = self.lane.turn(&mut desk).expect("it was idle, and is locked");
+        core.recorder.add(&work);
+        let turn = lane.turn(&mut desk).expect("it was idle, and is locked");
         drop(desk);
-        let order = self.core.order.load_full();
+        let order = core.order.load_full();
         let body = |comm: &mut Comm<'_>| {
             let rounds = comm.memory()?;
             let Some(Small { format, how, buffer }) = sum else { return shared::wait(rounds) };

@@ -162,6 +162,12 @@ impl<'a> Rounds<'a> {
         self.shared.arena.parts()
     }
 
+    /// As [`Rounds::publish`] for who waits next.
+    #[inline]
+    fn hand_over(&mut self, word: u64) {
+        self.shared.arena.hand_over(stamp((self.sequence, self.fingerprint), word));
+    }
+
     #[inline]
     fn publish(&mut self, word: u64) {
         self.shared.arena.publish(stamp((self.sequence, self.fingerprint), word));

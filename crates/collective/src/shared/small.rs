@@ -22,11 +22,11 @@ impl Shared {
         self.broken.is_none() && self.arena.is_open()
     }
 
-    /// Publishes our values of the operation `call` (number and fingerprint).
+    /// Hands over our values of the operation `call` (number and fingerprint).
     #[inline]
     pub(crate) fn begin(&mut self, call: (u64, u32), values: &[u8]) {
         self.put(values);
-        self.arena.publish(stamp(call, 0));
+        self.arena.hand_over(stamp(call, 0));
     }
 
     /// Whether everybody has begun the same operation within a moment.
@@ -35,15 +35,15 @@ impl Shared {
         self.arena.all_appear()
     }
 
-    /// Adds what everybody has published, into `buffer`, which has our values still. `order`: asked for if there are more
-    /// ways than one.
+    /// Ranks of the host.
     #[inline]
-    pub(crate) fn add(
-        &mut self,
-        order: impl FnOnce() -> Arc<SumOrder>,
-        format: Format,
-        buffer: &mut Buffer,
-    ) {
+    pub(crate) fn ranks(&self) -> usize {
+        self.arena.ranks()
+    }
+
+    /// Adds what everybody has published, into `buffer`, which has our values still.
+    #[inline]
+    pub(crate) fn add(&mut self, order: &Arc<SumOrder>, format: Format, buffer: &Buffer) {
         let all = 0..buffer.len();
         let (rank, slots) = (self.arena.rank(), self.arena.slots());
         let values = |from: usize| match all.len() <= HEAD_BYTES {
@@ -51,12 +51,12 @@ impl Shared {
             false => &slots.of(from, 0)[..all.len()],
         };
         if self.arena.ranks() == 2 {
-            return accumulate(format, buffer.slice_mut(all.clone()), values(1 - rank));
+            return buffer.update(all.clone(), |sum| accumulate(format, sum, values(1 - rank)));
         }
         // Our own values, too, come from the slot: the sum is written over those in the buffer.
         let values: Values<'_> = (0..self.arena.ranks()).map(values).collect();
-        let mut kept = Shared::adder(&mut self.adder, &order(), format);
-        kept.adder.add(&values, buffer.slice_mut(all));
+        let mut kept = Shared::adder(&mut self.adder, order, format);
+        buffer.update(all.clone(), |sum| kept.adder.add(&values, sum));
         self.adder = Some(kept);
     }
 
@@ -75,11 +75,11 @@ pub(super) fn allreduce(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
     format: Format,
-    buffer: &mut Buffer,
+    buffer: &Buffer,
 ) -> Result<(), MeshError> {
     rounds.open()?;
     rounds.shared.put(buffer.slice(0..buffer.len()));
-    rounds.publish(0);
+    rounds.hand_over(0);
     finish(rounds, order, format, buffer)
 }
 
@@ -93,9 +93,9 @@ pub(crate) fn finish(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
     format: Format,
-    buffer: &mut Buffer,
+    buffer: &Buffer,
 ) -> Result<(), MeshError> {
     rounds.await_all()?;
-    rounds.shared.add(|| order.clone(), format, buffer);
+    rounds.shared.add(order, format, buffer);
     Ok(())
 }

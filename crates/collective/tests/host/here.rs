@@ -110,3 +110,34 @@ fn what_ended_at_once_is_recorded() {
         assert!(stats.to_string().contains("\"operations\":10"), "{stats}");
     });
 }
+
+/// More operations end at once than are kept, and others come between: the record has no gap, and each its time.
+#[test]
+fn the_record_has_no_gap_where_operations_end_at_once() {
+    host_group(2, |_, group| {
+        let here = |count: u64| {
+            (0..count).for_each(|_| group.barrier(Terms::here(SOON)).wait(None).unwrap());
+        };
+        let queued = || group.barrier(SOON).wait(None).unwrap();
+        for (count, next) in [(3000, 3000), (700, 3701), (300, 4002), (0, 4003), (20, 4024)] {
+            here(count);
+            let recorded: serde_json::Value = serde_json::from_str(&group.recorded("")).unwrap();
+            let operations = recorded["operations"].as_array().unwrap();
+            let numbers = operations.iter().map(|o| o["number"].as_u64().unwrap());
+            assert_eq!(numbers.collect::<Vec<_>>(), (next - 512..next).collect::<Vec<_>>());
+            let times = operations.iter().map(|o| o["called_unix_s"].as_f64().unwrap());
+            assert!(times.is_sorted_by(|earlier, later| *earlier < later + 1e-3), "{recorded}");
+            queued();
+        }
+    });
+}
+
+#[test]
+fn a_closed_group_says_so_here_too() {
+    host_group(2, |_, group| {
+        group.barrier(Terms::here(SOON)).wait(None).unwrap();
+        group.close();
+        let error = group.barrier(Terms::here(SOON)).wait(None).unwrap_err();
+        assert!(matches!(error, Error::Closed(_)), "{error}");
+    });
+}

@@ -1,8 +1,11 @@
 //! The flag in front of a slot: which round it holds, and who sleeps until it holds another.
 //!
+//! Publishing is two steps, so that who publishes need not wait for the line of memory between them: [`Flag::hand_over`]
+//! is a plain store, and [`Flag::wake`] comes when the line is there most likely.
+//!
 //! Generic over the word, so that a model checker can run the very same steps (`tests.rs`).
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use crate::futex;
@@ -10,8 +13,10 @@ use crate::futex;
 /// A word that other processes change, and that one can sleep on.
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> u32;
-    fn swap(&self, value: u32, order: Ordering) -> u32;
+    fn store(&self, value: u32, order: Ordering);
     fn add(&self, value: u32, order: Ordering) -> u32;
+    /// Sequentially consistent.
+    fn fence();
     /// Sleeps while the word is `seen`, at most `patience`; may return early for no reason.
     fn wait(&self, seen: u32, patience: Duration);
     /// Wakes all who sleep on it.
@@ -24,11 +29,15 @@ impl Word for AtomicU32 {
         self.load(order)
     }
     #[inline(always)]
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.swap(value, order)
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
     }
     fn add(&self, value: u32, order: Ordering) -> u32 {
         self.fetch_add(value, order)
+    }
+    #[inline(always)]
+    fn fence() {
+        fence(Ordering::SeqCst);
     }
     fn wait(&self, seen: u32, patience: Duration) {
         futex::wait(self, seen, patience);
@@ -57,23 +66,30 @@ impl<W: Word> Flag<W> {
         self.round.load(Ordering::Acquire)
     }
 
-    /// Hands over what was written to the slot.
+    /// Hands over what was written to the slot. Who sleeps is not woken: [`Flag::wake`] must follow.
     #[inline(always)]
-    pub(super) fn publish(&self, round: u32) {
-        // Sequentially consistent with `sleep`: either we see the sleeper, or it sees the round.
-        self.round.swap(round, Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) != 0 {
+    pub(super) fn hand_over(&self, round: u32) {
+        self.round.store(round, Ordering::Release);
+    }
+
+    /// Wakes who slept before the round that was handed over last.
+    #[inline(always)]
+    pub(super) fn wake(&self) {
+        // With the fence in `sleep`: either we see the sleeper, or it sees the round.
+        W::fence();
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.round.wake();
         }
     }
 
     /// Sleeps until the round is not `seen` any more, or a while.
     pub(super) fn sleep(&self, seen: u32, patience: Duration) {
-        self.sleepers.add(1, Ordering::SeqCst);
-        if self.round.load(Ordering::SeqCst) == seen {
+        self.sleepers.add(1, Ordering::Relaxed);
+        W::fence();
+        if self.round.load(Ordering::Relaxed) == seen {
             self.round.wait(seen, patience);
         }
-        self.sleepers.add(u32::MAX, Ordering::SeqCst);
+        self.sleepers.add(u32::MAX, Ordering::Relaxed);
     }
 
     /// Wakes who sleeps, although nothing was published.

@@ -73,6 +73,8 @@ pub struct Arena {
     round: u32,
     /// By rank: the last round that we saw of it.
     seen: Vec<u32>,
+    /// Who sleeps until the round that we published last has not been woken.
+    unwoken: bool,
     /// There are fewer cores than ranks.
     crowded: bool,
 }
@@ -80,7 +82,7 @@ pub struct Arena {
 impl Arena {
     fn new(memory: Memory, rank: usize, ranks: usize, crowded: bool) -> Arena {
         let memory = Arc::new(memory);
-        Arena { memory, rank, round: 0, seen: vec![0; ranks], crowded }
+        Arena { memory, rank, round: 0, seen: vec![0; ranks], unwoken: false, crowded }
     }
 
     /// This process's index.
@@ -168,6 +170,15 @@ impl Arena {
     /// Hands our slot of the next round to the others.
     #[inline]
     pub fn publish(&mut self, stamp: Stamp) {
+        self.hand_over(stamp);
+        self.wake();
+    }
+
+    /// As [`Arena::publish`] for who waits next ([`Arena::await_all`], [`Arena::await_rank`] or [`Arena::all_appear`]): the
+    /// wait wakes who sleeps. So nothing stands still until the line of our flag has come from the rank that read it last.
+    #[inline]
+    pub fn hand_over(&mut self, stamp: Stamp) {
+        assert!(!self.unwoken, "nobody waited since the last round was handed over");
         self.round = self.round.wrapping_add(1);
         self.seen[self.rank] = self.round;
         let mark = self.memory.mark(self.rank, self.round);
@@ -175,7 +186,8 @@ impl Arena {
         mark.call.store(stamp.call, Ordering::Relaxed);
         mark.word.store(stamp.word, Ordering::Relaxed);
         mark.cpu.store(wait::own_cpu(), Ordering::Relaxed);
-        mark.flag.publish(self.round);
+        mark.flag.hand_over(self.round);
+        self.unwoken = true;
     }
 
     /// Waits until everybody has published the round that we published last.
@@ -186,29 +198,56 @@ impl Arena {
         for rank in (self.rank + 1..ranks).chain(0..self.rank) {
             self.see(rank, self.round, waiting)?;
         }
+        self.wake();
         Ok(())
     }
 
     /// Waits until one rank has published the round that we published last.
     #[inline]
     pub fn await_rank(&mut self, rank: usize, waiting: &Waiting<'_>) -> Result<(), ArenaError> {
-        self.see(rank, self.round, waiting)
+        self.see(rank, self.round, waiting)?;
+        self.wake();
+        Ok(())
     }
 
     /// Whether everybody publishes the round that we published last, and of the same operation, while we look for a moment.
     /// [`Arena::await_all`] goes on where not, and says why.
     #[inline]
     pub fn all_appear(&mut self) -> bool {
-        let ranks = self.seen.len();
+        let all = (self.rank + 1..self.seen.len()).all(|rank| self.appears(rank))
+            && (0..self.rank).all(|rank| self.appears(rank));
+        self.wake();
+        all
+    }
+
+    #[inline(always)]
+    fn appears(&mut self, rank: usize) -> bool {
         let ours = self.memory.mark(self.rank, self.round).call.load(Ordering::Relaxed);
-        (self.rank + 1..ranks).chain(0..self.rank).all(|rank| {
-            let here = self.awaited(rank, self.round).appears()
-                && self.memory.mark(rank, self.round).call.load(Ordering::Relaxed) == ours;
-            if here {
-                self.seen[rank] = self.round;
-            }
-            here
-        })
+        let here = self.look(rank, self.round)
+            && self.memory.mark(rank, self.round).call.load(Ordering::Relaxed) == ours;
+        if here {
+            self.seen[rank] = self.round;
+        }
+        here
+    }
+
+    /// Whether a rank publishes a round while we look for a moment.
+    #[inline(always)]
+    fn look(&mut self, rank: usize, round: u32) -> bool {
+        if self.awaited(rank, round).appears() {
+            return true;
+        }
+        // Before the core is given away: who sleeps may be who is waited for.
+        self.wake();
+        self.awaited(rank, round).appears_after_others()
+    }
+
+    /// Wakes who sleeps until the round that we published last, once.
+    #[inline(always)]
+    fn wake(&mut self) {
+        if std::mem::take(&mut self.unwoken) {
+            self.memory.mark(self.rank, self.round).flag.wake();
+        }
     }
 
     /// What can wake this arena's sleepers from another thread.
@@ -221,7 +260,9 @@ impl Arena {
         if reached(self.seen[rank], round) {
             return Ok(());
         }
-        if let Err(ended) = self.awaited(rank, round).wait(waiting) {
+        if !self.look(rank, round)
+            && let Err(ended) = self.awaited(rank, round).wait(waiting)
+        {
             return Err(self.late(round, ended));
         }
         self.seen[rank] = round;

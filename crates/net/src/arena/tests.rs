@@ -100,9 +100,11 @@ fn heads_and_answers_reach_the_other_rank() {
                     arena.open(&waiting).unwrap();
                     arena.head().fill(value(rank, round));
                     arena.parts().0[..300].fill(value(rank, round));
-                    arena.publish(Stamp { call: u64::from(round), word: 0 });
-                    if round % 2 == 0 {
-                        arena.all_appear();
+                    arena.hand_over(Stamp { call: u64::from(round), word: 0 });
+                    match round % 3 {
+                        0 => drop(arena.all_appear()),
+                        1 => arena.await_rank(other, &waiting).unwrap(),
+                        _ => {}
                     }
                     arena.await_all(&waiting).unwrap();
                     assert!(arena.slots().head(other).iter().all(|&v| v == value(other, round)));
@@ -184,21 +186,18 @@ impl ModelWord {
     }
 }
 
-/// loom takes sequentially consistent operations for weaker ones, and knows fences: the model has these in their place.
 impl Word for ModelWord {
     fn load(&self, order: Ordering) -> u32 {
-        fence_for(order);
         self.value.load(order)
     }
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        let before = self.value.swap(value, order);
-        fence_for(order);
-        before
+    fn store(&self, value: u32, order: Ordering) {
+        self.value.store(value, order);
     }
     fn add(&self, value: u32, order: Ordering) -> u32 {
-        let before = self.value.fetch_add(value, order);
-        fence_for(order);
-        before
+        self.value.fetch_add(value, order)
+    }
+    fn fence() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
     }
     /// The kernel looks at the word with its queue locked; nobody is woken by time in the model.
     fn wait(&self, seen: u32, _: Duration) {
@@ -210,12 +209,6 @@ impl Word for ModelWord {
     fn wake(&self) {
         drop(self.queue.lock().unwrap());
         self.woken.notify_all();
-    }
-}
-
-fn fence_for(order: Ordering) {
-    if order == Ordering::SeqCst {
-        loom::sync::atomic::fence(order);
     }
 }
 
@@ -234,7 +227,8 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
                 for round in 1..=2 {
                     // SAFETY: loom checks that nobody reads the cell meanwhile; that is what the test shows.
                     slots[round - 1].with_mut(|slot| unsafe { *slot = round as u32 });
-                    flag.publish(round as u32);
+                    flag.hand_over(round as u32);
+                    flag.wake();
                 }
             }
         });
@@ -272,15 +266,51 @@ fn an_answer_is_there_when_its_round_is() {
                 wait(&asks);
                 // SAFETY: loom checks that nobody else is in the cell; that is what the test shows.
                 slot.with_mut(|slot| unsafe { *slot += 1 });
-                answers.publish(1);
+                answers.hand_over(1);
+                answers.wake();
             }
         });
         // SAFETY: as above.
         slot.with_mut(|slot| unsafe { *slot = 1 });
-        asks.publish(1);
+        asks.hand_over(1);
+        asks.wake();
         wait(&answers);
         // SAFETY: as above.
         slot.with_mut(|slot| assert_eq!(unsafe { std::mem::take(&mut *slot) }, 2));
         answerer.join().unwrap();
     });
+}
+
+/// All interleavings of two ranks that hand over, look once, wake who sleeps only then, and sleep if they saw nothing: as
+/// [`Arena::hand_over`] and the waits behind it.
+#[test]
+fn who_wakes_after_looking_loses_no_wake_up() {
+    use loom::sync::Arc;
+    loom::model(|| {
+        let flags = Arc::new([(); 2].map(|()| Flag::new(ModelWord::new(), ModelWord::new())));
+        let rank = |rank: usize, flags: Arc<[Flag<ModelWord>; 2]>| {
+            let (own, other) = (&flags[rank], &flags[1 - rank]);
+            own.hand_over(1);
+            let appears = other.round() == 1;
+            own.wake();
+            while !appears && other.round() != 1 {
+                other.sleep(0, Duration::ZERO);
+            }
+        };
+        let second = loom::thread::spawn({
+            let flags = flags.clone();
+            move || rank(1, flags)
+        });
+        rank(0, flags);
+        second.join().unwrap();
+    });
+}
+
+#[test]
+#[should_panic(expected = "nobody waited since the last round was handed over")]
+fn who_hands_over_must_wait_before_the_next_round() {
+    let mut all = arenas(2);
+    for _ in 0..2 {
+        all[0].hand_over(Stamp::default());
+    }
 }

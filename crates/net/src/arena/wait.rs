@@ -34,19 +34,18 @@ pub(super) struct Awaited<'a> {
 }
 
 impl Awaited<'_> {
-    /// Waits until the flag shows the round.
-    #[inline(always)]
-    pub(super) fn wait(&self, waiting: &Waiting<'_>) -> Result<(), Ended> {
-        if self.appears() { Ok(()) } else { self.wait_patiently(waiting) }
-    }
-
-    /// Looks for as long as a rank of the same pace takes, or, with fewer cores than ranks, lets the others run some times;
-    /// whether the round is there.
+    /// Whether the round is there while we look, without giving the core away: for as long as a rank of the same pace takes,
+    /// or, with fewer cores than ranks, hardly at all.
     #[inline(always)]
     pub(super) fn appears(&self) -> bool {
-        if self.crowded {
-            return (0..CROWDED_LOOKS).any(|_| self.is_here()) || self.appears_after_others();
+        if (0..FIRST_LOOKS).any(|_| self.is_here()) {
+            return true;
         }
+        !self.crowded && self.appears_later()
+    }
+
+    #[inline(never)]
+    fn appears_later(&self) -> bool {
         for _ in 0..LOOKS {
             if self.is_here() {
                 return true;
@@ -56,11 +55,14 @@ impl Awaited<'_> {
         self.is_here()
     }
 
-    fn appears_after_others(&self) -> bool {
-        (0..CROWDED_YIELDS).any(|_| {
-            std::thread::yield_now();
-            self.is_here()
-        })
+    /// With fewer cores than ranks: whether the round is there when others have run.
+    #[cold]
+    pub(super) fn appears_after_others(&self) -> bool {
+        self.crowded
+            && (0..CROWDED_YIELDS).any(|_| {
+                std::thread::yield_now();
+                self.is_here()
+            })
     }
 
     #[inline(always)]
@@ -68,8 +70,9 @@ impl Awaited<'_> {
         self.flag.round() == self.round
     }
 
+    /// Waits until the flag shows the round.
     #[cold]
-    fn wait_patiently(&self, waiting: &Waiting<'_>) -> Result<(), Ended> {
+    pub(super) fn wait(&self, waiting: &Waiting<'_>) -> Result<(), Ended> {
         let began = Instant::now();
         loop {
             if self.look() {
@@ -120,8 +123,9 @@ pub(super) fn own_cpu() -> u32 {
 
 /// The answer of a rank that computes at the same pace is here within them, some microseconds.
 const LOOKS: u32 = 200;
-/// With more ranks than cores the one that is waited for is most likely not running.
-const CROWDED_LOOKS: u32 = 20;
+/// Without a pause between them, which may be as long as a line of memory takes from one core to another. With more ranks
+/// than cores the one that is waited for is most likely not running, and there are no others.
+const FIRST_LOOKS: u32 = 20;
 /// Some twenty microseconds.
 const PAUSES: u32 = 400;
 /// Between two looks at the clock.
