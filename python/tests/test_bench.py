@@ -183,6 +183,7 @@ def test_a_call_of_messages_in_a_row_counts_as_one_message():
 
     case = Case("latency", "float32", "sum", 4 << 20)
     assert case.messages == 2 and Case("bandwidth", "float32", "sum", 8).messages == 64
+    assert all(Case("latency", "uint8", "sum", nbytes).messages % 2 == 0 for nbytes in range(1, 9 << 20, 99_991))
     point(case, 1, start("send"), start("receive"))()
     assert log == [("receive", 4 << 20), "wait", ("send", 4 << 20), "wait"]
     log.clear()

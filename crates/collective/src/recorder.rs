@@ -2,7 +2,8 @@
 //!
 //! What is kept are the callers' own handles, so recording costs an operation a place in a ring and nothing else; words
 //! and times are made when somebody asks. An operation that ended at once, within a microsecond or two, has no time of its
-//! end, and its `seconds` are 0; it stands in the desk's log until somebody asks or another operation is written down. A group with a folder writes itself there when it fails.
+//! end, and its `seconds` are 0; it stands in the desk's log until somebody asks or another operation is written down. A
+//! group with a folder writes itself there when it fails.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

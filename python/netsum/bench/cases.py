@@ -68,7 +68,8 @@ class Case:
         """
         if self.operation not in POINT:
             return 1
-        return min(max(_TOGETHER // max(self.nbytes, 1), 2), 64)
+        # Even, as half of a latency's go back.
+        return min(max(_TOGETHER // max(self.nbytes, 1), 2), 64) // 2 * 2
 
     def part(self, size: int) -> int:
         """Bytes of one rank's part."""

@@ -72,7 +72,7 @@ static int messages(const char *operation, long bytes) {
     long many = TOGETHER / (bytes ? bytes : 1);
     if (strcmp(operation, "latency") && strcmp(operation, "bandwidth"))
         return 1;
-    return many < 2 ? 2 : many > 64 ? 64 : (int)many;
+    return many < 2 ? 2 : many > 64 ? 64 : (int)many / 2 * 2;
 }
 
 /* As `point` in ranks.py. */
