@@ -20,6 +20,7 @@
 | NETSUM_PLAN_TOPOLOGY | file or name of its fabric: for new plans when links are lost, for the cost model | none |
 | NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |
 | NETSUM_PLAN_SILENCE_S | a link of the plan that takes nothing for so long is lost | 3 |
+| NETSUM_PLAN_SHARES | which shares of a plan follow the traffic: `same-order`, `any`, or `plan`: none | same-order |
 | NETSUM_PLAN_MEASURE | 1: measure the plan's links at the start, for `stats()["links"]` | 0 |
 | NETSUM_RECORDER | folder into which ranks write their last operations when one fails, or on SIGUSR1 | none |
 | NETSUM_MEETING | `host:port` where rank 0 waits for ranks that meet without torch | MASTER_ADDR:MASTER_PORT |
@@ -34,6 +35,7 @@ from dataclasses import dataclass, field, replace
 PROTOCOLS = ("panama", "atp", "switchml", "auto")
 CONGESTION_RULES = ("panama", "per-branch", "coupled", "none")
 NETWORKS = ("tcp", "ucx")
+SHARINGS = ("same-order", "any", "plan")
 TORCH_SHAPES = ("auto", "backend")
 
 
@@ -170,6 +172,10 @@ def _network(value: str) -> str | None:
     return None if value in NETWORKS else f"expected one of {', '.join(NETWORKS)}"
 
 
+def _sharing(value: str) -> str | None:
+    return None if value in SHARINGS else f"expected one of {', '.join(SHARINGS)}"
+
+
 def _switch(value: str) -> str | None:
     return None if value in ("on", "off") else "expected on or off"
 
@@ -206,5 +212,6 @@ _PLAN_OPTIONS = {
     "NETSUM_PLAN_TOPOLOGY": ("plan_topology", _any),
     "NETSUM_PLAN_ADDRESSES": ("plan_addresses", _ways),
     "NETSUM_PLAN_SILENCE_S": ("plan_silence_s", _seconds),
+    "NETSUM_PLAN_SHARES": ("plan_shares", _sharing),
     "NETSUM_PLAN_MEASURE": ("plan_measure", _flag),
 }

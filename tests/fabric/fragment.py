@@ -34,6 +34,7 @@ class Fragment:
         self.gpus = [gpu["name"] for gpu in graph["gpu"]]
         self.switches = [switch["name"] for switch in graph.get("switch", [])]
         self.links = [(link["ends"], int(link["rate"].removesuffix("Mbit/s"))) for link in graph["link"]]
+        self.shares: list[float] = []
         self.address: dict[tuple[str, str], str] = {}
         """Of the first node on its link to the second."""
 
@@ -90,9 +91,12 @@ class Fragment:
         return statistics.median(self.times(plan, [size], folder, repeats)[0][0])
 
     def times(
-        self, plan: dict, sizes: list[int], folder: Path, repeats: int, measure: bool = False
+        self, plan: dict, sizes: list[int], folder: Path, repeats: int, measure: bool = False, sharing: str = "plan"
     ) -> tuple[list[list[float]], dict[tuple[str, str], tuple[float, float]]]:
-        """Times of the slowest rank by size and repeat; if links are measured first, latency (s) and rate (bit/s)."""
+        """Times of the slowest rank by size and repeat; if links are measured first, latency (s) and rate (bit/s).
+
+        sharing: which shares follow the traffic. `shares` has them in the end.
+        """
         peers = {
             rank: {
                 "tcp": f"{self.host(rank)}:{PORT}",
@@ -114,6 +118,7 @@ class Fragment:
                 "bytes": sizes,
                 "repeats": repeats,
                 "measure": measure,
+                "sharing": sharing,
             }
             file = folder / f"{rank}.json"
             file.write_text(json.dumps(config))
@@ -127,6 +132,7 @@ class Fragment:
                 found = json.loads(out)
                 assert {medium for _, medium in found["lanes"]} == {"TCP"}
                 times.append(found["seconds"])
+                self.shares = found["shares"]
                 links |= {(link[0], link[-1]): (latency, rate) for link, latency, rate in found["links"]}
         finally:
             for process in ranks:

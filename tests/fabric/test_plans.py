@@ -5,6 +5,7 @@ Without the figures: a small sum over a plan. With them: plan against ring on th
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 
 import pytest
@@ -59,6 +60,19 @@ def servers(*fragments: str) -> dict:
         links += [link | {"ends": [f"s{number}{end}" for end in link["ends"]]} for link in graph["link"]]
         links += [{"ends": [name, "net"], "rate": f"{PCIE_MBIT}Mbit/s", "kind": "nic"} for name in own]
     return {"name": "servers", "gpu": gpus, "link": links, "switch": [{"name": "net"}]}
+
+
+def pair(mbit: tuple[int, ...]) -> dict:
+    """Two hosts with a link between them, and interfaces of both behind a switch for each further rate."""
+    graph = {
+        "name": "pair",
+        "gpu": [{"name": "host0"}, {"name": "host1"}],
+        "link": [{"ends": ["host0", "host1"], "rate": f"{mbit[0]}Mbit/s"}],
+    }
+    for number, rate in enumerate(mbit[1:]):
+        graph["switch"] = [*graph.get("switch", []), {"name": f"net{number}"}]
+        graph["link"] += [{"ends": [host["name"], f"net{number}"], "rate": f"{rate}Mbit/s"} for host in graph["gpu"]]
+    return graph
 
 
 def bytes_of(seconds: float, rate: float) -> int:
@@ -130,14 +144,7 @@ def test_three_phases_over_two_servers(tmp_path):
 @pytest.mark.parametrize("mbit", [(100,), (100, 40)])
 def test_two_hosts_fill_all_links_between_them(mbit, tmp_path):
     """One link, and two unequal interfaces per host, the second behind a switch: the share of what the wires carry."""
-    graph = {
-        "name": "pair",
-        "gpu": [{"name": "host0"}, {"name": "host1"}],
-        "link": [{"ends": ["host0", "host1"], "rate": f"{mbit[0]}Mbit/s"}],
-    }
-    for number, rate in enumerate(mbit[1:]):
-        graph["switch"] = [*graph.get("switch", []), {"name": f"net{number}"}]
-        graph["link"] += [{"ends": [host["name"], f"net{number}"], "rate": f"{rate}Mbit/s"} for host in graph["gpu"]]
+    graph = pair(mbit)
     best = pack(graph)
     size = bytes_of(6, best["rate"])
     with Fragment(graph) as links:
@@ -147,3 +154,21 @@ def test_two_hosts_fill_all_links_between_them(mbit, tmp_path):
     result = {"mbit": mbit, "bytes": size, "seconds": seconds, "of_wire": of_wire, "of_payload": of_wire / PAYLOAD}
     write(f"plan_links_{len(mbit)}", result)
     assert of_wire >= 0.95, result
+
+
+@pytest.mark.parametrize("mbit", [(100, 40), (20, 100)])
+def test_shares_follow_links_whose_rates_nobody_told(mbit, tmp_path):
+    """A topology without rates: shares that begin equal become those of the links, and stay."""
+    known = pair(mbit)
+    unknown = known | {"link": [{"ends": link["ends"]} for link in known["link"]]}
+    plan = pack(unknown)["plan"]
+    warm, size = bytes_of(1, sum(mbit) / 8000), bytes_of(6, sum(mbit) / 8000)
+    with Fragment(known) as links:
+        fixed, _ = links.times(plan, [warm], tmp_path, 1)
+        found, _ = links.times(plan, [warm] * 6 + [size], tmp_path, REPEATS, sharing="same-order")
+    seconds = statistics.median(found[-1])
+    of_wire = size * 8 / seconds / (sum(mbit) * 1e6)
+    result = {"mbit": mbit, "of_wire": of_wire, "of_payload": of_wire / PAYLOAD, "shares": links.shares}
+    result |= {"seconds": found, "fixed_of_wire": warm * 8 / statistics.median(fixed[0]) / (sum(mbit) * 1e6)}
+    write(f"plan_shares_{mbit[0]}_{mbit[1]}", result)
+    assert result["of_payload"] >= 0.95, result

@@ -1,8 +1,8 @@
 //! One rank of a collective by a tree plan: `plan_rank CONFIG.json`, as `tests/fabric/test_plans.py` writes it.
 //!
-//! Adds known float32 values, checks every sum, and prints `{"seconds": [[…]], "lanes": […], "links": […]}`: for
-//! each size the time of each repeat after one that does not count, the media of its lanes, and what was
-//! measured of them.
+//! Adds known float32 values, checks every sum, and prints `{"seconds": [[…]], "lanes": […], "links": […], "shares": […]}`:
+//! for each size the time of each repeat after one that does not count, the media of its lanes, what was measured of
+//! them, and the flows' shares in the end.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,6 +24,7 @@ struct Config {
     bytes: Vec<usize>,
     repeats: usize,
     measure: bool,
+    sharing: String,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,7 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let ports = Ports::open(config.listen, config.ways, [0; 16])?;
     let limit = Duration::from_secs(30);
-    let patience = Patience { connect: limit, timeout: limit, silence: limit, measure };
+    let sharing = config.sharing.parse()?;
+    let patience = Patience { connect: limit, timeout: limit, silence: limit, measure, sharing };
     let mut group = PlannedGroup::connect(&plan, rank, &ports, &config.peers, 1, patience)?;
     let ranks = plan.gpus.len();
     // Whole numbers: their sums are exact in any order.
@@ -62,7 +64,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let links = group.measured().into_iter();
     let links: Vec<_> = links.map(|(link, m)| (link, m.latency_s, m.rate_bps)).collect();
     let counted: Vec<_> = seconds.iter().map(|all| &all[1..]).collect();
-    let found = serde_json::json!({"seconds": counted, "lanes": group.lanes(), "links": links});
+    let found = serde_json::json!({
+        "seconds": counted, "lanes": group.lanes(), "links": links, "shares": group.shares(),
+    });
     println!("{found}");
     Ok(())
 }

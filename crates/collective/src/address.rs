@@ -9,7 +9,7 @@ use netsum_topo::links::TreePlan;
 use serde::{Deserialize, Serialize};
 
 use crate::hosts::Hosts;
-use crate::planned::{PortAddress, Ports};
+use crate::planned::{PortAddress, Ports, Sharing};
 use crate::{Error, GroupConfig};
 
 /// One rank's address; opaque to the rendezvous.
@@ -44,6 +44,7 @@ pub(crate) struct FirstPlan {
     pub(crate) plan: TreePlan,
     /// Smaller buffers go over the hosts.
     pub(crate) from_bytes: u64,
+    pub(crate) sharing: Sharing,
 }
 
 /// An [`ArenaSeat`] as it travels.
@@ -96,7 +97,8 @@ impl Address {
             measures: config.plan.as_ref().is_some_and(|source| source.measure),
             plan: plan.map(|source| {
                 let plan = source.read(config.size)?;
-                Ok(FirstPlan { from_bytes: source.least_bytes(&plan), plan })
+                let (from_bytes, sharing) = (source.least_bytes(&plan), source.sharing);
+                Ok(FirstPlan { from_bytes, plan, sharing })
             }),
         };
         Ok((address, ports))

@@ -14,11 +14,15 @@ use netsum_topo::links::{Collective, ImportOptions, LinkGraph, TreePlan, built, 
 pub(crate) fn source(options: &mut BTreeMap<String, String>) -> Result<Option<PlanSource>, String> {
     let mut take = |name: &str| options.remove(name);
     let settings =
-        ["plan_topology", "plan_addresses", "plan_silence_s", "plan_measure"].map(&mut take);
+        ["plan_topology", "plan_addresses", "plan_silence_s", "plan_measure", "plan_shares"]
+            .map(&mut take);
     let Some(file) = take("plan") else { return Ok(None) };
-    let [topology, addresses, silence, measure] = settings;
+    let [topology, addresses, silence, measure, shares] = settings;
     let mut source = PlanSource::new(PathBuf::from(file));
     source.measure = measure.is_some_and(|text| text == "1");
+    if let Some(text) = shares {
+        source.sharing = text.parse().map_err(|problem| format!("plan_shares: {problem}"))?;
+    }
     if let Some(text) = addresses {
         source.ways = ways(&text).map_err(|problem| format!("plan_addresses={text}: {problem}"))?;
     }

@@ -287,7 +287,7 @@ impl Group {
         let wrong = |reason: String| Error::Connect { group: self.config.name.clone(), reason };
         let source = self.config.plan.clone();
         let source = source.ok_or_else(|| Error::Internal("ports without a plan".to_owned()))?;
-        let FirstPlan { plan, from_bytes } = all[0].plan().map_err(wrong)?;
+        let FirstPlan { plan, from_bytes, sharing } = all[0].plan().map_err(wrong)?;
         let peers = all.iter().enumerate();
         let peers = peers.filter_map(|(rank, a)| Some((rank, a.port.clone()?))).collect();
         let timeout = self.config.timeout;
@@ -296,6 +296,7 @@ impl Group {
             timeout,
             silence: source.silence,
             measure: source.measure,
+            sharing,
         };
         let core = core.clone();
         Session::start(Beginning {

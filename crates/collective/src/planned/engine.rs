@@ -7,11 +7,13 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use netsum_wire::{Encoding, Format, Input, reduce};
 
 use super::lane::{Body, CHUNK_MAX, Lane, Message};
 use super::routes::Routes;
+use super::shares::{Shares, from_bytes, to_bytes};
 
 /// What is being done.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +52,13 @@ pub(super) struct Engine<'a> {
     incomplete: BTreeSet<usize>,
     told: bool,
     over: bool,
+    shares: &'a Shares,
+    /// When the first chunk came.
+    first: Option<Instant>,
+    /// By flow how long it took, in microseconds, here and at the ranks that have told us.
+    micros: Vec<u32>,
+    /// When it is over: the shares of the next operation, if they have moved.
+    next: Vec<u32>,
 }
 
 struct Chunk {
@@ -71,6 +80,7 @@ impl<'a> Engine<'a> {
         buffer: &'a mut [u8],
         chunks: usize,
         operation: Operation,
+        shares: &'a Shares,
     ) -> Engine<'a> {
         let element = operation.format.dtype.size();
         let longest = spans.iter().map(Range::len).max().unwrap_or(0) * element;
@@ -101,6 +111,7 @@ impl<'a> Engine<'a> {
             buffer,
             operation,
             begun: vec![0; chunks.len()],
+            micros: vec![0; chunks.len()],
             chunks,
             left,
             ready: vec![false; lanes.len()],
@@ -108,6 +119,9 @@ impl<'a> Engine<'a> {
             incomplete: routes.children.iter().copied().collect(),
             told: false,
             over: false,
+            shares,
+            first: None,
+            next: Vec::new(),
         }
     }
 
@@ -124,6 +138,11 @@ impl<'a> Engine<'a> {
         self.over
     }
 
+    /// What all ranks take as shares from now on; empty: as they are.
+    pub(super) fn next_shares(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.next)
+    }
+
     /// Whether every chunk that waits for nobody is on its way.
     pub(super) fn all_begun(&self) -> bool {
         self.begun.iter().zip(&self.chunks).all(|(&begun, all)| begun == all.len())
@@ -137,8 +156,14 @@ impl<'a> Engine<'a> {
         }
         self.told = true;
         match self.routes.parent {
-            Some(parent) => self.send(&[parent], Body::Complete),
-            None => self.finish(),
+            Some(parent) => {
+                let micros = Arc::new(to_bytes(&self.micros));
+                self.send(&[parent], Body::Complete { micros });
+            }
+            None => {
+                self.next = self.shares.after(&self.micros);
+                self.finish();
+            }
         }
     }
 
@@ -194,15 +219,25 @@ impl<'a> Engine<'a> {
             Body::Chunk { flow, chunk, up, bytes } => {
                 self.take_chunk(lane, flow as usize, chunk as usize, up, bytes)?;
             }
-            Body::Complete => {
+            Body::Complete { micros } => {
                 if !self.incomplete.remove(&lane) {
                     return Err(Fault::Odd("word that it is complete, which is not awaited"));
                 }
+                let theirs = from_bytes(&micros);
+                if theirs.len() != self.micros.len() {
+                    return Err(Fault::Odd("times of other flows"));
+                }
+                self.micros
+                    .iter_mut()
+                    .zip(theirs)
+                    .for_each(|(ours, theirs)| *ours = theirs.max(*ours));
             }
-            Body::AllComplete => {
+            Body::AllComplete { shares } => {
                 if self.routes.parent != Some(lane) || !self.told {
                     return Err(Fault::Odd("word that all are complete, which is not awaited"));
                 }
+                self.next = from_bytes(&shares);
+                self.shares.clone().adopt(self.next.clone()).map_err(Fault::Odd)?;
                 self.finish();
             }
         }
@@ -226,6 +261,7 @@ impl<'a> Engine<'a> {
         }
         let routes = self.routes;
         let route = &routes.flows[flow];
+        self.first.get_or_insert_with(Instant::now);
         if up {
             let child = route.up_from.iter().position(|&child| child == lane);
             let slot = child.and_then(|child| place.sums.get_mut(child));
@@ -245,7 +281,9 @@ impl<'a> Engine<'a> {
         place.is_final = true;
         let over = !place.waits();
         self.buffer[place.bytes.clone()].copy_from_slice(&bytes);
-        self.left -= usize::from(over);
+        if over {
+            self.count_over(flow);
+        }
         self.send_chunk(&route.down_to, flow, chunk, false, bytes);
         Ok(())
     }
@@ -269,7 +307,9 @@ impl<'a> Engine<'a> {
             self.buffer[place.bytes.clone()].copy_from_slice(&sum);
             place.is_final = true;
         }
-        self.left -= usize::from(over);
+        if over {
+            self.count_over(flow);
+        }
         let sum = Arc::new(sum);
         match route.up_to {
             Some(parent) => self.send_chunk(&[parent], flow, chunk, true, sum),
@@ -277,9 +317,17 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// One chunk of a flow waits for nothing more; the last one to say so counts as the flow's end.
+    fn count_over(&mut self, flow: usize) {
+        self.left -= 1;
+        let since = self.first.map_or(Duration::ZERO, |first| first.elapsed());
+        self.micros[flow] = u32::try_from(since.as_micros()).unwrap_or(u32::MAX);
+    }
+
     fn finish(&mut self) {
         let routes = self.routes;
-        self.send(&routes.children, Body::AllComplete);
+        let shares = Arc::new(to_bytes(&self.next));
+        self.send(&routes.children, Body::AllComplete { shares });
         self.over = true;
     }
 

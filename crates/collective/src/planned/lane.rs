@@ -24,10 +24,29 @@ pub(super) enum Body {
     Ready { fingerprint: u32 },
     /// A chunk of one flow: a partial sum on its way to the root, or else data on its way from it.
     Chunk { flow: u32, chunk: u32, up: bool, bytes: Arc<Vec<u8>> },
-    /// All ranks behind the sender have everything.
-    Complete,
-    /// All ranks have everything.
-    AllComplete,
+    /// All ranks behind the sender have everything; words: the longest that each flow took there, in microseconds.
+    Complete { micros: Arc<Vec<u8>> },
+    /// All ranks have everything; words: the shares of the next operation, if they have moved.
+    AllComplete { shares: Arc<Vec<u8>> },
+}
+
+impl Body {
+    /// Bytes behind the header.
+    fn payload(&self) -> Option<&Arc<Vec<u8>>> {
+        match self {
+            Body::Ready { .. } => None,
+            Body::Chunk { bytes, .. } => Some(bytes),
+            Body::Complete { micros: words } | Body::AllComplete { shares: words } => Some(words),
+        }
+    }
+
+    fn payload_mut(&mut self) -> Option<&mut Arc<Vec<u8>>> {
+        match self {
+            Body::Ready { .. } => None,
+            Body::Chunk { bytes, .. } => Some(bytes),
+            Body::Complete { micros: words } | Body::AllComplete { shares: words } => Some(words),
+        }
+    }
 }
 
 /// What the engine hears from a lane.
@@ -156,10 +175,7 @@ impl Drop for Lane {
 
 impl Message {
     fn len(&self) -> usize {
-        match &self.body {
-            Body::Chunk { bytes, .. } => bytes.len(),
-            _ => 0,
-        }
+        self.body.payload().map_or(0, |bytes| bytes.len())
     }
 
     fn header(&self) -> [u8; HEADER] {
@@ -167,8 +183,8 @@ impl Message {
             Body::Ready { fingerprint } => (READY, fingerprint, 0),
             Body::Chunk { flow, chunk, up: true, .. } => (UP, flow, chunk),
             Body::Chunk { flow, chunk, up: false, .. } => (DOWN, flow, chunk),
-            Body::Complete => (COMPLETE, 0, 0),
-            Body::AllComplete => (ALL_COMPLETE, 0, 0),
+            Body::Complete { .. } => (COMPLETE, 0, 0),
+            Body::AllComplete { .. } => (ALL_COMPLETE, 0, 0),
         };
         let mut header = [0u8; HEADER];
         header[..8].copy_from_slice(&self.operation.to_le_bytes());
@@ -190,11 +206,11 @@ impl Message {
             READY => Body::Ready { fingerprint: a },
             UP => chunk(true),
             DOWN => chunk(false),
-            COMPLETE => Body::Complete,
-            ALL_COMPLETE => Body::AllComplete,
+            COMPLETE => Body::Complete { micros: Arc::default() },
+            ALL_COMPLETE => Body::AllComplete { shares: Arc::default() },
             kind => return Err(format!("it sent a message of unknown kind {kind}")),
         };
-        if len > CHUNK_MAX || len > 0 && !matches!(body, Body::Chunk { .. }) {
+        if len > CHUNK_MAX || len > 0 && body.payload().is_none() {
             return Err(format!("it sent a message of {len} bytes, more than is possible"));
         }
         let operation = u64::from(word(0)) | u64::from(word(4)) << 32;
@@ -266,7 +282,7 @@ impl Ord for Waiting {
 fn send(connection: &dyn Connection, outbox: &Outbox) -> std::io::Result<()> {
     while let Some(message) = outbox.pop() {
         write_all(connection, &message.header())?;
-        if let Body::Chunk { bytes, .. } = &message.body {
+        if let Some(bytes) = message.body.payload() {
             write_all(connection, bytes)?;
             outbox.bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
         }
@@ -285,7 +301,7 @@ fn receive(connection: &dyn Connection, lane: usize, news: &Sender<News>) -> Los
             Ok(parsed) => parsed,
             Err(reason) => return Loss { reason, dead: false },
         };
-        if let Body::Chunk { bytes, .. } = &mut message.body {
+        if let Some(bytes) = message.body.payload_mut() {
             let mut filled = vec![0; len];
             if let Err(error) = read_exact(connection, &mut filled) {
                 return error.into();
@@ -317,9 +333,9 @@ mod tests {
         for body in [
             Body::Ready { fingerprint: 0xdead_beef },
             Body::Chunk { flow: 3, chunk: 9, up: true, bytes: bytes.clone() },
-            Body::Chunk { flow: 3, chunk: 9, up: false, bytes },
-            Body::Complete,
-            Body::AllComplete,
+            Body::Chunk { flow: 3, chunk: 9, up: false, bytes: bytes.clone() },
+            Body::Complete { micros: bytes.clone() },
+            Body::AllComplete { shares: bytes },
         ] {
             let message = Message { operation: u64::MAX - 7, body };
             let (read, len) = Message::parse(&message.header()).unwrap();
@@ -333,7 +349,9 @@ mod tests {
     fn low_chunks_go_first() {
         let outbox = Outbox::default();
         let chunk = |flow, chunk| Body::Chunk { flow, chunk, up: true, bytes: Arc::default() };
-        for body in [chunk(0, 5), chunk(1, 2), chunk(0, 2), Body::Complete] {
+        for body in
+            [chunk(0, 5), chunk(1, 2), chunk(0, 2), Body::Complete { micros: Arc::default() }]
+        {
             outbox.push(Message { operation: 1, body });
         }
         outbox.close();
@@ -352,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_no_neighbour_sends_is_refused() {
-        let mut header = Message { operation: 1, body: Body::Complete }.header();
+        let mut header = Message { operation: 1, body: Body::Ready { fingerprint: 0 } }.header();
         header[16] = 1;
         assert!(Message::parse(&header).unwrap_err().contains("1 bytes"));
         header[20] = 77;

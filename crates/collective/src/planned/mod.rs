@@ -4,7 +4,7 @@
 //! it: shared memory between processes of one host, else TCP; which link a lane takes is up to the addresses of the
 //! [`Ports`]. Sums are added by each receiver, its own values first, then its children in the order in which the plan
 //! names their ways, as [`netsum_wire::reduce`] combines positions; a plan gives the same bits in every run, and all
-//! ranks the root's. Plans that branch at switches are for `netsum-switch`; switches that only pass are the network's
+//! ranks the root's. Shares of flows follow their times where that changes no bits ([`Sharing`]). Plans that branch at switches are for `netsum-switch`; switches that only pass are the network's
 //! business. [`session`] is a group's plan over time: what happens when a link is lost.
 
 mod connect;
@@ -15,6 +15,7 @@ mod measure;
 mod pipeline;
 mod routes;
 pub(crate) mod session;
+mod shares;
 mod source;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +29,7 @@ use netsum_wire::{Dtype, Format, ReduceOp};
 pub use connect::{PortAddress, Ports};
 pub use error::{LostLink, PlannedError};
 pub use measure::Measured;
+pub use shares::Sharing;
 pub use source::{PlanSource, Replan, Turn};
 
 use connect::{Connecting, link_names};
@@ -35,6 +37,7 @@ use engine::{Engine, Fault, Operation};
 use lane::{Lane, Loss, News};
 use pipeline::Pipeline;
 use routes::Routes;
+use shares::Shares;
 
 /// One rank's part in a plan, connected to its neighbours.
 pub struct PlannedGroup {
@@ -45,7 +48,7 @@ pub struct PlannedGroup {
     gpus: Vec<usize>,
     routes: Routes,
     pipeline: Pipeline,
-    shares: Vec<(i128, i128)>,
+    shares: Shares,
     lanes: Vec<Lane>,
     news: Receiver<News>,
     /// What neighbours that are ahead sent for the operation to come: little, as they wait for us.
@@ -80,6 +83,8 @@ pub struct Patience {
     pub silence: Duration,
     /// Whether links are measured first: the same at all ranks.
     pub measure: bool,
+    /// Whether shares follow what flows take: the same at all ranks.
+    pub sharing: Sharing,
 }
 
 impl PlannedGroup {
@@ -126,7 +131,7 @@ impl PlannedGroup {
             gpus: plan.gpus.clone(),
             routes,
             pipeline,
-            shares: plan.flows.iter().map(|flow| (flow.share.num(), flow.share.den())).collect(),
+            shares: Shares::of(plan, patience.sharing),
             lanes: lanes.map_err(|error| PlannedError::Thread(error.to_string()))?,
             news: receiver,
             early: VecDeque::new(),
@@ -169,16 +174,16 @@ impl PlannedGroup {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(), Box<Stopped>> {
         let elements = buffer.len() / operation.format.dtype.size();
-        let spans =
-            routes::spans(self.collective, self.ranks, &self.shares, &self.routes.flows, elements);
+        let spans = self.shares.spans(self.collective, self.ranks, &self.routes.flows, elements);
         self.operation = operation.number;
         let longest = spans.iter().map(Range::len).max().unwrap_or(0);
         let chunks = chunks.unwrap_or_else(|| {
             let longest = longest * operation.format.dtype.size();
             self.pipeline.chunks(buffer.len(), longest)
         });
-        let mut engine =
-            Engine::new(&self.routes, spans, &self.lanes, buffer, chunks.max(1), operation);
+        let chunks = chunks.max(1);
+        let (routes, lanes, shares) = (&self.routes, &self.lanes, &self.shares);
+        let mut engine = Engine::new(routes, spans, lanes, buffer, chunks, operation, shares);
         let mut watch = Watch {
             news: &self.news,
             early: &mut self.early,
@@ -187,11 +192,16 @@ impl PlannedGroup {
             number: operation.number,
         };
         let outcome = watch.drive(&mut engine, interrupted);
+        let next = engine.next_shares();
         let (finals, absent) = (engine.finals(), engine.absent());
         let direct = !absent.is_empty();
         let owing: Vec<usize> = if direct { absent } else { engine.owing().into_iter().collect() };
         let mut owing: Vec<usize> = owing.iter().map(|&l| self.routes.lanes[l].peer).collect();
         owing.dedup();
+        if outcome.is_ok() && !next.is_empty() {
+            self.shares.adopt(next).expect("the engine has looked at them");
+            tracing::debug!(shares = ?self.shares.parts(), "shares have moved");
+        }
         outcome.map_err(|stop| {
             let error = self.explain(stop, &owing);
             Box::new(Stopped { error, finals, owing, direct })
@@ -216,6 +226,11 @@ impl PlannedGroup {
     /// The links of each lane, as names of its vertices, and what was measured if that was asked for.
     pub fn measured(&self) -> Vec<(Vec<String>, Measured)> {
         self.measured.iter().enumerate().map(|(lane, &found)| (self.link(lane), found)).collect()
+    }
+
+    /// The part of the buffer that each flow has, in the order of the plan.
+    pub fn shares(&self) -> Vec<f64> {
+        self.shares.parts()
     }
 
     /// Neighbour and medium of each lane.

@@ -11,6 +11,7 @@ use netsum_topo::links::{Collective, TreePlan};
 
 use super::LostLink;
 use super::routes::Routes;
+use super::shares::Sharing;
 
 /// Finds a plan without the links that were lost; errors say why there is none.
 pub type Replan = dyn Fn(&[LostLink]) -> Result<TreePlan, String> + Send + Sync;
@@ -36,6 +37,8 @@ pub struct PlanSource {
     pub min_bytes: Option<u64>,
     /// Whether the links of the first plan are measured before it is used; the same at all ranks.
     pub measure: bool,
+    /// Whether shares follow what flows take. That of rank 0 counts.
+    pub sharing: Sharing,
 }
 
 impl PlanSource {
@@ -49,6 +52,7 @@ impl PlanSource {
             turn: None,
             min_bytes: None,
             measure: false,
+            sharing: Sharing::default(),
         }
     }
 

@@ -8,7 +8,9 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netsum_collective::planned::{Patience, PlannedError, PlannedGroup, PortAddress, Ports};
+use netsum_collective::planned::{
+    Patience, PlannedError, PlannedGroup, PortAddress, Ports, Sharing,
+};
 use netsum_collective::{Dtype, ReduceOp};
 use netsum_plan::pack::{coarse, pack, pack_phases, pack_rings};
 use netsum_topo::Rate;
@@ -18,8 +20,13 @@ use netsum_topo::links::{
 use proptest::prelude::*;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const PATIENCE: Patience =
-    Patience { connect: LIMIT, timeout: LIMIT, silence: LIMIT, measure: false };
+const PATIENCE: Patience = Patience {
+    connect: LIMIT,
+    timeout: LIMIT,
+    silence: LIMIT,
+    measure: false,
+    sharing: Sharing::SameOrder,
+};
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn fragment(gpus: &str) -> LinkGraph {
@@ -324,6 +331,33 @@ fn plans_that_cannot_run_are_refused() {
     assert!(connect(&plan, 3).contains("no rank 3"));
     assert!(connect(&plan, 1).contains("rank 0 could not be reached"));
     assert!(connect(&plan, 0).contains("did not connect"));
+}
+
+#[test]
+fn shares_that_move_are_the_same_at_all_ranks_and_sums_stay_right() {
+    let graph = fragment("0,1,2,3,4,6");
+    let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
+    let ranks = plan.gpus.len();
+    let elements = 1_000_003;
+    for tcp in [true, false] {
+        let patience = Patience { sharing: Sharing::Any, ..PATIENCE };
+        let found = on_ranks(&plan, tcp, patience, |rank, mut group| {
+            let mut all = Vec::new();
+            for _ in 0..10 {
+                let mut buffer: Vec<u8> =
+                    (0..elements).flat_map(|i| value(rank, i).to_le_bytes()).collect();
+                group.run(&mut buffer, Dtype::I64, ReduceOp::Sum, None).unwrap();
+                for (i, found) in buffer.chunks_exact(8).enumerate() {
+                    assert_eq!(i64::from_le_bytes(found.try_into().unwrap()), sum(ranks, i));
+                }
+                all.push(group.shares());
+            }
+            all
+        });
+        assert!(found.iter().all(|shares| *shares == found[0]), "{found:?}");
+        let planned: Vec<f64> = plan.flows.iter().map(|flow| flow.share.to_f64()).collect();
+        assert!(found[0][9] != planned, "sums of this size take more than 2 ms, and not alike");
+    }
 }
 
 #[test]

@@ -41,6 +41,7 @@ struct RawSwitch {
 #[serde(deny_unknown_fields)]
 struct RawLink {
     ends: [String; 2],
+    #[serde(default = "unknown_rate")]
     rate: String,
     #[serde(default)]
     kind: Option<LinkKind>,
@@ -51,6 +52,12 @@ struct RawLink {
     count: Option<u64>,
     #[serde(default)]
     one_way: bool,
+}
+
+/// Of links whose rate nobody has named: equal to each other, until traffic shows what they give, and low, so that lanes
+/// keep little under way on slow ones.
+fn unknown_rate() -> String {
+    "100Mbit/s".to_owned()
 }
 
 pub(super) fn toml(source: &Source<'_>) -> Result<LinkGraph, TopoError> {
@@ -104,6 +111,15 @@ fn convert(source: &Source<'_>, raw: &RawGraph) -> Result<LinkGraph, TopoError> 
         });
     }
     source.graph(&raw.name, vertices, links)
+}
+
+#[test]
+fn links_without_rates_count_as_equal() {
+    let source = Source {
+        file: "pair.toml",
+        text: "name = \"pair\"\ngpu = [{ name = \"a\" }, { name = \"b\" }]\nlink = [{ ends = [\"a\", \"b\"] }]",
+    };
+    assert_eq!(toml(&source).unwrap().links()[0].rate, "100Mbit/s".parse().unwrap());
 }
 
 /// The graph in our TOML; reading it back gives the same graph.
