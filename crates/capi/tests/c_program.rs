@@ -83,6 +83,31 @@ fn a_communicator_splits() {
 }
 
 #[test]
+fn messages_in_the_shapes_of_osu() {
+    run("messages", 2);
+    run("messages", 4);
+}
+
+#[test]
+fn exchanges_by_sends_and_receives() {
+    run("exchanges", 1);
+    run("exchanges", 3);
+    run("exchanges", 4);
+}
+
+#[test]
+fn floats_of_16_bits_with_every_operation() {
+    run("halves", 2);
+    run("halves", 3);
+}
+
+#[test]
+fn parts_of_the_world_at_the_same_time() {
+    run("parts", 3);
+    run("parts", 4);
+}
+
+#[test]
 fn every_error_has_its_result_and_words() {
     run("errors", 2);
 }

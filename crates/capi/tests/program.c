@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "nccl.h"
@@ -295,6 +296,163 @@ static void one_process(void) {
   for (int i = 0; i < 4; i++) OK(ncclCommDestroy(all[i]));
 }
 
+/* Byte i of message k from rank r. */
+static unsigned char byte_of(int r, int k, size_t i) { return (unsigned char)(r * 31 + k * 7 + i * 13 + i / 251); }
+
+/* The shapes of OSU's point-to-point benchmarks, between ranks 0 and 1, with results checked: osu_latency (there and back),
+ * osu_bw (a window one way, then an answer), osu_bibw (windows both ways at once), osu_mbw_mr (all pairs at once). */
+static void messages(void) {
+  enum { WINDOW = 16 };
+  size_t sizes[] = {0, 1, 8, 1024, 65536, 1 << 20};
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+    size_t n = sizes[s];
+    unsigned char *out = malloc(WINDOW * n + 1), *in = malloc(WINDOW * n + 1), answer = 0;
+    for (int k = 0; k < WINDOW; k++)
+      for (size_t i = 0; i < n; i++) out[k * n + i] = byte_of(rank, k, i);
+    int peer = rank ^ 1, paired = peer < ranks;
+    for (int turn = 0; turn < 3 && rank < 2; turn++) {
+      if (rank == 0) OK(ncclSend(out, n, ncclUint8, 1, comm, NULL));
+      OK(ncclRecv(in, n, ncclUint8, peer, comm, NULL));
+      if (rank == 1) OK(ncclSend(out, n, ncclUint8, 0, comm, NULL));
+      for (size_t i = 0; i < n; i++) EQUAL(in[i], byte_of(peer, 0, i));
+    }
+    if (rank < 2) {
+      memset(in, 0, WINDOW * n);
+      OK(ncclGroupStart());
+      for (int k = 0; k < WINDOW; k++)
+        OK(rank ? ncclRecv(in + k * n, n, ncclUint8, 0, comm, NULL) : ncclSend(out + k * n, n, ncclUint8, 1, comm, NULL));
+      OK(ncclGroupEnd());
+      OK(rank ? ncclSend(&answer, 1, ncclUint8, 0, comm, NULL) : ncclRecv(&answer, 1, ncclUint8, 1, comm, NULL));
+      for (size_t i = 0; rank && i < WINDOW * n; i++) EQUAL(in[i], byte_of(0, (int)(i / n), i % n));
+    }
+    memset(in, 0, WINDOW * n);
+    OK(ncclGroupStart());
+    for (int k = 0; paired && k < WINDOW; k++) {
+      OK(ncclRecv(in + k * n, n, ncclUint8, peer, comm, NULL));
+      OK(ncclSend(out + k * n, n, ncclUint8, peer, comm, NULL));
+    }
+    OK(ncclGroupEnd());
+    for (size_t i = 0; paired && i < WINDOW * n; i++) EQUAL(in[i], byte_of(peer, (int)(i / n), i % n));
+    free(out), free(in);
+  }
+}
+
+/* Collectives that NCCL leaves to sends and receives in a group, as OSU and mpi4py ask for them: all-to-all, also uneven,
+ * gather and scatter, also uneven and with empty parts, a barrier, and a ring of sendrecv. */
+static void exchanges(void) {
+  for (size_t most = 0; most <= 20000; most = most * 10 + 2) {
+    /* Rank a sends rank b (a + 2b) % 4 quarters of `most`. */
+    size_t room = most * ranks;
+    int32_t *out = malloc(room * 4 + 4), *in = malloc(room * 4 + 4);
+#define COUNT(a, b) (most * (size_t)(((a) + 2 * (b)) % 4) / 4)
+    for (int to = 0; to < ranks; to++)
+      for (size_t i = 0; i < most; i++) out[to * most + i] = rank * 1000000 + to * 100000 + (int)i;
+    memset(in, 0xff, room * 4);
+    OK(ncclGroupStart());
+    for (int peer = 0; peer < ranks; peer++) {
+      OK(ncclSend(out + peer * most, COUNT(rank, peer), ncclInt32, peer, comm, NULL));
+      OK(ncclRecv(in + peer * most, COUNT(peer, rank), ncclInt32, peer, comm, NULL));
+    }
+    OK(ncclGroupEnd());
+    for (int peer = 0; peer < ranks; peer++)
+      for (size_t i = 0; i < most; i++)
+        EQUAL(in[peer * most + i], i < COUNT(peer, rank) ? peer * 1000000 + rank * 100000 + (int)i : -1);
+    for (int root = 0; root < ranks; root++) {
+      memset(in, 0xff, room * 4);
+      OK(ncclGroupStart());
+      OK(ncclSend(out, COUNT(rank, root), ncclInt32, root, comm, NULL));
+      for (int peer = 0; rank == root && peer < ranks; peer++)
+        OK(ncclRecv(in + peer * most, COUNT(peer, root), ncclInt32, peer, comm, NULL));
+      OK(ncclGroupEnd());
+      for (int peer = 0; rank == root && peer < ranks; peer++)
+        for (size_t i = 0; i < COUNT(peer, root); i++) EQUAL(in[peer * most + i], peer * 1000000 + (int)i);
+      OK(ncclGroupStart());
+      for (int peer = 0; rank == root && peer < ranks; peer++)
+        OK(ncclSend(out + peer * most, COUNT(root, peer), ncclInt32, peer, comm, NULL));
+      OK(ncclRecv(in, COUNT(root, rank), ncclInt32, root, comm, NULL));
+      OK(ncclGroupEnd());
+      for (size_t i = 0; i < COUNT(root, rank); i++) EQUAL(in[i], root * 1000000 + rank * 100000 + (int)i);
+    }
+#undef COUNT
+    OK(ncclGroupStart());
+    OK(ncclSend(out, most, ncclInt32, (rank + 1) % ranks, comm, NULL));
+    OK(ncclRecv(in, most, ncclInt32, (rank + ranks - 1) % ranks, comm, NULL));
+    OK(ncclGroupEnd());
+    for (size_t i = 0; i < most; i++) EQUAL(in[i], (rank + ranks - 1) % ranks * 1000000 + (int)i);
+    free(out), free(in);
+  }
+  /* Nobody leaves a barrier before the last has come. */
+  int32_t token = 1;
+  int64_t came[64] = {0};
+  for (int late = 0; late < ranks; late++) {
+    struct timespec now;
+    if (rank == late) usleep(50000);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    came[rank] = now.tv_sec * 1000000000ll + now.tv_nsec;
+    OK(ncclAllReduce(&token, &token, 1, ncclInt32, ncclMax, comm, NULL));
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    OK(ncclAllGather(came + rank, came, 1, ncclInt64, comm, NULL));
+    for (int r = 0; r < ranks; r++)
+      if (now.tv_sec * 1000000000ll + now.tv_nsec < came[r]) FAIL("left before rank %d had come", r);
+  }
+}
+
+static uint16_t half_of(double x, int brain) {
+  float single = (float)x;
+  uint32_t bits;
+  memcpy(&bits, &single, 4);
+  if (brain || x == 0) return (uint16_t)(bits >> 16);
+  return (uint16_t)((bits >> 16 & 0x8000) | (((bits >> 23 & 0xff) - 112) << 10) | (bits >> 13 & 0x3ff));
+}
+
+/* The 16-bit floats with every operation, in place and not; small whole numbers and halves are exact in both. */
+static void halves(void) {
+  size_t sizes[] = {0, 1, 7, 1000, 40000};
+  for (int brain = 0; brain < 2; brain++)
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+      for (int op = ncclSum; op < ncclNumOps; op++) {
+        size_t n = sizes[s];
+        if (op == ncclAvg && ranks != 2 && ranks != 4) continue;
+        uint16_t *send = malloc(n * ranks * 2 + 2), *recv = malloc(n * ranks * 2 + 2);
+        ncclDataType_t type = brain ? ncclBfloat16 : ncclFloat16;
+        for (int in_place = 0; in_place < 2; in_place++) {
+          for (size_t i = 0; i < n * ranks; i++) send[i] = half_of(element(rank, i), brain);
+          uint16_t* to = in_place ? send : recv;
+          OK(ncclAllReduce(send, to, n, type, op, comm, NULL));
+          for (size_t i = 0; i < n; i++) EQUAL(to[i], half_of(expected(op, i), brain));
+          for (size_t i = 0; i < n * ranks; i++) send[i] = half_of(element(rank, i), brain);
+          to = in_place ? send + rank * n : recv;
+          OK(ncclReduceScatter(send, to, n, type, op, comm, NULL));
+          for (size_t i = 0; i < n; i++) EQUAL(to[i], half_of(expected(op, rank * n + i), brain));
+        }
+        free(send), free(recv);
+      }
+}
+
+/* Parts of the world at work at the same time, and the world between. */
+static void parts(void) {
+  ncclComm_t row, column, alone;
+  OK(ncclCommSplit(comm, rank / 2, rank, &row, NULL));
+  OK(ncclCommSplit(comm, rank % 2, rank, &column, NULL));
+  OK(ncclCommSplit(comm, rank, 0, &alone, NULL));
+  for (int turn = 0; turn < 20; turn++) {
+    int32_t of_row = rank + turn, of_column = rank + turn, of_one = rank, of_all = 1;
+    OK(ncclAllReduce(&of_row, &of_row, 1, ncclInt32, ncclSum, row, NULL));
+    OK(ncclAllReduce(&of_all, &of_all, 1, ncclInt32, ncclSum, comm, NULL));
+    OK(ncclAllReduce(&of_column, &of_column, 1, ncclInt32, ncclMax, column, NULL));
+    OK(ncclAllReduce(&of_one, &of_one, 1, ncclInt32, ncclProd, alone, NULL));
+    int first = rank / 2 * 2, last = first + 1 < ranks ? first + 1 : first, highest = rank % 2;
+    while (highest + 2 < ranks) highest += 2;
+    EQUAL(of_row, first + turn + (last > first ? last + turn : 0));
+    EQUAL(of_column, highest + turn);
+    EQUAL(of_one, rank);
+    EQUAL(of_all, ranks);
+  }
+  OK(ncclCommDestroy(row));
+  OK(ncclCommDestroy(alone));
+  OK(ncclCommDestroy(column));
+}
+
 int main(int argc, char** argv) {
   if (argc != 5) FAIL("usage: program RANK RANKS FILE WHAT");
   rank = atoi(argv[1]), ranks = atoi(argv[2]);
@@ -309,6 +467,10 @@ int main(int argc, char** argv) {
   else if (!strcmp(what, "groups")) groups();
   else if (!strcmp(what, "splits")) splits();
   else if (!strcmp(what, "errors")) errors();
+  else if (!strcmp(what, "messages")) messages();
+  else if (!strcmp(what, "exchanges")) exchanges();
+  else if (!strcmp(what, "halves")) halves();
+  else if (!strcmp(what, "parts")) parts();
   else if (!strcmp(what, "aborts")) { aborts(); return 0; }
   else FAIL("%s is nothing that I can do", what);
   OK(ncclCommDestroy(comm));
