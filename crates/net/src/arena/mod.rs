@@ -32,7 +32,7 @@ pub use memory::HEAD_BYTES;
 pub use wait::Waiting;
 
 use memory::Memory;
-use wait::{Awaited, Ended};
+use wait::{Awaited, Ended, Strangers};
 
 /// What a rank says about a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,12 +77,21 @@ pub struct Arena {
     unwoken: bool,
     /// There are fewer cores than ranks.
     crowded: bool,
+    strangers: Strangers,
 }
 
 impl Arena {
     fn new(memory: Memory, rank: usize, ranks: usize, crowded: bool) -> Arena {
         let memory = Arc::new(memory);
-        Arena { memory, rank, round: 0, seen: vec![0; ranks], unwoken: false, crowded }
+        Arena {
+            memory,
+            rank,
+            round: 0,
+            seen: vec![0; ranks],
+            unwoken: false,
+            crowded,
+            strangers: Strangers::default(),
+        }
     }
 
     /// This process's index.
@@ -278,7 +287,7 @@ impl Arena {
     fn awaited(&self, rank: usize, round: u32) -> Awaited<'_> {
         let flag = &self.memory.mark(rank, round).flag;
         let cpu = &self.memory.mark(rank, self.seen[rank]).cpu;
-        Awaited { rank, round, flag, cpu, crowded: self.crowded }
+        Awaited { rank, round, flag, cpu, crowded: self.crowded, strangers: &self.strangers }
     }
 
     #[cold]
