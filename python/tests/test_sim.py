@@ -13,6 +13,7 @@ import pytest
 from netsum import sim
 from netsum.sim import report, toml
 from netsum.sim.result import TABLES
+from netsum.sim.runner import GIVEN
 from netsum.sim.sweep import Sweep
 
 SMALL = {
@@ -91,6 +92,15 @@ def test_a_sweep_gives_the_same_bytes_with_any_number_of_workers(tmp_path: Path)
     for name in plan.runs():
         one, three = ({p.name: p.read_bytes() for p in (tmp_path / n / name).iterdir()} for n in ("1", "3"))
         assert one == three and "flows.csv" in one
+
+
+def test_threads_change_no_byte(tmp_path: Path) -> None:
+    given = SMALL | {"switch": {"pause": {"high_packets": 20, "low_packets": 10}}}
+    runs = [sim.run(given, tmp_path / str(threads), threads=threads) for threads in (1, 2, 3)]
+    runs.append(sim.run(given | {"threads": 2}, tmp_path / "key"))
+    files = [{path.name: path.read_bytes() for path in run.folder.iterdir() if path.name != GIVEN} for run in runs]
+    assert files[0]["flows.csv"].count(b"\n") > 20
+    assert all(other == files[0] for other in files[1:])
 
 
 def test_a_sweep_names_the_run_that_failed(tmp_path: Path) -> None:

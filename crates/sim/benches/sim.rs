@@ -3,7 +3,8 @@
 //! A packet-hop is one packet, data or acknowledgement, that crosses one link. Fat trees of 10 Gbit/s and 1 µs
 //! per link, DCTCP (1,502 bytes on the wire, marking at 85 packets, queues of 250): a permutation of 1 MB
 //! flows, and web-search flows at a load of 0.6 that arrive over 2 ms; both run for 10 ms of simulated time.
-//! CPU seconds are this process's, by the kernel's count.
+//! CPU seconds are the one thread's, by the kernel's count. The same on two threads, by turns with one: how much sooner a run
+//! ends, and what it costs.
 //!
 //! With ns-3 (`pip install ns3`; NETSUM_NS3_PYTHON names an interpreter that has it) also the permutation on 128 hosts in both,
 //! by turns: the same flows on the same paths, with ns-3's rule of marking. With htsim (NETSUM_HTSIM names the program built from
@@ -16,10 +17,12 @@ mod record;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
+use netsum_sim::simulation::MEMORY_BYTES;
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, FlowSpec, permutation, poisson};
-use netsum_sim::{PathChoice, Simulation, Switching};
+use netsum_sim::{PathChoice, Simulation, Switching, Threads};
 use netsum_topo::{Addressing, Rate, Topology};
 use record::{commit, machine, median};
 
@@ -44,6 +47,9 @@ const LOADS: [&str; 2] = ["permutation", "web search"];
 const NS3_K: u32 = 8;
 const HTSIM_K: u32 = 16;
 const PEER_ROUNDS: usize = 3;
+/// Sizes that also run on two threads, and how often.
+const TWO_THREADS_K: [u32; 3] = [8, 16, 32];
+const TWO_THREADS_ROUNDS: usize = 3;
 
 struct Outcome {
     /// Of all repetitions.
@@ -98,6 +104,7 @@ fn main() {
             headline = rates;
         }
     }
+    let two_threads: Vec<_> = TWO_THREADS_K.into_iter().flat_map(two_threads).collect();
     let (mut peers, mut ratio) = (serde_json::json!({}), serde_json::json!({}));
     for beside in beside_ns3().into_iter().chain(beside_htsim()) {
         peers[&beside.name] = beside.theirs;
@@ -110,7 +117,7 @@ fn main() {
         "ours": of(&headline[0]), "web-search": of(&headline[1]),
         "peers": peers, "ratio": ratio,
         "limit": "one core; memory latency from 3,456 hosts on",
-        "runs": RUNS, "curve": curve, "machine": machine(), "commit": commit(),
+        "runs": RUNS, "curve": curve, "two-threads": two_threads, "machine": machine(), "commit": commit(),
     });
     record::write(&out, &report);
 }
@@ -151,6 +158,46 @@ fn simulate(topology: &Topology, switching: Switching, flows: &[FlowSpec], seed:
     fct.sort_by(f64::total_cmp);
     let at = |p: usize| fct.get(fct.len() * p / 100).copied().unwrap_or(f64::NAN);
     Outcome { hops, one: simulation.network().hops(), cpu_s, fct_ms: [at(50), at(99)] }
+}
+
+/// One thread and two by turns, on the same flows.
+fn two_threads(k: u32) -> Vec<serde_json::Value> {
+    let (topology, hosts) = fat_tree(k);
+    let of = |values: &[f64]| serde_json::json!({ "median": median(values), "best": best(values) });
+    let both = LOADS.iter().enumerate().map(|(load, name)| {
+        let flows = workload(hosts, load, 0);
+        let (mut faster, mut dearer) = (Vec::new(), Vec::new());
+        for _ in 0..TWO_THREADS_ROUNDS {
+            let [one, two] = [1, 2].map(|count| spent(&topology, &flows, count));
+            faster.push(one.0 / two.0);
+            dearer.push(two.1 / one.1);
+        }
+        println!(
+            "{hosts:5} hosts  {name:11}  two threads {:.2} times as fast (best {:.2}) for {:.2} times the CPU seconds",
+            median(&faster),
+            best(&faster),
+            median(&dearer),
+        );
+        serde_json::json!({ "hosts": hosts, "load": name, "speedup": of(&faster), "cpu": median(&dearer) })
+    });
+    both.collect()
+}
+
+/// Wall and CPU seconds of a run: the mean of so many that the latter can be told.
+fn spent(topology: &Topology, flows: &[FlowSpec], count: usize) -> (f64, f64) {
+    let (start, before) = (Instant::now(), process_cpu_s());
+    let mut runs = 0.0;
+    while start.elapsed().as_secs_f64() < LEAST_S {
+        let (tcp, memory) = (TcpConfig::default(), MEMORY_BYTES);
+        let threads = Threads { count, sums: false };
+        let simulation = Simulation::on_threads(topology, SWITCHING, tcp, 0, memory, threads);
+        let mut simulation: Simulation = simulation.expect("a sound fabric");
+        let arrivals = flows.to_vec();
+        simulation.set_flows(arrivals.into_iter());
+        simulation.run(UNTIL_PS);
+        runs += 1.0;
+    }
+    (start.elapsed().as_secs_f64() / runs, (process_cpu_s() - before) / runs)
 }
 
 /// A peer on the same flows: its packet-hops per CPU second, counted as ours are, and its CPU seconds over ours.
@@ -258,6 +305,13 @@ fn cpu_s() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux counts CPU time");
     let ns = text.split(' ').next().and_then(|n| n.parse::<f64>().ok());
     ns.expect("schedstat begins with a number") / 1e9
+}
+
+/// Of all threads, those that have ended too: fields 14 and 15 of stat, in ticks of 10 ms.
+fn process_cpu_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").expect("Linux counts CPU time");
+    let fields = text.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
+    fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// Where the kernel does not allow it, the peak stays that of the sizes before, which are smaller.

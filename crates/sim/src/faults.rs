@@ -2,7 +2,7 @@
 
 use netsum_topo::NodeId;
 
-use crate::aggregation::{Hosts, Payload};
+use crate::aggregation::{Payload, Places};
 use crate::job::Scheme;
 use crate::simulation::{Simulation, servers_of};
 
@@ -60,7 +60,7 @@ impl<P: Payload> Simulation<P> {
             }
             Fault::Converge => self.converge(),
             Fault::Straggler { host, factor } => {
-                self.jobs.slow.insert(host, factor);
+                self.hosts.jobs.slow.insert(host, factor);
             }
         }
     }
@@ -85,7 +85,7 @@ impl<P: Payload> Simulation<P> {
 
     /// Moves a job on to what is alive.
     fn replan(&mut self, job: u32) -> Result<(), String> {
-        let Some((spec, first)) = self.jobs.in_network(job) else { return Ok(()) };
+        let Some((spec, first)) = self.hosts.jobs.in_network(job) else { return Ok(()) };
         let spec = spec.clone();
         let placement = &spec.placement;
         match &spec.scheme {
@@ -97,7 +97,7 @@ impl<P: Payload> Simulation<P> {
             }
             Scheme::Slots { servers, config } => {
                 let servers = servers_of(&spec, *servers);
-                let hosts = Hosts { placement, servers: &servers };
+                let hosts = Places { placement, servers: &servers };
                 self.aggregation.replan_slots(&mut self.net, job, first, &hosts, config)
             }
             Scheme::Pool(_) => {

@@ -2,8 +2,8 @@
 //!
 //! Owns: the event queue, links, queues, routes, hosts' transport, workloads, faults. Must not know:
 //! sockets, the wall clock, protocol rules (they are `proto`'s). Start reading at [`network::Network`] (what
-//! happens to a packet), then [`simulation::Simulation`] (what hosts do with it), [`aggregation::Aggregation`] (where
-//! `proto`'s machines run) and [`job`] (what training jobs want).
+//! happens to a packet), then `hosts` (what hosts do with it), [`aggregation::Aggregation`] (where `proto`'s machines run),
+//! [`job`] (what training jobs want) and [`simulation::Simulation`] (all together); `windows` is one run on several threads.
 //!
 //! A run is a function of its configuration, its seed and the version: events of equal time have a stable
 //! order, random streams are derived by purpose, and nothing depends on addresses, threads or the clock.
@@ -15,10 +15,12 @@ pub mod error;
 pub mod faults;
 mod fifo;
 pub mod fluid;
+mod hosts;
 pub mod job;
 mod link;
 pub mod network;
 pub mod packet;
+mod partition;
 pub mod random;
 mod routes;
 pub mod run;
@@ -26,9 +28,11 @@ pub mod simulation;
 pub mod tcp;
 mod timer;
 pub mod transport;
+mod windows;
 pub mod workload;
 
 pub use error::SimError;
 pub use network::{Pause, SharedBuffer, Switching};
+pub use partition::Threads;
 pub use routes::PathChoice;
 pub use simulation::Simulation;

@@ -33,9 +33,13 @@ pub(crate) const PAUSED: u8 = 4;
 pub(crate) const DEAD: u8 = 8;
 /// Some packets do not arrive.
 pub(crate) const LOSSY: u8 = 16;
+/// The far end is in another region.
+pub(crate) const CROSSING: u8 = 32;
+/// In the calendar of what is handed over.
+pub(crate) const ENTERED: u8 = 64;
 
 /// Departure unknown: the link is paused.
-const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<Link>() == 64);
 
@@ -115,6 +119,20 @@ impl Link {
         }
         let next = self.queue.front(pool).at_ps;
         (packet, (next != NEVER).then_some(next))
+    }
+
+    /// When the first packet arrives; the queue is not empty.
+    #[inline]
+    pub(crate) fn first_ps(&self, pool: &mut Pool) -> u64 {
+        self.queue.front(pool).at_ps
+    }
+
+    /// Takes a packet that left a queue elsewhere; true if it is the first here.
+    #[inline]
+    pub(crate) fn land(&mut self, packet: Packet, pool: &mut Pool) -> bool {
+        let first = self.queue.is_empty();
+        self.queue.push(pool, packet);
+        first
     }
 
     /// Packets that wait: neither on the wire nor in the transmitter.

@@ -1,19 +1,22 @@
 //! A run: the network, the hosts' flows, and what is recorded of them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use netsum_plan::{Request, aggregation_trees};
 use netsum_topo::{AggregationTree, NodeId, Topology};
 
-use crate::aggregation::{Aggregation, Counts, Hosts, Kind as Protocol, NODE, Payload, WORKER};
+use crate::aggregation::{Aggregation, Counts, Kind as Protocol, Payload, Places};
 use crate::error::SimError;
 use crate::faults::Fault;
-use crate::job::{BUCKET, JOB_START, JobRecord, JobSpec, Jobs, Scheme, StepRecord};
-use crate::network::{Happening, Network, Switching};
-use crate::packet::Kind;
+use crate::hosts::{FAULT, HostSide, Hosts};
+use crate::job::{JOB_START, JobRecord, JobSpec, Scheme, StepRecord};
+use crate::network::{Network, Switching};
+use crate::partition::Threads;
 use crate::routes::PathChoice;
 use crate::tcp::TcpConfig;
-use crate::transport::{Owner, Progress, RTO, SLOT, Transport};
+use crate::timer::CLASS;
+use crate::transport::Transport;
+use crate::windows;
 use crate::workload::FlowSpec;
 
 /// A flow that is complete.
@@ -38,20 +41,15 @@ impl FlowRecord {
     }
 }
 
-/// Timer classes; see [`crate::transport`] for its own.
-const CLASS: u64 = 0x7f << 56;
-const FLOW_START: u64 = 1 << 56;
-const FAULT: u64 = 7 << 56;
-
 /// One simulation. `P` says what aggregation packets carry.
 pub struct Simulation<P: Payload = Counts> {
     pub(crate) net: Network,
-    transport: Transport,
     pub(crate) aggregation: Aggregation<P>,
-    pub(crate) jobs: Jobs,
+    pub(crate) hosts: Hosts,
     /// Jobs that have not started, by number of their announcement.
     announced: Vec<Option<JobSpec>>,
-    waiting_jobs: u32,
+    /// When jobs start and faults happen: what concerns hosts and switches at once.
+    control_ps: BTreeSet<u64>,
     /// Trees that use a switch: the next job is planned around them.
     load: HashMap<NodeId, u64>,
     /// Trees at work, by job.
@@ -60,18 +58,8 @@ pub struct Simulation<P: Payload = Counts> {
     faults: Vec<Fault>,
     pub(crate) seed: u64,
     pub(crate) refused: Vec<(u32, String)>,
-    arrivals: Box<dyn Iterator<Item = FlowSpec> + Send>,
-    upcoming: Option<FlowSpec>,
-    /// Flows that were started, by number.
-    specs: Vec<FlowSpec>,
-    finished: Vec<FlowRecord>,
-    stop_with_jobs: bool,
     checked: bool,
-    checks_at_hop: u64,
 }
-
-/// Packet-hops between two audits of a checked run.
-const AUDIT_HOPS: u64 = 20_000;
 
 /// Aggregation memory of a switch in PANAMA's study.
 pub const MEMORY_BYTES: u64 = 64_000_000;
@@ -97,27 +85,34 @@ impl<P: Payload> Simulation<P> {
         seed: u64,
         memory_bytes: u64,
     ) -> Result<Simulation<P>, SimError> {
+        Simulation::on_threads(topology, switching, tcp, seed, memory_bytes, Threads::ONE)
+    }
+
+    /// The same, run by several threads; what comes out does not depend on how many. A fabric with a link that takes no
+    /// time is run by one.
+    pub fn on_threads(
+        topology: &Topology,
+        switching: Switching,
+        tcp: TcpConfig,
+        seed: u64,
+        memory_bytes: u64,
+        threads: Threads,
+    ) -> Result<Simulation<P>, SimError> {
+        let net = Network::in_regions(topology, switching, threads)?;
         let spraying = switching.paths == PathChoice::Packet;
         Ok(Simulation {
-            aggregation: Aggregation::new(topology.node_count(), memory_bytes),
-            jobs: Jobs::default(),
+            aggregation: Aggregation::new(net.region_of(), memory_bytes),
+            hosts: Hosts::new(tcp, seed, spraying),
             announced: Vec::new(),
-            waiting_jobs: 0,
+            control_ps: BTreeSet::new(),
             load: HashMap::new(),
             trees: BTreeMap::new(),
             dead: HashSet::new(),
             faults: Vec::new(),
             seed,
             refused: Vec::new(),
-            net: Network::new(topology, switching)?,
-            transport: Transport::new(tcp, seed, spraying),
-            arrivals: Box::new(std::iter::empty()),
-            upcoming: None,
-            specs: Vec::new(),
-            finished: Vec::new(),
-            stop_with_jobs: false,
+            net,
             checked: cfg!(debug_assertions),
-            checks_at_hop: 0,
         })
     }
 
@@ -126,20 +121,19 @@ impl<P: Payload> Simulation<P> {
         self.checked = true;
     }
 
-    /// `run` ends when the last job does.
+    /// `run` ends with the last job: as much later as a link's propagation takes.
     pub fn stop_with_jobs(&mut self) {
-        self.stop_with_jobs = true;
+        self.hosts.stop_with_jobs = true;
     }
 
     /// Whether there were jobs, and all are complete.
     pub fn jobs_are_over(&self) -> bool {
-        !self.announced.is_empty() && self.waiting_jobs + self.jobs.active == 0
+        self.hosts.jobs_are_over()
     }
 
     /// Flows in the order of their starts; replaces what was there.
     pub fn set_flows(&mut self, flows: impl Iterator<Item = FlowSpec> + Send + 'static) {
-        self.arrivals = Box::new(flows);
-        self.announce_next();
+        self.hosts.set_flows(&mut self.net.regions[0], flows);
     }
 
     /// The network.
@@ -149,7 +143,7 @@ impl<P: Payload> Simulation<P> {
 
     /// The hosts' flows.
     pub fn transport(&self) -> &Transport {
-        &self.transport
+        &self.hosts.transport
     }
 
     /// Aggregators and workers.
@@ -159,7 +153,7 @@ impl<P: Payload> Simulation<P> {
 
     /// Flows that have started and are not complete: number, and payload that has come; by number.
     pub fn unfinished(&self) -> Vec<(u32, u64)> {
-        let mut all: Vec<(u32, u64)> = self.transport.unfinished().collect();
+        let mut all: Vec<(u32, u64)> = self.hosts.transport.unfinished().collect();
         all.sort_unstable();
         all
     }
@@ -167,24 +161,27 @@ impl<P: Payload> Simulation<P> {
     /// Announces a fault.
     pub fn add_fault(&mut self, at_ps: u64, fault: Fault) {
         self.net.set_timer(at_ps, FAULT | self.faults.len() as u64);
+        self.control_ps.insert(at_ps);
         self.faults.push(fault);
     }
 
     /// Announces a job; jobs are numbered as they start.
     pub fn add_job(&mut self, spec: JobSpec) {
         self.net.set_timer(spec.start_ps, JOB_START | self.announced.len() as u64);
+        self.control_ps.insert(spec.start_ps);
         self.announced.push(Some(spec));
-        self.waiting_jobs += 1;
+        self.hosts.announced_jobs += 1;
+        self.hosts.waiting_jobs += 1;
     }
 
     /// Steps of jobs that were completed since the last call.
     pub fn take_steps(&mut self) -> Vec<StepRecord> {
-        std::mem::take(&mut self.jobs.steps)
+        std::mem::take(&mut self.hosts.jobs.steps)
     }
 
     /// Jobs that were completed since the last call.
     pub fn take_jobs(&mut self) -> Vec<JobRecord> {
-        std::mem::take(&mut self.jobs.finished)
+        std::mem::take(&mut self.hosts.jobs.finished)
     }
 
     /// Jobs that got no tree and use the ring instead, and why.
@@ -194,91 +191,95 @@ impl<P: Payload> Simulation<P> {
 
     /// Flows that have started.
     pub fn started(&self) -> &[FlowSpec] {
-        &self.specs
+        &self.hosts.specs
     }
 
     /// Flows that were completed since the last call.
     pub fn take_finished(&mut self) -> Vec<FlowRecord> {
-        std::mem::take(&mut self.finished)
+        std::mem::take(&mut self.hosts.finished)
     }
 
     /// Runs up to and including `until_ps`, or as far as there is anything to do; true if that was the end of it.
     /// Audits at the end.
     pub fn run(&mut self, until_ps: u64) -> bool {
-        while let Some(happening) = self.net.next(until_ps) {
-            match happening {
-                Happening::Packet(_, packet) if packet.kind() == Kind::Tree => {
-                    self.aggregation.on_packet(&mut self.net, &packet);
+        match self.net.regions.len() {
+            1 => {
+                while let Some(key) = self.host_side().run(until_ps) {
+                    self.on_control(key);
                 }
-                Happening::Packet(_, packet) => {
-                    if let Some(progress) = self.transport.on_packet(&mut self.net, &packet) {
-                        self.on_progress(progress);
-                    }
-                }
-                Happening::Timer(key) => self.on_timer(key),
             }
-            self.settle();
-            if self.stop_with_jobs && self.jobs_are_over() {
-                break;
-            }
-            if self.checked && self.net.hops() >= self.checks_at_hop {
-                self.checks_at_hop = self.net.hops() + AUDIT_HOPS;
-                self.net.audit();
-                self.aggregation.audit();
-            }
+            _ => self.run_threads(until_ps),
         }
         self.net.audit();
         self.aggregation.audit();
-        let busy = self.transport.active + self.jobs.active + self.waiting_jobs;
-        self.upcoming.is_none() && busy == 0 || self.stop_with_jobs && self.jobs_are_over()
+        let hosts = &self.hosts;
+        hosts.are_idle() || hosts.stop_with_jobs && hosts.jobs_are_over()
     }
 
-    fn on_timer(&mut self, key: u64) {
-        match key & CLASS {
-            FLOW_START => self.start_flow(),
-            RTO | SLOT => self.transport.on_timer(&mut self.net, key),
-            BUCKET => {
-                let (net, transport) = (&mut self.net, &mut self.transport);
-                self.jobs.on_bucket(net, transport, &mut self.aggregation, key);
+    /// Regions go on side by side from one moment that concerns all of them to the next.
+    fn run_threads(&mut self, until_ps: u64) {
+        loop {
+            let control_ps = self.control_ps.first().copied().unwrap_or(u64::MAX);
+            self.side_by_side(control_ps.min(until_ps.saturating_add(1)));
+            if control_ps > until_ps.min(self.hosts.stop_at_ps) {
+                return;
             }
-            WORKER => self.aggregation.on_worker_timer(&mut self.net, key),
-            NODE => self.aggregation.on_node_timer(&mut self.net, key),
-            FAULT => self.apply(self.faults[key as u32 as usize]),
-            JOB_START => self.start_job(key as u32),
-            _ => unreachable!("a timer of nobody"),
+            self.control_ps.pop_first();
+            self.net.wait_until(control_ps);
+            while let Some(key) = self.host_side().run_timers() {
+                self.on_control(key);
+            }
         }
     }
 
-    /// Passes on what machines have said in the meantime.
-    #[inline]
-    fn settle(&mut self) {
-        while let Some((protocol, handle)) = self.net.lost.pop() {
-            self.aggregation.forget(protocol, handle);
+    /// All that happens before `end_ps`.
+    fn side_by_side(&mut self, end_ps: u64) {
+        let (start_ps, lookahead_ps) = (self.net.now_ps(), self.net.lookahead_ps());
+        if end_ps <= start_ps {
+            return;
         }
-        while let Some(done) = self.aggregation.pop_done() {
-            if self.jobs.on_done(&mut self.net, done.job, done.rank) {
-                self.release(done.job);
-                self.jobs.remove(&mut self.net, &mut self.transport, done.job);
-            }
+        let mut locals = self.aggregation.locals(&mut self.net, self.checked);
+        let local = locals.next().expect("hosts are somewhere");
+        let hosts = HostSide { local, hosts: &mut self.hosts };
+        windows::run(hosts, locals, start_ps..end_ps, lookahead_ps);
+    }
+
+    fn host_side(&mut self) -> HostSide<'_, P> {
+        let local = self.aggregation.locals(&mut self.net, self.checked).next();
+        HostSide { local: local.expect("hosts are somewhere"), hosts: &mut self.hosts }
+    }
+
+    fn on_control(&mut self, key: u64) {
+        for job in std::mem::take(&mut self.hosts.ended_jobs) {
+            self.unload(job);
+        }
+        let number = key as u32;
+        match key & CLASS == FAULT {
+            true => self.apply(self.faults[number as usize]),
+            false => self.start_job(number),
         }
     }
 
     fn start_job(&mut self, announced: u32) {
         let Some(spec) = self.announced[announced as usize].take() else { return };
-        self.waiting_jobs -= 1;
-        let number = self.jobs.next_number();
+        self.hosts.waiting_jobs -= 1;
+        let number = self.hosts.jobs.next_number();
         let installed = match spec.scheme {
             Scheme::Hosts { .. } => None,
             _ => match self.install(number, &spec) {
                 Ok(installed) => Some(installed),
                 Err(reason) => {
-                    self.release(number);
+                    for mut local in self.aggregation.locals(&mut self.net, self.checked) {
+                        local.remove_workers(number);
+                        local.revoke(number);
+                    }
+                    self.unload(number);
                     self.refused.push((number, reason));
                     None
                 }
             },
         };
-        self.jobs.begin(&mut self.net, spec, installed);
+        self.hosts.jobs.begin(&mut self.net.regions[0], spec, installed);
     }
 
     /// Leases what a job needs in the network; its protocol, and the first of its workers.
@@ -293,7 +294,7 @@ impl<P: Payload> Simulation<P> {
             }
             Scheme::Slots { servers, config } => {
                 let servers = servers_of(spec, *servers);
-                let hosts = Hosts { placement, servers: &servers };
+                let hosts = Places { placement, servers: &servers };
                 let first = self.aggregation.add_slot_job(&mut self.net, number, &hosts, config);
                 Ok((Protocol::Slots, first?))
             }
@@ -306,11 +307,6 @@ impl<P: Payload> Simulation<P> {
             }
             Scheme::Hosts { .. } => unreachable!("hosts need nothing in the network"),
         }
-    }
-
-    fn release(&mut self, job: u32) {
-        self.aggregation.remove_job(self.net.now_ps(), job);
-        self.unload(job);
     }
 
     /// A job's trees load no switch any more.
@@ -350,39 +346,6 @@ impl<P: Payload> Simulation<P> {
         }
         self.trees.insert(job, planned.clone());
         Ok(planned)
-    }
-
-    fn on_progress(&mut self, progress: Progress) {
-        match progress {
-            Progress::Complete { number, resent, timeouts } => self.finished.push(FlowRecord {
-                number,
-                spec: self.specs[number as usize],
-                end_ps: self.net.now_ps(),
-                resent,
-                timeouts,
-            }),
-            Progress::Messages(Owner::Job(job, stream), count) => {
-                let (net, transport) = (&mut self.net, &mut self.transport);
-                self.jobs.on_messages(net, transport, (job, stream, count));
-            }
-            Progress::Messages(..) => {}
-        }
-    }
-
-    fn announce_next(&mut self) {
-        self.upcoming = self.arrivals.next();
-        if let Some(spec) = self.upcoming {
-            self.net.set_timer(spec.start_ps.max(self.net.now_ps()), FLOW_START);
-        }
-    }
-
-    fn start_flow(&mut self) {
-        let Some(spec) = self.upcoming.take() else { return };
-        let number = self.specs.len() as u32;
-        self.specs.push(spec);
-        let flow = self.transport.open(spec.src, spec.dst, Owner::Workload(number), true);
-        self.transport.submit(&mut self.net, flow, spec.bytes);
-        self.announce_next();
     }
 }
 

@@ -1,6 +1,9 @@
 //! Deadlines that move, on timers that do not.
 
-use crate::network::Network;
+use crate::network::Region;
+
+/// The bits of a timer's key that say whose it is.
+pub(crate) const CLASS: u64 = 0x7f << 56;
 
 /// The earliest time at which somebody will be woken. A deadline that moves away costs a wake-up for nothing, one that
 /// comes nearer a second timer.
@@ -25,7 +28,7 @@ impl Timer {
 
     /// Sees to it that `key` comes at `deadline_ps` or before.
     #[inline]
-    pub(crate) fn set(&mut self, net: &mut Network, deadline_ps: u64, key: u64) {
+    pub(crate) fn set(&mut self, net: &mut Region, deadline_ps: u64, key: u64) {
         if deadline_ps < self.at_ps {
             self.at_ps = deadline_ps.max(net.now_ps());
             net.set_timer(self.at_ps, key);

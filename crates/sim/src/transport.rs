@@ -1,14 +1,13 @@
 //! The flows of all hosts: [`tcp`](crate::tcp) on the network.
 
-use crate::network::Network;
+use crate::network::Region;
 use crate::packet::{Kind, Packet};
 use crate::random::Random;
 use crate::tcp::{Receiver, Sender, TcpConfig};
-use crate::timer::Timer;
+use crate::timer::{CLASS, Timer};
 
 /// Timer keys of the transport carry these classes (bits 56 to 62).
 pub(crate) const RTO: u64 = 2 << 56;
-const CLASS: u64 = 0x7f << 56;
 /// A slot whose flow left packets behind is used again after this.
 pub(crate) const SLOT: u64 = 3 << 56;
 /// Longer than any packet stays in a network whose queues hold milliseconds.
@@ -127,14 +126,14 @@ impl Transport {
     }
 
     /// Hands a message to a flow.
-    pub fn submit(&mut self, net: &mut Network, flow: u32, bytes: u64) {
+    pub fn submit(&mut self, net: &mut Region, flow: u32, bytes: u64) {
         let (_, end) = self.senders[flow as usize].submit(&self.config, bytes);
         self.receivers[flow as usize].expect(end);
         self.pump(net, flow);
     }
 
     /// Ends a flow of a job, which sends no more.
-    pub fn close(&mut self, net: &mut Network, flow: u32) {
+    pub fn close(&mut self, net: &mut Region, flow: u32) {
         let state = &mut self.flows[flow as usize];
         if std::mem::replace(&mut state.open, false) {
             self.active -= 1;
@@ -144,7 +143,7 @@ impl Transport {
 
     /// A packet has come to a host.
     #[inline]
-    pub fn on_packet(&mut self, net: &mut Network, packet: &Packet) -> Option<Progress> {
+    pub fn on_packet(&mut self, net: &mut Region, packet: &Packet) -> Option<Progress> {
         match packet.kind() {
             Kind::Data => self.on_data(net, packet),
             _ => {
@@ -155,7 +154,7 @@ impl Transport {
     }
 
     /// A timer with a key of the transport.
-    pub fn on_timer(&mut self, net: &mut Network, key: u64) {
+    pub fn on_timer(&mut self, net: &mut Region, key: u64) {
         let slot = (key & !CLASS) as u32;
         if key & CLASS == SLOT {
             self.free.push(slot);
@@ -194,7 +193,7 @@ impl Transport {
     }
 
     #[inline]
-    fn on_data(&mut self, net: &mut Network, packet: &Packet) -> Option<Progress> {
+    fn on_data(&mut self, net: &mut Region, packet: &Packet) -> Option<Progress> {
         let slot = packet.flow as usize;
         let receiver = &mut self.receivers[slot];
         let complete = receiver.take(packet.seq);
@@ -221,7 +220,7 @@ impl Transport {
     }
 
     #[inline]
-    fn on_ack(&mut self, net: &mut Network, packet: &Packet) {
+    fn on_ack(&mut self, net: &mut Region, packet: &Packet) {
         let slot = packet.flow;
         if !self.flows[slot as usize].open {
             return;
@@ -243,7 +242,7 @@ impl Transport {
     }
 
     #[inline]
-    fn pump(&mut self, net: &mut Network, slot: u32) {
+    fn pump(&mut self, net: &mut Region, slot: u32) {
         let (flow, sender) = (&mut self.flows[slot as usize], &mut self.senders[slot as usize]);
         while let Some(segments) = sender.poll(&self.config, net.now_ps()) {
             let bytes = segments.payload + self.config.header_bytes;

@@ -53,6 +53,7 @@ fn refused(text: &str) -> String {
 fn nonsense_is_refused_with_line_and_reason() {
     for (old, new, line, reason) in [
         ("k = 4", "k = 5", 6, "k must be even"),
+        ("checked = true", "threads = 0", 4, "at least one thread"),
         ("k = 4", "k = 4\nspines = 2", 6, "spines"),
         ("mark_packets = 85", "mark_packet = 85", 11, "mark_packet"),
         ("mark_packets = 85", "queue_packets = 0", 11, "drops whatever must wait"),

@@ -24,6 +24,9 @@ def run(
         str | None,
         typer.Option("--format", help="of the tables: csv, or parquet (needs pyarrow) [what the file says, or csv]"),
     ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="of the run; the results are the same [what the file says, or 1]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON, the rest to stderr")] = False,
 ) -> None:
     """Run one configuration; tables stream into the folder while it runs, the report comes last."""
@@ -46,6 +49,7 @@ def run(
             config,
             folder,
             format=table_format,
+            threads=threads,
             progress=on_progress,
             notes=lambda note: errors.print(note, highlight=False),
         )

@@ -37,14 +37,16 @@ def run(
     out: Path | str,
     *,
     format: str | None = None,
+    threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     notes: Callable[[str], None] | None = None,
 ) -> Result:
     """Simulate a configuration (a TOML file or its content as a dictionary) into the folder `out`.
 
-    format: of the tables, "csv" or "parquet", whatever the configuration says. progress and notes are called from this
-    thread. An interrupted run leaves tables that end where it was. Raises SimError: the configuration was refused,
-    with file, line and reason, or the run went wrong.
+    format: of the tables, "csv" or "parquet", whatever the configuration says. threads: of the run, at most, whatever the
+    configuration says; the results are the same. progress and notes are called from this thread. An interrupted run
+    leaves tables that end where it was. Raises SimError: the configuration was refused, with file, line and reason, or the
+    run went wrong.
     """
     out = Path(out)
     if isinstance(config, dict):
@@ -55,6 +57,7 @@ def run(
         path = Path(config)
     command = [str(binaries.find(SIMULATOR)), "run", str(path), "--out", str(out), "--progress-json"]
     command += ["--format", format] if format else []
+    command += ["--threads", str(threads)] if threads is not None else []
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         trouble = _follow(process, progress, notes)

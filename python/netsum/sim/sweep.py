@@ -66,6 +66,8 @@ def sweep(
 ) -> dict[str, Result]:
     """Run all configurations into folders of `out`, named by their keys; `done` hears name, count and total.
 
+    Each run has one thread: runs side by side lose nothing, threads of one run do.
+
     engine: "local" runs `workers` processes at a time (as many as there are cores); "ray" runs on the cluster that
     ray.init finds, whose nodes must have netsum and, at the same paths, the files that configurations name.
     A run that is complete with the very same configuration is kept. Raises SimError at the first run that fails, once
@@ -90,7 +92,7 @@ def sweep(
 
 def _local(runs: dict[str, dict], out: Path, workers: int) -> Iterator[str]:
     with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(run, config, out / name): name for name, config in runs.items()}
+        futures = {pool.submit(run, config, out / name, threads=1): name for name, config in runs.items()}
         try:
             while futures:
                 finished, _ = wait(futures, return_when=FIRST_COMPLETED)
@@ -131,7 +133,7 @@ def _elsewhere(config: dict) -> dict[str, bytes]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        run(config, folder)
+        run(config, folder, threads=1)
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 

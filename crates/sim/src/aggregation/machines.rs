@@ -1,12 +1,15 @@
 //! All nodes and workers of one protocol on the simulated network.
 
+use std::sync::Arc;
+
 use netsum_proto::{PortId, Time};
 use netsum_topo::{AggregationTree, NodeId};
+use netsum_wire::{Epoch, JobId};
 
 use super::payload::Payload;
 use super::protocol::{Owned, Protocol, WorkerEvent};
 use super::{Done, NODE, Violation, WORKER};
-use crate::network::Network;
+use crate::network::{Network, Region};
 use crate::packet::{Kind, Packet};
 use crate::timer::Timer;
 
@@ -37,132 +40,85 @@ pub(super) enum End {
     Nowhere,
 }
 
+/// A packet's content: what stands for it on a link is a handle.
+pub(super) type Parcel<R> = (<R as Protocol>::Header, Owned<R>);
+
 /// The machines of one protocol.
 pub struct Machines<R: Protocol> {
+    /// By region of the network; workers, being on hosts, are in the first.
+    pub(super) residents: Vec<Residents<R>>,
+    /// Region of each node.
+    region_of: Arc<[u8]>,
+}
+
+/// The machines of one protocol in one region, apart from those of others in the caches too.
+#[repr(align(128))]
+pub(crate) struct Residents<R: Protocol> {
     /// By node of the network; only those that have had a lease.
     nodes: Vec<Option<NodeState<R>>>,
     pub(super) workers: Vec<Option<WorkerState<R>>>,
-    pub(super) ends: Vec<End>,
-    in_flight: Vec<(R::Header, Owned<R>)>,
+    ends: Vec<End>,
+    in_flight: Vec<Parcel<R>>,
     unused: Vec<u32>,
     pub(super) done: Vec<Done>,
-    pub(super) violations: Vec<Violation>,
+    violations: Vec<Violation>,
     inspector: Option<Inspector<Owned<R>>>,
 }
 
 impl<R: Protocol> Machines<R> {
-    pub(super) fn new(nodes: usize) -> Self {
+    pub(super) fn new(region_of: &Arc<[u8]>) -> Self {
+        let regions = region_of.iter().max().map_or(1, |&last| usize::from(last) + 1);
+        let new = || Residents::new(region_of.len());
         Machines {
-            nodes: std::iter::repeat_with(|| None).take(nodes).collect(),
-            workers: Vec::new(),
-            ends: Vec::new(),
-            in_flight: Vec::new(),
-            unused: Vec::new(),
-            done: Vec::new(),
-            violations: Vec::new(),
-            inspector: None,
+            residents: std::iter::repeat_with(new).take(regions).collect(),
+            region_of: Arc::clone(region_of),
         }
     }
 
     /// Every accepted result is shown to `inspector`.
     pub fn inspect(&mut self, inspector: Inspector<Owned<R>>) {
-        self.inspector = Some(inspector);
+        self.on_hosts().inspector = Some(inspector);
     }
 
-    /// A worker hands over an allreduce of so many bytes.
-    pub(super) fn submit(&mut self, net: &mut Network, worker: u32, id: u64, bytes: u64) {
-        let Some(state) = &mut self.workers[worker as usize] else { return };
-        R::submit(&mut state.machine, id, bytes.div_ceil(4).max(1));
-        self.pump_worker(net, worker);
-    }
-
-    /// A packet has come to the end of its path.
-    #[inline]
-    pub(super) fn on_packet(&mut self, net: &mut Network, packet: &Packet) {
-        match self.ends[packet.flow as usize] {
-            End::Node { node, from } => {
-                self.unused.push(packet.seq);
-                if let Some(state) = &mut self.nodes[node as usize] {
-                    let (header, payload) = &self.in_flight[packet.seq as usize];
-                    R::handle(&mut state.machine, now(net), from, packet.ce(), header, payload);
-                    self.pump_node(net, node);
-                }
-            }
-            End::Worker(worker) => {
-                self.take_result(net, worker, packet);
-                self.unused.push(packet.seq);
-                self.pump_worker(net, worker);
-            }
-            End::Nowhere => self.unused.push(packet.seq),
-        }
-    }
-
-    /// The network lost a packet.
-    pub(super) fn forget(&mut self, handle: u32) {
-        self.unused.push(handle);
-    }
-
-    pub(super) fn on_worker_timer(&mut self, net: &mut Network, worker: u32) {
-        let Some(state) = &mut self.workers[worker as usize] else { return };
-        state.timer.ring(net.now_ps());
-        let now = now(net);
-        if R::timeout(&state.machine).is_some_and(|at| at <= now) {
-            R::on_timeout(&mut state.machine, now);
-        }
-        self.pump_worker(net, worker);
-    }
-
-    pub(super) fn on_node_timer(&mut self, net: &mut Network, node: u32) {
-        let Some(state) = &mut self.nodes[node as usize] else { return };
-        state.timer.ring(net.now_ps());
-        let now = now(net);
-        if R::node_timeout(&state.machine).is_some_and(|at| at <= now) {
-            R::on_node_timeout(&mut state.machine, now);
-        }
-        self.pump_node(net, node);
+    /// The workers.
+    pub(super) fn on_hosts(&mut self) -> &mut Residents<R> {
+        &mut self.residents[0]
     }
 
     /// A node dies: its leases and sums are gone, until it is leased again.
     pub(super) fn kill(&mut self, node: u32) {
-        self.nodes[node as usize] = None;
-    }
-
-    /// A job is over: its workers go, and nodes that nobody uses must have their memory back.
-    pub(super) fn remove_workers(&mut self, at_ps: u64, job: u32) {
-        for worker in &mut self.workers {
-            worker.take_if(|w| w.job == job);
-        }
-        for (node, state) in self.nodes.iter().enumerate() {
-            let Some(NodeState { machine, .. }) = state else { continue };
-            let (used, _) = R::memory(machine);
-            if R::leases(machine) == 0 && used > 0 {
-                let what = format!("node {node} keeps {used} of its memory, and has no job");
-                self.violations.push(Violation { at_ps, job, what });
-            }
-        }
+        self.at(node).nodes[node as usize] = None;
     }
 
     /// The machine of a node; `new` makes it at its first lease.
     pub(super) fn node(&mut self, node: u32, new: impl FnOnce() -> R::Node) -> &mut R::Node {
-        let state = &mut self.nodes[node as usize];
+        let state = &mut self.at(node).nodes[node as usize];
         &mut state
             .get_or_insert_with(|| NodeState { machine: new(), timer: Timer::default() })
             .machine
     }
 
-    /// Nodes with a machine.
+    /// Nodes with a machine, by number.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (u32, &R::Node)> {
-        let nodes = self.nodes.iter().enumerate();
-        nodes.filter_map(|(node, s)| Some((node as u32, &s.as_ref()?.machine)))
+        let at = |(node, &region): (usize, &u8)| {
+            let state = self.residents[usize::from(region)].nodes[node].as_ref()?;
+            Some((node as u32, &state.machine))
+        };
+        self.region_of.iter().enumerate().filter_map(at)
     }
 
     pub(super) fn nodes_mut(&mut self) -> impl Iterator<Item = &mut R::Node> {
-        self.nodes.iter_mut().flatten().map(|state| &mut state.machine)
+        self.residents.iter_mut().flat_map(Residents::nodes_mut)
     }
 
     /// A worker's machine, if the job still runs.
     pub(super) fn worker(&self, worker: u32) -> Option<&R::Worker> {
-        Some(&self.workers[worker as usize].as_ref()?.machine)
+        Some(&self.residents[0].workers[worker as usize].as_ref()?.machine)
+    }
+
+    /// Number of the next worker.
+    pub(super) fn next_worker(&self) -> u32 {
+        self.residents[0].workers.len() as u32
     }
 
     /// Adds the workers of a job, by rank; returns the number of the first.
@@ -174,24 +130,29 @@ impl<R: Protocol> Machines<R> {
         up: Vec<Vec<u32>>,
         machine: impl Fn(u32) -> R::Worker,
     ) -> u32 {
-        let first = self.workers.len() as u32;
+        let first = self.next_worker();
         let ranks = placement.len() as u32;
         for ((rank, &host), up) in (0..).zip(placement).zip(up) {
             let uplink = net.uplink(host);
             let machine = machine(rank);
             let timer = Timer::default();
             let state = WorkerState { machine, job, rank, ranks, uplink, up, timer };
-            self.workers.push(Some(state));
+            self.on_hosts().workers.push(Some(state));
         }
         first
     }
 
+    /// What must not be, by time.
+    pub(super) fn violations(&self) -> Vec<Violation> {
+        let all = self.residents.iter().flat_map(|residents| &residents.violations);
+        let mut all: Vec<Violation> = all.cloned().collect();
+        all.sort_by(|a, b| a.at_ps.cmp(&b.at_ps).then_with(|| a.what.cmp(&b.what)));
+        all
+    }
+
     /// Checks that no node holds more than its memory. Panics if one does.
     pub(super) fn audit(&self) {
-        for (node, machine) in self.nodes() {
-            let (used, most) = R::memory(machine);
-            assert!(used <= most, "node {node} holds {used} of {most}");
-        }
+        self.residents.iter().for_each(Residents::audit);
     }
 
     /// Two paths along nodes, there and back.
@@ -209,14 +170,139 @@ impl<R: Protocol> Machines<R> {
     pub(super) fn add_way(&mut self, net: &mut Network, rising: &[u32]) -> (u32, u32) {
         let falling: Vec<u32> = rising.iter().rev().map(|link| link ^ 1).collect();
         let paths = (net.add_path(rising), net.add_path(&falling));
-        self.ends.resize(paths.1 as usize + 1, End::Nowhere);
+        for residents in &mut self.residents {
+            residents.ends.resize(paths.1 as usize + 1, End::Nowhere);
+        }
         paths
     }
 
-    fn take_result(&mut self, net: &Network, worker: u32, packet: &Packet) {
+    /// Says where a path ends.
+    pub(super) fn set_end(&mut self, path: u32, end: End) {
+        self.residents.iter_mut().for_each(|residents| residents.ends[path as usize] = end);
+    }
+
+    fn at(&mut self, node: u32) -> &mut Residents<R> {
+        &mut self.residents[usize::from(self.region_of[node as usize])]
+    }
+}
+
+impl<R: Protocol> Residents<R> {
+    fn new(nodes: usize) -> Self {
+        Residents {
+            nodes: std::iter::repeat_with(|| None).take(nodes).collect(),
+            workers: Vec::new(),
+            ends: Vec::new(),
+            in_flight: Vec::new(),
+            unused: Vec::new(),
+            done: Vec::new(),
+            violations: Vec::new(),
+            inspector: None,
+        }
+    }
+
+    /// A worker hands over an allreduce of so many bytes.
+    pub(super) fn submit(&mut self, net: &mut Region, worker: u32, id: u64, bytes: u64) {
+        let Some(state) = &mut self.workers[worker as usize] else { return };
+        R::submit(&mut state.machine, id, bytes.div_ceil(4).max(1));
+        self.pump_worker(net, worker);
+    }
+
+    /// A packet has come to the end of its path.
+    #[inline]
+    pub(super) fn on_packet(&mut self, net: &mut Region, packet: &Packet) {
+        match self.ends[packet.flow as usize] {
+            End::Node { node, from } => {
+                self.unused.push(packet.seq);
+                if let Some(state) = &mut self.nodes[node as usize] {
+                    let (header, payload) = &self.in_flight[packet.seq as usize];
+                    R::handle(&mut state.machine, net.now(), from, packet.ce(), header, payload);
+                    self.pump_node(net, node);
+                }
+            }
+            End::Worker(worker) => {
+                self.take_result(net, worker, packet);
+                self.unused.push(packet.seq);
+                self.pump_worker(net, worker);
+            }
+            End::Nowhere => self.unused.push(packet.seq),
+        }
+    }
+
+    /// The network lost a packet.
+    pub(super) fn forget(&mut self, handle: u32) {
+        self.unused.push(handle);
+    }
+
+    /// A packet goes on in another region: its content, whose handle is free.
+    #[inline]
+    pub(super) fn give(&mut self, handle: u32) -> Parcel<R> {
+        self.unused.push(handle);
+        self.in_flight[handle as usize].clone()
+    }
+
+    /// Keeps a packet's content while it travels; its handle.
+    #[inline]
+    pub(super) fn keep(&mut self, parcel: Parcel<R>) -> u32 {
+        keep::<R>(&mut self.in_flight, &mut self.unused, parcel)
+    }
+
+    pub(super) fn on_worker_timer(&mut self, net: &mut Region, worker: u32) {
+        let Some(state) = &mut self.workers[worker as usize] else { return };
+        state.timer.ring(net.now_ps());
+        let now = net.now();
+        if R::timeout(&state.machine).is_some_and(|at| at <= now) {
+            R::on_timeout(&mut state.machine, now);
+        }
+        self.pump_worker(net, worker);
+    }
+
+    pub(super) fn on_node_timer(&mut self, net: &mut Region, node: u32) {
+        let Some(state) = &mut self.nodes[node as usize] else { return };
+        state.timer.ring(net.now_ps());
+        let now = net.now();
+        if R::node_timeout(&state.machine).is_some_and(|at| at <= now) {
+            R::on_node_timeout(&mut state.machine, now);
+        }
+        self.pump_node(net, node);
+    }
+
+    /// A job is over: its workers go.
+    pub(super) fn remove_workers(&mut self, job: u32) {
+        for worker in &mut self.workers {
+            worker.take_if(|w| w.job == job);
+        }
+    }
+
+    /// A job's leases end, and nodes that nobody uses must have their memory back.
+    pub(super) fn revoke(&mut self, at_ps: u64, job: u32) {
+        for (node, state) in self.nodes.iter_mut().enumerate() {
+            let Some(NodeState { machine, .. }) = state else { continue };
+            R::revoke(machine, JobId(job), LAST_EPOCH);
+            let (used, _) = R::memory(machine);
+            if R::leases(machine) == 0 && used > 0 {
+                let what = format!("node {node} keeps {used} of its memory, and has no job");
+                self.violations.push(Violation { at_ps, job, what });
+            }
+        }
+    }
+
+    fn nodes_mut(&mut self) -> impl Iterator<Item = &mut R::Node> {
+        self.nodes.iter_mut().flatten().map(|state| &mut state.machine)
+    }
+
+    /// Checks that no node holds more than its memory. Panics if one does.
+    pub(super) fn audit(&self) {
+        for (node, state) in self.nodes.iter().enumerate() {
+            let Some(NodeState { machine, .. }) = state else { continue };
+            let (used, most) = R::memory(machine);
+            assert!(used <= most, "node {node} holds {used} of {most}");
+        }
+    }
+
+    fn take_result(&mut self, net: &Region, worker: u32, packet: &Packet) {
         let Some(state) = &mut self.workers[worker as usize] else { return };
         let (header, payload) = &self.in_flight[packet.seq as usize];
-        let accepted = R::accept(&mut state.machine, now(net), packet.ce(), header);
+        let accepted = R::accept(&mut state.machine, net.now(), packet.ce(), header);
         let Some((id, start)) = accepted else { return };
         if let Some(contributions) = R::Payload::contributions(payload) {
             let missing = R::missing(header);
@@ -238,15 +324,16 @@ impl<R: Protocol> Machines<R> {
         }
     }
 
-    pub(super) fn pump_worker(&mut self, net: &mut Network, worker: u32) {
+    pub(super) fn pump_worker(&mut self, net: &mut Region, worker: u32) {
         let Some(state) = &mut self.workers[worker as usize] else { return };
-        let now = now(net);
+        let now = net.now();
         while let Some((tree, header, payload)) =
             R::poll_worker(&mut state.machine, now, state.rank)
         {
             let path = state.up[usize::from(tree)];
-            let packet = keep::<R>(&mut self.in_flight, &mut self.unused, path, header, payload);
-            net.send(state.uplink, packet);
+            let parcel = (header, payload);
+            let handle = keep::<R>(&mut self.in_flight, &mut self.unused, parcel);
+            net.send(state.uplink, packet::<R>(path, handle, &header));
         }
         while let Some(event) = R::event(&mut state.machine) {
             match event {
@@ -266,12 +353,12 @@ impl<R: Protocol> Machines<R> {
         }
     }
 
-    pub(super) fn pump_node(&mut self, net: &mut Network, node: u32) {
+    pub(super) fn pump_node(&mut self, net: &mut Region, node: u32) {
         let Some(state) = &mut self.nodes[node as usize] else { return };
         while let Some((to, header, payload)) = R::poll_node(&mut state.machine) {
-            let packet = keep::<R>(&mut self.in_flight, &mut self.unused, to.0, header, payload);
-            let link = net.path_start(to.0);
-            net.send(link, packet);
+            let parcel = (header, payload);
+            let handle = keep::<R>(&mut self.in_flight, &mut self.unused, parcel);
+            net.send(net.path_start(to.0), packet::<R>(to.0, handle, &header));
         }
         R::flushed(&mut state.machine);
         if let Some(Time(at_ns)) = R::node_timeout(&state.machine) {
@@ -298,28 +385,30 @@ fn key<R: Protocol>(class: u64, number: u32) -> u64 {
     class | u64::from(R::NUMBER) << 48 | u64::from(number)
 }
 
-/// Puts a packet where it waits while it travels; `path` is its path, and its port at the sender.
+/// Puts a packet's content where it waits while the packet travels.
 #[inline]
 fn keep<R: Protocol>(
-    in_flight: &mut Vec<(R::Header, Owned<R>)>,
+    in_flight: &mut Vec<Parcel<R>>,
     unused: &mut Vec<u32>,
-    path: u32,
-    header: R::Header,
-    payload: Owned<R>,
-) -> Packet {
-    let handle = match unused.pop() {
+    parcel: Parcel<R>,
+) -> u32 {
+    match unused.pop() {
         Some(handle) => {
-            in_flight[handle as usize] = (header, payload);
+            in_flight[handle as usize] = parcel;
             handle
         }
         None => {
-            in_flight.push((header, payload));
+            in_flight.push(parcel);
             in_flight.len() as u32 - 1
         }
-    };
-    Packet { dst: R::NUMBER, ..Packet::new(Kind::Tree, path, handle, R::wire_bytes(&header)) }
+    }
 }
 
-pub(super) fn now(net: &Network) -> Time {
-    Time(net.now_ps() / 1000)
+/// What stands for a packet on links; `path` is its path, and its port at the sender.
+#[inline]
+fn packet<R: Protocol>(path: u32, handle: u32, header: &R::Header) -> Packet {
+    Packet { dst: R::NUMBER, ..Packet::new(Kind::Tree, path, handle, R::wire_bytes(header)) }
 }
+
+/// No job lives to see it.
+const LAST_EPOCH: Epoch = Epoch(u16::MAX / 2);

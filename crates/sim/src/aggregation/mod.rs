@@ -8,20 +8,29 @@ mod protocol;
 mod slots;
 mod trees;
 
-use crate::network::Network;
-use crate::packet::Packet;
+use std::sync::Arc;
+
+use machines::{Parcel, Residents};
+
+use crate::network::{Crossing, Happening, Network, Region};
+use crate::packet::{self, Packet};
+use crate::timer::CLASS;
 
 pub use machines::{Inspector, Machines};
 pub use panama::{OVERHEAD_BYTES, Panama, TreeConfig};
 pub use payload::{Counts, FORMAT, Payload, value};
 pub use pools::{PoolConfig, SwitchMl};
 pub use protocol::{Protocol, WorkerEvent};
-pub(crate) use slots::Hosts;
+pub(crate) use slots::Places;
 pub use slots::{Atp, SlotConfig, SlotSharing};
 
 /// Timer keys carry these classes (bits 56 to 62), then the protocol's number (48 to 55).
 pub(crate) const WORKER: u64 = 5 << 56;
 pub(crate) const NODE: u64 = 8 << 56;
+/// A job is over; its number.
+const REVOKE: u64 = 9 << 56;
+/// Packet-hops between two audits of a checked run.
+const AUDIT_HOPS: u64 = 20_000;
 
 /// An operation is complete at a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,73 +79,17 @@ pub struct Aggregation<P: Payload> {
     pub sharing: SlotSharing,
 }
 
-/// Calls a method on the machines whose number is given.
-macro_rules! of {
-    ($self:ident, $number:expr, $machines:ident => $call:expr) => {
-        match $number {
-            <Panama<P> as Protocol>::NUMBER => {
-                let $machines = &mut $self.trees;
-                $call
-            }
-            <Atp<P> as Protocol>::NUMBER => {
-                let $machines = &mut $self.slots;
-                $call
-            }
-            _ => {
-                let $machines = &mut $self.pools;
-                $call
-            }
-        }
-    };
-}
-
 impl<P: Payload> Aggregation<P> {
-    /// Nothing yet; each switch that gets a lease has so much memory for sums.
-    pub fn new(nodes: usize, memory_bytes: u64) -> Self {
+    /// Nothing yet, in a network whose nodes are in these regions; each switch that gets a lease has so much memory for
+    /// sums.
+    pub(crate) fn new(region_of: &Arc<[u8]>, memory_bytes: u64) -> Self {
         Aggregation {
-            trees: Machines::new(nodes),
-            slots: Machines::new(nodes),
-            pools: Machines::new(nodes),
+            trees: Machines::new(region_of),
+            slots: Machines::new(region_of),
+            pools: Machines::new(region_of),
             memory_bytes,
             sharing: SlotSharing::default(),
         }
-    }
-
-    /// A worker hands over an allreduce of so many bytes.
-    pub(crate) fn submit(
-        &mut self,
-        net: &mut Network,
-        kind: Kind,
-        worker: u32,
-        id: u64,
-        bytes: u64,
-    ) {
-        match kind {
-            Kind::Trees => self.trees.submit(net, worker, id, bytes),
-            Kind::Slots => self.slots.submit(net, worker, id, bytes),
-            Kind::Pools => self.pools.submit(net, worker, id, bytes),
-        }
-    }
-
-    /// A `Tree` packet has come to the end of its path.
-    #[inline]
-    pub(crate) fn on_packet(&mut self, net: &mut Network, packet: &Packet) {
-        of!(self, packet.dst, machines => machines.on_packet(net, packet))
-    }
-
-    /// The network lost a packet of a protocol.
-    pub(crate) fn forget(&mut self, number: u16, handle: u32) {
-        of!(self, number, machines => machines.forget(handle));
-    }
-
-    /// A worker's timer.
-    pub(crate) fn on_worker_timer(&mut self, net: &mut Network, key: u64) {
-        of!(self, (key >> 48) as u16 & 0xff, machines => machines.on_worker_timer(net, key as u32));
-    }
-
-    /// A node's timer.
-    pub(crate) fn on_node_timer(&mut self, net: &mut Network, key: u64) {
-        of!(self, (key >> 48) as u16 & 0xff, machines => machines.on_node_timer(net, key as u32));
     }
 
     /// A switch dies: its leases and sums are gone, until it is leased again.
@@ -146,11 +99,131 @@ impl<P: Payload> Aggregation<P> {
         self.pools.kill(node);
     }
 
-    /// The job is over: leases are taken back, workers are gone.
-    pub(crate) fn remove_job(&mut self, now_ps: u64, job: u32) {
-        self.trees.remove_job(now_ps, job);
-        self.slots.remove_job(now_ps, job);
-        self.pools.remove_job(now_ps, job);
+    /// What must not be.
+    pub fn violations(&self) -> Vec<Violation> {
+        [self.trees.violations(), self.slots.violations(), self.pools.violations()].concat()
+    }
+
+    /// Checks that no switch holds more than its memory. Panics if one does.
+    pub fn audit(&self) {
+        self.trees.audit();
+        self.slots.audit();
+        self.pools.audit();
+    }
+
+    /// The regions of a network, each with the machines in it; `checked` ones audit themselves all the time.
+    pub(crate) fn locals<'a>(
+        &'a mut self,
+        net: &'a mut Network,
+        checked: bool,
+    ) -> impl Iterator<Item = Local<'a, P>> {
+        let machines = self.trees.residents.iter_mut().zip(&mut self.slots.residents);
+        let machines = machines.zip(&mut self.pools.residents);
+        let local = move |(net, ((trees, slots), pools))| Local {
+            net,
+            trees,
+            slots,
+            pools,
+            checked,
+            check_at_hop: 0,
+        };
+        net.regions.iter_mut().zip(machines).map(local)
+    }
+}
+
+/// A region of the network and the machines in it: what one thread has.
+pub(crate) struct Local<'a, P: Payload> {
+    pub net: &'a mut Region,
+    trees: &'a mut Residents<Panama<P>>,
+    slots: &'a mut Residents<Atp<P>>,
+    pools: &'a mut Residents<SwitchMl<P>>,
+    checked: bool,
+    check_at_hop: u64,
+}
+
+/// What a region hands to another one.
+pub(crate) struct Mail<P: Payload> {
+    crossing: Crossing,
+    /// What the `Tree` packets carry, in their order.
+    trees: Vec<Parcel<Panama<P>>>,
+    slots: Vec<Parcel<Atp<P>>>,
+    pools: Vec<Parcel<SwitchMl<P>>>,
+}
+
+impl<P: Payload> Default for Mail<P> {
+    fn default() -> Self {
+        let (trees, slots, pools) = (Vec::new(), Vec::new(), Vec::new());
+        Mail { crossing: Crossing::default(), trees, slots, pools }
+    }
+}
+
+/// Calls a method on the machines whose number is given.
+macro_rules! of {
+    ($self:ident, $number:expr, $machines:ident => $call:expr) => {
+        match $number {
+            <Panama<P> as Protocol>::NUMBER => {
+                let $machines = &mut *$self.trees;
+                $call
+            }
+            <Atp<P> as Protocol>::NUMBER => {
+                let $machines = &mut *$self.slots;
+                $call
+            }
+            _ => {
+                let $machines = &mut *$self.pools;
+                $call
+            }
+        }
+    };
+}
+
+impl<P: Payload> Local<'_, P> {
+    /// A worker hands over an allreduce of so many bytes.
+    pub(crate) fn submit(&mut self, kind: Kind, worker: u32, id: u64, bytes: u64) {
+        match kind {
+            Kind::Trees => self.trees.submit(self.net, worker, id, bytes),
+            Kind::Slots => self.slots.submit(self.net, worker, id, bytes),
+            Kind::Pools => self.pools.submit(self.net, worker, id, bytes),
+        }
+    }
+
+    /// A `Tree` packet has come to the end of its path.
+    #[inline]
+    pub(crate) fn on_packet(&mut self, packet: &Packet) {
+        of!(self, packet.dst, machines => machines.on_packet(self.net, packet))
+    }
+
+    /// A timer of a worker, a node or a job that is over.
+    pub(crate) fn on_timer(&mut self, key: u64) {
+        let (number, what) = ((key >> 48) as u16 & 0xff, key as u32);
+        match key & CLASS {
+            WORKER => of!(self, number, machines => machines.on_worker_timer(self.net, what)),
+            NODE => of!(self, number, machines => machines.on_node_timer(self.net, what)),
+            REVOKE => self.revoke(what),
+            _ => unreachable!("a timer of nobody"),
+        }
+    }
+
+    /// A job is over: its workers are gone. Switches hear of it as soon as anything can reach them.
+    pub(crate) fn end_job(&mut self, job: u32) {
+        self.remove_workers(job);
+        let at_ps = self.net.now_ps() + self.net.lookahead_ps();
+        self.net.set_timers(at_ps, REVOKE | u64::from(job));
+    }
+
+    /// A job's workers are gone.
+    pub(crate) fn remove_workers(&mut self, job: u32) {
+        self.trees.remove_workers(job);
+        self.slots.remove_workers(job);
+        self.pools.remove_workers(job);
+    }
+
+    /// A job's leases are taken back.
+    pub(crate) fn revoke(&mut self, job: u32) {
+        let now_ps = self.net.now_ps();
+        self.trees.revoke(now_ps, job);
+        self.slots.revoke(now_ps, job);
+        self.pools.revoke(now_ps, job);
     }
 
     /// An operation that is complete.
@@ -159,19 +232,72 @@ impl<P: Payload> Aggregation<P> {
         self.trees.done.pop().or_else(|| self.slots.done.pop()).or_else(|| self.pools.done.pop())
     }
 
-    /// What must not be.
-    pub fn violations(&self) -> Vec<Violation> {
-        [&self.trees.violations, &self.slots.violations, &self.pools.violations]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect()
+    /// Lets go of what lost packets carried.
+    #[inline]
+    pub(crate) fn forget_lost(&mut self) {
+        while let Some((number, handle)) = self.net.lost.pop() {
+            of!(self, number, machines => machines.forget(handle));
+        }
     }
 
-    /// Checks that no switch holds more than its memory. Panics if one does.
-    pub fn audit(&self) {
+    /// In a checked run, an audit now and then.
+    #[inline]
+    pub(crate) fn check(&mut self) {
+        if self.checked && self.net.hops() >= self.check_at_hop {
+            self.check_at_hop = self.net.hops() + AUDIT_HOPS;
+            self.audit();
+        }
+    }
+
+    /// Goes on up to and including `until_ps`, in a region without hosts.
+    pub(crate) fn run(&mut self, until_ps: u64) {
+        while let Some(happening) = self.net.next(until_ps) {
+            match happening {
+                Happening::Packet(_, packet) => self.on_packet(&packet),
+                Happening::Timer(key) => self.on_timer(key),
+            }
+            self.forget_lost();
+            self.check();
+        }
+    }
+
+    /// Checks what must hold at every moment. Panics if something does not.
+    pub(crate) fn audit(&self) {
+        self.net.audit();
         self.trees.audit();
         self.slots.audit();
         self.pools.audit();
+    }
+
+    /// Takes out of the region what goes to another one.
+    pub(crate) fn send(&mut self, region: usize, mail: &mut Mail<P>) {
+        self.net.take_outbox(region, &mut mail.crossing);
+        for packet in
+            mail.crossing.packets.iter().filter(|packet| packet.kind() == packet::Kind::Tree)
+        {
+            match packet.dst {
+                <Panama<P> as Protocol>::NUMBER => mail.trees.push(self.trees.give(packet.seq)),
+                <Atp<P> as Protocol>::NUMBER => mail.slots.push(self.slots.give(packet.seq)),
+                _ => mail.pools.push(self.pools.give(packet.seq)),
+            }
+        }
+    }
+
+    /// Takes what another region has sent.
+    pub(crate) fn receive(&mut self, mail: &mut Mail<P>) {
+        let Mail { crossing, trees, slots, pools } = mail;
+        let (mut trees, mut slots, mut pools) = (trees.drain(..), slots.drain(..), pools.drain(..));
+        for mut packet in crossing.packets.drain(..) {
+            if packet.kind() == packet::Kind::Tree {
+                let kept = match packet.dst {
+                    <Panama<P> as Protocol>::NUMBER => trees.next().map(|p| self.trees.keep(p)),
+                    <Atp<P> as Protocol>::NUMBER => slots.next().map(|p| self.slots.keep(p)),
+                    _ => pools.next().map(|p| self.pools.keep(p)),
+                };
+                packet.seq = kept.expect("a packet comes with what it carries");
+            }
+            self.net.import(packet);
+        }
+        self.net.import_timers(crossing);
     }
 }

@@ -6,8 +6,8 @@ use netsum_proto::panama::{
     Event, Fragments, Submission, Switch, Transmit, TreeCounters, TreeStats, Worker,
 };
 use netsum_proto::{CongestionRule, DropCounters, PortId, Time};
-use netsum_wire::JobId;
 use netsum_wire::panama::{HEADER_LEN, Header};
+use netsum_wire::{Epoch, JobId};
 
 use super::machines::Machines;
 use super::payload::{FORMAT, Payload};
@@ -98,6 +98,10 @@ impl<P: Payload> Protocol for Panama<P> {
 
     fn leases(node: &Switch<P>) -> usize {
         node.leases().count()
+    }
+
+    fn revoke(node: &mut Switch<P>, job: JobId, epoch: Epoch) {
+        node.revoke(job, epoch);
     }
 
     fn submit(worker: &mut Worker, id: u64, numel: u64) {

@@ -12,11 +12,11 @@ pub const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
 pub const INTEGERS: Format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
 
 /// Memory of a switch, and what travels between switches.
-pub trait Payload: Memory + Sized {
+pub trait Payload: Memory<Buffer: Send> + Sized + Send {
     /// In a packet on its way.
-    type Owned: Clone;
+    type Owned: Clone + Send;
     /// Memory of a switch or server of a protocol with slots.
-    type Rows: Values<Payload = <Self as Memory>::Payload>;
+    type Rows: Values<Payload = <Self as Memory>::Payload, Buffer: Send> + Send;
 
     /// Memory of so many bytes.
     fn memory(limit: u64) -> Self;

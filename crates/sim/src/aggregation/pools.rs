@@ -11,7 +11,7 @@ use netsum_wire::switchml::{HEADER_LEN, Header};
 use netsum_wire::{Epoch, JobId};
 
 use super::Aggregation;
-use super::machines::{End, Machines, now, way_to_root};
+use super::machines::{End, way_to_root};
 use super::panama::UDP_BYTES;
 use super::payload::{INTEGERS, Payload};
 use super::protocol::{Protocol, WorkerEvent};
@@ -77,6 +77,10 @@ impl<P: Payload> Protocol for SwitchMl<P> {
         node.leases().count()
     }
 
+    fn revoke(node: &mut Switch<P::Rows>, job: JobId, epoch: Epoch) {
+        node.revoke(job, epoch);
+    }
+
     fn submit(worker: &mut Worker, id: u64, numel: u64) {
         let (format, fragments) = (INTEGERS, Fragments::All);
         worker.submit(Submission { id, format, numel, fingerprint: id as u32, fragments });
@@ -129,14 +133,14 @@ impl<P: Payload> Aggregation<P> {
         placement: &[u32],
         config: &PoolConfig,
     ) -> Result<u32, String> {
-        let first = self.pools.workers.len() as u32;
+        let first = self.pools.next_worker();
         let PoolConfig { slots, fragment_bytes, timeout_ns } = *config;
         let (mut workers, mut up) = (Vec::new(), Vec::new());
         for (rank, &host) in (0..).zip(placement) {
             let (rising, falling) = self.pools.add_paths(net, &way_to_root(tree, rank, host));
             let from = PortId(falling);
-            self.pools.ends[rising as usize] = End::Node { node: tree.root.0, from };
-            self.pools.ends[falling as usize] = End::Worker(first + rank);
+            self.pools.set_end(rising, End::Node { node: tree.root.0, from });
+            self.pools.set_end(falling, End::Worker(first + rank));
             workers.push(from);
             up.push(vec![rising]);
         }
@@ -146,9 +150,9 @@ impl<P: Payload> Aggregation<P> {
         let switch =
             self.pools.node(tree.root.0, || Switch::new(rows, ROW_BYTES, P::rows(ROW_BYTES)));
         switch
-            .install(now(net), lease)
+            .install(net.now(), lease)
             .map_err(|error| format!("switch {}: {error}", net.topology().name(tree.root)))?;
-        let (now, ranks) = (now(net), placement.len() as u8);
+        let (now, ranks) = (net.now(), placement.len() as u8);
         let worker = |rank| {
             let (worker, workers) = (rank as u8, ranks);
             Worker::new(
@@ -165,12 +169,5 @@ impl<P: Payload> Aggregation<P> {
             )
         };
         Ok(self.pools.add_workers(net, job, placement, up, worker))
-    }
-}
-
-impl<P: Payload> Machines<SwitchMl<P>> {
-    pub(super) fn remove_job(&mut self, now_ps: u64, job: u32) {
-        self.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(u16::MAX / 2)));
-        self.remove_workers(now_ps, job);
     }
 }

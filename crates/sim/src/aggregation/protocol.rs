@@ -1,6 +1,7 @@
 //! What the simulator must know of a protocol to drive its machines.
 
 use netsum_proto::{PortId, Time};
+use netsum_wire::{Epoch, JobId};
 
 use super::payload::Payload;
 
@@ -12,11 +13,11 @@ pub trait Protocol: Sized {
     /// What packets carry.
     type Payload: Payload;
     /// Header of a packet.
-    type Header: Copy;
+    type Header: Copy + Send;
     /// Machine of a switch or a server.
-    type Node;
+    type Node: Send;
     /// Machine of a worker.
-    type Worker;
+    type Worker: Send;
 
     /// Stands in packets and timers, so that each comes to the machines of its protocol.
     const NUMBER: u16;
@@ -60,6 +61,9 @@ pub trait Protocol: Sized {
 
     /// Jobs that have a lease at a node.
     fn leases(node: &Self::Node) -> usize;
+
+    /// A job's leases at a node end, up to this epoch.
+    fn revoke(node: &mut Self::Node, job: JobId, epoch: Epoch);
 
     /// A worker has an allreduce of so many elements of 4 bytes to do.
     fn submit(worker: &mut Self::Worker, id: u64, numel: u64);

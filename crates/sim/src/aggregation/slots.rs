@@ -2,7 +2,7 @@
 
 mod wiring;
 
-pub(crate) use wiring::Hosts;
+pub(crate) use wiring::Places;
 
 use std::marker::PhantomData;
 
@@ -11,9 +11,9 @@ use netsum_proto::atp::{
     Submission, Switch, SwitchConfig, TreeStats, Worker,
 };
 use netsum_proto::{CongestionRule, PortId, Time, operations};
-use netsum_wire::JobId;
 use netsum_wire::atp::{HEADER_LEN, Header};
 use netsum_wire::fixed::Scale;
+use netsum_wire::{Epoch, JobId};
 
 use super::machines::Machines;
 use super::panama::UDP_BYTES;
@@ -134,6 +134,13 @@ impl<P: Payload> Protocol for Atp<P> {
         match node {
             Node::Switch(switch) => switch.leases().count(),
             Node::Server(server) => server.leases().count(),
+        }
+    }
+
+    fn revoke(node: &mut Node<P>, job: JobId, epoch: Epoch) {
+        match node {
+            Node::Switch(switch) => switch.revoke(job, epoch),
+            Node::Server(server) => server.revoke(job, epoch),
         }
     }
 

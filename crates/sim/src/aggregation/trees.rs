@@ -5,7 +5,7 @@ use netsum_proto::panama::{Child, Lease, Switch, Worker, WorkerConfig, resolve};
 use netsum_topo::{AggregationTree, Child as Below, NodeId};
 use netsum_wire::{Epoch, JobId, Rank, TreeId};
 
-use super::machines::{End, Machines, now};
+use super::machines::{End, Machines};
 use super::panama::{Panama, TreeConfig};
 use super::payload::Payload;
 use super::{Aggregation, Done};
@@ -22,10 +22,10 @@ impl<P: Payload> Aggregation<P> {
         placement: &[u32],
         config: &TreeConfig,
     ) -> Result<u32, String> {
-        let first = self.trees.workers.len() as u32;
+        let first = self.trees.next_worker();
         let wiring = Wiring::new(first, job, Epoch(1), self.memory_bytes, config);
         let up = self.trees.lease(net, wiring, trees, placement)?;
-        let now = now(net);
+        let now = net.now();
         let worker = |rank| {
             Worker::new(
                 now,
@@ -59,19 +59,21 @@ impl<P: Payload> Aggregation<P> {
     ) -> Result<(), String> {
         let machines = &mut self.trees;
         let range = first as usize..first as usize + placement.len();
-        let states = || machines.workers[range.clone()].iter().flatten();
-        let progress: Vec<_> = states().map(|w| w.machine.progress()).collect();
+        let states: Vec<_> = range.clone().filter_map(|w| machines.worker(w as u32)).collect();
+        let progress: Vec<_> = states.iter().map(|worker| worker.progress()).collect();
         let finished = resolve(&progress).finished;
-        let epoch = states().next().map_or(Epoch(1), |w| Epoch(w.machine.config().epoch.0 + 1));
+        let epoch = states.first().map_or(Epoch(1), |w| Epoch(w.config().epoch.0 + 1));
         let wiring = Wiring::new(first, job, epoch, self.memory_bytes, config);
         let up = machines.lease(net, wiring, trees, placement)?;
         machines.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(epoch.0 - 1)));
+        let now = net.now();
+        let machines = machines.on_hosts();
         for (worker, up) in range.clone().zip(up) {
             let Some(state) = &mut machines.workers[worker] else { continue };
             let config =
                 WorkerConfig { epoch, trees: trees.len() as u8, ..state.machine.config().clone() };
             let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
-            let old = std::mem::replace(&mut state.machine, Worker::new(now(net), config));
+            let old = std::mem::replace(&mut state.machine, Worker::new(now, config));
             let rest = old.remaining(&finished);
             let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.id != *id));
             let (job, rank) = (state.job, state.rank);
@@ -79,17 +81,12 @@ impl<P: Payload> Aggregation<P> {
             rest.into_iter().for_each(|submission| state.machine.submit(submission));
             state.up = up;
         }
-        range.for_each(|worker| machines.pump_worker(net, worker as u32));
+        range.for_each(|worker| machines.pump_worker(&mut net.regions[0], worker as u32));
         Ok(())
     }
 }
 
 impl<P: Payload> Machines<Panama<P>> {
-    pub(super) fn remove_job(&mut self, now_ps: u64, job: u32) {
-        self.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(u16::MAX / 2)));
-        self.remove_workers(now_ps, job);
-    }
-
     /// Leases all nodes of all trees; each rank's path to the switch above, by tree.
     fn lease(
         &mut self,
@@ -140,14 +137,14 @@ impl<P: Payload> Machines<Panama<P>> {
                 branch: wiring.branch % 32,
             });
             wiring.branch = wiring.branch.wrapping_add(1);
-            self.ends[rising as usize] = End::Node { node: node.0, from: PortId(falling) };
+            self.set_end(rising, End::Node { node: node.0, from: PortId(falling) });
             match *child {
                 Below::Rank(rank) => {
-                    self.ends[falling as usize] = End::Worker(wiring.first + rank);
+                    self.set_end(falling, End::Worker(wiring.first + rank));
                     up[rank as usize].push(rising);
                 }
                 Below::Switch(below) => {
-                    self.ends[falling as usize] = End::Node { node: below.0, from: PortId(rising) };
+                    self.set_end(falling, End::Node { node: below.0, from: PortId(rising) });
                     self.wire(net, tree, below, Some(rising), placement, wiring, up)?;
                 }
             }
@@ -164,7 +161,7 @@ impl<P: Payload> Machines<Panama<P>> {
         };
         let memory_bytes = wiring.memory_bytes;
         let switch = self.node(node.0, || Switch::new(P::memory(memory_bytes)));
-        let installed = switch.install(now(net), lease);
+        let installed = switch.install(net.now(), lease);
         installed.map_err(|error| format!("switch {}: {error}", net.topology().name(node)))
     }
 }

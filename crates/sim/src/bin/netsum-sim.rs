@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
-use netsum_sim::config::{self, Format};
+use netsum_sim::config::{self, Config, Format};
 use netsum_sim::run::{self, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -38,6 +38,9 @@ enum Command {
         /// Of the tables, whatever the configuration says.
         #[arg(long, value_parser = parse_format)]
         format: Option<Format>,
+        /// Of the run, at most, whatever the configuration says; what comes out is the same.
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+        threads: Option<u16>,
         /// Tell progress as lines of JSON on standard error.
         #[arg(long)]
         progress_json: bool,
@@ -47,8 +50,12 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Check { config } => check(&config),
-        Command::Run { config, out, format, progress_json } => {
-            simulate(&config, &out, format, progress_json)
+        Command::Run { config, out, format, threads, progress_json } => {
+            let adjust = |config: &mut Config| {
+                config.format = format.unwrap_or(config.format);
+                config.threads = threads.unwrap_or(config.threads);
+            };
+            simulate(&config, &out, adjust, progress_json)
         }
     };
     match outcome {
@@ -91,9 +98,9 @@ fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
     Ok(wanted)
 }
 
-fn simulate(path: &Path, out: &Path, format: Option<Format>, json: bool) -> Outcome {
+fn simulate(path: &Path, out: &Path, adjust: impl Fn(&mut Config), json: bool) -> Outcome {
     let (mut config, built) = config::load(path).map_err(|error| (REFUSED, error.to_string()))?;
-    config.format = format.unwrap_or(config.format);
+    adjust(&mut config);
     let stop = watch_signals().map_err(|error| (FAILED, error.to_string()))?;
     if json {
         let line = serde_json::json!({ "notes": built.notes });

@@ -132,6 +132,9 @@ impl Source<'_> {
                 "there is nothing to simulate; add [[flows]], [[jobs]] or [mix]",
             ));
         }
+        if config.threads == 0 {
+            return Err(self.invalid("threads", "a run has at least one thread"));
+        }
         if config.stop_with_jobs && (config.jobs.is_empty() || config.mix.is_some()) {
             let reason =
                 "only a run whose jobs are all in [[jobs]] can end with them: those of a mix go on";

@@ -43,6 +43,9 @@ pub struct Config {
     /// Check conservation and order all the time instead of at the end: some times slower.
     #[serde(default)]
     pub checked: bool,
+    /// Of the run, at most. Nothing that comes out depends on it, so the effective configuration does not name it.
+    #[serde(default = "defaults::threads", skip_serializing)]
+    pub threads: u16,
     /// Hosts, switches, links.
     pub fabric: Fabric,
     /// What every switch does.
@@ -329,6 +332,9 @@ mod defaults {
         "run".to_owned()
     }
     pub fn seed() -> u64 {
+        1
+    }
+    pub fn threads() -> u16 {
         1
     }
     pub fn alpha() -> f64 {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use super::schedule::HostAlgorithm;
-use crate::network::Network;
+use crate::network::Region;
 use crate::transport::{Owner, Transport};
 
 /// One job's reducer on hosts.
@@ -55,7 +55,7 @@ impl HostReducer {
 
     pub(crate) fn submit(
         &mut self,
-        net: &mut Network,
+        net: &mut Region,
         transport: &mut Transport,
         rank: u32,
         id: u64,
@@ -68,7 +68,7 @@ impl HostReducer {
     /// So many further messages of a stream have come.
     pub(crate) fn on_messages(
         &mut self,
-        net: &mut Network,
+        net: &mut Region,
         transport: &mut Transport,
         stream: u32,
         count: u32,
@@ -82,7 +82,7 @@ impl HostReducer {
         self.advance(net, transport, to);
     }
 
-    fn advance(&mut self, net: &mut Network, transport: &mut Transport, rank: u32) {
+    fn advance(&mut self, net: &mut Region, transport: &mut Transport, rank: u32) {
         let ranks = self.placement.len() as u32;
         let index = rank as usize;
         while let Some(&(id, bytes)) = self.ranks[index].queue.front() {
@@ -112,7 +112,7 @@ impl HostReducer {
 
     fn send(
         &mut self,
-        net: &mut Network,
+        net: &mut Region,
         transport: &mut Transport,
         from: u32,
         to: u32,
@@ -133,7 +133,7 @@ impl HostReducer {
     }
 
     /// The job is over: its flows end.
-    pub(crate) fn close(&mut self, net: &mut Network, transport: &mut Transport) {
+    pub(crate) fn close(&mut self, net: &mut Region, transport: &mut Transport) {
         self.streams.iter().for_each(|s| transport.close(net, s.flow));
     }
 }

@@ -11,8 +11,8 @@ pub use models::{MODELS, Model};
 use rustc_hash::FxHashMap;
 pub use schedule::{HostAlgorithm, Step};
 
-use crate::aggregation::{Aggregation, Kind, Payload, PoolConfig, SlotConfig, TreeConfig};
-use crate::network::Network;
+use crate::aggregation::{Kind, Local, Payload, PoolConfig, SlotConfig, TreeConfig};
+use crate::network::Region;
 use crate::transport::Transport;
 
 /// Timer keys: a worker's next bucket is ready; a job starts.
@@ -156,7 +156,7 @@ impl Jobs {
     /// Begins a job whose workers are installed in the network, or which reduces on hosts.
     pub(crate) fn begin(
         &mut self,
-        net: &mut Network,
+        net: &mut Region,
         spec: JobSpec,
         installed: Option<(Kind, u32)>,
     ) {
@@ -193,9 +193,8 @@ impl Jobs {
     /// A bucket is ready.
     pub(crate) fn on_bucket<P: Payload>(
         &mut self,
-        net: &mut Network,
+        local: &mut Local<P>,
         transport: &mut Transport,
-        aggregation: &mut Aggregation<P>,
         key: u64,
     ) {
         let (number, rank) = ((key >> 16) as u32 & 0xff_ffff, key as u32 & 0xffff);
@@ -205,23 +204,25 @@ impl Jobs {
         let id = u64::from(state.step) * job.spec.buckets.len() as u64 + u64::from(state.submitted);
         state.submitted += 1;
         if let Some(next) = job.spec.buckets.get(state.submitted as usize) {
-            net.set_timer(state.ready_ps(next), key);
+            local.net.set_timer(state.ready_ps(next), key);
         }
         let open = &mut job.open_steps[(state.step - job.first_step) as usize];
-        open.reduce_start_ps = open.reduce_start_ps.min(net.now_ps());
+        open.reduce_start_ps = open.reduce_start_ps.min(local.net.now_ps());
         match &mut job.reducer {
             Reducer::Network { kind, first_worker } => {
-                aggregation.submit(net, *kind, *first_worker + rank, id, bucket.bytes);
+                local.submit(*kind, *first_worker + rank, id, bucket.bytes);
             }
-            Reducer::Hosts(reducer) => reducer.submit(net, transport, rank, id, bucket.bytes),
+            Reducer::Hosts(reducer) => {
+                reducer.submit(local.net, transport, rank, id, bucket.bytes);
+            }
         }
-        self.collect(net, transport, number);
+        self.collect(local.net, transport, number);
     }
 
     /// Messages of a job's stream have come.
     pub(crate) fn on_messages(
         &mut self,
-        net: &mut Network,
+        net: &mut Region,
         transport: &mut Transport,
         (number, stream, count): (u32, u32, u32),
     ) {
@@ -233,7 +234,7 @@ impl Jobs {
     }
 
     /// A worker's operation is complete; true if the job is, too.
-    pub(crate) fn on_done(&mut self, net: &mut Network, number: u32, rank: u32) -> bool {
+    pub(crate) fn on_done(&mut self, net: &mut Region, number: u32, rank: u32) -> bool {
         let Some(job) = &mut self.jobs[number as usize] else { return false };
         let buckets = job.spec.buckets.len() as u32;
         let state = &mut job.ranks[rank as usize];
@@ -272,7 +273,7 @@ impl Jobs {
     }
 
     /// Forgets a job that is complete.
-    pub(crate) fn remove(&mut self, net: &mut Network, transport: &mut Transport, number: u32) {
+    pub(crate) fn remove(&mut self, net: &mut Region, transport: &mut Transport, number: u32) {
         if let Some(Job { reducer: Reducer::Hosts(mut reducer), .. }) =
             self.jobs[number as usize].take()
         {
@@ -280,7 +281,7 @@ impl Jobs {
         }
     }
 
-    fn collect(&mut self, net: &mut Network, transport: &mut Transport, number: u32) {
+    fn collect(&mut self, net: &mut Region, transport: &mut Transport, number: u32) {
         let Some(Job { reducer: Reducer::Hosts(reducer), .. }) = &mut self.jobs[number as usize]
         else {
             return;
@@ -295,7 +296,7 @@ impl Jobs {
         }
     }
 
-    fn begin_step(&mut self, net: &mut Network, number: u32, rank: u32) {
+    fn begin_step(&mut self, net: &mut Region, number: u32, rank: u32) {
         let job = self.jobs[number as usize].as_mut().expect("a job that begins a step is there");
         let step = job.ranks[rank as usize].step;
         let host = job.spec.placement[rank as usize];

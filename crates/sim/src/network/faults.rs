@@ -1,38 +1,52 @@
 //! Links that lose packets, die and come back.
 
-use super::*;
+use std::sync::Arc;
+
+use super::Network;
+use super::region::Region;
+use crate::link::{DEAD, LOSSY};
+use crate::random::Random;
+use crate::routes::Routes;
 
 impl Network {
-    /// A link loses this share of its packets from now on, drawn from `seed` when it is first set.
+    /// A link loses this share of its packets from now on; which, follows from `seed` when it is first set.
     pub fn set_loss(&mut self, link: u32, share: f64, seed: u64) {
-        if self.loss.iter().all(|&share| share == 0.0) {
-            self.random = Random::derived(seed, "loss");
+        for region in &mut self.regions {
+            // A stream for each link: what one loses does not depend on what comes by another.
+            let random = || Random::derived(seed ^ u64::from(link) << 32, "loss");
+            region.loss.entry(link).or_insert_with(|| (share, random())).0 = share;
+            let state = &mut region.links[link as usize].state;
+            *state = if share > 0.0 { *state | LOSSY } else { *state & !LOSSY };
         }
-        self.loss[link as usize] = share;
-        let state = &mut self.links[link as usize].state;
-        *state = if share > 0.0 { *state | LOSSY } else { *state & !LOSSY };
     }
 
     /// Both directions of an edge die, with what is on them, or come back. Switches go on using them until `reroute`.
     pub fn set_alive(&mut self, edge: u32, alive: bool) {
-        for link in [2 * edge, 2 * edge + 1] {
-            let state = &mut self.links[link as usize].state;
-            *state = if alive { *state & !DEAD } else { *state | DEAD };
+        for region in &mut self.regions {
+            for link in [2 * edge, 2 * edge + 1] {
+                let state = &mut region.links[link as usize].state;
+                *state = if alive { *state & !DEAD } else { *state | DEAD };
+            }
         }
     }
 
     /// Shortest paths over what is alive.
     pub fn reroute(&mut self) {
-        let alive = |edge: u32| !self.links[2 * edge as usize].is(DEAD);
-        self.routes = Routes::new(&self.topology, self.switching.paths, alive);
+        let alive = |edge: u32| self.is_alive(edge);
+        let routes = Arc::new(Routes::new(&self.topology, self.switching.paths, alive));
+        self.regions.iter_mut().for_each(|region| region.common.routes = Arc::clone(&routes));
     }
 
     /// Whether an edge is alive.
     pub fn is_alive(&self, edge: u32) -> bool {
-        !self.links[2 * edge as usize].is(DEAD)
+        !self.hosts_region().links[2 * edge as usize].is(DEAD)
     }
+}
 
+impl Region {
+    /// Whether a packet that has come by a link is none.
     pub(super) fn loses(&mut self, link: u32, state: u8) -> bool {
-        state & DEAD != 0 || self.random.unit() < self.loss[link as usize]
+        let drawn = |(share, random): &mut (f64, Random)| random.unit() < *share;
+        state & DEAD != 0 || self.loss.get_mut(&link).is_some_and(drawn)
     }
 }

@@ -1,20 +1,28 @@
 //! Links, switches and time: what happens to a packet between two hosts.
+//!
+//! A [`Network`] is cut into regions, one per thread that moves packets. A [`Region`] has the links that its nodes send
+//! on, and a clock and a calendar of its own; what crosses its border is handed over ahead of time, because a link takes
+//! its propagation to deliver.
 
+mod crossing;
 mod faults;
 mod moving;
 mod pause;
+mod region;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use netsum_proto::Time;
 use netsum_topo::Topology;
 
-use crate::calendar::{Calendar, Entries, Entry};
+pub(crate) use crossing::Crossing;
+pub use region::Region;
+
 use crate::error::SimError;
-use crate::fifo::Pool;
-use crate::link::{DEAD, FROM_HOST, LOSSY, Link, PAUSED, TO_HOST};
-use crate::packet::{Kind, NO_LINK, Packet};
-use crate::random::Random;
+use crate::link::PAUSED;
+use crate::packet::{Kind, Packet};
+use crate::partition::{self, Threads};
 use crate::routes::{PathChoice, Routes, outgoing};
 
 /// What every switch does with packets.
@@ -98,104 +106,66 @@ pub enum Happening {
     Timer(u64),
 }
 
-/// The network and the clock.
+/// The network: all regions, and what they have in common.
 pub struct Network {
-    now_ps: u64,
-    hosts: u32,
-    links: Vec<Link>,
-    counters: Vec<LinkCounters>,
-    pool: Pool,
-    calendar: Calendar,
-    agenda: BinaryHeap<Reverse<(u64, u64)>>,
-    routes: Routes,
-    paths: Vec<Box<[u32]>>,
-    switching: Switching,
-    /// Packets that came by a link and have not left the switch, by link.
-    held: Vec<u32>,
-    paused_since_ps: Vec<u64>,
-    balance: Balance,
-    hops: u64,
+    pub(crate) regions: Vec<Region>,
+    /// Region of a node, which is that of the links that begin there.
+    region_of: Arc<[u8]>,
     topology: Topology,
-    uplinks: Vec<u32>,
-    /// Links out of the same switch, by link; empty unless switches share memory.
-    siblings: Vec<Box<[u32]>>,
-    /// Share of packets that a lossy link loses, by link.
-    loss: Vec<f64>,
-    random: Random,
-    /// Protocol and `seq` of `Tree` packets that were dropped: whoever keeps what they carry may forget it.
-    pub(crate) lost: Vec<(u16, u32)>,
-}
-
-/// Keys of the network's own timers; callers' keys lie below.
-const OWN_TIMER: u64 = 1 << 63;
-const RESUME: u64 = 1 << 62;
-
-struct LinkEntries<'a>(&'a mut [Link]);
-
-impl Entries for LinkEntries<'_> {
-    #[inline]
-    fn entry(&mut self, link: u32) -> &mut Entry {
-        &mut self.0[link as usize].entry
-    }
+    switching: Switching,
 }
 
 impl Network {
-    /// A network at time 0. Errors name what in the topology cannot be simulated.
+    /// A network of one region at time 0. Errors name what in the topology cannot be simulated.
     pub fn new(topology: &Topology, switching: Switching) -> Result<Network, SimError> {
+        Network::in_regions(topology, switching, Threads::ONE)
+    }
+
+    /// The same in a region for each thread, of which the first has all hosts; in one, if packets may cross a link in no time.
+    pub fn in_regions(
+        topology: &Topology,
+        switching: Switching,
+        threads: Threads,
+    ) -> Result<Network, SimError> {
         let hosts = check(topology)?;
-        let node =
-            |link: u32| topology.edge(netsum_topo::EdgeId(link / 2)).ends[(link & 1 ^ 1) as usize];
-        let links: Vec<Link> = (0..2 * topology.edges().count() as u32)
-            .map(|link| {
-                let edge = topology.edge(netsum_topo::EdgeId(link / 2));
-                let (to, from) = (node(link), node(link ^ 1));
-                let latency_ns = edge.latency_ns.unwrap_or(u64::from(switching.latency_ns));
-                let state = if topology.is_switch(from) { 0 } else { FROM_HOST }
-                    | if topology.is_switch(to) { 0 } else { TO_HOST };
-                Link::new(to.0, edge.rate_bps, latency_ns as u32, state)
-            })
-            .collect();
-        let slowest = |l: &Link| l.serialisation_ps(u64::from(u16::MAX)) + l.propagation_ps();
-        let horizon = links.iter().map(slowest).max().unwrap_or(1);
-        let siblings = match switching.shared {
-            Some(_) => siblings(&links),
-            None => Vec::new(),
+        let links = region::links(topology, &switching);
+        let lookahead_ps = links.iter().map(|link| link.propagation_ps()).min().unwrap_or(0);
+        let threads = if lookahead_ps == 0 { Threads::ONE } else { threads };
+        let region_of: Arc<[u8]> = partition::regions(topology, threads).into();
+        let siblings: Arc<[Box<[u32]>]> = match switching.shared {
+            Some(_) => region::siblings(&links).into(),
+            None => Arc::default(),
         };
         let uplinks =
             topology.hosts().map(|h| outgoing(topology, topology.neighbours(h)[0].1.0, h));
-        Ok(Network {
-            now_ps: 0,
+        let common = region::Common {
             hosts,
-            counters: vec![LinkCounters::default(); links.len()],
-            held: vec![0; links.len()],
-            paused_since_ps: vec![0; links.len()],
-            pool: Pool::default(),
-            calendar: Calendar::new(horizon),
-            agenda: BinaryHeap::new(),
-            routes: Routes::new(topology, switching.paths, |_| true),
-            paths: Vec::new(),
+            lookahead_ps,
             switching,
-            balance: Balance::default(),
-            hops: 0,
-            loss: vec![0.0; links.len()],
-            random: Random::derived(0, "loss"),
-            lost: Vec::new(),
+            routes: Arc::new(Routes::new(topology, switching.paths, |_| true)),
+            region_of: Arc::clone(&region_of),
             uplinks: uplinks.collect(),
             siblings,
-            topology: topology.clone(),
-            links,
-        })
+        };
+        let count = region_of.iter().max().map_or(1, |&last| last + 1);
+        let regions = (0..count).map(|index| Region::new(index, count, &links, common.clone()));
+        Ok(Network { regions: regions.collect(), region_of, topology: topology.clone(), switching })
     }
 
     /// Now.
     #[inline]
     pub fn now_ps(&self) -> u64 {
-        self.now_ps
+        self.hosts_region().now_ps()
+    }
+
+    /// Now, as machines are told.
+    pub(crate) fn now(&self) -> Time {
+        self.hosts_region().now()
     }
 
     /// Hosts: the nodes from 0 on.
     pub fn hosts(&self) -> u32 {
-        self.hosts
+        self.hosts_region().common.hosts
     }
 
     /// The graph.
@@ -203,65 +173,95 @@ impl Network {
         &self.topology
     }
 
+    /// What happens in one part of the network reaches no other part sooner than this: the shortest propagation of a
+    /// link.
+    pub fn lookahead_ps(&self) -> u64 {
+        self.hosts_region().common.lookahead_ps
+    }
+
+    /// Region of each node.
+    pub(crate) fn region_of(&self) -> &Arc<[u8]> {
+        &self.region_of
+    }
+
     /// The link by which a host sends.
     #[inline]
     pub fn uplink(&self, host: u32) -> u32 {
-        self.uplinks[host as usize]
+        self.hosts_region().uplink(host)
     }
 
     /// Node at the far end of a link.
     #[inline]
     pub fn far_end(&self, link: u32) -> u32 {
-        self.links[link as usize].to
+        self.hosts_region().links[link as usize].to
     }
 
     /// Directed links: edge e of the topology is 2e from its first end to its second, and 2e + 1 back.
     pub fn link_count(&self) -> u32 {
-        self.links.len() as u32
+        self.hosts_region().links.len() as u32
     }
 
     /// Packets that have crossed a link, each counted once per link.
     pub fn hops(&self) -> u64 {
-        self.hops
+        self.regions.iter().map(Region::hops).sum()
     }
 
     /// Bytes that have crossed a link.
     pub fn carried_bytes(&self, link: u32) -> u64 {
-        self.links[link as usize].bytes
+        // Counted where they arrive.
+        self.regions.iter().map(|region| region.links[link as usize].bytes).sum()
     }
 
     /// What a link went through.
     pub fn counters(&self, link: u32) -> LinkCounters {
-        let mut counters = self.counters[link as usize];
-        if self.links[link as usize].is(PAUSED) {
-            counters.paused_ps += self.now_ps - self.paused_since_ps[link as usize];
+        // Each is counted where it happens: at the queue, or at the far end.
+        let mut sum = LinkCounters::default();
+        for region in &self.regions {
+            let counters = region.counters[link as usize];
+            sum.drops += counters.drops;
+            sum.marks += counters.marks;
+            sum.waiting_max = sum.waiting_max.max(counters.waiting_max);
+            sum.pauses += counters.pauses;
+            sum.paused_ps += counters.paused_ps;
+            if region.links[link as usize].is(PAUSED) {
+                sum.paused_ps += region.now_ps() - region.paused_since_ps[link as usize];
+            }
         }
-        counters
+        sum
     }
 
     /// Packets that wait in a link's queue now.
     pub fn waiting(&self, link: u32) -> u32 {
-        self.links[link as usize].waiting(self.now_ps, &self.pool)
+        let region = self.sender(link);
+        region.links[link as usize].waiting(region.now_ps(), &region.pool)
     }
 
     /// How long a link would take for what is queued now.
     pub fn backlog_ps(&self, link: u32) -> u64 {
-        self.links[link as usize].backlog_ps(self.now_ps)
+        let region = self.sender(link);
+        region.links[link as usize].backlog_ps(region.now_ps())
     }
 
     /// How long a link takes for so many bytes, without propagation.
     pub fn serialisation_ps(&self, link: u32, bytes: u64) -> u64 {
-        self.links[link as usize].serialisation_ps(bytes)
+        self.hosts_region().links[link as usize].serialisation_ps(bytes)
     }
 
     /// How long a link takes for a bit that has left its transmitter.
     pub(crate) fn propagation_ps(&self, link: u32) -> u64 {
-        self.links[link as usize].propagation_ps()
+        self.hosts_region().links[link as usize].propagation_ps()
     }
 
     /// What went in and came out.
     pub fn balance(&self) -> Balance {
-        self.balance
+        let mut sum = Balance::default();
+        for Balance { sent, delivered, dropped } in self.regions.iter().map(Region::balance) {
+            let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
+            sum.sent = add(sum.sent, sent);
+            sum.delivered = add(sum.delivered, delivered);
+            sum.dropped = add(sum.dropped, dropped);
+        }
+        sum
     }
 
     /// The links by which a flow with this `entropy` goes from host to host; `None` if there is no way.
@@ -274,7 +274,7 @@ impl Network {
             if node == to {
                 return Some(way);
             }
-            way.push(self.routes.next(node, &packet)?);
+            way.push(self.routes().next(node, &packet)?);
         }
     }
 
@@ -292,7 +292,7 @@ impl Network {
         while !here.contains_key(&to) {
             let mut there = BTreeMap::new();
             for (switch, part) in here {
-                let ways = self.routes.ways(switch, to);
+                let ways = self.routes().ways(switch, to);
                 let each = part / ways.len() as f64;
                 for link in ways {
                     parts.push((link, each));
@@ -306,73 +306,65 @@ impl Network {
 
     /// Whether every link of a path is alive.
     pub(crate) fn path_stands(&self, path: u32) -> bool {
-        self.paths[path as usize].iter().all(|link| self.is_alive(link / 2))
+        self.hosts_region().paths[path as usize].iter().all(|link| self.is_alive(link / 2))
     }
 
     /// A path for `Tree` packets: links that follow on each other. Its number is the packet's `flow`.
     pub fn add_path(&mut self, links: &[u32]) -> u32 {
         assert!(!links.is_empty(), "a path has at least one link");
-        self.paths.push(links.into());
-        self.paths.len() as u32 - 1
-    }
-
-    /// First link of a path.
-    #[inline]
-    pub fn path_start(&self, path: u32) -> u32 {
-        self.paths[path as usize][0]
+        let path: Arc<[u32]> = links.into();
+        self.regions.iter_mut().for_each(|region| region.paths.push(Arc::clone(&path)));
+        self.hosts_region().paths.len() as u32 - 1
     }
 
     /// Asks for a `Timer` at a time, not in the past; equal times come by key. `key` is below 2⁶³.
     pub fn set_timer(&mut self, at_ps: u64, key: u64) {
-        debug_assert!(at_ps >= self.now_ps && key < OWN_TIMER);
-        self.agenda.push(Reverse((at_ps, key)));
+        self.regions[0].set_timer(at_ps, key);
     }
 
-    /// Hands a new packet (or, at a host, a run of them) to a link.
-    #[inline]
+    /// Hands a new packet (or, at a host, a run of them) to a link of the first region.
     pub fn send(&mut self, link: u32, packet: Packet) {
-        let run = u64::from(packet.run());
-        self.balance.sent.0 += run;
-        self.balance.sent.1 += run * u64::from(packet.bytes);
-        self.enqueue(link, packet);
+        self.regions[0].send(link, packet);
+    }
+
+    /// Of a network of one region: goes on to what the caller must deal with, up to and including `until_ps`; `None` if
+    /// nothing is left until then.
+    pub fn next(&mut self, until_ps: u64) -> Option<Happening> {
+        assert!(self.regions.len() == 1, "regions go on side by side");
+        self.regions[0].next(until_ps)
+    }
+
+    /// Time goes on in all regions, in which nothing was to be done until then.
+    pub(crate) fn wait_until(&mut self, at_ps: u64) {
+        self.regions.iter_mut().for_each(|region| region.wait_until(at_ps));
     }
 
     /// Checks what must hold at every moment: what went in is delivered, dropped or on the way; queues are
     /// in order; nobody is counted at a switch who is not there. Panics if not.
     pub fn audit(&self) {
-        let (mut queued, mut held) = ((0, 0), vec![0; self.links.len()]);
-        for (index, link) in self.links.iter().enumerate() {
-            let mut last = 0;
-            for packet in link.queue().iter(&self.pool) {
-                assert!(packet.at_ps >= last, "link {index}: a packet overtakes another");
-                assert!(packet.at_ps >= self.now_ps, "link {index}: a packet is late");
-                last = packet.at_ps;
-                queued.0 += u64::from(packet.run());
-                queued.1 += u64::from(packet.run()) * u64::from(packet.bytes);
-                if packet.ingress != NO_LINK && self.switching.pause.is_some() {
-                    held[packet.ingress as usize] += 1;
-                }
-            }
-            let busy_ps = link.serialisation_ps(link.bytes);
-            assert!(busy_ps <= self.now_ps, "link {index} carried more than it can");
+        self.regions.iter().for_each(Region::audit);
+        let mut on_the_way = (0i128, 0i128);
+        for (exported, imported) in self.regions.iter().map(Region::crossed) {
+            on_the_way.0 += i128::from(exported.0) - i128::from(imported.0);
+            on_the_way.1 += i128::from(exported.1) - i128::from(imported.1);
         }
-        let Balance { sent, delivered, dropped } = self.balance;
-        assert_eq!(sent.0, delivered.0 + dropped.0 + queued.0, "packets went missing");
-        assert_eq!(sent.1, delivered.1 + dropped.1 + queued.1, "bytes went missing");
-        assert_eq!(held, self.held, "packets held at switches");
+        assert_eq!(on_the_way, (0, 0), "packets went missing between regions");
     }
-}
 
-/// By link, all links that begin where it begins.
-fn siblings(links: &[Link]) -> Vec<Box<[u32]>> {
-    // A link and its way back are neighbours in number.
-    let from = |link: usize| links[link ^ 1].to;
-    let out_of = |node: u32| (0..links.len()).filter(move |&link| from(link) == node);
-    let of = |link: usize| match links[link].is(FROM_HOST) {
-        true => Box::default(),
-        false => out_of(from(link)).map(|link| link as u32).collect(),
-    };
-    (0..links.len()).map(of).collect()
+    fn hosts_region(&self) -> &Region {
+        &self.regions[0]
+    }
+
+    fn routes(&self) -> &Routes {
+        &self.hosts_region().common.routes
+    }
+
+    /// The region in which a link's queue is.
+    fn sender(&self, link: u32) -> &Region {
+        // A link and its way back are neighbours in number.
+        let from = self.far_end(link ^ 1);
+        &self.regions[usize::from(self.region_of[from as usize])]
+    }
 }
 
 pub(crate) fn check(topology: &Topology) -> Result<u32, SimError> {

@@ -1,14 +1,25 @@
 //! A packet's way: off one link, through a switch, onto the next.
 
-use super::*;
+use std::cmp::Reverse;
 
-impl Network {
+use super::region::{LinkEntries, OWN_TIMER, Region};
+use super::{Happening, Switching};
+use crate::link::{DEAD, FROM_HOST, LOSSY, TO_HOST};
+use crate::packet::{Kind, Packet};
+
+impl Region {
     /// Goes on to what the caller must deal with, up to and including `until_ps`; `None` if nothing is left
     /// until then.
     pub fn next(&mut self, until_ps: u64) -> Option<Happening> {
         loop {
             let delivery = self.calendar.peek(&mut LinkEntries(&mut self.links));
-            let at = delivery.map_or(u64::MAX, |(at, _)| at);
+            // What has gone to another region counts at its ingress until it is there: as if it arrived here.
+            let gone = self
+                .gone
+                .front()
+                .filter(|&&(at, link, _)| delivery.is_none_or(|delivery| (at, link) < delivery));
+            let gone = gone.copied();
+            let at = gone.map(|(at, ..)| at).or(delivery.map(|(at, _)| at)).unwrap_or(u64::MAX);
             if let Some(&Reverse((timer, key))) = self.agenda.peek()
                 && timer <= at
             {
@@ -23,7 +34,16 @@ impl Network {
                 self.obey(key);
                 continue;
             }
-            let Some((at, link)) = delivery.filter(|&(at, _)| at <= until_ps) else { break };
+            if at > until_ps {
+                break;
+            }
+            if let Some((.., ingress)) = gone {
+                self.gone.pop_front();
+                self.now_ps = at;
+                self.release(ingress);
+                continue;
+            }
+            let Some((at, link)) = delivery else { break };
             debug_assert!(at >= self.now_ps, "time never decreases");
             self.now_ps = at;
             self.calendar.pop();
@@ -33,6 +53,19 @@ impl Network {
         }
         self.now_ps = self.now_ps.max(until_ps.min(u64::MAX - 1));
         None
+    }
+
+    /// A timer of now whose key lies below this; `None` if there is none.
+    pub(crate) fn timer_now(&mut self, below: u64) -> Option<u64> {
+        let &Reverse((at_ps, key)) = self.agenda.peek()?;
+        let due = at_ps <= self.now_ps && key < below;
+        due.then(|| self.agenda.pop()).map(|_| key)
+    }
+
+    /// Time goes on to `at_ps`, and nothing was to be done until then.
+    pub(crate) fn wait_until(&mut self, at_ps: u64) {
+        debug_assert!(at_ps >= self.now_ps, "time never decreases");
+        self.now_ps = at_ps;
     }
 
     /// The first packet of a link has come to its far end; `Some` if it goes no further.
@@ -45,7 +78,7 @@ impl Network {
         if let Some(at) = next {
             self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
         }
-        if self.switching.pause.is_some() {
+        if self.common.switching.pause.is_some() {
             self.release(packet.ingress);
         }
         if state & (DEAD | LOSSY) != 0 && self.loses(link, state) {
@@ -57,7 +90,7 @@ impl Network {
         let onward = match packet.kind() {
             Kind::Tree => self.onward(link, &packet),
             _ if state & TO_HOST != 0 => None,
-            _ => match self.routes.next(to, &packet) {
+            _ => match self.common.routes.next(to, &packet) {
                 Some(onward) => Some(onward),
                 None => {
                     self.drop_packet(None, &packet);
@@ -89,10 +122,11 @@ impl Network {
     #[inline]
     pub(super) fn enqueue(&mut self, link: u32, mut packet: Packet) {
         if !self.links[link as usize].is(FROM_HOST) {
-            let Switching { mark_packets, queue_packets, shared, pause, .. } = self.switching;
+            let Switching { mark_packets, queue_packets, shared, pause, .. } =
+                self.common.switching;
             if let Some(shared) = shared {
                 let queued = |link: &u32| self.links[*link as usize].queued_bytes(self.now_ps);
-                let used = self.siblings[link as usize].iter().map(queued).sum();
+                let used = self.common.siblings[link as usize].iter().map(queued).sum();
                 if !shared.takes(queued(&link), used, u64::from(packet.bytes)) {
                     self.drop_packet(Some(link), &packet);
                     return;
@@ -103,7 +137,9 @@ impl Network {
             if l.queue().len() >= mark_packets.min(queue_packets) {
                 let waiting = l.waiting(self.now_ps, &self.pool);
                 let counters = &mut self.counters[link as usize];
-                counters.waiting_max = counters.waiting_max.max(waiting);
+                if waiting >= mark_packets.min(queue_packets) {
+                    counters.waiting_max = counters.waiting_max.max(waiting);
+                }
                 if waiting >= queue_packets && pause.is_none() {
                     self.drop_packet(Some(link), &packet);
                     return;
@@ -123,7 +159,7 @@ impl Network {
         }
         let l = &mut self.links[link as usize];
         if let Some(at) = l.push(self.now_ps, packet, &mut self.pool) {
-            self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
+            self.enter(link, at);
         }
     }
 

@@ -1,11 +1,15 @@
 //! PAUSE: what is held at switches by input, and who is asked for silence.
 
-use super::*;
+use super::region::{OWN_TIMER, Region};
+use super::{PAUSED, Pause};
+use crate::packet::NO_LINK;
 
-impl Network {
+const RESUME: u64 = 1 << 62;
+
+impl Region {
     #[inline]
     pub(super) fn hold(&mut self, ingress: u32) {
-        let Some(Pause { high_packets, .. }) = self.switching.pause else { return };
+        let Some(Pause { high_packets, .. }) = self.common.switching.pause else { return };
         if ingress == NO_LINK {
             return;
         }
@@ -18,7 +22,7 @@ impl Network {
 
     #[inline]
     pub(super) fn release(&mut self, ingress: u32) {
-        let Some(Pause { low_packets, .. }) = self.switching.pause else { return };
+        let Some(Pause { low_packets, .. }) = self.common.switching.pause else { return };
         if ingress == NO_LINK {
             return;
         }
@@ -31,8 +35,10 @@ impl Network {
 
     /// A PAUSE frame goes back over the link's wire; it waits for nothing.
     fn ask(&mut self, ingress: u32, what: u64) {
-        let at = self.now_ps + self.links[ingress as usize].propagation_ps();
-        self.agenda.push(Reverse((at, OWN_TIMER | what | u64::from(ingress))));
+        let at_ps = self.now_ps + self.links[ingress as usize].propagation_ps();
+        // The link's other direction ends where the link begins.
+        let sender = self.links[(ingress ^ 1) as usize].to;
+        self.set_timer_at(sender, at_ps, OWN_TIMER | what | u64::from(ingress));
     }
 
     pub(super) fn obey(&mut self, key: u64) {
@@ -47,8 +53,8 @@ impl Network {
             }
             (true, true) => {
                 counters.paused_ps += self.now_ps - *since;
-                if let Some(at) = l.resume(self.now_ps, &mut self.pool) {
-                    self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
+                if let Some(at_ps) = l.resume(self.now_ps, &mut self.pool) {
+                    self.enter(link, at_ps);
                 }
             }
             _ => {}

@@ -14,6 +14,8 @@ use std::path::Path;
 use netsum_topo::NodeId;
 
 use crate::config::{Built, Config, SchemeKind};
+use crate::job::{JobSpec, Scheme};
+use crate::partition::Threads;
 use crate::simulation::Simulation;
 use summary::Summary;
 use tables::{Tables, us};
@@ -169,8 +171,16 @@ fn one(
     progress: OnProgress,
 ) -> Result<(), Failure> {
     let memory = config.switch.memory.0.0;
-    let simulation =
-        Simulation::with_payload(&built.topology, built.switching, built.tcp, config.seed, memory);
+    let in_switches = |(_, job): &(String, JobSpec)| !matches!(job.scheme, Scheme::Hosts { .. });
+    let sums = part != Part::Flows && built.jobs.iter().any(in_switches);
+    let simulation = Simulation::on_threads(
+        &built.topology,
+        built.switching,
+        built.tcp,
+        config.seed,
+        memory,
+        Threads { count: config.threads.into(), sums },
+    );
     let mut simulation: Simulation = simulation.expect("a configuration's fabric was checked");
     simulation.aggregation().sharing = built.sharing;
     if config.checked {

@@ -12,13 +12,13 @@ use netsum_wire::atp::Level;
 use netsum_wire::{Epoch, JobId, TreeId};
 
 use super::{Atp, Node, ROW_BYTES, SlotConfig};
-use crate::aggregation::machines::{End, Machines, now};
+use crate::aggregation::machines::{End, Machines};
 use crate::aggregation::payload::Payload;
 use crate::aggregation::{Aggregation, Done, SlotSharing};
 use crate::network::Network;
 
 /// A job that reduces in slots: where its workers and servers are.
-pub(crate) struct Hosts<'a> {
+pub(crate) struct Places<'a> {
     pub placement: &'a [u32],
     pub servers: &'a [u32],
 }
@@ -30,13 +30,13 @@ impl<P: Payload> Aggregation<P> {
         &mut self,
         net: &mut Network,
         job: u32,
-        hosts: &Hosts,
+        hosts: &Places,
         config: &SlotConfig,
     ) -> Result<u32, String> {
-        let first = self.slots.workers.len() as u32;
+        let first = self.slots.next_worker();
         let wiring = Wiring { first, job, epoch: Epoch(1), sharing: self.sharing, config };
         let stands = self.slots.lease(net, &wiring, hosts)?;
-        let (now, ranks) = (now(net), hosts.placement.len() as u32);
+        let (now, ranks) = (net.now(), hosts.placement.len() as u32);
         let places = stands.places;
         let worker = |rank: u32| {
             Worker::new(
@@ -63,22 +63,24 @@ impl<P: Payload> Aggregation<P> {
         net: &mut Network,
         job: u32,
         first: u32,
-        hosts: &Hosts,
+        hosts: &Places,
         config: &SlotConfig,
     ) -> Result<(), String> {
         let machines = &mut self.slots;
         let range = first as usize..first as usize + hosts.placement.len();
-        let states = || machines.workers[range.clone()].iter().flatten();
-        let progress: Vec<_> = states().map(|w| w.machine.progress()).collect();
+        let states: Vec<_> = range.clone().filter_map(|w| machines.worker(w as u32)).collect();
+        let progress: Vec<_> = states.iter().map(|worker| worker.progress()).collect();
         let finished = resolve(&progress).finished;
-        let epoch = states().next().map_or(Epoch(1), |w| Epoch(w.machine.config().epoch.0 + 1));
+        let epoch = states.first().map_or(Epoch(1), |w| Epoch(w.config().epoch.0 + 1));
         let wiring = Wiring { first, job, epoch, sharing: self.sharing, config };
         let stands = machines.lease(net, &wiring, hosts)?;
+        let now = net.now();
+        let machines = machines.on_hosts();
         for ((worker, up), places) in range.clone().zip(stands.up).zip(stands.places) {
             let Some(state) = &mut machines.workers[worker] else { continue };
             let config = WorkerConfig { epoch, places, ..state.machine.config().clone() };
             let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
-            let old = std::mem::replace(&mut state.machine, Worker::new(now(net), config));
+            let old = std::mem::replace(&mut state.machine, Worker::new(now, config));
             let rest = old.remaining(&finished);
             let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.what.id != *id));
             let (job, rank) = (state.job, state.rank);
@@ -86,7 +88,7 @@ impl<P: Payload> Aggregation<P> {
             rest.into_iter().for_each(|submission| state.machine.submit(submission));
             state.up = up;
         }
-        range.for_each(|worker| machines.pump_worker(net, worker as u32));
+        range.for_each(|worker| machines.pump_worker(&mut net.regions[0], worker as u32));
         Ok(())
     }
 }
@@ -126,20 +128,11 @@ impl<P: Payload> Machines<Atp<P>> {
         jobs
     }
 
-    pub(in crate::aggregation) fn remove_job(&mut self, now_ps: u64, job: u32) {
-        let (job_id, epoch) = (JobId(job), Epoch(u16::MAX / 2));
-        self.nodes_mut().for_each(|node| match node {
-            Node::Switch(switch) => switch.revoke(job_id, epoch),
-            Node::Server(server) => server.revoke(job_id, epoch),
-        });
-        self.remove_workers(now_ps, job);
-    }
-
     fn lease(
         &mut self,
         net: &mut Network,
         wiring: &Wiring,
-        hosts: &Hosts,
+        hosts: &Places,
     ) -> Result<Stands, String> {
         let ranks = hosts.placement.len();
         let mut stands = Stands { up: vec![Vec::new(); ranks], places: vec![Vec::new(); ranks] };
@@ -171,8 +164,8 @@ impl<P: Payload> Machines<Atp<P>> {
         let racks = by_rack(placement, |host| rack_of(net, host), top);
         let down = net.uplink(server) ^ 1;
         let (to_server, from_server) = self.add_way(net, &[down]);
-        self.ends[to_server as usize] = End::Node { node: server, from: PortId(from_server) };
-        self.ends[from_server as usize] = End::Node { node: top, from: PortId(to_server) };
+        self.set_end(to_server, End::Node { node: server, from: PortId(from_server) });
+        self.set_end(from_server, End::Node { node: top, from: PortId(to_server) });
         let server_fan_in = racks.len() as u8;
         let mut members = Vec::new();
         for (rack, (switch, ranks)) in racks.iter().enumerate() {
@@ -188,16 +181,16 @@ impl<P: Payload> Machines<Atp<P>> {
                     })?;
                     // Between the two racks: without the hosts' own links.
                     let (rising, falling) = self.add_way(net, &way[1..way.len() - 1]);
-                    self.ends[rising as usize] = End::Node { node: top, from: PortId(falling) };
-                    self.ends[falling as usize] = End::Node { node: *switch, from: PortId(rising) };
+                    self.set_end(rising, End::Node { node: top, from: PortId(falling) });
+                    self.set_end(falling, End::Node { node: *switch, from: PortId(rising) });
                     Some((rising, falling))
                 }
             };
             let mut below = Vec::new();
             for (bit, &rank) in ranks.iter().enumerate() {
                 let (up, down) = self.add_way(net, &[net.uplink(placement[rank as usize])]);
-                self.ends[up as usize] = End::Node { node: *switch, from: PortId(down) };
-                self.ends[down as usize] = End::Worker(wiring.first + rank);
+                self.set_end(up, End::Node { node: *switch, from: PortId(down) });
+                self.set_end(down, End::Worker(wiring.first + rank));
                 stands.up[rank as usize].push(up);
                 stands.places[rank as usize].push(Place {
                     level: if above.is_some() { Level::Rack } else { Level::Server },
@@ -241,7 +234,7 @@ impl<P: Payload> Machines<Atp<P>> {
             fragment_bytes: wiring.config.fragment_bytes,
             slots: wiring.sharing.slots,
         };
-        let now = now(net);
+        let now = net.now();
         let node = self.node(server, || Node::Server(Server::new(ROW_BYTES, P::rows(ROW_BYTES))));
         let Node::Server(machine) = node else { unreachable!("hosts have no switch") };
         let name = net.topology().name(NodeId(server));
@@ -272,7 +265,7 @@ impl<P: Payload> Machines<Atp<P>> {
             unreachable!("switches have no server")
         };
         let name = net.topology().name(NodeId(switch));
-        machine.install(now(net), lease).map_err(|error| format!("switch {name}: {error}"))
+        machine.install(net.now(), lease).map_err(|error| format!("switch {name}: {error}"))
     }
 }
 

@@ -1,0 +1,114 @@
+//! What goes from one region to another: packets that are on the wire, and PAUSE.
+
+use std::cmp::Reverse;
+
+use super::region::{LinkEntries, OWN_TIMER, Region};
+use crate::link::{ENTERED, NEVER};
+use crate::packet::{NO_LINK, Packet};
+
+/// What a region hands to another one, before the time at which it is due.
+#[derive(Default)]
+pub(crate) struct Crossing {
+    /// In the order of their arrival; `ingress` is the link on which they are.
+    pub packets: Vec<Packet>,
+    /// Times and keys.
+    timers: Vec<(u64, u64)>,
+}
+
+impl Crossing {
+    /// When the first of it is due.
+    fn first_ps(&self) -> u64 {
+        let packet = self.packets.first().map_or(u64::MAX, |packet| packet.at_ps);
+        self.timers.iter().map(|&(at_ps, _)| at_ps).fold(packet, u64::min)
+    }
+}
+
+impl Region {
+    /// Puts into the outbox what arrives elsewhere before `before_ps`. All that it puts there has left its transmitter
+    /// or is in it, so that nothing which happens from now on can change it. Returns when something is to be done next,
+    /// here or with what is in the outbox; what is not there yet arrives no sooner than the lookahead after this.
+    pub(crate) fn export(&mut self, before_ps: u64) -> u64 {
+        while let Some((at_ps, link)) = self.exports.peek(&mut LinkEntries(&mut self.links))
+            && at_ps < before_ps
+        {
+            self.exports.pop();
+            let l = &mut self.links[link as usize];
+            l.state &= !ENTERED;
+            let front_ps = l.first_ps(&mut self.pool);
+            if front_ps != at_ps {
+                // A PAUSE has come since.
+                if front_ps != NEVER {
+                    self.enter(link, front_ps);
+                }
+                continue;
+            }
+            let (mut packet, next) = l.pop(&mut self.pool);
+            let to = self.common.region_of[l.to as usize];
+            if self.common.switching.pause.is_some() && packet.ingress != NO_LINK {
+                self.gone.push_back((at_ps, link, packet.ingress));
+            }
+            packet.ingress = link;
+            self.exported.0 += 1;
+            self.exported.1 += u64::from(packet.bytes);
+            self.outbox[usize::from(to)].packets.push(packet);
+            if let Some(at_ps) = next {
+                self.enter(link, at_ps);
+            }
+        }
+        let entries = &mut LinkEntries(&mut self.links);
+        let delivery = self.calendar.peek(entries).map_or(u64::MAX, |(at_ps, _)| at_ps);
+        let timer = self.agenda.peek().map_or(u64::MAX, |Reverse((at_ps, _))| *at_ps);
+        let release = self.gone.front().map_or(u64::MAX, |&(at_ps, ..)| at_ps);
+        let export = self.exports.peek(entries).map_or(u64::MAX, |(at_ps, _)| at_ps);
+        let outbox = self.outbox.iter().map(Crossing::first_ps).fold(u64::MAX, u64::min);
+        let export = export.saturating_sub(self.common.lookahead_ps);
+        delivery.min(timer).min(release).min(outbox).min(export)
+    }
+
+    /// What was put into the outbox for a region; `empty` takes its place.
+    pub(crate) fn take_outbox(&mut self, region: usize, crossing: &mut Crossing) {
+        debug_assert!(crossing.packets.is_empty() && crossing.timers.is_empty());
+        std::mem::swap(&mut self.outbox[region], crossing);
+    }
+
+    /// Takes a packet that another region has handed over.
+    #[inline]
+    pub(crate) fn import(&mut self, mut packet: Packet) {
+        debug_assert!(packet.at_ps > self.now_ps || self.now_ps == 0, "a packet comes too late");
+        self.imported.0 += 1;
+        self.imported.1 += u64::from(packet.bytes);
+        // Its place at the ingress before is the sender's business.
+        let link = std::mem::replace(&mut packet.ingress, NO_LINK);
+        if self.links[link as usize].land(packet, &mut self.pool) {
+            self.enter(link, packet.at_ps);
+        }
+    }
+
+    /// Takes what is no packet.
+    pub(crate) fn import_timers(&mut self, crossing: &mut Crossing) {
+        for timer in crossing.timers.drain(..) {
+            debug_assert!(timer.0 > self.now_ps, "a message comes too late");
+            self.agenda.push(Reverse(timer));
+        }
+    }
+
+    /// Asks for a timer in the region in which a node is; no sooner than the lookahead from now.
+    pub(crate) fn set_timer_at(&mut self, node: u32, at_ps: u64, key: u64) {
+        let region = self.common.region_of[node as usize];
+        self.tell(usize::from(region), at_ps, key);
+    }
+
+    /// Asks for a timer in each region; no sooner than the lookahead from now.
+    pub(crate) fn set_timers(&mut self, at_ps: u64, key: u64) {
+        debug_assert!(key < OWN_TIMER);
+        (0..self.outbox.len()).for_each(|region| self.tell(region, at_ps, key));
+    }
+
+    fn tell(&mut self, region: usize, at_ps: u64, key: u64) {
+        debug_assert!(at_ps >= self.now_ps + self.common.lookahead_ps);
+        match region == usize::from(self.index) {
+            true => self.agenda.push(Reverse((at_ps, key))),
+            false => self.outbox[region].timers.push((at_ps, key)),
+        }
+    }
+}
