@@ -1,0 +1,108 @@
+//! What two cores can do at best: how far they are from each other, and how fast values get from one to the other.
+//!
+//! Every rank must get as many bytes of the other's values or sums as its buffer has, so no allreduce of two ranks takes
+//! less than a core takes to copy that out of the other's cache while the other does the same; nor less than both take to
+//! read their values and write the sums, which counts where those are in memory.
+
+use std::hint::{black_box, spin_loop};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use crate::record::median;
+
+/// Seconds that a line of memory takes from one core to the other and is seen there; the least of some rounds, as two
+/// threads may begin on one core.
+pub fn hop() -> f64 {
+    let line = AtomicUsize::new(0);
+    let hops = |core: usize| {
+        let round = |round: usize| {
+            let first = round * HOPS;
+            let start = Instant::now();
+            for turn in (first + core..first + HOPS).step_by(2) {
+                await_count(&line, turn);
+                line.store(turn + 1, Ordering::Release);
+            }
+            start.elapsed().as_secs_f64() / HOPS as f64
+        };
+        vec![(0..ROUNDS / 10).map(round).fold(f64::INFINITY, f64::min)]
+    };
+    both(&hops)
+}
+
+/// The least seconds of an allreduce of `bytes` between two ranks.
+pub fn least(bytes: usize) -> f64 {
+    bytes as f64 / PIECE as f64 * taking().max(copying(bytes))
+}
+
+/// Seconds in which each of two cores copies a piece out of the other's cache at once.
+fn taking() -> f64 {
+    let pieces = [(); 2].map(|()| RwLock::new(vec![0; PIECE]));
+    let arrived = AtomicUsize::new(0);
+    both(&|core| {
+        let mut to = vec![0; PIECE];
+        let round = |round: usize| {
+            pieces[core].write().expect("nobody panics").fill(round as u8);
+            meet(&arrived, 2 * round);
+            let from = pieces[1 - core].read().expect("nobody panics");
+            let seconds = copy(&from, &mut to);
+            drop(from);
+            meet(&arrived, 2 * round + 1);
+            seconds
+        };
+        (0..ROUNDS).map(round).collect()
+    })
+}
+
+/// Seconds in which each of two cores copies as much as a piece at once, of buffers of `bytes`.
+fn copying(bytes: usize) -> f64 {
+    let arrived = AtomicUsize::new(0);
+    let rounds = (ROUNDS * PIECE / bytes).clamp(3, ROUNDS);
+    let seconds = both(&|_| {
+        let (from, mut to) = (vec![1; bytes], vec![0; bytes]);
+        let round = |round| {
+            meet(&arrived, round);
+            copy(&from, &mut to)
+        };
+        (0..rounds).map(round).collect()
+    });
+    seconds * PIECE as f64 / bytes as f64
+}
+
+fn copy(from: &[u8], to: &mut [u8]) -> f64 {
+    let start = Instant::now();
+    to.copy_from_slice(black_box(from));
+    // Else nobody reads the copy, and it is not made.
+    black_box(to);
+    start.elapsed().as_secs_f64()
+}
+
+/// The median of the slower one's seconds per round.
+fn both(core: &(dyn Fn(usize) -> Vec<f64> + Sync)) -> f64 {
+    let [first, second] = thread::scope(|scope| {
+        [0, 1].map(|index| scope.spawn(move || core(index))).map(|t| t.join().expect("it ends"))
+    });
+    median(&first.iter().zip(&second).map(|(a, b)| a.max(*b)).collect::<Vec<_>>())
+}
+
+/// Waits until both have come for the `round`th time.
+fn meet(arrived: &AtomicUsize, round: usize) {
+    arrived.fetch_add(1, Ordering::AcqRel);
+    await_count(arrived, 2 * round + 2);
+}
+
+fn await_count(word: &AtomicUsize, least: usize) {
+    for look in 0.. {
+        if word.load(Ordering::Acquire) >= least {
+            return;
+        }
+        if look < 10_000 { spin_loop() } else { thread::yield_now() }
+    }
+}
+
+/// Half of what two ranks exchange at a time.
+const PIECE: usize = 128 << 10;
+const ROUNDS: usize = 300;
+/// Even, so that rounds begin with the same core.
+const HOPS: usize = 1000;
