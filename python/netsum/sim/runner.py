@@ -43,10 +43,10 @@ def run(
 ) -> Result:
     """Simulate a configuration (a TOML file or its content as a dictionary) into the folder `out`.
 
-    format: of the tables, "csv" or "parquet", whatever the configuration says. threads: of the run, at most, whatever the
-    configuration says; the results are the same. progress and notes are called from this thread. An interrupted run
-    leaves tables that end where it was. Raises SimError: the configuration was refused, with file, line and reason, or the
-    run went wrong.
+    format: of the tables, "csv" or "parquet", whatever the configuration says. threads: of the run, at most, whatever
+    the configuration says; the results are the same. progress and notes are called from this thread. An interrupted
+    run leaves tables that end where it was. Raises SimError: the configuration was refused, with file, line and reason,
+    or the run went wrong.
     """
     out = Path(out)
     if isinstance(config, dict):

@@ -74,7 +74,12 @@ impl Region {
     /// Takes a packet that another region has handed over.
     #[inline]
     pub(crate) fn import(&mut self, mut packet: Packet) {
-        debug_assert!(packet.at_ps > self.now_ps || self.now_ps == 0, "a packet comes too late");
+        let now_ps = self.now_ps;
+        assert!(
+            packet.at_ps > now_ps || now_ps == 0,
+            "a packet of {} ps comes at {now_ps} ps",
+            packet.at_ps
+        );
         self.imported.0 += 1;
         self.imported.1 += u64::from(packet.bytes);
         // Its place at the ingress before is the sender's business.
@@ -87,7 +92,7 @@ impl Region {
     /// Takes what is no packet.
     pub(crate) fn import_timers(&mut self, crossing: &mut Crossing) {
         for timer in crossing.timers.drain(..) {
-            debug_assert!(timer.0 > self.now_ps, "a message comes too late");
+            assert!(timer.0 > self.now_ps, "a message comes too late");
             self.agenda.push(Reverse(timer));
         }
     }
