@@ -17,6 +17,7 @@
 | NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | measured |
 | NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | measured |
 | NETSUM_PLAN | allreduces of the world go over this tree plan (`netsum plan pack --out`); no controller then | none |
+| NETSUM_INTERFACES | `eth0,eth1` or addresses, in one order at all hosts: allreduces of the world use all | one |
 | NETSUM_PLAN_TOPOLOGY | file or name of its fabric: for new plans when links are lost, for the cost model | none |
 | NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |
 | NETSUM_PLAN_SILENCE_S | a link of the plan that takes nothing for so long is lost | 3 |
@@ -64,23 +65,33 @@ class Settings:
             complaint = _address(controller)
             if complaint:
                 raise SettingError(f"NETSUM_CONTROLLER={controller}: {complaint}")
-        if controller and "plan" in plan_options:
-            raise SettingError("NETSUM_PLAN and NETSUM_CONTROLLER are both set; unset one of them")
+        ways = [f"NETSUM_{option.upper()}" for option in ("plan", "interfaces") if option in plan_options]
+        ways += ["NETSUM_CONTROLLER"] if controller else []
+        if len(ways) > 1:
+            raise SettingError(f"{ways[0]} and {ways[1]} are both set; unset one of them")
         shape = environment.get("NETSUM_TORCH_SHAPE", "").strip() or "auto"
         if shape not in TORCH_SHAPES:
             raise SettingError(f"NETSUM_TORCH_SHAPE={shape}: expected one of {', '.join(TORCH_SHAPES)}")
         return cls(controller, environment.get("NETSUM_HOST", "").strip() or None, options, shape, plan_options)
 
+    @property
+    def names_plan(self) -> bool:
+        """Whether sums of the world are to go over a tree plan: one in a file, or one over several interfaces."""
+        return bool({"plan", "interfaces"} & self.plan_options.keys())
+
     def with_plan(self, plan: str | None) -> "Settings":
-        """The same settings over a tree plan: that of the file `plan`, or of NETSUM_PLAN. Without either, as it is.
+        """The same settings over a tree plan: that of the file `plan`, of NETSUM_PLAN, or one over NETSUM_INTERFACES.
+        Without any, as it is.
 
         Raises SettingError where there is a controller besides.
         """
         options = self.plan_options | ({"plan": plan} if plan else {})
-        if "plan" not in options:
+        if plan:
+            options.pop("interfaces", None)
+        if not {"plan", "interfaces"} & options.keys():
             return self
         if self.controller:
-            raise SettingError(f"plan {options['plan']}: NETSUM_CONTROLLER is set besides; unset one of them")
+            raise SettingError(f"plan {plan}: NETSUM_CONTROLLER is set besides; unset one of them")
         return replace(self, options=self.options | options)
 
     def host_path_only(self) -> "Settings":
@@ -209,6 +220,7 @@ _OPTIONS = {
 }
 _PLAN_OPTIONS = {
     "NETSUM_PLAN": ("plan", _any),
+    "NETSUM_INTERFACES": ("interfaces", _any),
     "NETSUM_PLAN_TOPOLOGY": ("plan_topology", _any),
     "NETSUM_PLAN_ADDRESSES": ("plan_addresses", _ways),
     "NETSUM_PLAN_SILENCE_S": ("plan_silence_s", _seconds),

@@ -33,6 +33,17 @@ def test_all_settings():
     assert found.host_path_only().controller is None
 
 
+def test_one_thing_alone_says_how_sums_of_the_world_go():
+    ways = {"NETSUM_PLAN": "plan.json", "NETSUM_INTERFACES": "eth0,eth1", "NETSUM_CONTROLLER": "127.0.0.1:7700"}
+    for left_out in ways:
+        both = {name: value for name, value in ways.items() if name != left_out}
+        with pytest.raises(SettingError, match=" and ".join(both)):
+            Settings.from_environment(both)
+    found = Settings.from_environment({"NETSUM_INTERFACES": "eth0,eth1"})
+    assert found.names_plan and found.with_plan(None).options == {"interfaces": "eth0,eth1"}
+    assert found.with_plan("other.json").options == {"plan": "other.json"}
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -46,6 +57,7 @@ def test_all_settings():
         ("NETSUM_MIN_BYTES", "4K"),
         ("NETSUM_SHARED_MEMORY", "1"),
         ("NETSUM_NETWORK", "rdma"),
+        ("NETSUM_PLAN_SHARES", "fastest"),
         ("NETSUM_TORCH_SHAPE", "round"),
     ],
 )

@@ -29,24 +29,27 @@ class Job:
         self.topology.write_text(json.dumps(graph))
         self.processes = []
         for rank, name in enumerate(links.gpus):
-            ways = ",".join(f"{peer}={address}" for peer, address in links.ways(name).items())
             environment = os.environ | {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(len(links.gpus)),
                 "MASTER_ADDR": links.host(0),
                 "MASTER_PORT": "29500",
                 "NETSUM_HOST": links.host(rank),
-                "NETSUM_PLAN": str(self.plan),
-                "NETSUM_PLAN_TOPOLOGY": str(self.topology),
-                "NETSUM_PLAN_ADDRESSES": ways,
                 "OMP_NUM_THREADS": "1",
                 "RESULT": str(folder / f"{rank}.result"),
             }
+            environment |= self.settings(links, name)
             environment.pop("NETSUM_CONTROLLER", None)
             script = str(REPOSITORY / "tests" / "fabric" / "plan_worker.py")
             command = [*links.inside(name), sys.executable, script, json.dumps(arguments)]
             log = open(folder / f"{rank}.log", "wb")
             self.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+    def settings(self, links: Fragment, name: str) -> dict[str, str]:
+        """What says over which links a rank's sums go."""
+        ways = ",".join(f"{peer}={address}" for peer, address in links.ways(name).items())
+        plan = {"NETSUM_PLAN": str(self.plan), "NETSUM_PLAN_TOPOLOGY": str(self.topology)}
+        return plan | {"NETSUM_PLAN_ADDRESSES": ways}
 
     def log(self, rank: int) -> str:
         return (self.folder / f"{rank}.log").read_text(errors="replace")[-3000:]

@@ -1,5 +1,6 @@
 //! What a rank tells the others through the rendezvous before there is a connection.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
@@ -9,7 +10,7 @@ use netsum_topo::links::TreePlan;
 use serde::{Deserialize, Serialize};
 
 use crate::hosts::Hosts;
-use crate::planned::{PortAddress, Ports, Sharing};
+use crate::planned::{Origin, PortAddress, Ports, Sharing};
 use crate::{Error, GroupConfig};
 
 /// One rank's address; opaque to the rendezvous.
@@ -34,6 +35,8 @@ pub(crate) struct Address {
     pub(crate) port: Option<PortAddress>,
     /// Whether they are measured first.
     measures: bool,
+    /// A plan is made over so many networks.
+    networks: Option<usize>,
     /// The plan, from rank 0, or why there is none.
     plan: Option<Result<FirstPlan, String>>,
 }
@@ -94,6 +97,10 @@ impl Address {
             job,
             memory: memory.map(MemoryAddress::from),
             port: ports.as_ref().map(|ports| ports.address().clone()),
+            networks: config.plan.as_ref().and_then(|source| match source.origin {
+                Origin::Networks(count) => Some(count),
+                Origin::File(_) => None,
+            }),
             measures: config.plan.as_ref().is_some_and(|source| source.measure),
             plan: plan.map(|source| {
                 let plan = source.read(config.size)?;
@@ -160,12 +167,19 @@ pub(crate) fn read_all(own: &Address, addresses: &[Vec<u8>]) -> Result<Vec<Addre
 }
 
 fn planned(address: &Address) -> String {
-    match (&address.port, address.measures) {
-        (None, _) => "unset",
-        (Some(_), false) => "set",
-        (Some(_), true) => "set, to be measured",
-    }
-    .to_owned()
+    let plan = match (&address.port, address.networks) {
+        (None, _) => "unset".to_owned(),
+        (Some(_), None) => "set".to_owned(),
+        (Some(_), Some(count)) => format!("over {count} interfaces"),
+    };
+    if address.measures { format!("{plan}, to be measured") } else { plan }
+}
+
+/// Whether every rank has a host of its own; the same answer at all ranks.
+pub(crate) fn are_apart(all: &[Address]) -> bool {
+    let machines = || all.iter().filter_map(|address| Some(address.port.as_ref()?.machine()));
+    let known = || machines().filter(|machine| !machine.is_empty());
+    all.len() > 1 && known().collect::<BTreeSet<_>>().len() == known().count()
 }
 
 /// Which ranks can share memory; the same answer at all ranks.

@@ -21,6 +21,15 @@ fn interface_of(address: IpAddr) -> Option<String> {
     each_address(is_it).into_iter().next()
 }
 
+/// An address of the interface with that name, of IPv4 if it has one; no link-local one.
+pub fn address_of(name: &str) -> Option<IpAddr> {
+    let own = |other: &str, raw| if other == name { ip_of(raw) } else { None };
+    let mut found = each_address(own);
+    found.retain(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
+    found.sort_by_key(IpAddr::is_ipv6);
+    found.into_iter().next()
+}
+
 /// A network interface.
 #[cfg(feature = "xdp")]
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +105,8 @@ mod tests {
     fn loopback_has_one_and_a_stranger_has_none() {
         assert!(mtu_of("127.77.1.1".parse().unwrap()).unwrap() >= 1500);
         assert_eq!(mtu_of("192.0.2.1".parse().unwrap()), None);
+        assert!(address_of("lo").unwrap().is_loopback());
+        assert_eq!(address_of("no-such-interface"), None);
     }
 
     #[test]

@@ -27,5 +27,5 @@ pub mod xdp;
 pub use buffer::Buffer;
 pub use clock::CpuTime;
 pub use error::NetError;
-pub use interface::mtu_of;
+pub use interface::{address_of, mtu_of};
 pub use ucx::UcxError;

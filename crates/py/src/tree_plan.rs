@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netsum_collective::planned::{LostLink, PlanSource};
+use netsum_collective::planned::{LostLink, Origin, PlanSource};
 use netsum_plan::pack::{Loss, Net, cost, replan};
 use netsum_topo::links::{Collective, ImportOptions, LinkGraph, TreePlan, built, import};
 
@@ -16,9 +16,16 @@ pub(crate) fn source(options: &mut BTreeMap<String, String>) -> Result<Option<Pl
     let settings =
         ["plan_topology", "plan_addresses", "plan_silence_s", "plan_measure", "plan_shares"]
             .map(&mut take);
-    let Some(file) = take("plan") else { return Ok(None) };
     let [topology, addresses, silence, measure, shares] = settings;
-    let mut source = PlanSource::new(PathBuf::from(file));
+    let mut source = match (take("plan").map(PathBuf::from), take("interfaces")) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => return Err("plan and interfaces are both set; leave out one".into()),
+        (Some(file), None) => PlanSource::new(file),
+        (None, Some(names)) => {
+            let wrong = |problem| format!("interfaces={names}: {problem}");
+            PlanSource::over_interfaces(&names).map_err(wrong)?
+        }
+    };
     source.measure = measure.is_some_and(|text| text == "1");
     if let Some(text) = shares {
         source.sharing = text.parse().map_err(|problem| format!("plan_shares: {problem}"))?;
@@ -35,9 +42,9 @@ pub(crate) fn source(options: &mut BTreeMap<String, String>) -> Result<Option<Pl
         let wrong = |_| format!("min_bytes={text}: use a number of bytes");
         source.min_bytes = Some(text.parse().map_err(wrong)?);
     }
-    if let Some(name) = topology {
+    if let (Some(name), Origin::File(file)) = (topology, source.origin.clone()) {
         let graph = read(&name).map_err(|problem| format!("plan_topology={name}: {problem}"))?;
-        let (fabric, file) = (graph.clone(), source.file.clone());
+        let fabric = graph.clone();
         source.turn = Some(Arc::new(move |plan: &TreePlan| turn(&fabric, plan)));
         source.replan = Some(Arc::new(move |lost: &[LostLink]| new_plan(&graph, &file, lost)));
     }

@@ -30,7 +30,7 @@ def create(group, options):
     """
     own = options if isinstance(options, Options) else Options(in_network=not group.global_ranks_in_group)
     settings = Settings.from_environment()
-    if own.plan or (own.in_network and "plan" in settings.plan_options):
+    if own.plan or (own.in_network and settings.names_plan):
         settings = settings.with_plan(own.plan)
     elif not own.in_network:
         settings = settings.host_path_only()

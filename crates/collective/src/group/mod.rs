@@ -24,7 +24,7 @@ use crate::lane::{Desk, Lane, Quick};
 use crate::ledger::Ledger;
 use crate::pace::{self, Paces};
 use crate::planned::session::{Beginning, Control, Session};
-use crate::planned::{Patience, Ports};
+use crate::planned::{Origin, Patience, PlanSource, Ports};
 use crate::shared::Shared;
 use crate::status::Status;
 use crate::{Choice, Error, Format, GroupConfig, Link, explain};
@@ -215,8 +215,17 @@ impl Group {
         let channel: (Sender<Event>, Receiver<Event>) = (events.clone(), heard);
         let (coordinator, settled) =
             Coordinator::start(core.clone(), channel, fabric, status.clone())?;
+        let interfaces = |source: &PlanSource| matches!(source.origin, Origin::Networks(_));
+        let together =
+            !address::are_apart(all) && self.config.plan.as_ref().is_some_and(interfaces);
+        if together {
+            let reason = "several interfaces at once are for one rank per host";
+            tracing::info!(reason, "sums go over one interface");
+            status.lock().reason = reason.to_owned();
+        }
         let session = opened
             .ports
+            .filter(|_| !together)
             .map(|ports| self.plan_session(&core, ports, all, controls, events, status.clone()));
         let session = session.transpose().inspect_err(|_| {
             coordinator.close();

@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod lane;
 mod measure;
+mod networks;
 mod pipeline;
 mod routes;
 pub(crate) mod session;
@@ -30,7 +31,7 @@ pub use connect::{PortAddress, Ports};
 pub use error::{LostLink, PlannedError};
 pub use measure::Measured;
 pub use shares::Sharing;
-pub use source::{PlanSource, Replan, Turn};
+pub use source::{Origin, PlanSource, Replan, Turn};
 
 use connect::{Connecting, link_names};
 use engine::{Engine, Fault, Operation};

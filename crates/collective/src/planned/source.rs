@@ -5,13 +5,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use netsum_topo::links::{Collective, TreePlan};
 
-use super::LostLink;
 use super::routes::Routes;
 use super::shares::Sharing;
+use super::{LostLink, networks};
 
 /// Finds a plan without the links that were lost; errors say why there is none.
 pub type Replan = dyn Fn(&[LostLink]) -> Result<TreePlan, String> + Send + Sync;
@@ -19,11 +19,20 @@ pub type Replan = dyn Fn(&[LostLink]) -> Result<TreePlan, String> + Send + Sync;
 /// The size in bytes from which a plan is faster than what hosts do without it; `None` if it never is.
 pub type Turn = dyn Fn(&TreePlan) -> Option<u64> + Send + Sync;
 
+/// What a group's first plan is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Rank 0 reads it at the start, and again before an operation when it has changed. The others need not have it.
+    File(PathBuf),
+    /// So many networks that every host is on, if there is one rank per host.
+    Networks(usize),
+}
+
 /// Allreduces of a group go over a tree plan.
 #[derive(Clone)]
 pub struct PlanSource {
-    /// Rank 0 reads it at the start, and again before an operation when it has changed. The others need not have it.
-    pub file: PathBuf,
+    /// The first plan.
+    pub origin: Origin,
     /// Asked at rank 0 when links are lost; without one, sums go over the hosts then.
     pub replan: Option<Arc<Replan>>,
     /// By name of the neighbouring vertex our own address on the link to it. Links without one go over shared memory
@@ -44,8 +53,29 @@ pub struct PlanSource {
 impl PlanSource {
     /// A source with the usual settings.
     pub fn new(file: PathBuf) -> PlanSource {
+        PlanSource::of(Origin::File(file))
+    }
+
+    /// A source of plans over several networks at once. `interfaces`: this host's, by name or by address, in the order of
+    /// the networks, which must be the same at all ranks. Errors name the interface.
+    pub fn over_interfaces(interfaces: &str) -> Result<PlanSource, String> {
+        let mut ways = BTreeMap::new();
+        for (network, word) in interfaces.split(',').map(str::trim).enumerate() {
+            let found = word.parse().ok().or_else(|| netsum_net::address_of(word));
+            let none = || format!("{word:?} is no address, and no interface that has one");
+            let address = found.ok_or_else(none)?;
+            if ways.values().any(|known| *known == address) {
+                return Err(format!("{word:?} is named twice"));
+            }
+            ways.insert(networks::name(network), address);
+        }
+        let source = PlanSource::of(Origin::Networks(ways.len()));
+        Ok(PlanSource { ways, min_bytes: Some(NETWORKS_MIN_BYTES), ..source })
+    }
+
+    fn of(origin: Origin) -> PlanSource {
         PlanSource {
-            file,
+            origin,
             replan: None,
             ways: BTreeMap::new(),
             silence: Duration::from_secs(3),
@@ -66,10 +96,33 @@ impl PlanSource {
         }
     }
 
+    /// When the file was last changed, if there is one.
+    pub(crate) fn modified(&self) -> Option<SystemTime> {
+        match &self.origin {
+            Origin::File(path) => std::fs::metadata(path).and_then(|m| m.modified()).ok(),
+            Origin::Networks(_) => None,
+        }
+    }
+
+    /// A plan without the links that were lost. Errors say why there is none.
+    pub(crate) fn replanned(&self, lost: &[LostLink], ranks: u32) -> Result<TreePlan, String> {
+        match (&self.origin, &self.replan) {
+            (Origin::Networks(count), _) => networks::plan(ranks as usize, *count, lost),
+            (_, Some(replan)) => replan(lost),
+            (_, None) => {
+                Err("no topology was given to plan anew on; set NETSUM_PLAN_TOPOLOGY".into())
+            }
+        }
+    }
+
     /// Reads a plan for an allreduce of `ranks`. Errors name the file and the problem.
     pub(crate) fn read(&self, ranks: u32) -> Result<TreePlan, String> {
-        let file = self.file.display();
-        let text = std::fs::read_to_string(&self.file).map_err(|e| format!("{file}: {e}"))?;
+        let path = match &self.origin {
+            Origin::File(path) => path,
+            Origin::Networks(count) => return networks::plan(ranks as usize, *count, &[]),
+        };
+        let file = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: {e}"))?;
         let plan: TreePlan =
             serde_json::from_str(&text).map_err(|e| format!("{file}: not a tree plan: {e}"))?;
         check(&plan, ranks).map_err(|problem| format!("{file}: {problem}"))?;
@@ -97,10 +150,12 @@ pub(crate) fn check(plan: &TreePlan, ranks: u32) -> Result<(), String> {
 
 impl fmt::Debug for PlanSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PlanSource({}, replan: {})", self.file.display(), self.replan.is_some())
+        write!(f, "PlanSource({:?}, replan: {})", self.origin, self.replan.is_some())
     }
 }
 
 /// The hosts' path sends up to this much in one step from everybody to everybody, which no tree is ahead of, whatever
 /// a topology file says of latencies.
 const MIN_BYTES: u64 = 16 << 10;
+/// Several networks share what one can carry fast enough: below, a lane's threads cost more than they save.
+const NETWORKS_MIN_BYTES: u64 = 256 << 10;

@@ -65,6 +65,11 @@ impl Ports {
 }
 
 impl PortAddress {
+    /// Equal for ranks of one machine and network namespace; empty where that is not known.
+    pub(crate) fn machine(&self) -> &str {
+        &self.machine
+    }
+
     /// One that has only a TCP address.
     pub fn tcp(tcp: SocketAddr, secret: [u8; SECRET_LEN]) -> PortAddress {
         let (ways, machine, unix) = (BTreeMap::new(), String::new(), String::new());

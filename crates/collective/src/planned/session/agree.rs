@@ -264,10 +264,7 @@ impl State {
     }
 
     fn replan(&self) -> Result<TreePlan, String> {
-        let replan = self.source.replan.as_ref();
-        let replan =
-            replan.ok_or("no topology was given to plan anew on; set NETSUM_PLAN_TOPOLOGY")?;
-        let plan = replan(&self.lost)?;
+        let plan = self.source.replanned(&self.lost, self.core.size)?;
         source::check(&plan, self.core.size)?;
         Ok(plan)
     }

@@ -13,7 +13,6 @@ mod word;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
@@ -169,7 +168,7 @@ impl State {
             coordinator,
             status,
         } = beginning;
-        let modified = modified(&source.file);
+        let modified = source.modified();
         let rank = core.rank as usize;
         let group = PlannedGroup::connect(&plan, rank, &ports, &peers, FIRST_EPOCH, patience);
         let group = group.map_err(|error| Error::Connect {
@@ -378,7 +377,7 @@ impl State {
 
     /// A new plan that the operator brought, if the file has changed since it was last looked at.
     fn brought(&mut self) -> Option<TreePlan> {
-        let now = modified(&self.source.file)?;
+        let now = self.source.modified()?;
         if self.modified == Some(now) {
             return None;
         }
@@ -404,10 +403,6 @@ impl State {
             group.abandon();
         }
     }
-}
-
-fn modified(file: &FilePath) -> Option<SystemTime> {
-    std::fs::metadata(file).and_then(|metadata| metadata.modified()).ok()
 }
 
 const FIRST_EPOCH: u64 = 1;
