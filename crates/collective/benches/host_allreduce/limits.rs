@@ -2,7 +2,7 @@
 //!
 //! Every rank must get as many bytes of the other's values or sums as its buffer has, so no allreduce of two ranks takes
 //! less than a core takes to copy that out of the other's cache while the other does the same; nor less than both take to
-//! read their values and write the sums, which counts where those are in memory.
+//! read their values and write the sums in place, which counts where those are in memory.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::RwLock;
@@ -33,7 +33,7 @@ pub fn hop() -> f64 {
 
 /// The least seconds of an allreduce of `bytes` between two ranks.
 pub fn least(bytes: usize) -> f64 {
-    bytes as f64 / PIECE as f64 * taking().max(copying(bytes))
+    bytes as f64 / PIECE as f64 * taking().max(changing(bytes))
 }
 
 /// Seconds in which each of two cores copies a piece out of the other's cache at once.
@@ -46,7 +46,8 @@ fn taking() -> f64 {
             pieces[core].write().expect("nobody panics").fill(round as u8);
             meet(&arrived, 2 * round);
             let from = pieces[1 - core].read().expect("nobody panics");
-            let seconds = copy(&from, &mut to);
+            // Else nobody reads the copy, and it is not made.
+            let seconds = seconds(|| black_box(&mut to).copy_from_slice(&from));
             drop(from);
             meet(&arrived, 2 * round + 1);
             seconds
@@ -55,26 +56,24 @@ fn taking() -> f64 {
     })
 }
 
-/// Seconds in which each of two cores copies as much as a piece at once, of buffers of `bytes`.
-fn copying(bytes: usize) -> f64 {
+/// Seconds in which each of two cores reads and writes as much as a piece in place at once, of buffers of `bytes`.
+fn changing(bytes: usize) -> f64 {
     let arrived = AtomicUsize::new(0);
     let rounds = (ROUNDS * PIECE / bytes).clamp(3, ROUNDS);
     let seconds = both(&|_| {
-        let (from, mut to) = (vec![1; bytes], vec![0; bytes]);
+        let mut values = vec![1u64; bytes / size_of::<u64>()];
         let round = |round| {
             meet(&arrived, round);
-            copy(&from, &mut to)
+            seconds(|| black_box(&mut values).iter_mut().for_each(|value| *value += 1))
         };
         (0..rounds).map(round).collect()
     });
     seconds * PIECE as f64 / bytes as f64
 }
 
-fn copy(from: &[u8], to: &mut [u8]) -> f64 {
+fn seconds(body: impl FnOnce()) -> f64 {
     let start = Instant::now();
-    to.copy_from_slice(black_box(from));
-    // Else nobody reads the copy, and it is not made.
-    black_box(to);
+    body();
     start.elapsed().as_secs_f64()
 }
 
