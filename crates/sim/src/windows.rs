@@ -170,6 +170,7 @@ impl<'a, P: Payload> Windows<'a, P> {
             };
             let begin_ps = least(|post| &post.next_ps);
             work.end_ps = work.end_ps.min(least(|post| &post.end_ps));
+            assert!(begin_ps >= work.reached_ps, "a window begins before the last one has ended");
             let end_ps = work.end_ps;
             if begin_ps >= end_ps {
                 work.side.advance(end_ps - 1);
