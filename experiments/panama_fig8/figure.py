@@ -25,8 +25,8 @@ SCHEMES = [
 # k of the fat tree, workers of a job, by how much models are shortened, simulated milliseconds, loads, seeds.
 SCALES = {
     "small": (4, [4, 12], 0.004, 60, [0.4, 0.8], [1]),
-    "medium": (8, [8, 48], 0.02, 600, [0.4, 0.8], [1]),
-    "full": (16, [16, 96], 0.02, 150, [0.2, 0.4, 0.6, 0.8], [1]),
+    "medium": (8, [8, 48], 0.02, 600, [0.4, 0.8], [1, 2, 3]),
+    "full": (16, [16, 96], 0.02, 600, [0.2, 0.4, 0.6, 0.8], [1]),
 }
 BACKGROUND = 0.2
 # Flows that have started get a third of the time more to end; the jobs go on meanwhile.
@@ -81,7 +81,8 @@ def make(figure: Figure, tell) -> dict:
     ]
     data = {
         "points": {f"{mode},{kind},load={load}": point.figures() for (mode, kind, load), point in points.items()},
-        "sensitivity": _sensitivity(runs, varied, top, end_us),
+        "by_seed": _by_seed(runs, loads[-1], seeds, modes, end_us),
+        "sensitivity": _sensitivity(runs, varied, loads[-1], end_us),
     }
     return figure.write(claims, plots, data)
 
@@ -255,11 +256,26 @@ def _varied_name(kind: str, table: str, key: str, value) -> str:
     return f"{kind},{table}.{key}={text}"
 
 
-def _sensitivity(runs, varied, top: dict, end_us: float) -> list[dict]:
-    """Hosts against the network, pair by pair and parameter by parameter; each pair's first row is the default."""
+def _by_seed(runs, load: float, seeds: list[int], modes: dict, end_us: float) -> list[dict]:
+    """What the paper compares, each seed alone: another draw of flows and jobs."""
+    rows = []
+    for mode in modes if len(seeds) > 1 else []:
+        for seed in seeds:
+            for slow, fast in [*PAIRS, ("ring-no-ecn", "panama"), ("switchml*", "panama")]:
+                pair = [_Point([runs[f"{kind},load={load},seed={seed},{mode}"]], end_us) for kind in (slow, fast)]
+                rows.append(_row(f"{mode}, seed {seed}", slow, fast, *pair))
+    return rows
+
+
+def _sensitivity(runs, varied, load: float, end_us: float) -> list[dict]:
+    """Hosts against the network, pair by pair and parameter by parameter; each pair's first row is the default.
+
+    All of seed 1.
+    """
     rows = []
     for slow, fast in PAIRS if varied else []:
-        rows.append(_row("default", slow, fast, top["greedy", slow], top["greedy", fast]))
+        pair = [_Point([runs[f"{kind},load={load},seed=1,greedy"]], end_us) for kind in (slow, fast)]
+        rows.append(_row("default", slow, fast, *pair))
     for parameter, changes in VARIED.items() if varied else []:
         for table, key, value in changes:
             for slow, fast in PAIRS_OF.get(parameter, PAIRS):
