@@ -5,6 +5,8 @@
 
 use netsum_topo::{NodeId, Topology};
 
+use crate::routes::levels;
+
 /// How a run is spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads {
@@ -69,24 +71,6 @@ fn work(topology: &Topology, sums: bool) -> Vec<f64> {
         }
     }
     work
-}
-
-/// Links from the nearest host.
-fn levels(topology: &Topology) -> Vec<u32> {
-    let mut level = vec![u32::MAX; topology.node_count()];
-    let mut queue: Vec<NodeId> = topology.hosts().collect();
-    queue.iter().for_each(|host| level[host.0 as usize] = 0);
-    let mut next = 0;
-    while let Some(&here) = queue.get(next) {
-        next += 1;
-        for &(other, _) in topology.neighbours(here) {
-            if level[other.0 as usize] == u32::MAX {
-                level[other.0 as usize] = level[here.0 as usize] + 1;
-                queue.push(other);
-            }
-        }
-    }
-    level
 }
 
 /// Where a node lies: a host by its number, a switch amid what is below it.

@@ -180,12 +180,11 @@ pub(crate) fn outgoing(topology: &Topology, edge: u32, from: NodeId) -> u32 {
     2 * edge + u32::from(topology.edge(netsum_topo::EdgeId(edge)).ends[1] == from)
 }
 
-/// A switch n links away from the nearest host uses digit n − 1 of a host's number, to the base of the
-/// alternatives that a rack has.
-fn divisors(topology: &Topology, hosts: u32) -> Vec<u32> {
+/// By node, links from the nearest host.
+pub(crate) fn levels(topology: &Topology) -> Vec<u32> {
     let mut level = vec![u32::MAX; topology.node_count()];
     let mut queue: Vec<NodeId> = topology.hosts().collect();
-    queue.iter().for_each(|h| level[h.0 as usize] = 0);
+    queue.iter().for_each(|host| level[host.0 as usize] = 0);
     let mut next = 0;
     while let Some(&here) = queue.get(next) {
         next += 1;
@@ -196,6 +195,13 @@ fn divisors(topology: &Topology, hosts: u32) -> Vec<u32> {
             }
         }
     }
+    level
+}
+
+/// A switch n links away from the nearest host uses digit n − 1 of a host's number, to the base of the
+/// alternatives that a rack has.
+fn divisors(topology: &Topology, hosts: u32) -> Vec<u32> {
+    let level = levels(topology);
     let rack = topology.hosts().next().map(|h| topology.neighbours(h)[0].0);
     let up = rack.map_or(1, |r| {
         let ways = topology.neighbours(r).iter().filter(|(n, _)| topology.is_switch(*n));
