@@ -141,29 +141,35 @@ def test_three_phases_over_two_servers(tmp_path):
     assert measured == pytest.approx(model, rel=0.1)
 
 
+# Seconds that sums take, and the least share of the wires: what an idle machine reaches, and what any must.
+THOROUGH = pytest.param(6, 0.95, marks=pytest.mark.figures, id="thorough")
+BRIEF = pytest.param(1.5, 0.8, id="brief")
+
+
+@pytest.mark.parametrize(("lasts_s", "least"), [BRIEF, THOROUGH])
 @pytest.mark.parametrize("mbit", [(100,), (100, 40)])
-def test_two_hosts_fill_all_links_between_them(mbit, tmp_path):
+def test_two_hosts_fill_all_links_between_them(mbit, lasts_s, least, tmp_path):
     """One link, and two unequal interfaces per host, the second behind a switch: the share of what the wires carry."""
     graph = pair(mbit)
     best = pack(graph)
-    size = bytes_of(6, best["rate"])
+    size = bytes_of(lasts_s, best["rate"])
     with Fragment(graph) as links:
         seconds = links.seconds(best["plan"], size, tmp_path, REPEATS)
     # Every element crosses each way once.
     of_wire = size * 8 / seconds / (sum(mbit) * 1e6)
     result = {"mbit": mbit, "bytes": size, "seconds": seconds, "of_wire": of_wire, "of_payload": of_wire / PAYLOAD}
     write(f"plan_links_{len(mbit)}", result)
-    # 0.96 and more on an idle machine; others' load on the cores costs some hundredths.
-    assert of_wire >= 0.9, result
+    assert of_wire >= least, result
 
 
+@pytest.mark.parametrize(("lasts_s", "least"), [BRIEF, THOROUGH])
 @pytest.mark.parametrize("mbit", [(100, 40), (20, 100)])
-def test_shares_follow_links_whose_rates_nobody_told(mbit, tmp_path):
+def test_shares_follow_links_whose_rates_nobody_told(mbit, lasts_s, least, tmp_path):
     """A topology without rates: shares that begin equal become those of the links, and stay."""
     known = pair(mbit)
     unknown = known | {"link": [{"ends": link["ends"]} for link in known["link"]]}
     plan = pack(unknown)["plan"]
-    warm, size = bytes_of(1, sum(mbit) / 8000), bytes_of(6, sum(mbit) / 8000)
+    warm, size = (bytes_of(s, sum(mbit) / 8000) for s in (lasts_s / 6, lasts_s))
     with Fragment(known) as links:
         fixed, _ = links.times(plan, [warm], tmp_path, 1)
         found, _ = links.times(plan, [warm] * 6 + [size], tmp_path, REPEATS, sharing="same-order")
@@ -172,5 +178,4 @@ def test_shares_follow_links_whose_rates_nobody_told(mbit, tmp_path):
     result = {"mbit": mbit, "of_wire": of_wire, "of_payload": of_wire / PAYLOAD, "shares": links.shares}
     result |= {"seconds": found, "fixed_of_wire": warm * 8 / statistics.median(fixed[0]) / (sum(mbit) * 1e6)}
     write(f"plan_shares_{mbit[0]}_{mbit[1]}", result)
-    # 0.95 on an idle machine, and 0.50 and 0.32 with shares that stay.
-    assert of_wire >= 0.85, result
+    assert result["of_payload"] >= least, result

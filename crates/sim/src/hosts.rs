@@ -134,8 +134,8 @@ impl<P: Payload> HostSide<'_, P> {
         None
     }
 
-    /// Does what timers of hosts ask for now, up to the first that concerns the whole: its key. Timers of nodes come after
-    /// these, and packets after all timers.
+    /// Rings the hosts' timers that are due at this moment, up to the first that concerns the whole: its key. Timers of nodes
+    /// come after these, and packets after all timers.
     pub(crate) fn run_timers(&mut self) -> Option<u64> {
         self.settle();
         while let Some(key) = self.local.net.timer_now(NODE) {
