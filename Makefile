@@ -18,7 +18,7 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
-.PHONY: help setup setup-hdl setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers setup-frameworks vectors synth clean peers-horovod peers-elastic
+.PHONY: help setup setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers setup-frameworks vectors synth clean peers-horovod peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -94,6 +94,10 @@ setup-hdl: $(STAMPS)/hdl ## the tools of test-hdl and synth: 0.5 GB from PyPI, a
 setup-ucx: ## the library of UCX, from apt if this is root; without it the tests over it are left out
 	@ldconfig -p | grep -q libucp.so.0 || { test $$(id -u) = 0 && apt-get install -y -q libucx0 ucx-utils >/dev/null; } || \
 	{ echo "libucp.so.0 is missing: install it with your system's packages"; exit 1; }
+
+setup-loss: ## iptables, from apt if this is root; without it tests on the fabric lose no packets
+	@command -v iptables >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q iptables >/dev/null; } || \
+	{ echo "iptables is missing: install it with your system's packages"; exit 1; }
 
 setup-xdp: ## the tools of the in-kernel switch, from apt if this is root; what is built afterwards has it
 	@command -v clang >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && test -e /usr/include/libelf.h || \

@@ -45,7 +45,7 @@ def why_not() -> str | None:
 
 def why_no_loss() -> str | None:
     """Why no packets can be lost here, or None."""
-    return None if shutil.which("iptables") else "needs iptables (Debian: iptables)"
+    return None if shutil.which("iptables") else "needs iptables (make setup-loss)"
 
 
 def why_no_marks() -> str | None:

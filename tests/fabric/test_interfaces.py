@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 
+import pytest
+
 from fragment import Fragment
 from test_plans import PAYLOAD, bytes_of, pair
 from test_replan import Job
@@ -20,17 +22,22 @@ class Interfaces(Job):
         return {"NETSUM_INTERFACES": f"{other},net0"}
 
 
-def test_unequal_interfaces_are_used_together_without_a_plan(tmp_path):
+# As for plans: a busy machine must only show that shares are not equal, which would end at 0.57.
+THOROUGH = pytest.param(30, 0.9, marks=pytest.mark.figures, id="thorough")
+BRIEF = pytest.param(12, 0.65, id="brief")
+
+
+@pytest.mark.parametrize(("count", "least"), [BRIEF, THOROUGH])
+def test_unequal_interfaces_are_used_together_without_a_plan(count, least, tmp_path):
     size = bytes_of(3, sum(MBIT) / 8000)
     with Fragment(pair(MBIT)) as links:
-        job = Interfaces(links, pair(MBIT), tmp_path, {"elements": size // 8, "steps": 12, "pause_s": 0.0})
+        job = Interfaces(links, pair(MBIT), tmp_path, {"elements": size // 8, "steps": count, "pause_s": 0.0})
         ranks = job.results()
     steps = [max(times) for times in zip(*(rank["seconds"] for rank in ranks), strict=True)]
     of_wire = [size * 8 / seconds / (sum(MBIT) * 1e6) for seconds in steps]
     last = statistics.median(of_wire[-4:])
     write("interfaces", {"mbit": MBIT, "of_wire": of_wire, "last_of_wire": last, "last_of_payload": last / PAYLOAD})
-    # 0.9 and more on an idle machine; 0.52 with shares that stay.
-    assert last >= 0.8, of_wire
+    assert last >= least, of_wire
 
 
 def test_an_interface_that_dies_is_left_out(tmp_path):

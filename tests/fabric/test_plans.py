@@ -141,9 +141,10 @@ def test_three_phases_over_two_servers(tmp_path):
     assert measured == pytest.approx(model, rel=0.1)
 
 
-# Seconds that sums take, and the least share of the wires: what an idle machine reaches, and what any must.
+# Seconds that sums take, and the least share of the wires. On a machine that is busy with other things a brief sum can
+# only show that shares are not equal: those of 100 and 40 Mbit/s would end at 0.57, of 20 and 100 at 0.33.
 THOROUGH = pytest.param(6, 0.95, marks=pytest.mark.figures, id="thorough")
-BRIEF = pytest.param(1.5, 0.8, id="brief")
+BRIEF = pytest.param(1.5, 0.65, id="brief")
 
 
 @pytest.mark.parametrize(("lasts_s", "least"), [BRIEF, THOROUGH])
