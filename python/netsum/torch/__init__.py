@@ -10,13 +10,19 @@ import torch.distributed as dist
 
 from netsum.torch.backend import NetsumBackend, NetsumProcessGroup, Options
 from netsum.torch.create import BACKENDS, create
+from netsum.torch.device import accelerator
 
 __all__ = ["NetsumBackend", "NetsumProcessGroup", "Options", "register", "stats"]
 
 
 def register() -> None:
-    """Make the name "netsum" known to torch. torch calls this through the entry point; calling it again is harmless."""
-    dist.Backend.register_backend("netsum", create, extended_api=True, devices=["cpu"])
+    """Make the name "netsum" known to torch, for the CPU and this process's accelerator.
+
+    torch calls this through the entry point; calling it again is harmless.
+    """
+    kind = accelerator()
+    devices = ["cpu"] if kind is None else ["cpu", kind]
+    dist.Backend.register_backend("netsum", create, extended_api=True, devices=devices)
 
 
 def stats(group: dist.ProcessGroup | None = None) -> dict:

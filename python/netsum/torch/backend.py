@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from netsum import Unsupported
+from netsum.torch.device import accelerator
 from netsum.torch.engine import Engine
 from netsum.torch.entries import with_entries
 from netsum.torch.movements import Movements
@@ -108,7 +109,8 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
         self.engine = backend.engine
         # CUSTOM and never GLOO: torch's DDP logger casts a backend of that type to its own class.
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+        for kind in filter(None, ("cpu", accelerator())):
+            self._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.CUSTOM, backend)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         seconds = self.engine.timeout_s if timeout is None else timeout.total_seconds()

@@ -78,7 +78,7 @@ class Members:
 
     def wanted(self) -> bool:
         """Whether processes wait to become members. Collective: all members call it, and hear the same."""
-        waiting = torch.zeros(1, dtype=torch.int32)
+        waiting = torch.zeros(1, dtype=torch.int32, device="cpu")
         if dist.get_rank(self._group) == 0:
             waiting += self._store.add(f"{self.generation}/waiting", 0)
         dist.broadcast(waiting, group_src=0, group=self._group)

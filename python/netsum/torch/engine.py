@@ -8,6 +8,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from netsum import Unsupported
+from netsum.torch.device import After, Later
 from netsum.torch.reconfiguring import Background, Membership
 from netsum.torch.tensors import Staging
 from netsum.torch.work import NetsumWork
@@ -46,6 +47,7 @@ class Engine:
         self.membership = membership
         self.operations = 0
         self.batch: list[NetsumWork] | None = None
+        self.later: Later | None = None
         self.at_close: Callable[[], object] = lambda: None
         self._in_flight: list[NetsumWork] = []
         self._forget_at = _FORGET_AT
@@ -65,6 +67,31 @@ class Engine:
     def here(self, opts) -> bool:
         """Whether the caller only waits, so that its own thread may do the work."""
         return not opts.asyncOp and self.batch is None
+
+    def core_for(self, staging: Staging, opts=None):
+        """What an operation on this memory is to be called on: the core, or what calls it once copies have come.
+
+        opts: of the operation; where a caller waits by them, the wait for copies is here too. None: it goes on.
+        """
+        copies = staging.device
+        if copies is None and self.later is None:
+            return self.core
+        if self.later is None:
+            self.later = Later()
+        if opts is not None and self.here(opts):
+            self.later.drain()
+            if copies is not None:
+                copies.wait()
+            return self.core
+        if copies is None and self.later.idle():
+            return self.core
+        return After(self.core, self.later, copies)
+
+    def begun(self):
+        """The core, once all that was called before has begun: for what is called on it by other ways."""
+        if self.later is not None:
+            self.later.drain()
+        return self.core
 
     def start_or_wait(self, parts: list, staging: Staging, result: list, opts) -> NetsumWork | None:
         """As `start`; where the caller is synchronous, wait here and return None, which torch does not wait for.
@@ -89,6 +116,10 @@ class Engine:
         if given > _ZERO:
             return given.total_seconds()
         return self.timeout_s
+
+    def terms(self, opts) -> tuple[float, bool]:
+        """What ends every call of the core: its timeout in seconds, and whether the caller's thread may do the work."""
+        return self.seconds(opts), self.here(opts)
 
     def begin_batch(self) -> None:
         if self.batch is not None:
@@ -123,6 +154,8 @@ class Engine:
     def close(self) -> None:
         """Leave the job. Later calls raise."""
         self.core.close()
+        if self.later is not None:
+            self.later.close()
         if self.membership is not None:
             self.membership.close()
         self._in_flight.clear()
@@ -155,6 +188,13 @@ class _Together(Staging):
     def finish(self) -> None:
         for member in self.members:
             member.finish()
+
+    def follow(self) -> None:
+        for member in self.members:
+            member.follow()
+
+    def devices(self) -> list[torch.device]:
+        return sorted({device for member in self.members for device in member.devices()}, key=str)
 
 
 def operation_of(reduce_op) -> tuple[str, float]:

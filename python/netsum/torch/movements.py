@@ -12,7 +12,9 @@ class Movements:
     def broadcast(self, tensors, opts):
         engine, staging = self.engine, Staging()
         memory = staging.update(one(tensors, "broadcast"), "broadcast")
-        part = engine.core.broadcast(*span(memory), opts.rootRank, engine.seconds(opts), engine.here(opts))
+        part = engine.core_for(staging, opts).broadcast(
+            *span(memory), opts.rootRank, engine.seconds(opts), engine.here(opts)
+        )
         return engine.start_or_wait([part], staging, tensors, opts)
 
     def allgather(self, outputs, inputs, opts):
@@ -43,7 +45,9 @@ class Movements:
         outs = []
         if engine.rank == opts.rootRank:
             outs = [span(staging.write(out, "gather")) for out in _for_all(engine, outputs, "gather")]
-        part = engine.core.gather(outs, span(source), opts.rootRank, engine.seconds(opts), engine.here(opts))
+        part = engine.core_for(staging, opts).gather(
+            outs, span(source), opts.rootRank, engine.seconds(opts), engine.here(opts)
+        )
         return engine.start_or_wait([part], staging, outputs, opts)
 
     def scatter(self, outputs, inputs, opts):
@@ -52,14 +56,16 @@ class Movements:
         ins = []
         if engine.rank == opts.rootRank:
             ins = [span(staging.read(source, "scatter")) for source in _for_all(engine, inputs, "scatter")]
-        part = engine.core.scatter(span(output), ins, opts.rootRank, engine.seconds(opts), engine.here(opts))
+        part = engine.core_for(staging, opts).scatter(
+            span(output), ins, opts.rootRank, engine.seconds(opts), engine.here(opts)
+        )
         return engine.start_or_wait([part], staging, outputs, opts)
 
     def alltoall(self, outputs, inputs, opts):
         engine, staging = self.engine, Staging()
         outs = [span(staging.write(out, "alltoall")) for out in outputs]
         ins = [span(staging.read(source, "alltoall")) for source in inputs]
-        part = engine.core.alltoall(outs, ins, engine.seconds(opts), engine.here(opts))
+        part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts))
         return engine.start_or_wait([part], staging, outputs, opts)
 
     def all_to_all_single(self, output, source, output_splits, input_splits, opts):
@@ -68,7 +74,7 @@ class Movements:
         memory = staging.read(source, "alltoall")
         outs = split_spans(target, output_splits, engine.size, "alltoall")
         ins = split_spans(memory, input_splits, engine.size, "alltoall")
-        part = engine.core.alltoall(outs, ins, engine.seconds(opts), engine.here(opts))
+        part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts))
         return engine.start_or_wait([part], staging, [output], opts)
 
     # Names that torch had before 2.14; some callers still use them.
@@ -82,7 +88,7 @@ def _allgather(engine: Engine, staging: Staging, outs, source, opts):
         raise ValueError(f"netsum allgather: {len(outs)} outputs for {engine.size} ranks")
     memory = staging.read(source, "allgather")
     targets = [span(staging.write(out, "allgather")) for out in outs]
-    return engine.core.allgather(targets, span(memory), engine.seconds(opts), engine.here(opts))
+    return engine.core_for(staging, opts).allgather(targets, span(memory), *engine.terms(opts))
 
 
 def _all_gather_single(engine: Engine, staging: Staging, output, source, opts):
@@ -94,7 +100,7 @@ def _all_gather_single(engine: Engine, staging: Staging, output, source, opts):
     memory = staging.read(source, "allgather")
     target = staging.write(output, "allgather")
     spans = equal_spans(target, engine.size, "allgather")
-    return engine.core.allgather(spans, span(memory), engine.seconds(opts), engine.here(opts))
+    return engine.core_for(staging, opts).allgather(spans, span(memory), *engine.terms(opts))
 
 
 def _for_all(engine: Engine, lists, operation: str) -> list:

@@ -19,13 +19,13 @@ class Points:
     def send(self, tensors, destination, tag):
         engine, staging = self.engine, Staging()
         memory = staging.read(one(tensors, "send"), "send")
-        part = engine.core.send(*span(memory), destination, tag, engine.timeout_s)
+        part = engine.core_for(staging).send(*span(memory), destination, tag, engine.timeout_s)
         return engine.start([part], staging, tensors)
 
     def recv(self, tensors, source, tag):
         engine, staging = self.engine, Staging()
         memory = staging.write(one(tensors, "recv"), "recv")
-        part = engine.core.recv(*span(memory), source, tag, engine.timeout_s)
+        part = engine.core_for(staging).recv(*span(memory), source, tag, engine.timeout_s)
         return engine.start([part], staging, tensors)
 
     def recv_anysource(self, tensors, tag):
@@ -36,9 +36,9 @@ class Points:
         return self.recv(tensors, None, tag)
 
     def barrier(self, opts):
-        engine = self.engine
-        part = engine.core.barrier(engine.seconds(opts), engine.here(opts))
-        return engine.start_or_wait([part], Staging(), [], opts)
+        engine, staging = self.engine, Staging()
+        part = engine.core_for(staging, opts).barrier(*engine.terms(opts))
+        return engine.start_or_wait([part], staging, [], opts)
 
     def start_coalescing(self, *device):
         self.engine.begin_batch()
@@ -70,7 +70,7 @@ def _collect(engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
         raise OperationTimeout(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {seconds * 1000:.0f} ms")
     # All receives stand from the start, each with the whole time: waiting for a missing rank takes none from the
     # others. All are waited for, since each writes into `tokens` until it ends.
-    tokens = torch.zeros(engine.size, dtype=torch.uint8)
+    tokens = torch.zeros(engine.size, dtype=torch.uint8, device="cpu")
     arrivals = {
         rank: engine.core.recv(*span(tokens[rank : rank + 1]), rank, _ARRIVED_TAG, seconds)
         for rank in range(1, engine.size)
@@ -88,7 +88,7 @@ def _collect(engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
 
 
 def _report(engine: Engine, seconds: float) -> None:
-    token = torch.zeros(1, dtype=torch.uint8)
+    token = torch.zeros(1, dtype=torch.uint8, device="cpu")
     try:
         engine.core.send(*span(token), 0, _ARRIVED_TAG, seconds).wait(None)
         engine.core.recv(*span(token), 0, _RELEASED_TAG, seconds).wait(None)

@@ -20,7 +20,7 @@ class Reductions:
         op, factor = operation_of(opts.reduceOp)
         seconds, here = engine.seconds(opts), engine.here(opts)
         name = ELEMENT_NAMES.get(tensor.dtype)
-        if here and name is not None and tensor.is_cpu and is_plain(tensor):
+        if here and name is not None and tensor.is_cpu and is_plain(tensor) and engine.later is None:
             # The ordinary case: nothing to stage, and nothing to hold but the tensor that the caller holds.
             part = engine.core.allreduce(tensor.data_ptr(), tensor.numel(), name, op, factor, seconds, True)
             if part is None:
@@ -28,15 +28,14 @@ class Reductions:
                 return None
             return engine.start_or_wait([part], Staging(tensor), tensors, opts)
         staging = Staging()
-        part = _allreduce(engine, staging, tensor, op, factor, seconds, here)
+        part = _allreduce(engine, staging, tensor, op, factor, opts)
         return engine.start_or_wait([part], staging, tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts):
         engine = self.engine
         op, factor = operation_of(opts.reduceOp)
         staging = Staging()
-        terms = engine.seconds(opts), engine.here(opts)
-        parts = [_allreduce(engine, staging, tensor, op, factor, *terms) for tensor in tensors]
+        parts = [_allreduce(engine, staging, tensor, op, factor, opts) for tensor in tensors]
         return engine.start_or_wait(parts, staging, tensors, opts)
 
     def allreduce_sparse(self, tensors, opts):
@@ -49,8 +48,8 @@ class Reductions:
         op, factor = operation_of(opts.reduceOp)
         staging = Staging()
         memory = staging.update(tensor, "reduce")
-        terms = engine.seconds(opts), engine.here(opts)
-        part = engine.core.reduce(*elements(memory, "reduce", op), op, factor, opts.rootRank, *terms)
+        what = elements(memory, "reduce", op)
+        part = engine.core_for(staging, opts).reduce(*what, op, factor, opts.rootRank, *engine.terms(opts))
         return engine.start_or_wait([part], staging, tensors, opts)
 
     def reduce_scatter(self, outputs, inputs, opts):
@@ -81,12 +80,11 @@ class Reductions:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
 
-def _allreduce(engine: Engine, staging: Staging, tensor, op: str, factor: float, seconds: float, here: bool):
+def _allreduce(engine: Engine, staging: Staging, tensor, op: str, factor: float, opts):
     memory = staging.update(tensor, "allreduce")
     name = ELEMENT_NAMES.get(memory.dtype)
-    if name is None:
-        return engine.core.allreduce(*elements(memory, "allreduce", op), op, factor, seconds, here)
-    return engine.core.allreduce(memory.data_ptr(), memory.numel(), name, op, factor, seconds, here)
+    what = elements(memory, "allreduce", op) if name is None else (memory.data_ptr(), memory.numel(), name)
+    return engine.core_for(staging, opts).allreduce(*what, op, factor, *engine.terms(opts))
 
 
 def _reduce_scatter_single(engine: Engine, staging: Staging, output, source, opts):
@@ -110,12 +108,11 @@ def _reduce_scatter(engine: Engine, staging: Staging, output, pieces: list, opts
     op, factor = operation_of(opts.reduceOp)
     memory = staging.write(output, "reduce_scatter")
     spans = [elements(piece, "reduce_scatter", op) for piece in pieces]
-    return engine.core.reduce_scatter(
+    return engine.core_for(staging, opts).reduce_scatter(
         memory.data_ptr(),
         [(address, count) for address, count, _ in spans],
         spans[0][2],
         op,
         factor,
-        engine.seconds(opts),
-        engine.here(opts),
+        *engine.terms(opts),
     )

@@ -20,10 +20,11 @@ def sum_sparse(engine: Engine, tensor: torch.Tensor, opts):
         )
     seconds = engine.seconds(opts)
     mine = tensor.detach().coalesce()
-    counts = [int(c) for c in _gather(engine, torch.tensor([mine._nnz()]), [(1,)] * engine.size, seconds)]
+    core = engine.begun()
+    counts = [int(c) for c in _gather(core, torch.tensor([mine._nnz()], device="cpu"), [(1,)] * engine.size, seconds)]
     dense_shape = tuple(mine.values().shape[1:])
-    indices = _gather(engine, mine.indices(), [(mine.sparse_dim(), n) for n in counts], seconds)
-    values = _gather(engine, mine.values(), [(n, *dense_shape) for n in counts], seconds)
+    indices = _gather(core, mine.indices(), [(mine.sparse_dim(), n) for n in counts], seconds)
+    values = _gather(core, mine.values(), [(n, *dense_shape) for n in counts], seconds)
     total = torch.sparse_coo_tensor(indices[0], values[0], tensor.shape)
     for index, value in zip(indices[1:], values[1:], strict=True):
         total = total + torch.sparse_coo_tensor(index, value, tensor.shape)
@@ -33,8 +34,8 @@ def sum_sparse(engine: Engine, tensor: torch.Tensor, opts):
     return work if opts.asyncOp else None
 
 
-def _gather(engine: Engine, mine: torch.Tensor, shapes: list[tuple[int, ...]], seconds: float) -> list[torch.Tensor]:
+def _gather(core, mine: torch.Tensor, shapes: list[tuple[int, ...]], seconds: float) -> list[torch.Tensor]:
     mine = mine.contiguous()
-    outs = [torch.empty(shape, dtype=mine.dtype) for shape in shapes]
-    engine.core.allgather([span(out) for out in outs], span(mine), seconds).wait(None)
+    outs = [torch.empty(shape, dtype=mine.dtype, device="cpu") for shape in shapes]
+    core.allgather([span(out) for out in outs], span(mine), seconds).wait(None)
     return outs

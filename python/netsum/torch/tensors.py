@@ -1,10 +1,11 @@
-"""Tensors as host memory: names of element types, device checks, staging of what is not dense."""
+"""Tensors as host memory: names of element types, staging of what is not dense or not in host memory."""
 
 import math
 
 import torch
 
 from netsum import Unsupported
+from netsum.torch.device import DeviceCopies, is_staged, pinned
 
 ELEMENT_NAMES = {
     torch.float32: "float32",
@@ -23,18 +24,25 @@ PAIR_OPERATIONS = ("sum", "avg", "premul_sum")
 
 
 class Staging:
-    """The memory of one operation: every tensor it touches, kept alive, and the copies to make at its end."""
+    """The memory of one operation: every tensor it touches, kept alive, and the copies to make at its end.
 
-    __slots__ = ("copies", "kept")
+    device: the copies from and to an accelerator, or None.
+    """
+
+    __slots__ = ("copies", "device", "kept")
 
     def __init__(self, *kept: torch.Tensor) -> None:
         self.kept: list[torch.Tensor] = list(kept)
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.device: DeviceCopies | None = None
 
     def read(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
         """A dense tensor with the values of `tensor`: itself where it is dense, else a copy."""
         check_device(tensor, operation)
-        if not is_plain(tensor):
+        if not tensor.is_cpu:
+            self.kept.append(tensor)
+            tensor = self._device_copies().fetch(tensor)
+        elif not is_plain(tensor):
             tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
         self.kept.append(tensor)
         return tensor
@@ -48,19 +56,40 @@ class Staging:
         return self._writable(tensor, operation, filled=True)
 
     def finish(self) -> None:
-        """Copy staged results to the caller's tensors."""
-        if not self.copies:
-            return
-        with torch.no_grad():
-            for target, staged in self.copies:
-                target.copy_(staged)
+        """Copy staged results to the caller's tensors; to those on a device by its current stream. Once."""
+        if self.copies:
+            with torch.no_grad():
+                for target, staged in self.copies:
+                    target.copy_(staged)
+        if self.device is not None:
+            self.device.finish()
+
+    def follow(self) -> None:
+        """Let what this thread queues on devices from now on find the results that `finish` copies."""
+        if self.device is not None:
+            self.device.follow()
+
+    def devices(self) -> list[torch.device]:
+        """The devices of tensors that are staged."""
+        return [] if self.device is None else self.device.devices()
+
+    def _device_copies(self) -> DeviceCopies:
+        if self.device is None:
+            self.device = DeviceCopies()
+        return self.device
 
     def _writable(self, tensor: torch.Tensor, operation: str, filled: bool) -> torch.Tensor:
         check_device(tensor, operation)
         self.kept.append(tensor)
+        if not tensor.is_cpu:
+            copies = self._device_copies()
+            staged = copies.fetch(tensor) if filled else pinned(tensor)
+            copies.give_back(staged, tensor)
+            self.kept.append(staged)
+            return staged
         if is_plain(tensor):
             return tensor
-        staged = torch.empty(tensor.shape, dtype=tensor.dtype)
+        staged = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         if filled:
             staged.copy_(tensor.detach())
         self.kept.append(staged)
@@ -74,13 +103,13 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def check_device(tensor: torch.Tensor, operation: str) -> None:
-    """Raise Unsupported where the values of `tensor` are not plain host memory."""
-    if tensor.is_cpu and tensor.layout is torch.strided:
+    """Raise Unsupported where the values of `tensor` are neither in host memory nor can be brought there."""
+    if tensor.layout is torch.strided and (tensor.is_cpu or is_staged(tensor.device)):
         return
-    if not tensor.is_cpu:
+    if tensor.layout is torch.strided:
         raise Unsupported(
-            f"netsum {operation}: the tensor is on device '{tensor.device}', but this backend sums host memory "
-            f"only; pass `x.cpu()`, or let another backend have that device: "
+            f"netsum {operation}: the tensor is on device '{tensor.device}', which is not this process's accelerator, "
+            f"and sums are made of host memory; pass `x.cpu()`, or let another backend have that device: "
             f"init_process_group('cpu:netsum,{tensor.device.type}:<its backend>')"
         )
     raise Unsupported(

@@ -46,6 +46,7 @@ class NetsumWork(c10d.Work):
         for part in self._parts:
             part.wait(seconds)
         self._finish()
+        self._staging.follow()
         if self.recorded is not None:
             self.recorded.wait(seconds)
         return True
@@ -88,7 +89,7 @@ class NetsumWork(c10d.Work):
         return rank
 
     def _make_future(self) -> torch.futures.Future:
-        inner: torch.futures.Future = torch.futures.Future()
+        inner: torch.futures.Future = torch.futures.Future(devices=self._staging.devices())
         outer = inner.then(lambda done: done.value())
 
         def complete() -> None:

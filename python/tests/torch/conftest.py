@@ -23,23 +23,30 @@ GROUP_TIMEOUT_S = 20.0
 def ranks(tmp_path: Path) -> Callable:
     """`ranks(body, size=2, **environment)`: run body(rank, size) in `size` processes with the world made.
 
-    Fails with the tracebacks of the ranks that failed. A rank that leaves by os._exit(0) counts as well ended.
+    before: what each of them calls first. Fails with the tracebacks of the ranks that failed.
+    A rank that leaves by os._exit(0) counts as well ended.
     """
     made = 0
 
-    def run(body: Callable[[int, int], None], size: int = 2, backend: str = "netsum", **environment: str) -> None:
+    def run(
+        body: Callable[[int, int], None],
+        size: int = 2,
+        backend: str = "netsum",
+        before: Callable[[], None] = lambda: None,
+        **environment: str,
+    ) -> None:
         nonlocal made
         made += 1
-        _run(body, size, backend, environment, tmp_path / f"store-{made}")
+        _run(body, size, backend, before, environment, tmp_path / f"store-{made}")
 
     return run
 
 
-def _run(body, size: int, backend: str, environment: dict[str, str], store: Path) -> None:
+def _run(body, size: int, backend: str, before, environment: dict[str, str], store: Path) -> None:
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [
-        context.Process(target=_rank, args=(body, rank, size, backend, environment, store, pipes[rank][1]))
+        context.Process(target=_rank, args=(body, rank, size, backend, before, environment, store, pipes[rank][1]))
         for rank in range(size)
     ]
     for process in processes:
@@ -58,12 +65,13 @@ def _run(body, size: int, backend: str, environment: dict[str, str], store: Path
     assert not codes, f"ranks ended with exit codes {codes}"
 
 
-def _rank(body, rank: int, size: int, backend: str, environment: dict[str, str], store: Path, failure) -> None:
+def _rank(body, rank: int, size: int, backend: str, before, environment: dict[str, str], store: Path, failure) -> None:
     os.environ.pop("NETSUM_CONTROLLER", None)
     os.environ.update(RANK=str(rank), **environment)
     dist.set_debug_level_from_env()
     code = 0
     try:
+        before()
         dist.init_process_group(
             backend,
             init_method=f"file://{store}",

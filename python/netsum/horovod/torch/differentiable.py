@@ -42,7 +42,7 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         averaged = grouped_allreduce(list(gradients), op=Average, process_set=ctx.process_set)
-        all_rows = allgather(torch.tensor([ctx.rows], dtype=torch.int64), process_set=ctx.process_set)
+        all_rows = allgather(torch.tensor([ctx.rows], dtype=torch.int64, device="cpu"), process_set=ctx.process_set)
         before = all_rows[: ctx.process_set.rank()].sum(0).tolist()
         own = [each.narrow(0, at, rows) for each, at, rows in zip(averaged, before, ctx.rows, strict=True)]
         return (None, None, None, *own)

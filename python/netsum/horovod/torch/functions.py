@@ -52,10 +52,10 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
     """The object of rank `root_rank`, pickled on the way; `obj` is looked at there alone."""
     name = name or basics.runtime().name("object", None, basics.set_of(process_set))
     own = basics.rank() == root_rank
-    message = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8) if own else torch.empty(0)
-    length = broadcast_(torch.tensor([message.numel()]), root_rank, f"{name}.length", process_set)
+    message = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8) if own else torch.empty(0, device="cpu")
+    length = broadcast_(torch.tensor([message.numel()], device="cpu"), root_rank, f"{name}.length", process_set)
     if not own:
-        message = torch.empty(int(length), dtype=torch.uint8)
+        message = torch.empty(int(length), dtype=torch.uint8, device="cpu")
     broadcast_(message, root_rank, f"{name}.bytes", process_set)
     return obj if own else pickle.loads(message.numpy().tobytes())
 
@@ -64,6 +64,6 @@ def allgather_object(obj: Any, name: str | None = None, process_set=global_proce
     """Everybody's object, by rank, pickled on the way."""
     name = name or basics.runtime().name("objects", None, basics.set_of(process_set))
     message = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    lengths = allgather(torch.tensor([message.numel()]), f"{name}.lengths", process_set).tolist()
+    lengths = allgather(torch.tensor([message.numel()], device="cpu"), f"{name}.lengths", process_set).tolist()
     together = allgather(message, f"{name}.bytes", process_set)
     return [pickle.loads(part.numpy().tobytes()) for part in together.split(lengths)]

@@ -29,7 +29,7 @@ class TorchOutputs:
     def allocate(self, index: int, shape: tuple[int, ...]) -> Memory:
         target = self.tensors[index]
         if target is None:
-            target = self.tensors[index] = torch.empty(shape, dtype=self.inputs[index].dtype)
+            target = self.tensors[index] = torch.empty(shape, dtype=self.inputs[index].dtype, device="cpu")
         return memory_of(target)
 
     def scale(self, index: int, factor: float) -> None:
@@ -48,7 +48,7 @@ class AlltoallOutputs(TorchOutputs):
 
     def result(self, details: dict):
         received = [splits[self._place] for splits in details["splits"]]
-        return self.tensors[0], torch.tensor(received, dtype=torch.int32)
+        return self.tensors[0], torch.tensor(received, dtype=torch.int32, device="cpu")
 
 
 def memory_of(tensor: torch.Tensor) -> Memory:

@@ -31,7 +31,7 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values, weight, bias, running_mean, running_var, momentum, eps):
         axes = [0, *range(2, values.dim())]
-        count = torch.tensor([values.numel() / values.shape[1]], dtype=torch.float64)
+        count = torch.tensor([values.numel() / values.shape[1]], dtype=torch.float64, device="cpu")
         double = values.double()
         total = torch.cat([double.sum(axes), (double * double).sum(axes), count])
         total = _summed(total, "sync_batch_norm.forward")
