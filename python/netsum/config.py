@@ -12,6 +12,7 @@
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
 | NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; with a plan by the cost model |
 | NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they talk over the network | on |
+| NETSUM_ORDER | `ranks`: floats' sums are the same anywhere; `hosts`: faster where ranks are dealt out to hosts | ranks |
 | NETSUM_NETWORK | `tcp`, or `ucx` for InfiniBand, RoCE and what else UCX knows | tcp |
 | NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
 | NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | measured |
@@ -35,6 +36,7 @@ from dataclasses import dataclass, field, replace
 
 PROTOCOLS = ("panama", "atp", "switchml", "auto")
 CONGESTION_RULES = ("panama", "per-branch", "coupled", "none")
+ORDERS = ("ranks", "hosts")
 NETWORKS = ("tcp", "ucx")
 SHARINGS = ("same-order", "any", "plan")
 TORCH_SHAPES = ("auto", "backend")
@@ -179,6 +181,10 @@ def _flag(value: str) -> str | None:
     return None if value in ("0", "1") else "expected 0 or 1"
 
 
+def _order(value: str) -> str | None:
+    return None if value in ORDERS else f"expected one of {', '.join(ORDERS)}"
+
+
 def _network(value: str) -> str | None:
     return None if value in NETWORKS else f"expected one of {', '.join(NETWORKS)}"
 
@@ -211,6 +217,7 @@ _OPTIONS = {
     "NETSUM_CONGESTION": ("congestion", _congestion),
     "NETSUM_MIN_BYTES": ("min_bytes", _bytes),
     "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
+    "NETSUM_ORDER": ("order", _order),
     "NETSUM_NETWORK": ("network", _network),
     # The core knows the names.
     "NETSUM_RECORDER": ("recorder", _any),

@@ -57,6 +57,7 @@ def test_one_thing_alone_says_how_sums_of_the_world_go():
         ("NETSUM_MIN_BYTES", "4K"),
         ("NETSUM_SHARED_MEMORY", "1"),
         ("NETSUM_NETWORK", "rdma"),
+        ("NETSUM_ORDER", "any"),
         ("NETSUM_PLAN_SHARES", "fastest"),
         ("NETSUM_TORCH_SHAPE", "round"),
     ],

@@ -38,9 +38,9 @@ group.close()
 """
 
 
-def ranks(network: Network, count: int, repeats: int, per_host: int = 2, **settings: str) -> list[dict]:
-    """So many ranks on each host; what they print."""
-    hosts = [host for host in network.hosts for _ in range(per_host)]
+def ranks(network: Network, count: int, repeats: int, per_host: int = 2, dealt=False, **settings: str) -> list[dict]:
+    """So many ranks on each host, neighbours or dealt out in turn; what they print."""
+    hosts = network.hosts * per_host if dealt else [host for host in network.hosts for _ in range(per_host)]
     started = []
     for rank, host in enumerate(hosts):
         place = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "OMP_NUM_THREADS": "1"}
@@ -71,6 +71,17 @@ def test_half_of_the_bytes_between_hosts():
     result = {"bytes": BYTES, "seconds": {"flat": flat, "hierarchical": hierarchical, "limit": limit}}
     write("hierarchical", result | {"ratio": flat / hierarchical, "of_limit": limit / hierarchical})
     assert flat / hierarchical > 1.7
+
+
+@pytest.mark.figures
+def test_an_order_of_hosts_sends_less_for_ranks_dealt_out_in_turn():
+    with Network(1, 2, 1, RATE_BPS) as network:
+        of_ranks = ranks(network, BYTES // 4, 5, dealt=True)
+        of_hosts = ranks(network, BYTES // 4, 5, dealt=True, NETSUM_ORDER="hosts")
+    of_ranks, of_hosts = (statistics.median(found[0]["seconds"][1:]) for found in (of_ranks, of_hosts))
+    seconds = {"order of ranks": of_ranks, "order of hosts": of_hosts, "limit": BYTES * 8 / RATE_BPS}
+    write("order_of_hosts", {"bytes": BYTES, "seconds": seconds, "ratio": of_ranks / of_hosts})
+    assert of_ranks / of_hosts > 1.3
 
 
 @pytest.mark.figures

@@ -1,5 +1,6 @@
 //! Which ranks of a group share memory.
 
+use netsum_topo::SumOrder;
 use serde::Serialize;
 
 /// The ranks of each host, ascending; hosts by their lowest rank.
@@ -39,6 +40,13 @@ impl Hosts {
     /// Several hosts, of which at least one has several ranks.
     pub(crate) fn are_mixed(&self) -> bool {
         self.0.len() > 1 && self.0.iter().any(|host| host.len() > 1)
+    }
+
+    /// Each host's sum, and the sum of these.
+    pub(crate) fn order(&self) -> SumOrder {
+        let host =
+            |ranks: &Vec<u32>| SumOrder::sum(ranks.iter().copied().map(SumOrder::Rank).collect());
+        SumOrder::sum(self.0.iter().map(host).collect())
     }
 
     /// A rank's host, and its place there.

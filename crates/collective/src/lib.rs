@@ -40,7 +40,7 @@ pub use hosts::Hosts;
 pub use netsum_net::Buffer;
 pub use netsum_net::mesh::Network;
 pub use netsum_wire::{Dtype, Format, ReduceOp};
-pub use options::{GroupConfig, Options, PROTOCOLS};
+pub use options::{GroupConfig, Options, Order, PROTOCOLS};
 pub use terms::Terms;
 pub use work::Work;
 

@@ -13,6 +13,15 @@ use crate::{Error, Network};
 /// What a job may ask for; with `auto` the controller chooses.
 pub const PROTOCOLS: [&str; 4] = ["panama", "atp", "switchml", "auto"];
 
+/// Along which floats are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The ranks' alone: the same bits wherever they run.
+    Ranks,
+    /// The hosts' sums, added up: less crosses the network where a host's ranks are not neighbours, and bits depend on placement.
+    Hosts,
+}
+
 /// Everything that makes a group.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
@@ -53,6 +62,8 @@ pub struct Options {
     pub min_bytes: Option<u64>,
     /// Whether ranks of one host share memory; without it they talk over the network.
     pub shared_memory: bool,
+    /// Order of additions, until a plan of the network brings its own.
+    pub order: Order,
     /// What carries messages between ranks that share no memory.
     pub network: Network,
     /// Algorithm by operation (`allreduce`, `reduce_scatter`, …), where the cost model is not to choose; one that
@@ -110,6 +121,13 @@ impl Options {
                         _ => return Err(wrong("on or off")),
                     };
                 }
+                "order" => {
+                    options.order = match value.as_str() {
+                        "ranks" => Order::Ranks,
+                        "hosts" => Order::Hosts,
+                        _ => return Err(wrong("ranks or hosts")),
+                    };
+                }
                 "network" => {
                     options.network = match value.as_str() {
                         "tcp" => Network::Tcp,
@@ -137,10 +155,11 @@ impl Options {
     pub(crate) fn agreed(&self) -> String {
         let Options { protocol, tenant, scale, max_trees, .. } = self;
         let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
-        let Options { network, algorithms, link_latency_s, link_bytes_per_s, .. } = self;
+        let Options { order, network, algorithms, link_latency_s, link_bytes_per_s, .. } = self;
         format!(
             "{protocol} tenant={tenant} scale={scale} max_trees={max_trees} release_fraction={release_fraction} \
-             congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} network={network:?} \
+             congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} order={order:?} \
+             network={network:?} \
              algorithms={algorithms:?} link={link_latency_s:?},{link_bytes_per_s:?}"
         )
     }
@@ -157,6 +176,7 @@ impl Default for Options {
             congestion: CongestionRule::PerBranch,
             min_bytes: None,
             shared_memory: true,
+            order: Order::Ranks,
             network: Network::Tcp,
             algorithms: BTreeMap::new(),
             link_latency_s: None,
@@ -220,6 +240,8 @@ mod tests {
         assert!(error("algorithms", "send=ring").contains("allreduce, allgather, broadcast"));
         assert_eq!(parse("network", "ucx").unwrap().network, Network::Ucx);
         assert!(error("network", "rdma").contains("use tcp or ucx"));
+        assert_eq!(parse("order", "hosts").unwrap().order, Order::Hosts);
+        assert!(error("order", "any").contains("use ranks or hosts"));
         assert!(error("link_latency_s", "-1").contains("use seconds"));
         assert_eq!(error("tress", "1"), "option tress does not exist");
     }

@@ -61,6 +61,37 @@ fn bits_do_not_depend_on_who_shares_memory() {
     }
 }
 
+/// In the order of hosts a host of ranks that are no neighbours has one partial, and the bits are those of the hosts' sums.
+#[test]
+fn an_order_of_hosts_adds_each_host_first() {
+    for layout in [&[0, 1, 0, 1][..], &[0, 1, 2, 0, 1], &[0, 0, 1]] {
+        let size = layout.len() as u32;
+        for algorithm in ["hierarchical", "shares", "one-hop"] {
+            let named = format!("allreduce={algorithm}");
+            let options = [("algorithms", &*named), ("order", "hosts")];
+            with_group(
+                size,
+                |rank| on_hosts(layout, rank, &options),
+                |rank, group| {
+                    let all: Vec<_> = (0..size).map(|r| values(Dtype::F32, 1003, r, 8)).collect();
+                    let own = buffer(&all[rank as usize]);
+                    let sum = Combine::Plain(ReduceOp::Sum);
+                    group.allreduce(own.clone(), Dtype::F32, sum, SOON).wait(None).unwrap();
+                    let of = |host: u8| -> Vec<Vec<u8>> {
+                        let here = (0..layout.len()).filter(|&r| layout[r] == host);
+                        here.map(|r| all[r].clone()).collect()
+                    };
+                    let hosts = 0..=*layout.iter().max().unwrap();
+                    let sums = hosts.map(|host| flat_sum(Dtype::F32, ReduceOp::Sum, &of(host)));
+                    let sums: Vec<_> = sums.collect();
+                    let right = flat_sum(Dtype::F32, ReduceOp::Sum, &sums);
+                    assert!(bytes(&own) == right, "{layout:?} by {algorithm}");
+                },
+            );
+        }
+    }
+}
+
 /// More than one block of 8 MiB, so that blocks are under way together.
 #[test]
 fn large_buffers_go_block_by_block() {

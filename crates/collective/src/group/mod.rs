@@ -27,7 +27,7 @@ use crate::planned::session::{Beginning, Control, Session};
 use crate::planned::{Origin, Patience, PlanSource, Ports};
 use crate::shared::Shared;
 use crate::status::Status;
-use crate::{Choice, Error, Format, GroupConfig, Link, explain};
+use crate::{Choice, Error, Format, GroupConfig, Link, Order, explain};
 pub(crate) use connected::Connected;
 use joining::{create_job, place_in_fabric};
 pub(crate) use operations::{conclude, prepare};
@@ -198,6 +198,9 @@ impl Group {
         let core = Core::new(name.clone(), options, mesh, ledger, desk, places, events.clone());
         let core = Arc::new(core);
         let (hosts, shared) = self.share(&core, opened.memory, all, until)?;
+        if options.order == Order::Hosts {
+            core.order.store(Arc::new(hosts.order()));
+        }
         // Nobody else sets it. Where all share memory, no message's cost is ever asked for.
         let _ = core.paces.set(match hosts.is_one() {
             true => Paces::default(),
