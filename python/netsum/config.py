@@ -12,7 +12,7 @@
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
 | NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; with a plan by the cost model |
 | NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they talk over the network | on |
-| NETSUM_ORDER | `ranks`: floats' sums are the same anywhere; `hosts`: faster where ranks are dealt out to hosts | ranks |
+| NETSUM_ORDER | `ranks`: sums are the same anywhere; `hosts`: faster where ranks are dealt out to hosts | ranks |
 | NETSUM_NETWORK | `tcp`, or `ucx` for InfiniBand, RoCE and what else UCX knows | tcp |
 | NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
 | NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | measured |
