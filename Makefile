@@ -18,7 +18,7 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
-.PHONY: help setup setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist peers setup-frameworks vectors synth clean peers-horovod peers-elastic
+.PHONY: help setup setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -73,16 +73,17 @@ dist: ## the daemons as static binaries that run on any Linux of this processor,
 	@mkdir -p out/dist && cp target/dist/$(TARGET)/release/netsum-controller target/dist/$(TARGET)/release/netsum-switch out/dist/
 	@ls -l out/dist
 
-peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 3 ranks; some minutes
+test-peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 2 and 3 ranks; some 6 minutes
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
+	$(BIN)/python tests/peers/torch_distributed.py --ranks 2
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 3
 
-peers-elastic: build $(STAMPS)/torch ## PyTorch's fault-tolerance tests (PYTORCH=a clone of it, or the file) and torchft's process-group tests
+test-peers-elastic: build $(STAMPS)/torch ## PyTorch's fault-tolerance tests (PYTORCH=a clone of it, or the file) and torchft's process-group tests
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	$(BIN)/python tests/peers/fault_tolerance_suite.py $(if $(PYTORCH),--source $(PYTORCH))
 	$(BIN)/python tests/peers/torchft_suite.py
 
-peers-horovod: build $(STAMPS)/torch ## Horovod's own tests and examples on netsum.horovod.torch; HOROVOD=a clone of it; some minutes
+test-peers-horovod: build $(STAMPS)/torch ## Horovod's own tests and examples on netsum.horovod.torch; HOROVOD=a clone of it; some minutes
 	$(BIN)/python tests/peers/horovod_suite.py $(if $(HOROVOD),--source $(HOROVOD)) --ranks 2
 	$(BIN)/python tests/peers/horovod_suite.py $(if $(HOROVOD),--source $(HOROVOD)) --ranks 3
 	$(BIN)/python tests/peers/horovod_suite.py $(if $(HOROVOD),--source $(HOROVOD)) --examples
