@@ -89,7 +89,26 @@ class NetsumBackend(_Common, _BackendBase):
 
     @property
     def supports_splitting(self) -> bool:
-        return False
+        return True
+
+    def split(self, store, ranks, opts):
+        """The backend of a part of this group, for `torch.distributed.split_group`, at one of its ranks."""
+        from netsum.torch.create import split_off
+
+        if self.engine.rank not in ranks:
+            raise Unsupported(
+                f"netsum split_group: rank {self.engine.rank} is in no part, which torch does not let a backend in "
+                "Python say; name every rank in a part, or use new_group"
+            )
+        return split_off(self.engine, store, list(ranks), opts.group_name, opts._timeout, opts)
+
+    # Torch calls these where it could split, and the group is bound to a device: parts are made by their members alone,
+    # and all ranks are connected from the start.
+    def perform_nocolor_split(self, device) -> None:
+        pass
+
+    def eager_connect_single_device(self, device) -> None:
+        pass
 
     @property
     def options(self) -> Options:
@@ -115,6 +134,18 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         seconds = self.engine.timeout_s if timeout is None else timeout.total_seconds()
         monitored_barrier(self.engine, seconds, wait_all_ranks)
+
+    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
+        """A part of this group, in the same shape; None at a rank that is not in it. Torch gives every argument."""
+        from netsum.torch.create import split_off
+
+        if self.engine.rank not in ranks:
+            return None
+        store = dist.PrefixStore(f"{group_name}/", self.get_group_store())
+        part = NetsumProcessGroup(store, split_off(self.engine, store, list(ranks), group_name, timeout, opts))
+        part._set_group_name(group_name)
+        part._set_group_desc(group_desc or "")
+        return part
 
     def register_pre_hook(self, *_args) -> None:
         raise _no_hooks("register_pre_hook")

@@ -34,7 +34,7 @@ BLOCK = 1024
 LEVELS = 126
 """A finite value is one of -126…126 steps of its block's scale. The three codes that are left say what is not finite.
 
-Not 127: in float32, 127 · (largest / 127) overflows for the largest number there is, and 126 · (largest / 126) does not.
+Not 127: 127 · (largest / 127) overflows for the largest float32 there is, and 126 · (largest / 126) does not.
 """
 POSITIVE, NEGATIVE, NAN = 127, -127, -128
 KINDS = ("bf16", "int8")
@@ -65,9 +65,9 @@ def compression_hook(state: "CompressionState", bucket: dist.GradBucket) -> Futu
 class CompressionState:
     """What the hook keeps from step to step, for one DistributedDataParallel.
 
-    It belongs to the group's present ranks: after a change of them, make a new one. It is not part of a checkpoint; what
-    is lost with it is one step's rounding. With a GradScaler, values kept are of the scale they were rounded at.
-    Parameters of which no rank has a gradient at a step (`find_unused_parameters`) lose what was kept of them then.
+    It belongs to the present ranks of the group: after a change, make a new one. It is not part of a checkpoint; what
+    is lost with it is one step's rounding. With a GradScaler, what is kept has the scale of its step. Parameters of
+    which no rank has a gradient at a step (`find_unused_parameters`) lose what was kept of them then.
 
     groups: the process groups that carry the gradients, so that `netsum.torch.stats(group)` counts their bytes.
     """
@@ -87,11 +87,11 @@ class CompressionState:
         self.error_feedback = error_feedback
         self.groups = [group]
         self.rank, self.size = group.rank(), group.size()
-        self._kept: dict[torch.nn.Parameter, "Kept"] = {}
+        self._kept: dict[torch.nn.Parameter, Kept] = {}
         self._refuses_nan = os.environ.get("TORCH_DIST_NAN_CHECK", "0") == "1"
         if to == "int8" and self.size > 1:
-            # Means are sent while other buckets' gradients are, by a thread of their own: in a group of their own, since
-            # the operations of one group must be called in the same order at all ranks.
+            # Means are sent while gradients of other buckets are, by a thread of their own. They have their own group,
+            # since the operations of one group must be called in the same order at all ranks.
             ranks, backend = dist.get_process_group_ranks(group), dist.get_backend_config(group)
             options = {"backend": backend, "timeout": timeout, "use_local_synchronization": True}
             self.groups.append(dist.new_group(ranks, **options))

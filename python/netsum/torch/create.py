@@ -29,13 +29,7 @@ def create(group, options):
     Raises netsum's errors where they do not, and ValueError for what the group asks that netsum cannot give.
     """
     own = options if isinstance(options, Options) else Options(in_network=not group.global_ranks_in_group)
-    settings = Settings.from_environment()
-    if own.plan or (own.in_network and settings.names_plan):
-        settings = settings.with_plan(own.plan)
-    elif not own.in_network:
-        settings = settings.host_path_only()
-    elif settings.controller is None:
-        _warn_of_host_path()
+    settings = _settings_for(own)
     if group.enable_reconfigure and not _whole_group_is_ours(group, settings.torch_shape):
         raise ValueError(
             "netsum: a group that changes its size must be netsum's alone, without TORCH_DISTRIBUTED_DEBUG=DETAIL, "
@@ -45,12 +39,22 @@ def create(group, options):
         engine = _without_members(group, settings)
     else:
         engine = _meet(group.store, group.group_rank, group.group_size, group.timeout, group.group_id, settings)
-    backend = NetsumBackend(engine, own)
-    BACKENDS[engine.name] = backend
-    engine.at_close = lambda: BACKENDS.pop(engine.name, None)
+    backend = _kept_backend(engine, own)
     if group.enable_reconfigure:
         return ElasticProcessGroup(group.store, backend)
     return NetsumProcessGroup(group.store, backend) if _whole_group_is_ours(group, settings.torch_shape) else backend
+
+
+def split_off(
+    parent: Engine, store, ranks: list[int], name: str, timeout: timedelta, options: Options | None
+) -> NetsumBackend:
+    """The part of a group that torch splits off, at one of its ranks: `ranks` of the parent, in the part's order.
+
+    store: of the part alone. Hosts add, where `options` do not say otherwise. Blocks and raises as `create` does.
+    """
+    own = options if isinstance(options, Options) else Options(in_network=False)
+    engine = _meet(store, ranks.index(parent.rank), len(ranks), timeout, name, _settings_for(own))
+    return _kept_backend(engine, own)
 
 
 def group_over(store, rank: int, size: int, timeout: timedelta, name: str) -> NetsumProcessGroup:
@@ -60,6 +64,25 @@ def group_over(store, rank: int, size: int, timeout: timedelta, name: str) -> Ne
     """
     engine = _meet(store, rank, size, timeout, name, Settings.from_environment())
     return NetsumProcessGroup(store, NetsumBackend(engine, Options()))
+
+
+def _settings_for(own: Options) -> Settings:
+    """The settings of the environment, as far as they are for a group with these options."""
+    settings = Settings.from_environment()
+    if own.plan or (own.in_network and settings.names_plan):
+        return settings.with_plan(own.plan)
+    if not own.in_network:
+        return settings.host_path_only()
+    if settings.controller is None:
+        _warn_of_host_path()
+    return settings
+
+
+def _kept_backend(engine: Engine, options: Options) -> NetsumBackend:
+    backend = NetsumBackend(engine, options)
+    BACKENDS[engine.name] = backend
+    engine.at_close = lambda: BACKENDS.pop(engine.name, None)
+    return backend
 
 
 def _meet(store, rank: int, size: int, timeout: timedelta, name: str, settings: Settings) -> Engine:

@@ -1,4 +1,4 @@
-"""Gradients in 8 and 16 bits: bits as NumPy has them, nothing lost over the steps, training that ends as float32 does."""
+"""Gradients in 8 and 16 bits: bits as NumPy has them, nothing lost over the steps, training as with float32."""
 
 import itertools
 import math

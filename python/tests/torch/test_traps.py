@@ -19,6 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.nn.parallel import DistributedDataParallel
 
 import netsum
+from netsum.torch import stats
 
 
 def _sync(x):
@@ -105,15 +106,71 @@ def test_3_a_wait_with_a_timeout_ends_and_the_operation_lives_on(ranks):
     ranks(body)
 
 
-def test_4_options_and_splitting_answer(ranks):
+@pytest.mark.parametrize("shape", ["auto", "backend"])
+def test_4_options_and_splitting_answer(ranks, shape):
     def body(rank, size):
         backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-        assert backend.options is not None
-        assert backend.supports_splitting is False
-        with pytest.raises(RuntimeError, match="split"):
-            dist.split_group(dist.group.WORLD, [[0, 1]])
+        assert backend.options is not None and backend.supports_splitting
+        for parts in ([[1, 0], [2, 3]], [[2, 0, 3, 1]]):
+            mine = next(part for part in parts if rank in part)
+            part = dist.split_group(dist.group.WORLD, parts, timeout=timedelta(seconds=15))
+            _is_of(part, mine, rank)
+            again = dist.split_group(part, [list(reversed(range(len(mine))))])
+            _is_of(again, list(reversed(mine)), rank)
 
-    ranks(body)
+    ranks(body, 4, NETSUM_TORCH_SHAPE=shape)
+
+
+def _is_of(part: dist.ProcessGroup, members: list[int], rank: int) -> None:
+    """Whether a part works, and its ranks are those of the world, in their order."""
+    assert part.rank() == members.index(rank) and dist.get_process_group_ranks(part) == members
+    x, outs = torch.tensor([rank + 1.0]), [torch.empty(1) for _ in members]
+    dist.all_gather(outs, x, group=part)
+    assert [int(out) - 1 for out in outs] == members
+    dist.all_reduce(x, group=part)
+    assert x.item() == sum(members) + len(members)
+    assert stats(part)["operations"] >= 2
+
+
+def test_4_a_part_may_leave_ranks_out(ranks):
+    def body(rank, size):
+        part = dist.split_group(dist.group.WORLD, [[2, 0]])
+        if rank == 1:
+            assert part is dist.GroupMember.NON_GROUP_MEMBER
+        else:
+            assert type(part).__name__ == "NetsumProcessGroup"
+            _is_of(part, [2, 0], rank)
+        dist.barrier()
+
+    ranks(body, 3)
+
+
+def test_4_where_torch_would_end_the_process_an_error_says_so(ranks):
+    def body(rank, size):
+        if rank == 1:
+            with pytest.raises(RuntimeError, match="rank 1 is in no part"):
+                dist.split_group(dist.group.WORLD, [[0]])
+        else:
+            assert dist.split_group(dist.group.WORLD, [[0]]).size() == 1
+
+    ranks(body, NETSUM_TORCH_SHAPE="backend")
+
+
+@pytest.mark.parametrize("shape", ["auto", "backend"])
+def test_4_a_group_bound_to_a_device_makes_sub_groups(ranks, shape):
+    def body(rank, size):
+        store = dist.distributed_c10d._get_default_store()
+        dist.destroy_process_group()
+        device = torch.device("cpu:0")
+        dist.init_process_group("netsum", store=store, rank=rank, world_size=size, device_id=device)
+        groups = [dist.new_group([0, 2]), dist.new_group([1])]
+        for group in groups:
+            if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                x = torch.ones(1)
+                dist.all_reduce(x, group=group)
+                assert x.item() == group.size()
+
+    ranks(body, 3, NETSUM_TORCH_SHAPE=shape)
 
 
 def test_5_an_override_may_forward(ranks):
