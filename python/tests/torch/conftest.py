@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # DDP's constructor imports it, for seconds: once here, and not in every rank of every test.
 import torch.distributed as dist
 
 torch.set_num_threads(1)
