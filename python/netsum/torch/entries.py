@@ -43,6 +43,12 @@ _OPERATIONS = {
     "recv_anysource": ("recvAnySource", 0, None),
 }
 
+# A compiled model lets torch compile what Python it meets, ours too where C++ (DDP) calls it, and fails on it. What
+# an entry calls is left alone with it. `torch.compiler.disable` would cost each call, and seconds when it is imported.
+_frames = torch._C._dynamo.eval_frame
+_set_strategy = _frames.set_code_exec_strategy
+_NOT_COMPILED = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP)
+
 
 def with_entries(shape: type) -> type:
     """Class decorator: put an entry before every operation of a shape.
@@ -70,6 +76,7 @@ def _entry(full: Callable, short: Callable | None, options: type | None, title: 
         return full(self, *arguments, **named)
 
     entry.__doc__ = full.__doc__
+    _set_strategy(entry.__code__, _NOT_COMPILED)
     return entry
 
 
