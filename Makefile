@@ -38,8 +38,8 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
 	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
-	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not (f("jax") and f("keras")))' || \
-	echo "skipped: the tests of the adapters for JAX and Keras; make setup-frameworks installs what they need"
+	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, ("jax", "keras", "lightning", "accelerate"))))' || \
+	echo "skipped: tests of JAX, Keras, Lightning or Accelerate; make setup-frameworks installs what they need"
 	@ldconfig -p | grep -q libucp.so.0 || echo "skipped: the tests over UCX; make setup-ucx installs its library"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
@@ -135,7 +135,7 @@ $(STAMPS)/torch: requirements-torch.txt $(STAMPS)/tools
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-torch.txt
 	@touch $@
 
-setup-frameworks: $(STAMPS)/tools ## JAX, TensorFlow and Keras, 2 GB, for their adapters' tests, which are skipped without them
+setup-frameworks: $(STAMPS)/tools ## JAX, TensorFlow, Keras, Lightning and Accelerate, 2 GB beside torch, for tests that are skipped without them
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-frameworks.txt
 
 $(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools
