@@ -97,8 +97,11 @@ class Settings:
         return replace(self, options=self.options | options)
 
     def host_path_only(self) -> "Settings":
-        """The same settings without a controller: hosts do all the adding."""
-        return replace(self, controller=None)
+        """The same settings without a controller: hosts do all the adding.
+
+        The name of this machine goes with it: it is the fabric's, and without a fabric stands for no address.
+        """
+        return replace(self, controller=None, host=None) if self.controller else self
 
 
 def _read(environment: Mapping[str, str], known: dict) -> dict[str, str]:

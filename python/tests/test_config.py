@@ -30,7 +30,12 @@ def test_all_settings():
         "congestion": "per-branch",
         "min_bytes": "0",
     }
-    assert found.host_path_only().controller is None
+    without = found.host_path_only()
+    assert (without.controller, without.host, without.options) == (None, None, found.options)
+
+
+def test_an_address_of_this_machine_is_kept_where_there_is_no_fabric():
+    assert Settings.from_environment({"NETSUM_HOST": "127.0.0.2"}).host_path_only().host == "127.0.0.2"
 
 
 def test_one_thing_alone_says_how_sums_of_the_world_go():
