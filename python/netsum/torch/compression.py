@@ -134,7 +134,7 @@ class CompressionState:
             shape = (1, 1, bucket.buffer().numel())
             if self.to == "int8":
                 shape = shape_of(bucket.buffer().numel(), self.size)
-            present = Kept(parameters, shape, self.rank)
+            present = Kept(parameters, shape, self.rank, bucket.buffer().device)
             present.inherit({each: self._kept[each] for each in parameters if each in self._kept})
             self._kept |= dict.fromkeys(parameters, present)
         return present
@@ -153,7 +153,7 @@ class CompressionState:
         self._keep(kept.own, decode(sent, kept.own.shape))
         received = torch.empty_like(sent)
         arrival = dist.all_to_all_single(received, sent, group=self.groups[0], async_op=True)
-        mean: Future[torch.Tensor] = Future()
+        mean = _future_on(buffer)
 
         def send_the_mean() -> None:
             try:
@@ -195,10 +195,16 @@ class Kept:
     block); None where no rank owns a share.
     """
 
-    def __init__(self, parameters: tuple[torch.nn.Parameter, ...], shape: tuple[int, int, int], rank: int) -> None:
+    def __init__(
+        self,
+        parameters: tuple[torch.nn.Parameter, ...],
+        shape: tuple[int, int, int],
+        rank: int,
+        device: torch.device,
+    ) -> None:
         self.parameters = parameters
-        self.own = torch.zeros(shape)
-        self.of_mean = torch.zeros(1, *shape[1:]) if shape[0] > 1 else None
+        self.own = torch.zeros(shape, device=device)
+        self.of_mean = torch.zeros(1, *shape[1:], device=device) if shape[0] > 1 else None
         self._rank = rank
 
     def is_of(self, parameters: tuple[torch.nn.Parameter, ...]) -> bool:
@@ -255,7 +261,8 @@ def encode(values: torch.Tensor) -> torch.Tensor:
         largest = held.abs().amax(dim=2)
     # Numbers that some processors take for 0 would be other numbers at other ranks.
     scale = torch.where(largest >= LEVELS * torch.finfo(torch.float32).tiny, largest / LEVELS, 0.0)
-    wire = torch.empty(values.shape[0], values.shape[1] * (4 + values.shape[2]), dtype=torch.uint8)
+    size = values.shape[0], values.shape[1] * (4 + values.shape[2])
+    wire = torch.empty(size, dtype=torch.uint8, device=values.device)
     scales, codes = _parts(wire, values.shape)
     scales.copy_(scale)
     codes.copy_(held.div(torch.where(scale > 0, scale, 1.0).unsqueeze(2)).round_())
@@ -284,7 +291,12 @@ def _parts(wire: torch.Tensor, shape: tuple[int, int, int]) -> tuple[torch.Tenso
     return wire[:, :scales].view(torch.float32), wire[:, scales:].view(torch.int8).view(shape)
 
 
+def _future_on(value: torch.Tensor) -> Future[torch.Tensor]:
+    """A future of a tensor of that device; who waits for it follows the streams of who answered."""
+    return Future(devices=[] if value.is_cpu else [value.device])
+
+
 def _done(value: torch.Tensor) -> Future[torch.Tensor]:
-    future: Future[torch.Tensor] = Future()
+    future = _future_on(value)
     future.set_result(value)
     return future

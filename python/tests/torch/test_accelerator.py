@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import netsum
+import netsum.torch
 
 
 @pytest.fixture(scope="session")
@@ -211,8 +212,8 @@ def test_a_future_yields_what_is_on_the_device(on):
     on(body)
 
 
-@pytest.mark.parametrize("shape", ["auto", "backend"])
-def test_a_model_is_trained_as_by_one_process(on, shape):
+@pytest.mark.parametrize(("kind", "shape"), [(None, "auto"), (None, "backend"), ("bf16", "auto"), ("int8", "auto")])
+def test_a_model_is_trained_as_by_one_process(on, kind, shape):
     def body(rank, size):
         torch.manual_seed(1)
         shapes = ((6, 16), (16, 3))
@@ -237,8 +238,11 @@ def test_a_model_is_trained_as_by_one_process(on, shape):
         alone = train(model(), batch)
         # Several buckets, so that sums go on beside the backward pass.
         together = DistributedDataParallel(model().to(device), bucket_cap_mb=0.0001)
+        if kind is not None:
+            netsum.torch.compressed(together, to=kind)
+        near = {"rtol": 1e-5, "atol": 1e-6} if kind is None else {"rtol": 0, "atol": 5e-3}
         for found, expected in zip(train(together, batch.chunk(size)[rank].to(device)), alone, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(found, expected, **near)
 
     on(body, NETSUM_TORCH_SHAPE=shape)
 
