@@ -115,8 +115,8 @@ def test_the_largest_and_least_numbers_and_those_that_are_none():
         np.testing.assert_array_equal(found[4:7], values[4:7])
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_the_hooks_bits_are_the_oracles(ranks, size):
+@pytest.mark.parametrize(("size", "backend"), [(2, "netsum"), (3, "netsum"), (2, "gloo")])
+def test_the_hooks_bits_are_the_oracles(ranks, size, backend):
     def body(rank, size):
         state = CompressionState(to="int8")
         for count in COUNTS:
@@ -129,7 +129,7 @@ def test_the_hooks_bits_are_the_oracles(ranks, size):
                 assert answer is buffer
                 assert (bits(answer.numpy()) == bits(oracle.step(gradients))).all()
 
-    ranks(body, size)
+    ranks(body, size, backend)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -6,6 +6,7 @@ mismatches (test_shapes), traps and split_group (test_traps), flight recorder, e
 """
 
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoint
 from torch import nn
+from torch._C import _distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
@@ -197,14 +199,6 @@ def sharded_checkpoints(rank, size):
         assert torch.equal(state["x"].full_tensor(), expected)
 
 
-def a_group_of_gloo_beside(rank, size):
-    gloo = dist.new_group(backend="gloo")
-    for group in (gloo, dist.group.WORLD):
-        x = torch.ones(2)
-        dist.all_reduce(x, group=group)
-        assert x.tolist() == [2.0, 2.0]
-
-
 TWO_RANKS = [
     ddp_with_parameters_that_are_not_used,
     ddp_compiled,
@@ -216,7 +210,6 @@ TWO_RANKS = [
     zero_redundancy_optimizer_overlapped,
     pipeline,
     sharded_checkpoints,
-    a_group_of_gloo_beside,
 ]
 
 
@@ -305,12 +298,21 @@ def ddp_hooks_in_cpp(rank, size):
     os._exit(0)
 
 
+def torchs_flight_recorder(rank, size):
+    dist.all_reduce(torch.ones(4))
+    dump = c10d._dump_fr_trace(includeStackTraces=False, backend="netsum")
+    states = [entry["state"] for entry in pickle.loads(dump)["entries"]]
+    # It hears of no end where the backend is in Python, and of nothing where the whole group is. Ours hears of all.
+    assert states == (["scheduled"] if os.environ["NETSUM_TORCH_SHAPE"] == "backend" else [])
+
+
+REFUSED = [sync_batch_norm, a_device_without_number, ddp_hooks_in_cpp, torchs_flight_recorder]
+
+
 @pytest.mark.parametrize("shape", ["auto", "backend"])
-@pytest.mark.parametrize(
-    "refused", [sync_batch_norm, a_device_without_number, ddp_hooks_in_cpp], ids=lambda refused: refused.__name__
-)
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.__name__)
 def test_torch_refuses(ranks, refused, shape):
-    ranks(refused, NETSUM_TORCH_SHAPE=shape)
+    ranks(refused, NETSUM_TORCH_SHAPE=shape, TORCH_FR_BUFFER_SIZE="100")
 
 
 def test_torchs_holder_of_works_tells_less_than_ours(ranks):
