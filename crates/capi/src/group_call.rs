@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use netsum_collective::{Buffer, Work};
+use netsum_collective::{Buffer, Terms, Work};
 
 use crate::comm::Comm;
 use crate::result::Failure;
@@ -12,7 +12,7 @@ use crate::result::Failure;
 /// What a call leaves to be done.
 pub(crate) enum Deed {
     /// An operation of a communicator.
-    Operation(Arc<Comm>, Box<dyn FnOnce(&Comm) -> Started>),
+    Operation(Arc<Comm>, Box<dyn FnOnce(&Comm, Terms) -> Started>),
     /// A message to oneself, which meets a receive of the same group.
     SendToSelf(Arc<Comm>, Buffer),
     /// The receive that it meets.
@@ -83,9 +83,15 @@ fn run(deeds: Vec<Deed>) -> Result<(), Failure> {
     let mut started = Vec::new();
     let mut connects = Vec::new();
     let mut to_self: HashMap<*const Comm, (Vec<Buffer>, Vec<Buffer>)> = HashMap::new();
-    for deed in deeds {
+    let last = deeds.len().saturating_sub(1);
+    for (place, deed) in deeds.into_iter().enumerate() {
         match deed {
-            Deed::Operation(comm, start) => started.push(start(&comm)),
+            Deed::Operation(comm, start) => {
+                // After the last one this thread only waits.
+                let here = place == last;
+                let terms = if here { Terms::here(comm.timeout) } else { comm.timeout.into() };
+                started.push(start(&comm, terms));
+            }
             Deed::SendToSelf(comm, buffer) => {
                 to_self.entry(Arc::as_ptr(&comm)).or_default().0.push(buffer)
             }

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use netsum_collective::{Buffer, Work};
+use netsum_collective::{Buffer, Terms, Work};
 
 use crate::comm::{self, Comm, Handle};
 use crate::group_call::{self, Deed, Started};
@@ -28,15 +28,11 @@ pub extern "C" fn ncclAllReduce(
         let (comm, reduction) = (comm::known(comm)?, Reduction::of(op, datatype)?);
         let bytes = reduction.kind.bytes(count)?;
         let (send, recv) = (input(sendbuff, bytes)?, output(recvbuff, bytes)?);
-        operation(comm, move |comm| {
+        operation(comm, move |comm, terms| {
             copy(&send, &recv);
             before(reduction, &recv);
-            let work = comm.group.allreduce(
-                recv.clone(),
-                reduction.kind.dtype,
-                reduction.how,
-                comm.timeout,
-            );
+            let work =
+                comm.group.allreduce(recv.clone(), reduction.kind.dtype, reduction.how, terms);
             finished_by(work, reduction, recv, comm.size)
         })
     })
@@ -60,7 +56,7 @@ pub extern "C" fn ncclReduce(
         let (bytes, root) = (reduction.kind.bytes(count)?, peer(&comm, root, "root")?);
         let send = input(sendbuff, bytes)?;
         let recv = if comm.rank == root { Some(output(recvbuff, bytes)?) } else { None };
-        operation(comm, move |comm| {
+        operation(comm, move |comm, terms| {
             let target = match recv {
                 Some(recv) => {
                     copy(&send, &recv);
@@ -69,13 +65,8 @@ pub extern "C" fn ncclReduce(
                 None => own(reduction, send),
             };
             before(reduction, &target);
-            let work = comm.group.reduce(
-                target.clone(),
-                reduction.kind.dtype,
-                reduction.how,
-                root,
-                comm.timeout,
-            );
+            let work =
+                comm.group.reduce(target.clone(), reduction.kind.dtype, reduction.how, root, terms);
             finished_by(
                 work,
                 reduction,
@@ -102,11 +93,11 @@ pub extern "C" fn ncclBroadcast(
         let (bytes, root) = (Kind::of(datatype)?.bytes(count)?, peer(&comm, root, "root")?);
         let send = if comm.rank == root { Some(input(sendbuff, bytes)?) } else { None };
         let recv = output(recvbuff, bytes)?;
-        operation(comm, move |comm| {
+        operation(comm, move |comm, terms| {
             if let Some(send) = send {
                 copy(&send, &recv);
             }
-            as_it_is(comm.group.broadcast(recv, root, comm.timeout))
+            as_it_is(comm.group.broadcast(recv, root, terms))
         })
     })
 }
@@ -139,7 +130,7 @@ pub extern "C" fn ncclAllGather(
         let bytes = Kind::of(datatype)?.bytes(sendcount)?;
         let send = input(sendbuff, bytes)?;
         let outs = parts(recvbuff, bytes, comm.size, "recvbuff")?;
-        operation(comm, move |comm| as_it_is(comm.group.allgather(outs, send, comm.timeout)))
+        operation(comm, move |comm, terms| as_it_is(comm.group.allgather(outs, send, terms)))
     })
 }
 
@@ -159,11 +150,11 @@ pub extern "C" fn ncclReduceScatter(
         let bytes = reduction.kind.bytes(recvcount)?;
         let ins = parts(sendbuff.cast_mut(), bytes, comm.size, "sendbuff")?;
         let recv = output(recvbuff, bytes)?;
-        operation(comm, move |comm| {
+        operation(comm, move |comm, terms| {
             let ins: Vec<Buffer> = ins.into_iter().map(|part| own(reduction, part)).collect();
             ins.iter().for_each(|part| before(reduction, part));
             let (dtype, how) = (reduction.kind.dtype, reduction.how);
-            let work = comm.group.reduce_scatter(recv.clone(), ins, dtype, how, comm.timeout);
+            let work = comm.group.reduce_scatter(recv.clone(), ins, dtype, how, terms);
             finished_by(work, reduction, recv, comm.size)
         })
     })
@@ -186,7 +177,7 @@ pub extern "C" fn ncclSend(
         if to == comm.rank {
             return Ok(Deed::SendToSelf(comm, send));
         }
-        operation(comm, move |comm| as_it_is(comm.group.send(send, to, TAG, comm.timeout)))
+        operation(comm, move |comm, _| as_it_is(comm.group.send(send, to, TAG, comm.timeout)))
     })
 }
 
@@ -207,7 +198,7 @@ pub extern "C" fn ncclRecv(
         if from == comm.rank {
             return Ok(Deed::ReceiveFromSelf(comm, recv));
         }
-        operation(comm, move |comm| {
+        operation(comm, move |comm, _| {
             as_it_is(comm.group.receive(recv, Some(from), TAG, comm.timeout))
         })
     })
@@ -234,7 +225,7 @@ fn submit(make: impl FnOnce() -> Result<Deed, Failure>) -> Code {
 
 fn operation(
     comm: Arc<Comm>,
-    start: impl FnOnce(&Comm) -> Started + 'static,
+    start: impl FnOnce(&Comm, Terms) -> Started + 'static,
 ) -> Result<Deed, Failure> {
     Ok(Deed::Operation(comm, Box::new(start)))
 }
