@@ -7,10 +7,13 @@ use std::time::Duration;
 pub struct Terms {
     /// From the call.
     pub(crate) timeout: Duration,
-    pub(crate) here: Option<Here>,
+    /// The caller only waits.
+    pub(crate) waits: bool,
+    /// Of what runs on the caller's thread.
+    pub(crate) here: Here,
 }
 
-/// The caller's own thread may do the work.
+/// The caller's own thread does the work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Here {
     /// Whether the caller does not want to wait any more; asked now and then while it waits.
@@ -21,18 +24,18 @@ impl Terms {
     /// The caller only waits, so its own thread may do the work: where that is possible, the operation has ended when
     /// the call returns. Saves the waking of two threads.
     pub fn here(timeout: Duration) -> Terms {
-        Terms { timeout, here: Some(Here { interrupted: || false }) }
+        Terms { waits: true, ..timeout.into() }
     }
 
-    /// An operation that runs here fails soon after `interrupted` says true.
+    /// What runs on the caller's thread fails soon after `interrupted` says true.
     pub fn unless(self, interrupted: fn() -> bool) -> Terms {
-        Terms { here: self.here.map(|_| Here { interrupted }), ..self }
+        Terms { here: Here { interrupted }, ..self }
     }
 }
 
 impl From<Duration> for Terms {
-    /// The call returns at once.
+    /// The call returns soon: a small sum may be done within it, the rest goes on behind the caller's back.
     fn from(timeout: Duration) -> Terms {
-        Terms { timeout, here: None }
+        Terms { timeout, waits: false, here: Here { interrupted: || false } }
     }
 }

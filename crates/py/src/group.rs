@@ -296,18 +296,22 @@ fn choice(py: Python<'_>, found: Result<core::Choice, core::Error>) -> PyResult<
 
 fn terms(timeout_s: f64, here: bool) -> PyResult<Terms> {
     let timeout = errors::seconds(timeout_s)?;
-    Ok(if here { Terms::here(timeout).unless(callbacks::interrupted) } else { timeout.into() })
+    let terms = if here { Terms::here(timeout) } else { timeout.into() };
+    Ok(terms.unless(callbacks::interrupted))
 }
 
 /// With `here`, None for an operation that has ended well, which saves the making of an object; else its error.
 fn ended_or_not(py: Python<'_>, here: bool, work: core::Work) -> PyResult<Option<Work>> {
-    if !here || !work.is_done() {
+    if !work.is_done() {
         return Ok(Some(Work(work)));
     }
-    match (work.outcome(), callbacks::interrupt()) {
-        (Ok(()), None) => Ok(None),
-        (_, Some(interrupt)) => Err(interrupt),
-        (Err(error), None) => Err(errors::raise(py, error)),
+    match (callbacks::interrupt(), here) {
+        (Some(interrupt), _) => Err(interrupt),
+        (None, false) => Ok(Some(Work(work))),
+        (None, true) => match work.outcome() {
+            Ok(()) => Ok(None),
+            Err(error) => Err(errors::raise(py, error)),
+        },
     }
 }
 

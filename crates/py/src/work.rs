@@ -35,6 +35,11 @@ impl Work {
         self.0.is_done()
     }
 
+    /// Whether it has ended without an error.
+    fn ended_well(&self) -> bool {
+        self.0.is_done() && self.0.error().is_none()
+    }
+
     /// Why it failed, in words; None if it has not.
     fn error(&self) -> Option<String> {
         self.0.error().map(|error| error.to_string())

@@ -4,7 +4,7 @@ import torch
 
 from netsum.torch.engine import Engine, one, operation_of
 from netsum.torch.sparse import sum_sparse
-from netsum.torch.tensors import ELEMENT_NAMES, Staging, elements, is_plain
+from netsum.torch.tensors import ELEMENT_NAMES, Staging, elements
 
 
 class Reductions:
@@ -20,12 +20,16 @@ class Reductions:
         op, factor = operation_of(opts.reduceOp)
         seconds, here = engine.seconds(opts), engine.here(opts)
         name = ELEMENT_NAMES.get(tensor.dtype)
-        if here and name is not None and tensor.is_cpu and is_plain(tensor) and engine.later is None:
-            # The ordinary case: nothing to stage, and nothing to hold but the tensor that the caller holds.
-            part = engine.core.allreduce(tensor.data_ptr(), tensor.numel(), name, op, factor, seconds, True)
+        dense = tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()
+        if dense and name is not None and engine.later is None:
+            # The ordinary case: nothing to stage (a type with a name is not complex, so it is not conjugated either),
+            # and nothing to hold if it ends within the call.
+            part = engine.core.allreduce(tensor.data_ptr(), tensor.numel(), name, op, factor, seconds, here)
             if part is None:
                 engine.operations += 1
                 return None
+            if part.ended_well():
+                return engine.ended(tensors)
             return engine.start_or_wait([part], Staging(tensor), tensors, opts)
         staging = Staging()
         part = _allreduce(engine, staging, tensor, op, factor, opts)

@@ -63,7 +63,7 @@ impl Connected {
         }
         let work = Work::new(Operation::Collective(call, sequence), called);
         self.core.recorder.add(&work);
-        let (deadline, here) = (after(called, terms.timeout), terms.here);
+        let (deadline, here) = (after(called, terms.timeout), terms.waits.then_some(terms.here));
         go(self, Issued { sequence, fingerprint, deadline, work: work.clone(), here, turn });
         work
     }

@@ -32,7 +32,7 @@ pub(crate) use connected::Connected;
 use joining::{create_job, place_in_fabric};
 pub(crate) use operations::{conclude, prepare};
 
-/// One rank's handle to its group. Operations return at once; ranks must call collectives in the same order.
+/// One rank's handle to its group. Operations return soon, whoever is late; ranks must call collectives in the same order.
 pub struct Group {
     config: GroupConfig,
     address: Address,

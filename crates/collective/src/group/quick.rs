@@ -1,10 +1,11 @@
-//! Operations of one round between ranks of a host, on the thread of their caller.
+//! Operations of ranks of a host that are begun on the thread of their caller: what one round holds, and small asynchronous
+//! sums.
 //!
 //! The values go out first, and what is to be written down is written while they travel: a line of memory takes longer from
-//! one core to another than all of that. If everybody comes within a moment, that was all; if not, the operation goes
-//! on as any other one, where it is.
+//! one core to another than all of that. If everybody comes within a moment, that was all, or the caller does the rest; if
+//! not, the operation goes on as any other one: where it is, or, for a caller that does not wait, on the lane.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netsum_net::Buffer;
 use netsum_wire::Format;
@@ -17,7 +18,7 @@ use crate::call::{Call, Combine};
 use crate::comm::Comm;
 use crate::coordinator::Event;
 use crate::core::after;
-use crate::lane::{Desk, Idle, Job};
+use crate::lane::{Body, Desk, Idle, Job};
 use crate::shared::{self, SMALL_MAX};
 use crate::terms::Terms;
 use crate::work::{Operation, Work};
@@ -30,9 +31,19 @@ pub(super) struct Small<'a> {
     pub(super) buffer: &'a Buffer,
 }
 
+/// An operation that was begun.
+struct Begun<'a> {
+    call: &'a Call,
+    fingerprint: u32,
+    called: Instant,
+    sum: Option<Small<'a>>,
+    /// Everybody has begun it.
+    all: bool,
+}
+
 impl Group {
-    /// Does a quick operation; `None`, and nothing has happened, if it is not one, or not the next. `sum`: `None` for a
-    /// barrier.
+    /// Does or begins a quick operation; `None`, and nothing has happened, if it is not one, or not the next. `sum`: `None`
+    /// for a barrier.
     #[inline]
     pub(super) fn at_once(
         &self,
@@ -40,32 +51,40 @@ impl Group {
         terms: Terms,
         sum: Option<Small<'_>>,
     ) -> Option<Work> {
-        let small = match sum {
-            None => true,
-            Some(Small { format, how, buffer }) => {
-                buffer.len() <= SMALL_MAX && check_combination(format.dtype, how).is_ok()
-            }
-        };
-        if terms.here.is_none() || !small {
+        let bytes = sum.map_or(0, |sum| sum.buffer.len());
+        let adds = |sum: Small<'_>| check_combination(sum.format.dtype, sum.how).is_ok();
+        if bytes > if terms.waits { SMALL_MAX } else { EARLY_MAX } || !sum.is_none_or(adds) {
             return None;
         }
         let fingerprint = call.fingerprint();
         let mut desk = self.desk.lock();
         let Idle { next, shared, quick } = desk.idle().filter(|idle| idle.shared.can_begin())?;
+        // Who does not want to wait can look for a moment, but cannot let other ranks run.
+        if !terms.waits && (shared.is_crowded() || !shared.begins(bytes)) {
+            return None;
+        }
         let sequence = *next;
         match sum {
             None => shared.begin((sequence, fingerprint), &[]),
             Some(Small { format, how, buffer }) => {
                 prepare(how, format.dtype, buffer);
-                shared.begin((sequence, fingerprint), buffer.slice(0..buffer.len()));
+                match bytes <= SMALL_MAX {
+                    true => shared.begin((sequence, fingerprint), buffer.slice(0..bytes)),
+                    false => shared.begin_sum((sequence, fingerprint), buffer),
+                }
             }
         }
         // No locked instruction from here until everybody has come: it would wait until the line of our flag is ours.
         *next += 1;
         let called = Instant::now();
         quick.log(call, called);
-        if !shared.all_appear() {
-            return Some(self.go_on(call, fingerprint, terms, called, desk, sum));
+        let mut all = shared.all_appear();
+        while !all && !terms.waits && called.elapsed() < LOOK {
+            all = shared.all_appear();
+        }
+        if !all || bytes > SMALL_MAX {
+            let begun = Begun { call, fingerprint, called, sum, all };
+            return Some(self.go_on(begun, terms, desk));
         }
         if let Some(Small { format, how, buffer }) = sum {
             shared.add(&quick.order, format, buffer);
@@ -75,17 +94,10 @@ impl Group {
         Some(Work::ended_at_once(Operation::Collective(call.clone(), sequence), called))
     }
 
-    /// The rest of an operation of which not everybody has come within a moment.
+    /// The rest of an operation that is not done when everybody has begun it, or that not everybody begins within a moment.
     #[cold]
-    fn go_on(
-        &self,
-        call: &Call,
-        fingerprint: u32,
-        terms: Terms,
-        called: Instant,
-        mut desk: MutexGuard<'_, Desk>,
-        sum: Option<Small<'_>>,
-    ) -> Work {
+    fn go_on(&self, begun: Begun<'_>, terms: Terms, mut desk: MutexGuard<'_, Desk>) -> Work {
+        let Begun { call, fingerprint, called, sum, all } = begun;
         let (sequence, connected) = desk.take_up();
         let Connected { core, coordinator, lane, .. } = &*connected;
         if core.ledger.enter(sequence, call.clone(), fingerprint) {
@@ -93,19 +105,32 @@ impl Group {
         }
         let work = Work::new(Operation::Collective(call.clone(), sequence), called);
         core.recorder.add(&work);
-        let turn = lane.turn(&mut desk).expect("it was idle, and is locked");
-        drop(desk);
         let order = core.order.load_full();
-        let body = |comm: &mut Comm<'_>| {
+        let sum = sum.map(|Small { format, how, buffer }| (format, how, buffer.clone()));
+        let body = move |comm: &mut Comm<'_>| {
             let rounds = comm.memory()?;
-            let Some(Small { format, how, buffer }) = sum else { return shared::wait(rounds) };
-            shared::finish(rounds, &order, format, buffer)?;
-            conclude(how, format.dtype, buffer, comm.size());
+            let Some((format, how, mut buffer)) = sum else { return shared::wait(rounds) };
+            shared::finish(rounds, &order, format, &mut buffer)?;
+            conclude(how, format.dtype, &buffer, comm.size());
             Ok(())
         };
-        let deadline = after(called, terms.timeout);
-        let (here, work_then) = (terms.here, work.clone());
-        turn.run(Job { sequence, fingerprint, deadline, work: work_then, here, body });
+        let (deadline, running) = (after(called, terms.timeout), work.clone());
+        if terms.waits || all {
+            let turn = lane.turn(&mut desk).expect("it was idle, and is locked");
+            drop(desk);
+            let here = Some(terms.here);
+            turn.run(Job { sequence, fingerprint, deadline, work: running, here, body });
+        } else {
+            let body: Body = Box::new(body);
+            let job = Job { sequence, fingerprint, deadline, work: running, here: None, body };
+            lane.push_at(desk, job);
+        }
         work
     }
 }
+
+/// For so long a caller that does not wait looks whether everybody comes: less than the waking of the lane's thread, and in the
+/// end of the caller's, takes of the time of both (20 to 100 µs).
+const LOOK: Duration = Duration::from_micros(50);
+/// Adding so much takes as long as handing it over. What is larger goes to the lane, beside whatever the caller computes.
+const EARLY_MAX: usize = 1 << 20;

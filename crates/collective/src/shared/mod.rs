@@ -10,8 +10,8 @@ mod small;
 mod sums;
 
 pub(crate) use moves::{allgather, alltoall, barrier, broadcast, gather, scatter};
-pub(crate) use small::{SMALL_MAX, finish, wait};
-pub(crate) use sums::{allreduce, partials, reduce, reduce_scatter};
+pub(crate) use small::{SMALL_MAX, wait};
+pub(crate) use sums::{allreduce, finish, partials, reduce, reduce_scatter};
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -10,7 +10,7 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_wire::{Format, combine_both};
 
-use super::{ALIGN, Rounds};
+use super::{ALIGN, Rounds, Shared};
 use crate::algorithm::pieces;
 
 /// The sum of both `buffer`s, in place. Round t holds the contributions to chunk t, and the answers to chunk t − 1 are in
@@ -20,10 +20,30 @@ pub(super) fn allreduce(
     format: Format,
     buffer: &mut Buffer,
 ) -> Result<(), MeshError> {
+    rounds.open()?;
+    put_first(rounds.shared, buffer);
+    rounds.publish(0);
+    finish(rounds, format, buffer)
+}
+
+/// Writes what the other adds of the first chunk into our slot of round 0, which is open.
+pub(super) fn put_first(shared: &mut Shared, buffer: &Buffer) {
+    let other = 1 - shared.arena.rank();
+    if let Some(chunk) = chunks(shared, buffer).next() {
+        let theirs = half(&chunk, other);
+        buffer.read(theirs.start, &mut shared.arena.parts().0[..theirs.len()]);
+    }
+}
+
+/// The rest of a sum of which round 0 was handed over.
+pub(super) fn finish(
+    rounds: &mut Rounds<'_>,
+    format: Format,
+    buffer: &mut Buffer,
+) -> Result<(), MeshError> {
     let (rank, other) = (rounds.rank(), 1 - rounds.rank());
-    let chunks: Vec<Range<usize>> =
-        pieces(0..buffer.len(), 2 * rounds.slot_bytes() - ALIGN).collect();
-    for round in 0..=chunks.len() + 1 {
+    let chunks: Vec<Range<usize>> = chunks(rounds.shared, buffer).collect();
+    for round in 1..=chunks.len() + 1 {
         let publishes = round <= chunks.len();
         if publishes {
             let slot = rounds.open()?;
@@ -32,15 +52,13 @@ pub(super) fn allreduce(
                 buffer.read(theirs.start, &mut slot[..theirs.len()]);
             }
         }
-        if round > 0 {
-            rounds.await_all()?;
-        }
+        rounds.await_all()?;
         if let Some(chunk) = round.checked_sub(2).and_then(|done| chunks.get(done)) {
             let theirs = half(chunk, other);
             let answer = rounds.shared.arena.slots().of(rank, 1);
             buffer.write(theirs.start, &answer[..theirs.len()]);
         }
-        if let Some(chunk) = round.checked_sub(1).and_then(|adding| chunks.get(adding)) {
+        if let Some(chunk) = chunks.get(round - 1) {
             let ours = half(chunk, rank);
             let answer = rounds.shared.arena.answer(other, ours.len());
             combine_both(format, buffer.slice_mut(ours), answer);
@@ -50,6 +68,10 @@ pub(super) fn allreduce(
         }
     }
     Ok(())
+}
+
+fn chunks(shared: &Shared, buffer: &Buffer) -> impl Iterator<Item = Range<usize>> + use<> {
+    pieces(0..buffer.len(), 2 * shared.arena.slot_bytes() - ALIGN)
 }
 
 /// The part of a chunk that a rank adds.

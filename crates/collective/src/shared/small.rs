@@ -26,6 +26,12 @@ impl Shared {
     #[inline]
     pub(crate) fn begin(&mut self, call: (u64, u32), values: &[u8]) {
         self.put(values);
+        self.hand_over(call);
+    }
+
+    /// Hands over what was written into the open slot.
+    #[inline]
+    pub(super) fn hand_over(&mut self, call: (u64, u32)) {
         self.arena.hand_over(stamp(call, 0));
     }
 
@@ -60,7 +66,14 @@ impl Shared {
         self.adder = Some(kept);
     }
 
+    /// Whether there are fewer cores than ranks.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.arena.is_crowded()
+    }
+
     /// Writes our values where the others look for them.
+    #[inline]
     fn put(&mut self, values: &[u8]) {
         let len = values.len();
         match len <= HEAD_BYTES {
@@ -89,7 +102,7 @@ pub(crate) fn wait(rounds: &mut Rounds<'_>) -> Result<(), MeshError> {
 }
 
 /// The rest of a sum that [`Shared::begin`] has begun.
-pub(crate) fn finish(
+pub(super) fn finish(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
     format: Format,

@@ -11,7 +11,7 @@ use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
 
-use super::{ALIGN, Rounds, SMALL_MAX, Values, pair, small};
+use super::{ALIGN, Rounds, SMALL_MAX, Shared, Values, pair, small};
 use crate::algorithm::pieces;
 use crate::order::Adder;
 
@@ -22,14 +22,48 @@ pub(crate) fn allreduce(
     format: Format,
     buffer: &mut Buffer,
 ) -> Result<(), MeshError> {
-    let two = rounds.ranks() == 2;
-    if buffer.len() <= if two { ONE_ROUND_OF_TWO_MAX } else { SMALL_MAX } {
+    if rounds.shared.in_one_round(buffer.len()) {
         return small::allreduce(rounds, order, format, buffer);
     }
-    if two {
+    if rounds.ranks() == 2 {
         return pair::allreduce(rounds, format, buffer);
     }
     by_shares(rounds, order, format, buffer, true)
+}
+
+impl Shared {
+    /// Whether [`Shared::begin_sum`] can be called for a sum of so many bytes, as far as they matter.
+    #[inline]
+    pub(crate) fn begins(&self, bytes: usize) -> bool {
+        bytes <= SMALL_MAX || self.ranks() == 2
+    }
+
+    /// Hands over what the first round of the sum `call` (number and fingerprint) holds of `buffer`; [`finish`] does the
+    /// rest.
+    pub(crate) fn begin_sum(&mut self, call: (u64, u32), buffer: &Buffer) {
+        if self.in_one_round(buffer.len()) {
+            return self.begin(call, buffer.slice(0..buffer.len()));
+        }
+        pair::put_first(self, buffer);
+        self.hand_over(call);
+    }
+
+    fn in_one_round(&self, bytes: usize) -> bool {
+        bytes <= if self.ranks() == 2 { ONE_ROUND_OF_TWO_MAX } else { SMALL_MAX }
+    }
+}
+
+/// The rest of a sum that [`Shared::begin_sum`] or, if it is small, [`Shared::begin`] has begun.
+pub(crate) fn finish(
+    rounds: &mut Rounds<'_>,
+    order: &Arc<SumOrder>,
+    format: Format,
+    buffer: &mut Buffer,
+) -> Result<(), MeshError> {
+    if rounds.shared.in_one_round(buffer.len()) {
+        return small::finish(rounds, order, format, buffer);
+    }
+    pair::finish(rounds, format, buffer)
 }
 
 /// The sum of everybody's `buffer` in the root's; the others' are left alone.

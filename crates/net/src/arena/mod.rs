@@ -104,6 +104,12 @@ impl Arena {
         self.seen.len()
     }
 
+    /// Whether there are fewer cores than ranks.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+
     /// Bytes of a slot, a multiple of 64; equal at all ranks.
     pub fn slot_bytes(&self) -> usize {
         self.memory.slot_bytes()
