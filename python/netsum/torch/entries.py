@@ -96,7 +96,8 @@ def _recorded(full: Callable, event: str, tensors: list, options: type | None, g
         torch.autograd._record_function_with_args_exit(handle)
         work.recorded.set()
 
-    when_all_done(work._parts, close)
+    # Of a thread of its own, so that what ended within the call shows as the others do.
+    when_all_done(work._parts, lambda: threading.Thread(target=close, name="netsum-profiled", daemon=True).start())
     return work
 
 

@@ -67,6 +67,8 @@ def _run(body, size: int, backend: str, before, environment: dict[str, str], sto
 
 
 def _rank(body, rank: int, size: int, backend: str, before, environment: dict[str, str], store: Path, failure) -> None:
+    # A fork's pool of threads is made anew by who first asks for it; torch dies where two threads ask at once.
+    torch.set_num_threads(1)
     os.environ.pop("NETSUM_CONTROLLER", None)
     os.environ.update(RANK=str(rank), **environment)
     dist.set_debug_level_from_env()
