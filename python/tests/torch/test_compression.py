@@ -297,6 +297,35 @@ def test_ranks_that_have_no_more_data_join(ranks, to):
     ranks(body)
 
 
+@pytest.mark.parametrize("to", ["int8", "bf16"])
+def test_gradients_of_other_float_types(ranks, to):
+    def body(rank, size):
+        for dtype in (torch.float16, torch.bfloat16, torch.float64):
+            state, parameter = CompressionState(to=to), nn.Parameter(torch.zeros(2000, dtype=dtype))
+            gradients = [torch.linspace(-1, 1 + of, 2000, dtype=dtype) for of in range(size)]
+            buffer = gradients[rank].clone()
+            assert state.reduce(Bucket(buffer, parameter)).wait() is buffer
+            assert (buffer.double() - sum(each.double() for each in gradients) / size).abs().max() < 0.03
+            assert state.kept_of(parameter).dtype == torch.float32
+
+    ranks(body)
+
+
+@pytest.mark.parametrize("to", ["int8", "bf16"])
+def test_models_of_sub_groups(ranks, to):
+    def body(rank, size):
+        mine = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+        model = DistributedDataParallel(Chosen(), process_group=mine)
+        members = dist.get_process_group_ranks(mine)
+        groups = compressed(model, to=to).groups
+        assert [dist.get_process_group_ranks(group) for group in groups] == [members] * (2 if to == "int8" else 1)
+        model([torch.full(shape, rank + 1.0) for shape in Chosen.SHAPES]).backward()
+        wanted = 1.5 if rank < 2 else 3.5
+        assert all((weight.grad - wanted).abs().amax() < 0.03 for weight in model.module.weights if weight.numel())
+
+    ranks(body, 4)
+
+
 def test_wrong_use_is_named(ranks):
     def body(rank, size):
         model = DistributedDataParallel(nn.Linear(4, 4))
