@@ -20,6 +20,7 @@ Values that are not finite arrive as they are, at every rank, and leave nothing 
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
@@ -154,11 +155,14 @@ class CompressionState:
         received = torch.empty_like(sent)
         arrival = dist.all_to_all_single(received, sent, group=self.groups[0], async_op=True)
         mean = _future_on(buffer)
+        # On a device, all of it goes on the stream on which its memory was made.
+        stream = nullcontext() if buffer.is_cpu else torch.accelerator.current_stream(buffer.device)
 
         def send_the_mean() -> None:
             try:
-                arrival.wait()
-                mean.set_result(self._spread(kept, received, buffer))
+                with stream:
+                    arrival.wait()
+                    mean.set_result(self._spread(kept, received, buffer))
             except BaseException as error:
                 mean.set_exception(error)
 
