@@ -12,7 +12,7 @@ use crate::result::Failure;
 /// What a call leaves to be done.
 pub(crate) enum Deed {
     /// An operation of a communicator.
-    Operation(Arc<Comm>, Box<dyn FnOnce(&Comm, Terms) -> Started>),
+    Operation(Arc<Comm>, Start),
     /// A message to oneself, which meets a receive of the same group.
     SendToSelf(Arc<Comm>, Buffer),
     /// The receive that it meets.
@@ -20,6 +20,9 @@ pub(crate) enum Deed {
     /// A communicator that is made; all of a group at the same time, as each waits for the others.
     Connect(Box<dyn FnOnce() -> Result<(), Failure> + Send>),
 }
+
+/// Starts an operation on such terms.
+type Start = Box<dyn FnOnce(&Comm, Terms) -> Started>;
 
 /// An operation under way, and what is done to its memory at its end.
 pub(crate) struct Started {

@@ -135,6 +135,8 @@ class EndedWork(NetsumWork):
         self._result = result
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        if self.recorded is not None:
+            self.recorded.wait()
         return True
 
     def is_completed(self) -> bool:

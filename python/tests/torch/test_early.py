@@ -83,3 +83,23 @@ def test_ddp_sums_small_buckets_whoever_is_late(ranks, shape):
                 torch.testing.assert_close(ours, right.grad)
 
     ranks(body, NETSUM_TORCH_SHAPE=shape)
+
+
+def test_who_waits_finds_its_event_in_the_profile(ranks):
+    def body(rank, size):
+        end = torch.autograd._record_function_with_args_exit
+
+        def end_late(handle):
+            time.sleep(0.01)
+            end(handle)
+
+        torch.autograd._record_function_with_args_exit = end_late
+        for _ in range(5):
+            dist.barrier()
+            with torch.autograd.profiler.profile() as profile:
+                if rank == 1:
+                    time.sleep(0.001)
+                dist.all_reduce(torch.ones(3), async_op=True).wait()
+            assert [each.name for each in profile.function_events].count("netsum:all_reduce") == 1
+
+    ranks(body)
