@@ -60,6 +60,70 @@ def test_a_stopped_rank_is_named_at_the_timeout():
     run(body, 3)
 
 
+def _round(group, rank: int, size: int, memories: dict[str, Memory], step: int) -> None:
+    """A message to the next rank and one of the rank before; its values are checked."""
+    out, into = memories["out"], memories["in"]
+    sent = group.send(out.ptr, 4 * out.numel, (rank + 1) % size, step, SOON)
+    group.recv(into.ptr, 4 * into.numel, (rank - 1) % size if step % 2 else None, step, SOON).wait(None)
+    sent.wait(None)
+    assert set(into.values()) == {(rank - 1) % size}
+
+
+def _memories(rank: int, n: int) -> dict[str, Memory]:
+    return {"out": Memory("int32", [rank] * n), "in": Memory("int32", [-1] * n)}
+
+
+@pytest.mark.parametrize("n", [1, 5_000, 300_000])
+def test_a_rank_killed_between_messages_is_named_at_once(n):
+    def body(group, rank):
+        memories = _memories(rank, n)
+        for step in range(1000):
+            if rank == 2 and step == 20:
+                # In the middle of a message of its own, most likely.
+                threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            started = time.monotonic()
+            try:
+                _round(group, rank, 3, memories, step)
+            except _core.PeerLost as error:
+                assert error.rank == 2 and step >= 19
+                return time.monotonic() - started
+
+    waited = run(body, 3)
+    assert waited[2] is None
+    assert all(seconds < SOON / 2 for seconds in waited[:2]), "long before the time-out"
+
+
+@pytest.mark.parametrize("n", [1, 300_000])
+def test_messages_go_on_when_a_rank_was_stopped(n):
+    def body(group, rank):
+        memories = _memories(rank, n)
+        for step in range(200):
+            if rank == 1 and step in (20, 100):
+                parent = os.getpid()
+                if os.fork() == 0:
+                    time.sleep(0.3)
+                    os.kill(parent, signal.SIGCONT)
+                    os._exit(0)
+                os.kill(parent, signal.SIGSTOP)
+            _round(group, rank, 3, memories, step)
+        return json.loads(group.stats())["host_bytes_rx"]
+
+    assert all(bytes_rx >= 200 * 4 * n for bytes_rx in run(body, 3))
+
+
+def test_a_message_that_nobody_sends_times_out_and_names_its_rank():
+    def body(group, rank):
+        into = Memory("int32", [0])
+        if rank == 0:
+            with pytest.raises(
+                _core.OperationTimeout, match=r"receive of 4 bytes from rank 1 \(tag 3\).*rank 1 \(host"
+            ):
+                group.recv(into.ptr, 4, 1, 3, 0.5).wait(None)
+        _sum(group, rank, 10)
+
+    run(body, 2)
+
+
 def test_an_interrupt_ends_a_wait_on_the_callers_thread():
     def body(group, rank):
         _sum(group, rank, 10)
@@ -79,7 +143,7 @@ def test_an_interrupt_ends_a_wait_on_the_callers_thread():
 def test_groups_leave_no_memory_or_descriptors_behind():
     def counts() -> tuple[int, int]:
         with open("/proc/self/maps") as maps:
-            return len(os.listdir("/proc/self/fd")), sum("netsum-arena" in line for line in maps)
+            return len(os.listdir("/proc/self/fd")), sum("memfd:netsum" in line for line in maps)
 
     def once() -> None:
         groups = [_core.Group(rank, 2, "leak", None, None, SOON, {}) for rank in range(2)]

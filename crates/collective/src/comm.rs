@@ -176,7 +176,7 @@ impl<'a> Comm<'a> {
     pub(crate) fn flush(&self) -> Result<(), MeshError> {
         self.check()?;
         let Some(flight) = self.flight.get() else { return Ok(()) };
-        self.core.mesh.help(|| flight.state.lock().open == 0);
+        self.core.mesh.help(None, None, || flight.state.lock().open == 0);
         let mut state = flight.state.lock();
         while state.open > 0 {
             flight.landed.wait(&mut state);

@@ -1,4 +1,7 @@
 //! Point to point: a message goes straight between two callers' buffers.
+//!
+//! Between ranks of a host a short message is away, and one that has come is taken, on the caller's thread and without
+//! an object that somebody could wait for.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,19 +9,24 @@ use std::time::Instant;
 use netsum_net::Buffer;
 use netsum_net::mesh::{Channel, Key, Outgoing, Payload, Target, Wanted};
 
-use crate::core::Core;
-use crate::work::{Operation, Work};
+use crate::core::{Core, after};
+use crate::terms::Terms;
+use crate::work::{Helper, Operation, Work};
 
-/// Sends the whole buffer; done when its bytes are in the kernel's hands.
-pub(crate) fn send(core: &Arc<Core>, buffer: Buffer, to: u32, tag: u64, deadline: Instant) -> Work {
+/// Sends the whole buffer; done when its bytes are in the kernel's hands, or in memory that the receiver reads.
+pub(crate) fn send(core: &Arc<Core>, buffer: &Buffer, to: u32, tag: u64, terms: Terms) -> Work {
     let len = buffer.len();
-    let words = format!("send of {len} bytes to rank {to} (tag {tag})");
-    let work = Work::new(Operation::Other(words), Instant::now());
+    let operation = Operation::Send { bytes: len, to, tag };
+    if core.mesh.send_now(to, key(tag), 0, buffer.slice(0..len)) {
+        return Work::ended_at_once(operation, Instant::now());
+    }
+    let called = Instant::now();
+    let work = Work::helped(operation, called, helper(core, Some(to)));
     let outgoing = Outgoing {
         key: key(tag),
         fingerprint: 0,
-        payload: Payload::Buffer(buffer, 0..len),
-        deadline: Some(deadline),
+        payload: Payload::Buffer(buffer.clone(), 0..len),
+        deadline: Some(after(called, terms.timeout)),
     };
     let (sent, core_then) = (work.clone(), core.clone());
     let done = move |outcome: Result<(), _>| {
@@ -37,15 +45,20 @@ pub(crate) fn send(core: &Arc<Core>, buffer: Buffer, to: u32, tag: u64, deadline
 /// Fills the whole buffer with the next message of `from`, or of anybody.
 pub(crate) fn receive(
     core: &Arc<Core>,
-    buffer: Buffer,
+    buffer: &Buffer,
     from: Option<u32>,
     tag: u64,
-    deadline: Instant,
+    terms: Terms,
 ) -> Work {
     let len = buffer.len();
-    let whom = from.map_or_else(|| "any rank".to_owned(), |rank| format!("rank {rank}"));
-    let words = format!("receive of {len} bytes from {whom} (tag {tag})");
-    let work = Work::new(Operation::Other(words), Instant::now());
+    let operation = Operation::Receive { bytes: len, from, tag };
+    let called = Instant::now();
+    let wanted = Wanted { from, key: key(tag), fingerprint: 0 };
+    let looks = if terms.waits { LOOKS } else { 1 };
+    if let Some(source) = core.mesh.receive_now(&wanted, buffer, looks) {
+        return Work::received_at_once(operation, called, source);
+    }
+    let work = Work::helped(operation, called, helper(core, from));
     let (received, core_then) = (work.clone(), core.clone());
     let done = move |outcome: Result<netsum_net::mesh::Received, _>| match outcome {
         Ok(message) => received.complete_from(message.from),
@@ -57,12 +70,29 @@ pub(crate) fn receive(
             core_then.note(&error);
         }
     };
-    let target = Target::Buffer { buffer, at: 0, len };
-    let wanted = Wanted { from, key: key(tag), fingerprint: 0 };
-    core.mesh.receive_then(wanted, target, Some(deadline), Box::new(done));
+    let target = Target::Buffer { buffer: buffer.clone(), at: 0, len };
+    let deadline = Some(after(called, terms.timeout));
+    core.mesh.receive_then(wanted, target, deadline, Box::new(done));
     work
+}
+
+/// Who waits for the operation moves the messages of `peer`, or of any rank, on.
+fn helper(core: &Arc<Core>, peer: Option<u32>) -> Option<Helper> {
+    if !core.mesh.helps(peer) {
+        return None;
+    }
+    // The group keeps its last operations: they must not keep the group.
+    let core = Arc::downgrade(core);
+    Some(Box::new(move |until, done| {
+        if let Some(core) = core.upgrade() {
+            core.mesh.help(peer, until, done);
+        }
+    }))
 }
 
 fn key(tag: u64) -> Key {
     Key { channel: Channel::PointToPoint, tag, part: 0 }
 }
+
+/// For a message of a rank of the same pace: some microseconds.
+const LOOKS: u32 = 200;

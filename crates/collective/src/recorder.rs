@@ -67,7 +67,7 @@ impl Core {
                     "dtype": call.dtype().map(|dtype| dtype.name()),
                     "bytes": call.bytes(),
                 }),
-                Operation::Other(words) => json!({"number": null, "call": words}),
+                other => json!({"number": null, "call": other.to_string()}),
             };
             line["called_unix_s"] = json!(called);
             line["seconds"] = json!(seconds);

@@ -12,6 +12,9 @@ use crate::call::Call;
 /// Called once when an operation is done.
 type OnDone = Box<dyn FnOnce() + Send>;
 
+/// Moves an operation on for who waits for it: for a short while, at most until then, or until it is done.
+pub(crate) type Helper = Box<dyn Fn(Option<Instant>, &dyn Fn() -> bool) + Send + Sync>;
+
 /// An operation under way. Its memory is free when it is done, with or without an error.
 #[derive(Clone)]
 pub struct Work(Holder);
@@ -19,8 +22,8 @@ pub struct Work(Holder);
 #[derive(Clone)]
 enum Holder {
     Open(Arc<Shared>),
-    /// It ended well within the call, too soon for an object: what it was, and when it was called.
-    Ended(Operation, Instant),
+    /// It ended well within the call, too soon for an object: what it was, when it was called, and the sender of a message.
+    Ended(Operation, Instant, Option<u32>),
 }
 
 struct Shared {
@@ -28,6 +31,7 @@ struct Shared {
     called: Instant,
     state: Mutex<State>,
     done: Condvar,
+    helper: Option<Helper>,
 }
 
 /// What a work is about; put in words for errors only.
@@ -35,6 +39,10 @@ struct Shared {
 pub(crate) enum Operation {
     /// A collective that has its number.
     Collective(Call, u64),
+    /// A message to a rank.
+    Send { bytes: usize, to: u32, tag: u64 },
+    /// A message from a rank, or from any.
+    Receive { bytes: usize, from: Option<u32>, tag: u64 },
     /// Anything else.
     Other(String),
 }
@@ -44,6 +52,15 @@ impl fmt::Display for Operation {
         match self {
             Operation::Collective(call, sequence) => {
                 write!(f, "{call} (operation #{sequence}, {} bytes)", call.bytes())
+            }
+            Operation::Send { bytes, to, tag } => {
+                write!(f, "send of {bytes} bytes to rank {to} (tag {tag})")
+            }
+            Operation::Receive { bytes, from: Some(from), tag } => {
+                write!(f, "receive of {bytes} bytes from rank {from} (tag {tag})")
+            }
+            Operation::Receive { bytes, from: None, tag } => {
+                write!(f, "receive of {bytes} bytes from any rank (tag {tag})")
             }
             Operation::Other(words) => f.write_str(words),
         }
@@ -60,15 +77,26 @@ struct State {
 
 impl Work {
     pub(crate) fn new(operation: Operation, called: Instant) -> Work {
+        Work::helped(operation, called, None)
+    }
+
+    /// One that `helper` moves on while somebody waits for it.
+    pub(crate) fn helped(operation: Operation, called: Instant, helper: Option<Helper>) -> Work {
         let state = Mutex::new(State::default());
-        let shared = Shared { operation, called, state, done: Condvar::new() };
+        let shared = Shared { operation, called, state, done: Condvar::new(), helper };
         Work(Holder::Open(Arc::new(shared)))
     }
 
     /// An operation that ended well at once.
     #[inline]
     pub(crate) fn ended_at_once(operation: Operation, called: Instant) -> Work {
-        Work(Holder::Ended(operation, called))
+        Work(Holder::Ended(operation, called, None))
+    }
+
+    /// A receive that ended well at once.
+    #[inline]
+    pub(crate) fn received_at_once(operation: Operation, called: Instant, source: u32) -> Work {
+        Work(Holder::Ended(operation, called, Some(source)))
     }
 
     /// An operation that failed when it was called.
@@ -97,6 +125,7 @@ impl Work {
     /// Blocks until the operation is done or `timeout` has passed; whether it is done.
     pub fn wait_at_most(&self, timeout: Duration) -> bool {
         let Some(shared) = self.open() else { return true };
+        self.help(shared, Instant::now().checked_add(timeout));
         let mut state = shared.state.lock();
         let running = |state: &mut State| state.outcome.is_none();
         !shared.done.wait_while_for(&mut state, running, timeout).timed_out()
@@ -104,8 +133,15 @@ impl Work {
 
     pub(crate) fn wait_until_done(&self) {
         let Some(shared) = self.open() else { return };
+        self.help(shared, None);
         let mut state = shared.state.lock();
         shared.done.wait_while(&mut state, |state| state.outcome.is_none());
+    }
+
+    fn help(&self, shared: &Shared, until: Option<Instant>) {
+        if let Some(helper) = &shared.helper {
+            helper(until, &|| self.is_done());
+        }
     }
 
     /// Unless it ended at once.
@@ -145,14 +181,17 @@ impl Work {
 
     /// The sender of the message that a receive took.
     pub fn source_rank(&self) -> Option<u32> {
-        self.open()?.state.lock().source
+        match &self.0 {
+            Holder::Open(shared) => shared.state.lock().source,
+            Holder::Ended(_, _, source) => *source,
+        }
     }
 
     /// What it is.
     pub(crate) fn about(&self) -> &Operation {
         match &self.0 {
             Holder::Open(shared) => &shared.operation,
-            Holder::Ended(operation, _) => operation,
+            Holder::Ended(operation, ..) => operation,
         }
     }
 
@@ -160,7 +199,7 @@ impl Work {
     pub(crate) fn called(&self) -> Instant {
         match &self.0 {
             Holder::Open(shared) => shared.called,
-            Holder::Ended(_, called) => *called,
+            Holder::Ended(_, called, _) => *called,
         }
     }
 
@@ -168,7 +207,7 @@ impl Work {
     pub(crate) fn ended(&self) -> Option<Instant> {
         match &self.0 {
             Holder::Open(shared) => shared.state.lock().ended,
-            Holder::Ended(_, called) => Some(*called),
+            Holder::Ended(_, called, _) => Some(*called),
         }
     }
 

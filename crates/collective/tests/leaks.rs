@@ -62,7 +62,21 @@ fn one(number: usize, ucx: bool) {
                 let error = sum().wait(None).unwrap_err();
                 assert!(matches!(error, Error::PeerLost { .. } | Error::Left { .. }), "{error}");
             }
-            _ => sum().wait(None).unwrap(),
+            _ => {
+                sum().wait(None).unwrap();
+                // Short and long ones, of which nobody takes the last.
+                for len in [8, 300_000] {
+                    let message = buffer(&vec![1; len]);
+                    let (to, from) = ((rank + 1) % RANKS, (rank + 2) % RANKS);
+                    let sent = group.send(&message, to, 0, PATIENCE);
+                    group
+                        .receive(buffer(&vec![0; len]), Some(from), 0, PATIENCE)
+                        .wait(None)
+                        .unwrap();
+                    sent.wait(None).unwrap();
+                    drop(group.send(message, to, 1, PATIENCE));
+                }
+            }
         }
     });
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use netsum_net::arena::ArenaPort;
-use netsum_net::mesh::Listener;
+use netsum_net::mesh::{Listener, Rings};
 use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
 
@@ -187,7 +187,8 @@ impl Group {
         let ear = Arc::new(Ear { ledger: ledger.clone(), events: events.clone(), plans });
         let roster = address::roster(&self.address, all);
         let silence = self.config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
-        let mesh = opened.listener.connect(&roster, until, silence, ear);
+        let meet = || self.meet(opened.memory.as_ref(), all);
+        let mesh = opened.listener.connect_on_hosts(&roster, until, silence, ear, meet);
         let mesh = mesh.map_err(|e| Error::Connect {
             group: self.config.name.clone(),
             reason: e.to_string(),
@@ -252,6 +253,18 @@ impl Group {
             }
         }
         Ok(connected)
+    }
+
+    /// The ranks of our host, with the memory through which their messages go.
+    fn meet(&self, port: Option<&ArenaPort>, all: &[Address]) -> Option<(Rings, Vec<u32>)> {
+        let hosts = address::hosts(all);
+        let (host, place) = hosts.place(self.config.rank);
+        let ranks = &hosts.all()[host];
+        let seats = address::seats(all, ranks).filter(|_| ranks.len() > 1)?;
+        let (secret, around) = (all[ranks[0] as usize].secret(), address::all_seats(all));
+        let patience = self.config.timeout.min(MEET_PATIENCE);
+        let rings = port?.rings(place, &seats, &around, secret, patience)?;
+        Some((rings, ranks.clone()))
     }
 
     /// The ranks of each host come to share memory; the answer is the same at all ranks.

@@ -2,7 +2,6 @@
 
 use std::borrow::Borrow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use netsum_net::Buffer;
 use netsum_wire::{Dtype, Format, ReduceOp, average, scale};
@@ -13,7 +12,7 @@ use super::quick::Small;
 use crate::algorithm::{Cast, Collect, Deal, Exchange, Gather, Reduction, Scattering, Sum};
 use crate::call::{Call, Combine};
 use crate::coordinator::{Event, Place, TreeJob};
-use crate::core::{Core, deadline};
+use crate::core::Core;
 use crate::planned::session::PlanJob;
 use crate::terms::Terms;
 use crate::work::Work;
@@ -224,16 +223,28 @@ impl Group {
         })
     }
 
-    /// Sends a message; not in the order of collectives.
-    pub fn send(&self, buffer: Buffer, to: u32, tag: u64, timeout: Duration) -> Work {
+    /// Sends a message; not in the order of collectives. `buffer`: a handle, or a reference to one.
+    pub fn send(
+        &self,
+        buffer: impl Borrow<Buffer>,
+        to: u32,
+        tag: u64,
+        terms: impl Into<Terms>,
+    ) -> Work {
         let name = || format!("send to rank {to} (tag {tag})");
-        self.point(name, |core| point::send(core, buffer, to, tag, deadline(timeout)))
+        self.point(name, |core| point::send(core, buffer.borrow(), to, tag, terms.into()))
     }
 
     /// Receives a message of exactly the buffer's size, from one rank or any.
-    pub fn receive(&self, buffer: Buffer, from: Option<u32>, tag: u64, timeout: Duration) -> Work {
+    pub fn receive(
+        &self,
+        buffer: impl Borrow<Buffer>,
+        from: Option<u32>,
+        tag: u64,
+        terms: impl Into<Terms>,
+    ) -> Work {
         let name = || format!("receive (tag {tag})");
-        self.point(name, |core| point::receive(core, buffer, from, tag, deadline(timeout)))
+        self.point(name, |core| point::receive(core, buffer.borrow(), from, tag, terms.into()))
     }
 
     /// Numbers a collective and puts it on its way.

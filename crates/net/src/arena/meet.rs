@@ -4,6 +4,7 @@
 //! memory, another container) makes all take the other way, not fail.
 
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -68,26 +69,37 @@ impl ArenaPort {
         let ranks = seats.len();
         let crowded = crowded(&self.seat, around);
         let slot_bytes = slot_bytes(ranks);
-        let memory = match rank {
-            0 => self.lead(ranks, secret, slot_bytes, patience),
-            _ => follow(rank, ranks, &seats[0], secret, slot_bytes, patience),
-        };
-        match memory {
-            Ok(memory) => Some(Arena::new(memory, rank, ranks, crowded)),
-            Err(error) => {
-                tracing::warn!(%error, rank, "no shared memory with the ranks of this host");
-                None
-            }
-        }
+        let make = || Memory::create(ranks, slot_bytes);
+        let open = |fd: &OwnedFd| Memory::open(fd, ranks, slot_bytes);
+        let memory = self.share(rank, seats, secret, patience, make, open);
+        memory.map(|memory| Arena::new(memory, rank, ranks, crowded))
     }
 
-    fn lead(
+    /// Memory that the ranks of all `seats` share, made by the lowest and opened by the others; `None` where one of them cannot.
+    pub(super) fn share<M>(
+        &self,
+        rank: usize,
+        seats: &[ArenaSeat],
+        secret: &[u8; SECRET_LEN],
+        patience: Duration,
+        make: impl FnOnce() -> io::Result<(M, OwnedFd)>,
+        open: impl FnOnce(&OwnedFd) -> io::Result<M>,
+    ) -> Option<M> {
+        let memory = match rank {
+            0 => self.lead(seats.len(), secret, patience, make),
+            _ => follow(rank, &seats[0], secret, patience, open),
+        };
+        let warn = |error: &_| tracing::warn!(%error, rank, "no shared memory with the ranks of this host");
+        memory.inspect_err(warn).ok()
+    }
+
+    fn lead<M>(
         &self,
         ranks: usize,
         secret: &[u8; SECRET_LEN],
-        slot_bytes: usize,
         patience: Duration,
-    ) -> io::Result<Memory> {
+        make: impl FnOnce() -> io::Result<(M, OwnedFd)>,
+    ) -> io::Result<M> {
         let until = Instant::now() + patience;
         let mut members: Vec<Option<UnixStream>> = (0..ranks).map(|_| None).collect();
         while members[1..].iter().any(Option::is_none) {
@@ -104,7 +116,7 @@ impl ArenaPort {
                 Err(error) => return Err(error),
             }
         }
-        let (memory, fd) = Memory::create(ranks, slot_bytes)?;
+        let (memory, fd) = make()?;
         let members = || members.iter().flatten();
         let agreed =
             members().try_for_each(|socket| pass::send(socket, secret, &fd)).and_then(|()| {
@@ -132,14 +144,13 @@ fn listen(mut socket: &UnixStream, ranks: usize, secret: &[u8; SECRET_LEN]) -> i
     if known { Ok(rank) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-fn follow(
+fn follow<M>(
     rank: usize,
-    ranks: usize,
     leader: &ArenaSeat,
     secret: &[u8; SECRET_LEN],
-    slot_bytes: usize,
     patience: Duration,
-) -> io::Result<Memory> {
+    open: impl FnOnce(&OwnedFd) -> io::Result<M>,
+) -> io::Result<M> {
     // The leader decides; who follows waits for its word a little longer than that takes.
     let until = Instant::now() + 2 * patience;
     let address = SocketAddr::from_abstract_name(&leader.name)?;
@@ -151,7 +162,7 @@ fn follow(
     socket.set_read_timeout(Some(left(until)?))?;
     let mut answer = [0; SECRET_LEN];
     let fd = pass::receive(&socket, &mut answer)?;
-    let memory = Memory::open(&fd, ranks, slot_bytes)?;
+    let memory = open(&fd)?;
     socket.write_all(&[1])?;
     socket.set_read_timeout(Some(left(until)?))?;
     socket.read_exact(&mut [0])?;
@@ -159,7 +170,7 @@ fn follow(
 }
 
 /// Whether fewer cores than ranks are on the machine of `own`.
-fn crowded(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
+pub(super) fn crowded(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
     let boot = |seat: &ArenaSeat| seat.machine.split('/').next().map(str::to_owned);
     let here = || around.iter().filter(|seat| boot(seat) == boot(own));
     let mut cpus: Vec<usize> = here().flat_map(|seat| seat.cpus.clone()).collect();

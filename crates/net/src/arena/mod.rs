@@ -22,6 +22,7 @@
 mod mark;
 mod meet;
 mod memory;
+mod rings;
 mod wait;
 
 use std::sync::Arc;
@@ -30,9 +31,10 @@ use std::sync::atomic::Ordering;
 pub use meet::{ArenaPort, ArenaSeat};
 pub use memory::HEAD_BYTES;
 pub use wait::Waiting;
+pub(crate) use wait::{Strangers, own_cpu};
 
 use memory::Memory;
-use wait::{Awaited, Ended, Strangers};
+use wait::{Awaited, Ended};
 
 /// What a rank says about a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

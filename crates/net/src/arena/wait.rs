@@ -41,21 +41,21 @@ pub(super) struct Awaited<'a> {
 
 /// Whether others want the cores.
 #[derive(Default)]
-pub(super) struct Strangers {
+pub(crate) struct Strangers {
     /// We lost the core lately, and wait as long as this as one that has short turns.
     until: Cell<Option<Instant>>,
 }
 
 impl Strangers {
     /// It took so long from one look to the next.
-    fn between_looks(&self, from: Instant, to: Instant) {
+    pub(crate) fn between_looks(&self, from: Instant, to: Instant) {
         if to - from > LOST && take_short_turns() {
             self.until.set(Some(to + WARY));
         }
     }
 
     /// For how long who waits keeps awake.
-    fn awake(&self, now: Instant, crowded: bool) -> Duration {
+    pub(crate) fn awake(&self, now: Instant, crowded: bool) -> Duration {
         match (crowded, self.until.get().is_some_and(|until| now < until)) {
             (true, _) => CROWDED_AWAKE,
             (false, true) => WARY_AWAKE,
@@ -191,7 +191,7 @@ fn ask_for_short_turns() -> bool {
 
 /// The processor that runs this thread at this moment; the next it may be another.
 #[inline(always)]
-pub(super) fn own_cpu() -> u32 {
+pub(crate) fn own_cpu() -> u32 {
     // SAFETY: takes nothing and touches nothing.
     unsafe { libc::sched_getcpu() as u32 }
 }

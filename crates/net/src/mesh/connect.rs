@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, unbounded};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use super::memory::{Memory, Rings};
 use super::poll::{Interest, poll};
 use super::ucx::Ucx;
 use super::{Events, Mesh, MeshError};
@@ -103,6 +104,19 @@ impl Listener {
         silence: Duration,
         events: Arc<dyn Events>,
     ) -> Result<Mesh, NetError> {
+        self.connect_on_hosts(roster, deadline, silence, events, || None)
+    }
+
+    /// As [`Listener::connect`]; `meet` is called when all are connected, and gives the memory through which the ranks of
+    /// our host talk, and who they are, in the order of their places there. All of them must give the same.
+    pub fn connect_on_hosts(
+        self,
+        roster: &Roster,
+        deadline: Instant,
+        silence: Duration,
+        events: Arc<dyn Events>,
+        meet: impl FnOnce() -> Option<(Rings, Vec<u32>)>,
+    ) -> Result<Mesh, NetError> {
         let started = Instant::now();
         let mut streams: Vec<Option<TcpStream>> = roster.seats.iter().map(|_| None).collect();
         let over = AtomicBool::new(false);
@@ -120,7 +134,8 @@ impl Listener {
                 .map_err(|source| NetError::Io { what: "set-up of a connection", source })?;
         }
         let ucx = self.ucx.map(|worker| over_ucx(worker, roster)).transpose()?;
-        let start = Mesh::start(roster.rank, streams, ucx, silence, events);
+        let memory = meet().map(|(rings, ranks)| Memory::new(rings, &ranks, streams.len()));
+        let start = Mesh::start(roster.rank, streams, (ucx, memory), silence, events);
         start.map_err(|source| NetError::Thread { name: "netsum-mesh", source })
     }
 }

@@ -9,7 +9,7 @@
 //! | 2 | channel |
 //! | 3 | 0 |
 //! | 4–7 | fingerprint |
-//! | 8–15 | tag |
+//! | 8–15 | tag, or the address of a message that is lent |
 //! | 16–23 | part |
 //! | 24–31 | id of an announced message, or a rank |
 //! | 32–39 | length in bytes |
@@ -60,6 +60,12 @@ pub(super) enum Frame {
     Ping,
     /// The sender has left in good order; nothing follows it.
     Goodbye,
+    /// Asks for an announced message, which the asker will read in its sender's memory.
+    Borrow { id: u64 },
+    /// An announced message lies there in the sender's memory, and stays there until it has landed.
+    Lent { id: u64, at: u64, len: usize },
+    /// A message that was lent has been read, or nobody wants it.
+    Landed { id: u64 },
     /// The sender cannot go on because that rank is lost, or (its own) because it was aborted.
     Lost { rank: u32 },
 }
@@ -75,6 +81,9 @@ impl Frame {
             Frame::Ping => (6, None, 0, 0, 0),
             Frame::Goodbye => (7, None, 0, 0, 0),
             Frame::Lost { rank } => (8, None, 0, u64::from(rank), 0),
+            Frame::Borrow { id } => (9, None, 0, id, 0),
+            Frame::Lent { id, len, .. } => (10, None, 0, id, len as u64),
+            Frame::Landed { id } => (11, None, 0, id, 0),
         };
         let mut h = [0; HEADER_LEN];
         h[0] = VERSION;
@@ -83,6 +92,9 @@ impl Frame {
             h[2] = key.channel as u8;
             h[8..16].copy_from_slice(&key.tag.to_be_bytes());
             h[16..24].copy_from_slice(&key.part.to_be_bytes());
+        }
+        if let Frame::Lent { at, .. } = self {
+            h[8..16].copy_from_slice(&at.to_be_bytes());
         }
         h[4..8].copy_from_slice(&fingerprint.to_be_bytes());
         h[24..32].copy_from_slice(&id.to_be_bytes());
@@ -112,6 +124,12 @@ impl Frame {
             6 => Frame::Ping,
             7 => Frame::Goodbye,
             8 => Frame::Lost { rank: u32::try_from(id).map_err(|_| "a rank out of range")? },
+            9 => Frame::Borrow { id },
+            10 => {
+                let len = usize::try_from(len).map_err(|_| "a frame longer than allowed")?;
+                Frame::Lent { id, at: be64(h, 8), len }
+            }
+            11 => Frame::Landed { id },
             _ => return Err("a frame of unknown kind"),
         })
     }
@@ -151,6 +169,9 @@ mod tests {
             Frame::Ping,
             Frame::Goodbye,
             Frame::Lost { rank: 3 },
+            Frame::Borrow { id: 6 },
+            Frame::Lent { id: 6, at: u64::MAX, len: 1 << 40 },
+            Frame::Landed { id: 6 },
         ] {
             assert_eq!(Frame::decode(&frame.encode(), SEGMENT_MAX), Ok(frame));
         }

@@ -1,26 +1,63 @@
 //! What a frame does at its receiver, whatever network brought it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::frame::{Channel, Frame, Key};
 use super::receive::{Slot, Target};
 use super::{MeshError, Peer, Received, Shared, deliver};
+use crate::Buffer;
 
 /// Where the payload of a frame goes.
 pub(super) enum Body {
     None,
-    Slot { slot: Arc<Slot>, left: usize, last: bool },
-    Kept { key: Key, fingerprint: u32, bytes: Vec<u8>, left: usize },
-    Refused { len: usize, left: usize },
+    Slot {
+        slot: Arc<Slot>,
+        left: usize,
+        last: bool,
+    },
+    Kept {
+        key: Key,
+        fingerprint: u32,
+        bytes: Vec<u8>,
+        left: usize,
+    },
+    Refused {
+        len: usize,
+        left: usize,
+    },
+    /// Nothing follows: the bytes are read where their sender has them.
+    Fetch(Fetch),
+}
+
+/// A message that its sender has lent.
+pub(super) struct Fetch {
+    pub(super) id: u64,
+    pub(super) slot: Arc<Slot>,
+    /// Where it goes.
+    pub(super) memory: Buffer,
+    pub(super) range: Range<usize>,
+    /// Where it is, in the sender's memory.
+    pub(super) at: u64,
 }
 
 impl Body {
+    /// Payload bytes still to come.
+    pub(super) fn left(&mut self) -> Option<&mut usize> {
+        match self {
+            Body::None | Body::Fetch(_) => None,
+            Body::Slot { left, .. } | Body::Kept { left, .. } | Body::Refused { left, .. } => {
+                Some(left)
+            }
+        }
+    }
+
     /// The next bytes.
     pub(super) fn fill(&mut self, now: &[u8]) {
         match self {
             Body::Slot { slot, .. } => slot.fill(now),
             Body::Kept { bytes, .. } => bytes.extend_from_slice(now),
-            Body::None | Body::Refused { .. } => {}
+            Body::None | Body::Refused { .. } | Body::Fetch(_) => {}
         }
     }
 }
@@ -41,6 +78,15 @@ pub(super) fn begin(shared: &Shared, from: u32, frame: Frame) -> Result<Body, &'
         Frame::Data { id, len } => {
             let (slot, last) = shared.mailbox.lock().data(from, id, len)?;
             return Ok(Body::Slot { slot, left: len, last });
+        }
+        Frame::Borrow { id } => {
+            let peer = peer(shared, from);
+            shared.with_outbox(from, peer, |outbox, _| outbox.lend(id));
+        }
+        Frame::Lent { id, at, len } => return lent(shared, from, id, at, len),
+        Frame::Landed { id } => {
+            let peer = peer(shared, from);
+            shared.with_outbox(from, peer, |outbox, reports| outbox.landed(id, Ok(()), reports));
         }
         Frame::Credit { bytes } => peer(shared, from).outbox.lock().credit(bytes),
         Frame::Ping => {}
@@ -71,6 +117,19 @@ fn begin_eager(
     Ok(Body::Kept { key, fingerprint, bytes: Vec::with_capacity(len), left: len })
 }
 
+/// A message that we asked for is to be read at its sender's.
+fn lent(shared: &Shared, from: u32, id: u64, at: u64, len: usize) -> Result<Body, &'static str> {
+    let (slot, last) = shared.mailbox.lock().data(from, id, len)?;
+    if !last {
+        return Err("a message that is shorter than announced");
+    }
+    let Some((memory, range)) = slot.lend(len) else {
+        shared.push_bare(from, Frame::Landed { id });
+        return Ok(Body::None);
+    };
+    Ok(Body::Fetch(Fetch { id, slot, memory, range, at }))
+}
+
 fn announced(
     shared: &Shared,
     from: u32,
@@ -91,7 +150,7 @@ fn announced(
         }
     };
     if ask {
-        shared.push_bare(from, Frame::Ready { id });
+        shared.ask(from, id, len);
     }
     Ok(())
 }
@@ -99,7 +158,7 @@ fn announced(
 /// All bytes of a payload are there.
 pub(super) fn finish(shared: &Shared, from: u32, body: Body) {
     match body {
-        Body::None => {}
+        Body::None | Body::Fetch(_) => {}
         Body::Slot { slot, last, .. } => {
             if last {
                 slot.complete(from);

@@ -20,7 +20,10 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream) {
         checked: Instant::now(),
     };
     while !io.is_over() {
-        let (patience, fd) = shared.ucx.as_ref().map_or((TICK, -1), |ucx| ucx.rest(shared));
+        let (mut patience, fd) = shared.ucx.as_ref().map_or((TICK, -1), |ucx| ucx.rest(shared));
+        if let Some(memory) = &shared.memory {
+            patience = patience.min(memory.rest(shared));
+        }
         let mut interests =
             vec![Interest::new(woken, true, false), Interest::new(&fd, true, false)];
         interests.extend(io.streams.iter().map(|stream| stream.interest(shared)));
@@ -29,6 +32,9 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream) {
         {
             shared.fail(MeshError::Aborted(format!("waiting for sockets failed: {e}")));
             return;
+        }
+        if let Some(memory) = &shared.memory {
+            memory.wake_up();
         }
         if interests[0].readable() {
             let _ = (&mut &*woken).read(&mut io.scratch);
@@ -42,6 +48,9 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream) {
     }
     if let Some(ucx) = &shared.ucx {
         ucx.close(shared);
+    }
+    if let Some(memory) = &shared.memory {
+        memory.close();
     }
     for (_, peer) in shared.live() {
         let _ = peer.stream.shutdown(std::net::Shutdown::Both);
@@ -79,17 +88,8 @@ impl Stream {
         if self.ended {
             return Interest::new(&-1, false, false);
         }
-        Interest::new(&peer.stream, true, peer.blocked.load(Ordering::Relaxed))
-    }
-
-    /// Payload bytes still to come for the current frame.
-    fn left(&mut self) -> Option<&mut usize> {
-        match &mut self.body {
-            Body::None => None,
-            Body::Slot { left, .. } | Body::Kept { left, .. } | Body::Refused { left, .. } => {
-                Some(left)
-            }
-        }
+        let blocked = shared.is_over_tcp(self.rank) && peer.blocked.load(Ordering::Relaxed);
+        Interest::new(&peer.stream, true, blocked)
     }
 }
 
@@ -150,6 +150,9 @@ impl Io<'_> {
             // A goodbye may have come by the other way.
             ucx.drain(self.shared);
         }
+        if let Some(memory) = &self.shared.memory {
+            memory.drain(self.shared, stream.rank);
+        }
         let leaving = self.shared.stopping.lock().is_some();
         if leaving {
             self.shared.gone(stream.rank);
@@ -172,6 +175,9 @@ impl Io<'_> {
         if let Some(ucx) = &self.shared.ucx {
             ucx.expire(self.shared, now);
         }
+        if let Some(memory) = &self.shared.memory {
+            memory.expire(self.shared, now);
+        }
         for stream in self.streams.iter_mut().filter(|stream| !stream.ended) {
             stream.heard += stopped;
             watch(self.shared, stream, now);
@@ -185,7 +191,7 @@ fn watch(shared: &Shared, stream: &mut Stream, now: Instant) {
     if ping {
         stream.pinged = now;
     }
-    if ping && shared.ucx.is_some() {
+    if ping && !shared.is_over_tcp(stream.rank) {
         // Nothing else is written there, so it has room; if not, the peer is silent itself.
         let _ = (&peer.stream).write(&Frame::Ping.encode());
     }
@@ -194,7 +200,7 @@ fn watch(shared: &Shared, stream: &mut Stream, now: Instant) {
         if !outbox.is_idle() {
             outbox.release(late, &MeshError::Timeout, reports);
         }
-        if ping && shared.ucx.is_none() && outbox.is_flushed() {
+        if ping && shared.is_over_tcp(stream.rank) && outbox.is_flushed() {
             outbox.push_bare(Frame::Ping);
         }
     });
@@ -207,7 +213,7 @@ fn watch(shared: &Shared, stream: &mut Stream, now: Instant) {
 /// Takes bytes of the stream apart. `Err` says why the stream cannot be read on.
 fn consume(shared: &Shared, stream: &mut Stream, mut bytes: &[u8]) -> Result<(), &'static str> {
     loop {
-        if let Some(left) = stream.left() {
+        if let Some(left) = stream.body.left() {
             let n = bytes.len().min(*left);
             let (now, rest) = bytes.split_at(n);
             *left -= n;
@@ -230,7 +236,11 @@ fn consume(shared: &Shared, stream: &mut Stream, mut bytes: &[u8]) -> Result<(),
             return Ok(());
         }
         stream.have = 0;
-        stream.body = begin(shared, stream.rank, Frame::decode(&stream.header, SEGMENT_MAX)?)?;
+        let frame = Frame::decode(&stream.header, SEGMENT_MAX)?;
+        if matches!(frame, Frame::Borrow { .. } | Frame::Lent { .. } | Frame::Landed { .. }) {
+            return Err("a frame that does not come this way");
+        }
+        stream.body = begin(shared, stream.rank, frame)?;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
@@ -18,6 +19,8 @@ pub(super) struct Mailbox {
     incoming: FxHashMap<(u32, u64), Incoming>,
     peers: Vec<Peer>,
     failed: Option<MeshError>,
+    /// Nothing is posted or stored: said by who looks, unsaid with what comes.
+    empty: Arc<AtomicBool>,
 }
 
 struct Posted {
@@ -59,8 +62,8 @@ pub(super) enum Match {
     Waiting,
     /// The message is here.
     Deliver { from: u32, bytes: Vec<u8> },
-    /// Ask `from` for message `id`.
-    Ask { from: u32, id: u64 },
+    /// Ask `from` for message `id` of `len` bytes.
+    Ask { from: u32, id: u64, len: u64 },
     /// It can never be served.
     Never(MeshError),
 }
@@ -73,6 +76,7 @@ impl Mailbox {
             incoming: FxHashMap::default(),
             peers: vec![Peer::default(); size as usize],
             failed: None,
+            empty: Arc::default(),
         }
     }
 
@@ -92,6 +96,7 @@ impl Mailbox {
         if let Some(reason) = self.failed.clone().or_else(|| from.and_then(gone)) {
             return Match::Never(reason);
         }
+        self.empty.store(false, Ordering::Release);
         self.posted.entry(key).or_default().push_back(Posted { from, slot });
         Match::Waiting
     }
@@ -101,6 +106,20 @@ impl Mailbox {
         let peer = &mut self.peers[from as usize];
         peer.held += cost(len);
         if peer.held > ALLOWANCE { Err("more bytes at once than allowed") } else { Ok(()) }
+    }
+
+    /// Whether no message is kept for that key, and no receive waits for one.
+    pub(super) fn knows_nothing_of(&self, key: Key) -> bool {
+        if self.posted.is_empty() && self.stored.is_empty() {
+            self.empty.store(true, Ordering::Release);
+            return true;
+        }
+        !self.stored.contains_key(&key) && !self.posted.contains_key(&key)
+    }
+
+    /// Says true where it is known without a look at the mailbox that there is nothing for any key.
+    pub(super) fn empty(&self) -> Arc<AtomicBool> {
+        self.empty.clone()
     }
 
     /// The receive that takes a held message, if there is one already.
@@ -123,6 +142,7 @@ impl Mailbox {
             return Some((slot, bytes));
         }
         let what = Message::Whole(bytes);
+        self.empty.store(false, Ordering::Release);
         self.stored.entry(key).or_default().push_back(Stored { from, fingerprint, what });
         None
     }
@@ -146,6 +166,7 @@ impl Mailbox {
             return Err("more announced messages than allowed");
         }
         let what = Message::Announced { id, len };
+        self.empty.store(false, Ordering::Release);
         self.stored.entry(key).or_default().push_back(Stored { from, fingerprint, what });
         Ok(false)
     }
@@ -245,7 +266,7 @@ impl Mailbox {
                     Some(reason) => Match::Never(reason.clone()),
                     None => {
                         self.expect(from, id, len, slot);
-                        Match::Ask { from, id }
+                        Match::Ask { from, id, len }
                     }
                 }
             }
@@ -266,8 +287,12 @@ impl Mailbox {
 
     fn take_posted(&mut self, from: u32, key: Key) -> Option<Arc<Slot>> {
         let queue = self.posted.get_mut(&key)?;
-        queue.retain(|p| !p.slot.is_finished());
-        let at = queue.iter().position(|p| p.from.is_none_or(|wanted| wanted == from));
+        while queue.front().is_some_and(|p| p.slot.is_finished()) {
+            queue.pop_front();
+        }
+        // Those further back that were given up are taken out when deadlines are looked at.
+        let serves = |p: &Posted| p.from.is_none_or(|wanted| wanted == from);
+        let at = queue.iter().position(|p| serves(p) && !p.slot.is_finished());
         let posted = at.and_then(|at| queue.remove(at));
         if queue.is_empty() {
             self.posted.remove(&key);
@@ -322,7 +347,7 @@ mod tests {
         let first = mailbox.post(Some(1), KEY, 0, receive().0);
         assert!(matches!(first, Match::Deliver { from: 1, bytes } if bytes == b"first"));
         let second = mailbox.post(None, KEY, 0, receive().0);
-        assert!(matches!(second, Match::Ask { from: 1, id: 9 }));
+        assert!(matches!(second, Match::Ask { from: 1, id: 9, len: 50 }));
         let third = mailbox.post(None, KEY, 0, receive().0);
         assert!(matches!(third, Match::Deliver { from: 2, .. }));
         assert!(matches!(mailbox.post(None, KEY, 0, receive().0), Match::Waiting));

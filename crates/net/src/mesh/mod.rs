@@ -1,4 +1,5 @@
-//! Messages between the ranks of a group: a full mesh of TCP connections, or of ways that UCX finds ([`Network`]).
+//! Messages between the ranks of a group: a full mesh of TCP connections, or of ways that UCX finds ([`Network`]), and between
+//! ranks of one host memory that they share ([`Rings`]).
 //!
 //! A [`Listener`] is opened first and its address told to the others; [`Listener::connect`] then builds the
 //! [`Mesh`]. A message goes to the receive that was posted for its sender and [`Key`]; messages between the
@@ -15,6 +16,7 @@ mod in_order;
 mod inbound;
 mod io;
 mod mailbox;
+mod memory;
 mod outbox;
 mod poll;
 mod receive;
@@ -32,14 +34,18 @@ use parking_lot::Mutex;
 pub use connect::{Listener, Network, Roster, SECRET_LEN, Seat};
 pub use error::MeshError;
 pub use frame::{Channel, Key};
+pub use memory::Rings;
 pub use outbox::{OnSent, Payload};
 pub use receive::{OnReceived, Receive, Received, Target};
 
 use frame::Frame;
 use mailbox::{Mailbox, Match};
+use memory::Memory;
 use outbox::{Limits, Message, Outbox, Reports};
 use receive::Slot;
 use ucx::Ucx;
+
+use crate::Buffer;
 
 /// What the owner of a mesh is told, by the mesh's thread: every call must be short and must not block.
 pub trait Events: Send + Sync {
@@ -87,7 +93,7 @@ impl Mesh {
     fn start(
         rank: u32,
         streams: Vec<Option<TcpStream>>,
-        ucx: Option<Ucx>,
+        (ucx, memory): (Option<Ucx>, Option<Memory>),
         silence: Duration,
         events: Arc<dyn Events>,
     ) -> std::io::Result<Mesh> {
@@ -95,14 +101,24 @@ impl Mesh {
         waker.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let size = streams.len() as u32;
-        let limits = if ucx.is_some() { ucx::LIMITS } else { Limits::TCP };
-        let peer = |stream: TcpStream| Peer::new(stream, limits);
-        let peers = streams.into_iter().map(|stream| stream.map(peer)).collect();
+        let limits = |rank: usize| match &memory {
+            Some(memory) if memory.reaches(rank as u32) => memory::LIMITS,
+            _ if ucx.is_some() => ucx::LIMITS,
+            _ => Limits::TCP,
+        };
+        let ring = |rank: usize| memory.as_ref().and_then(|memory| memory.sending(rank as u32));
+        let peer = |(rank, stream): (usize, Option<TcpStream>)| {
+            stream.map(|stream| Peer::new(stream, Outbox::new(limits(rank), ring(rank))))
+        };
+        let peers = streams.into_iter().enumerate().map(peer).collect();
+        let mailbox = Mailbox::new(size);
         let shared = Arc::new(Shared {
             ucx,
+            memory,
+            nothing: mailbox.empty(),
             rank,
             peers,
-            mailbox: Mutex::new(Mailbox::new(size)),
+            mailbox: Mutex::new(mailbox),
             events,
             waker,
             woken: AtomicBool::new(false),
@@ -128,7 +144,7 @@ impl Mesh {
         self.shared.peers.len() as u32
     }
 
-    /// What carries the messages.
+    /// What carries the messages between hosts.
     pub fn network(&self) -> Network {
         if self.shared.ucx.is_some() { Network::Ucx } else { Network::Tcp }
     }
@@ -146,12 +162,42 @@ impl Mesh {
         self.shared.with_outbox(to, peer, |outbox, reports| outbox.push(message, reports));
     }
 
+    /// Sends a short message, if it can be away when this returns; if not, nothing has happened, and [`Mesh::send`] is to be
+    /// called.
+    #[inline]
+    pub fn send_now(&self, to: u32, key: Key, fingerprint: u32, bytes: &[u8]) -> bool {
+        let Some(memory) = &self.shared.memory else { return false };
+        let Some(peer) = self.shared.peer(to) else { return false };
+        let len = bytes.len();
+        let mut outbox = peer.outbox.lock();
+        if !outbox.has_room_now(len) {
+            return false;
+        }
+        let frame = Frame::Eager { key, fingerprint, len };
+        let sent = outbox.ring.as_mut().is_some_and(|ring| ring.whole(frame, bytes));
+        if sent {
+            outbox.sent_now(len);
+            drop(outbox);
+            memory.sent(&self.shared, to);
+        }
+        sent
+    }
+
+    /// Takes a message that is just as long as `into`, if it is the next of its sender and here, or comes while we look so
+    /// often; its sender. If not, nothing has happened, and a receive is to be posted.
+    #[inline]
+    pub fn receive_now(&self, wanted: &Wanted, into: &Buffer, looks: u32) -> Option<u32> {
+        let memory = self.shared.memory.as_ref()?;
+        memory.receive_now(&self.shared, wanted, into, looks)
+    }
+
     /// Posts a receive of a message from one rank, or from any; of those that came before it, only a message
     /// of that fingerprint is taken.
     pub fn receive(&self, wanted: Wanted, target: Target, deadline: Option<Instant>) -> Receive {
         let slot = Slot::new(target, deadline, None);
         self.post(wanted, slot.clone());
-        Receive { slot, mesh: self.shared.ucx.is_some().then(|| self.shared.clone()) }
+        let mesh = self.helps(wanted.from).then(|| (self.shared.clone(), wanted.from));
+        Receive { slot, mesh }
     }
 
     /// Like [`Mesh::receive`]; the outcome goes to `done`.
@@ -165,9 +211,16 @@ impl Mesh {
         self.post(wanted, Slot::new(target, deadline, Some(done)));
     }
 
-    /// For who waits for messages: moves them on for a short while, or until `done`, where the network leaves that to us.
-    pub fn help(&self, done: impl Fn() -> bool) {
-        self.shared.help(done);
+    /// Whether who waits for a message of that rank, or of any, is to call [`Mesh::help`].
+    pub fn helps(&self, from: Option<u32>) -> bool {
+        let by_memory = |memory: &Memory| memory.may_serve(from);
+        self.shared.ucx.is_some() || self.shared.memory.as_ref().is_some_and(by_memory)
+    }
+
+    /// For who waits for messages of a rank, or of any: moves them on for a short while, at most `until` then, or until `done`,
+    /// where the network leaves that to us.
+    pub fn help(&self, from: Option<u32>, until: Option<Instant>, done: impl Fn() -> bool) {
+        self.shared.help(from, until, done);
     }
 
     /// Senders and fingerprints of the messages that wait for a receive with that tag.
@@ -186,10 +239,10 @@ impl Mesh {
                 outbox.release(which, &MeshError::Cancelled, reports);
             });
         }
-        for (_, peer) in self.shared.live() {
+        for (rank, peer) in self.shared.live() {
             // What UCX reads by itself it lets go of soon, or the peer is given up.
             while peer.outbox.lock().is_flying(which) {
-                self.shared.help(|| !peer.outbox.lock().is_flying(which));
+                self.shared.help(Some(rank), None, || !peer.outbox.lock().is_flying(which));
                 std::thread::yield_now();
             }
         }
@@ -213,7 +266,8 @@ impl Mesh {
     /// Bytes (sent, received) with frame headers.
     pub fn traffic(&self) -> (u64, u64) {
         let sent = self.shared.live().map(|(_, peer)| peer.outbox.lock().bytes).sum();
-        (sent, self.shared.bytes_rx.load(Ordering::Relaxed))
+        let by_memory = self.shared.memory.as_ref().map_or(0, Memory::received);
+        (sent, self.shared.bytes_rx.load(Ordering::Relaxed) + by_memory)
     }
 
     /// Messages over UCX that came from no rank of this group.
@@ -249,7 +303,7 @@ impl Mesh {
                 deliver(&slot, from, &bytes);
                 self.shared.return_credit(from);
             }
-            Match::Ask { from, id } => self.shared.push_bare(from, Frame::Ready { id }),
+            Match::Ask { from, id, len } => self.shared.ask(from, id, len),
         }
     }
 
@@ -278,10 +332,14 @@ impl Drop for Mesh {
 struct Shared {
     /// Carries all but signs of life, if it is there.
     ucx: Option<Ucx>,
+    /// The same between us and ranks of our host.
+    memory: Option<Memory>,
     rank: u32,
     /// By rank; `None` for our own.
     peers: Vec<Option<Peer>>,
     mailbox: Mutex<Mailbox>,
+    /// The mailbox's word that it has nothing.
+    nothing: Arc<AtomicBool>,
     events: Arc<dyn Events>,
     waker: UnixStream,
     /// A wake-up is under way.
@@ -303,10 +361,10 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(stream: TcpStream, limits: Limits) -> Peer {
+    fn new(stream: TcpStream, outbox: Outbox) -> Peer {
         Peer {
             stream,
-            outbox: Mutex::new(Outbox::new(limits)),
+            outbox: Mutex::new(outbox),
             blocked: AtomicBool::new(false),
             left: AtomicBool::new(false),
         }
@@ -336,10 +394,11 @@ impl Shared {
         let mut reports = Reports::new();
         let mut outbox = peer.outbox.lock();
         change(&mut outbox, &mut reports);
-        let broken = match (&self.ucx, peer.blocked.load(Ordering::Relaxed)) {
-            (Some(ucx), _) => ucx.flush(self, rank, &mut outbox, &mut reports),
-            (None, true) => None,
-            (None, false) => self.flush(peer, &mut outbox, &mut reports),
+        let broken = match (self.memory_to(rank), &self.ucx) {
+            (Some(memory), _) => memory.flush(self, rank, &mut outbox, &mut reports),
+            (None, Some(ucx)) => ucx.flush(self, rank, &mut outbox, &mut reports),
+            (None, None) if peer.blocked.load(Ordering::Relaxed) => None,
+            (None, None) => self.flush(peer, &mut outbox, &mut reports),
         };
         drop(outbox);
         for (done, outcome) in reports {
@@ -367,9 +426,36 @@ impl Shared {
         None
     }
 
-    fn help(&self, done: impl Fn() -> bool) {
-        if let Some(ucx) = &self.ucx {
-            ucx.help(self, done);
+    /// Whether no message is kept for that key, and no receive waits for one.
+    #[inline]
+    fn knows_nothing_of(&self, key: Key) -> bool {
+        self.nothing.load(Ordering::Acquire) || self.mailbox.lock().knows_nothing_of(key)
+    }
+
+    /// What carries messages between us and a rank of our host.
+    fn memory_to(&self, rank: u32) -> Option<&Memory> {
+        self.memory.as_ref().filter(|memory| memory.reaches(rank))
+    }
+
+    /// Whether TCP carries all between us and that rank, not signs of life alone.
+    fn is_over_tcp(&self, rank: u32) -> bool {
+        self.ucx.is_none() && self.memory_to(rank).is_none()
+    }
+
+    fn help(&self, from: Option<u32>, until: Option<Instant>, done: impl Fn() -> bool) {
+        let memory = self.memory.as_ref().filter(|memory| memory.may_serve(from));
+        let by_ucx = from.is_none_or(|rank| self.memory_to(rank).is_none());
+        match (memory, self.ucx.as_ref().filter(|_| by_ucx)) {
+            (None, None) => {}
+            (None, Some(ucx)) => ucx.help(self, done),
+            (Some(memory), None) => memory.help(self, from, until, &done),
+            (Some(memory), Some(ucx)) => {
+                let both = || {
+                    ucx.drain(self);
+                    done()
+                };
+                memory.help(self, from, until, &both);
+            }
         }
     }
 
@@ -377,6 +463,12 @@ impl Shared {
         if let Some(peer) = self.peer(rank) {
             self.with_outbox(rank, peer, |outbox, _| outbox.push_bare(frame));
         }
+    }
+
+    /// Asks for an announced message.
+    fn ask(&self, from: u32, id: u64, len: u64) {
+        let borrows = self.memory.as_ref().is_some_and(|memory| memory.borrows(from, len));
+        self.push_bare(from, if borrows { Frame::Borrow { id } } else { Frame::Ready { id } });
     }
 
     fn return_credit(&self, rank: u32) {
@@ -404,7 +496,13 @@ impl Shared {
         let slots = self.mailbox.lock().peer_gone(rank, &reason);
         slots.iter().for_each(|slot| slot.finish(Err(reason.clone())));
         let mut reports = Reports::new();
-        peer.outbox.lock().close(&reason, &mut reports);
+        let mut outbox = peer.outbox.lock();
+        outbox.close(&reason, &mut reports);
+        if self.memory_to(rank).is_some() {
+            // It reads nothing any more.
+            outbox.revoked(&reason, &mut reports);
+        }
+        drop(outbox);
         // Our end of the stream tells the peer that its goodbye was read; it may be gone already.
         let _ = peer.stream.shutdown(std::net::Shutdown::Write);
         for (done, outcome) in reports {
@@ -428,9 +526,20 @@ impl Shared {
         let slots = self.mailbox.lock().fail(&reason);
         slots.iter().for_each(|slot| slot.finish(Err(reason.clone())));
         let mut reports = Reports::new();
-        for (_, peer) in self.live() {
+        if let Some(memory) = &self.memory {
+            memory.revoke();
+        }
+        for (rank, peer) in self.live() {
+            let mut outbox = peer.outbox.lock();
+            let opened = !outbox.is_closed();
+            // What is cut off in the middle stands elsewhere than in the stream, if that is for signs of life.
+            let between = outbox.close(&reason, &mut reports) || !self.is_over_tcp(rank);
+            if self.memory_to(rank).is_some() {
+                outbox.revoked(&reason, &mut reports);
+            }
+            drop(outbox);
             // Who only sees our connection end would take us for the cause.
-            if peer.outbox.lock().close(&reason, &mut reports) {
+            if opened && between {
                 let _ = std::io::Write::write(&mut &peer.stream, &last_word.encode());
             }
         }

@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 
 use super::MeshError;
 use super::frame::{Channel, Frame, HEADER_LEN, Key, SEGMENT_MAX};
+use super::memory::Sending;
 use crate::Buffer;
 
 /// Bytes to send.
@@ -84,7 +85,9 @@ pub(super) struct Outbox {
     closed: Option<MeshError>,
     pub(super) bytes: u64,
     limits: Limits,
-    /// Messages that were posted and whose bytes are still being read, by number.
+    /// Where it writes, if its peer is on our host.
+    pub(super) ring: Option<Sending>,
+    /// Messages that were posted, or lent, and whose bytes are still being read: by number, or id.
     flying: FxHashMap<u64, Flying>,
     next_flight: u64,
 }
@@ -149,9 +152,10 @@ pub(super) enum Drained {
 }
 
 impl Outbox {
-    pub(super) fn new(limits: Limits) -> Outbox {
+    pub(super) fn new(limits: Limits, ring: Option<Sending>) -> Outbox {
         Outbox {
             limits,
+            ring,
             flying: FxHashMap::default(),
             next_flight: 0,
             urgent: VecDeque::new(),
@@ -187,6 +191,27 @@ impl Outbox {
         if urgent { self.urgent.push_back(item) } else { self.bulk.push_back(item) }
     }
 
+    /// Whether a message of that length can go before anything else, without being announced.
+    #[inline]
+    pub(super) fn has_room_now(&self, len: usize) -> bool {
+        self.closed.is_none()
+            && self.is_flushed()
+            && len <= self.limits.eager
+            && self.unfreed + cost(len) <= ALLOWANCE
+    }
+
+    /// Such a message has gone.
+    #[inline]
+    pub(super) fn sent_now(&mut self, len: usize) {
+        self.unfreed += cost(len);
+        self.bytes += (HEADER_LEN + len) as u64;
+    }
+
+    /// Whether nothing can be sent any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
     /// Queues a frame without payload, ahead of bulk.
     pub(super) fn push_bare(&mut self, frame: Frame) {
         if self.closed.is_none() {
@@ -207,6 +232,18 @@ impl Outbox {
             let urgent = message.key.channel == Channel::Control;
             let item = Item::Data { id, at: 0, message };
             if urgent { self.urgent.push_back(item) } else { self.bulk.push_back(item) }
+        }
+    }
+
+    /// The peer wants to read an announced message where it is; an unknown id is one that was cancelled.
+    pub(super) fn lend(&mut self, id: u64) {
+        if let Some(message) = self.announced.remove(&id) {
+            let bytes = message.payload.bytes();
+            let (at, len) = (bytes.as_ptr() as u64, bytes.len());
+            self.bytes += len as u64;
+            // What is flying has an owner, so the bytes stay where they are.
+            self.flying.insert(id, Flying { message, given_up: None });
+            self.push_bare(Frame::Lent { id, at, len });
         }
     }
 
@@ -234,6 +271,14 @@ impl Outbox {
             self.give_up_flying(|_| true, reason);
         }
         between
+    }
+
+    /// What is flying was revoked: nobody takes it for a message any more.
+    pub(super) fn revoked(&mut self, reason: &MeshError, reports: &mut Reports) {
+        for (_, Flying { message, given_up }) in self.flying.drain() {
+            let why = given_up.map_or_else(|| reason.clone(), |(why, _)| why);
+            report(message, Err(why), reports);
+        }
     }
 
     /// Nothing is queued, announced or flying.
@@ -522,7 +567,7 @@ mod tests {
 
     #[test]
     fn small_messages_are_announced_once_the_room_is_used_up() {
-        let mut outbox = Outbox::new(Limits::TCP);
+        let mut outbox = Outbox::new(Limits::TCP, None);
         let mut reports = Vec::new();
         for _ in 0..9 {
             outbox.push(message(SEGMENT_MAX - 80, None), &mut reports);
@@ -538,7 +583,7 @@ mod tests {
 
     #[test]
     fn urgent_frames_go_between_the_segments_of_a_long_message() {
-        let mut outbox = Outbox::new(Limits::TCP);
+        let mut outbox = Outbox::new(Limits::TCP, None);
         let mut reports = Vec::new();
         outbox.push(message(2 * SEGMENT_MAX + 5, None), &mut reports);
         assert!(!outbox.is_idle());
@@ -555,7 +600,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_partly_away_is_finished_from_a_copy() {
-        let mut outbox = Outbox::new(Limits::TCP);
+        let mut outbox = Outbox::new(Limits::TCP, None);
         let told = Arc::new(Mutex::new(None));
         let by = told.clone();
         let mut reports = Vec::new();
@@ -579,7 +624,7 @@ mod tests {
             let told = told.clone();
             Some(Box::new(move |outcome| told.lock().push(outcome)))
         };
-        let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX });
+        let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX }, None);
         let mut reports = Vec::new();
         let settle = |reports: &mut Reports| {
             reports.drain(..).for_each(|(done, outcome)| done(outcome));
@@ -614,7 +659,7 @@ mod tests {
         let left = MeshError::Left { rank: 1 };
         for outcome in [Ok(()), Err(MeshError::Cancelled)] {
             let (told, hear) = crossbeam_channel::unbounded();
-            let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX });
+            let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX }, None);
             let mut reports = Vec::new();
             let done: OnSent = Box::new(move |outcome| told.send(outcome).unwrap());
             outbox.push(message(50, Some(done)), &mut reports);
@@ -628,7 +673,7 @@ mod tests {
 
     #[test]
     fn a_closed_outbox_says_why() {
-        let mut outbox = Outbox::new(Limits::TCP);
+        let mut outbox = Outbox::new(Limits::TCP, None);
         let reason = MeshError::Left { rank: 3 };
         let mut reports = Vec::new();
         outbox.push(message(1, Some(Box::new(|_| ()))), &mut reports);

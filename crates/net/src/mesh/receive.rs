@@ -44,8 +44,8 @@ pub type OnReceived = Box<dyn FnOnce(Result<Received, MeshError>) + Send>;
 /// target any more.
 pub struct Receive {
     pub(super) slot: Arc<Slot>,
-    /// Whose waiting moves messages on.
-    pub(super) mesh: Option<Arc<Shared>>,
+    /// Whose waiting moves messages on, and whom it waits for.
+    pub(super) mesh: Option<(Arc<Shared>, Option<u32>)>,
 }
 
 impl std::fmt::Debug for Receive {
@@ -57,8 +57,8 @@ impl std::fmt::Debug for Receive {
 impl Receive {
     /// Blocks until the message is there or cannot come any more; the receive's deadline bounds it.
     pub fn wait(self) -> Result<Received, MeshError> {
-        if let Some(mesh) = &self.mesh {
-            mesh.help(|| self.slot.is_finished());
+        if let Some((mesh, from)) = &self.mesh {
+            mesh.help(*from, None, || self.slot.is_finished());
         }
         let mut state = self.slot.state.lock();
         loop {
@@ -191,6 +191,11 @@ impl Slot {
             Ok(()) => self.complete(from),
             Err(reason) => self.finish(Err(reason)),
         }
+    }
+
+    /// Whether the receive was given up while the network writes.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.state.lock().lent.as_ref().is_some_and(|lent| lent.given_up.is_some())
     }
 
     /// Whether the network still writes though the receive was given up before `then`.

@@ -344,7 +344,12 @@ fn take(
             return Ok(());
         }
         Frame::Eager { .. } | Frame::Announce { .. } | Frame::Goodbye => {}
-        Frame::Data { .. } | Frame::Ping | Frame::Lost { .. } => {
+        Frame::Data { .. }
+        | Frame::Ping
+        | Frame::Lost { .. }
+        | Frame::Borrow { .. }
+        | Frame::Lent { .. }
+        | Frame::Landed { .. } => {
             return Err("a frame that does not come this way");
         }
     }
@@ -397,7 +402,7 @@ const NAP: Duration = Duration::from_millis(1);
 const TURNS: usize = 64;
 
 /// For UCX to let go of memory that its owner wants back.
-const GRACE: Duration = Duration::from_secs(1);
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// Where the parts of a header begin.
 const FROM: usize = frame::HEADER_LEN;

@@ -1,0 +1,128 @@
+//! One rank of netsum: addresses go through the parent's pipes.
+
+use std::io::BufRead;
+use std::time::{Duration, Instant};
+
+use netsum_collective::{Buffer, Group, GroupConfig, Options, Terms, Work};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const SECONDS: f64 = 0.05;
+const WINDOW: usize = 64;
+const TAG: u64 = 3;
+
+/// Connects, measures, and prints a line per size if this is rank 0.
+pub fn rank(rank: u32, sizes: &[usize], shared_memory: bool) {
+    let group = Group::new(GroupConfig {
+        rank,
+        size: 2,
+        name: "bench".into(),
+        controller: None,
+        host: None,
+        timeout: PATIENCE,
+        options: Options { shared_memory, ..Options::default() },
+        plan: None,
+    });
+    let group = group.expect("a group");
+    println!("{}", serde_json::json!(group.address()));
+    let lines = std::io::stdin().lock().lines().map(|line| line.expect("the parent lives"));
+    let addresses: Vec<Vec<u8>> =
+        lines.take(2).map(|line| serde_json::from_str(&line).expect("an address")).collect();
+    group.connect(&addresses).expect("both ranks are here");
+    for &bytes in sizes {
+        let ends = Ends {
+            group: &group,
+            rank,
+            source: Buffer::from_vec(vec![1; bytes]),
+            target: Buffer::from_vec(vec![0; bytes]),
+        };
+        let times = [
+            // A round trip is two messages.
+            ends.block(Ends::there_and_back) / 2.0,
+            ends.block(Ends::exchange),
+            ends.block(Ends::one_way),
+        ];
+        assert!(rank == 0 || ends.target.slice(bytes - 1..bytes) == [1], "{bytes} bytes are wrong");
+        if rank == 0 {
+            println!("{bytes} {:.9} {:.9} {:.9}", times[0], times[1], times[2]);
+        }
+    }
+    group.barrier(PATIENCE).wait(None).expect("both ranks are here");
+    group.close();
+}
+
+struct Ends<'a> {
+    group: &'a Group,
+    rank: u32,
+    source: Buffer,
+    target: Buffer,
+}
+
+impl Ends<'_> {
+    fn send(&self) -> Work {
+        self.group.send(&self.source, 1 - self.rank, TAG, Terms::here(PATIENCE))
+    }
+
+    fn receive(&self) -> Work {
+        self.group.receive(&self.target, Some(1 - self.rank), TAG, Terms::here(PATIENCE))
+    }
+
+    fn there_and_back(&self, count: usize) {
+        for _ in 0..count {
+            if self.rank == 0 {
+                done(&self.send());
+            }
+            done(&self.receive());
+            if self.rank == 1 {
+                done(&self.send());
+            }
+        }
+    }
+
+    fn exchange(&self, count: usize) {
+        for _ in 0..count {
+            let sent = self.send();
+            done(&self.receive());
+            done(&sent);
+        }
+    }
+
+    fn one_way(&self, count: usize) {
+        let answer = Buffer::from_vec(vec![0]);
+        let mut left = count;
+        while left > 0 {
+            let now = left.min(WINDOW);
+            left -= now;
+            let (to, tag) = (1 - self.rank, TAG);
+            let start = |_| match self.rank {
+                0 => self.group.send(&self.source, to, tag, PATIENCE),
+                _ => self.group.receive(&self.target, Some(to), tag, PATIENCE),
+            };
+            let works: Vec<Work> = (0..now).map(start).collect();
+            works.iter().for_each(done);
+            done(&match self.rank {
+                0 => self.group.receive(&answer, Some(to), tag, Terms::here(PATIENCE)),
+                _ => self.group.send(&answer, to, tag, Terms::here(PATIENCE)),
+            });
+        }
+    }
+
+    /// Seconds per message of rank 0, as both must run equally many.
+    fn block(&self, shape: impl Fn(&Self, usize)) -> f64 {
+        let once = self.timed(&shape, 10);
+        self.timed(&shape, ((SECONDS / once) as usize).clamp(10, 200_000))
+    }
+
+    fn timed(&self, shape: impl Fn(&Self, usize), count: usize) -> f64 {
+        done(&self.group.barrier(Terms::here(PATIENCE)));
+        let start = Instant::now();
+        shape(self, count);
+        let seconds =
+            Buffer::from_vec((start.elapsed().as_secs_f64() / count as f64).to_le_bytes().to_vec());
+        done(&self.group.broadcast(seconds.clone(), 0, Terms::here(PATIENCE)));
+        f64::from_le_bytes(seconds.slice(0..8).try_into().expect("eight bytes"))
+    }
+}
+
+fn done(work: &Work) {
+    work.wait(None).expect("a message");
+}

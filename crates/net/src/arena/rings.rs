@@ -1,0 +1,24 @@
+//! The same meeting for the memory that carries messages between the ranks of a host.
+
+use std::time::Duration;
+
+use super::meet::{ArenaPort, ArenaSeat, crowded};
+use crate::mesh::{Rings, SECRET_LEN};
+
+impl ArenaPort {
+    /// Rings for messages between all `seats`, by rank, of which `rank` is ours; `None` where one of them cannot. Arguments as
+    /// of [`ArenaPort::meet`], which is to come later.
+    pub fn rings(
+        &self,
+        rank: usize,
+        seats: &[ArenaSeat],
+        around: &[ArenaSeat],
+        secret: &[u8; SECRET_LEN],
+        patience: Duration,
+    ) -> Option<Rings> {
+        let make = || Rings::create(seats.len());
+        let open = |fd: &_| Rings::open(fd, seats.len());
+        let rings = self.share(rank, seats, secret, patience, make, open)?;
+        Some(rings.at(rank, crowded(self.seat(), around)))
+    }
+}
