@@ -167,6 +167,12 @@ fn blocks<E: Element>(
         [Some(a), Some(b), Some(c), Some(d)] if [a, b, c, d].into_iter().all(whole) => {
             return all_four::<E>([a.bytes, b.bytes, c.bytes, d.bytes], n, out, combine);
         }
+        [Some(a), Some(b), Some(c), Some(d), Some(e), Some(f), Some(g), Some(h)]
+            if [a, b, c, d, e, f, g, h].into_iter().all(whole) =>
+        {
+            let inputs = [a, b, c, d, e, f, g, h].map(|input| input.bytes);
+            return all_eight::<E>(inputs, n, out, combine);
+        }
         _ => {}
     }
     let mut acc = [E::Acc::default(); BLOCK];
@@ -213,6 +219,27 @@ fn all_four<E: Element>(
             let left = combine(E::load(*a), E::load(*b));
             let right = combine(E::load(*c), E::load(*d));
             *sum = E::store(combine(left, right).canonical());
+        }
+    });
+}
+
+/// Eight inputs in one pass, for as many ranks.
+#[inline(always)]
+fn all_eight<E: Element>(
+    inputs: [&[u8]; 8],
+    n: usize,
+    out: &mut [u8],
+    combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy,
+) {
+    wide(n, || {
+        // Cut within the loop's own function, where it is known then that no index is beyond an end.
+        let inputs = inputs.map(|bytes| &E::Bytes::whole(bytes)[..n]);
+        let out = &mut E::Bytes::whole_mut(out)[..n];
+        for at in 0..n {
+            let two =
+                |first: usize| combine(E::load(inputs[first][at]), E::load(inputs[first + 1][at]));
+            let (left, right) = (combine(two(0), two(2)), combine(two(4), two(6)));
+            out[at] = E::store(combine(left, right).canonical());
         }
     });
 }
@@ -444,7 +471,7 @@ mod tests {
         let mut noise = noise(1);
         for dtype in Dtype::ALL {
             for op in ReduceOp::ALL {
-                for count in [2, 3, 4] {
+                for count in [2, 3, 4, 8] {
                     let size = dtype.size();
                     let all: Vec<Vec<u8>> = (0..count).map(|_| noise(n * size)).collect();
                     let sum = |from: usize, n: usize, out: &mut [u8]| {
@@ -459,6 +486,31 @@ mod tests {
                     let mut single = vec![0; n * size];
                     single.chunks_mut(size).enumerate().for_each(|(i, out)| sum(i, 1, out));
                     assert!(together == single, "{dtype} {op:?} of {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_pass_gives_the_bits_of_a_tree() {
+        let n = 256 + 7;
+        let mut noise = noise(3);
+        for dtype in Dtype::ALL {
+            for op in ReduceOp::ALL {
+                for count in [2, 4, 8] {
+                    let all: Vec<Vec<u8>> = (0..count).map(|_| noise(n * dtype.size())).collect();
+                    let encoding = Encoding::Element;
+                    let mut inputs: Vec<_> =
+                        all.iter().map(|bytes| Some(Input { bytes, encoding })).collect();
+                    let sum = |inputs: &[Option<Input<'_>>]| {
+                        let mut out = vec![0; n * dtype.size()];
+                        reduce(Format { dtype, op }, inputs, n, &mut out, encoding);
+                        out
+                    };
+                    let in_one_pass = sum(&inputs);
+                    // A node with an empty position is not one of those that are added in one pass.
+                    inputs.push(None);
+                    assert!(in_one_pass == sum(&inputs), "{dtype} {op:?} of {count}");
                 }
             }
         }
