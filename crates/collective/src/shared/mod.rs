@@ -41,7 +41,25 @@ pub(crate) struct Shared {
 struct Kept {
     order: Arc<SumOrder>,
     adder: Adder,
+    /// Sums on their way to the others.
+    block: Option<Box<Block>>,
 }
+
+/// Sums are made in memory of our own and copied to where others read them: a long copy does not fetch what it writes over,
+/// which others have in their caches, and an addition does. It begins neither where callers' buffers do within a page nor where
+/// slots do.
+#[repr(align(4096))]
+struct Block([u8; BLOCK_AT + BLOCK]);
+
+impl Block {
+    fn new() -> Box<Block> {
+        Box::new(Block([0; _]))
+    }
+}
+
+const BLOCK_AT: usize = 1024;
+/// A multiple of every element's bytes.
+const BLOCK: usize = 32 << 10;
 
 impl Shared {
     /// `ranks`: of the group, who share it; ascending.
@@ -57,9 +75,11 @@ impl Shared {
     /// For sums of this order and format: the one of the last sum if that was of the same kind.
     fn adder(last: &mut Option<Kept>, order: &Arc<SumOrder>, format: Format) -> Kept {
         let fits = |kept: &Kept| Arc::ptr_eq(&kept.order, order) && kept.adder.format() == format;
-        last.take()
-            .filter(fits)
-            .unwrap_or_else(|| Kept { order: order.clone(), adder: Adder::new(order, format) })
+        last.take().filter(fits).unwrap_or_else(|| Kept {
+            order: order.clone(),
+            adder: Adder::new(order, format),
+            block: None,
+        })
     }
 }
 
@@ -73,6 +93,8 @@ type Values<'a> = SmallVec<[&'a [u8]; 8]>;
 
 /// Whole elements of every type, on cache lines of their own.
 const ALIGN: usize = 64;
+
+const MOVED_BYTES_MAX: usize = 128 << 10;
 
 /// The rounds of one operation.
 pub(crate) struct Rounds<'a> {
@@ -135,6 +157,11 @@ impl<'a> Rounds<'a> {
 
     fn slot_bytes(&self) -> usize {
         self.shared.arena.slot_bytes()
+    }
+
+    /// Bytes of a slot that operations use which only move: shorter rounds, so that one rank reads while the other writes.
+    fn moved_bytes(&self) -> usize {
+        self.slot_bytes().min(MOVED_BYTES_MAX)
     }
 
     /// All ranks but this one, beginning behind it.

@@ -19,7 +19,7 @@ pub(crate) fn broadcast(
     buffer: &Buffer,
     root: u32,
 ) -> Result<(), MeshError> {
-    let (root, step) = (root as usize, rounds.slot_bytes());
+    let (root, step) = (root as usize, rounds.moved_bytes());
     let is_root = rounds.rank() == root;
     for round in 0..buffer.len().div_ceil(step).max(1) {
         let piece = cut(buffer.len(), step, round);
@@ -42,7 +42,7 @@ pub(crate) fn allgather(
     input: &Buffer,
     outputs: &[Buffer],
 ) -> Result<(), MeshError> {
-    let (rank, step) = (rounds.rank(), rounds.slot_bytes());
+    let (rank, step) = (rounds.rank(), rounds.moved_bytes());
     copy(input, &outputs[rank]);
     let longest = outputs.iter().map(Buffer::len).max().unwrap_or(0);
     for round in 0..longest.div_ceil(step).max(1) {
@@ -117,7 +117,7 @@ fn exchange<'b>(
 ) -> Result<(), MeshError> {
     let rank = rounds.rank();
     let table = (receivers.len() * SIZE).next_multiple_of(ALIGN);
-    let step = (rounds.slot_bytes() - table) / receivers.len() / ALIGN * ALIGN;
+    let step = (rounds.moved_bytes() - table) / receivers.len() / ALIGN * ALIGN;
     let to = receivers.iter().filter(|&&to| to != rank);
     let longest = to.filter_map(|&to| gives(to)).map(Buffer::len).max().unwrap_or(0);
     let mut count = longest.div_ceil(step).max(1);

@@ -71,11 +71,28 @@ pub(super) fn finish(
 }
 
 fn chunks(shared: &Shared, buffer: &Buffer) -> impl Iterator<Item = Range<usize>> + use<> {
-    pieces(0..buffer.len(), 2 * shared.arena.slot_bytes() - ALIGN)
+    pieces(0..buffer.len(), 2 * shared.arena.slot_bytes())
 }
 
 /// The part of a chunk that a rank adds.
 fn half(chunk: &Range<usize>, rank: usize) -> Range<usize> {
-    let middle = chunk.start + chunk.len() / 2 / ALIGN * ALIGN;
+    // Neither is longer than half of what two slots hold, which are whole lines.
+    let middle = chunk.start + (chunk.len() / 2).next_multiple_of(ALIGN).min(chunk.len());
     if rank == 0 { chunk.start..middle } else { middle..chunk.end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_fit_slots() {
+        let slot = 10 * ALIGN;
+        for len in 0..=2 * slot {
+            let halves = [0, 1].map(|rank| half(&(7..7 + len), rank));
+            assert!(halves.iter().all(|half| half.len() <= slot), "{len} bytes");
+            assert_eq!([7, 7 + len], [halves[0].start, halves[1].end]);
+            assert_eq!(halves[0].end, halves[1].start);
+        }
+    }
 }

@@ -11,7 +11,7 @@ use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
 
-use super::{ALIGN, Rounds, SMALL_MAX, Shared, Values, pair, small};
+use super::{ALIGN, BLOCK, BLOCK_AT, Block, Kept, Rounds, SMALL_MAX, Shared, Values, pair, small};
 use crate::algorithm::pieces;
 use crate::order::Adder;
 
@@ -166,15 +166,17 @@ fn by_shares(
     takes: bool,
 ) -> Result<(), MeshError> {
     let (rank, ranks, element) = (rounds.rank(), rounds.ranks(), format.dtype.size());
-    // A slot holds a chunk and a rank's share of another.
-    let step = rounds.slot_bytes() * ranks / (ranks + 1) / ALIGN * ALIGN - ALIGN;
-    let sums_at = step;
+    // A slot holds a chunk and a rank's share of another, which may be an element more than the others'.
+    let step = (rounds.slot_bytes() - ALIGN) * ranks / (ranks + 1) / ALIGN * ALIGN;
     let chunks: Vec<Range<usize>> = chunks(buffer.len(), step).collect();
+    let sums_at = step;
     let share = |chunk: &Range<usize>, rank: usize| {
         let n = chunk.len() / element;
         n * rank / ranks * element..n * (rank + 1) / ranks * element
     };
     let mut kept = rounds.adder(order, format);
+    let Kept { adder, block, .. } = &mut kept;
+    let block = &mut block.get_or_insert_with(Block::new).0[BLOCK_AT..];
     for round in 0..=chunks.len() + 1 {
         let publishes = round <= chunks.len();
         if publishes {
@@ -201,17 +203,20 @@ fn by_shares(
         }
         if let Some(chunk) = round.checked_sub(1).and_then(|adding| chunks.get(adding)) {
             let own = share(chunk, rank);
-            let at = chunk.start + own.start;
             let (slot, slots) = rounds.parts();
-            let values = |from| match from == rank {
-                true => buffer.slice(at..at + own.len()),
-                false => &slots.of(from, 0)[own.clone()],
-            };
-            let values: Values<'_> = (0..ranks).map(values).collect();
-            let sums = &mut slot[sums_at..][..own.len()];
-            kept.adder.add(&values, sums);
-            if takes {
-                buffer.write(at, sums);
+            for piece in pieces(own.clone(), BLOCK) {
+                let at = chunk.start + piece.start;
+                let values = |from| match from == rank {
+                    true => buffer.slice(at..at + piece.len()),
+                    false => &slots.of(from, 0)[piece.clone()],
+                };
+                let values: Values<'_> = (0..ranks).map(values).collect();
+                let sums = &mut block[..piece.len()];
+                adder.add(&values, sums);
+                slot[sums_at + piece.start - own.start..][..piece.len()].copy_from_slice(sums);
+                if takes {
+                    buffer.write(at, sums);
+                }
             }
         }
         if publishes {

@@ -7,11 +7,14 @@ use netsum_collective::{Combine, Dtype, Error, ReduceOp, Terms};
 
 const SUM: Combine = Combine::Plain(ReduceOp::Sum);
 
-/// Lengths around all at which the way changes: what travels with a flag, one round, one round of two ranks, a chunk.
+/// Lengths around all at which the way changes: what travels with a flag, one round, one round of two ranks, a chunk, several.
 #[test]
 fn sums_of_every_length_have_the_documented_bits_wherever_they_run() {
-    let lengths = [0, 1, 31, 32, 33, 63, 8191, 8192, 8193, 16_384, 16_400, 100_003, 600_011];
-    for size in [2, 3, 5] {
+    let lengths = [
+        0, 1, 31, 32, 33, 63, 8191, 8192, 8193, 16_384, 16_400, 100_003, 262_144, 600_011,
+        1_700_003,
+    ];
+    for size in [2, 3, 4, 5, 8] {
         host_group(size, |rank, group| {
             for (turn, bytes_about) in lengths.into_iter().enumerate() {
                 for (dtype, op) in [

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::Arena;
 use super::memory::Memory;
+use super::spread::Spread;
 use crate::mesh::SECRET_LEN;
 use crate::stream::pass;
 
@@ -72,7 +73,8 @@ impl ArenaPort {
         let make = || Memory::create(ranks, slot_bytes);
         let open = |fd: &OwnedFd| Memory::open(fd, ranks, slot_bytes);
         let memory = self.share(rank, seats, secret, patience, make, open);
-        memory.map(|memory| Arena::new(memory, rank, ranks, crowded))
+        let spread = Spread::new(if crowded { shared_cpus(seats) } else { Vec::new() });
+        memory.map(|memory| Arena::new(memory, rank, ranks, crowded, spread))
     }
 
     /// Memory that the ranks of all `seats` share, made by the lowest and opened by the others; `None` where one of them cannot.
@@ -179,6 +181,12 @@ pub(super) fn crowded(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
     here().count() > cpus.len()
 }
 
+/// The processors that all of `seats` may run on; none if they may run on different ones, as somebody chose them.
+fn shared_cpus(seats: &[ArenaSeat]) -> Vec<u32> {
+    let alike = seats.iter().all(|seat| seat.cpus == seats[0].cpus);
+    if alike { seats[0].cpus.iter().map(|&cpu| cpu as u32).collect() } else { Vec::new() }
+}
+
 /// Tells machines and network namespaces apart.
 fn machine() -> io::Result<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
@@ -210,15 +218,17 @@ fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// The slots of two ranks, and the pieces of the callers' buffers that are under way, stay in a second-level cache of
-/// 2 MiB; with many ranks the arena stays small enough for a last-level cache.
+/// Room for a chunk and a rank's share of the sums of another. Fewer chunks are fewer waits, and fewer turns of ranks that take
+/// turns on a core; with many ranks the arena stays small enough for a last-level cache.
 fn slot_bytes(ranks: usize) -> usize {
-    (SLOT_BYTES_ALL / ranks).clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX) / 64 * 64
+    let chunk = (CHUNK_BYTES_ALL / ranks).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+    // A share may be an element more than others'.
+    (chunk + chunk.div_ceil(ranks)).next_multiple_of(64) + 64
 }
 
-const SLOT_BYTES_MAX: usize = 128 << 10;
-const SLOT_BYTES_MIN: usize = 32 << 10;
-const SLOT_BYTES_ALL: usize = 2 << 20;
+const CHUNK_BYTES_MAX: usize = 256 << 10;
+const CHUNK_BYTES_MIN: usize = 32 << 10;
+const CHUNK_BYTES_ALL: usize = 2 << 20;
 const HELLO: usize = 4 + SECRET_LEN;
 const TICK: Duration = Duration::from_micros(200);
 /// A hello is sent with the call that connects.
@@ -226,7 +236,7 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use super::{ArenaSeat, crowded, parse_cpus};
+    use super::{ArenaSeat, crowded, parse_cpus, shared_cpus};
 
     #[test]
     fn ranks_of_other_namespaces_want_the_same_cores() {
@@ -242,6 +252,8 @@ mod tests {
             &[&around[..], &[seat("a/3", &[2]), seat("a/3", &[0])]].concat()
         ));
         assert!(!crowded(&around[2], &around));
+        assert!(shared_cpus(&around).is_empty());
+        assert_eq!(shared_cpus(&[seat("a/1", &[0, 2]), seat("a/1", &[0, 2])]), [0, 2]);
     }
 
     #[test]

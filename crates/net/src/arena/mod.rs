@@ -23,6 +23,7 @@ mod mark;
 mod meet;
 mod memory;
 mod rings;
+mod spread;
 mod wait;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub use wait::Waiting;
 pub(crate) use wait::{Strangers, own_cpu};
 
 use memory::Memory;
+use spread::Spread;
 use wait::{Awaited, Ended};
 
 /// What a rank says about a round.
@@ -80,10 +82,11 @@ pub struct Arena {
     /// There are fewer cores than ranks.
     crowded: bool,
     strangers: Strangers,
+    spread: Spread,
 }
 
 impl Arena {
-    fn new(memory: Memory, rank: usize, ranks: usize, crowded: bool) -> Arena {
+    fn new(memory: Memory, rank: usize, ranks: usize, crowded: bool, spread: Spread) -> Arena {
         let memory = Arc::new(memory);
         Arena {
             memory,
@@ -93,6 +96,7 @@ impl Arena {
             unwoken: false,
             crowded,
             strangers: Strangers::default(),
+            spread,
         }
     }
 
@@ -256,7 +260,20 @@ impl Arena {
         }
         // Before the core is given away: who sleeps may be who is waited for.
         self.wake();
+        if self.spread.is_due(self.round) {
+            self.spread();
+        }
         self.awaited(rank, round).appears_after_others()
+    }
+
+    /// Moves to a core with fewer ranks, if it is ours to move.
+    #[cold]
+    fn spread(&mut self) {
+        let cpu = |(rank, &seen): (usize, &u32)| match rank == self.rank {
+            true => wait::own_cpu(),
+            false => self.memory.mark(rank, seen).cpu.load(Ordering::Relaxed),
+        };
+        self.spread.spread(self.rank, self.seen.iter().enumerate().map(cpu));
     }
 
     /// Wakes who sleeps until the round that we published last, once.
