@@ -2,7 +2,9 @@
 //!
 //! Every rank must get as many bytes of the other's values or sums as its buffer has, so no allreduce of two ranks takes
 //! less than a core takes to copy that out of the other's cache while the other does the same; nor less than both take to
-//! read their values and write the sums in place, which counts where those are in memory.
+//! read their values and write the sums in place, which counts where those are in memory. More ranks than cores need not send
+//! more from core to core, but read and write more on each. That ranks cannot see each other's buffers, so that all but one copy
+//! what they add, is not in the limit.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::RwLock;
@@ -31,9 +33,16 @@ pub fn hop() -> f64 {
     both(&hops)
 }
 
-/// The least seconds of an allreduce of `bytes` between two ranks.
-pub fn least(bytes: usize) -> f64 {
-    bytes as f64 / PIECE as f64 * taking().max(changing(bytes))
+/// The least seconds of an allreduce of `bytes`.
+///
+/// Partial sums of a part of the buffer must get to the core that ends it, and the sums from there to all other cores. The ranks
+/// of a core read their values and write the sums one after the other.
+pub fn least(ranks: usize, bytes: usize) -> f64 {
+    let cores = thread::available_parallelism().map_or(1, usize::from).min(ranks);
+    let of_a_core = ranks.div_ceil(cores) * bytes;
+    let crossing = 2.0 * (cores - 1) as f64 / cores as f64 * bytes as f64 * taking();
+    let in_place = of_a_core as f64 * changing(of_a_core.min(CHANGED_MAX));
+    crossing.max(in_place) / PIECE as f64
 }
 
 /// Seconds in which each of two cores copies a piece out of the other's cache at once.
@@ -100,6 +109,8 @@ fn await_count(word: &AtomicUsize, least: usize) {
     }
 }
 
+/// Beyond all caches.
+const CHANGED_MAX: usize = 256 << 20;
 /// Half of what two ranks exchange at a time.
 const PIECE: usize = 128 << 10;
 const ROUNDS: usize = 300;
