@@ -73,7 +73,7 @@ impl ArenaPort {
         let make = || Memory::create(ranks, slot_bytes);
         let open = |fd: &OwnedFd| Memory::open(fd, ranks, slot_bytes);
         let memory = self.share(rank, seats, secret, patience, make, open);
-        let spread = Spread::new(if crowded { shared_cpus(seats) } else { Vec::new() });
+        let spread = Spread::new(shared_cpus(seats));
         memory.map(|memory| Arena::new(memory, rank, ranks, crowded, spread))
     }
 
@@ -181,10 +181,15 @@ pub(super) fn crowded(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
     here().count() > cpus.len()
 }
 
-/// The processors that all of `seats` may run on; none if they may run on different ones, as somebody chose them.
+/// The processors that all of `seats` may run on, if they need them all; none if they may run on different ones, as somebody
+/// chose them.
 fn shared_cpus(seats: &[ArenaSeat]) -> Vec<u32> {
     let alike = seats.iter().all(|seat| seat.cpus == seats[0].cpus);
-    if alike { seats[0].cpus.iter().map(|&cpu| cpu as u32).collect() } else { Vec::new() }
+    if alike && seats[0].cpus.len() <= seats.len() {
+        seats[0].cpus.iter().map(|&cpu| cpu as u32).collect()
+    } else {
+        Vec::new()
+    }
 }
 
 /// Tells machines and network namespaces apart.
@@ -254,6 +259,7 @@ mod tests {
         assert!(!crowded(&around[2], &around));
         assert!(shared_cpus(&around).is_empty());
         assert_eq!(shared_cpus(&[seat("a/1", &[0, 2]), seat("a/1", &[0, 2])]), [0, 2]);
+        assert!(shared_cpus(&[seat("a/1", &[0, 1, 2]), seat("a/1", &[0, 1, 2])]).is_empty());
     }
 
     #[test]

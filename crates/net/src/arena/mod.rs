@@ -260,7 +260,7 @@ impl Arena {
         }
         // Before the core is given away: who sleeps may be who is waited for.
         self.wake();
-        if self.spread.is_due(self.round) {
+        if self.spread.is_due() {
             self.spread();
         }
         self.awaited(rank, round).appears_after_others()

@@ -1,4 +1,4 @@
-//! Ranks spread over the cores that they share, where there are fewer cores than ranks.
+//! Ranks spread over the cores that they share, where they need all of them.
 //!
 //! A rank that waits yields and never sleeps for long, so that to the scheduler no core is idle and every rank has run a moment ago: it leaves
 //! three ranks on one core and one on the other for as long as it may. Ranks know where the others are, as a slot's mark says it.
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Spread {
     /// That all ranks may run on; none if they do not move.
     cpus: Vec<u32>,
+    waits: u32,
     /// By rank: where it is.
     ranks: Vec<u32>,
     /// Last.
@@ -23,13 +24,15 @@ pub(super) struct Spread {
 impl Spread {
     /// `cpus`: the processors that all ranks may run on; empty if they are not to move.
     pub(super) fn new(cpus: Vec<u32>) -> Spread {
-        Spread { cpus, ranks: Vec::new(), looked: None }
+        Spread { cpus, waits: 0, ranks: Vec::new(), looked: None }
     }
 
-    /// Whether ranks look at all where they are, in this round.
+    /// Whether a rank that has to wait looks where the others are. It does so by its own count of waits: of two ranks on a core
+    /// each waits in every other round only.
     #[inline]
-    pub(super) fn is_due(&self, round: u32) -> bool {
-        round.is_multiple_of(ROUNDS) && !self.cpus.is_empty()
+    pub(super) fn is_due(&mut self) -> bool {
+        self.waits = self.waits.wrapping_add(1);
+        self.waits.is_multiple_of(WAITS) && !self.cpus.is_empty()
     }
 
     /// Moves this thread if it is the one to move. `ranks`: the processor of each; ours is `rank`.
@@ -92,7 +95,7 @@ fn move_to(cpu: u32) -> bool {
 }
 
 /// From one look at where ranks are to the next: a fraction of a millisecond of small sums.
-const ROUNDS: u32 = 64;
+const WAITS: u32 = 64;
 /// A move takes some ten microseconds, and as long to find out that there are strangers: little of the time, if the scheduler
 /// undoes each move, or they stay.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -121,6 +124,13 @@ mod tests {
             let counts: Vec<usize> = cpus.iter().map(on).collect();
             prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1);
         }
+    }
+
+    #[test]
+    fn every_rank_looks_now_and_then_whenever_it_waits() {
+        let mut spread = Spread::new(vec![0, 1]);
+        assert_eq!((0..WAITS).filter(|_| spread.is_due()).count(), 1);
+        assert!(!(0..WAITS).any(|_| Spread::new(Vec::new()).is_due()), "it cannot move");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(super) struct Awaited<'a> {
     pub(super) flag: &'a Flag<AtomicU32>,
     /// The processor on which the rank was when it published last.
     pub(super) cpu: &'a AtomicU32,
-    /// There are fewer cores than ranks: looking again costs the time of the one that is waited for.
+    /// There are fewer cores than ranks.
     pub(super) crowded: bool,
     pub(super) strangers: &'a Strangers,
 }
@@ -77,7 +77,11 @@ impl Awaited<'_> {
 
     #[inline(never)]
     fn appears_later(&self) -> bool {
-        for _ in 0..LOOKS {
+        self.appears_within(TURN_LOOKS) || !self.takes_turns() && self.appears_within(LOOKS)
+    }
+
+    fn appears_within(&self, looks: u32) -> bool {
+        for _ in 0..looks {
             if self.is_here() {
                 return true;
             }
@@ -86,10 +90,16 @@ impl Awaited<'_> {
         self.is_here()
     }
 
-    /// With fewer cores than ranks: whether the round is there when others have run.
+    /// Whether looking again costs the time of the one that is waited for: there are fewer cores than ranks, or the scheduler
+    /// has both of us on one.
+    fn takes_turns(&self) -> bool {
+        self.crowded || self.cpu.load(Ordering::Relaxed) == own_cpu()
+    }
+
+    /// Where ranks take turns: whether the round is there when others have run.
     #[cold]
     pub(super) fn appears_after_others(&self) -> bool {
-        if !self.crowded {
+        if !self.takes_turns() {
             return false;
         }
         let appears_after_one = || {
@@ -145,7 +155,7 @@ impl Awaited<'_> {
     /// Looks for some microseconds, and gives the core to the rank that is waited for, if that wants it; whether the
     /// round is there.
     fn look(&self) -> bool {
-        if self.crowded {
+        if self.takes_turns() {
             return self.appears_after_others();
         }
         for _ in 0..PAUSES {
@@ -153,9 +163,6 @@ impl Awaited<'_> {
                 return true;
             }
             std::hint::spin_loop();
-        }
-        if self.cpu.load(Ordering::Relaxed) == own_cpu() {
-            std::thread::yield_now();
         }
         self.is_here()
     }
@@ -201,6 +208,8 @@ const LOOKS: u32 = 200;
 /// Without a pause between them, which may be as long as a line of memory takes from one core to another. With more ranks
 /// than cores the one that is waited for is most likely not running, and there are no others.
 const FIRST_LOOKS: u32 = 20;
+/// As long as a line of memory takes between any two cores: where both are on one core, it is time to say so.
+const TURN_LOOKS: u32 = 16;
 /// Some twenty microseconds.
 const PAUSES: u32 = 400;
 /// Between two looks at the clock.
