@@ -14,8 +14,8 @@
 //! Processes that share an arena trust each other: one that writes where it may not garbles sums, as one that sends
 //! wrong values does.
 //!
-//! Start reading at [`Arena::open`]; `mark` is how a slot is handed over, `wait` how ranks wait, `meet` how they come
-//! to share memory.
+//! Start reading at [`Arena::open`]; `mark` is how a slot is handed over, `wait` how ranks wait, `spread` how they get to
+//! different cores, `meet` how they come to share memory.
 
 #![allow(unsafe_code)]
 
