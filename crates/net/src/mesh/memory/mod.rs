@@ -254,6 +254,8 @@ impl Memory {
         if looks > 1 {
             self.helped.store(true, Ordering::Relaxed);
         }
+        // With fewer cores than ranks the one that is waited for is most likely not running.
+        let looks = if self.crowded { looks.min(FIRST_LOOKS) } else { looks };
         if let Some(rank) = wanted.from {
             let link = self.link(rank)?;
             let mut receiving = link.receiving.try_lock()?;
