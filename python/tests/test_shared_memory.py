@@ -1,5 +1,6 @@
 """Ranks of one host that share memory: death, silence, interrupts, and what groups leave behind."""
 
+import itertools
 import json
 import os
 import signal
@@ -77,7 +78,7 @@ def _memories(rank: int, n: int) -> dict[str, Memory]:
 def test_a_rank_killed_between_messages_is_named_at_once(n):
     def body(group, rank):
         memories = _memories(rank, n)
-        for step in range(1000):
+        for step in itertools.count():
             if rank == 2 and step == 20:
                 # In the middle of a message of its own, most likely.
                 threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGKILL)).start()

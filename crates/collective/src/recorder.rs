@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
@@ -34,13 +34,20 @@ impl Recorder {
 
     /// Remembers an operation that was called.
     pub(crate) fn add(&self, work: &Work) {
-        self.add_all(std::iter::once(work.clone()));
+        let mut ring = self.ring.lock();
+        ring.push_back(work.clone());
+        Recorder::keep_the_last(ring);
     }
 
-    /// Remembers operations, oldest first.
+    /// Remembers operations, of which some may have been called before others that are here.
     pub(crate) fn add_all(&self, works: impl Iterator<Item = Work>) {
         let mut ring = self.ring.lock();
         ring.extend(works);
+        ring.make_contiguous().sort_by_key(Work::called);
+        Recorder::keep_the_last(ring);
+    }
+
+    fn keep_the_last(mut ring: MutexGuard<'_, VecDeque<Work>>) {
         let many = ring.len().saturating_sub(KEPT);
         let oldest: SmallVec<[Work; 1]> = ring.drain(..many).collect();
         drop(ring);

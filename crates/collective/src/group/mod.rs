@@ -187,7 +187,14 @@ impl Group {
         let ear = Arc::new(Ear { ledger: ledger.clone(), events: events.clone(), plans });
         let roster = address::roster(&self.address, all);
         let silence = self.config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
-        let meet = || self.meet(opened.memory.as_ref(), all);
+        let (mut opened, mut memory) = (opened, None);
+        let meet = || {
+            let port = opened.memory.take();
+            let rings = self.meet(port.as_ref(), all)?;
+            // Those who cannot share one memory cannot share another, and have waited for each other long enough.
+            memory = port;
+            Some(rings)
+        };
         let mesh = opened.listener.connect_on_hosts(&roster, until, silence, ear, meet);
         let mesh = mesh.map_err(|e| Error::Connect {
             group: self.config.name.clone(),
@@ -198,7 +205,7 @@ impl Group {
         let desk = self.desk.clone();
         let core = Core::new(name.clone(), options, mesh, ledger, desk, places, events.clone());
         let core = Arc::new(core);
-        let (hosts, shared) = self.share(&core, opened.memory, all, until)?;
+        let (hosts, shared) = self.share(&core, memory, all, until)?;
         if options.order == Order::Hosts {
             core.order.store(Arc::new(hosts.order()));
         }
