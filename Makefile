@@ -73,7 +73,7 @@ dist: ## the daemons as static binaries that run on any Linux of this processor,
 	@mkdir -p out/dist && cp target/dist/$(TARGET)/release/netsum-controller target/dist/$(TARGET)/release/netsum-switch out/dist/
 	@ls -l out/dist
 
-test-peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 2 and 3 ranks; some 6 minutes
+test-peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 2 and 3 ranks; some minutes
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 2
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 3

@@ -20,6 +20,7 @@ pub mod stream;
 pub mod switch;
 mod ucx;
 pub mod udp;
+mod word;
 pub mod worker;
 #[cfg(feature = "xdp")]
 pub mod xdp;

@@ -5,40 +5,21 @@
 //!
 //! Generic over the word, so that a model checker can run the very same steps (`tests.rs`).
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::futex;
+use crate::word::Word;
 
-/// A word that other processes change, and that one can sleep on.
-pub(super) trait Word {
-    fn load(&self, order: Ordering) -> u32;
-    fn store(&self, value: u32, order: Ordering);
-    fn add(&self, value: u32, order: Ordering) -> u32;
-    /// Sequentially consistent.
-    fn fence();
+/// A word that one can sleep on.
+pub(super) trait Futex: Word {
     /// Sleeps while the word is `seen`, at most `patience`; may return early for no reason.
     fn wait(&self, seen: u32, patience: Duration);
     /// Wakes all who sleep on it.
     fn wake(&self);
 }
 
-impl Word for AtomicU32 {
-    #[inline(always)]
-    fn load(&self, order: Ordering) -> u32 {
-        self.load(order)
-    }
-    #[inline(always)]
-    fn store(&self, value: u32, order: Ordering) {
-        self.store(value, order);
-    }
-    fn add(&self, value: u32, order: Ordering) -> u32 {
-        self.fetch_add(value, order)
-    }
-    #[inline(always)]
-    fn fence() {
-        fence(Ordering::SeqCst);
-    }
+impl Futex for AtomicU32 {
     fn wait(&self, seen: u32, patience: Duration) {
         futex::wait(self, seen, patience);
     }
@@ -54,7 +35,7 @@ pub(super) struct Flag<W> {
     sleepers: W,
 }
 
-impl<W: Word> Flag<W> {
+impl<W: Futex> Flag<W> {
     #[cfg(test)]
     pub(super) fn new(round: W, sleepers: W) -> Flag<W> {
         Flag { round, sleepers }

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::mark::{Flag, Word};
+use super::mark::{Flag, Futex};
 use super::{Arena, ArenaError, ArenaPort, Stamp, Waiting};
+use crate::word::Word;
 
 /// Arenas of one host, by rank.
 fn arenas(ranks: usize) -> Vec<Arena> {
@@ -193,12 +194,18 @@ impl Word for ModelWord {
     fn store(&self, value: u32, order: Ordering) {
         self.value.store(value, order);
     }
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.value.swap(value, order)
+    }
     fn add(&self, value: u32, order: Ordering) -> u32 {
         self.value.fetch_add(value, order)
     }
     fn fence() {
-        loom::sync::atomic::fence(Ordering::SeqCst);
+        <loom::sync::atomic::AtomicU32 as Word>::fence();
     }
+}
+
+impl Futex for ModelWord {
     /// The kernel looks at the word with its queue locked; nobody is woken by time in the model.
     fn wait(&self, seen: u32, _: Duration) {
         let queue = self.queue.lock().unwrap();

@@ -6,30 +6,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::AtomicU32;
 
 use super::super::frame::HEADER_LEN;
 use super::borrow::Card;
-use super::ring::{Bell, CELL, INLINE, Room, Word, Words};
+use super::ring::{Bell, CELL, INLINE, Room, Words};
 use crate::memfd::{self, Map};
-
-impl Word for AtomicU32 {
-    #[inline(always)]
-    fn load(&self, order: Ordering) -> u32 {
-        self.load(order)
-    }
-    #[inline(always)]
-    fn store(&self, value: u32, order: Ordering) {
-        self.store(value, order);
-    }
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.swap(value, order)
-    }
-    #[inline(always)]
-    fn fence() {
-        fence(Ordering::SeqCst);
-    }
-}
 
 /// The mapped memory of a host's ranks.
 pub(super) struct Layout {

@@ -10,15 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::frame::HEADER_LEN;
-
-/// A word that both sides see.
-pub(super) trait Word {
-    fn load(&self, order: Ordering) -> u32;
-    fn store(&self, value: u32, order: Ordering);
-    fn swap(&self, value: u32, order: Ordering) -> u32;
-    /// Sequentially consistent.
-    fn fence();
-}
+use crate::word::Word;
 
 /// What both sides share besides cells and bytes. Each half has one writer, but for `starved`.
 #[repr(C)]

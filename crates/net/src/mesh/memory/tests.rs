@@ -9,23 +9,8 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::layout::Layout;
-use super::ring::{Bell, INLINE, Reader, Room, Side, Word, Words, Writer};
+use super::ring::{Bell, INLINE, Reader, Room, Side, Words, Writer};
 use super::{HEADER_LEN, PIECE};
-
-impl Word for loom::sync::atomic::AtomicU32 {
-    fn load(&self, order: Ordering) -> u32 {
-        self.load(order)
-    }
-    fn store(&self, value: u32, order: Ordering) {
-        self.store(value, order);
-    }
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.swap(value, order)
-    }
-    fn fence() {
-        loom::sync::atomic::fence(Ordering::SeqCst);
-    }
-}
 
 /// A ring of two cells and two bytes, in which loom sees who touches what.
 #[derive(Clone)]

@@ -1,0 +1,57 @@
+//! A word of memory that processes share. What is built on it is generic over the word, so that a model checker can run the
+//! very same steps.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// A word that other processes change.
+pub(crate) trait Word {
+    fn load(&self, order: Ordering) -> u32;
+    fn store(&self, value: u32, order: Ordering);
+    /// The value before.
+    fn swap(&self, value: u32, order: Ordering) -> u32;
+    /// The value before.
+    fn add(&self, value: u32, order: Ordering) -> u32;
+    /// Sequentially consistent.
+    fn fence();
+}
+
+impl Word for AtomicU32 {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+    #[inline(always)]
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.swap(value, order)
+    }
+    fn add(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_add(value, order)
+    }
+    #[inline(always)]
+    fn fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The model checker's.
+#[cfg(test)]
+impl Word for loom::sync::atomic::AtomicU32 {
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.swap(value, order)
+    }
+    fn add(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_add(value, order)
+    }
+    fn fence() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
