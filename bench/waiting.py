@@ -15,12 +15,12 @@ import multiprocessing
 import os
 import pathlib
 import random
-import socket
 import statistics
 import time
 from array import array
 
 from netsum.communicator import connect
+from netsum.launcher import free_port
 from netsum.partial import PartialAllreduce
 from netsum.priority import PriorityQueue
 
@@ -80,9 +80,7 @@ def stragglers(rank: int) -> dict[str, list[float]]:
 
 def run(body, size: int) -> dict[str, list[float]]:
     """Of the median rank."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     ranks = [context.Process(target=_rank, args=(body, rank, size, port, results)) for rank in range(size)]

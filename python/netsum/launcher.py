@@ -7,11 +7,13 @@ rank that fails ends the others; its exit code is passed on.
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from netsum.fabric.processes import die_with_parent
 
@@ -24,7 +26,7 @@ def main(arguments: list[str]) -> int:
     """Run `arguments[1:]` as `arguments[0]` ranks; 0, or the exit code of the first that failed."""
     count, script = int(arguments[0]), arguments[1:]
     settings = {"OMP_NUM_THREADS": "1", **os.environ, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    settings["NETSUM_MEETING"] = f"127.0.0.1:{_free_port()}"
+    settings["NETSUM_MEETING"] = f"127.0.0.1:{free_port()}"
     # torchrun's own marks, were this started under it, would lead ranks to its store.
     settings.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     ranks = [
@@ -72,10 +74,18 @@ def _end(ranks: list[subprocess.Popen]) -> None:
             rank.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody has, nor is likely to be given before it is used.
+
+    Linux gives those of a range to outgoing connections and to whoever asks for any: it is below them, if some are.
+    """
+    given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    below = range(1024, given_from)
+    for port in [*random.sample(below, min(100, len(below))), 0]:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return probe.getsockname()[1]
+    raise OSError("no TCP port of 127.0.0.1 is free")
 
 
 if __name__ == "__main__":

@@ -2,19 +2,14 @@
 
 import multiprocessing
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
 
+from netsum.launcher import free_port
+
 BOUND_S = 240.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run_ranks(body: Callable[[int], object], size: int, start: str = "fork", **environment: str) -> list:

@@ -61,9 +61,10 @@ def test_a_lost_rank_fails_what_waits_and_what_comes():
     def body(rank):
         world = connect(timeout_s=10.0)
         queue = _queue(world)
+        waiting = queue.allreduce(array("f", [1.0])) if rank != 1 else None
+        world.barrier()
         if rank == 1:
             os._exit(0)
-        waiting = queue.allreduce(array("f", [1.0]))
         with pytest.raises(netsum.PeerLost, match="rank 1"):
             waiting.wait(20)
         with pytest.raises(netsum.PeerLost):

@@ -8,6 +8,7 @@ chance, and the seed is printed.
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from array import array
@@ -30,6 +31,8 @@ WAYS = {
     "tcp": {"NETSUM_SHARED_MEMORY": "off"},
     "ucx": {"NETSUM_SHARED_MEMORY": "off", "NETSUM_NETWORK": "ucx"},
 }
+UCX_ASSERTION = "Assertion `wireup_ep->pending_count == 0' failed"
+"""Of Debian's UCX 1.13.1, which has its internal checks on: for a rank whose peer dies while it connects to it."""
 OPERATIONS = ("allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall")
 OPERATIONS += ("barrier", "ring", "batch", "split")
 
@@ -179,14 +182,21 @@ def _until_death(rank: int, seed: int) -> tuple[int, str]:
 
 @pytest.mark.timeout(120 + 10 * SECONDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_rank_killed_at_random_is_an_error_at_all_others(way):
+def test_a_rank_killed_at_random_is_an_error_at_all_others(way, capfd):
+    def ended_by_ucx() -> bool:
+        said = capfd.readouterr()
+        sys.stdout.write(said.out)
+        sys.stderr.write(said.err)
+        return way == "ucx" and UCX_ASSERTION in said.err
+
     print(f"NETSUM_SOAK_SEED={SEED}")
     until, draw = time.monotonic() + SECONDS, random.Random(SEED)
     while time.monotonic() < until:
         seed = draw.randrange(1 << 30)
         answers = run_ranks(lambda rank, seed=seed: _until_death(rank, seed), 3, **settings(way))
         victim = random.Random(seed + 1).randrange(3)
-        assert [rank for rank, answer in enumerate(answers) if answer is None] == [victim], (seed, answers)
+        dead = [rank for rank, answer in enumerate(answers) if answer is None]
+        assert dead == [victim] or (victim in dead and ended_by_ucx()), (seed, answers)
         # By its number in the group of the operation, which may be one that was just split off; or none was made.
         said = [answer for answer in answers if answer]
         assert any(f"pid {pid}" in words or "cannot connect group" in words for pid, words in said), (seed, said)

@@ -22,6 +22,8 @@ import unittest
 from multiprocessing import get_context
 from pathlib import Path
 
+from netsum.launcher import free_port
+
 HOROVOD = "https://github.com/horovod/horovod"
 REVISION = "v0.28.1"
 _HALF = "wants 3x of float16 numbers to be exact, which no float16 result can be"
@@ -75,7 +77,7 @@ def ranks_of(target, size: int, arguments: tuple) -> list:
     """Run target(rank, queue, *arguments) in `size` processes; what each put into its queue, None for one that died."""
     context = get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
+        port = free_port()
         queues = [context.SimpleQueue() for _ in range(size)]
         processes = []
         for rank in range(size):
@@ -215,14 +217,6 @@ def _example(rank: int, path: str, arguments: list[str]) -> str:
         sys.stdout = open(os.devnull, "w")
     runpy.run_path(path, run_name="__main__")
     return "ended"
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import os
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Protocol
 from netsum.bench.cases import BenchError
 from netsum.bench.ranks import Command
 from netsum.fabric.processes import die_with_parent
+from netsum.launcher import free_port
 
 PEERS = ("gloo", "openmpi", "mpich", "ucx", "netsum-torch")
 """netsum-torch: netsum through torch.distributed, as Gloo is called."""
@@ -172,7 +172,7 @@ class Perftest:
         case = command.case
         if case.operation not in _PERFTEST:
             raise Unsupported(f"ucx_perftest has {' and '.join(_PERFTEST)} only")
-        port = str(_free_port())
+        port = str(free_port())
         count, warmup = (str(times * case.messages) for times in (command.iterations, max(command.warmup, 1)))
         test = ["-t", _PERFTEST[case.operation], "-s", str(case.nbytes), "-n", count, "-w", warmup]
         try:
@@ -238,7 +238,7 @@ def starter(name: str, size: int, folder: Path, environment: Mapping[str, str]) 
             **(environment if name != "gloo" else {}),
             "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size),
-            "NETSUM_MEETING": f"127.0.0.1:{_free_port()}",
+            "NETSUM_MEETING": f"127.0.0.1:{free_port()}",
             "NETSUM_BENCH_STORE": str(folder / f"{name}-{time.monotonic_ns()}"),
             "PYTHONWARNINGS": "ignore",
         }
@@ -258,9 +258,3 @@ def _mpi(name: str, size: int, folder: Path) -> Callable[[], World] | Missing:
     if built.returncode:
         return Missing(name, f"{compiler} fails: {built.stderr.strip().splitlines()[-1:]}")
     return lambda: World(name, [run, *flags, "-n", str(size), str(program)], [{}])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -5,8 +5,9 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-from processes import free_port
 from torch import nn
+
+from netsum.launcher import free_port
 
 
 def _model() -> nn.Module:
