@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::frame::{Channel, Frame, Key};
 use super::receive::{Slot, Target};
@@ -58,6 +59,30 @@ impl Body {
             Body::Slot { slot, .. } => slot.fill(now),
             Body::Kept { bytes, .. } => bytes.extend_from_slice(now),
             Body::None | Body::Refused { .. } | Body::Fetch(_) => {}
+        }
+    }
+
+    /// Ends the receive of which nobody else knows, as its message has begun, if the mesh has failed or its deadline has
+    /// passed. What still comes of the message goes nowhere.
+    pub(super) fn expire(&self, failed: Option<&MeshError>, now: Instant) {
+        let (Body::Slot { slot, .. } | Body::Fetch(Fetch { slot, .. })) = self else { return };
+        match failed {
+            Some(reason) => slot.finish(Err(reason.clone())),
+            None if slot.is_late(now) => slot.finish(Err(MeshError::Timeout)),
+            None => {}
+        }
+    }
+
+    /// The rest will not come: who waits for it has its memory again.
+    pub(super) fn cut(&mut self, shared: &Shared, from: u32) {
+        let reason = || {
+            let cut = || MeshError::PeerLost { rank: from, reason: "it was cut off".to_owned() };
+            shared.failed.lock().clone().unwrap_or_else(cut)
+        };
+        match std::mem::replace(self, Body::None) {
+            Body::Slot { slot, .. } => slot.finish(Err(reason())),
+            Body::Fetch(fetch) => fetch.slot.give_back(from, Err(reason())),
+            Body::None | Body::Kept { .. } | Body::Refused { .. } => {}
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream) {
             && e.kind() != io::ErrorKind::Interrupted
         {
             shared.fail(MeshError::Aborted(format!("waiting for sockets failed: {e}")));
-            return;
+            break;
         }
         if let Some(memory) = &shared.memory {
             memory.wake_up();
@@ -46,11 +46,12 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream) {
         }
         io.tick();
     }
+    io.streams.iter_mut().for_each(|stream| stream.body.cut(shared, stream.rank));
     if let Some(ucx) = &shared.ucx {
         ucx.close(shared);
     }
     if let Some(memory) = &shared.memory {
-        memory.close();
+        memory.close(shared);
     }
     for (_, peer) in shared.live() {
         let _ = peer.stream.shutdown(std::net::Shutdown::Both);
@@ -145,7 +146,6 @@ impl Io<'_> {
     fn end(&mut self, at: usize, reason: &str) {
         let stream = &mut self.streams[at];
         stream.ended = true;
-        stream.body = Body::None;
         if let Some(ucx) = &self.shared.ucx {
             // A goodbye may have come by the other way.
             ucx.drain(self.shared);
@@ -159,6 +159,7 @@ impl Io<'_> {
         } else {
             self.shared.lost(stream.rank, reason);
         }
+        stream.body.cut(self.shared, stream.rank);
     }
 
     /// Deadlines and silence, a few times a second.
@@ -178,8 +179,10 @@ impl Io<'_> {
         if let Some(memory) = &self.shared.memory {
             memory.expire(self.shared, now);
         }
+        let failed = self.shared.failed.lock().clone();
         for stream in self.streams.iter_mut().filter(|stream| !stream.ended) {
             stream.heard += stopped;
+            stream.body.expire(failed.as_ref(), now);
             watch(self.shared, stream, now);
         }
     }

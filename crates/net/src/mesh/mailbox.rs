@@ -230,9 +230,9 @@ impl Mailbox {
 
     /// Receives whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Arc<Slot>> {
-        let late = |slot: &Slot| slot.deadline.is_some_and(|deadline| deadline <= now);
-        let mut expired = self.take_posted_if(|p| late(&p.slot) || p.slot.is_finished());
-        expired.extend(self.incoming.values().filter(|i| late(&i.slot)).map(|i| i.slot.clone()));
+        let mut expired = self.take_posted_if(|p| p.slot.is_late(now) || p.slot.is_finished());
+        let incoming = self.incoming.values().filter(|i| i.slot.is_late(now));
+        expired.extend(incoming.map(|i| i.slot.clone()));
         expired
     }
 

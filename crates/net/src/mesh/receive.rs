@@ -193,6 +193,11 @@ impl Slot {
         }
     }
 
+    /// Whether its time is over.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
     /// Whether the receive was given up while the network writes.
     pub(super) fn is_given_up(&self) -> bool {
         self.state.lock().lent.as_ref().is_some_and(|lent| lent.given_up.is_some())

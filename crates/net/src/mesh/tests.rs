@@ -380,6 +380,55 @@ fn what_a_failed_rank_had_lent_is_no_message() {
     );
 }
 
+/// Has rank 1 send the beginning of a message of `len` bytes to rank 0, and no more of it.
+fn half(m: &[Member], len: usize) {
+    let shared = &m[1].mesh.shared;
+    let frame = Frame::Eager { key: key(1), fingerprint: 0, len };
+    match &shared.memory {
+        Some(memory) => {
+            let mut outbox = shared.peer(0).unwrap().outbox.lock();
+            outbox.ring.as_mut().unwrap().half(frame, &pattern(len));
+            memory.sent(shared, 0);
+        }
+        None => {
+            let bytes = [&frame.encode()[..], &pattern(len / 2)].concat();
+            (&shared.peer(0).unwrap().stream).write_all(&bytes).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_message_whose_rest_does_not_come_holds_nobody() {
+    for way in [Way::Over(Network::Tcp), Way::InMemory] {
+        let end = |what: &mut dyn FnMut(&mut Vec<Member>), patience| {
+            let mut m = members(way, 3, SOON);
+            let deadline = Some(Instant::now() + patience);
+            let receive = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1 << 20), deadline);
+            half(&m, 64 << 10);
+            // Rank 0 is in the middle of it.
+            std::thread::sleep(Duration::from_millis(50));
+            what(&mut m);
+            let (done, outcome) = unbounded();
+            std::thread::spawn(move || done.send(receive.wait()));
+            outcome.recv_timeout(SOON).unwrap_or_else(|_| panic!("{way:?}: it waits for ever"))
+        };
+        let outcome = end(&mut |m| drop(m.remove(1)), SOON);
+        assert!(
+            matches!(outcome, Err(MeshError::PeerLost { rank: 1, .. })),
+            "{way:?}: {outcome:?}"
+        );
+        let outcome = end(&mut |m| drop(m.remove(2)), SOON);
+        assert!(
+            matches!(outcome, Err(MeshError::PeerLost { rank: 2, .. })),
+            "{way:?}: {outcome:?}"
+        );
+        let outcome = end(&mut |m| drop(m.remove(0)), SOON);
+        assert!(matches!(outcome, Err(MeshError::Aborted(_))), "{way:?}: {outcome:?}");
+        let outcome = end(&mut |_| (), Duration::from_millis(200));
+        assert_eq!(outcome, Err(MeshError::Timeout), "{way:?}");
+    }
+}
+
 #[test]
 fn who_says_goodbye_is_no_loss_and_its_last_messages_arrive() {
     for way in ways() {

@@ -167,7 +167,7 @@ impl Ucx {
             .find(|(_, peer)| peer.outbox.lock().is_stuck_since(then))
             .map(|(rank, _)| rank);
         for fetch in self.receiving.lock().fetches.values() {
-            if fetch.slot.deadline.is_some_and(|deadline| deadline <= now) {
+            if fetch.slot.is_late(now) {
                 fetch.slot.finish(Err(MeshError::Timeout));
             }
             if fetch.slot.is_stuck_since(then) {

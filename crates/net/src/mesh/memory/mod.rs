@@ -145,8 +145,12 @@ impl Memory {
         self.layout.bell(self.place).revoke();
     }
 
-    /// A peer that reads on in a message that was given up long ago is lost.
+    /// Ends receives of messages that stop in the middle; a peer that reads on in one that was given up long ago is lost.
     pub(super) fn expire(&self, shared: &Shared, now: Instant) {
+        let failed = shared.failed.lock().clone();
+        // Who has the lock is reading.
+        let receiving = self.links().filter_map(|(_, link)| link.receiving.try_lock());
+        receiving.for_each(|receiving| receiving.body.expire(failed.as_ref(), now));
         let Some(then) = now.checked_sub(GRACE) else { return };
         let is_stuck = |&rank: &u32| peer(shared, rank).outbox.lock().is_stuck_since(then);
         if let Some(rank) = self.linked.iter().copied().find(is_stuck) {
@@ -428,12 +432,12 @@ impl Memory {
         let Some(link) = self.link(rank) else { return };
         let mut receiving = link.receiving.lock();
         while self.read(shared, (rank, link), &mut receiving) {}
-        receiving.end(rank);
+        receiving.end(shared, rank);
     }
 
     /// The mesh ends: nothing is read any more.
-    pub(super) fn close(&self) {
-        self.links().for_each(|(rank, link)| link.receiving.lock().end(rank));
+    pub(super) fn close(&self, shared: &Shared) {
+        self.links().for_each(|(rank, link)| link.receiving.lock().end(shared, rank));
     }
 
     /// Does what can be done for all ranks; whether there was anything.
@@ -472,7 +476,7 @@ impl Memory {
                 Ok(0) => break,
                 Ok(count) => read += count,
                 Err(reason) => {
-                    receiving.end(rank);
+                    receiving.end(shared, rank);
                     shared.lost(rank, reason);
                 }
             }
@@ -570,12 +574,9 @@ impl Link {
 
 impl Receiving {
     /// Nothing is read any more; who waits for a message that is being read has its memory again.
-    fn end(&mut self, rank: u32) {
+    fn end(&mut self, shared: &Shared, rank: u32) {
         self.ended = true;
-        if let Body::Fetch(fetch) = std::mem::replace(&mut self.body, Body::None) {
-            let reason = "it was cut off".to_owned();
-            fetch.slot.give_back(rank, Err(MeshError::PeerLost { rank, reason }));
-        }
+        self.body.cut(shared, rank);
     }
 }
 
@@ -584,6 +585,12 @@ impl Sending {
     #[inline]
     pub(super) fn whole(&mut self, frame: Frame, bytes: &[u8]) -> bool {
         self.0.whole(&frame.encode(), bytes)
+    }
+
+    /// The beginning of a frame, as when its sender stops there.
+    #[cfg(test)]
+    pub(super) fn half(&mut self, frame: Frame, bytes: &[u8]) {
+        assert!(self.0.begin(&frame.encode(), bytes, PIECE).is_some_and(|n| n < bytes.len()));
     }
 }
 
