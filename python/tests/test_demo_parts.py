@@ -1,5 +1,6 @@
 """Parts of the demo that need no training: pauses, charts, the picture of the fabric."""
 
+from importlib import resources
 from xml.etree import ElementTree
 
 import pytest
@@ -31,6 +32,21 @@ def test_charts_are_well_formed():
     series = {"a <b>": [(1, 2.5), (2, 0.1)], "c": [(1, 0.0), (2, 0.0)]}
     root = ElementTree.fromstring(chart("loss & more", " %", "epoch", series, marks=[(1.5, "spine1 <killed>")]))
     assert len(root.findall("polyline")) == 2
+
+
+def test_all_lines_of_a_chart_have_a_colour_and_all_names_stand_inside():
+    series = {f"a scheme of number {i}": [(0, i), (1, 2 * i + 1)] for i in range(11)}
+    root = ElementTree.fromstring(chart("A title of some length", " ms", "time", series))
+    css = resources.files("netsum.sim").joinpath("report.css").read_text()
+    lines = [*root.findall("polyline"), *root.findall("line")]
+    for name in {part for line in lines for part in line.get("class").split() if part.startswith("series")}:
+        assert f".{name} {{ stroke" in css
+    names = {text.text: text for text in root.findall("text") if text.text in series}
+    assert len(names) == 11 and all(62 <= float(text.get("x")) < 700 for text in names.values())
+    places = {(text.get("x"), text.get("y")) for text in names.values()}
+    points = [point.split(",") for line in root.findall("polyline") for point in line.get("points").split()]
+    highest = min(float(y) for _, y in points)
+    assert len(places) == 11 and max(float(y) for _, y in places) < highest
 
 
 def test_charts_of_flat_and_single_points():

@@ -1,4 +1,4 @@
-"""Line charts as SVG. Colours come from the page's CSS variables: series n has class `series-n`."""
+"""Line charts as SVG. Colours come from the page's CSS variables: series n has class `series-n`, up to `COLOURS`."""
 
 import math
 from html import escape
@@ -6,6 +6,8 @@ from html import escape
 WIDTH, HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 30, 38
 _ROW = 18
+COLOURS = 8
+"""More series than these share colours."""
 
 
 def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float, float]]], marks=()) -> str:
@@ -16,16 +18,15 @@ def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float
     y_low = min(0.0, *(y for _, y in points))
     step = _round_step((y_high - y_low) / 4)
     y_high = math.ceil(y_high / step) * step
-    # Names that leave no room for the title get a line of their own.
-    row = int(_legend_width(series) + 8 * len(title) > WIDTH - _LEFT - _RIGHT)
-    scale = _Scale(x_low, x_high, y_low, y_high, _TOP + row * _ROW)
+    legend, below = _legend(list(series), 8 * len(title))
+    scale = _Scale(x_low, x_high, y_low, y_high, _TOP + below * _ROW)
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
         f'<text x="{_LEFT}" y="16" class="title">{escape(title)}</text>',
         *_grid(scale, step, unit),
         *[_mark(scale, x, text) for x, text in marks],
         *[_line(scale, line, n) for n, line in enumerate(series.values())],
-        *_legend(list(series), 16 + row * _ROW),
+        *legend,
         f'<text x="{WIDTH - _RIGHT}" y="{HEIGHT - 4}" class="axis" text-anchor="end">{escape(x_name)}</text>',
         "</svg>",
     ]
@@ -69,7 +70,7 @@ def _grid(scale: _Scale, step: float, unit: str) -> list[str]:
 
 def _line(scale: _Scale, line: list[tuple[float, float]], index: int) -> str:
     path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line)
-    return f'<polyline points="{path}" class="line series-{index}"/>'
+    return f'<polyline points="{path}" class="line series-{index % COLOURS}"/>'
 
 
 def _mark(scale: _Scale, x: float, text: str) -> str:
@@ -84,14 +85,21 @@ def _name_width(name: str) -> int:
     return 7 * len(name) + 30
 
 
-def _legend_width(names) -> int:
-    return sum(map(_name_width, names))
-
-
-def _legend(names: list[str], y: int) -> list[str]:
-    parts, x = [], WIDTH - _RIGHT
-    for index, name in reversed(list(enumerate(names))):
-        x -= _name_width(name)
-        parts.append(f'<line x1="{x}" x2="{x + 18}" y1="{y - 4}" y2="{y - 4}" class="line series-{index}"/>')
-        parts.append(f'<text x="{x + 22}" y="{y}" class="axis">{escape(name)}</text>')
-    return parts
+def _legend(names: list[str], title_width: int) -> tuple[list[str], int]:
+    """The names, at the right of the title if there is room, else in lines below it; and how many those are."""
+    room = WIDTH - _LEFT - _RIGHT
+    rows: list[list[int]] = [[]]
+    for index in range(len(names)):
+        if sum(_name_width(names[i]) for i in [*rows[-1], index]) > room:
+            rows.append([])
+        rows[-1].append(index)
+    below = len(rows) > 1 or sum(map(_name_width, names)) + title_width > room
+    parts = []
+    for at, row in enumerate(rows):
+        x, y = WIDTH - _RIGHT, 16 + (at + below) * _ROW
+        for index in reversed(row):
+            x -= _name_width(names[index])
+            mark = f'class="line series-{index % COLOURS}"'
+            parts.append(f'<line x1="{x}" x2="{x + 18}" y1="{y - 4}" y2="{y - 4}" {mark}/>')
+            parts.append(f'<text x="{x + 22}" y="{y}" class="axis">{escape(names[index])}</text>')
+    return parts, len(rows) if below else 0

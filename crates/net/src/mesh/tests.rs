@@ -430,6 +430,36 @@ fn a_message_whose_rest_does_not_come_holds_nobody() {
 }
 
 #[test]
+fn who_stops_in_the_middle_of_a_message_over_ucx_holds_nobody() {
+    if !ways().contains(&Way::Over(Network::Ucx)) {
+        return;
+    }
+    const LEN: usize = 256 << 20;
+    let m = members(Way::Over(Network::Ucx), 2, SOON);
+    let ucx = |rank: usize| m[rank].mesh.shared.ucx.as_ref().unwrap();
+    let (sent, outcome) = unbounded();
+    let done: OnSent = Box::new(move |outcome| sent.send(outcome).unwrap());
+    let payload = Payload::Bytes(vec![1; LEN]);
+    m[1].mesh.send(0, message(key(1), payload), Some(done));
+    let deadline = Some(Instant::now() + Duration::from_millis(500));
+    let receive = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(LEN), deadline);
+    while !ucx(0).is_fetching() {
+        assert!(!receive.has_arrived(), "it has come before anybody could stop it");
+        std::thread::yield_now();
+    }
+    let stopped = ucx(1).stop();
+    let (done, received) = unbounded();
+    std::thread::spawn(move || done.send(receive.wait()));
+    let received = received.recv_timeout(SOON).expect("who receives waits for ever");
+    assert_eq!(received, Err(MeshError::Timeout));
+    assert!(matches!(m[0].mesh.failure(), Some(MeshError::PeerLost { rank: 1, .. })));
+    drop(stopped);
+    // Nor does its own message hold who was stopped.
+    let outcome = outcome.recv_timeout(SOON).expect("who sends waits for ever");
+    assert!(matches!(outcome, Err(MeshError::PeerLost { rank: 0, .. })), "{outcome:?}");
+}
+
+#[test]
 fn who_says_goodbye_is_no_loss_and_its_last_messages_arrive() {
     for way in ways() {
         let mut m = members(way, 3, SOON);

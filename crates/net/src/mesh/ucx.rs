@@ -142,8 +142,8 @@ impl Ucx {
             if helped || self.helpers.load(Ordering::Relaxed) > 0 {
                 return (NAP, -1);
             }
-            if !moved && self.worker.arm() {
-                return (super::io::TICK, self.worker.fd());
+            if !moved && let Some(fd) = self.worker.arm() {
+                return (super::io::TICK, fd);
             }
         }
         std::thread::yield_now();
@@ -175,9 +175,10 @@ impl Ucx {
             }
         }
         if let Some(rank) = stuck {
-            // Whether it has left or not: only the end of UCX frees that memory.
+            // Whether it has left or not. Only the end of UCX frees that memory, for which its owner may wait already.
             let reason = "it stopped in the middle of a message".to_owned();
             shared.fail(MeshError::PeerLost { rank, reason });
+            self.close(shared);
         }
     }
 
@@ -190,6 +191,18 @@ impl Ucx {
         for event in events {
             self.handle(shared, &mut receiving, event);
         }
+    }
+
+    /// Whether a message is being fetched.
+    #[cfg(test)]
+    pub(super) fn is_fetching(&self) -> bool {
+        !self.receiving.lock().fetches.is_empty()
+    }
+
+    /// Nothing moves on until what is returned is dropped, as in a process that is stopped.
+    #[cfg(test)]
+    pub(super) fn stop(&self) -> impl Drop {
+        self.receiving.lock()
     }
 
     /// One turn; false if nothing happened, or somebody else has the turn.

@@ -126,11 +126,6 @@ impl Worker {
         &self.address
     }
 
-    /// Readable when something comes after [`Worker::arm`].
-    pub(crate) fn fd(&self) -> RawFd {
-        self.fd
-    }
-
     /// Makes ways to the workers with those addresses, by rank; `None`: our own. Errors: there is none.
     pub(crate) fn connect(&self, addresses: &[Option<Vec<u8>>]) -> Result<(), UcxError> {
         self.inner.lock().as_mut().map_or(Ok(()), |inner| inner.connect(addresses))
@@ -175,11 +170,12 @@ impl Worker {
         self.inner.lock().as_mut().is_some_and(|inner| inner.progress(events))
     }
 
-    /// Whether there is nothing to do until the descriptor becomes readable.
-    pub(crate) fn arm(&self) -> bool {
+    /// The descriptor that becomes readable when there is something to do; none (-1) after the end. `None`: there is already.
+    pub(crate) fn arm(&self) -> Option<RawFd> {
         let inner = self.inner.lock();
+        let Some(inner) = inner.as_ref() else { return Some(-1) };
         // SAFETY: the worker lives as long as `inner`, which is locked.
-        inner.as_ref().is_some_and(|i| unsafe { (i.library.worker_arm)(i.worker) == OK })
+        (unsafe { (inner.library.worker_arm)(inner.worker) } == OK).then_some(self.fd)
     }
 
     /// Ends everything; what was under way is among `events`, and touches no memory any more.
