@@ -200,3 +200,38 @@ def test_a_rank_killed_at_random_is_an_error_at_all_others(way, capfd):
         # By its number in the group of the operation, which may be one that was just split off; or none was made.
         said = [answer for answer in answers if answer]
         assert any(f"pid {pid}" in words or "cannot connect group" in words for pid, words in said), (seed, said)
+
+
+def _until_stopped(rank: int, seed: int) -> str:
+    """Long messages from rank 1, which is stopped in the middle of one; the words of the error."""
+    world = connect(timeout_s=2.0)
+    draw = random.Random(seed)
+    pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
+    message, delay = bytearray(256 << 20), draw.random() * 0.3
+    if rank == 0:
+        threading.Timer(delay, os.kill, (pids[1], signal.SIGSTOP)).start()
+    start = time.monotonic()
+    try:
+        while True:
+            if draw.random() < 0.5:
+                world.broadcast(message, 1)
+            elif rank == 1:
+                sending = [world.send(message, to, wait=False) for to in (0, 2)]
+                for each in sending:
+                    each.wait()
+            else:
+                world.receive(message, 1)
+    except netsum.NetsumError as error:
+        took = time.monotonic() - start
+        if rank == 0:
+            # The stopped one finds out by itself, too.
+            os.kill(pids[1], signal.SIGCONT)
+        assert took < 15.0, f"the stop was noticed after {took:.1f} s: {error}"
+        return str(error)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_rank_stopped_in_the_middle_of_a_message_holds_nobody(way):
+    print(f"NETSUM_SOAK_SEED={SEED}")
+    words = run_ranks(lambda rank: _until_stopped(rank, SEED), 3, **settings(way))
+    assert all("rank 1" in words[rank] for rank in (0, 2)), words
