@@ -63,6 +63,33 @@ fn flows_spread_over_all_paths() {
     assert!(carried.iter().all(|&n| (180..=320).contains(&n)), "{carried:?}");
 }
 
+/// Timers (PAUSE is one) by their keys, then arrivals by their links, whatever the order in which they were asked for.
+#[test]
+fn what_happens_at_one_instant_has_one_order() {
+    let mut net = Network::new(&single_switch(8), FABRIC).unwrap();
+    let senders = [3u32, 0, 2, 1];
+    for src in senders {
+        let mut packet = Packet::new(Kind::Ack, 0, 0, 64);
+        packet.dst = 4 + src as u16;
+        net.send(net.uplink(src), packet);
+    }
+    let arrival_ps = 2 * (net.serialisation_ps(0, 64) + 1_000_000);
+    for key in [9, 5, 7] {
+        net.set_timer(arrival_ps, key);
+    }
+    let mut order = Vec::new();
+    while let Some(happening) = net.next(u64::MAX - 1) {
+        assert_eq!(net.now_ps(), arrival_ps);
+        order.push(match happening {
+            Happening::Timer(key) => ("timer", key),
+            Happening::Packet(link, _) => ("packet", u64::from(link)),
+        });
+    }
+    let links = (4..8).map(|host| ("packet", u64::from(net.uplink(host) ^ 1)));
+    let expected: Vec<_> = [5, 7, 9].map(|key| ("timer", key)).into_iter().chain(links).collect();
+    assert_eq!(order, expected);
+}
+
 /// Eight hosts send to one, with windows far beyond the queue: PAUSE loses nothing and stops the senders.
 #[test]
 fn pause_keeps_an_incast_whole() {
