@@ -234,4 +234,5 @@ def _until_stopped(rank: int, seed: int) -> str:
 def test_a_rank_stopped_in_the_middle_of_a_message_holds_nobody(way):
     print(f"NETSUM_SOAK_SEED={SEED}")
     words = run_ranks(lambda rank: _until_stopped(rank, SEED), 3, **settings(way))
-    assert all("rank 1" in words[rank] for rank in (0, 2)), words
+    # Who notices first names it; who is told by that one may name the teller.
+    assert any("rank 1 (host" in words[rank] for rank in (0, 2)), words
