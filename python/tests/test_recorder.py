@@ -89,8 +89,8 @@ def test_calls_in_another_order_are_named(tmp_path: Path):
     def body(rank):
         world = connect(timeout_s=10.0)
         world.barrier()
-        # The group's failure would reach a rank that is in this barrier still.
-        time.sleep(0.5)
+        # The group's failure would reach a rank that is in this barrier still, or has not called yet.
+        time.sleep(1.5 if rank == 2 else 0.5)
         with pytest.raises(netsum.Mismatch):
             if rank == 2:
                 world.barrier()

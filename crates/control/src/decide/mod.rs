@@ -13,6 +13,7 @@ mod slots;
 mod state;
 mod status;
 mod switches;
+mod ways;
 mod workers;
 
 pub use event::{Action, Answer, Decision, Event, Refusal, SessionId};

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use netsum_plan::{PlanError, Request, aggregation_trees, switch_links};
+use netsum_plan::{PlanError, Request, aggregation_trees};
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Plan, Protocol, SumOrder};
 
 use super::job::{Job, Phase};
 use super::share::{self, Capacity};
 use super::state::State;
+use super::ways::ways_up;
 
 /// What a plan would be, before it gets an epoch.
 pub(super) struct Proposal {
@@ -209,12 +210,17 @@ impl State {
     }
 
     /// What other jobs send over each link between switches: each of a job's trees carries an equal part of its stream.
+    /// Plans made for an earlier fabric file may name links that are not there.
     fn link_load(&self, job: u32) -> HashMap<EdgeId, u64> {
         let mut load = HashMap::new();
         for plan in self.other_plans(job) {
             let part = STREAM / plan.trees.len().max(1) as u64;
-            let links = plan.trees.iter().flat_map(|tree| switch_links(&self.topology, tree));
-            links.for_each(|link| *load.entry(link).or_default() += part);
+            for node in plan.trees.iter().flat_map(|tree| &tree.nodes) {
+                let ways = ways_up(&self.topology, node);
+                let hops = ways.iter().flat_map(|way| way.windows(2));
+                let links = hops.filter_map(|hop| self.topology.edge_between(hop[0], hop[1]));
+                links.for_each(|link| *load.entry(link).or_default() += part / ways.len() as u64);
+            }
         }
         load
     }

@@ -1,12 +1,13 @@
 //! What the controller tells people and tools.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use netsum_topo::{NodeId, Topology};
 
 use super::job::{Job, Member, MemberState, Phase};
 use super::state::{State, SwitchCondition, SwitchState};
+use super::ways::ways_up;
 use crate::pb;
 
 impl State {
@@ -162,21 +163,14 @@ impl State {
         links.collect()
     }
 
-    /// Ways between tree neighbours that are switches without a link of their own, both directions.
+    /// Ways between tree neighbours that are switches, both directions.
     fn ways(&self) -> HashMap<(NodeId, NodeId), Vec<Vec<NodeId>>> {
         let mut ways = HashMap::new();
         let trees = self.jobs.values().flat_map(|job| &job.current).flat_map(|plan| &plan.trees);
         for node in trees.flat_map(|tree| &tree.nodes) {
-            let Some(parent) = &node.parent else { continue };
+            let up = ways_up(&self.topology, node);
+            let (Some(parent), false) = (&node.parent, up.is_empty()) else { continue };
             let (from, to) = (node.switch, parent.switch);
-            let up = if !parent.via.is_empty() {
-                vec![std::iter::once(from).chain(parent.via.iter().copied()).chain([to]).collect()]
-            } else if self.topology.is_switch(to) && self.topology.edge_between(from, to).is_none()
-            {
-                shortest_ways(&self.topology, from, to)
-            } else {
-                continue;
-            };
             let down = up.iter().map(|way: &Vec<_>| way.iter().rev().copied().collect());
             ways.insert((to, from), down.collect());
             ways.insert((from, to), up);
@@ -197,27 +191,6 @@ impl State {
         }
     }
 }
-
-/// The shortest ways through switches, at most `WAYS_MAX` of them.
-fn shortest_ways(topology: &Topology, from: NodeId, to: NodeId) -> Vec<Vec<NodeId>> {
-    let mut open = vec![vec![from]];
-    let mut seen = HashSet::from([from]);
-    while !open.is_empty() && open.iter().all(|way| way.last() != Some(&to)) {
-        let longer = open.iter().flat_map(|way| {
-            let last = way.last().expect("it begins somewhere");
-            let next = topology.neighbours(*last).iter().map(|&(next, _)| next);
-            let new = next.filter(|next| topology.is_switch(*next) && !seen.contains(next));
-            new.map(|next| [way.as_slice(), &[next]].concat()).collect::<Vec<_>>()
-        });
-        open = longer.take(WAYS_MAX).collect();
-        seen.extend(open.iter().filter_map(|way| way.last()));
-    }
-    open.retain(|way| way.last() == Some(&to));
-    open
-}
-
-/// More spines than a rack has.
-const WAYS_MAX: usize = 1024;
 
 /// From addresses in counters to nodes.
 struct Names<'a> {

@@ -240,3 +240,29 @@ fn auto_says_what_it_takes_and_why() {
     assert_eq!(scarce.plan(job).protocol, "panama");
     assert!(scarce.plan(job).choice.starts_with("atp cannot be had: 0 of 2 servers"));
 }
+
+#[test]
+fn trees_are_planned_beside_jobs_with_slots() {
+    for others in [&["atp"][..], &["switchml"], &["atp", "switchml", "panama"]] {
+        let mut world = world(fabric());
+        let jobs: Vec<u32> = others.iter().map(|protocol| world.job_of(protocol, "")).collect();
+        let job = world.job_of("panama", "");
+        for job in jobs.into_iter().chain([job]) {
+            assert_eq!(world.plan(job).reason, "", "beside {others:?}");
+        }
+        assert_eq!(world.roots(job).len(), 2, "beside {others:?}");
+        world.check_leases();
+    }
+}
+
+/// An atp job whose racks' traffic goes over all spines leaves them alike; a panama job on a tree of its own leaves the other.
+#[test]
+fn trees_keep_to_links_where_other_jobs_send_less() {
+    let mut fabric = fabric();
+    fabric.servers.truncate(1);
+    let mut world = world(fabric);
+    world.job_of("atp", "");
+    let first = world.job_on(&[0, 1, 2, 3], 1);
+    let second = world.job_on(&[0, 1, 2, 3], 1);
+    assert_ne!(world.roots(first), world.roots(second));
+}
