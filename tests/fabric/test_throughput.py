@@ -56,7 +56,7 @@ def test_a_rack_uplink_carries_one_stream_per_tree():
     write("uplinks", {"buffer_bytes": buffer, "sent": sent})
     for rack in network.racks:
         for spine in network.spines:
-            # Half of the fragments each, with 6 % of headers, some control traffic, and what a busy machine has sent twice.
+            # Half of the fragments each, 6 % of headers, some control traffic, and what a busy machine has sent twice.
             for direction in (f"{rack}>{spine}", f"{spine}>{rack}"):
                 assert sent[direction] < 0.5 * buffer * 1.4, f"{direction}: {sent[direction]}"
     for host in network.hosts:
