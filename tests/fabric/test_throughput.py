@@ -44,7 +44,13 @@ def test_allreduce_runs_at_line_rate_and_ahead_of_a_ring():
         assert row["ratio"] >= 1.6, f"{mib} MiB: {row}"
 
 
-def test_a_rack_uplink_carries_one_stream_per_tree():
+# A busy machine sends some fragments twice.
+BRIEF = pytest.param(1.4, 1.4, id="brief")
+THOROUGH = pytest.param(1.12, 1.15, marks=pytest.mark.figures, id="thorough")
+
+
+@pytest.mark.parametrize(("most_of_tree", "most_of_host"), [BRIEF, THOROUGH])
+def test_a_rack_uplink_carries_one_stream_per_tree(most_of_tree, most_of_host):
     with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
         before = network.link_bytes()
         arguments = {"sizes_mib": [16], "repeats": 1, "gloo": False}
@@ -56,8 +62,8 @@ def test_a_rack_uplink_carries_one_stream_per_tree():
     write("uplinks", {"buffer_bytes": buffer, "sent": sent})
     for rack in network.racks:
         for spine in network.spines:
-            # Half of the fragments each, 6 % of headers, some control traffic, and what a busy machine has sent twice.
+            # Half of the fragments each, with 6 % of headers, and some control traffic.
             for direction in (f"{rack}>{spine}", f"{spine}>{rack}"):
-                assert sent[direction] < 0.5 * buffer * 1.4, f"{direction}: {sent[direction]}"
+                assert sent[direction] < 0.5 * buffer * most_of_tree, f"{direction}: {sent[direction]}"
     for host in network.hosts:
-        assert buffer < sent[f"{host}>{network.rack_of[host]}"] < 1.4 * buffer
+        assert buffer < sent[f"{host}>{network.rack_of[host]}"] < most_of_host * buffer

@@ -15,43 +15,34 @@ pub(crate) trait Word {
     fn fence();
 }
 
-impl Word for AtomicU32 {
-    #[inline(always)]
-    fn load(&self, order: Ordering) -> u32 {
-        self.load(order)
-    }
-    #[inline(always)]
-    fn store(&self, value: u32, order: Ordering) {
-        self.store(value, order);
-    }
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.swap(value, order)
-    }
-    fn add(&self, value: u32, order: Ordering) -> u32 {
-        self.fetch_add(value, order)
-    }
-    #[inline(always)]
-    fn fence() {
-        fence(Ordering::SeqCst);
-    }
+macro_rules! word {
+    ($atomic:ty, $fence:path) => {
+        impl Word for $atomic {
+            #[inline(always)]
+            fn load(&self, order: Ordering) -> u32 {
+                self.load(order)
+            }
+            #[inline(always)]
+            fn store(&self, value: u32, order: Ordering) {
+                self.store(value, order);
+            }
+            #[inline(always)]
+            fn swap(&self, value: u32, order: Ordering) -> u32 {
+                self.swap(value, order)
+            }
+            #[inline(always)]
+            fn add(&self, value: u32, order: Ordering) -> u32 {
+                self.fetch_add(value, order)
+            }
+            #[inline(always)]
+            fn fence() {
+                $fence(Ordering::SeqCst);
+            }
+        }
+    };
 }
 
-/// The model checker's.
+word!(AtomicU32, fence);
+// The model checker's.
 #[cfg(test)]
-impl Word for loom::sync::atomic::AtomicU32 {
-    fn load(&self, order: Ordering) -> u32 {
-        self.load(order)
-    }
-    fn store(&self, value: u32, order: Ordering) {
-        self.store(value, order);
-    }
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.swap(value, order)
-    }
-    fn add(&self, value: u32, order: Ordering) -> u32 {
-        self.fetch_add(value, order)
-    }
-    fn fence() {
-        loom::sync::atomic::fence(Ordering::SeqCst);
-    }
-}
+word!(loom::sync::atomic::AtomicU32, loom::sync::atomic::fence);
