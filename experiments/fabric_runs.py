@@ -8,7 +8,6 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +77,7 @@ class Outcome:
 
 def run(fabric: Fabric, jobs: list[Job], seconds: float) -> Outcome:
     """Runs jobs side by side for `seconds`, all beginning at once. Raises where a sum is wrong or a worker fails."""
-    folders = [Path(tempfile.mkdtemp(prefix="netsum-job-")) for _ in jobs]
+    folders = [fabric.folder("job") for _ in jobs]
     processes = []
     try:
         for job, folder in zip(jobs, folders, strict=True):

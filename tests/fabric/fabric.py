@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,12 +83,19 @@ class Fabric:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop()
+        # The logs of a run that failed stay: they say why.
+        if kind is None or not issubclass(kind, Exception):
+            shutil.rmtree(self.directory)
 
     @property
     def controller(self) -> str:
         return f"{self.network.address[self.network.spines[0]]}:{CONTROLLER_PORT}"
+
+    def folder(self, what: str) -> pathlib.Path:
+        """A new folder for one job's files, which goes with the fabric's."""
+        return pathlib.Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{what}-"))
 
     def start_controller(self) -> None:
         store = self.directory / "controller.sqlite"
@@ -131,6 +139,7 @@ class Fabric:
                 process.wait(5)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
@@ -164,7 +173,7 @@ class Workers:
 
     def __init__(self, fabric: Fabric, hosts: list[str], script: str, *arguments: str, **environment: str):
         self.fabric, self.hosts = fabric, hosts
-        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="netsum-workers-"))
+        self.directory = fabric.folder("workers")
         self.processes = []
         network = fabric.network
         for rank, host in enumerate(hosts):

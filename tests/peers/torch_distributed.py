@@ -32,10 +32,10 @@ def main() -> int:
     parser.add_argument("--backend", default="netsum", choices=["netsum", "gloo"], help="gloo checks the harness")
     parser.add_argument("-k", dest="pattern", default="", help="only cases whose name contains this")
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="netsum-peers-"))
-    (folder / "barrier").touch()
-    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(arguments.ranks), TEMP_DIR=str(folder))
-    return run(arguments.ranks, arguments.backend, arguments.pattern)
+    with tempfile.TemporaryDirectory(prefix="netsum-peers-") as folder:
+        (Path(folder) / "barrier").touch()
+        os.environ.update(BACKEND="gloo", WORLD_SIZE=str(arguments.ranks), TEMP_DIR=folder)
+        return run(arguments.ranks, arguments.backend, arguments.pattern)
 
 
 def run(ranks: int, backend: str, pattern: str) -> int:
