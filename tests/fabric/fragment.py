@@ -5,13 +5,12 @@ Addresses: the ends of link i are 10.78.i.1 and 10.78.i.2, the hosts of the GPUs
 
 from __future__ import annotations
 
-import fcntl
 import json
 import statistics
 import subprocess
 from pathlib import Path
 
-from network import LOCK, PREFIX, run
+from namespaces import PREFIX, Namespaces, run
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "target/release/examples/plan_rank"
@@ -27,7 +26,7 @@ MANAGEMENT = "management"
 PORT = 7800
 
 
-class Fragment:
+class Fragment(Namespaces):
     """A namespace per GPU and per switch of a topology, and its links; use as a context manager."""
 
     def __init__(self, graph: dict):
@@ -37,35 +36,6 @@ class Fragment:
         self.shares: list[float] = []
         self.address: dict[tuple[str, str], str] = {}
         """Of the first node on its link to the second."""
-
-    def __enter__(self) -> Fragment:
-        # Names of namespaces are the machine's: another run waits for this one's end.
-        self.lock = open(LOCK, "w")
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.remove()
-        try:
-            self._build()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-        self.lock.close()
-
-    def remove(self) -> None:
-        """Removes namespaces of this and of earlier runs; links go with them."""
-        for line in run("ip", "netns", "list").splitlines():
-            if line.startswith(PREFIX):
-                name = line.split()[0]
-                for pid in run("ip", "netns", "pids", name).split():
-                    subprocess.run(["kill", "-9", pid], capture_output=True)
-                run("ip", "netns", "del", name)
-
-    def inside(self, node: str) -> list[str]:
-        """The words that run a command in a node."""
-        return ["ip", "netns", "exec", PREFIX + node]
 
     def host(self, rank: int) -> str:
         """A rank's address for everything but its links."""

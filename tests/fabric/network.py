@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 
-PREFIX = "netsum-"
-LOCK = "/run/lock/netsum-fabric"
+from namespaces import PREFIX, Namespaces, run
+
 SIOCETHTOOL, ETHTOOL_SGRO = 0x8946, 0x2C
 BURST_BYTES = 20_000
 QUEUE_BYTES = 3_000_000
@@ -55,13 +55,6 @@ def why_no_marks() -> str | None:
     return None
 
 
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
-
-
 def join_on_receipt(devices: list[str]) -> None:
     """Turns generic receive offload on, in the namespace that this runs in."""
     value = array.array("I", [ETHTOOL_SGRO, 1])
@@ -80,7 +73,7 @@ class Link:
     rate_bps: int
 
 
-class Network:
+class Network(Namespaces):
     """`racks` × `hosts_per_rack` hosts below `spines` spines; use as a context manager."""
 
     def __init__(
@@ -113,42 +106,16 @@ class Network:
         for i, host in enumerate(self.hosts):
             self.address[host] = f"10.77.{i // hosts_per_rack}.{i % hosts_per_rack + 1}"
 
-    def __enter__(self) -> Network:
-        # Names of namespaces are the machine's: another run waits for this one's end.
-        self.lock = open(LOCK, "w")
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.remove()
-        try:
-            for node in self.address:
-                self._add_node(node)
-            if self.delay_us:
-                run("ip", "netns", "add", PREFIX + WIRES)
-            for number, link in enumerate(self.links):
-                self._add_link(number, link)
-            if self.delay_us:
-                self._lay_wires()
-            self._add_routes()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-        self.lock.close()
-
-    def remove(self) -> None:
-        """Removes namespaces of this and of earlier runs; links go with them."""
-        for line in run("ip", "netns", "list").splitlines():
-            name = line.split()[0] if line.strip() else ""
-            if name.startswith(PREFIX):
-                for pid in run("ip", "netns", "pids", name).split():
-                    subprocess.run(["kill", "-9", pid], capture_output=True)
-                run("ip", "netns", "del", name)
-
-    def inside(self, node: str) -> list[str]:
-        """The words that run a command in a node."""
-        return ["ip", "netns", "exec", PREFIX + node]
+    def _build(self) -> None:
+        for node in self.address:
+            self._add_node(node)
+        if self.delay_us:
+            run("ip", "netns", "add", PREFIX + WIRES)
+        for number, link in enumerate(self.links):
+            self._add_link(number, link)
+        if self.delay_us:
+            self._lay_wires()
+        self._add_routes()
 
     def neighbours(self, node: str) -> list[str]:
         """Nodes at the other ends of its links; its devices have their names."""
