@@ -160,8 +160,7 @@ impl Worker {
     /// Tells the sender that nobody wants the bytes.
     pub(crate) fn discard(&self, waiting: &Waiting) {
         if let Some(inner) = self.inner.lock().as_ref() {
-            // SAFETY: a ticket of this worker's callback that was not redeemed: it is used up by fetch or here.
-            unsafe { (inner.library.am_data_release)(inner.worker, waiting.descriptor) };
+            inner.discard(waiting);
         }
     }
 
@@ -178,7 +177,8 @@ impl Worker {
         (unsafe { (inner.library.worker_arm)(inner.worker) } == OK).then_some(self.fd)
     }
 
-    /// Ends everything; what was under way is among `events`, and touches no memory any more.
+    /// Ends everything; what was under way is among `events`, and touches no memory any more. What waits there can be
+    /// neither fetched nor discarded.
     pub(crate) fn close(&self, events: &mut Vec<Event>) {
         if let Some(mut inner) = self.inner.lock().take() {
             inner.end(events);
@@ -402,6 +402,11 @@ impl Inner {
         self.begun(request, Token::Fetch { number }, Some(into), ticket)
     }
 
+    fn discard(&self, waiting: &Waiting) {
+        // SAFETY: a ticket of this worker's callback that was not redeemed: it is used up once, by fetch or here.
+        unsafe { (self.library.am_data_release)(self.worker, waiting.descriptor) };
+    }
+
     fn ticket(&mut self) -> Box<Ticket> {
         let inbox = self.inbox;
         let fresh = || Box::new(Ticket { inbox, number: 0, header: [0; HEADER_LEN] });
@@ -501,6 +506,12 @@ impl Inner {
             });
             if !self.tells {
                 break;
+            }
+        }
+        // Nobody can redeem them any more: there is no worker to ask.
+        for event in &*events {
+            if let Event::Waiting { bytes, .. } = event {
+                self.discard(bytes);
             }
         }
         self.destroy();
