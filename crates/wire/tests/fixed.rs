@@ -91,7 +91,7 @@ proptest! {
         prop_assert!(quantised(&workers, scale).is_some(), "{exponent:?} {scale:?}");
         check(&workers, scale, true)?;
         let largest = workers.iter().flatten().fold(0f32, |m, x| m.max(x.abs()));
-        prop_assert!(largest.log2() < exponent.to_wire() as f32 || largest == 0.0);
+        prop_assert!(f64::from(largest) < 2f64.powi(exponent.to_wire()));
         // No better power of two would be safe for every fragment with this exponent.
         let sum_of_bounds = 2f64.powi(exponent.to_wire()) * workers.len() as f64;
         let used = sum_of_bounds * f64::from(scale.factor());
