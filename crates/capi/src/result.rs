@@ -44,9 +44,11 @@ pub(crate) fn code_of(error: &Error) -> Code {
     match error {
         Error::PeerLost { .. } | Error::Left { .. } | Error::Aborted(_) => REMOTE_ERROR,
         Error::Told { mismatch: false, .. } => REMOTE_ERROR,
-        Error::Mismatch { .. } | Error::Size { .. } | Error::Told { .. } | Error::Closed(_) => {
-            INVALID_USAGE
-        }
+        Error::Mismatch { .. }
+        | Error::Size { .. }
+        | Error::Told { .. }
+        | Error::Closed(_)
+        | Error::Forked { .. } => INVALID_USAGE,
         Error::Unsupported(_) => INVALID_ARGUMENT,
         Error::Internal(_) => INTERNAL_ERROR,
         _ => SYSTEM_ERROR,

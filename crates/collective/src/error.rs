@@ -95,6 +95,15 @@ pub enum Error {
     /// The group is closed, or was never connected.
     #[error("group {0:?} is closed")]
     Closed(String),
+    /// A group, or what it had under way, is of another process; a fork copies neither its threads nor its place among the ranks.
+    #[error(
+        "this belongs to process {process}, from which this process was forked: make a group of its own here, \
+         or start processes afresh (multiprocessing: \"spawn\")"
+    )]
+    Forked {
+        /// Who made it.
+        process: u32,
+    },
     /// A state that should not exist; please report it.
     #[error("internal error: {0}")]
     Internal(String),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use netsum_net::Process;
 use parking_lot::{Condvar, Mutex};
 
 use crate::Error;
@@ -32,6 +33,14 @@ struct Shared {
     state: Mutex<State>,
     done: Condvar,
     helper: Option<Helper>,
+    maker: Process,
+}
+
+impl Shared {
+    /// In a process that was forked nobody ends it.
+    fn foreign(&self) -> Option<Error> {
+        (!self.maker.is_this()).then(|| Error::Forked { process: self.maker.id() })
+    }
 }
 
 /// What a work is about; put in words for errors only.
@@ -83,7 +92,8 @@ impl Work {
     /// One that `helper` moves on while somebody waits for it.
     pub(crate) fn helped(operation: Operation, called: Instant, helper: Option<Helper>) -> Work {
         let state = Mutex::new(State::default());
-        let shared = Shared { operation, called, state, done: Condvar::new(), helper };
+        let (done, maker) = (Condvar::new(), Process::this());
+        let shared = Shared { operation, called, state, done, helper, maker };
         Work(Holder::Open(Arc::new(shared)))
     }
 
@@ -124,7 +134,9 @@ impl Work {
 
     /// Blocks until the operation is done or `timeout` has passed; whether it is done.
     pub fn wait_at_most(&self, timeout: Duration) -> bool {
-        let Some(shared) = self.open() else { return true };
+        let Some(shared) = self.open().filter(|shared| shared.foreign().is_none()) else {
+            return true;
+        };
         self.help(shared, Instant::now().checked_add(timeout));
         let mut state = shared.state.lock();
         let running = |state: &mut State| state.outcome.is_none();
@@ -132,7 +144,7 @@ impl Work {
     }
 
     pub(crate) fn wait_until_done(&self) {
-        let Some(shared) = self.open() else { return };
+        let Some(shared) = self.open().filter(|shared| shared.foreign().is_none()) else { return };
         self.help(shared, None);
         let mut state = shared.state.lock();
         shared.done.wait_while(&mut state, |state| state.outcome.is_none());
@@ -165,13 +177,17 @@ impl Work {
     /// How it ended; an operation that has not is an error.
     pub fn outcome(&self) -> Result<(), Error> {
         let Some(shared) = self.open() else { return Ok(()) };
+        if let Some(error) = shared.foreign() {
+            return Err(error);
+        }
         let outcome = shared.state.lock().outcome.clone();
         outcome.unwrap_or_else(|| Err(self.still_running()))
     }
 
     /// Whether it has ended, well or not.
     pub fn is_done(&self) -> bool {
-        self.open().is_none_or(|shared| shared.state.lock().outcome.is_some())
+        let ended = |shared: &Shared| shared.state.lock().outcome.is_some();
+        self.open().is_none_or(|shared| shared.foreign().is_some() || ended(shared))
     }
 
     /// Why it failed, if it did.

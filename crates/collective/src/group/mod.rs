@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use netsum_net::Process;
 use netsum_net::arena::ArenaPort;
 use netsum_net::mesh::{Listener, Rings};
 use netsum_net::worker::{self, WorkerDriver};
@@ -34,6 +35,7 @@ pub(crate) use operations::{conclude, prepare};
 
 /// One rank's handle to its group. Operations return soon, whoever is late; ranks must call collectives in the same order.
 pub struct Group {
+    maker: Process,
     config: GroupConfig,
     address: Address,
     /// What was opened before the others are known.
@@ -87,7 +89,7 @@ impl Group {
         let (address, ports) = Address::new(&config, reached, host, job, seat)?;
         let opened = Mutex::new(Some(Opened { listener, ports, memory, data }));
         let (connected, desk) = (ArcSwapOption::empty(), Arc::default());
-        Ok(Group { config, address, opened, connected, desk })
+        Ok(Group { maker: Process::this(), config, address, opened, connected, desk })
     }
 
     /// This process's index.
@@ -102,6 +104,7 @@ impl Group {
 
     /// Connects to all ranks, given everybody's address by rank; with a controller, waits for the first plan.
     pub fn connect(&self, addresses: &[Vec<u8>]) -> Result<(), Error> {
+        self.check_process()?;
         let opened = self.opened.lock().take();
         let opened = opened.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         let all = address::read_all(&self.address, addresses)?;
@@ -143,6 +146,7 @@ impl Group {
 
     /// Writes [`Group::recorded`] into a folder; the path of the file.
     pub fn dump(&self, folder: &Path, why: &str) -> Result<PathBuf, Error> {
+        self.check_process()?;
         let connected = self.connected.load_full();
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         let problem = |e| Error::Unsupported(format!("cannot write to {}: {e}", folder.display()));
@@ -151,6 +155,9 @@ impl Group {
 
     /// Why the group cannot be used any more, if so.
     pub fn failure(&self) -> Option<Error> {
+        if let Err(error) = self.check_process() {
+            return Some(error);
+        }
         let Some(connected) = self.connected.load_full() else {
             return Some(Error::Closed(self.config.name.clone()));
         };
@@ -159,6 +166,9 @@ impl Group {
 
     /// Fails everything that is under way, and every later call.
     pub fn abort(&self, reason: &str) {
+        if !self.maker.is_this() {
+            return;
+        }
         if let Some(connected) = self.connected.load_full() {
             let error = Error::Aborted(reason.to_owned());
             connected.core.fail(error.clone());
@@ -167,8 +177,12 @@ impl Group {
         }
     }
 
-    /// Leaves the group in good order. What is under way fails; messages that were sent arrive.
+    /// Leaves the group in good order. What is under way fails; messages that were sent arrive. In a process that was forked
+    /// nothing happens: the group is its parent's.
     pub fn close(&self) {
+        if !self.maker.is_this() {
+            return;
+        }
         self.opened.lock().take();
         let Some(connected) = self.connected.swap(None) else { return };
         connected.core.fail(Error::Closed(self.config.name.clone()));
@@ -178,6 +192,10 @@ impl Group {
             session.close();
         }
         connected.core.mesh.leave(LEAVE_PATIENCE);
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if self.maker.is_this() { Ok(()) } else { Err(Error::Forked { process: self.maker.id() }) }
     }
 
     fn build(&self, opened: Opened, all: &[Address], until: Instant) -> Result<Connected, Error> {
@@ -358,6 +376,10 @@ fn memory_port(config: &GroupConfig) -> Option<ArenaPort> {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        if !self.maker.is_this() {
+            // Its ends would be waited for by threads that are not here, and be heard by the parent's peers.
+            std::mem::forget((self.connected.swap(None), self.opened.get_mut().take()));
+        }
         self.close();
     }
 }

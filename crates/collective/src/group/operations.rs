@@ -295,6 +295,7 @@ impl Group {
         connected: &'a Option<Arc<Connected>>,
         combines: Option<(Dtype, Combine)>,
     ) -> Result<&'a Connected, Error> {
+        self.check_process()?;
         if let Some((dtype, how)) = combines {
             check_combination(dtype, how)?;
         }

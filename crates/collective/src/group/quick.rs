@@ -52,6 +52,10 @@ impl Group {
         sum: Option<Small<'_>>,
     ) -> Option<Work> {
         let bytes = sum.map_or(0, |sum| sum.buffer.len());
+        // What is wrong then is told where all operations begin.
+        if !self.maker.is_this() {
+            return None;
+        }
         let adds = |sum: Small<'_>| check_combination(sum.format.dtype, sum.how).is_ok();
         if bytes > if terms.waits { SMALL_MAX } else { EARLY_MAX } || !sum.is_none_or(adds) {
             return None;
