@@ -1,8 +1,10 @@
 """Sum of sparse COO tensors, whose indices differ from rank to rank: a gather, then the same adds at every rank."""
 
+import zlib
+
 import torch
 
-from netsum import Unsupported
+from netsum import Mismatch, Unsupported
 from netsum.torch.engine import Engine, operation_of
 from netsum.torch.tensors import Staging, span
 
@@ -21,7 +23,17 @@ def sum_sparse(engine: Engine, tensor: torch.Tensor, opts):
     seconds = engine.seconds(opts)
     mine = tensor.detach().coalesce()
     core = engine.begun()
-    counts = [int(c) for c in _gather(core, torch.tensor([mine._nnz()], device="cpu"), [(1,)] * engine.size, seconds)]
+    # What ranks must agree on goes first, with how many values each has: nothing that travels later says it.
+    form = f"{tuple(tensor.shape)} {mine.sparse_dim()} {mine.dtype}"
+    head = torch.tensor([zlib.crc32(form.encode()), mine._nnz()], device="cpu")
+    heads = [each.tolist() for each in _gather(core, head, [(2,)] * engine.size, seconds)]
+    other = next((rank for rank, each in enumerate(heads) if each[0] != heads[engine.rank][0]), None)
+    if other is not None:
+        raise Mismatch(
+            f"netsum allreduce: rank {engine.rank} called it for a sparse tensor of shape {tuple(tensor.shape)}, "
+            f"{mine.sparse_dim()} sparse dimensions and {mine.dtype}, rank {other} for another"
+        )
+    counts = [count for _, count in heads]
     dense_shape = tuple(mine.values().shape[1:])
     indices = _gather(core, mine.indices(), [(mine.sparse_dim(), n) for n in counts], seconds)
     values = _gather(core, mine.values(), [(n, *dense_shape) for n in counts], seconds)

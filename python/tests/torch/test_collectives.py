@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import netsum
+
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 
@@ -173,6 +175,26 @@ def test_sparse_tensors_are_summed(ranks):
         x = torch.sparse_coo_tensor(index, torch.ones(2, 3), (5, 3), check_invariants=True)
         dist.all_reduce(x)
         assert x.to_dense()[:, 0].tolist() == [2.0, 1.0, 1.0, 0.0, 0.0]
+
+    ranks(body)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        lambda: torch.eye(4).to_sparse(),
+        lambda: torch.eye(3, dtype=torch.int32).to_sparse(),
+        lambda: torch.eye(3).to_sparse(sparse_dim=1),
+    ],
+)
+def test_sparse_tensors_that_differ_are_told_apart_at_all_ranks(ranks, theirs):
+    def body(rank, size):
+        x = torch.eye(3).to_sparse() if rank == 0 else theirs()
+        with pytest.raises(netsum.Mismatch, match=f"rank {1 - rank} for another"):
+            dist.all_reduce(x)
+        y = torch.ones(2)
+        dist.all_reduce(y)
+        assert y.tolist() == [2.0, 2.0]
 
     ranks(body)
 

@@ -92,8 +92,7 @@ impl Mailbox {
         if let Some(stored) = self.take_stored(from, key, fingerprint) {
             return self.serve(stored, slot);
         }
-        let gone = |peer: u32| self.peers[peer as usize].gone.clone();
-        if let Some(reason) = self.failed.clone().or_else(|| from.and_then(gone)) {
+        if let Some(reason) = self.failed.clone().or_else(|| self.why_never(from)) {
             return Match::Never(reason);
         }
         self.empty.store(false, Ordering::Release);
@@ -236,10 +235,22 @@ impl Mailbox {
         expired
     }
 
-    /// Nothing more will come from that peer; returns the receives that only it could have served.
+    /// Why nothing more will come from that peer, or from any.
+    fn why_never(&self, from: Option<u32>) -> Option<MeshError> {
+        let Some(from) = from else {
+            // One of them is ourselves.
+            let mut gone = self.peers.iter().filter_map(|peer| peer.gone.as_ref());
+            return gone.nth(self.peers.len().checked_sub(2)?).cloned();
+        };
+        self.peers[from as usize].gone.clone()
+    }
+
+    /// Nothing more will come from that peer; returns the receives that only it could have served, or that it was the last
+    /// to serve.
     pub(super) fn peer_gone(&mut self, peer: u32, reason: &MeshError) -> Vec<Arc<Slot>> {
         self.peers[peer as usize].gone = Some(reason.clone());
-        let mut gone = self.take_posted_if(|p| p.from == Some(peer));
+        let last = self.why_never(None).is_some();
+        let mut gone = self.take_posted_if(|p| p.from.map_or(last, |from| from == peer));
         let lost = self.incoming.extract_if(|&(from, _), _| from == peer);
         gone.extend(lost.map(|(_, incoming)| incoming.slot));
         gone
@@ -405,5 +416,22 @@ mod tests {
             matches!(mailbox.post(Some(1), KEY, 0, receive().0), Match::Never(r) if r == reason)
         );
         assert_eq!(mailbox.fail(&reason).len(), 1);
+    }
+
+    #[test]
+    fn who_waits_for_anybody_waits_until_all_have_left() {
+        let mut mailbox = Mailbox::new(3);
+        let left = |rank| MeshError::Left { rank };
+        let all = [receive(), receive(), receive()];
+        all.iter().for_each(|(slot, _)| {
+            mailbox.post(None, KEY, 0, slot.clone());
+        });
+        eager(&mut mailbox, 2, b"taken");
+        assert!(mailbox.peer_gone(2, &left(2)).is_empty());
+        assert!(matches!(mailbox.post(None, KEY, 0, receive().0), Match::Waiting));
+        eager(&mut mailbox, 1, b"taken");
+        assert_eq!(mailbox.peer_gone(1, &left(1)).len(), 2);
+        let never = mailbox.post(None, KEY, 0, receive().0);
+        assert!(matches!(never, Match::Never(MeshError::Left { .. })));
     }
 }
