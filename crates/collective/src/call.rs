@@ -47,6 +47,52 @@ impl fmt::Display for Combine {
     }
 }
 
+/// What moved bytes are, where the caller says it: ranks must agree on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Elements(u8);
+
+impl Elements {
+    /// By the framework's name, such as `int32` or `complex64`; a name that is not known is not compared.
+    pub fn named(name: &str) -> Elements {
+        Elements(ELEMENTS.iter().position(|known| *known == name).unwrap_or(0) as u8)
+    }
+}
+
+impl fmt::Display for Elements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 { Ok(()) } else { write!(f, " of {}", ELEMENTS[usize::from(self.0)]) }
+    }
+}
+
+/// The first stands for what was not said.
+const ELEMENTS: [&str; 25] = [
+    "",
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex32",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+    "qint8",
+    "quint8",
+];
+
 /// One collective as a rank called it: made for every operation, put in words only for errors.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
@@ -69,24 +115,32 @@ pub(crate) enum Call {
     Broadcast {
         bytes: u64,
         root: u32,
+        elements: Elements,
     },
     Allgather {
         sizes: Arc<[u64]>,
+        elements: Elements,
     },
     /// Only the root knows all sizes.
     Rooted {
         name: &'static str,
         root: u32,
         bytes: u64,
+        elements: Elements,
     },
     /// Every rank has its own sizes, or none.
     Bare {
         name: &'static str,
         bytes: u64,
+        elements: Elements,
     },
 }
 
 impl Call {
+    pub(crate) fn barrier() -> Call {
+        Call::Bare { name: "barrier", bytes: 0, elements: Elements::default() }
+    }
+
     /// Bytes of this rank's buffers.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
@@ -96,7 +150,7 @@ impl Call {
             Call::ReduceScatter { dtype, counts, .. } => {
                 counts.iter().sum::<u64>() * dtype.size() as u64
             }
-            Call::Allgather { sizes } => sizes.iter().sum(),
+            Call::Allgather { sizes, .. } => sizes.iter().sum(),
             Call::Broadcast { bytes, .. }
             | Call::Rooted { bytes, .. }
             | Call::Bare { bytes, .. } => *bytes,
@@ -130,17 +184,17 @@ impl Call {
             Call::ReduceScatter { dtype, counts, how } => {
                 hash.add(3).add(elements(*dtype, *how)).add_all(counts);
             }
-            Call::Broadcast { bytes, root } => {
-                hash.add(4).add(*bytes).add(u64::from(*root));
+            Call::Broadcast { bytes, root, elements } => {
+                hash.add(4).add(*bytes).add(u64::from(*root)).add(u64::from(elements.0));
             }
-            Call::Allgather { sizes } => {
-                hash.add(5).add_all(sizes);
+            Call::Allgather { sizes, elements } => {
+                hash.add(5).add_all(sizes).add(u64::from(elements.0));
             }
-            Call::Rooted { name, root, .. } => {
-                hash.add(6).add_name(name).add(u64::from(*root));
+            Call::Rooted { name, root, elements, .. } => {
+                hash.add(6).add_name(name).add(u64::from(*root)).add(u64::from(elements.0));
             }
-            Call::Bare { name, .. } => {
-                hash.add(7).add_name(name);
+            Call::Bare { name, elements, .. } => {
+                hash.add(7).add_name(name).add(u64::from(elements.0));
             }
         }
         hash.finish()
@@ -157,12 +211,16 @@ impl fmt::Display for Call {
             Call::ReduceScatter { dtype, counts, how } => {
                 write!(f, "reduce_scatter {dtype}{} {how}", Sizes(counts))
             }
-            Call::Broadcast { bytes, root } => {
-                write!(f, "broadcast of {bytes} bytes from rank {root}")
+            Call::Broadcast { bytes, root, elements } => {
+                write!(f, "broadcast of {bytes} bytes{elements} from rank {root}")
             }
-            Call::Allgather { sizes } => write!(f, "allgather of {} bytes", Sizes(sizes)),
-            Call::Rooted { name, root, .. } => write!(f, "{name} with root {root}"),
-            Call::Bare { name, .. } => f.write_str(name),
+            Call::Allgather { sizes, elements } => {
+                write!(f, "allgather of {} bytes{elements}", Sizes(sizes))
+            }
+            Call::Rooted { name, root, elements, .. } => {
+                write!(f, "{name}{elements} with root {root}")
+            }
+            Call::Bare { name, elements, .. } => write!(f, "{name}{elements}"),
         }
     }
 }
@@ -236,9 +294,11 @@ mod tests {
 
     #[test]
     fn neighbouring_calls_have_different_fingerprints() {
-        let mut calls = vec![Call::Bare { name: "barrier", bytes: 0 }];
-        calls.extend((0..2000).map(|bytes| Call::Broadcast { bytes, root: 0 }));
-        calls.extend((0..2000).map(|root| Call::Broadcast { bytes: 8, root: root + 1 }));
+        let mut calls = vec![Call::barrier()];
+        let broadcast = |bytes, root, elements| Call::Broadcast { bytes, root, elements };
+        calls.extend((0..2000).map(|bytes| broadcast(bytes, 0, Elements::default())));
+        calls.extend((0..2000).map(|root| broadcast(8, root + 1, Elements::default())));
+        calls.extend(ELEMENTS[1..].iter().map(|name| broadcast(8, 0, Elements::named(name))));
         for dtype in Dtype::ALL {
             for op in ReduceOp::ALL {
                 let how = Combine::Plain(op);
@@ -251,8 +311,11 @@ mod tests {
 
     #[test]
     fn sizes_are_short_where_they_can_be() {
-        let allgather = |sizes: &[u64]| Call::Allgather { sizes: sizes.into() }.to_string();
-        assert_eq!(allgather(&[4, 4]), "allgather of [2×4] bytes");
-        assert_eq!(allgather(&[4, 5]), "allgather of [4,5] bytes");
+        let allgather = |sizes: &[u64], name| {
+            Call::Allgather { sizes: sizes.into(), elements: Elements::named(name) }.to_string()
+        };
+        assert_eq!(allgather(&[4, 4], ""), "allgather of [2×4] bytes");
+        assert_eq!(allgather(&[4, 5], "no such type"), "allgather of [4,5] bytes");
+        assert_eq!(allgather(&[4, 8], "int32"), "allgather of [4,8] bytes of int32");
     }
 }

@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn who_differs_is_named() {
         let ledger = Ledger::default();
-        let barrier = Call::Bare { name: "barrier", bytes: 0 };
+        let barrier = Call::barrier();
         let fingerprint = barrier.fingerprint();
         let sequence = 0;
         ledger.enter(sequence, barrier.clone(), fingerprint);
@@ -192,7 +192,7 @@ mod tests {
     fn what_others_told_before_the_call_is_kept() {
         let ledger = Ledger::default();
         assert!(ledger.hear(0, 1, "alltoall".into()));
-        assert!(ledger.enter(0, Call::Bare { name: "barrier", bytes: 0 }, 7));
+        assert!(ledger.enter(0, Call::barrier(), 7));
         assert!(ledger.mismatch(0, 0).is_some());
         assert!(!ledger.hear(1 + AHEAD_MAX, 1, "x".into()));
     }
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn what_all_agreed_on_is_forgotten() {
         let ledger = Ledger::default();
-        let barrier = || Call::Bare { name: "barrier", bytes: 0 };
+        let barrier = || Call::barrier();
         ledger.enter(0, barrier(), 7);
         ledger.retire(0);
         for sequence in [1, 41] {

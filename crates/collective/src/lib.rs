@@ -32,7 +32,7 @@ mod terms;
 mod work;
 
 pub use algorithm::{Across, Link};
-pub use call::Combine;
+pub use call::{Combine, Elements};
 pub use error::Error;
 pub use explain::{Choice, Cost, explain};
 pub use group::Group;

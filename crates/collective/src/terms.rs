@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::call::Elements;
+
 /// For how long an operation may run, and on which thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
@@ -11,6 +13,7 @@ pub struct Terms {
     pub(crate) waits: bool,
     /// Of what runs on the caller's thread.
     pub(crate) here: Here,
+    pub(crate) elements: Elements,
 }
 
 /// The caller's own thread does the work.
@@ -31,11 +34,21 @@ impl Terms {
     pub fn unless(self, interrupted: fn() -> bool) -> Terms {
         Terms { here: Here { interrupted }, ..self }
     }
+
+    /// Of an operation that only moves bytes: what they are. Ranks that say different things called different operations.
+    pub fn of(self, elements: Elements) -> Terms {
+        Terms { elements, ..self }
+    }
 }
 
 impl From<Duration> for Terms {
     /// The call returns soon: a small sum may be done within it, the rest goes on behind the caller's back.
     fn from(timeout: Duration) -> Terms {
-        Terms { timeout, waits: false, here: Here { interrupted: || false } }
+        Terms {
+            timeout,
+            waits: false,
+            here: Here { interrupted: || false },
+            elements: Elements::default(),
+        }
     }
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netsum_collective as core;
-use netsum_collective::{Buffer, Combine, Dtype, Format, GroupConfig, Link, Options, Terms};
+use netsum_collective::{
+    Buffer, Combine, Dtype, Elements, Format, GroupConfig, Link, Options, Terms,
+};
 use pyo3::prelude::*;
 
 use crate::work::Work;
@@ -99,7 +101,9 @@ impl Group {
         ended_or_not(py, here, py.detach(|| self.0.reduce(buffer, dtype, how, root, terms)))
     }
 
-    #[pyo3(signature = (ptr, nbytes, root, timeout_s, here=false))]
+    /// `elements`, here and below: what the bytes are, by a name on which ranks must agree; "" says nothing.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (ptr, nbytes, root, timeout_s, here=false, elements=""))]
     fn broadcast(
         &self,
         py: Python<'_>,
@@ -108,12 +112,13 @@ impl Group {
         root: u32,
         timeout_s: f64,
         here: bool,
+        elements: &str,
     ) -> PyResult<Option<Work>> {
-        let (buffer, terms) = (bytes((ptr, nbytes)), terms(timeout_s, here)?);
+        let (buffer, terms) = (bytes((ptr, nbytes)), moving(timeout_s, here, elements)?);
         ended_or_not(py, here, py.detach(|| self.0.broadcast(buffer, root, terms)))
     }
 
-    #[pyo3(signature = (outs, in_, timeout_s, here=false))]
+    #[pyo3(signature = (outs, in_, timeout_s, here=false, elements=""))]
     fn allgather(
         &self,
         py: Python<'_>,
@@ -121,12 +126,13 @@ impl Group {
         in_: Span,
         timeout_s: f64,
         here: bool,
+        elements: &str,
     ) -> PyResult<Option<Work>> {
-        let (outs, own, terms) = (all(outs), bytes(in_), terms(timeout_s, here)?);
+        let (outs, own, terms) = (all(outs), bytes(in_), moving(timeout_s, here, elements)?);
         ended_or_not(py, here, py.detach(|| self.0.allgather(outs, own, terms)))
     }
 
-    #[pyo3(signature = (outs, in_, root, timeout_s, here=false))]
+    #[pyo3(signature = (outs, in_, root, timeout_s, here=false, elements=""))]
     fn gather(
         &self,
         py: Python<'_>,
@@ -135,12 +141,13 @@ impl Group {
         root: u32,
         timeout_s: f64,
         here: bool,
+        elements: &str,
     ) -> PyResult<Option<Work>> {
-        let (outs, own, terms) = (all(outs), bytes(in_), terms(timeout_s, here)?);
+        let (outs, own, terms) = (all(outs), bytes(in_), moving(timeout_s, here, elements)?);
         ended_or_not(py, here, py.detach(|| self.0.gather(outs, own, root, terms)))
     }
 
-    #[pyo3(signature = (out, ins, root, timeout_s, here=false))]
+    #[pyo3(signature = (out, ins, root, timeout_s, here=false, elements=""))]
     fn scatter(
         &self,
         py: Python<'_>,
@@ -149,8 +156,9 @@ impl Group {
         root: u32,
         timeout_s: f64,
         here: bool,
+        elements: &str,
     ) -> PyResult<Option<Work>> {
-        let (own, ins, terms) = (bytes(out), all(ins), terms(timeout_s, here)?);
+        let (own, ins, terms) = (bytes(out), all(ins), moving(timeout_s, here, elements)?);
         ended_or_not(py, here, py.detach(|| self.0.scatter(own, ins, root, terms)))
     }
 
@@ -176,7 +184,7 @@ impl Group {
         ended_or_not(py, here, py.detach(|| self.0.reduce_scatter(output, ins, dtype, how, terms)))
     }
 
-    #[pyo3(signature = (outs, ins, timeout_s, here=false))]
+    #[pyo3(signature = (outs, ins, timeout_s, here=false, elements=""))]
     fn alltoall(
         &self,
         py: Python<'_>,
@@ -184,8 +192,9 @@ impl Group {
         ins: Vec<Span>,
         timeout_s: f64,
         here: bool,
+        elements: &str,
     ) -> PyResult<Option<Work>> {
-        let (outs, ins, terms) = (all(outs), all(ins), terms(timeout_s, here)?);
+        let (outs, ins, terms) = (all(outs), all(ins), moving(timeout_s, here, elements)?);
         ended_or_not(py, here, py.detach(|| self.0.alltoall(outs, ins, terms)))
     }
 
@@ -298,6 +307,10 @@ fn terms(timeout_s: f64, here: bool) -> PyResult<Terms> {
     let timeout = errors::seconds(timeout_s)?;
     let terms = if here { Terms::here(timeout) } else { timeout.into() };
     Ok(terms.unless(callbacks::interrupted))
+}
+
+fn moving(timeout_s: f64, here: bool, elements: &str) -> PyResult<Terms> {
+    Ok(terms(timeout_s, here)?.of(Elements::named(elements)))
 }
 
 /// With `here`, None for an operation that has ended well, which saves the making of an object; else its error.

@@ -127,7 +127,7 @@ class Engine:
         return self.timeout_s
 
     def terms(self, opts) -> tuple[float, bool]:
-        """What ends every call of the core: its timeout in seconds, and whether the caller's thread may do the work."""
+        """What every call of the core is told: timeout in seconds, and whether the caller's thread may do the work."""
         return self.seconds(opts), self.here(opts)
 
     def begin_batch(self) -> None:

@@ -1,7 +1,7 @@
 """Collectives that move bytes and add nothing: any element type goes."""
 
 from netsum.torch.engine import Engine, one
-from netsum.torch.tensors import Staging, equal_spans, span, split_spans
+from netsum.torch.tensors import Staging, equal_spans, moved, span, split_spans
 
 
 class Movements:
@@ -13,7 +13,7 @@ class Movements:
         engine, staging = self.engine, Staging()
         memory = staging.update(one(tensors, "broadcast"), "broadcast")
         part = engine.core_for(staging, opts).broadcast(
-            *span(memory), opts.rootRank, engine.seconds(opts), engine.here(opts)
+            *span(memory), opts.rootRank, *engine.terms(opts), moved(memory)
         )
         return engine.start_or_wait([part], staging, tensors, opts)
 
@@ -46,7 +46,7 @@ class Movements:
         if engine.rank == opts.rootRank:
             outs = [span(staging.write(out, "gather")) for out in _for_all(engine, outputs, "gather")]
         part = engine.core_for(staging, opts).gather(
-            outs, span(source), opts.rootRank, engine.seconds(opts), engine.here(opts)
+            outs, span(source), opts.rootRank, *engine.terms(opts), moved(source)
         )
         return engine.start_or_wait([part], staging, outputs, opts)
 
@@ -57,7 +57,7 @@ class Movements:
         if engine.rank == opts.rootRank:
             ins = [span(staging.read(source, "scatter")) for source in _for_all(engine, inputs, "scatter")]
         part = engine.core_for(staging, opts).scatter(
-            span(output), ins, opts.rootRank, engine.seconds(opts), engine.here(opts)
+            span(output), ins, opts.rootRank, *engine.terms(opts), moved(output)
         )
         return engine.start_or_wait([part], staging, outputs, opts)
 
@@ -65,7 +65,7 @@ class Movements:
         engine, staging = self.engine, Staging()
         outs = [span(staging.write(out, "alltoall")) for out in outputs]
         ins = [span(staging.read(source, "alltoall")) for source in inputs]
-        part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts))
+        part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts), moved(inputs[0]))
         return engine.start_or_wait([part], staging, outputs, opts)
 
     def all_to_all_single(self, output, source, output_splits, input_splits, opts):
@@ -74,7 +74,7 @@ class Movements:
         memory = staging.read(source, "alltoall")
         outs = split_spans(target, output_splits, engine.size, "alltoall")
         ins = split_spans(memory, input_splits, engine.size, "alltoall")
-        part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts))
+        part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts), moved(memory))
         return engine.start_or_wait([part], staging, [output], opts)
 
     # Names that torch had before 2.14; some callers still use them.
@@ -88,7 +88,7 @@ def _allgather(engine: Engine, staging: Staging, outs, source, opts):
         raise ValueError(f"netsum allgather: {len(outs)} outputs for {engine.size} ranks")
     memory = staging.read(source, "allgather")
     targets = [span(staging.write(out, "allgather")) for out in outs]
-    return engine.core_for(staging, opts).allgather(targets, span(memory), *engine.terms(opts))
+    return engine.core_for(staging, opts).allgather(targets, span(memory), *engine.terms(opts), moved(memory))
 
 
 def _all_gather_single(engine: Engine, staging: Staging, output, source, opts):
@@ -100,7 +100,7 @@ def _all_gather_single(engine: Engine, staging: Staging, output, source, opts):
     memory = staging.read(source, "allgather")
     target = staging.write(output, "allgather")
     spans = equal_spans(target, engine.size, "allgather")
-    return engine.core_for(staging, opts).allgather(spans, span(memory), *engine.terms(opts))
+    return engine.core_for(staging, opts).allgather(spans, span(memory), *engine.terms(opts), moved(memory))
 
 
 def _for_all(engine: Engine, lists, operation: str) -> list:

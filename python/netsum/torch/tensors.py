@@ -19,6 +19,18 @@ ELEMENT_NAMES = {
     torch.int64: "int64",
     torch.bool: "bool",
 }
+_MOVED_NAMES: dict[torch.dtype, str] = {}
+
+
+def moved(tensor: torch.Tensor) -> str:
+    """The name of a tensor's type, whatever it is: what ranks agree on that only move it."""
+    dtype = tensor.dtype
+    name = _MOVED_NAMES.get(dtype)
+    if name is None:
+        name = _MOVED_NAMES[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
 # Adding complex numbers is adding pairs; the other operations are not defined on them.
 PAIR_OPERATIONS = ("sum", "avg", "premul_sum")
 

@@ -199,6 +199,27 @@ def test_sparse_tensors_that_differ_are_told_apart_at_all_ranks(ranks, theirs):
     ranks(body)
 
 
+@pytest.mark.parametrize("operation", ["broadcast", "all_gather", "gather", "scatter", "all_to_all"])
+def test_what_only_moves_bytes_agrees_on_their_type(ranks, operation):
+    def body(rank, size):
+        x = torch.ones(4, dtype=torch.int32 if rank == 0 else torch.float32)
+        parts = [torch.empty_like(x) for _ in range(size)]
+        call = {
+            "broadcast": lambda: dist.broadcast(x, 0),
+            "all_gather": lambda: dist.all_gather(parts, x),
+            "gather": lambda: dist.gather(x, parts if rank == 0 else None),
+            "scatter": lambda: dist.scatter(x, parts if rank == 0 else None),
+            "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(x), x),
+        }[operation]
+        # Who sends first may hear of it when it comes back.
+        with pytest.raises(netsum.NetsumError, match=r"(float32|int32).*called.*(float32|int32)"):
+            call()
+            for _ in range(3):
+                dist.barrier()
+
+    ranks(body)
+
+
 def test_object_collectives(ranks):
     def body(rank, size):
         found = [None] * size

@@ -127,7 +127,9 @@ impl Group {
 
     /// The root's buffer in everybody's.
     pub fn broadcast(&self, buffer: Buffer, root: u32, terms: impl Into<Terms>) -> Work {
-        let call = Call::Broadcast { bytes: buffer.len() as u64, root };
+        let terms = terms.into();
+        let (bytes, elements) = (buffer.len() as u64, terms.elements);
+        let call = Call::Broadcast { bytes, root, elements };
         self.start_rooted(call, terms, None, root, move |connected, issued| {
             connected
                 .on_host(issued, move |comm| algorithm::broadcast(comm, &Cast { buffer, root }));
@@ -137,7 +139,8 @@ impl Group {
     /// Everybody's input in everybody's outputs, by rank; sizes may differ between ranks.
     pub fn allgather(&self, outputs: Vec<Buffer>, input: Buffer, terms: impl Into<Terms>) -> Work {
         let sizes = outputs.iter().map(|b| b.len() as u64).collect();
-        let call = Call::Allgather { sizes };
+        let terms = terms.into();
+        let call = Call::Allgather { sizes, elements: terms.elements };
         if let Some(failed) = self.check_parts(&call, "outputs", &outputs, Some((&input, "input")))
         {
             return failed;
@@ -157,7 +160,9 @@ impl Group {
         root: u32,
         terms: impl Into<Terms>,
     ) -> Work {
-        let call = Call::Rooted { name: "gather", root, bytes: input.len() as u64 };
+        let terms = terms.into();
+        let (bytes, elements) = (input.len() as u64, terms.elements);
+        let call = Call::Rooted { name: "gather", root, bytes, elements };
         let own = Some((&input, "input"));
         if let Some(failed) = self.check_at_root(&call, "outputs", &outputs, own, root) {
             return failed;
@@ -177,7 +182,9 @@ impl Group {
         root: u32,
         terms: impl Into<Terms>,
     ) -> Work {
-        let call = Call::Rooted { name: "scatter", root, bytes: output.len() as u64 };
+        let terms = terms.into();
+        let (bytes, elements) = (output.len() as u64, terms.elements);
+        let call = Call::Rooted { name: "scatter", root, bytes, elements };
         let own = Some((&output, "output"));
         if let Some(failed) = self.check_at_root(&call, "inputs", &inputs, own, root) {
             return failed;
@@ -197,7 +204,8 @@ impl Group {
         terms: impl Into<Terms>,
     ) -> Work {
         let bytes = inputs.iter().map(|b| b.len() as u64).sum();
-        let call = Call::Bare { name: "alltoall", bytes };
+        let terms = terms.into();
+        let call = Call::Bare { name: "alltoall", bytes, elements: terms.elements };
         let own = inputs.get(self.config.rank as usize).map(|own| (own, "input"));
         let wrong = self
             .check_parts(&call, "outputs", &outputs, own)
@@ -214,7 +222,7 @@ impl Group {
 
     /// Done when everybody has called it.
     pub fn barrier(&self, terms: impl Into<Terms>) -> Work {
-        let (call, terms) = (Call::Bare { name: "barrier", bytes: 0 }, terms.into());
+        let (call, terms) = (Call::barrier(), terms.into());
         if let Some(work) = self.at_once(&call, terms, None) {
             return work;
         }
