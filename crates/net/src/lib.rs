@@ -3,7 +3,7 @@
 //! Owns: UDP sockets with batched, segmented system calls ([`udp`]), the data threads of switches and servers
 //! ([`switch`]; [`accelerator`] where a device adds) and of workers ([`worker`]), the buffers that callers hand over ([`buffer`]), streams of bytes
 //! between two ranks over TCP or shared memory ([`stream`]), messages between ranks over TCP, UCX or shared memory ([`mesh`]), memory that all
-//! ranks of a host share ([`arena`]).
+//! ranks of a host share ([`arena`]), and which process something belongs to ([`Process`]).
 //! Must not know: protocol rules, job policy.
 //! Start reading at [`switch::SwitchDriver`]: it is the smaller of the two drivers.
 
