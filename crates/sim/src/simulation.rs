@@ -1,13 +1,13 @@
 //! A run: the network, the hosts' flows, and what is recorded of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use netsum_plan::{Request, aggregation_trees};
 use netsum_topo::{AggregationTree, NodeId, Topology};
 
 use crate::aggregation::{Aggregation, Counts, Kind as Protocol, Payload, Places};
 use crate::error::SimError;
-use crate::faults::Fault;
+use crate::faults::{Fault, InForce};
 use crate::hosts::{FAULT, HostSide, Hosts};
 use crate::job::{JOB_START, JobRecord, JobSpec, Scheme, StepRecord};
 use crate::network::{Network, Switching};
@@ -54,7 +54,7 @@ pub struct Simulation<P: Payload = Counts> {
     load: HashMap<NodeId, u64>,
     /// Trees at work, by job.
     pub(crate) trees: BTreeMap<u32, Vec<AggregationTree>>,
-    pub(crate) dead: HashSet<NodeId>,
+    pub(crate) in_force: InForce,
     faults: Vec<Fault>,
     pub(crate) seed: u64,
     pub(crate) refused: Vec<(u32, String)>,
@@ -107,7 +107,7 @@ impl<P: Payload> Simulation<P> {
             control_ps: BTreeSet::new(),
             load: HashMap::new(),
             trees: BTreeMap::new(),
-            dead: HashSet::new(),
+            in_force: InForce::default(),
             faults: Vec::new(),
             seed,
             refused: Vec::new(),
@@ -324,7 +324,7 @@ impl<P: Payload> Simulation<P> {
     ) -> Result<Vec<AggregationTree>, String> {
         let topology = self.net.topology();
         let placement: Vec<NodeId> = spec.placement.iter().map(|&host| NodeId(host)).collect();
-        let live = topology.switches().filter(|switch| !self.dead.contains(switch)).collect();
+        let live = topology.switches().filter(|switch| !self.in_force.is_dead(*switch)).collect();
         let mut load = self.load.clone();
         if !spec.roots.is_empty() {
             // Whatever else there is to do, a switch that is not asked for comes after those that are.

@@ -266,7 +266,7 @@ fn slots_bear_losses_better_than_pools() {
         let mut simulation =
             Simulation::new(&leaf_spine(), SWITCHING, TcpConfig::default(), 1).unwrap();
         for link in 0..simulation.network().link_count() {
-            simulation.add_fault(0, Fault::Loss { link, share });
+            simulation.add_fault(0, Fault::Loss { link, share, over: false });
         }
         simulation.add_job(job(vec![0, 1, 2, 4, 5, 6, 8, 9], vec![12], 4_000_000, 1, scheme));
         assert!(simulation.run(100_000 * MS));
