@@ -241,3 +241,73 @@ fn a_straggler_stays_slow_while_any_fault_slows_it() {
     // What holds at a step's beginning holds for the step; the first begins before the first fault.
     assert_eq!(computing, [1, 10, 20, 10, 10, 1]);
 }
+
+/// Steps that a job of 20 has done after 200 ms, and what is said of it, where a part of the fabric dies after 1 ms.
+fn job_under(scheme: &str, fabric: &str, fault: &str, until: &str) -> (usize, Vec<(u32, String)>) {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = format!(
+        "name = \"x\"\nconverges_after = \"50us\"\n[[faults]]\n{fault}\nat = \"1ms\"\n{until}\n"
+    );
+    std::fs::write(folder.path().join("s.toml"), scenario).unwrap();
+    let text = format!(
+        "duration = \"1ms\"\nscenario = \"s.toml\"\n[fabric]\n{fabric}\n[scheme]\nkind = \"{scheme}\"\n\
+         [[jobs]]\ncompute = \"100us\"\nbytes = 100000\nworkers = 4\nsteps = 20\n"
+    );
+    let (_, built) = parse(&text, "run.toml", folder.path()).unwrap();
+    let mut simulation: Simulation =
+        Simulation::new(&built.topology, built.switching, TcpConfig::default(), 1).unwrap();
+    simulation.check();
+    built.faults.iter().for_each(|&(at_ps, fault)| simulation.add_fault(at_ps, fault));
+    built.jobs.iter().for_each(|(_, job)| simulation.add_job(job.clone()));
+    simulation.run(200 * MS);
+    assert_eq!(simulation.aggregation().violations(), []);
+    (simulation.take_steps().len(), simulation.refused())
+}
+
+const SINGLE: &str = "kind = \"single-switch\"\nhosts = 4";
+const LEAVES: &str = "kind = \"leaf-spine\"\nracks = 2\nhosts_per_rack = 2\nspines = 2";
+const RACK: &str = "kind = \"switch-down\"\nswitch = \"rack0\"";
+const SPINE: &str = "kind = \"switch-down\"\nswitch = \"spine0\"";
+const HOST: &str = "kind = \"link-down\"\nlink = \"h0-rack0\"";
+const UPLINK: &str = "kind = \"link-down\"\nlink = \"rack0-spine0\"";
+
+/// Whatever dies and returns, also before anybody has heard of it, jobs go on, and nothing is said of them.
+#[test]
+fn a_job_goes_on_when_its_part_of_the_fabric_returns() {
+    for scheme in ["panama", "panama-coupled", "switchml*", "atp", "atp-no-control"] {
+        for (fabric, fault) in
+            [(SINGLE, RACK), (LEAVES, RACK), (LEAVES, SPINE), (LEAVES, HOST), (LEAVES, UPLINK)]
+        {
+            for until in ["2ms", "1010us"] {
+                let outcome = job_under(scheme, fabric, fault, &format!("until = \"{until}\""));
+                assert_eq!(outcome, (20, vec![]), "{scheme}: {fault} until {until}, {fabric}");
+            }
+        }
+    }
+    // A pool ends with its switch, a spine here, and outlives all else.
+    for fault in [RACK, HOST] {
+        assert_eq!(
+            job_under("switchml", LEAVES, fault, "until = \"2ms\""),
+            (20, vec![]),
+            "{fault}"
+        );
+    }
+}
+
+/// What is said of a job at the end is what is true of it then.
+#[test]
+fn a_job_without_a_place_stands_still_and_says_so() {
+    for (scheme, reason) in [
+        ("panama", "stands still: host \"h0\" has no live switch: rack0 is down"),
+        ("atp", "stands still: the link of h0 is down"),
+        ("switchml", "stands still: its pool has died"),
+    ] {
+        let (steps, said) = job_under(scheme, SINGLE, RACK, "");
+        assert!(steps < 20 && said.len() == 1, "{scheme}: {steps} steps, {said:?}");
+        assert!(said[0].1.starts_with(reason), "{scheme}: {said:?}");
+    }
+    // A link that stays dead is planned around.
+    for scheme in ["panama", "switchml*", "atp"] {
+        assert_eq!(job_under(scheme, LEAVES, UPLINK, ""), (20, vec![]), "{scheme}");
+    }
+}

@@ -209,10 +209,7 @@ fn jobs_share_slots_by_every_policy() {
             simulation.add_job(job(placement, vec![8 + i as u32], 2_000_000, 2, scheme));
         }
         assert!(simulation.run(100_000 * MS), "{policy:?}");
-        assert_eq!(
-            (simulation.aggregation().violations(), simulation.refused()),
-            (vec![], &[][..])
-        );
+        assert_eq!((simulation.aggregation().violations(), simulation.refused()), (vec![], vec![]));
         assert_eq!(simulation.aggregation().slots.held(), 0);
         let jobs = simulation.take_jobs();
         let end = |job: u32| jobs.iter().find(|j| j.job == job).expect("it ended").end_ps;
