@@ -1,13 +1,13 @@
 //! A run: the network, the hosts' flows, and what is recorded of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use netsum_plan::{Request, aggregation_trees};
 use netsum_topo::{AggregationTree, NodeId, Topology};
 
 use crate::aggregation::{Aggregation, Counts, Kind as Protocol, Payload, Places};
 use crate::error::SimError;
-use crate::faults::Fault;
+use crate::faults::{Fault, InForce};
 use crate::hosts::{FAULT, HostSide, Hosts};
 use crate::job::{JOB_START, JobRecord, JobSpec, Scheme, StepRecord};
 use crate::network::{Network, Switching};
@@ -54,11 +54,14 @@ pub struct Simulation<P: Payload = Counts> {
     load: HashMap<NodeId, u64>,
     /// Trees at work, by job.
     pub(crate) trees: BTreeMap<u32, Vec<AggregationTree>>,
-    pub(crate) dead: HashSet<NodeId>,
+    pub(crate) in_force: InForce,
     faults: Vec<Fault>,
     pub(crate) seed: u64,
-    pub(crate) refused: Vec<(u32, String)>,
-    checked: bool,
+    /// Jobs that use the ring instead of their scheme, and why.
+    refused: Vec<(u32, String)>,
+    /// Jobs that have lost a part of what they need in the network and have got no other yet, and why.
+    pub(crate) stalled: BTreeMap<u32, String>,
+    pub(crate) checked: bool,
 }
 
 /// Aggregation memory of a switch in PANAMA's study.
@@ -107,10 +110,11 @@ impl<P: Payload> Simulation<P> {
             control_ps: BTreeSet::new(),
             load: HashMap::new(),
             trees: BTreeMap::new(),
-            dead: HashSet::new(),
+            in_force: InForce::default(),
             faults: Vec::new(),
             seed,
             refused: Vec::new(),
+            stalled: BTreeMap::new(),
             net,
             checked: cfg!(debug_assertions),
         })
@@ -184,9 +188,13 @@ impl<P: Payload> Simulation<P> {
         std::mem::take(&mut self.hosts.jobs.finished)
     }
 
-    /// Jobs that got no tree and use the ring instead, and why.
-    pub fn refused(&self) -> &[(u32, String)] {
-        &self.refused
+    /// What jobs do that their scheme does not say, and why: those that got no place in the network use the ring, those that
+    /// have lost theirs and have got no other up to now stand still.
+    pub fn refused(&self) -> Vec<(u32, String)> {
+        let ring = self.refused.iter().map(|(job, why)| (*job, format!("uses the ring: {why}")));
+        let alive =
+            self.stalled.iter().filter(|&(&job, _)| self.hosts.jobs.in_network(job).is_some());
+        ring.chain(alive.map(|(&job, why)| (job, format!("stands still: {why}")))).collect()
     }
 
     /// Flows that have started.
@@ -324,7 +332,7 @@ impl<P: Payload> Simulation<P> {
     ) -> Result<Vec<AggregationTree>, String> {
         let topology = self.net.topology();
         let placement: Vec<NodeId> = spec.placement.iter().map(|&host| NodeId(host)).collect();
-        let live = topology.switches().filter(|switch| !self.dead.contains(switch)).collect();
+        let live = topology.switches().filter(|switch| !self.in_force.is_dead(*switch)).collect();
         let mut load = self.load.clone();
         if !spec.roots.is_empty() {
             // Whatever else there is to do, a switch that is not asked for comes after those that are.
@@ -337,10 +345,14 @@ impl<P: Payload> Simulation<P> {
             live: &live,
             max_trees: trees,
             load: &load,
-            links: &HashMap::new(),
+            links: &self.in_force.dead_edges(),
             order: None,
         };
-        let planned = aggregation_trees(&request).map_err(|error| error.to_string())?;
+        let mut planned = aggregation_trees(&request).map_err(|error| error.to_string())?;
+        // The planner takes dead links last, not never.
+        if planned.iter().any(|tree| self.stands(tree)) {
+            planned.retain(|tree| self.stands(tree));
+        }
         for switch in planned.iter().flat_map(|tree| tree.switches()) {
             *self.load.entry(switch).or_default() += 1;
         }

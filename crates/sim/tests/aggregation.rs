@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use common::*;
 use netsum_proto::CongestionRule;
 use netsum_proto::panama::Slab;
-use netsum_sim::aggregation::{OVERHEAD_BYTES, TreeConfig, value};
+use netsum_sim::aggregation::{Counts, OVERHEAD_BYTES, TreeConfig, value};
 use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, Scheme, StepRecord};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::{Pause, Simulation, Switching};
@@ -288,4 +288,25 @@ fn paused_trees_make_progress() {
     assert_eq!(simulation.network().balance().dropped, (0, 0));
     let net = simulation.network();
     assert!((0..net.link_count()).any(|l| net.counters(l).pauses > 0), "nothing was paused");
+}
+
+/// However little memory switches have, and however differently many children: no more is in flight than all levels hold.
+#[test]
+fn trees_of_two_levels_end_in_a_small_memory() {
+    let leaves = netsum_topo::leaf_spine(4, 2, 2, TEN_GBIT, TEN_GBIT, Default::default());
+    for topology in [dumbbell(4), leaves.unwrap().topology(), single_switch(8)] {
+        for config in [TreeConfig::default(), fixed(512)] {
+            for memory_bytes in [20_000, 30_000, 50_000, 70_000, 80_000, 100_000, 200_000] {
+                let tcp = TcpConfig::default();
+                let simulation =
+                    Simulation::<Counts>::with_payload(&topology, SWITCHING, tcp, 1, memory_bytes);
+                let mut simulation = simulation.unwrap();
+                simulation.check();
+                simulation.add_job(job((0..8).collect(), 20_000, 1, trees(1, config)));
+                assert!(simulation.run(1_000 * MS), "{memory_bytes} bytes, {config:?}");
+                assert_eq!(simulation.refused(), []);
+                assert_eq!(simulation.network().balance().dropped.0, 0);
+            }
+        }
+    }
 }

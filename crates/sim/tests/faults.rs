@@ -140,3 +140,174 @@ fn a_scenario_that_makes_no_sense_is_refused() {
         assert!(error.contains(&format!("bad.toml:{line}: ")) && error.contains(reason), "{error}");
     }
 }
+
+/// When a flow from rack to rack ends, in picoseconds; `None`: not within 500 ms.
+fn flow_under(faults: &str) -> Option<u64> {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = format!("name = \"x\"\nconverges_after = \"1us\"\n{faults}");
+    std::fs::write(folder.path().join("s.toml"), scenario).unwrap();
+    let text = "duration = \"1ms\"\nscenario = \"s.toml\"\n[fabric]\nkind = \"leaf-spine\"\nracks = 2\nhosts_per_rack = 1\n\
+                spines = 1\n[[flows]]\nkind = \"one\"\nsrc = 0\ndst = 1\nbytes = 1000000\n";
+    let (_, built) = parse(text, "run.toml", folder.path()).unwrap();
+    let mut simulation =
+        Simulation::new(&built.topology, built.switching, TcpConfig::default(), 1).unwrap();
+    simulation.check();
+    built.faults.iter().for_each(|&(at_ps, fault)| simulation.add_fault(at_ps, fault));
+    simulation.set_flows(built.flows.clone().into_iter());
+    simulation.run(500 * MS);
+    simulation.take_finished().first().map(|record| record.end_ps)
+}
+
+/// Where two faults overlap, the one that ends first takes nothing of the other with it.
+#[test]
+fn a_fault_that_ends_leaves_the_others_in_force() {
+    let fault = |kind: &str, place: &str, span: &str| {
+        format!("[[faults]]\nkind = \"{kind}\"\n{place}\n{span}\n")
+    };
+    let host = "link = \"h0-rack0\"";
+    let (good, short) = ("at = \"0ns\"", "at = \"100us\"\nuntil = \"200us\"");
+    let all = |share: &str| format!("{host}\nshare = {share}");
+    for faults in [
+        fault("loss", &all("1.0"), good) + &fault("corruption", &all("0.01"), short),
+        fault("link-down", host, good) + &fault("link-down", host, short),
+        fault("link-down", host, good) + &fault("switch-down", "switch = \"rack0\"", short),
+        fault("switch-down", "switch = \"spine0\"", good)
+            + &fault("link-down", "link = \"rack0-spine0\"", short)
+            + &fault("link-down", "link = \"rack1-spine0\"", short),
+        fault("switch-down", "switch = \"spine0\"", good)
+            + &fault("switch-down", "switch = \"spine0\"", short),
+    ] {
+        assert_eq!(flow_under(&faults), None, "the flow ended under\n{faults}");
+    }
+    let flap = fault("link-down", host, "at = \"100us\"\nuntil = \"300us\"");
+    let once = flow_under(&flap);
+    assert!(once.is_some(), "the flow does not end after the last fault");
+    assert_eq!(flow_under(&(flap + &fault("link-down", host, short))), once);
+}
+
+/// Three in ten lost, and three in ten of the rest: of a hundred 49 come. What has ended takes none.
+#[test]
+fn losses_of_a_link_are_independent() {
+    let mut simulation =
+        Simulation::new(&single_switch(2), PLAIN, TcpConfig::default(), 1).unwrap();
+    let uplink = link(simulation.network(), "h0", "rack0");
+    let loss = |share, over| Fault::Loss { link: uplink, share, over };
+    simulation.add_fault(0, loss(0.3, false));
+    simulation.add_fault(0, loss(0.3, false));
+    simulation.add_fault(0, loss(0.25, false));
+    simulation.add_fault(0, loss(0.25, true));
+    let config = JobSpec {
+        start_ps: 0,
+        placement: vec![0, 1],
+        steps: 1,
+        period_ps: 0,
+        buckets: vec![Bucket { ready_ps: 0, bytes: 3_000_000 }],
+        scheme: Scheme::Trees { trees: 1, config: Default::default() },
+        roots: vec![],
+        servers: vec![],
+    };
+    simulation.add_job(config);
+    assert!(simulation.run(60_000 * MS));
+    // Nothing is lost anywhere else.
+    let (lost, came) =
+        (simulation.network().balance().dropped.1, simulation.network().carried_bytes(uplink));
+    let share = came as f64 / (lost + came) as f64;
+    assert!((share - 0.49).abs() < 0.02, "{share} of the bytes came");
+}
+
+/// A host that two faults slow down takes the product; when one ends, the other's factor.
+#[test]
+fn a_straggler_stays_slow_while_any_fault_slows_it() {
+    let straggler = |factor, over| Fault::Straggler { host: 0, factor, over };
+    let mut simulation =
+        Simulation::new(&single_switch(2), PLAIN, TcpConfig::default(), 1).unwrap();
+    simulation.add_fault(0, straggler(10.0, false));
+    simulation.add_fault(500 * US, straggler(2.0, false));
+    simulation.add_fault(1500 * US, straggler(2.0, true));
+    simulation.add_fault(4500 * US, straggler(10.0, true));
+    simulation.add_job(JobSpec {
+        start_ps: 0,
+        placement: vec![0, 1],
+        steps: 6,
+        period_ps: 0,
+        buckets: vec![Bucket { ready_ps: 100 * US, bytes: 4 }],
+        scheme: Scheme::Trees { trees: 1, config: Default::default() },
+        roots: vec![],
+        servers: vec![],
+    });
+    assert!(simulation.run(60_000 * MS));
+    let steps = simulation.take_steps();
+    let computing: Vec<u64> = steps.iter().map(|s| (s.end_ps - s.start_ps) / (100 * US)).collect();
+    // What holds at a step's beginning holds for the step; the first begins before the first fault.
+    assert_eq!(computing, [1, 10, 20, 10, 10, 1]);
+}
+
+/// Steps that a job of 20 has done after 200 ms, and what is said of it, where a part of the fabric dies after 1 ms.
+fn job_under(scheme: &str, fabric: &str, fault: &str, until: &str) -> (usize, Vec<(u32, String)>) {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = format!(
+        "name = \"x\"\nconverges_after = \"50us\"\n[[faults]]\n{fault}\nat = \"1ms\"\n{until}\n"
+    );
+    std::fs::write(folder.path().join("s.toml"), scenario).unwrap();
+    let text = format!(
+        "duration = \"1ms\"\nscenario = \"s.toml\"\n[fabric]\n{fabric}\n[scheme]\nkind = \"{scheme}\"\n\
+         [[jobs]]\ncompute = \"100us\"\nbytes = 100000\nworkers = 4\nsteps = 20\n"
+    );
+    let (_, built) = parse(&text, "run.toml", folder.path()).unwrap();
+    let mut simulation: Simulation =
+        Simulation::new(&built.topology, built.switching, TcpConfig::default(), 1).unwrap();
+    simulation.check();
+    built.faults.iter().for_each(|&(at_ps, fault)| simulation.add_fault(at_ps, fault));
+    built.jobs.iter().for_each(|(_, job)| simulation.add_job(job.clone()));
+    simulation.run(200 * MS);
+    assert_eq!(simulation.aggregation().violations(), []);
+    (simulation.take_steps().len(), simulation.refused())
+}
+
+const SINGLE: &str = "kind = \"single-switch\"\nhosts = 4";
+const LEAVES: &str = "kind = \"leaf-spine\"\nracks = 2\nhosts_per_rack = 2\nspines = 2";
+const RACK: &str = "kind = \"switch-down\"\nswitch = \"rack0\"";
+const SPINE: &str = "kind = \"switch-down\"\nswitch = \"spine0\"";
+const HOST: &str = "kind = \"link-down\"\nlink = \"h0-rack0\"";
+const UPLINK: &str = "kind = \"link-down\"\nlink = \"rack0-spine0\"";
+
+/// Whatever dies and returns, also before anybody has heard of it, jobs go on, and nothing is said of them.
+#[test]
+fn a_job_goes_on_when_its_part_of_the_fabric_returns() {
+    for scheme in ["panama", "panama-coupled", "switchml*", "atp", "atp-no-control"] {
+        for (fabric, fault) in
+            [(SINGLE, RACK), (LEAVES, RACK), (LEAVES, SPINE), (LEAVES, HOST), (LEAVES, UPLINK)]
+        {
+            for until in ["2ms", "1010us"] {
+                let outcome = job_under(scheme, fabric, fault, &format!("until = \"{until}\""));
+                assert_eq!(outcome, (20, vec![]), "{scheme}: {fault} until {until}, {fabric}");
+            }
+        }
+    }
+    // A pool ends with its switch, a spine here, and outlives all else.
+    for fault in [RACK, HOST] {
+        assert_eq!(
+            job_under("switchml", LEAVES, fault, "until = \"2ms\""),
+            (20, vec![]),
+            "{fault}"
+        );
+    }
+}
+
+/// What is said of a job at the end is what is true of it then.
+#[test]
+fn a_job_without_a_place_stands_still_and_says_so() {
+    for (scheme, reason) in [
+        ("panama", "stands still: host \"h0\" has no live switch: rack0 is down"),
+        ("atp", "stands still: the link of h0 is down"),
+        ("switchml", "stands still: its pool has died"),
+    ] {
+        let (steps, said) = job_under(scheme, SINGLE, RACK, "");
+        assert!(steps < 20 && said.len() == 1, "{scheme}: {steps} steps, {said:?}");
+        assert!(said[0].1.starts_with(reason), "{scheme}: {said:?}");
+    }
+    // A link that stays dead is planned around.
+    for scheme in ["panama", "switchml*", "atp"] {
+        assert_eq!(job_under(scheme, LEAVES, UPLINK, ""), (20, vec![]), "{scheme}");
+    }
+}

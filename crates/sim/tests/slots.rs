@@ -209,10 +209,7 @@ fn jobs_share_slots_by_every_policy() {
             simulation.add_job(job(placement, vec![8 + i as u32], 2_000_000, 2, scheme));
         }
         assert!(simulation.run(100_000 * MS), "{policy:?}");
-        assert_eq!(
-            (simulation.aggregation().violations(), simulation.refused()),
-            (vec![], &[][..])
-        );
+        assert_eq!((simulation.aggregation().violations(), simulation.refused()), (vec![], vec![]));
         assert_eq!(simulation.aggregation().slots.held(), 0);
         let jobs = simulation.take_jobs();
         let end = |job: u32| jobs.iter().find(|j| j.job == job).expect("it ended").end_ps;
@@ -266,7 +263,7 @@ fn slots_bear_losses_better_than_pools() {
         let mut simulation =
             Simulation::new(&leaf_spine(), SWITCHING, TcpConfig::default(), 1).unwrap();
         for link in 0..simulation.network().link_count() {
-            simulation.add_fault(0, Fault::Loss { link, share });
+            simulation.add_fault(0, Fault::Loss { link, share, over: false });
         }
         simulation.add_job(job(vec![0, 1, 2, 4, 5, 6, 8, 9], vec![12], 4_000_000, 1, scheme));
         assert!(simulation.run(100_000 * MS));

@@ -11,7 +11,7 @@ use netsum_wire::switchml::{HEADER_LEN, Header};
 use netsum_wire::{Epoch, JobId};
 
 use super::Aggregation;
-use super::machines::{End, way_to_root};
+use super::machines::{End, Machines, way_to_root};
 use super::panama::UDP_BYTES;
 use super::payload::{INTEGERS, Payload};
 use super::protocol::{Protocol, WorkerEvent};
@@ -119,6 +119,13 @@ impl<P: Payload> Protocol for SwitchMl<P> {
 
     fn on_timeout(worker: &mut Worker, now: Time) {
         worker.handle_timeout(now);
+    }
+}
+
+impl<P: Payload> Machines<SwitchMl<P>> {
+    /// Whether some switch holds a job's pool.
+    pub(crate) fn is_leased(&self, job: u32) -> bool {
+        self.nodes().any(|(_, node)| node.leases().any(|(lease, _)| lease.job == JobId(job)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use netsum_proto::PortId;
 use netsum_proto::panama::{Child, Lease, Switch, Worker, WorkerConfig, resolve};
-use netsum_topo::{AggregationTree, Child as Below, NodeId};
+use netsum_topo::{AggregationTree, Child as Below, NodeId, TreeNode};
 use netsum_wire::{Epoch, JobId, Rank, TreeId};
 
 use super::machines::{End, Machines};
@@ -23,6 +23,7 @@ impl<P: Payload> Aggregation<P> {
         config: &TreeConfig,
     ) -> Result<u32, String> {
         let first = self.trees.next_worker();
+        let config = &self.granted(job, trees, config);
         let wiring = Wiring::new(first, job, Epoch(1), self.memory_bytes, config);
         let up = self.trees.lease(net, wiring, trees, placement)?;
         let now = net.now();
@@ -57,6 +58,7 @@ impl<P: Payload> Aggregation<P> {
         placement: &[u32],
         config: &TreeConfig,
     ) -> Result<(), String> {
+        let config = &self.granted(job, trees, config);
         let machines = &mut self.trees;
         let range = first as usize..first as usize + placement.len();
         let states: Vec<_> = range.clone().filter_map(|w| machines.worker(w as u32)).collect();
@@ -70,8 +72,12 @@ impl<P: Payload> Aggregation<P> {
         let machines = machines.on_hosts();
         for (worker, up) in range.clone().zip(up) {
             let Some(state) = &mut machines.workers[worker] else { continue };
-            let config =
-                WorkerConfig { epoch, trees: trees.len() as u8, ..state.machine.config().clone() };
+            let config = WorkerConfig {
+                epoch,
+                trees: trees.len() as u8,
+                window_max: config.window_max,
+                ..state.machine.config().clone()
+            };
             let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
             let old = std::mem::replace(&mut state.machine, Worker::new(now, config));
             let rest = old.remaining(&finished);
@@ -83,6 +89,27 @@ impl<P: Payload> Aggregation<P> {
         }
         range.for_each(|worker| machines.pump_worker(&mut net.regions[0], worker as u32));
         Ok(())
+    }
+}
+
+impl<P: Payload> Aggregation<P> {
+    /// What a controller grants of what a job asks for: no more in flight than every switch of its trees has a share for,
+    /// beside all that have leases there. Workers hear of the switches' shares with their first result, and a first
+    /// window that is larger than the share at an upper level is lost there when the lower one has let go of it.
+    fn granted(&self, job: u32, trees: &[AggregationTree], config: &TreeConfig) -> TreeConfig {
+        let fragment_bytes = P::memory(self.memory_bytes).cost(config.fragment_bytes);
+        let share = |node: &TreeNode| {
+            let machine = self.trees.nodes().find(|&(number, _)| number == node.switch.0);
+            let leases = machine.into_iter().flat_map(|(_, switch)| switch.leases());
+            let others = leases.filter(|lease| lease.job != JobId(job)).count() as u64;
+            let own = trees.iter().filter(|tree| tree.node(node.switch).is_some()).count() as u64;
+            // As switches divide it: a share for one more, a buffer per child and two for sums.
+            let bytes = self.memory_bytes / (others + own + 1);
+            bytes / ((node.children.len() as u64 + 2) * fragment_bytes)
+        };
+        let least = trees.iter().flat_map(|tree| &tree.nodes).map(share).min();
+        let most = u64::from(config.window_max);
+        TreeConfig { window_max: least.unwrap_or(most).clamp(1, most) as u16, ..*config }
     }
 }
 

@@ -133,9 +133,9 @@ impl Reader<'_> {
                 }
                 let [from, to] = self.span(at, until)?;
                 for link in self.links(link.as_deref())? {
-                    faults.push((from, Fault::Loss { link, share: *share }));
-                    faults
-                        .extend((to < u64::MAX).then_some((to, Fault::Loss { link, share: 0.0 })));
+                    let loss = |over| Fault::Loss { link, share: *share, over };
+                    faults.push((from, loss(false)));
+                    faults.extend((to < u64::MAX).then_some((to, loss(true))));
                 }
             }
             Happens::LinkDown { link, at, until } => {
@@ -163,10 +163,9 @@ impl Reader<'_> {
                     ));
                 }
                 let [from, to] = self.span(at, until)?;
-                faults.push((from, Fault::Straggler { host, factor: *factor }));
-                faults.extend(
-                    (to < u64::MAX).then_some((to, Fault::Straggler { host, factor: 1.0 })),
-                );
+                let straggler = |over| Fault::Straggler { host, factor: *factor, over };
+                faults.push((from, straggler(false)));
+                faults.extend((to < u64::MAX).then_some((to, straggler(true))));
             }
         }
         Ok(())

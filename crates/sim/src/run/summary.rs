@@ -76,9 +76,8 @@ impl Summary {
         {
             *sum += of.0;
         }
-        let refused = simulation.refused().iter();
-        self.refused
-            .extend(refused.map(|(job, reason)| format!("job {job} uses the ring: {reason}")));
+        let refused = simulation.refused().into_iter();
+        self.refused.extend(refused.map(|(job, what)| format!("job {job} {what}")));
     }
 
     pub(super) fn write(mut self, path: &Path) -> std::io::Result<()> {

@@ -14,6 +14,7 @@ use netsum_wire::{Epoch, JobId, TreeId};
 use super::{Atp, Node, ROW_BYTES, SlotConfig};
 use crate::aggregation::machines::{End, Machines};
 use crate::aggregation::payload::Payload;
+use crate::aggregation::protocol::Protocol;
 use crate::aggregation::{Aggregation, Done, SlotSharing};
 use crate::network::Network;
 
@@ -74,6 +75,8 @@ impl<P: Payload> Aggregation<P> {
         let epoch = states.first().map_or(Epoch(1), |w| Epoch(w.config().epoch.0 + 1));
         let wiring = Wiring { first, job, epoch, sharing: self.sharing, config };
         let stands = machines.lease(net, &wiring, hosts)?;
+        let old = Epoch(epoch.0 - 1);
+        machines.nodes_mut().for_each(|node| Atp::<P>::revoke(node, JobId(job), old));
         let now = net.now();
         let machines = machines.on_hosts();
         for ((worker, up), places) in range.clone().zip(stands.up).zip(stands.places) {
@@ -126,6 +129,16 @@ impl<P: Payload> Machines<Atp<P>> {
         jobs.sort_unstable();
         jobs.dedup();
         jobs
+    }
+
+    /// Jobs that have a lease at a node.
+    pub(crate) fn jobs_at(&self, node: u32) -> Vec<u32> {
+        let here = self.nodes().filter(|&(number, _)| number == node);
+        let switches = here.filter_map(|(_, node)| match node {
+            Node::Switch(switch) => Some(switch),
+            Node::Server(_) => None,
+        });
+        switches.flat_map(Switch::leases).map(|(lease, ..)| lease.job.0).collect()
     }
 
     fn lease(
