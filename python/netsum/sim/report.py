@@ -9,6 +9,7 @@ from pathlib import Path
 from netsum.demo.curves import chart
 from netsum.sim.picture import heat_map
 from netsum.sim.result import Result
+from netsum.sim.runner import REPORT
 
 STYLE = Path(__file__).with_name("report.css")
 # PANAMA's border between short and long flows is 40 MB; below it, by what latency means to them.
@@ -17,8 +18,8 @@ _POINTS = 200
 
 
 def write(result: Result) -> Path:
-    """Writes report.html beside the tables; returns its path."""
-    path = result.folder / "report.html"
+    """Writes REPORT beside the tables; returns its path."""
+    path = result.folder / REPORT
     path.write_text(render(result), encoding="utf-8")
     return path
 
