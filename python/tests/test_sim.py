@@ -19,6 +19,7 @@ from netsum import sim
 from netsum.cli import sim as cli
 from netsum.fabric import binaries
 from netsum.sim import report, toml
+from netsum.sim.picture import heat_map
 from netsum.sim.result import TABLES
 from netsum.sim.runner import GIVEN, SIMULATOR
 from netsum.sim.sweep import Sweep
@@ -343,3 +344,65 @@ def test_a_base_that_makes_no_sense_is_refused(tmp_path: Path, odd: dict) -> Non
     (tmp_path / "sweep.toml").write_text('base = "base.toml"\n[grid]\nseed = [1]\n')
     with pytest.raises(sim.SimError, match=r"^seed=1: .*invalid type"):
         sim.sweep(Sweep.read(tmp_path / "sweep.toml"), tmp_path / "out")
+
+
+def test_a_report_has_a_line_per_part_and_names_what_it_leaves_out(tmp_path: Path) -> None:
+    links = [f"h{i}>rack{i // 4}.{i // 2 % 2}" for i in range(7)]
+    page = report.render(sim.run(SMALL | {"scheme": {"kind": "ideal"}}, tmp_path / "ideal"))
+    rate = next(picture for picture in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if ">Rate<" in picture)
+    assert rate.count("<polyline") == 4 and "h0→rack0.0 (jobs)" in rate
+    for line in re.findall(r'points="([^"]*)"', rate):
+        times = [float(point.split(",")[0]) for point in line.split()]
+        assert times == sorted(times)
+    page = report.render(sim.run(SMALL | {"samples": {"every": "50us", "links": links}}, tmp_path / "many"))
+    assert "Not drawn, and in the table of samples: h6→rack1.1." in page
+
+
+def test_a_single_flow_is_reported(tmp_path: Path) -> None:
+    config = {name: SMALL[name] for name in ("duration", "drain", "fabric")}
+    (tmp_path / "trace.csv").write_text("start_us,src,dst,bytes\n0,0,1,1000\n")
+    config["flows"] = [{"kind": "trace", "path": str(tmp_path / "trace.csv")}]
+    page = report.render(sim.run(config, tmp_path / "out"))
+    assert "<h2>Flows</h2>" in page and "FCT of flows below 40 MB" in page
+
+
+def test_jobs_that_did_not_complete_are_counted(tmp_path: Path) -> None:
+    jobs = [*SMALL["jobs"], SMALL["jobs"][0] | {"steps": 1_000_000}]
+    (tmp_path / "run.toml").write_text(toml.dumps(SMALL | {"jobs": jobs, "drain": "0ms"}))
+    ended = CliRunner().invoke(cli.app, ["run", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")])
+    assert "1 job had not completed its steps when the run ended" in ended.output
+    assert "1 job had not completed its steps" in (tmp_path / "out" / "report.html").read_text()
+
+
+def _lines(links: list[tuple[str, str]], hosts: set[str] | None = None) -> dict[str, tuple[float, ...]]:
+    rows = [{"from": a, "to": b, "utilisation": 0.5, "dropped_packets": 0} for a, b in links]
+    picture = ElementTree.fromstring(heat_map(rows, hosts))
+    return {
+        line[0].text.split(":")[0]: tuple(float(line.get(k)) for k in ("x1", "y1", "x2", "y2"))
+        for line in picture.iter("line")
+    }
+
+
+def test_no_direction_of_a_link_hides_the_other() -> None:
+    ends = [("h0", "left"), ("h1", "right"), ("left", "right")]
+    lines = _lines([*ends, *((b, a) for a, b in ends)])
+    there, back = lines["left → right"], lines["right → left"]
+    assert there[1] < back[1] and there[0] == back[2]
+    assert lines["h0 → left"][0] < lines["left → h0"][2]
+
+
+def test_a_spine_with_one_rack_is_no_host() -> None:
+    ends = [("h0", "rack0"), ("h1", "rack0"), ("rack0", "spine0"), ("rack0", "spine1")]
+    lines = _lines([*ends, *((b, a) for a, b in ends)], {"h0", "h1"})
+    assert lines["rack0 → spine0"][3] < lines["rack0 → spine0"][1] < lines["h0 → rack0"][1]
+
+
+def test_a_heat_map_has_names_and_a_scale() -> None:
+    rows = [{"from": a, "to": b, "utilisation": 0.5, "dropped_packets": 0} for a, b in [("h0", "<s>"), ("<s>", "h0")]]
+    texts = [text.text for text in ElementTree.fromstring(heat_map(rows, {"h0"})).iter("text")]
+    assert texts == ["h0", "<s>", "busy: 0 %", "100 %"]
+
+
+def test_the_example_completes_its_steps(tmp_path: Path) -> None:
+    result = sim.run(Path(__file__).parents[2] / "experiments" / "example.toml", tmp_path)
+    assert result.unfinished_jobs == 0 and len(result.rows("steps")) == 4

@@ -62,6 +62,8 @@ def run(
     page = report.write(result)
     screen = errors if as_json else console
     screen.print(_table(result))
+    if result.unfinished_jobs:
+        screen.print(f"{report.unfinished(result)} when the run ended", highlight=False)
     screen.print(f"report: {page}   tables: {folder}", highlight=False)
     if as_json:
         print_json(result.summary)
