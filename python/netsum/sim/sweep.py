@@ -123,9 +123,9 @@ def sweep(
     workers = workers or os.cpu_count() or 1
     inputs = _inputs(configs)
     open_runs = {name: config for name, config in configs.items() if not _is_complete(out / name, config, inputs[name])}
-    _check(open_runs, workers)
     count = len(configs) - len(open_runs)
     try:
+        _check(open_runs, workers)
         start = _ray if engine == "ray" else _local
         for name in start(open_runs, out, workers, inputs):
             count += 1
