@@ -406,3 +406,15 @@ def test_a_heat_map_has_names_and_a_scale() -> None:
 def test_the_example_completes_its_steps(tmp_path: Path) -> None:
     result = sim.run(Path(__file__).parents[2] / "experiments" / "example.toml", tmp_path)
     assert result.unfinished_jobs == 0 and len(result.rows("steps")) == 4
+
+
+def test_an_interruption_between_two_runs_ends_the_others(tmp_path: Path) -> None:
+    endless = SMALL | {"duration": "20s", "jobs": [SMALL["jobs"][0] | {"steps": 1_000_000}]}
+
+    def interrupt(*_: object) -> None:
+        wait_until(lambda: (tmp_path / "long" / "links.csv").exists())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sim.sweep({"long": endless, "short": SMALL}, tmp_path, workers=2, done=interrupt)
+    assert sim.Result(tmp_path / "long", complete=False).rows("links")

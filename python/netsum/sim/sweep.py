@@ -159,8 +159,9 @@ def _local(runs: dict[str, dict], out: Path, workers: int, inputs: dict[str, str
         _begin(out / name, inputs[name])
         runner.start(config, out / name, threads=1, started=at_work.add)
 
-    with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(work, name, config): name for name, config in runs.items()}
+    pool = ThreadPoolExecutor(workers)
+    futures = {pool.submit(work, name, config): name for name, config in runs.items()}
+    try:
         try:
             while futures:
                 finished, _ = wait(futures, return_when=FIRST_COMPLETED)
@@ -168,12 +169,15 @@ def _local(runs: dict[str, dict], out: Path, workers: int, inputs: dict[str, str
                     name = futures.pop(future)
                     _raise_named(name, future.exception())
                     yield name
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            at_work.end()
+        except SimError:
+            # Those at work may go on to their ends.
+            pool.shutdown(cancel_futures=True)
             raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    finally:
+        # Nothing is at work but after an interruption, here or where the names are taken.
+        pool.shutdown(wait=False, cancel_futures=True)
+        at_work.end()
+        pool.shutdown()
 
 
 class _AtWork:
