@@ -3,17 +3,25 @@
 import importlib.util
 import json
 import re
+import signal
+import subprocess
 import sys
+import time
 import tomllib
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from netsum import sim
+from netsum.cli import sim as cli
+from netsum.fabric import binaries
 from netsum.sim import report, toml
+from netsum.sim.picture import heat_map
 from netsum.sim.result import TABLES
-from netsum.sim.runner import GIVEN
+from netsum.sim.runner import GIVEN, SIMULATOR
 from netsum.sim.sweep import Sweep
 
 SMALL = {
@@ -121,9 +129,13 @@ def test_a_sweep_file_is_checked(tmp_path: Path) -> None:
         ("[grid]\nseed = [1]\n", "'base' is missing"),
         ('base = "base.toml"\n[grid]\nseed = 1\n', "has a list of values"),
         ('base = "base.toml"\nmore = 1\n[grid]\nseed = [1]\n', "no key 'more'"),
-        ('base = "none.toml"\n[grid]\nseed = [1]\n', "none.toml"),
+        ('base = "none.toml"\n[grid]\nseed = [1]\n', r"base: there is no file .*none\.toml; give"),
+        ("base = 5\n[grid]\nseed = [1]\n", "base: 5 is no path"),
+        ('base = "base.toml"\ngrid = [1]\n', "grid: .* is no table"),
+        ('base = "base.toml"\n[grid]\nname = [1979-05-27]\n', "holds no date"),
+        ("\udcff\udcfe", "no UTF-8 text"),
     ]:
-        file.write_text(text)
+        file.write_text(text, errors="surrogateescape")
         with pytest.raises(sim.SimError, match=reason):
             Sweep.read(file)
 
@@ -195,3 +207,214 @@ def test_a_sweep_over_ray_gives_the_same(tmp_path: Path) -> None:
         assert there[name].summary == here[name].summary
         for table in ("flows.csv", "links.csv", "steps.csv"):
             assert (there[name].folder / table).read_bytes() == (here[name].folder / table).read_bytes()
+
+
+def test_files_of_a_grid_are_relative_to_the_sweep(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\nfaults = []\n')
+    (tmp_path / "sizes.csv").write_text("")
+    (tmp_path / "base.toml").write_text(toml.dumps(SMALL))
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'base = "base.toml"\n[grid]\nscenario = ["a.toml", "b.toml"]\n"flows.0.sizes" = ["sizes.csv", "web-search"]\n'
+    )
+    runs = Sweep.read(file).runs()
+    assert runs["scenario=b.toml,flows.0.sizes=sizes.csv"]["scenario"] == str(tmp_path / "b.toml")
+    sizes = [config["flows"][0]["sizes"] for config in runs.values()]
+    assert sizes == [str(tmp_path / "sizes.csv"), "web-search"] * 2
+
+
+def test_every_combination_has_a_folder_of_its_own() -> None:
+    names = list(Sweep(SMALL, {"name": ["a b", "a_b", "a/b", "c"], "seed": [1, 2]}).runs())
+    assert len(set(names)) == 8 and "name=c,seed=1" in names
+    long = list(Sweep(SMALL, {"name": ["x" * 300, "x" * 300 + "y"]}).runs())
+    assert len(set(long)) == 2 and all(len(name) < 255 for name in long)
+    with pytest.raises(sim.SimError, match="seed lists 1 twice"):
+        Sweep(SMALL, {"seed": [1, 2, 1]}).runs()
+
+
+def test_a_sweep_runs_again_what_depends_on_a_changed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text('name = "nothing"\nfaults = []\n')
+    plan = Sweep(SMALL | {"scenario": str(scenario)}, {"seed": [1]})
+    started = []
+
+    def again() -> int:
+        started.clear()
+        sim.sweep(plan, tmp_path / "out", done=lambda name, *_: started.append(name))
+        return len(started)
+
+    assert [again(), again()] == [1, 0]
+    scenario.write_text('name = "half is lost"\n[[faults]]\nkind = "loss"\nshare = 0.01\n')
+    assert [again(), again()] == [1, 0]
+    # Another simulator: it has the same name, and other bytes.
+    wrapper = tmp_path / SIMULATOR
+    wrapper.write_text(f'#!/bin/sh\nexec {binaries.find(SIMULATOR)} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("NETSUM_BIN", str(tmp_path))
+    assert [again(), again()] == [1, 0]
+
+
+def test_a_sweep_is_refused_before_its_first_run(tmp_path: Path) -> None:
+    plan = Sweep(SMALL, {"flows.0.load": [0.1, 2.0, 0.3]})
+    with pytest.raises(sim.SimError, match=r"^flows\.0\.load=2\.0: flows\.0\.load: a load of 2"):
+        sim.sweep(plan, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    for config, options, reason in [
+        (SMALL | {"duration": "soon"}, {}, r"^[^/]*soon"),
+        (SMALL | {"seed": None}, {}, "holds no NoneType"),
+        (SMALL, {"format": "xml"}, "^format: .*csv or parquet"),
+        (SMALL, {"threads": 99_999}, "^threads: .*99999"),
+    ]:
+        with pytest.raises(sim.SimError, match=reason):
+            sim.run(config, tmp_path / "out", **options)
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(sim.SimError, match="without a run"):
+        sim.sweep({}, tmp_path / "out")
+    (tmp_path / "file").touch()
+    for start in (sim.run, lambda config, out: sim.sweep({"a": config}, out)):
+        with pytest.raises(sim.SimError, match="cannot write the results"):
+            start(SMALL, tmp_path / "file")
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_the_command_says_where_it_was_interrupted(tmp_path: Path, command: str) -> None:
+    endless = SMALL | {"duration": "20s", "jobs": [SMALL["jobs"][0] | {"steps": 1_000_000}]}
+    (tmp_path / "base.toml").write_text(toml.dumps(endless))
+    (tmp_path / "sweep.toml").write_text('base = "base.toml"\n[grid]\nseed = [1, 2, 3]\n')
+    file, out = {"run": ("base.toml", "out"), "sweep": ("sweep.toml", "out/seed=1")}[command]
+    main = "from netsum.cli import main; main()"
+    started = subprocess.Popen(
+        [sys.executable, "-c", main, "sim", command, file, "--out", "out"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: (tmp_path / out / "links.csv").exists())
+    started.send_signal(signal.SIGTERM)
+    said = started.communicate(timeout=60)[1]
+    assert started.returncode == 128 + signal.SIGTERM
+    expected = {"run": "the tables in out end there", "sweep": "interrupted: 0 of 3 are done; the same command goes on"}
+    assert expected[command] in said
+    assert sim.Result(tmp_path / out, complete=False).rows("links")
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_report_does_not_outlive_its_tables(tmp_path: Path) -> None:
+    page = report.write(sim.run(SMALL, tmp_path))
+    with pytest.raises(sim.SimError):
+        sim.run(SMALL | {"duration": "soon"}, tmp_path)
+    assert page.exists()
+    sim.run(SMALL | {"seed": 2}, tmp_path)
+    assert not page.exists()
+
+
+def test_the_command_wants_pyarrow_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    file = tmp_path / "run.toml"
+    file.write_text(toml.dumps(SMALL | {"format": "parquet"}))
+    ended = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(tmp_path / "out")])
+    assert isinstance(ended.exception, sim.SimError) and "pip install pyarrow" in str(ended.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_resumed_sweep_shows_all_runs_and_what_differs(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(toml.dumps(SMALL))
+    file = tmp_path / "sweep.toml"
+    file.write_text('base = "base.toml"\n[grid]\n"scheme.kind" = ["ring"]\nseed = [18001, 18002]\n')
+    for _ in range(2):
+        ended = CliRunner().invoke(cli.app, ["sweep", str(file), "--out", str(tmp_path / "out")])
+        assert ended.exit_code == 0, ended.exception
+        assert "2/2" in ended.output
+        assert "18001" in ended.output and "18002" in ended.output and "ring" not in ended.output
+
+
+@pytest.mark.parametrize("odd", [{"flows": 5}, {"fabric": {"kind": "file", "path": 5}}, {"scenario": 5}])
+def test_a_base_that_makes_no_sense_is_refused(tmp_path: Path, odd: dict) -> None:
+    (tmp_path / "base.toml").write_text(toml.dumps(SMALL | odd))
+    (tmp_path / "sweep.toml").write_text('base = "base.toml"\n[grid]\nseed = [1]\n')
+    with pytest.raises(sim.SimError, match=r"^seed=1: .*invalid type"):
+        sim.sweep(Sweep.read(tmp_path / "sweep.toml"), tmp_path / "out")
+
+
+def test_a_report_has_a_line_per_part_and_names_what_it_leaves_out(tmp_path: Path) -> None:
+    links = [f"h{i}>rack{i // 4}.{i // 2 % 2}" for i in range(7)]
+    page = report.render(sim.run(SMALL | {"scheme": {"kind": "ideal"}}, tmp_path / "ideal"))
+    rate = next(picture for picture in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if ">Rate<" in picture)
+    assert rate.count("<polyline") == 4 and "h0→rack0.0 (jobs)" in rate
+    for line in re.findall(r'points="([^"]*)"', rate):
+        times = [float(point.split(",")[0]) for point in line.split()]
+        assert times == sorted(times)
+    page = report.render(sim.run(SMALL | {"samples": {"every": "50us", "links": links}}, tmp_path / "many"))
+    assert "Not drawn, and in the table of samples: h6→rack1.1." in page
+
+
+def test_a_single_flow_is_reported(tmp_path: Path) -> None:
+    config = {name: SMALL[name] for name in ("duration", "drain", "fabric")}
+    (tmp_path / "trace.csv").write_text("start_us,src,dst,bytes\n0,0,1,1000\n")
+    config["flows"] = [{"kind": "trace", "path": str(tmp_path / "trace.csv")}]
+    page = report.render(sim.run(config, tmp_path / "out"))
+    assert "<h2>Flows</h2>" in page and "FCT of flows below 40 MB" in page
+
+
+def test_jobs_that_did_not_complete_are_counted(tmp_path: Path) -> None:
+    jobs = [*SMALL["jobs"], SMALL["jobs"][0] | {"steps": 1_000_000}]
+    (tmp_path / "run.toml").write_text(toml.dumps(SMALL | {"jobs": jobs, "drain": "0ms"}))
+    ended = CliRunner().invoke(cli.app, ["run", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")])
+    assert "1 job had not completed its steps when the run ended" in ended.output
+    assert "1 job had not completed its steps" in (tmp_path / "out" / "report.html").read_text()
+
+
+def _lines(links: list[tuple[str, str]], hosts: set[str] | None = None) -> dict[str, tuple[float, ...]]:
+    rows = [{"from": a, "to": b, "utilisation": 0.5, "dropped_packets": 0} for a, b in links]
+    picture = ElementTree.fromstring(heat_map(rows, hosts))
+    return {
+        line[0].text.split(":")[0]: tuple(float(line.get(k)) for k in ("x1", "y1", "x2", "y2"))
+        for line in picture.iter("line")
+    }
+
+
+def test_no_direction_of_a_link_hides_the_other() -> None:
+    ends = [("h0", "left"), ("h1", "right"), ("left", "right")]
+    lines = _lines([*ends, *((b, a) for a, b in ends)])
+    there, back = lines["left → right"], lines["right → left"]
+    assert there[1] < back[1] and there[0] == back[2]
+    assert lines["h0 → left"][0] < lines["left → h0"][2]
+
+
+def test_a_spine_with_one_rack_is_no_host() -> None:
+    ends = [("h0", "rack0"), ("h1", "rack0"), ("rack0", "spine0"), ("rack0", "spine1")]
+    lines = _lines([*ends, *((b, a) for a, b in ends)], {"h0", "h1"})
+    assert lines["rack0 → spine0"][3] < lines["rack0 → spine0"][1] < lines["h0 → rack0"][1]
+
+
+def test_a_heat_map_has_names_and_a_scale() -> None:
+    rows = [{"from": a, "to": b, "utilisation": 0.5, "dropped_packets": 0} for a, b in [("h0", "<s>"), ("<s>", "h0")]]
+    texts = [text.text for text in ElementTree.fromstring(heat_map(rows, {"h0"})).iter("text")]
+    assert texts == ["h0", "<s>", "busy: 0 %", "100 %"]
+
+
+def test_the_example_completes_its_steps(tmp_path: Path) -> None:
+    result = sim.run(Path(__file__).parents[2] / "experiments" / "example.toml", tmp_path)
+    assert result.unfinished_jobs == 0 and len(result.rows("steps")) == 4
+
+
+def test_an_interruption_between_two_runs_ends_the_others(tmp_path: Path) -> None:
+    endless = SMALL | {"duration": "20s", "jobs": [SMALL["jobs"][0] | {"steps": 1_000_000}]}
+
+    def interrupt(*_: object) -> None:
+        wait_until(lambda: (tmp_path / "long" / "links.csv").exists())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sim.sweep({"long": endless, "short": SMALL}, tmp_path, workers=2, done=interrupt)
+    assert sim.Result(tmp_path / "long", complete=False).rows("links")

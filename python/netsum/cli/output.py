@@ -18,10 +18,13 @@ def print_json(value: Any) -> None:
 
 
 def stop_on_termination() -> None:
-    """Let SIGTERM and a closed terminal end the command as Ctrl-C does, so that what it started is stopped."""
+    """Let SIGTERM and a closed terminal end the command as Ctrl-C does, so that what it started is stopped.
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    The KeyboardInterrupt then has the signal's number as its argument.
+    """
+
+    def interrupt(number: int, _frame: object) -> None:
+        raise KeyboardInterrupt(number)
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)

@@ -1,9 +1,14 @@
 """`netsum sim`."""
 
+import signal
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -31,11 +36,12 @@ def run(
 ) -> None:
     """Run one configuration; tables stream into the folder while it runs, the report comes last."""
     stop_on_termination()
-    if table_format == "parquet":
+    if (table_format or _format_of(config)) == "parquet":
+        # The report reads the tables.
         require_arrow()
     folder = out or Path("out/sim") / config.stem
     columns = (BarColumn(), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.description}"))
-    with Progress(*columns, console=errors, transient=True) as bar:
+    with _interruptible(), Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
 
         def on_progress(told) -> None:
@@ -56,6 +62,8 @@ def run(
     page = report.write(result)
     screen = errors if as_json else console
     screen.print(_table(result))
+    if result.unfinished_jobs:
+        screen.print(f"{report.unfinished(result)} when the run ended", highlight=False)
     screen.print(f"report: {page}   tables: {folder}", highlight=False)
     if as_json:
         print_json(result.summary)
@@ -73,7 +81,8 @@ def sweep(
     stop_on_termination()
     folder = out or Path("out/sim") / file.stem
     plan = Sweep.read(file)
-    with Progress(BarColumn(), TextColumn("{task.completed}/{task.total} {task.description}"), console=errors) as bar:
+    columns = (BarColumn(), TextColumn("{task.completed}/{task.total} {task.description}"))
+    with _interruptible(), Progress(*columns, console=errors) as bar:
         task = bar.add_task("", total=len(plan.runs()))
         results = simulate_all(
             plan,
@@ -82,14 +91,46 @@ def sweep(
             workers=workers,
             done=lambda name, count, _: bar.update(task, completed=count, description=name),
         )
+        # Those that were complete before are not announced.
+        bar.update(task, completed=len(results), description="complete")
     if as_json:
         print_json({name: result.summary for name, result in results.items()})
         return
-    table = Table("run", "p99 FCT, short flows, µs", "long flows, Gbit/s", "step, ms", "packet-hops")
-    for name, result in results.items():
-        table.add_row(name, *_figures(result))
-    console.print(table)
+    console.print(_comparison(plan, results))
     console.print(f"all summaries: {folder / 'sweep.json'}", highlight=False)
+
+
+def _format_of(config: Path) -> str | None:
+    """What the file asks for; what is wrong with the file, the simulator says."""
+    try:
+        return tomllib.loads(config.read_text(encoding="utf-8")).get("format")
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An interruption is said in the words of what it ended; the exit code is a shell's for the signal."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        for note in getattr(interrupt, "__notes__", ["interrupted before the run began"]):
+            errors.print(note, highlight=False, markup=False, soft_wrap=True)
+        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        raise typer.Exit(128 + number) from None
+
+
+def _comparison(plan: Sweep, results: dict[str, Result]) -> Table:
+    """A row per run, named by those values of the grid that differ."""
+    keys = [key for key, values in plan.grid.items() if len(values) > 1]
+    table = Table()
+    for key in keys:
+        table.add_column(key, overflow="fold")
+    for figure in ("p99 FCT, short flows, µs", "long flows, Gbit/s", "step, ms", "packet-hops"):
+        table.add_column(figure, overflow="fold")
+    for name, chosen in plan.chosen().items():
+        table.add_row(*(escape(str(chosen[key])) for key in keys), *_figures(results[name]))
+    return table
 
 
 def _figures(result: Result) -> list[str]:

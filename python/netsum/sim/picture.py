@@ -1,19 +1,26 @@
 """The fabric as a picture: a level of switches per row, every direction of a link coloured by how busy it was."""
 
+import math
 from collections import defaultdict, deque
 from html import escape
 from typing import Any
 
 WIDTH = 860
 _ROW, _TOP = 120, 30
+# More names than this would cover each other.
+_NAMES = 40
+_SCALE_STEPS = 20
 
 
-def heat_map(links: list[dict[str, Any]]) -> str:
-    """SVG from the rows of links.csv. Beside each other, left to right: the way up and the way down."""
+def heat_map(links: list[dict[str, Any]], hosts: set[str] | None = None) -> str:
+    """SVG from the rows of links.csv. Beside each other, left to right: the way up and the way down.
+
+    hosts: by name; if they are not known, the nodes with one neighbour are taken for them.
+    """
     neighbours = defaultdict(list)
     for link in links:
         neighbours[link["from"]].append(link["to"])
-    level = _levels(neighbours)
+    level = _levels(neighbours, hosts)
     rows = defaultdict(list)
     for node in neighbours:
         rows[level[node]].append(node)
@@ -23,18 +30,46 @@ def heat_map(links: list[dict[str, Any]]) -> str:
         for row, nodes in rows.items()
         for i, node in enumerate(nodes)
     }
-    parts = [f'<svg viewBox="0 0 {WIDTH} {_TOP * 2 + _ROW * top}" role="img" aria-label="how busy the links were">']
+    bottom = _TOP + _ROW * top
+    height = bottom + 90
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="how busy the links were">']
     parts += [_link(link, place) for link in sorted(links, key=lambda link: link["utilisation"])]
     for node, (x, y) in place.items():
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.5 if level[node] else 1.5}" class="node"/>')
-    return "\n".join([*parts, "</svg>"])
+    if len(place) <= _NAMES:
+        parts += [_name(node, x, y, below=y == bottom) for node, (x, y) in place.items()]
+    return "\n".join([*parts, *_scale(height - 24), "</svg>"])
 
 
-def _levels(neighbours: dict[str, list[str]]) -> dict[str, int]:
-    """Links from the nearest host; hosts are those with one neighbour."""
-    hosts = [node for node, others in neighbours.items() if len(others) == 1]
-    level = dict.fromkeys(hosts, 0)
-    queue = deque(hosts)
+def _name(node: str, x: float, y: float, below: bool) -> str:
+    """Beside a switch; slanted below a host, where they stand close."""
+    if below:
+        at = f'x="{x:.1f}" y="{y + 12:.1f}" transform="rotate(35 {x:.1f} {y + 12:.1f})"'
+    else:
+        at = f'x="{x + 7:.1f}" y="{y - 6:.1f}"'
+    return f'<text {at} class="axis">{escape(node)}</text>'
+
+
+def _scale(y: float) -> list[str]:
+    """What the colours mean."""
+    width = 8
+    left = WIDTH - width * _SCALE_STEPS - 40
+    steps = [
+        f'<rect x="{left + width * i}" y="{y}" width="{width}" height="10" fill="{_colour(i / (_SCALE_STEPS - 1))}"/>'
+        for i in range(_SCALE_STEPS)
+    ]
+    return [
+        *steps,
+        f'<text x="{left - 6}" y="{y + 10}" class="axis" text-anchor="end">busy: 0 %</text>',
+        f'<text x="{left + width * _SCALE_STEPS + 4}" y="{y + 10}" class="axis">100 %</text>',
+    ]
+
+
+def _levels(neighbours: dict[str, list[str]], hosts: set[str] | None) -> dict[str, int]:
+    """Links from the nearest host."""
+    lowest = [node for node, others in neighbours.items() if (node in hosts if hosts else len(others) == 1)]
+    level = dict.fromkeys(lowest, 0)
+    queue = deque(lowest)
     while queue:
         node = queue.popleft()
         for other in neighbours[node]:
@@ -46,13 +81,18 @@ def _levels(neighbours: dict[str, list[str]]) -> dict[str, int]:
 
 def _link(link: dict[str, Any], place: dict[str, tuple[float, float]]) -> str:
     (x1, y1), (x2, y2) = place[link["from"]], place[link["to"]]
-    shift = -1.2 if y1 > y2 else 1.2
+    # To the left of its own direction, as the other direction is of its.
+    length = math.hypot(x2 - x1, y2 - y1) or 1.0
+    right, down = 1.2 * (y2 - y1) / length, 1.2 * (x1 - x2) / length
     busy = min(link["utilisation"], 1.0)
-    # From blue (idle) over yellow to red (busy all the time).
-    hue = 215 * (1 - busy) ** 1.5
     title = f"{link['from']} → {link['to']}: {busy:.0%} busy, {link['dropped_packets']} dropped"
     return (
-        f'<line x1="{x1 + shift:.1f}" y1="{y1:.1f}" x2="{x2 + shift:.1f}" y2="{y2:.1f}" '
-        f'stroke="hsl({hue:.0f} 75% 50%)" stroke-opacity="{0.15 + 0.85 * busy:.2f}" '
+        f'<line x1="{x1 + right:.1f}" y1="{y1 + down:.1f}" x2="{x2 + right:.1f}" y2="{y2 + down:.1f}" '
+        f'stroke="{_colour(busy)}" stroke-opacity="{0.15 + 0.85 * busy:.2f}" '
         f'stroke-width="{0.6 + 1.8 * busy:.1f}"><title>{escape(title)}</title></line>'
     )
+
+
+def _colour(busy: float) -> str:
+    """From blue (idle) over yellow to red (busy all the time)."""
+    return f"hsl({215 * (1 - busy) ** 1.5:.0f} 75% 50%)"

@@ -1,6 +1,7 @@
 """The report of a run: one HTML file that needs nothing else."""
 
 import math
+import re
 from collections import defaultdict
 from html import escape
 from itertools import pairwise
@@ -9,16 +10,19 @@ from pathlib import Path
 from netsum.demo.curves import chart
 from netsum.sim.picture import heat_map
 from netsum.sim.result import Result
+from netsum.sim.runner import REPORT
 
 STYLE = Path(__file__).with_name("report.css")
 # PANAMA's border between short and long flows is 40 MB; below it, by what latency means to them.
 _SIZES = ((0, 1e5, "below 100 kB"), (1e5, 4e7, "100 kB to 40 MB"), (4e7, math.inf, "40 MB and more"))
 _POINTS = 200
+# More lines than this cannot be told apart.
+_LINES = 6
 
 
 def write(result: Result) -> Path:
-    """Writes report.html beside the tables; returns its path."""
-    path = result.folder / "report.html"
+    """Writes REPORT beside the tables; returns its path."""
+    path = result.folder / REPORT
     path.write_text(render(result), encoding="utf-8")
     return path
 
@@ -29,8 +33,9 @@ def render(result: Result) -> str:
     packets = summary["packets"]
     lead = (
         f"{summary['packet_hops']:,} packet-hops; {packets['sent']:,} packets sent, {packets['dropped']:,} dropped; "
-        f"{summary['unfinished_flows']:,} flows were not complete when the run ended."
+        f"{summary['unfinished_flows']:,} flows were not complete when the run ended"
     )
+    lead += f", and {unfinished(result)}." if result.unfinished_jobs else "."
     notes = "".join(f"<li>{escape(note)}</li>" for note in [*summary["notes"], *summary["refused"]])
     return "\n".join(
         [
@@ -50,21 +55,32 @@ def render(result: Result) -> str:
     )
 
 
+def unfinished(result: Result) -> str:
+    """How many jobs were not complete, in words."""
+    count = result.unfinished_jobs
+    return f"{count:,} job{'s' if count > 1 else ''} had not completed {'their' if count > 1 else 'its'} steps"
+
+
 def _flows(result: Result) -> list[str]:
     flows = [row for row in result.rows("flows") if row["fct_us"] is not None]
+    if not flows and not result.summary["long_flows"]["throughput_gbps"]["count"]:
+        return []
     series = {}
     for low, high, name in _SIZES:
         times = sorted(math.log10(row["fct_us"]) for row in flows if low <= row["bytes"] < high)
         if len(times) > 1:
             series[name] = _cumulative(times)
-    if not series:
-        return []
+    picture = []
+    if series:
+        picture = [
+            _figure(
+                chart("Flow completion times", "", "log10 of microseconds", series),
+                "Share of the flows that took no longer, by size.",
+            )
+        ]
     return [
         "<h2>Flows</h2>",
-        _figure(
-            chart("Flow completion times", "", "log10 of microseconds", series),
-            "Share of the flows that took no longer, by size.",
-        ),
+        *picture,
         _table(result.summary["short_flows"]["fct_us"], "FCT of flows below 40 MB, µs"),
         _table(result.summary["long_flows"]["throughput_gbps"], "throughput of longer flows, Gbit/s"),
     ]
@@ -72,13 +88,13 @@ def _flows(result: Result) -> list[str]:
 
 def _steps(result: Result) -> list[str]:
     steps = result.rows("steps")
-    if not steps:
+    if not steps and not result.unfinished_jobs:
         return []
     by_job = defaultdict(list)
     for row in steps:
         by_job[row["job"]].append((row["end_us"] / 1e3, (row["end_us"] - row["reduce_start_us"]) / 1e3))
-    # The jobs with the most steps; more lines than this cannot be told apart.
-    most = sorted(by_job, key=lambda job: -len(by_job[job]))[:6]
+    # The jobs with the most steps.
+    most = sorted(by_job, key=lambda job: -len(by_job[job]))[:_LINES]
     series = {f"job {job}": sorted(by_job[job]) for job in sorted(most) if len(by_job[job]) > 1}
     picture = []
     if series:
@@ -87,6 +103,7 @@ def _steps(result: Result) -> list[str]:
         ]
     return [
         "<h2>Training jobs</h2>",
+        *([f"<p>{unfinished(result)} when the run ended.</p>"] if result.unfinished_jobs else []),
         *picture,
         _table(result.summary["steps"]["duration_us"], "step, µs"),
         _table(result.summary["steps"]["reduce_us"], "of it, reducing, µs"),
@@ -96,16 +113,21 @@ def _steps(result: Result) -> list[str]:
 def _samples(result: Result) -> list[str]:
     by_link = defaultdict(list)
     for row in result.rows("samples"):
-        by_link[f"{row['from']}→{row['to']}"].append((row["time_us"], row["carried_bytes"], row["waiting_packets"]))
+        of = "" if row["part"] == "all" else f" ({row['part']})"
+        name = f"{row['from']}→{row['to']}{of}"
+        by_link[name].append((row["time_us"], row["carried_bytes"], row["waiting_packets"]))
     if not by_link:
         return []
     rates, queues = {}, {}
-    for name, rows in list(by_link.items())[:6]:
+    for name, rows in list(by_link.items())[:_LINES]:
         pairs = list(pairwise(rows))
         rates[name] = [(b[0] / 1e3, (b[1] - a[1]) * 8 / (b[0] - a[0]) / 1e3) for a, b in pairs if b[0] > a[0]]
         queues[name] = [(row[0] / 1e3, row[2]) for row in rows]
+    left_out = list(by_link)[_LINES:]
+    more = f"<p>Not drawn, and in the table of samples: {escape(', '.join(left_out))}.</p>" if left_out else ""
     return [
         "<h2>Sampled links</h2>",
+        more,
         _figure(chart("Rate", " Gbit/s", "milliseconds", rates), "Headers included."),
         _figure(chart("Queue", " packets", "milliseconds", queues), "Packets that wait, at the moment of the sample."),
     ]
@@ -115,11 +137,17 @@ def _links(result: Result) -> list[str]:
     by_part = defaultdict(list)
     for row in result.rows("links"):
         by_part[row["part"]].append(row)
+    # Switches of a fabric file may have any name; those of the others are never called h and a number.
+    numbered = result.effective["fabric"]["kind"] != "file"
+    hosts = {link["from"] for link in result.rows("links") if re.fullmatch(r"h\d+", link["from"])} if numbered else None
     figures = []
     for part, links in by_part.items():
         of = "" if part == "all" else f" ({part} alone)"
-        note = f"Blue is idle, red is busy all the time{of}; the left of two lines is the way up. Hover for figures."
-        figures.append(_figure(heat_map(links), note))
+        note = (
+            f"Blue is idle, red is busy all the time{of}. Of two lines the left one is the way up, of level ones the "
+        )
+        note += "upper one the way to the right. Hover for figures."
+        figures.append(_figure(heat_map(links, hosts), note))
     return ["<h2>Links</h2>", *figures]
 
 

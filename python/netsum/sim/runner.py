@@ -1,19 +1,25 @@
 """Starts the simulator and follows it."""
 
 import json
+import re
 import subprocess
-from collections.abc import Callable
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from netsum.fabric import binaries
-from netsum.sim import toml
+from netsum.sim import files, toml
 from netsum.sim.errors import SimError
-from netsum.sim.result import Result
+from netsum.sim.result import FORMATS, Result
 
 SIMULATOR = "netsum-sim"
 GIVEN = "given.toml"
+REPORT = "report.html"
+THREADS_MAX = 65_535
 # A run hears that it shall end some hundred times while it lasts.
 PATIENCE_S = 20
 
@@ -43,45 +49,107 @@ def run(
 ) -> Result:
     """Simulate a configuration (a TOML file or its content as a dictionary) into the folder `out`.
 
-    format: of the tables, "csv" or "parquet", whatever the configuration says. threads: of the run, at most, whatever
-    the configuration says; the results are the same. progress and notes are called from this thread. An interrupted
-    run leaves tables that end where it was. Raises SimError: the configuration was refused, with file, line and reason,
-    or the run went wrong.
+    Files that a dictionary names are relative to the working directory. format: of the tables, "csv" or "parquet",
+    whatever the configuration says. threads: of the run, at most, whatever the configuration says; the results are the
+    same. progress and notes are called from this thread. An interrupted run leaves tables that end where it was; the
+    KeyboardInterrupt carries a note that says where. Raises SimError: the configuration was refused, with file, line
+    and reason, and `out` is as it was; or the run went wrong.
     """
-    out = Path(out)
-    if isinstance(config, dict):
-        out.mkdir(parents=True, exist_ok=True)
-        path = out / GIVEN
-        path.write_text(toml.dumps(config))
-    else:
-        path = Path(config)
-    command = [str(binaries.find(SIMULATOR)), "run", str(path), "--out", str(out), "--progress-json"]
-    command += ["--format", format] if format else []
-    command += ["--threads", str(threads)] if threads is not None else []
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        trouble = _follow(process, progress, notes)
-        code = process.wait()
-    finally:
-        _end(process)
-    if code != 0:
-        raise SimError(trouble or f"{SIMULATOR} ended with code {code}")
+    _check_options(format, threads)
+    return start(config, Path(out), format=format, threads=threads, progress=progress, notes=notes)
+
+
+def start(
+    config: Path | str | dict[str, Any],
+    out: Path,
+    *,
+    format: str | None = None,
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    notes: Callable[[str], None] | None = None,
+    started: Callable[[subprocess.Popen], None] | None = None,
+) -> Result:
+    """As `run`; `started` gets the simulator's process, so that another thread can end it."""
+    with _as_file(config) as (path, given):
+
+        def accepted() -> None:
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+                # It would stand beside tables that it does not describe.
+                (out / REPORT).unlink(missing_ok=True)
+                if given is not None:
+                    (out / GIVEN).write_text(given)
+            except OSError as error:
+                raise SimError(f"cannot write the results into {out}: {error.strerror}") from None
+
+        command = [str(binaries.find(SIMULATOR)), "run", str(path), "--out", str(out), "--progress-json"]
+        command += ["--format", format] if format else []
+        command += ["--threads", str(threads)] if threads is not None else []
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            if started:
+                started(process)
+            trouble = _follow(process, accepted, progress, notes)
+            code = process.wait()
+        except BaseException as error:
+            said = _end(process)
+            if isinstance(error, KeyboardInterrupt) and said:
+                error.add_note(said)
+            raise
+        if code != 0:
+            raise SimError(_without_place(trouble, path, given) or f"{SIMULATOR} ended with code {code}")
     return Result(out)
 
 
-def _end(process: subprocess.Popen) -> None:
-    """Ends a simulator that is still at work, if it can with tables that are whole."""
+def check(config: dict[str, Any]) -> None:
+    """Raises SimError if the simulator refuses a configuration; nothing is run or written."""
+    with _as_file(config) as (path, given):
+        command = [str(binaries.find(SIMULATOR)), "check", str(path)]
+        ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if ended.returncode != 0:
+            raise SimError(_without_place(ended.stderr.removeprefix("error: ").strip(), path, given))
+
+
+def _check_options(format: str | None, threads: int | None) -> None:
+    if format is not None and format not in FORMATS:
+        raise SimError(f"format: no tables are written as {format!r}; use {' or '.join(FORMATS)}")
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= THREADS_MAX):
+        raise SimError(f"threads: a run has 1 to {THREADS_MAX} threads, not {threads!r}")
+
+
+@contextmanager
+def _as_file(config: Path | str | dict[str, Any]) -> Iterator[tuple[Path, str | None]]:
+    """The file of a configuration, and its text if it was none."""
+    if not isinstance(config, dict):
+        yield Path(config), None
+        return
+    text = toml.dumps(config)
+    with tempfile.TemporaryDirectory(prefix="netsum-sim-") as folder:
+        path = Path(folder) / GIVEN
+        path.write_text(toml.dumps(files.absolute(config, Path.cwd())))
+        yield path, text
+
+
+def _without_place(trouble: str, path: Path, given: str | None) -> str:
+    """Lines of a file that the caller did not write say nothing to them."""
+    return trouble if given is None else re.sub(rf"{re.escape(str(path))}:\d+: ", "", trouble)
+
+
+def _end(process: subprocess.Popen) -> str:
+    """Ends a simulator that is still at work, if it can with tables that are whole; returns what it says at last."""
     if process.poll() is None:
         process.terminate()
-        try:
-            process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    timer = threading.Timer(PATIENCE_S, process.kill)
+    timer.start()
+    try:
+        return _follow(process)
+    finally:
+        process.wait()
+        timer.cancel()
 
 
-def _follow(process: subprocess.Popen, progress, notes) -> str:
-    """Passes on what the simulator tells; returns what is no progress."""
+def _follow(process: subprocess.Popen, accepted=None, progress=None, notes=None) -> str:
+    """Passes on what the simulator tells; returns what is no progress. Notes come first, once it is accepted."""
     trouble = []
     for line in process.stderr:
         try:
@@ -90,6 +158,8 @@ def _follow(process: subprocess.Popen, progress, notes) -> str:
             trouble.append(line.removeprefix("error: ").rstrip())
             continue
         if "notes" in told:
+            if accepted:
+                accepted()
             for note in told["notes"] if notes else ():
                 notes(note)
         elif progress:

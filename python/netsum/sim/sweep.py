@@ -1,59 +1,98 @@
 """Many configurations: over the cores of this machine, or over a Ray cluster. What is complete is not run again."""
 
 import copy
+import hashlib
 import itertools
 import json
 import os
+import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netsum.sim import toml
+from netsum.fabric import binaries
+from netsum.sim import files, runner, toml
 from netsum.sim.errors import SimError
 from netsum.sim.result import Result
-from netsum.sim.runner import GIVEN, run
+from netsum.sim.runner import GIVEN
 
 ENGINES = ("local", "ray")
+# What a run depends on beside its configuration.
+INPUTS = "inputs.json"
+# File systems take 255 bytes.
+_NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A base configuration and, by dotted key ("scheme.kind", "flows.0.load"), the values to be combined."""
+    """A base configuration and, by dotted key ("scheme.kind", "flows.0.load"), the values to be combined.
+
+    Files that values of the grid name are relative to `folder`, or else to the working directory.
+    """
 
     base: dict[str, Any]
     grid: dict[str, list[Any]]
+    folder: Path | None = None
 
     @staticmethod
     def read(path: Path) -> "Sweep":
-        """A file with `base = "run.toml"` (relative to it) and a table `grid`."""
-        try:
-            content = tomllib.loads(path.read_text())
-            base = tomllib.loads((path.parent / content["base"]).read_text())
-            grid = content["grid"]
-        except KeyError as error:
-            raise SimError(f'{path}: a sweep has base = "run.toml" and a table [grid]; {error} is missing') from None
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise SimError(f"{path}: {error}") from None
+        """A file with `base = "run.toml"` (relative to it, as are all files it names) and a table `grid`."""
+        content = _read_toml(path)
+        for key in ("base", "grid"):
+            if key not in content:
+                raise SimError(f'{path}: a sweep has base = "run.toml" and a table [grid]; {key!r} is missing')
         unknown = set(content) - {"base", "grid"}
         if unknown:
             raise SimError(f"{path}: a sweep has no key {sorted(unknown)[0]!r}; it has base and grid")
+        base, grid = content["base"], content["grid"]
+        if not isinstance(base, str):
+            raise SimError(f'{path}: base: {base!r} is no path; write base = "run.toml", relative to this file')
+        if not isinstance(grid, dict):
+            raise SimError(f"{path}: grid: {grid!r} is no table; write [grid] and below it lists by dotted key")
         if not grid or not all(isinstance(values, list) and values for values in grid.values()):
-            raise SimError(f"{path}: every key of [grid] has a list of values")
-        return Sweep(_with_absolute_paths(base, (path.parent / content["base"]).parent.resolve()), grid)
+            raise SimError(
+                f'{path}: every key of [grid] has a list of values, and dotted keys are quoted: "flows.0.load" = [0.1]'
+            )
+        base_path = path.parent / base
+        if not base_path.is_file():
+            raise SimError(
+                f"{path}: base: there is no file {base_path}; give the path of a configuration, relative to this file"
+            )
+        plan = Sweep(files.absolute(_read_toml(base_path), base_path.parent.resolve()), grid, path.parent.resolve())
+        try:
+            for config in plan.runs().values():
+                toml.dumps(config)
+        except SimError as error:
+            raise SimError(f"{path}: {error}") from None
+        return plan
 
     def runs(self) -> dict[str, dict[str, Any]]:
-        """Every combination: a name that serves as folder, and the configuration."""
+        """Every combination: a name that serves as folder, its configuration. Raises SimError for one given twice."""
         runs = {}
-        for values in itertools.product(*self.grid.values()):
+        for name, chosen in self.chosen().items():
             config = copy.deepcopy(self.base)
-            for key, value in zip(self.grid, values, strict=True):
-                _set(config, key, value)
-            chosen = zip(self.grid, values, strict=True)
-            runs[",".join(f"{key}={_short(value)}" for key, value in chosen)] = config
+            for key, value in chosen.items():
+                _set(config, key, files.absolute(value, self.folder or Path.cwd(), key.rpartition(".")[2]))
+            runs[name] = config
         return runs
+
+    def chosen(self) -> dict[str, dict[str, Any]]:
+        """Every combination: its name, and the grid's values in it. Raises SimError for a value given twice."""
+        for key, values in self.grid.items():
+            twice = [text for text, count in Counter(_exact(value) for value in values).items() if count > 1]
+            if twice:
+                raise SimError(f"[grid]: {key} lists {twice[0]} twice; name every value once")
+        combinations = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        names = [",".join(f"{_short(key)}={_short(value)}" for key, value in one.items()) for one in combinations]
+        alike = Counter(names)
+        return {
+            name if alike[name] == 1 and len(name.encode()) <= _NAME_BYTES else _with_hash(name, one): one
+            for name, one in zip(names, combinations, strict=True)
+        }
 
 
 def sweep(
@@ -70,29 +109,59 @@ def sweep(
 
     engine: "local" runs `workers` processes at a time (as many as there are cores); "ray" runs on the cluster that
     ray.init finds, whose nodes must have netsum and, at the same paths, the files that configurations name.
-    A run that is complete with the very same configuration is kept. Raises SimError at the first run that fails, once
-    those at work have ended; what is complete stays.
+    A run is kept that is complete with the very same configuration, files and simulator. Before the first run all that
+    are left are checked: SimError names the one that is refused, and nothing has been run. Raises SimError also at the
+    first run that fails, once those at work have ended; what is complete stays. A KeyboardInterrupt ends those at work
+    with tables that are whole, and carries a note that says how many are complete.
     """
     if engine not in ENGINES:
         raise SimError(f"no engine is named {engine!r}; use one of {', '.join(ENGINES)}")
     configs = runs.runs() if isinstance(runs, Sweep) else runs
+    if not configs:
+        raise SimError("a sweep without a run: give at least one configuration")
     out = Path(out)
-    open_runs = {name: config for name, config in configs.items() if not _is_complete(out / name, config)}
+    workers = workers or os.cpu_count() or 1
+    inputs = _inputs(configs)
+    open_runs = {name: config for name, config in configs.items() if not _is_complete(out / name, config, inputs[name])}
     count = len(configs) - len(open_runs)
-    start = _ray if engine == "ray" else _local
-    for name in start(open_runs, out, workers or os.cpu_count() or 1):
-        count += 1
-        if done:
-            done(name, count, len(configs))
-    results = {name: Result(out / name) for name in configs}
-    summaries = {name: result.summary for name, result in results.items()}
-    (out / "sweep.json").write_text(json.dumps(summaries, indent=2) + "\n")
+    try:
+        _check(open_runs, workers)
+        start = _ray if engine == "ray" else _local
+        for name in start(open_runs, out, workers, inputs):
+            count += 1
+            if done:
+                done(name, count, len(configs))
+        results = {name: Result(out / name) for name in configs}
+        summaries = {name: result.summary for name, result in results.items()}
+        (out / "sweep.json").write_text(json.dumps(summaries, indent=2) + "\n")
+    except OSError as error:
+        raise SimError(f"cannot write the results into {out}: {error.strerror}") from None
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"interrupted: {count} of {len(configs)} are done; the same command goes on")
+        raise
     return results
 
 
-def _local(runs: dict[str, dict], out: Path, workers: int) -> Iterator[str]:
+def _check(runs: dict[str, dict], workers: int) -> None:
     with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(run, config, out / name, threads=1): name for name, config in runs.items()}
+        checks = {name: pool.submit(runner.check, config) for name, config in runs.items()}
+        try:
+            for name, future in checks.items():
+                _raise_named(name, future.exception())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _local(runs: dict[str, dict], out: Path, workers: int, inputs: dict[str, str]) -> Iterator[str]:
+    at_work = _AtWork()
+
+    def work(name: str, config: dict) -> None:
+        _begin(out / name, inputs[name])
+        runner.start(config, out / name, threads=1, started=at_work.add)
+
+    pool = ThreadPoolExecutor(workers)
+    futures = {pool.submit(work, name, config): name for name, config in runs.items()}
+    try:
         try:
             while futures:
                 finished, _ = wait(futures, return_when=FIRST_COMPLETED)
@@ -100,12 +169,43 @@ def _local(runs: dict[str, dict], out: Path, workers: int) -> Iterator[str]:
                     name = futures.pop(future)
                     _raise_named(name, future.exception())
                     yield name
-        finally:
-            for future in futures:
-                future.cancel()
+        except SimError:
+            # Those at work may go on to their ends.
+            pool.shutdown(cancel_futures=True)
+            raise
+    finally:
+        # Nothing is at work but after an interruption, here or where the names are taken.
+        pool.shutdown(wait=False, cancel_futures=True)
+        at_work.end()
+        pool.shutdown()
 
 
-def _ray(runs: dict[str, dict], out: Path, _workers: int) -> Iterator[str]:
+class _AtWork:
+    """Simulators that threads of this process wait for."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen] = []
+        self._ending = False
+
+    def add(self, process: subprocess.Popen) -> None:
+        """From its thread: it is ended with the others, or now if they were."""
+        self._processes.append(process)
+        if self._ending:
+            process.terminate()
+
+    def end(self) -> None:
+        """All, with tables that are whole if they can within PATIENCE_S."""
+        self._ending = True
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(runner.PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _ray(runs: dict[str, dict], out: Path, _workers: int, inputs: dict[str, str]) -> Iterator[str]:
     try:
         import ray
     except ImportError as error:
@@ -121,7 +221,7 @@ def _ray(runs: dict[str, dict], out: Path, _workers: int) -> Iterator[str]:
             files = ray.get(finished[0])
         except ray.exceptions.RayTaskError as error:
             _raise_named(name, error.cause)
-        (out / name).mkdir(parents=True, exist_ok=True)
+        _begin(out / name, inputs[name])
         # The summary says that a run is complete: it comes last.
         for file in sorted(files, key=lambda file: file == "summary.json"):
             (out / name / file).write_bytes(files[file])
@@ -133,7 +233,7 @@ def _elsewhere(config: dict) -> dict[str, bytes]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        run(config, folder, threads=1)
+        runner.run(config, folder, threads=1)
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
@@ -144,9 +244,38 @@ def _raise_named(name: str, error: BaseException | None) -> None:
         raise error
 
 
-def _is_complete(folder: Path, config: dict) -> bool:
-    given = folder / GIVEN
-    return (folder / "summary.json").is_file() and given.is_file() and given.read_text() == toml.dumps(config)
+def _inputs(configs: dict[str, dict]) -> dict[str, str]:
+    """By run, what it depends on beside its configuration: digests of the simulator and of the files named, as JSON."""
+    known: dict[Path, str] = {}
+
+    def digest(path: Path) -> str:
+        if path not in known:
+            with path.open("rb") as file:
+                known[path] = hashlib.file_digest(file, "sha256").hexdigest()
+        return known[path]
+
+    simulator = digest(binaries.find(runner.SIMULATOR))
+
+    def of(config: dict) -> str:
+        paths = files.named(files.absolute(config, Path.cwd()))
+        content = {"simulator": simulator, "files": {str(path): digest(path) for path in paths}}
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+    return {name: of(config) for name, config in configs.items()}
+
+
+def _begin(folder: Path, inputs: str) -> None:
+    """From here on the folder's earlier result, if there is one, does not count."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.json").unlink(missing_ok=True)
+    (folder / INPUTS).write_text(inputs)
+
+
+def _is_complete(folder: Path, config: dict, inputs: str) -> bool:
+    wanted = {GIVEN: toml.dumps(config), INPUTS: inputs}
+    return (folder / "summary.json").is_file() and all(
+        (folder / name).is_file() and (folder / name).read_text() == text for name, text in wanted.items()
+    )
 
 
 def _set(config: dict, key: str, value: Any) -> None:
@@ -161,16 +290,26 @@ def _set(config: dict, key: str, value: Any) -> None:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else _exact(value)
     return "".join(c if c.isalnum() or c in "._-*" else "_" for c in text)
 
 
-def _with_absolute_paths(config: dict, folder: Path) -> dict:
-    """Files that a configuration names are relative to it, and runs stand elsewhere."""
-    for table in [config.get("fabric", {}), *config.get("flows", [])]:
-        for key in ("path", "sizes"):
-            if key in table and (folder / table[key]).is_file():
-                table[key] = str(folder / table[key])
-    if "scenario" in config:
-        config["scenario"] = str(folder / config["scenario"])
-    return config
+def _exact(value: Any) -> str:
+    return json.dumps(value, default=str)
+
+
+def _with_hash(name: str, chosen: dict[str, Any]) -> str:
+    """A name that others do not have and that a file system takes."""
+    suffix = hashlib.sha256(_exact(chosen).encode()).hexdigest()[:8]
+    return name.encode()[:_NAME_BYTES].decode(errors="ignore") + "-" + suffix
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SimError(f"cannot read {path}: {error.strerror}; give the path of a file that is there") from None
+    except UnicodeDecodeError:
+        raise SimError(f"{path}: no UTF-8 text; a sweep and its base are TOML files") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SimError(f"{path}: {error}") from None

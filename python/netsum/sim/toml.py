@@ -3,9 +3,11 @@
 import json
 from typing import Any
 
+from netsum.sim.errors import SimError
+
 
 def dumps(config: dict[str, Any]) -> str:
-    """TOML text of nested dictionaries, lists, strings, numbers and truth values."""
+    """TOML text of nested dictionaries, lists, strings, numbers and truth values. Raises SimError for others."""
     return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in config.items())
 
 
@@ -20,8 +22,10 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]"
-    raise TypeError(f"a configuration holds no {type(value).__name__}: {value!r}")
+    raise SimError(f"a configuration holds no {type(value).__name__}: {value!r}; use text, numbers, lists and tables")
 
 
 def _key(key: str) -> str:
+    if not isinstance(key, str):
+        raise SimError(f"a key of a configuration is text, not {key!r}")
     return json.dumps(key, ensure_ascii=False)

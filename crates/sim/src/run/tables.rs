@@ -195,14 +195,14 @@ DOUBLE, an empty field as null.
 | | start_us, src, dst, bytes | what was asked for; bytes of payload |
 | | received_bytes | payload that had come in order when the run ended |
 | | fct_us | from the start until the last byte is at the receiver; empty: not complete |
-| | resent_segments, timeouts | of the sender, until then |
+| | resent_segments, timeouts | of the sender, until then; empty: not complete |
 | steps | job, step | a training step of a job, both from 0 |
 | | start_us | the first worker begins to compute |
 | | reduce_start_us | the first worker hands its first gradients over |
 | | end_us | the last worker has its last sum |
 | jobs | model, workers, start_us, end_us, steps | jobs that are complete |
 | links | from, to | one direction of a link |
-| | carried_bytes, utilisation | with headers; share of the time that the link was busy |
+| | carried_bytes, utilisation | with headers; share of the time until the run ended, which may be before or after `duration`, that the link was busy |
 | | dropped_packets, marked_packets | at the queue before this link |
 | | waiting_max_packets | most that waited, counted where marking or dropping could follow |
 | | pauses, paused_us | how often, and how long, the far end asked for silence |

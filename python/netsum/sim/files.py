@@ -1,0 +1,39 @@
+"""The files that a configuration names: traces, sizes of flows, fabrics, scenarios."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_KEYS = ("path", "scenario", "sizes")
+
+
+def absolute(value: Any, folder: Path, key: str = "") -> Any:
+    """A copy of `value`, which stands at `key`: the files that it names, relative to `folder`, at absolute paths."""
+    if isinstance(value, dict):
+        return {name: absolute(item, folder, str(name)) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [absolute(item, folder, key) for item in value]
+    # Sizes may also be the name of a distribution.
+    if isinstance(value, str) and key in _KEYS and (key != "sizes" or _is_file(folder / value)):
+        return str(folder / value)
+    return value
+
+
+def named(value: Any, key: str = "") -> Iterator[Path]:
+    """The files below `value`, as far as they are there."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from named(item, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from named(item, key)
+    elif isinstance(value, str) and key in _KEYS and _is_file(Path(value)):
+        yield Path(value)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        # Too long for a name, or with a zero byte in it.
+        return False
