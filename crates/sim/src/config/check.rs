@@ -123,8 +123,11 @@ impl Source<'_> {
                 self.invalid("duration", "nothing happens in no time; write one like \"10ms\"")
             );
         }
-        if config.duration.0.0.saturating_add(config.drain.0.0) > TIME_MAX_NS {
-            return Err(self.invalid("duration", "more than an hour of simulated time"));
+        if config.duration.0.0.saturating_add(config.drain.0.0) > RUN_MAX_NS {
+            let key = if config.duration.0.0 > RUN_MAX_NS { "duration" } else { "drain" };
+            return Err(
+                self.invalid(key, "with its drain a run has at most an hour of simulated time")
+            );
         }
         if config.flows.is_empty() && config.jobs.is_empty() && config.mix.is_none() {
             return Err(self.invalid(
@@ -316,4 +319,4 @@ fn line_at(text: &str, byte: usize) -> usize {
 }
 
 /// An hour.
-const TIME_MAX_NS: u64 = 3_600_000_000_000;
+const RUN_MAX_NS: u64 = 3_600_000_000_000;

@@ -37,7 +37,7 @@ pub(super) fn run(
         flows: Vec::new(),
         net,
     };
-    let total_ps = (config.duration.0.0 + config.drain.0.0) * 1000;
+    let total_ps = config.duration.ps() + config.drain.ps();
     let mut done = 0;
     let mut entropies = Entropies::new(config.seed);
     let mut waiting = built.flows.iter().peekable();

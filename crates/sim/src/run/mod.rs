@@ -212,8 +212,8 @@ fn one(
     if part != Part::Flows {
         built.jobs.iter().for_each(|(_, job)| simulation.add_job(job.clone()));
     }
-    let until_ps = (config.duration.0.0 + config.drain.0.0) * 1000;
-    let every_ps = config.samples.as_ref().map_or(u64::MAX, |s| s.every.0.0 * 1000);
+    let until_ps = config.duration.ps() + config.drain.ps();
+    let every_ps = config.samples.as_ref().map_or(u64::MAX, |s| s.every.ps());
     let slice_ps = (until_ps / SLICES).max(1);
     let (mut flows, mut steps) = (0, 0);
     let (mut sample_at, mut slice_at) = (every_ps, slice_ps);
