@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::build::{Built, build};
+use super::keys::key_at;
 use super::scheme::SLOTS_MAX;
 use super::{Config, Flows, SchemeKind};
 use crate::aggregation::OVERHEAD_BYTES;
@@ -68,10 +69,13 @@ pub(super) fn from_toml<T: serde::de::DeserializeOwned>(
     text: &str,
     file: &str,
 ) -> Result<T, ConfigError> {
-    toml::from_str(text).map_err(|error| ConfigError::Syntax {
-        file: file.to_owned(),
-        line: line_at(text, error.span().map_or(0, |span| span.start)),
-        reason: error.message().replace('\n', "; "),
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let (file, reason) = (file.to_owned(), error.message().replace('\n', "; "));
+        match key_at::<T>(text, at, &error) {
+            Some((key, at)) => ConfigError::Invalid { file, line: line_at(text, at), key, reason },
+            None => ConfigError::Syntax { file, line: line_at(text, at), reason },
+        }
     })
 }
 

@@ -3,6 +3,7 @@
 mod build;
 mod check;
 mod jobs;
+mod keys;
 mod scenario;
 mod scheme;
 mod table;
