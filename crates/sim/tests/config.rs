@@ -228,6 +228,12 @@ fn other_files_are_refused_with_their_own_lines() {
             .contains("host \"b\": it has no link")
     );
     let whole = format!("{island}[[link]]\nends = [\"b\", \"s\"]\nrate = \"10Gbit/s\"\n");
+    write("fabric.toml", &whole);
+    let text = "duration = \"1ms\"\n[fabric]\nkind = \"file\"\npath = \"fabric.toml\"\n\
+                [[jobs]]\ncompute = \"1us\"\nbytes = 8\nworkers = 2\n";
+    let (_, built) =
+        parse(text, "run.toml", folder.path()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(built.notes[0].contains("memory (64MB) and slots of [switch]"), "{:?}", built.notes);
     for (text, place) in [
         (
             format!("{whole}latency = \"5s\"\n"),

@@ -76,6 +76,14 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
         notes: Vec::new(),
         taken: vec![0; hosts as usize],
     };
+    if matches!(config.fabric, Fabric::File { .. })
+        && (!config.jobs.is_empty() || config.mix.is_some())
+    {
+        builder.notes.push(format!(
+            "every switch has the memory ({}) and slots of [switch]; what the fabric file says of them is for daemons",
+            config.switch.memory.0,
+        ));
+    }
     let mut flows = Vec::new();
     for (i, spec) in config.flows.iter().enumerate() {
         flows.extend(builder.flows(i, spec)?);

@@ -183,7 +183,7 @@ pub struct Switch {
     pub pause: Option<Pause>,
     /// Between equal paths: "flow", "packet" or "destination".
     pub paths: Paths,
-    /// For sums.
+    /// For sums; of every switch, whatever a fabric file says of one.
     pub memory: Text<Bytes>,
     /// For `atp` and `switchml`.
     pub slots: Slots,
