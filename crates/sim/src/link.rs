@@ -66,7 +66,8 @@ impl Link {
     /// How long `bytes` take, rounded up to a picosecond.
     #[inline]
     pub(crate) fn serialisation_ps(&self, bytes: u64) -> u64 {
-        (bytes * self.ps_per_byte_q16 + 0xffff) >> 16
+        // Wider than 64 bits: what a link carries in minutes, and a packet on a slow one, are more than 2⁴⁸ of these.
+        ((u128::from(bytes) * u128::from(self.ps_per_byte_q16) + 0xffff) >> 16) as u64
     }
 
     #[inline]

@@ -54,8 +54,22 @@ fn nonsense_is_refused_with_line_and_reason() {
     for (old, new, line, reason) in [
         ("k = 4", "k = 5", 6, "k must be even"),
         ("checked = true", "threads = 0", 4, "at least one thread"),
-        ("k = 4", "k = 4\nspines = 2", 6, "spines"),
-        ("mark_packets = 85", "mark_packet = 85", 11, "mark_packet"),
+        ("k = 4", "k = 4\nspines = 2", 9, "fabric.spines: unknown field"),
+        ("k = 4", "k = -1", 8, "fabric.k: invalid value: integer `-1`"),
+        ("k = 4", "k = 4\nrate = \"10Gbps\"", 9, "fabric.rate: \"10Gbps\" is not a rate"),
+        (
+            "kind = \"fat-tree\"",
+            "kind = \"fat-trie\"",
+            7,
+            "fabric.kind: unknown variant `fat-trie`",
+        ),
+        ("k = 4", "", 6, "fabric: missing field `k`"),
+        ("load = 0.3", "load = \"0.3\"", 19, "flows.0.load: invalid type: string"),
+        ("load = 0.3", "load = 0.3\nlod = 1", 20, "flows.0.lod: unknown field"),
+        ("\"web-search\"", "5", 20, "flows.0.sizes: invalid type: integer"),
+        ("workers = 6", "workers = \"6\"", 25, "jobs.0.workers: invalid type"),
+        ("checked = true", "chequed = true", 4, "chequed: unknown field"),
+        ("mark_packets = 85", "mark_packet = 85", 11, "switch.mark_packet: unknown field"),
         ("mark_packets = 85", "queue_packets = 0", 11, "drops whatever must wait"),
         ("mark_packets = 85", "shared = { bytes = \"1MiB\", alpha = 0.0 }", 11, "alpha is above 0"),
         ("mark_packets = 85", "shared = { bytes = \"1KiB\" }", 11, "smaller than one packet"),
@@ -98,9 +112,51 @@ fn nonsense_is_refused_with_line_and_reason() {
             23,
             "after the run's duration",
         ),
-        ("steps = 3", "steps = 0", 26, "at least 1"),
+        ("steps = 3", "steps = 0", 26, "jobs.0.steps: a job has at least one step"),
+        ("bytes = 400000", "bytes = 0", 24, "jobs.0.bytes: there is at least one byte"),
+        (
+            "bytes = 400000",
+            "bytes = 9007199254740993",
+            24,
+            "jobs.0.bytes: 9007199254740993 bytes are more",
+        ),
+        (
+            "bytes = 400000",
+            "bytes = 400000\nbuckets = 4294967295",
+            25,
+            "jobs.0.buckets: gradients have 1 to 65536",
+        ),
+        ("\"100us\"\nbytes", "\"18446744073709552ns\"\nbytes", 23, "more than 100000 s"),
+        (
+            "bytes = 400000",
+            "layers = [{ compute = \"90000s\", bytes = 8 }, { compute = \"90000s\", bytes = 8 }]",
+            24,
+            "jobs.0.layers: together they compute",
+        ),
+        (
+            "bytes = 400000",
+            "layers = [{ compute = \"1us\", bytes = 9223372036854775807 }, \
+             { compute = \"1us\", bytes = 9223372036854775807 }, { compute = \"1us\", bytes = 12 }]",
+            24,
+            "jobs.0.layers: 18446744073709551615 bytes are more",
+        ),
+        ("every = \"100us\"", "every = \"18446744073709552ns\"", 29, "more than 100000 s"),
+        ("drain = \"1s\"", "drain = \"2h\"", 3, "\"2h\" is not a time"),
+        ("drain = \"1s\"", "drain = \"7200s\"", 3, "drain: with its drain"),
+        (
+            "[scheme]",
+            "[tcp]\nmin_rto = \"18446744073709552ns\"\n[scheme]",
+            15,
+            "more than 100000 s",
+        ),
+        (
+            "[scheme]",
+            "[mix]\nload = 0.5\nworkers = [2, 4]\nsteps = 1\nscale = 1e-12\n[scheme]",
+            15,
+            "more than 1048576 jobs",
+        ),
         ("steps = 3", "layers = [{ compute = \"1us\", bytes = 8 }]", 26, "what model, bytes"),
-        ("bytes = 400000", "layers = [{ compute = \"1us\", bytes = 0 }]", 26, "at least 1"),
+        ("bytes = 400000", "layers = [{ compute = \"1us\", bytes = 0 }]", 24, "at least one byte"),
         ("steps = 3", "overlap = false", 26, "it is of layers"),
         ("rack0.0>agg0.1", "rack0.0>core0.0", 30, "names of two neighbours"),
         ("duration = \"2ms\"", "duration = \"0ms\"", 2, "nothing happens in no time"),
@@ -131,16 +187,37 @@ fn other_files_are_refused_with_their_own_lines() {
     write("trace.csv", "start_us,src,dst,bytes\n0,0,1,100\n5,2,2,100\n");
     assert!(
         error("kind = \"trace\"\npath = \"trace.csv\"", hosts)
-            .ends_with("trace.csv:3: a flow needs two hosts")
+            .ends_with("trace.csv:3: dst: a flow needs two hosts")
     );
+    for (text, line, reason) in [
+        ("0,0,1,1e30\n", 1, "\"1e30\" is not a whole number"),
+        ("0,0,1,9007199254740993\n", 1, "bytes: 9007199254740993 bytes are more than"),
+        ("0,0,1,1.5\n", 1, "\"1.5\" is not a whole number"),
+        ("0,0,4294967297,5\n", 1, "dst: hosts are numbered from 0 to 3"),
+        ("nan,0,1,5\n", 1, "\"nan\" is not a number"),
+        ("0,0,1,5\noops,1,2,5\n", 2, "\"oops\" is not a number"),
+        ("0,0,1,5\na,b,c,d\n", 2, "\"a\" is not a number"),
+        ("1e300,0,1,5\n", 1, "start: it starts after"),
+        ("", 1, "no flow stands here"),
+        ("start_us,src,dst,bytes\n", 1, "no flow stands here"),
+    ] {
+        write("trace.csv", text);
+        let error = error("kind = \"trace\"\npath = \"trace.csv\"", hosts);
+        assert!(error.contains(&format!("trace.csv:{line}: {reason}")), "{text:?}: {error}");
+    }
     write("trace.csv", "0,0,1\n");
     assert!(error("kind = \"trace\"\npath = \"trace.csv\"", hosts).contains("trace.csv:1: "));
     assert!(error("kind = \"trace\"\npath = \"none.csv\"", hosts).contains("none.csv"));
-    write("sizes.csv", "100,0\n50,1\n");
-    assert!(
-        error("kind = \"poisson\"\nload = 0.1\nsizes = \"sizes.csv\"", hosts)
-            .contains("must ascend")
-    );
+    for (text, reason) in [
+        ("100,0\n50,1\n", "must ascend"),
+        ("0,0.999999\n1,1\n", "from 1 byte on"),
+        ("1,0\n1e300,1\n", "bytes are more than"),
+        ("1,0\nten,1\n", "sizes.csv:2: \"ten\" is not a number"),
+    ] {
+        write("sizes.csv", text);
+        let error = error("kind = \"poisson\"\nload = 0.1\nsizes = \"sizes.csv\"", hosts);
+        assert!(error.contains(reason), "{text:?}: {error}");
+    }
     let island = "name = \"x\"\ncontroller = \"10.0.0.1:1\"\n[[host]]\nname = \"a\"\naddress = \"10.0.0.2\"\n\
                   [[host]]\nname = \"b\"\naddress = \"10.0.0.3\"\n[[switch]]\nname = \"s\"\naddress = \"10.0.0.4:1\"\n\
                   memory = \"1MiB\"\n[[link]]\nends = [\"a\", \"s\"]\nrate = \"10Gbit/s\"\n";
@@ -150,6 +227,35 @@ fn other_files_are_refused_with_their_own_lines() {
         error(flows, "kind = \"file\"\npath = \"fabric.toml\"")
             .contains("host \"b\": it has no link")
     );
+    let whole = format!("{island}[[link]]\nends = [\"b\", \"s\"]\nrate = \"10Gbit/s\"\n");
+    write("fabric.toml", &whole);
+    let text = "duration = \"1ms\"\n[fabric]\nkind = \"file\"\npath = \"fabric.toml\"\n\
+                [[jobs]]\ncompute = \"1us\"\nbytes = 8\nworkers = 2\n";
+    let (_, built) =
+        parse(text, "run.toml", folder.path()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(built.notes[0].contains("memory (64MB) and slots of [switch]"), "{:?}", built.notes);
+    for (text, place) in [
+        (
+            format!("{whole}latency = \"5s\"\n"),
+            "fabric.toml:19: link.1.latency: a link of more than 4 s",
+        ),
+        (
+            whole.replacen("10Gbit/s", "1bit/s", 1),
+            "fabric.toml:15: link.0.rate: 1bit/s is less than",
+        ),
+    ] {
+        write("fabric.toml", &text);
+        let error = error(flows, "kind = \"file\"\npath = \"fabric.toml\"");
+        assert!(error.contains(place), "{error}");
+    }
+    let slow = "kind = \"single-switch\"\nhosts = 4\nrate = \"1bit/s\"";
+    assert!(error(flows, slow).contains("\"1bit/s\" is less than 1kbit/s"));
+    write("many.csv", "1,0\n1,1\n");
+    let many = error(
+        "kind = \"poisson\"\nload = 1\nsizes = \"many.csv\"",
+        hosts.replace("4", "4000").as_str(),
+    );
+    assert!(many.contains("flows would come"), "{many}");
 }
 
 #[test]
@@ -225,8 +331,9 @@ fn an_interrupted_run_leaves_tables() {
     for format in [Format::Csv, Format::Parquet] {
         let (mut config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
         config.format = format;
-        let until_ps = 20_000_000_000;
-        let error = run::run(&config, built, folder.path(), |p| match p.done_ps < until_ps {
+        // Progress is told at each 200th of the run, however often else.
+        let until_ps = 1_002_000_000_000 / 200 * 4;
+        let error = run::run(&config, built, folder.path(), |p| match p.done_ps != until_ps {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         });

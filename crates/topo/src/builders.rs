@@ -31,7 +31,7 @@ impl Default for Addressing {
 /// Racks `rack0…` of hosts `h0…` (rack by rack), each rack switch linked to every spine `spine0…`.
 ///
 /// `rate` is that of a host's link, `uplink_rate` that of each rack–spine link. With no spines
-/// there can be one rack only. Errors: a zero, or more nodes than the addressing holds.
+/// there can be one rack only. Errors: a zero, more nodes than the addressing holds, or more than a million links between switches.
 pub fn leaf_spine(
     racks: u32,
     hosts_per_rack: u32,
@@ -41,13 +41,24 @@ pub fn leaf_spine(
     addressing: Addressing,
 ) -> Result<Fabric, TopoError> {
     let shape = format!("a leaf-spine of {racks} racks × {hosts_per_rack} hosts, {spines} spines");
+    racks_and_spines(shape, [racks, hosts_per_rack, spines], [rate, uplink_rate], addressing)
+}
+
+fn racks_and_spines(
+    shape: String,
+    [racks, hosts_per_rack, spines]: [u32; 3],
+    [rate, uplink_rate]: [Rate; 2],
+    addressing: Addressing,
+) -> Result<Fabric, TopoError> {
     if racks > 1 && spines == 0 {
         return Err(TopoError::Shape {
             shape,
             problem: "several racks need at least one spine".to_owned(),
         });
     }
-    let mut builder = Builder::new("leaf-spine", addressing);
+    let [hosts, uplinks] = [hosts_per_rack, spines].map(|n| u64::from(racks) * u64::from(n));
+    let size = Size { hosts, switches: u64::from(racks) + u64::from(spines), uplinks };
+    let mut builder = Builder::new("leaf-spine", addressing, shape, size)?;
     for rack in 0..racks {
         let rack_name = builder.switch(format!("rack{rack}"));
         for _ in 0..hosts_per_rack {
@@ -60,12 +71,13 @@ pub fn leaf_spine(
             builder.link(&format!("rack{rack}"), &spine_name, uplink_rate);
         }
     }
-    builder.finish(shape)
+    builder.finish()
 }
 
 /// Hosts `h0…` at one switch `rack0`. Errors as [`leaf_spine`].
 pub fn single_switch(hosts: u32, rate: Rate, addressing: Addressing) -> Result<Fabric, TopoError> {
-    leaf_spine(1, hosts, 0, rate, rate, addressing)
+    let shape = format!("a single switch of {hosts} hosts");
+    racks_and_spines(shape, [1, hosts, 0], [rate; 2], addressing)
 }
 
 /// `pairs` hosts `h0…` at switch `left`, as many at `right`, one link between the two: the
@@ -76,7 +88,9 @@ pub fn dumbbell(
     bottleneck: Rate,
     addressing: Addressing,
 ) -> Result<Fabric, TopoError> {
-    let mut builder = Builder::new("dumbbell", addressing);
+    let size = Size { hosts: 2 * u64::from(pairs), switches: 2, uplinks: 1 };
+    let shape = format!("a dumbbell of {pairs} pairs");
+    let mut builder = Builder::new("dumbbell", addressing, shape, size)?;
     for side in ["left", "right"] {
         let switch = builder.switch(side.to_owned());
         for _ in 0..pairs {
@@ -84,7 +98,7 @@ pub fn dumbbell(
         }
     }
     builder.link("left", "right", bottleneck);
-    builder.finish(format!("a dumbbell of {pairs} pairs"))
+    builder.finish()
 }
 
 /// The k-ary fat tree: k pods of k/2 rack and k/2 aggregation switches, (k/2)² cores, k³/4 hosts,
@@ -99,7 +113,9 @@ pub fn fat_tree(k: u32, rate: Rate, addressing: Addressing) -> Result<Fabric, To
         return Err(TopoError::Shape { shape, problem });
     }
     let half = k / 2;
-    let mut builder = Builder::new("fat-tree", addressing);
+    let hosts = u64::from(k * half * half);
+    let size = Size { hosts, switches: u64::from(k * k + half * half), uplinks: 2 * hosts };
+    let mut builder = Builder::new("fat-tree", addressing, shape, size)?;
     for pod in 0..k {
         for edge in 0..half {
             let rack = builder.switch(format!("rack{pod}.{edge}"));
@@ -124,16 +140,44 @@ pub fn fat_tree(k: u32, rate: Rate, addressing: Addressing) -> Result<Fabric, To
             }
         }
     }
-    builder.finish(shape)
+    builder.finish()
+}
+
+/// What will be built; `uplinks` are the links between switches.
+struct Size {
+    hosts: u64,
+    switches: u64,
+    uplinks: u64,
 }
 
 struct Builder {
     fabric: Fabric,
     addressing: Addressing,
+    shape: String,
 }
 
 impl Builder {
-    fn new(name: &str, addressing: Addressing) -> Builder {
+    /// Refuses, before anything is built, what is nothing or too large.
+    fn new(
+        name: &str,
+        addressing: Addressing,
+        shape: String,
+        size: Size,
+    ) -> Result<Builder, TopoError> {
+        let problem = if size.hosts == 0 {
+            "there must be at least one host".to_owned()
+        } else if size.hosts > ADDRESSES || size.switches > ADDRESSES {
+            format!(
+                "the addressing holds {ADDRESSES} hosts and {ADDRESSES} switches; build a smaller one"
+            )
+        } else if size.uplinks > UPLINKS_MAX {
+            format!("at most {UPLINKS_MAX} links between switches; build a smaller one")
+        } else {
+            String::new()
+        };
+        if !problem.is_empty() {
+            return Err(TopoError::Shape { shape, problem });
+        }
         let [a, b] = addressing.base;
         let controller = SocketAddr::from((Ipv4Addr::new(a, b, 0, 1), 7700));
         let fabric = Fabric {
@@ -146,7 +190,7 @@ impl Builder {
             servers: Vec::new(),
             tenants: Vec::new(),
         };
-        Builder { fabric, addressing }
+        Ok(Builder { fabric, addressing, shape })
     }
 
     fn host_at(&mut self, switch: &str, rate: Rate) {
@@ -175,21 +219,13 @@ impl Builder {
         self.fabric.links.push(Link { ends: [a.to_owned(), b.to_owned()], rate, latency: None });
     }
 
-    /// Beyond the range the address wraps; `finish` refuses such a fabric.
     fn address(&self, third: usize, index: usize) -> IpAddr {
         let [a, b] = self.addressing.base;
         Ipv4Addr::new(a, b, (third + index / PER_BYTE) as u8, (1 + index % PER_BYTE) as u8).into()
     }
 
-    fn finish(self, shape: String) -> Result<Fabric, TopoError> {
-        let most = PER_BYTE * (SWITCH_BASE - HOST_BASE);
-        if self.fabric.hosts.len() > most || self.fabric.switches.len() > most {
-            let problem = format!(
-                "the addressing holds {most} hosts and {most} switches; build a smaller one"
-            );
-            return Err(TopoError::Shape { shape, problem });
-        }
-        Fabric::parse(&self.fabric.to_toml(), &shape)
+    fn finish(self) -> Result<Fabric, TopoError> {
+        Fabric::parse(&self.fabric.to_toml(), &self.shape)
     }
 }
 
@@ -197,6 +233,10 @@ impl Builder {
 const HOST_BASE: usize = 1;
 const SWITCH_BASE: usize = 128;
 const PER_BYTE: usize = 250;
+/// Hosts that there are addresses for, and switches.
+const ADDRESSES: u64 = (PER_BYTE * (SWITCH_BASE - HOST_BASE)) as u64;
+/// Far beyond any machine, and some hundred megabytes.
+const UPLINKS_MAX: u64 = 1 << 20;
 
 /// 65,536 hosts: more than the addressing holds, and far from overflow.
 const FAT_TREE_MAX: u32 = 64;
@@ -238,6 +278,23 @@ mod tests {
         assert_eq!((at(left), at(right), graph.edges().count()), (3, 3, 7));
     }
 
+    /// Each would take all memory if it were built first.
+    #[test]
+    fn what_is_too_large_is_refused_before_it_is_built() {
+        let (most, addressing) = (u32::MAX, Addressing::default());
+        for result in [
+            single_switch(most, RATE, addressing),
+            dumbbell(most, RATE, RATE, addressing),
+            leaf_spine(most, most, most, RATE, RATE, addressing),
+            leaf_spine(65_535, 0, 65_535, RATE, RATE, addressing),
+            leaf_spine(1, 1, most, RATE, RATE, addressing),
+            leaf_spine(15_000, 1, 15_000, RATE, RATE, addressing),
+            fat_tree(most - 1, RATE, addressing),
+        ] {
+            assert!(matches!(result, Err(TopoError::Shape { .. })));
+        }
+    }
+
     #[test]
     fn impossible_shapes_are_named() {
         let fail = |result: Result<Fabric, TopoError>| result.unwrap_err().to_string();
@@ -247,13 +304,18 @@ mod tests {
                 .contains("at least one spine")
         );
         assert!(
-            fail(leaf_spine(0, 2, 1, RATE, RATE, Addressing::default())).contains("no [[host]]")
+            fail(leaf_spine(0, 2, 1, RATE, RATE, Addressing::default()))
+                .contains("at least one host")
         );
         assert!(
             fail(leaf_spine(2, 2, 1, RATE, Rate(0), Addressing::default())).contains("rate is 0")
         );
         assert!(
             fail(single_switch(40_000, RATE, Addressing::default())).contains("holds 31750 hosts")
+        );
+        assert_eq!(
+            fail(single_switch(0, RATE, Addressing::default())),
+            "cannot build a single switch of 0 hosts: there must be at least one host"
         );
     }
 }

@@ -89,7 +89,7 @@ fn parse_format(text: &str) -> Result<Format, String> {
     Format::ALL.into_iter().find(|format| format.name() == text).ok_or_else(known)
 }
 
-/// The first Ctrl-C, or SIGTERM, ends the run after its slice, with tables that can be read; the second Ctrl-C at once.
+/// The first Ctrl-C, or SIGTERM, ends the run at the next look at it, with tables that can be read; the second Ctrl-C at once.
 fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
     let wanted = Arc::new(AtomicBool::new(false));
     flag::register_conditional_shutdown(SIGINT, INTERRUPTED.into(), wanted.clone())?;

@@ -1,9 +1,12 @@
 //! From a checked configuration to what the simulation takes.
 
-use netsum_topo::{Addressing, Topology};
+use std::path::Path;
 
-use super::check::{ConfigError, Source};
-use super::table::table;
+use netsum_topo::{Addressing, Latency, Topology};
+
+use super::check::{ConfigError, Source, read};
+use super::table::{number, table, whole};
+use super::units::rate_problem;
 use super::{Config, Fabric, Flows, Paths, Scheme, Tcp};
 use crate::aggregation::SlotSharing;
 use crate::faults::Fault;
@@ -73,6 +76,14 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
         notes: Vec::new(),
         taken: vec![0; hosts as usize],
     };
+    if matches!(config.fabric, Fabric::File { .. })
+        && (!config.jobs.is_empty() || config.mix.is_some())
+    {
+        builder.notes.push(format!(
+            "every switch has the memory ({}) and slots of [switch]; what the fabric file says of them is for daemons",
+            config.switch.memory.0,
+        ));
+    }
     let mut flows = Vec::new();
     for (i, spec) in config.flows.iter().enumerate() {
         flows.extend(builder.flows(i, spec)?);
@@ -129,12 +140,34 @@ fn fabric(source: &Source, config: &Config) -> Result<(Topology, u32, u64), Conf
         (Fabric::File { .. }, fabric) => fabric?,
         (_, fabric) => fabric.map_err(|error| source.invalid("fabric", error.to_string()))?,
     };
+    if let Fabric::File { path, .. } = &config.fabric {
+        check_links(&source.folder.join(path), &built)?;
+    }
     let topology = built.topology();
     let slowest =
         topology.hosts().map(|h| topology.edge(topology.neighbours(h)[0].1).rate_bps).min();
-    let latency_ns = u32::try_from(latency.0.0)
-        .map_err(|_| source.invalid("fabric.latency", "a link of more than 4 s is none"))?;
+    let latency_ns = link_ns(latency.0).map_err(|why| source.invalid("fabric.latency", why))?;
     Ok((topology, latency_ns, rate.map_or(slowest.unwrap_or(0), |r| r.0)))
+}
+
+fn link_ns(latency: Latency) -> Result<u32, &'static str> {
+    u32::try_from(latency.0).map_err(|_| "a link of more than 4 s is none")
+}
+
+/// What a fabric file says of its links, and the simulator cannot take.
+fn check_links(path: &Path, fabric: &netsum_topo::Fabric) -> Result<(), ConfigError> {
+    for (i, link) in fabric.links.iter().enumerate() {
+        let slow =
+            rate_problem(link.rate).map(|problem| ("rate", format!("{} is {problem}", link.rate)));
+        let long = link.latency.and_then(|latency| link_ns(latency).err());
+        let long = long.map(|problem| ("latency", problem.to_owned()));
+        if let Some((field, reason)) = slow.or(long) {
+            let (text, file) = (read(path)?, path.display().to_string());
+            let source = Source { text: &text, file: &file, folder: path };
+            return Err(source.invalid(&format!("link.{i}.{field}"), reason));
+        }
+    }
+    Ok(())
 }
 
 fn tcp(tcp: &Tcp) -> TcpConfig {
@@ -147,7 +180,7 @@ fn tcp(tcp: &Tcp) -> TcpConfig {
         alpha_initial: tcp.alpha,
         gain: tcp.gain,
         ecn: tcp.ecn,
-        rto_min_ps: tcp.min_rto.0.0 * 1000,
+        rto_min_ps: tcp.min_rto.ps(),
         reordering: tcp.reordering,
     }
 }
@@ -166,7 +199,7 @@ pub(super) struct Builder<'a> {
 impl Builder<'_> {
     fn flows(&mut self, i: usize, flows: &Flows) -> Result<Vec<FlowSpec>, ConfigError> {
         let key = |field: &str| format!("flows.{i}.{field}");
-        let until_ps = self.config.duration.0.0 * 1000;
+        let until_ps = self.config.duration.ps();
         if self.hosts < 2 {
             return Err(self.source.invalid(&key("kind"), "one host has nobody to send to"));
         }
@@ -175,6 +208,13 @@ impl Builder<'_> {
                 let sizes = self.sizes(sizes, &key("sizes"))?;
                 let per_s =
                     load * f64::from(self.hosts) * self.rate_bps as f64 / 8.0 / sizes.mean();
+                let expected = per_s * until_ps as f64 / 1e12;
+                if expected > FLOWS_MAX {
+                    let reason = format!(
+                        "about {expected:.0} flows would come, more than {FLOWS_MAX:.0}; make the run shorter or the flows larger"
+                    );
+                    return Err(self.source.invalid(&key("load"), reason));
+                }
                 self.notes.push(format!(
                     "flows {i}: {} with a mean of {:.0} bytes, {per_s:.0} flows per second; the load counts payload",
                     sizes.name(),
@@ -184,33 +224,48 @@ impl Builder<'_> {
                 let flows = poisson(self.hosts, self.rate_bps, *load, sizes, seed);
                 Ok(flows.take_while(|f| f.start_ps < until_ps).collect())
             }
-            Flows::Permutation { bytes: 0 } | Flows::One { bytes: 0, .. } => {
-                Err(self.source.invalid(&key("bytes"), "a flow has at least one byte"))
+            Flows::Permutation { bytes } => {
+                self.check_bytes(*bytes).map_err(|why| self.source.invalid(&key("bytes"), why))?;
+                Ok(permutation(self.hosts, *bytes, self.config.seed))
             }
-            Flows::Permutation { bytes } => Ok(permutation(self.hosts, *bytes, self.config.seed)),
             Flows::One { start, src, dst, bytes } => {
-                let spec =
-                    FlowSpec { start_ps: start.0.0 * 1000, src: *src, dst: *dst, bytes: *bytes };
+                let spec = FlowSpec { start_ps: start.ps(), src: *src, dst: *dst, bytes: *bytes };
                 self.check_flow(&spec)
-                    .map_err(|reason| self.source.invalid(&key("src"), reason))?;
+                    .map_err(|(field, reason)| self.source.invalid(&key(field), reason))?;
                 Ok(vec![spec])
             }
             Flows::Trace { path } => self.trace(path),
         }
     }
 
-    fn check_flow(&self, flow: &FlowSpec) -> Result<(), String> {
+    /// Which field is wrong, and why.
+    fn check_flow(&self, flow: &FlowSpec) -> Result<(), (&'static str, String)> {
         let hosts = self.hosts;
-        if flow.src >= hosts || flow.dst >= hosts {
-            return Err(format!("hosts are numbered from 0 to {}", hosts - 1));
+        for (field, host) in [("src", flow.src), ("dst", flow.dst)] {
+            if host >= hosts {
+                return Err((field, format!("hosts are numbered from 0 to {}", hosts - 1)));
+            }
         }
         if flow.src == flow.dst {
-            return Err("a flow needs two hosts".to_owned());
+            return Err(("dst", "a flow needs two hosts".to_owned()));
         }
-        if flow.start_ps >= self.config.duration.0.0 * 1000 {
-            return Err("it starts after the run's duration".to_owned());
+        if flow.start_ps >= self.config.duration.ps() {
+            return Err(("start", "it starts after the run's duration".to_owned()));
         }
-        Ok(())
+        self.check_bytes(flow.bytes).map_err(|reason| ("bytes", reason))
+    }
+
+    /// Whether there are as many as a flow or a job can have.
+    pub(super) fn check_bytes(&self, bytes: u64) -> Result<(), String> {
+        let packet = self.config.tcp.segment_bytes.min(self.config.scheme.fragment_bytes);
+        let most = u64::from(u32::MAX) * u64::from(packet);
+        match bytes {
+            0 => Err("there is at least one byte".to_owned()),
+            _ if bytes > most => Err(format!(
+                "{bytes} bytes are more than {most}: segments and fragments are counted with 32 bits"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn sizes(&self, name: &str, key: &str) -> Result<FlowSizes, ConfigError> {
@@ -218,38 +273,33 @@ impl Builder<'_> {
             return Ok(sizes);
         }
         let path = self.source.folder.join(name);
-        let points = table(&path, 2)?.into_iter().map(|(_, row)| (row[0], row[1])).collect();
+        let points = table(&path, 2, |row| Ok((number(row[0])?, number(row[1])?)))?;
         let sizes = FlowSizes::new(name, points, Interpolation::Linear);
-        sizes.ok_or_else(|| {
-            let reason = format!(
-                "{} is no distribution: sizes and shares must ascend, the last share be 1",
+        let sizes = sizes.ok_or_else(|| {
+            format!(
+                "{} is no distribution: sizes (from 1 byte on, or first 0 with share 0) and shares must ascend, the last share be 1",
                 path.display()
-            );
-            self.source.invalid(key, reason)
-        })
+            )
+        });
+        let sizes = sizes.and_then(|sizes| self.check_bytes(sizes.at(1.0)).map(|()| sizes));
+        sizes.map_err(|reason| self.source.invalid(key, reason))
     }
 
     fn trace(&self, path: &str) -> Result<Vec<FlowSpec>, ConfigError> {
         let path = self.source.folder.join(path);
-        let mut flows = Vec::new();
-        for (line, row) in table(&path, 4)? {
-            let flow = FlowSpec {
-                start_ps: (row[0] * 1e6) as u64,
-                src: row[1] as u32,
-                dst: row[2] as u32,
-                bytes: row[3] as u64,
-            };
-            let whole = row[1..].iter().all(|v| v.fract() == 0.0) && flow.bytes > 0;
-            let checked = match whole {
-                true => self.check_flow(&flow),
-                false => Err("hosts and bytes are whole numbers, bytes at least 1".to_owned()),
-            };
-            checked.map_err(|reason| ConfigError::Syntax {
+        let host = |cell: &str| whole(cell).map(|host| u32::try_from(host).unwrap_or(u32::MAX));
+        let flows = table(&path, 4, |row| {
+            let start_ps = (number(row[0])? * 1e6) as u64;
+            let (src, dst, bytes) = (host(row[1])?, host(row[2])?, whole(row[3])?);
+            let flow = FlowSpec { start_ps, src, dst, bytes };
+            self.check_flow(&flow).map(|()| flow).map_err(|(field, why)| format!("{field}: {why}"))
+        })?;
+        if flows.is_empty() {
+            return Err(ConfigError::Syntax {
                 file: path.display().to_string(),
-                line,
-                reason,
-            })?;
-            flows.push(flow);
+                line: 1,
+                reason: "no flow stands here; write lines of start_us,src,dst,bytes".to_owned(),
+            });
         }
         Ok(flows)
     }
@@ -284,3 +334,6 @@ impl Builder<'_> {
         pairs.collect()
     }
 }
+
+/// Flows of a run that are drawn: 2.4 GB.
+const FLOWS_MAX: f64 = 1e8;

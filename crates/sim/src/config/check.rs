@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::build::{Built, build};
+use super::keys::key_at;
 use super::scheme::SLOTS_MAX;
 use super::{Config, Flows, SchemeKind};
 use crate::aggregation::OVERHEAD_BYTES;
@@ -68,10 +69,13 @@ pub(super) fn from_toml<T: serde::de::DeserializeOwned>(
     text: &str,
     file: &str,
 ) -> Result<T, ConfigError> {
-    toml::from_str(text).map_err(|error| ConfigError::Syntax {
-        file: file.to_owned(),
-        line: line_at(text, error.span().map_or(0, |span| span.start)),
-        reason: error.message().replace('\n', "; "),
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let (file, reason) = (file.to_owned(), error.message().replace('\n', "; "));
+        match key_at::<T>(text, at, &error) {
+            Some((key, at)) => ConfigError::Invalid { file, line: line_at(text, at), key, reason },
+            None => ConfigError::Syntax { file, line: line_at(text, at), reason },
+        }
     })
 }
 
@@ -123,8 +127,11 @@ impl Source<'_> {
                 self.invalid("duration", "nothing happens in no time; write one like \"10ms\"")
             );
         }
-        if config.duration.0.0.saturating_add(config.drain.0.0) > TIME_MAX_NS {
-            return Err(self.invalid("duration", "more than an hour of simulated time"));
+        if config.duration.0.0.saturating_add(config.drain.0.0) > RUN_MAX_NS {
+            let key = if config.duration.0.0 > RUN_MAX_NS { "duration" } else { "drain" };
+            return Err(
+                self.invalid(key, "with its drain a run has at most an hour of simulated time")
+            );
         }
         if config.flows.is_empty() && config.jobs.is_empty() && config.mix.is_none() {
             return Err(self.invalid(
@@ -316,4 +323,4 @@ fn line_at(text: &str, byte: usize) -> usize {
 }
 
 /// An hour.
-const TIME_MAX_NS: u64 = 3_600_000_000_000;
+const RUN_MAX_NS: u64 = 3_600_000_000_000;

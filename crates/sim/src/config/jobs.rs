@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::build::{Builder, Jobs};
 use super::check::ConfigError;
 use super::scheme::Scheme;
+use super::units::TIME_MAX_NS;
 use super::{Text, defaults};
 use crate::job::{self, Bucket, JobSpec, Model};
 use crate::random::Random;
@@ -97,8 +98,7 @@ impl Builder<'_> {
             Some(name) => Some(self.model(name, &format!("jobs.{i}.model"))?),
             None => None,
         };
-        let compute_ps =
-            job.compute.map(|c| c.0.0 * 1000).or(model.map(|m| (m.compute_s() * 1e12) as u64));
+        let compute_ps = job.compute.map(Text::ps).or(model.map(|m| (m.compute_s() * 1e12) as u64));
         let layered = !job.layers.is_empty();
         if layered && (model.is_some() || job.bytes.is_some() || job.buckets != 1) {
             return fail("layers", "they say what model, bytes and buckets would".to_owned());
@@ -109,14 +109,26 @@ impl Builder<'_> {
                 "it is of layers; without them buckets = 1 does not".to_owned(),
             );
         }
-        let of_layers = layered.then(|| job.layers.iter().map(|layer| layer.bytes).sum());
+        let of_layers = layered
+            .then(|| job.layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.bytes)));
         let bytes = job.bytes.or(of_layers).or(model.map(|m| m.gradient_bytes));
         let (Some(compute_ps), Some(bytes)) = (compute_ps, bytes) else {
             let reason = "give a model, or compute and either bytes or layers";
             return fail("model", reason.to_owned());
         };
-        if bytes == 0 || job.steps == 0 || job.buckets == 0 {
-            return fail("steps", "bytes, steps and buckets are at least 1".to_owned());
+        if let Err(reason) = self.check_bytes(bytes) {
+            return fail(if layered { "layers" } else { "bytes" }, reason);
+        }
+        if job.steps == 0 {
+            return fail("steps", "a job has at least one step".to_owned());
+        }
+        if job.buckets == 0 || job.buckets > BUCKETS_MAX {
+            return fail("buckets", format!("gradients have 1 to {BUCKETS_MAX} buckets"));
+        }
+        let layers_ns =
+            job.layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.compute.0.0));
+        if layers_ns > TIME_MAX_NS {
+            return fail("layers", "together they compute for more than 100000 s".to_owned());
         }
         if job.start.0.0 >= self.config.duration.0.0 {
             return fail("start", "it starts after the run's duration".to_owned());
@@ -152,7 +164,7 @@ impl Builder<'_> {
             true => buckets_of_layers(compute_ps, job),
             false => buckets(compute_ps, bytes, job.buckets),
         };
-        let start_ps = job.start.0.0 * 1000;
+        let start_ps = job.start.ps();
         Ok((
             name,
             JobSpec {
@@ -185,7 +197,7 @@ impl Builder<'_> {
             return Err(self.source.invalid("mix.steps", "a job has at least one step"));
         }
         let roots = self.roots(&self.config.scheme, "scheme")?;
-        let until_ps = self.config.duration.0.0 * 1000;
+        let until_ps = self.config.duration.ps();
         let mut random = Random::derived(self.config.seed, "jobs");
         let (mut jobs, mut load, mut now_s) = (Jobs::new(), 0.0, 0.0);
         // Jobs that have come, and when they will have gone if nothing is in their way.
@@ -236,6 +248,17 @@ impl Builder<'_> {
                 servers: Vec::new(),
             };
             jobs.push((model.name.to_owned(), spec));
+            if jobs.len() > JOBS_MAX {
+                let reason = format!(
+                    "it draws more than {JOBS_MAX} jobs; give less load, more steps or a larger scale"
+                );
+                return Err(self.source.invalid("mix.load", reason));
+            }
+        }
+        if jobs.is_empty() {
+            let note = "mix: no job arrives; make the run longer or the load higher";
+            self.notes.push(note.to_owned());
+            return Ok(jobs);
         }
         self.notes.push(format!(
             "mix: {} jobs, {} workers on {} hosts, a load of {load:.3} where each gradient is sent once per step",
@@ -307,7 +330,7 @@ impl StepTimes {
 fn buckets_of_layers(compute_ps: u64, job: &Job) -> Vec<Bucket> {
     let mut ready_ps = compute_ps;
     let of = |layer: &Layer| {
-        ready_ps += layer.compute.0.0 * 1000;
+        ready_ps += layer.compute.ps();
         Bucket { ready_ps, bytes: layer.bytes }
     };
     let all: Vec<Bucket> = job.layers.iter().map(of).collect();
@@ -324,7 +347,13 @@ fn buckets_of_layers(compute_ps: u64, job: &Job) -> Vec<Bucket> {
 fn buckets(compute_ps: u64, bytes: u64, count: u32) -> Vec<Bucket> {
     let count = u64::from(count).min(bytes.div_ceil(4));
     let forward_ps = if count == 1 { compute_ps } else { compute_ps / 3 };
-    let part = |i: u64| bytes * (i + 1) / count - bytes * i / count;
-    let ready = |i: u64| forward_ps + (compute_ps - forward_ps) * (i + 1) / count;
+    let upto = |i: u64, whole: u64| (u128::from(whole) * u128::from(i) / u128::from(count)) as u64;
+    let part = |i: u64| upto(i + 1, bytes) - upto(i, bytes);
+    let ready = |i: u64| forward_ps + upto(i + 1, compute_ps - forward_ps);
     (0..count).map(|i| Bucket { ready_ps: ready(i), bytes: part(i) }).collect()
 }
+
+/// Of a job; each is a reduction of its own.
+const BUCKETS_MAX: u32 = 1 << 16;
+/// Of a mix.
+const JOBS_MAX: usize = 1 << 20;

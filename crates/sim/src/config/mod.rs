@@ -3,6 +3,7 @@
 mod build;
 mod check;
 mod jobs;
+mod keys;
 mod scenario;
 mod scheme;
 mod table;
@@ -182,7 +183,7 @@ pub struct Switch {
     pub pause: Option<Pause>,
     /// Between equal paths: "flow", "packet" or "destination".
     pub paths: Paths,
-    /// For sums.
+    /// For sums; of every switch, whatever a fabric file says of one.
     pub memory: Text<Bytes>,
     /// For `atp` and `switchml`.
     pub slots: Slots,

@@ -1,26 +1,44 @@
 //! Small tables in files: traces and distributions.
 
+use std::path::Path;
+
 use super::check::{ConfigError, read};
 
-/// Lines of numbers between commas, with their line numbers; lines that begin with '#' or a letter are passed over.
-pub(super) fn table(
-    path: &std::path::Path,
+/// Lines of `columns` cells between commas, each as `row` reads it; why it cannot is told with file and line. Empty lines and those
+/// that begin with '#' are passed over, and so is a first one with names in place of numbers.
+pub(super) fn table<T>(
+    path: &Path,
     columns: usize,
-) -> Result<Vec<(usize, Vec<f64>)>, ConfigError> {
+    mut row: impl FnMut(&[&str]) -> Result<T, String>,
+) -> Result<Vec<T>, ConfigError> {
     let text = read(path)?;
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
-    let lines = lines.filter(|(_, line)| {
-        !line.is_empty() && !line.starts_with(|c: char| c == '#' || c.is_ascii_alphabetic())
-    });
-    let rows = lines.map(|(number, line)| {
-        let row: Result<Vec<f64>, _> = line.split(',').map(|v| v.trim().parse::<f64>()).collect();
-        let row =
-            row.ok().filter(|r| r.len() == columns && r.iter().all(|v| v.is_finite() && *v >= 0.0));
-        row.map(|row| (number, row)).ok_or_else(|| ConfigError::Syntax {
-            file: path.display().to_string(),
-            line: number,
-            reason: format!("{line:?} is not {columns} numbers between commas"),
-        })
+    let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).peekable();
+    let is_header = |line: &str| line.split(',').all(|cell| cell.trim().parse::<f64>().is_err());
+    lines.next_if(|(_, line)| is_header(line));
+    let rows = lines.map(|(line, text)| {
+        let cells: Vec<&str> = text.split(',').map(str::trim).collect();
+        let row = match cells.len() == columns {
+            true => row(&cells),
+            false => Err(format!("{text:?} is not {columns} numbers between commas")),
+        };
+        row.map_err(|reason| ConfigError::Syntax { file: path.display().to_string(), line, reason })
     });
     rows.collect()
 }
+
+/// A number that is not negative.
+pub(super) fn number(cell: &str) -> Result<f64, String> {
+    let number = cell.parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0);
+    number.ok_or_else(|| format!("{cell:?} is not a number from 0 on"))
+}
+
+/// A whole number that is not negative; also as "1e6" or "100.0", as long as that is exact.
+pub(super) fn whole(cell: &str) -> Result<u64, String> {
+    let exact = |v: f64| (v.fract() == 0.0 && v <= EXACT_MAX).then_some(v as u64);
+    let whole = cell.parse().ok().or_else(|| number(cell).ok().and_then(exact));
+    whole.ok_or_else(|| format!("{cell:?} is not a whole number from 0 on"))
+}
+
+/// 2⁵³: up to here a floating-point number is the one that was written.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;

@@ -3,6 +3,7 @@
 //! The files are a function of configuration and version alone: no clock, no path, no thread count is in them.
 
 mod fluid;
+mod pace;
 mod summary;
 mod table;
 mod tables;
@@ -12,6 +13,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use netsum_topo::NodeId;
+use pace::Pace;
 
 use crate::config::{Built, Config, SchemeKind};
 use crate::job::{JobSpec, Scheme};
@@ -75,6 +77,16 @@ pub fn run(
     config: &Config,
     built: Built,
     folder: &Path,
+    progress: impl FnMut(Progress) -> ControlFlow<()>,
+) -> Result<(), RunError> {
+    paced(config, built, folder, Pace::default(), progress)
+}
+
+fn paced(
+    config: &Config,
+    built: Built,
+    folder: &Path,
+    mut pace: Pace,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     let write = |source| RunError::Write { folder: folder.display().to_string(), source };
@@ -86,7 +98,7 @@ pub fn run(
         stopped_ps = next.is_break().then_some(p.done_ps);
         next
     };
-    let outcome = all(config, &built, &mut tables, &mut summary, &mut on);
+    let outcome = all(config, &built, &mut tables, &mut summary, &mut pace, &mut on);
     // Also of a run that went wrong: what there is can be read.
     tables.finish().map_err(write)?;
     outcome.map_err(|error| match error {
@@ -110,10 +122,13 @@ fn all(
     built: &Built,
     tables: &mut Tables,
     summary: &mut Summary,
+    pace: &mut Pace,
     progress: OnProgress,
 ) -> Result<(), Failure> {
     let parts: &[Part] = match config.scheme.kind {
-        SchemeKind::Fluid => return Ok(fluid::run(config, built, tables, summary, progress)?),
+        SchemeKind::Fluid => {
+            return Ok(fluid::run(config, built, tables, summary, pace, progress)?);
+        }
         SchemeKind::Ideal => &[Part::Flows, Part::Jobs],
         _ => &[Part::All],
     };
@@ -125,7 +140,7 @@ fn all(
             next = progress(Progress { done_ps, total_ps, ..p });
             next
         };
-        one(config, built, part, tables, summary, &mut on)?;
+        one(config, built, part, tables, summary, pace, &mut on)?;
         if next.is_break() {
             break;
         }
@@ -168,6 +183,7 @@ fn one(
     part: Part,
     tables: &mut Tables,
     summary: &mut Summary,
+    pace: &mut Pace,
     progress: OnProgress,
 ) -> Result<(), Failure> {
     let memory = config.switch.memory.0.0;
@@ -196,23 +212,28 @@ fn one(
     if part != Part::Flows {
         built.jobs.iter().for_each(|(_, job)| simulation.add_job(job.clone()));
     }
-    let until_ps = (config.duration.0.0 + config.drain.0.0) * 1000;
-    let every_ps = config.samples.as_ref().map_or(u64::MAX, |s| s.every.0.0 * 1000);
+    let until_ps = config.duration.ps() + config.drain.ps();
+    let every_ps = config.samples.as_ref().map_or(u64::MAX, |s| s.every.ps());
     let slice_ps = (until_ps / SLICES).max(1);
     let (mut flows, mut steps) = (0, 0);
     let (mut sample_at, mut slice_at) = (every_ps, slice_ps);
+    let mut look_at = pace.look(0);
     loop {
-        let at_ps = sample_at.min(slice_at).min(until_ps);
+        let at_ps = sample_at.min(slice_at).min(look_at).min(until_ps);
         let idle = simulation.run(at_ps);
-        if at_ps == sample_at {
+        let (sampled, sliced) = (at_ps == sample_at, at_ps == slice_at);
+        if sampled {
             sample(&simulation, built, part, tables)?;
             sample_at += every_ps;
         }
-        let over = at_ps == until_ps || idle;
-        if at_ps < slice_at && !over {
+        // Where somebody looks has no say in where the run ends: that moment is in the results.
+        let over = at_ps == until_ps || idle && (sampled || sliced);
+        if at_ps < look_at && !sliced && !over {
             continue;
         }
-        slice_at += slice_ps;
+        if sliced {
+            slice_at += slice_ps;
+        }
         for record in simulation.take_finished() {
             tables.flow(&record)?;
             summary.flow(&record);
@@ -232,6 +253,7 @@ fn one(
         if over || next.is_break() {
             break;
         }
+        look_at = pace.look(at_ps);
     }
     let violations = simulation.aggregation().violations();
     if let Some(first) = violations.first() {
@@ -279,5 +301,64 @@ fn links(simulation: &Simulation, part: Part, tables: &mut Tables) -> io::Result
     Ok(())
 }
 
-/// Results stream out, and progress is told, so many times in a run.
+/// Results stream out, and progress is told, at least so many times in a run.
 const SLICES: u64 = 200;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const RUN: &str = r#"
+duration = "1ms"
+drain = "5s"
+[fabric]
+kind = "fat-tree"
+k = 4
+[[flows]]
+kind = "poisson"
+load = 0.3
+sizes = "web-search"
+[[jobs]]
+compute = "100us"
+bytes = 400000
+workers = 6
+steps = 3
+[samples]
+every = "300us"
+links = ["rack0.0>agg0.1"]
+"#;
+
+    /// How often progress was told, and what the run left, by name.
+    fn left(text: &str, pace: Pace) -> (usize, Vec<(String, String)>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, built) = crate::config::parse(text, "run.toml", Path::new(".")).unwrap();
+        let mut told = 0;
+        paced(&config, built, folder.path(), pace, |_| {
+            told += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        let paths = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let mut all: Vec<_> = paths.map(|path| (path.display().to_string(), text(&path))).collect();
+        all.sort();
+        all.iter_mut().for_each(|file| file.0 = file.0.rsplit('/').next().unwrap().to_owned());
+        (told, all)
+    }
+
+    /// A slice of the run's fixed 200 is 25 ms here, more than all that happens.
+    #[test]
+    fn results_do_not_depend_on_how_often_somebody_looks() {
+        let extra = "[scheme]\nkind = \"ideal\"\n";
+        let fluid = RUN.split("[[jobs]]").next().unwrap().to_owned() + "[scheme]\nkind = \"fluid\"";
+        let two_threads = format!("threads = 2\n{RUN}");
+        for text in [RUN, &two_threads, &format!("{RUN}{extra}"), &fluid] {
+            let (often, fine) = left(text, Pace::new(Duration::ZERO..Duration::ZERO));
+            let (seldom, coarse) = left(text, Pace::new(Duration::MAX..Duration::MAX));
+            assert!(often > 4 * seldom, "{often} and {seldom} looks");
+            assert_eq!(fine, coarse);
+        }
+    }
+}

@@ -19,14 +19,16 @@ pub struct FlowSizes {
 }
 
 impl FlowSizes {
-    /// A distribution of one's own; `None` unless sizes and shares ascend and the last share is 1.
+    /// A distribution of one's own; `None` unless sizes and shares ascend and the last share is 1. No size is below a byte, but
+    /// the first may be 0 with share 0.
     pub fn new(
         name: &str,
         points: Vec<(f64, f64)>,
         interpolation: Interpolation,
     ) -> Option<FlowSizes> {
         let ascending = points.windows(2).all(|w| w[0].0 <= w[1].0 && w[0].1 <= w[1].1);
-        let sound = points.iter().all(|p| p.0 >= 0.0 && (0.0..=1.0).contains(&p.1));
+        let is_size = |p: &(f64, f64)| p.0 >= 1.0 || *p == (0.0, 0.0);
+        let sound = points.iter().all(|p| is_size(p) && (0.0..=1.0).contains(&p.1));
         let ends = points.last().is_some_and(|p| p.1 == 1.0 && p.0 >= 1.0);
         (ascending && sound && ends).then(|| FlowSizes {
             name: name.to_owned(),
@@ -79,7 +81,7 @@ impl FlowSizes {
         (size.round() as u64).max(1)
     }
 
-    /// Mean in bytes; it sets the rate of arrivals.
+    /// Mean in bytes, at least one; it sets the rate of arrivals.
     pub fn mean(&self) -> f64 {
         let (first, share) = self.points[0];
         let steps = self.points.windows(2).map(|w| {
@@ -89,7 +91,7 @@ impl FlowSizes {
             };
             (w[1].1 - w[0].1) * middle
         });
-        first * share + steps.sum::<f64>()
+        (first * share + steps.sum::<f64>()).max(1.0)
     }
 }
 
@@ -226,5 +228,7 @@ mod tests {
         assert!(new(vec![(1.0, 0.0), (5.0, 0.9)]).is_none());
         assert!(new(vec![(5.0, 0.0), (1.0, 1.0)]).is_none());
         assert!(new(vec![(f64::NAN, 0.0), (1.0, 1.0)]).is_none());
+        assert!(new(vec![(0.0, 0.999999), (1.0, 1.0)]).is_none());
+        assert_eq!(new(vec![(0.0, 0.0), (1.0, 1.0)]).unwrap().mean(), 1.0);
     }
 }

@@ -1,0 +1,107 @@
+//! Which key of a document an error is about.
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer, Error};
+
+/// The key that an error at byte `at` is about, as "flows.0.load", and the byte at which it stands; `None` where there is none.
+pub(super) fn key_at<T: DeserializeOwned>(
+    text: &str,
+    at: usize,
+    error: &Error,
+) -> Option<(String, usize)> {
+    let document = DeTable::parse(text).ok()?;
+    let mut path = Vec::new();
+    find(document.get_ref(), at, &mut path);
+    // Of a table with a tag, serde knows only where the table begins: the key is the one without which the error is another.
+    let message = error.message();
+    let inner = match message.starts_with("missing field") {
+        true => None,
+        false => keys_of(document.get_ref(), &path).into_iter().find(|(key, _)| {
+            let mut without = document.clone();
+            remove(without.get_mut(), &path, key);
+            let outcome = T::deserialize(Deserializer::from(without));
+            outcome.err().is_none_or(|other| other.message() != message)
+        }),
+    };
+    let at = inner.as_ref().map_or(at, |inner| inner.1);
+    path.extend(inner.map(|inner| inner.0));
+    (!path.is_empty()).then(|| (path.join("."), at))
+}
+
+/// Follows the document to the innermost key or value at a byte.
+fn find(table: &DeTable, at: usize, path: &mut Vec<String>) -> bool {
+    table.iter().any(|(key, value)| {
+        path.push(key.get_ref().to_string());
+        let found = key.span().contains(&at) || find_in(value, at, path);
+        if !found {
+            path.pop();
+        }
+        found
+    })
+}
+
+fn find_in(value: &Spanned<DeValue>, at: usize, path: &mut Vec<String>) -> bool {
+    let inside = match value.get_ref() {
+        DeValue::Table(table) => find(table, at, path),
+        DeValue::Array(array) => array.iter().enumerate().any(|(i, item)| {
+            path.push(i.to_string());
+            let found = find_in(item, at, path);
+            if !found {
+                path.pop();
+            }
+            found
+        }),
+        _ => false,
+    };
+    inside || value.span().contains(&at)
+}
+
+/// The keys of the table at a path as they stand there, the tag last, and where; none if no table is there.
+fn keys_of(document: &DeTable, path: &[String]) -> Vec<(String, usize)> {
+    let of = |table: &DeTable| {
+        let keys = table.keys().map(|key| (key.get_ref().to_string(), key.span().start));
+        let mut keys: Vec<_> = keys.collect();
+        keys.sort_by_key(|(key, at)| (key == TAG, *at));
+        keys
+    };
+    let Some((first, rest)) = path.split_first() else { return of(document) };
+    let mut value = document.get(first.as_str()).map(Spanned::get_ref);
+    for part in rest {
+        value = match value {
+            Some(DeValue::Table(table)) => table.get(part.as_str()).map(Spanned::get_ref),
+            Some(DeValue::Array(array)) => {
+                part.parse().ok().and_then(|i: usize| array.get(i)).map(Spanned::get_ref)
+            }
+            _ => None,
+        };
+    }
+    match value {
+        Some(DeValue::Table(table)) => of(table),
+        _ => Vec::new(),
+    }
+}
+
+/// Takes a key out of the table at a path.
+fn remove(document: &mut DeTable, path: &[String], key: &str) {
+    let Some((first, rest)) = path.split_first() else {
+        document.remove(key);
+        return;
+    };
+    let mut value = document.get_mut(first.as_str()).map(Spanned::get_mut);
+    for part in rest {
+        value = match value {
+            Some(DeValue::Table(table)) => table.get_mut(part.as_str()).map(Spanned::get_mut),
+            Some(DeValue::Array(array)) => {
+                part.parse().ok().and_then(|i: usize| array.get_mut(i)).map(Spanned::get_mut)
+            }
+            _ => None,
+        };
+    }
+    if let Some(DeValue::Table(table)) = value {
+        table.remove(key);
+    }
+}
+
+/// Says which variant a table is: without it, any other error is another.
+const TAG: &str = "kind";
