@@ -198,6 +198,7 @@ fn other_files_are_refused_with_their_own_lines() {
         ("0,0,1,5\noops,1,2,5\n", 2, "\"oops\" is not a number"),
         ("0,0,1,5\na,b,c,d\n", 2, "\"a\" is not a number"),
         ("1e300,0,1,5\n", 1, "start: it starts after"),
+        ("0;0;1;5\n", 1, "\"0;0;1;5\" is not 4 numbers between commas"),
         ("", 1, "no flow stands here"),
         ("start_us,src,dst,bytes\n", 1, "no flow stands here"),
     ] {

@@ -14,7 +14,10 @@ pub(super) fn table<T>(
     let text = read(path)?;
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).peekable();
-    let is_header = |line: &str| line.split(',').all(|cell| cell.trim().parse::<f64>().is_err());
+    let is_name = |cell: &str| {
+        cell.trim().starts_with(char::is_alphabetic) && cell.trim().parse::<f64>().is_err()
+    };
+    let is_header = |line: &str| line.split(',').all(is_name);
     lines.next_if(|(_, line)| is_header(line));
     let rows = lines.map(|(line, text)| {
         let cells: Vec<&str> = text.split(',').map(str::trim).collect();
