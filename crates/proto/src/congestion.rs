@@ -31,8 +31,8 @@ pub enum CongestionRule {
 
 /// DCTCP's gain g (RFC 8257 §3.3).
 const GAIN: f64 = 1.0 / 16.0;
-/// Fragments in flight before anything is known; below any lease worth having.
-const INITIAL_WINDOW: f64 = 10.0;
+/// Fragments in flight before anything is known.
+pub(crate) const INITIAL_WINDOW: u16 = 10;
 /// ATP's first window, 200 packets: the bandwidth-delay product of 100 Gbit/s.
 const AIMD_INITIAL_BYTES: f64 = 200.0 * 306.0;
 /// What ATP adds per result below the threshold, and per window above it.
@@ -112,9 +112,9 @@ impl Window {
                 (AIMD_INITIAL_BYTES / f64::from(packet_bytes.max(1))).max(1.0)
             }
             CongestionRule::Coupled { trees } => {
-                (INITIAL_WINDOW / f64::from(trees.max(1))).max(1.0)
+                (f64::from(INITIAL_WINDOW) / f64::from(trees.max(1))).max(1.0)
             }
-            CongestionRule::Panama | CongestionRule::PerBranch => INITIAL_WINDOW,
+            CongestionRule::Panama | CongestionRule::PerBranch => f64::from(INITIAL_WINDOW),
         };
         let clear = Dctcp::new(initial);
         Window {

@@ -77,11 +77,12 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(now: Time, rule: CongestionRule, window_max: u16) -> Lane {
+    /// `cap`: the most in flight until the first result says what aggregators allow.
+    pub(crate) fn new(now: Time, rule: CongestionRule, window_max: u16, cap: u16) -> Lane {
         Lane {
             flight: Flight::new(window_max),
             stats: TreeStats::default(),
-            window: Window::new(rule, window_max),
+            window: Window::new(rule, cap),
             window_max,
             rtt: RttEstimator::default(),
             deadline: None,

@@ -91,10 +91,21 @@ fn check_memory_returns(world: &mut World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The least memory has room for one fragment in flight in each tree of three jobs.
+/// Room for one fragment in flight, or some more, in each tree of three jobs.
+fn memory(workers: u32, trees: u8, room: u32) -> u64 {
+    let (shares, buffers) = (3 * u32::from(trees) + 2, workers + 11 + room);
+    u64::from(shares * buffers) * Slab::new(0).cost(64)
+}
+
 fn layout() -> impl Strategy<Value = Layout> {
-    (2..=32u32, 1..=3u32, 1..=4u8, 1..=48u16).prop_map(|(workers, levels, trees, window_max)| {
-        Layout { workers, levels, trees, window_max, ..Layout::default() }
-    })
+    let rule = prop_oneof![Just(CongestionRule::PerBranch), Just(CongestionRule::Fixed(48))];
+    (2..=32u32, 1..=3u32, 1..=4u8, 1..=48u16, 0..100u32, rule).prop_map(
+        |(workers, levels, trees, window_max, room, congestion)| {
+            let memory = memory(workers, trees, room);
+            Layout { workers, levels, trees, window_max, memory, congestion, ..Layout::default() }
+        },
+    )
 }
 
 fn faults() -> impl Strategy<Value = Faults> {

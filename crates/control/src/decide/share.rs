@@ -82,7 +82,8 @@ pub(super) fn needs(
             let row = fragment + BUFFER_OVERHEAD;
             let senders = match protocol {
                 Protocol::Panama => {
-                    entry.memory += (children + 1) * row;
+                    // A port buffer per child, a sum that is made and one that is kept.
+                    entry.memory += (children + 2) * row;
                     children
                 }
                 Protocol::Atp if node.switch == tree.root => {
@@ -125,20 +126,20 @@ mod tests {
 
     #[test]
     fn half_of_what_is_free() {
-        // (4 + 1) * (1408 + 64) = 7360 bytes per slot.
+        // (4 + 2) * (1408 + 64) = 8832 bytes per slot.
         let free = |memory| move |_| Capacity { memory, ..PLENTY };
         assert_eq!(
-            window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(2 * 7360 * 100), 512),
+            window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(2 * 8832 * 100), 512),
             Ok(100)
         );
         assert_eq!(
-            window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(2 * 7360 * 100 - 1), 512),
+            window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(2 * 8832 * 100 - 1), 512),
             Ok(99)
         );
         assert_eq!(
             window(
                 &needs(Protocol::Panama, &[tree(0, 4), tree(0, 4)], 1408),
-                free(2 * 7360 * 100),
+                free(2 * 8832 * 100),
                 512
             ),
             Ok(50)
@@ -156,15 +157,15 @@ mod tests {
     #[test]
     fn one_slot_may_take_all_and_less_is_full() {
         let free = |memory| move |_| Capacity { memory, ..PLENTY };
-        assert_eq!(window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(7360), 512), Ok(1));
+        assert_eq!(window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(8832), 512), Ok(1));
         let full =
-            window(&needs(Protocol::Panama, &[tree(7, 4)], 1408), free(7359), 512).unwrap_err();
-        assert_eq!((full.switch, full.needs.memory, full.free.memory), (NodeId(7), 7360, 7359));
+            window(&needs(Protocol::Panama, &[tree(7, 4)], 1408), free(8831), 512).unwrap_err();
+        assert_eq!((full.switch, full.needs.memory, full.free.memory), (NodeId(7), 8832, 8831));
     }
 
     #[test]
     fn the_tightest_switch_decides() {
-        let free = |switch: NodeId| Capacity { memory: 2 * 7360 * u64::from(switch.0), ..PLENTY };
+        let free = |switch: NodeId| Capacity { memory: 2 * 8832 * u64::from(switch.0), ..PLENTY };
         assert_eq!(
             window(&needs(Protocol::Panama, &[tree(9, 4), tree(5, 4)], 1408), free, 512),
             Ok(5)

@@ -51,7 +51,7 @@ impl Worker {
     /// A worker at the start of an epoch. Panics if the plan has no server.
     pub fn new(now: Time, config: WorkerConfig) -> Self {
         assert!(!config.places.is_empty(), "a plan without servers has nothing for this machine");
-        let lane = Lane::new(now, config.congestion, config.window_max);
+        let lane = Lane::new(now, config.congestion, config.window_max, config.window_max);
         let trees = config.places.len();
         let table =
             |tree| SlotTable::new(config.job, TreeId(tree as u8), config.window_max, config.slots);

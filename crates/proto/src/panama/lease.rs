@@ -3,6 +3,7 @@
 use netsum_wire::{Epoch, JobId, TreeId};
 
 use crate::PortId;
+use crate::congestion::INITIAL_WINDOW;
 
 /// Children that one tree node may have: the width of an `arrived` bitmap.
 pub const MAX_CHILDREN: usize = 64;
@@ -31,6 +32,13 @@ pub struct Lease {
     /// Children, in thousandths of all, whose fragments suffice to release a sum; 1000 is full
     /// synchronisation, 880 is the paper's panama-0.88.
     pub release_permille: u16,
+}
+
+/// What a worker may send before its first result tells it what the switches allow, with a lease of so many `slots`.
+/// Every switch keeps that many sums, however little memory it has: if one went that somebody may still lack, he would
+/// ask for it for ever.
+pub(crate) fn first_window(slots: u16) -> u16 {
+    slots.min(INITIAL_WINDOW)
 }
 
 /// One child of a node.
@@ -74,9 +82,9 @@ pub enum LeaseError {
         installed: Epoch,
     },
     /// Not even one fragment of each child fits.
-    #[error("aggregation memory is full: one slot needs {needed} bytes, {free} are free")]
+    #[error("aggregation memory is full: a tree needs at least {needed} bytes, {free} are free")]
     NoMemory {
-        /// For one slot: a buffer per child and one for the sum.
+        /// For one fragment in flight, a buffer per child and one for the sum, and for the sums of a first window.
         needed: u64,
         /// Not reserved by other leases.
         free: u64,

@@ -6,7 +6,7 @@ use netsum_wire::panama::{DecodeError, Header, Kind};
 use netsum_wire::{Epoch, JobId, TreeId};
 use rustc_hash::FxHashMap;
 
-use super::lease::{Lease, LeaseError};
+use super::lease::{Lease, LeaseError, first_window};
 use super::memory::Memory;
 use super::tree::{Tree, TreeCounters};
 use crate::{Drop, DropCounters, PortId, Time, epoch};
@@ -94,7 +94,7 @@ impl<M: Memory> Switch<M> {
         }
         self.share_memory(1);
         let replaced = self.trees.get(&key).map_or(0, |t| reserved(&self.memory, t));
-        let needed = slot_bytes(&self.memory, &lease);
+        let needed = least_bytes(&self.memory, &lease);
         let free = self.free() + replaced;
         if needed > free {
             self.share_memory(0);
@@ -291,16 +291,29 @@ impl<M: Memory> Switch<M> {
 }
 
 fn fair_cap<M: Memory>(memory: &M, tree: &Tree<M::Buffer>, share: u64) -> u16 {
-    let slots = share / slot_bytes(memory, &tree.lease);
-    slots.clamp(1, u64::from(tree.lease.slots)) as u16
+    let lease = &tree.lease;
+    let first = u64::from(first_window(lease.slots)) * memory.cost(lease.fragment_bytes);
+    let beside_first = share.saturating_sub(first) / sum_bytes(memory, lease);
+    let slots = (share / slot_bytes(memory, lease)).min(beside_first);
+    slots.clamp(1, u64::from(lease.slots)) as u16
 }
 
 fn reserved<M: Memory>(memory: &M, tree: &Tree<M::Buffer>) -> u64 {
     tree.reserved_buffers() * memory.cost(tree.lease.fragment_bytes)
 }
 
-/// Memory of one fragment in flight: a port buffer per child, the sum that is being made, and a sum that
-/// is kept.
+/// Memory without which a tree cannot be: one fragment in flight, and the sums of a worker's first window.
+fn least_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
+    let first = u64::from(first_window(lease.slots)) * memory.cost(lease.fragment_bytes);
+    sum_bytes(memory, lease) + first
+}
+
+/// Memory of one fragment in flight: a sum that is made, and one that is kept.
 fn slot_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
-    (lease.children.len() as u64 + 2) * memory.cost(lease.fragment_bytes)
+    sum_bytes(memory, lease) + memory.cost(lease.fragment_bytes)
+}
+
+/// A port buffer per child, and the sum that is made of them.
+fn sum_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
+    (lease.children.len() as u64 + 1) * memory.cost(lease.fragment_bytes)
 }

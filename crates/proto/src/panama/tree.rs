@@ -11,7 +11,7 @@
 use netsum_wire::panama::{Header, Kind};
 use netsum_wire::{Epoch, Format, Vid};
 
-use super::lease::Lease;
+use super::lease::{Lease, first_window};
 use super::memory::Memory;
 use super::switch::Outbox;
 use crate::{Drop, PortId, Time};
@@ -133,7 +133,12 @@ impl<B: Copy> Tree<B> {
     /// that is being made, and the sums that are kept.
     pub(crate) fn reserved_buffers(&self) -> u64 {
         let per_fragment = self.lease.children.len() as u64 + 1;
-        u64::from(self.cap.accepted) * per_fragment + u64::from(self.cap.retained)
+        u64::from(self.cap.accepted) * per_fragment + u64::from(self.kept_sums())
+    }
+
+    /// As many as any worker may have in flight.
+    fn kept_sums(&self) -> u16 {
+        self.cap.retained.max(first_window(self.lease.slots))
     }
 
     /// Accepts and announces more.
@@ -152,7 +157,7 @@ impl<B: Copy> Tree<B> {
     pub(crate) fn lower_cap(&mut self, cap: u16) {
         if cap < self.cap.announced {
             self.cap.announced = cap;
-            self.cap.obeyed_from = self.released.wrapping_add(2 * u32::from(self.cap.retained));
+            self.cap.obeyed_from = self.released.wrapping_add(2 * u32::from(self.kept_sums()));
         }
         if self.port_buffers.iter().all(Option::is_none) {
             self.cap.accepted = self.cap.announced;
@@ -521,7 +526,7 @@ impl<B: Copy> Tree<B> {
         };
         while is_released(&self.slots[self.index(self.released)]) {
             self.released = self.released.wrapping_add(1);
-            let keep = u32::from(self.cap.retained);
+            let keep = u32::from(self.kept_sums());
             while self.released.wrapping_sub(self.retained_from) > keep {
                 let index = self.index(self.retained_from);
                 if let Some(sum) = self.slots[index].take().and_then(|s| s.sum) {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
+use super::lease::first_window;
 use crate::congestion::CongestionRule;
 use crate::lane::{Lane, Signals, TreeStats};
 use crate::operations::{Operations, Submission, elements_per_fragment};
@@ -102,7 +103,8 @@ impl Worker {
     /// A worker at the start of an epoch. Panics if the plan has no tree.
     pub fn new(now: Time, config: WorkerConfig) -> Self {
         assert!(config.trees > 0, "a plan without trees has nothing for this machine");
-        let lane = Lane::new(now, config.congestion, config.window_max);
+        let cap = first_window(config.window_max);
+        let lane = Lane::new(now, config.congestion, config.window_max, cap);
         Worker {
             trees: vec![lane; usize::from(config.trees)],
             told: vec![0; usize::from(config.trees)],

@@ -94,8 +94,7 @@ impl<P: Payload> Aggregation<P> {
 
 impl<P: Payload> Aggregation<P> {
     /// What a controller grants of what a job asks for: no more in flight than every switch of its trees has a share for,
-    /// beside all that have leases there. Workers hear of the switches' shares with their first result, and a first
-    /// window that is larger than the share at an upper level is lost there when the lower one has let go of it.
+    /// beside all that have leases there.
     fn granted(&self, job: u32, trees: &[AggregationTree], config: &TreeConfig) -> TreeConfig {
         let fragment_bytes = P::memory(self.memory_bytes).cost(config.fragment_bytes);
         let share = |node: &TreeNode| {
