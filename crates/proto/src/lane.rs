@@ -107,6 +107,9 @@ impl Lane {
             return None;
         }
         let idle = self.flight.in_flight() == 0;
+        // Numbers whose results came without us are passed over, but not to beyond the window.
+        let base = self.flight.base();
+        let limit = base.wrapping_add(limit.wrapping_sub(base).min(window));
         let number = self.flight.send_next(now, limit)?;
         self.stats.sent += 1;
         if idle {
@@ -116,6 +119,11 @@ impl Lane {
             self.deadline = Some(now.after(self.rtt.rto_ns(0)));
         }
         Some((number, false))
+    }
+
+    /// The most in flight that aggregators and the plan allow.
+    pub(crate) fn cap(&self) -> u16 {
+        self.window.cap().min(self.window_max)
     }
 
     /// A result came: it is the acknowledgement.

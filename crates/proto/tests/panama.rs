@@ -143,9 +143,10 @@ proptest! {
 
     #[test]
     fn partial_sums_say_whom_they_lack(
-        seed: u64, faults in faults(), workers in 3..=17u32, levels in 1..=2u32, permille in 400..1000u16,
+        seed: u64, faults in faults(), workers in 3..=17u32, levels in 1..=2u32, permille in 400..1000u16, room in 0..100u32,
     ) {
-        let layout = Layout { workers, levels, release_permille: permille, ..Layout::default() };
+        let memory = memory(workers, 2, room);
+        let layout = Layout { workers, levels, release_permille: permille, memory, ..Layout::default() };
         let mut world = World::new(seed, layout, faults);
         let job = world.add_job();
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
@@ -220,6 +221,39 @@ fn transition(world: &mut World, job: usize, trees: u8) {
     }
     for &host in &hosts {
         world.pump_host(host);
+    }
+}
+
+/// One rank of four, or a rack of three, sums the first operation with all and does not come to the second: the others go on
+/// until it lags by what switches keep, a window at each level.
+#[test]
+fn partial_sums_wait_for_who_lags_by_a_window() {
+    for (workers, levels, absent) in [(4, 1, 3..4), (9, 2, 6..9)] {
+        let release_permille = 660;
+        let layout = Layout { workers, levels, release_permille, trees: 1, ..Layout::default() };
+        let window = u32::from(layout.window_max);
+        let mut world = World::new(1, layout, Faults::default());
+        let job = world.add_job();
+        let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+        let (fragments, elements) = (200, 200 * 16);
+        let values = |i, rank| bits(format, elements, seed_of(job, i, rank));
+        world.submit(job, format, elements, |rank| values(0, rank));
+        assert!(world.run(BOUND, World::all_done));
+        for rank in (0..workers).filter(|rank| !absent.contains(rank)) {
+            world.submit_at(job, rank, format, elements, values(1, rank));
+        }
+        world.run(Time(SECOND), World::all_done);
+        let base = world.hosts[0].machine.as_ref().unwrap().progress().trees[0].base;
+        let ahead = base - fragments;
+        assert!(
+            (window / 2..=levels * window).contains(&ahead),
+            "{workers} workers: {ahead} fragments ahead"
+        );
+        for rank in absent {
+            world.submit_at(job, rank, format, elements, values(1, rank));
+        }
+        assert!(world.run(BOUND, World::all_done));
+        check_sums(&world).unwrap();
     }
 }
 

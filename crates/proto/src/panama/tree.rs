@@ -84,6 +84,9 @@ pub(crate) struct Tree<B> {
     /// Below this vid a child has every result, as far as is known (used when sums are released
     /// without all children).
     has_results_below: Vec<u32>,
+    /// Below this vid every result is here, and what the parent was last told of that (likewise).
+    results_below: u32,
+    told_parent: u32,
     finished: u64,
     /// When a neighbour was last heard.
     pub(crate) heard: Time,
@@ -114,6 +117,8 @@ impl<B: Copy> Tree<B> {
             retained_from: 0,
             cap: Cap { announced: 0, accepted: 0, retained: 0, obeyed_from: 0 },
             has_results_below: vec![0; children],
+            results_below: 0,
+            told_parent: 0,
             finished: 0,
             heard: now,
             lease,
@@ -170,7 +175,9 @@ impl<B: Copy> Tree<B> {
     /// Lets go of what the old cap needed once nobody can use it; true if memory became free.
     pub(crate) fn settle_cap(&mut self) -> bool {
         let obeyed = self.released.wrapping_sub(self.cap.obeyed_from) as i32 >= 0;
-        let settles = obeyed && self.cap.announced < self.cap.retained;
+        let settles = obeyed
+            && self.cap.announced < self.cap.retained
+            && self.all_keep_up(self.released, self.cap.announced);
         if settles {
             self.cap.accepted = self.cap.announced;
             self.cap.retained = self.cap.announced;
@@ -209,6 +216,11 @@ impl<B: Copy> Tree<B> {
     ) -> Result<(), Drop> {
         let index = self.admit(header)?;
         let bit = 1u64 << child;
+        if self.lease.is_partial() {
+            // It may have as many in flight as sums are kept.
+            let in_flight = u32::from(self.kept_sums()) - 1;
+            self.note_results_below(child, header.vid.0.wrapping_sub(in_flight));
+        }
         let slot = self.slots[index].as_ref();
         match slot.map_or(Phase::Empty, |s| s.phase) {
             Phase::Partial | Phase::Result => {
@@ -289,6 +301,10 @@ impl<B: Copy> Tree<B> {
         if self.slots[index].as_ref().is_some_and(|s| !s.is_of(header)) {
             return Err(Drop::Mismatch);
         }
+        if !self.all_keep_up(vid, self.kept_sums()) {
+            // It would take the place of one that a child lacks; it comes again when that is known to have caught up.
+            return Err(Drop::BeyondWindow);
+        }
         let buffer = memory.store(header, payload).ok_or(Drop::NoMemory)?;
         self.free_port_buffers(index, memory);
         let old = self.slots[index].take();
@@ -310,7 +326,28 @@ impl<B: Copy> Tree<B> {
         self.counters.results += 1;
         self.hand_down(buffer, out);
         self.advance(vid, memory);
+        if self.lease.is_partial() {
+            self.tell_parent(header, out);
+        }
         Ok(())
+    }
+
+    /// As a worker tells its switch: a node whose children contribute to little may hold nobody back either.
+    fn tell_parent(&mut self, result: &Header, out: &mut Outbox<B>) {
+        let is_here =
+            |slot: &Option<Slot<B>>| slot.as_ref().is_some_and(|s| s.phase == Phase::Result);
+        while self.results_below != self.released
+            && is_here(&self.slots[self.index(self.results_below)])
+        {
+            self.results_below = self.results_below.wrapping_add(1);
+        }
+        let news = self.results_below.wrapping_sub(self.told_parent);
+        if let Some(parent) = self.lease.parent.filter(|_| news > u32::from(self.cap.accepted / 4))
+        {
+            self.told_parent = self.results_below;
+            let vid = Vid(self.results_below);
+            out.control(parent, Header { kind: Kind::Acknowledgement, vid, n_elems: 0, ..*result });
+        }
     }
 
     /// Every worker of the tree must hear that this sum will never be: tells all neighbours but the one
@@ -400,9 +437,6 @@ impl<B: Copy> Tree<B> {
         slot.marks |= header.marks | branch;
         slot.cap = slot.cap.min(header.window_cap);
         slot.missing |= header.missing;
-        if self.lease.is_partial() {
-            self.note_results_below(child, vid.wrapping_sub(u32::from(self.lease.slots) - 1));
-        }
         let placed = if self.is_releasable(vid) {
             self.release(vid, Some((child, header, payload)), memory, out)
         } else {
@@ -431,11 +465,13 @@ impl<B: Copy> Tree<B> {
         if slot.phase != Phase::Filling || arrived < self.lease.needed() {
             return false;
         }
-        let keeps_up =
-            |child: &u32| (vid.wrapping_sub(*child) as i32) < i32::from(self.cap.accepted);
-        let mut absent =
-            self.has_results_below.iter().enumerate().filter(|(i, _)| slot.arrived & 1 << i == 0);
-        arrived as usize == children || absent.all(|(_, below)| keeps_up(below))
+        arrived as usize == children || self.all_keep_up(vid, self.kept_sums())
+    }
+
+    /// Whether no child can lack a result that lies `sums` or more before `vid`. Without partial synchronisation none can.
+    fn all_keep_up(&self, vid: u32, sums: u16) -> bool {
+        let keeps_up = |below: &u32| (vid.wrapping_sub(*below) as i32) < i32::from(sums);
+        !self.lease.is_partial() || self.has_results_below.iter().all(keeps_up)
     }
 
     fn note_results_below(&mut self, child: usize, vid: u32) {

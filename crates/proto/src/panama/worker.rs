@@ -295,9 +295,6 @@ impl Worker {
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
         let limit = self.operations.end_of_tree(index, self.trees.len());
         let (vid, resent) = self.trees[index].next(now, limit)?;
-        if self.config.partial && !resent {
-            self.told[index] = self.told[index].max(vid);
-        }
         Some(self.outgoing(index, vid, resent))
     }
 
@@ -320,8 +317,9 @@ impl Worker {
     /// In partial synchronisation a worker that is behind contributes to little and receives much: the
     /// switch must know what it has, or would hold everybody back for it.
     fn tell_progress(&mut self, index: usize) {
-        let base = self.trees[index].flight.base();
-        if base.wrapping_sub(self.told[index]) as i32 > i32::from(self.config.window_max / 4) {
+        let tree = &self.trees[index];
+        let base = tree.flight.base();
+        if base.wrapping_sub(self.told[index]) > u32::from(tree.cap() / 4) {
             self.told[index] = base;
             self.notice(index, Kind::Acknowledgement, base);
         }
