@@ -18,7 +18,7 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
-.PHONY: help setup setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,8 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, ("jax", "keras", "lightning", "accelerate"))))' || \
 	echo "skipped: tests of JAX, Keras, Lightning or Accelerate; make setup-frameworks installs what they need"
+	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, ("pandas", "pyarrow", "ray", "ns"))))' || \
+	echo "skipped: tests of the simulator's data frames, Parquet files or sweeps over Ray, or beside ns-3; make setup-sim installs what they need"
 	@ldconfig -p | grep -q libucp.so.0 || echo "skipped: the tests over UCX; make setup-ucx installs its library"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
@@ -137,6 +139,9 @@ $(STAMPS)/torch: requirements-torch.txt $(STAMPS)/tools
 
 setup-frameworks: $(STAMPS)/tools ## JAX, TensorFlow, Keras, Lightning and Accelerate, 2 GB beside torch, for tests that are skipped without them
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-frameworks.txt
+
+setup-sim: $(STAMPS)/tools ## data frames, Parquet, sweeps over Ray, and ns-3 beside the simulator: 0.7 GB, for tests that are skipped without
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-sim.txt
 
 $(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-hdl.txt
