@@ -26,11 +26,11 @@ pub(crate) struct Group(Arc<core::Group>, u32, Duration);
 type Span = (usize, usize);
 
 #[pymethods]
+#[allow(clippy::too_many_arguments)] // Python passes them by name.
 impl Group {
     /// Opens this rank's sockets; rank 0 registers the job with the controller, if there is one.
     #[new]
     #[pyo3(signature = (rank, size, name, controller, host, timeout_s, options))]
-    #[allow(clippy::too_many_arguments)] // Python passes them by name.
     fn new(
         py: Python<'_>,
         rank: u32,
@@ -64,7 +64,6 @@ impl Group {
         py.detach(|| self.0.connect(&addresses)).map_err(|error| errors::raise(py, error))
     }
 
-    #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (ptr, numel, dtype, op, factor, timeout_s, here=false))]
     fn allreduce(
         &self,
@@ -82,7 +81,6 @@ impl Group {
         ended_or_not(py, here, py.detach(|| self.0.allreduce(buffer, dtype, how, terms)))
     }
 
-    #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (ptr, numel, dtype, op, factor, root, timeout_s, here=false))]
     fn reduce(
         &self,
@@ -102,7 +100,6 @@ impl Group {
     }
 
     /// `elements`, here and below: what the bytes are, by a name on which ranks must agree; "" says nothing.
-    #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (ptr, nbytes, root, timeout_s, here=false, elements=""))]
     fn broadcast(
         &self,
@@ -162,7 +159,6 @@ impl Group {
         ended_or_not(py, here, py.detach(|| self.0.scatter(own, ins, root, terms)))
     }
 
-    #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (out_ptr, ins, dtype, op, factor, timeout_s, here=false))]
     fn reduce_scatter(
         &self,
