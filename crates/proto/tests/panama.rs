@@ -254,6 +254,11 @@ fn partial_sums_wait_for_who_lags_by_a_window() {
         }
         assert!(world.run(BOUND, World::all_done));
         check_sums(&world).unwrap();
+        // Only what they could not take when it came is sent to them again.
+        let switches = world.switches.iter().flatten();
+        let answered: u64 =
+            switches.flat_map(|s| s.tree_counters()).map(|(.., c)| c.answered).sum();
+        assert!(answered <= u64::from(ahead * workers), "{answered} answers");
     }
 }
 

@@ -64,7 +64,7 @@ impl Kind {
 pub struct Header {
     /// What the packet is.
     pub kind: Kind,
-    /// Sent before under the same vid.
+    /// Sent before under the same vid, or the result was missed: its sender wants an answer.
     pub resent: bool,
     /// A result met congestion on its way down (a switch saw CE; the last hop's CE is in the IP header).
     pub congested_down: bool,

@@ -13,6 +13,7 @@ use netsum_wire::{Epoch, Format, Vid};
 
 use super::lease::{Lease, first_window};
 use super::memory::Memory;
+use super::raise_to;
 use super::switch::Outbox;
 use crate::{Drop, PortId, Time};
 
@@ -87,6 +88,8 @@ pub(crate) struct Tree<B> {
     /// Below this vid every result is here, and what the parent was last told of that (likewise).
     results_below: u32,
     told_parent: u32,
+    /// Below this vid results may have been refused (likewise).
+    refused_below: u32,
     finished: u64,
     /// When a neighbour was last heard.
     pub(crate) heard: Time,
@@ -119,6 +122,7 @@ impl<B: Copy> Tree<B> {
             has_results_below: vec![0; children],
             results_below: 0,
             told_parent: 0,
+            refused_below: 0,
             finished: 0,
             heard: now,
             lease,
@@ -301,11 +305,13 @@ impl<B: Copy> Tree<B> {
         if self.slots[index].as_ref().is_some_and(|s| !s.is_of(header)) {
             return Err(Drop::Mismatch);
         }
-        if !self.all_keep_up(vid, self.kept_sums()) {
-            // It would take the place of one that a child lacks; it comes again when that is known to have caught up.
-            return Err(Drop::BeyondWindow);
-        }
-        let buffer = memory.store(header, payload).ok_or(Drop::NoMemory)?;
+        // One that would take the place of what a child lacks is refused; the partial will ask for it.
+        let buffer = match self.all_keep_up(vid, self.kept_sums()) {
+            true => memory.store(header, payload).ok_or(Drop::NoMemory),
+            false => Err(Drop::BeyondWindow),
+        };
+        let buffer =
+            buffer.inspect_err(|_| raise_to(&mut self.refused_below, vid.wrapping_add(1)))?;
         self.free_port_buffers(index, memory);
         let old = self.slots[index].take();
         self.slots[index] = Some(Slot {
@@ -475,10 +481,7 @@ impl<B: Copy> Tree<B> {
     }
 
     fn note_results_below(&mut self, child: usize, vid: u32) {
-        let known = &mut self.has_results_below[child];
-        if vid.wrapping_sub(*known) as i32 > 0 {
-            *known = vid;
-        }
+        raise_to(&mut self.has_results_below[child], vid);
     }
 
     /// Adds what is in and sends the sum on.
@@ -498,7 +501,7 @@ impl<B: Copy> Tree<B> {
         let root = self.lease.parent.is_none();
         let header = Header {
             kind: if root { Kind::Result } else { Kind::Partial },
-            resent: false,
+            resent: (vid.wrapping_sub(self.refused_below) as i32) < 0,
             congested_down: false,
             tree: self.lease.tree,
             format: slot.format,
@@ -589,8 +592,7 @@ impl<B: Copy> Tree<B> {
         let sum = slot.sum.expect("a released slot holds its sum");
         self.counters.duplicates += u64::from(counted);
         self.counters.late += u64::from(!counted);
-        // A late fragment asks too: its worker may not have wanted the result when that passed.
-        if header.resent || !counted {
+        if header.resent {
             self.counters.answered += 1;
             if slot.phase == Phase::Result {
                 out.data(self.lease.children[child].port, sum);

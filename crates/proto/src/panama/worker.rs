@@ -7,6 +7,7 @@ use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
 use super::lease::first_window;
+use super::raise_to;
 use crate::congestion::CongestionRule;
 use crate::lane::{Lane, Signals, TreeStats};
 use crate::operations::{Operations, Submission, elements_per_fragment};
@@ -89,6 +90,8 @@ pub struct Worker {
     trees: Vec<Lane>,
     /// Own progress that each tree's switch knows of (partial synchronisation).
     told: Vec<u32>,
+    /// Below this vid results may have come before their operation was submitted (likewise).
+    missed_below: Vec<u32>,
     operations: Operations<Missing>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
@@ -108,6 +111,7 @@ impl Worker {
         Worker {
             trees: vec![lane; usize::from(config.trees)],
             told: vec![0; usize::from(config.trees)],
+            missed_below: vec![0; usize::from(config.trees)],
             operations: Operations::new(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
@@ -253,7 +257,10 @@ impl Worker {
             return Err(Drop::Unexpected);
         }
         let g = self.g_of(index, vid);
-        let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
+        let Some(operation) = self.operations.find_mut(g) else {
+            raise_to(&mut self.missed_below[index], vid.wrapping_add(1));
+            return Err(Drop::Unexpected);
+        };
         let (fragment, elements) = operation.fragment(g);
         let submission = &operation.submission;
         if header.chunk != submission.chunk(fragment)
@@ -295,7 +302,8 @@ impl Worker {
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
         let limit = self.operations.end_of_tree(index, self.trees.len());
         let (vid, resent) = self.trees[index].next(now, limit)?;
-        Some(self.outgoing(index, vid, resent))
+        let missed = (vid.wrapping_sub(self.missed_below[index]) as i32) < 0;
+        Some(self.outgoing(index, vid, resent || missed))
     }
 
     fn outgoing(&self, index: usize, vid: u32, resent: bool) -> Outgoing {
