@@ -185,6 +185,12 @@ impl Jobs {
         }
     }
 
+    /// Jobs that have started and are not complete, by number.
+    pub(crate) fn at_work(&self) -> impl Iterator<Item = (u32, &JobSpec)> {
+        let numbered = (0..).zip(&self.jobs);
+        numbered.filter_map(|(number, job)| Some((number, &job.as_ref()?.spec)))
+    }
+
     /// Number of the next job.
     pub(crate) fn next_number(&self) -> u32 {
         self.jobs.len() as u32
