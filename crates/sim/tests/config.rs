@@ -442,3 +442,30 @@ fn jobs_arrive_and_leave() {
     assert_eq!(table("jobs.csv").lines().count(), count + 1, "every job ends");
     assert_eq!(table("steps.csv").lines().count(), 4 * count + 1);
 }
+
+/// Those that are written, and those that a mix draws with steps; those of a standing mix have no last one.
+#[test]
+fn jobs_that_do_not_end_are_counted() {
+    let (flows, samples) = (GOOD.find("[[flows]]").unwrap(), GOOD.find("[samples]").unwrap());
+    let head = GOOD[..flows].replace("\"1s\"", "\"0s\"").replace("\"2ms\"", "\"60ms\"");
+    let mix =
+        "[mix]\nload = 0.5\nworkers = [2, 6]\nmodels = [\"alexnet\"]\nscale = 0.001\n".to_owned();
+    let job = "[[jobs]]\nworkers = 2\ncompute = \"1ms\"\nbytes = 1000\nsteps =";
+    let jobs = format!("{job} 1000\n{job} 1\n");
+    for (asked, standing, least) in [
+        (jobs.clone(), false, 1),
+        (format!("{mix}{jobs}"), true, 1),
+        (format!("{mix}steps = 60\n{jobs}"), false, 2),
+    ] {
+        let text = format!("{head}{asked}{}", &GOOD[samples..]);
+        let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
+        let count = if standing { 2 } else { built.jobs.len() };
+        let folder = tempfile::tempdir().unwrap();
+        run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+        let read = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let left = count + 1 - read("jobs.csv").lines().count();
+        assert!(left >= least && read("jobs.csv").lines().count() > 1, "{left} of {count} jobs");
+        let (said, summary) = (format!("\"unfinished_jobs\": {left},"), read("summary.json"));
+        assert!(summary.contains(&said), "{asked}: {said} is not in {summary}");
+    }
+}
