@@ -241,6 +241,14 @@ fn other_files_are_refused_with_their_own_lines() {
             "fabric.toml:19: link.1.latency: a link of more than 4 s",
         ),
         (
+            format!(
+                "{whole}[[switch]]\nname = \"t\"\naddress = \"10.0.0.5:1\"\nmemory = \"1MiB\"\n\
+                 [[link]]\nends = [\"t\", \"s\"]\nrate = \"10Gbit/s\"\n\
+                 [[link]]\nends = [\"t\", \"b\"]\nrate = \"10Gbit/s\"\n"
+            ),
+            "fabric.toml:27: link.3.ends: host \"b\" has a link already",
+        ),
+        (
             whole.replacen("10Gbit/s", "1bit/s", 1),
             "fabric.toml:15: link.0.rate: 1bit/s is less than",
         ),
@@ -468,4 +476,33 @@ fn jobs_that_do_not_end_are_counted() {
         let (said, summary) = (format!("\"unfinished_jobs\": {left},"), read("summary.json"));
         assert!(summary.contains(&said), "{asked}: {said} is not in {summary}");
     }
+}
+
+/// What is a host and what a switch the fabric file says, not how many links there are.
+#[test]
+fn a_switch_with_one_link_is_no_host() {
+    let entry = |kind: &str, name: &str, address: &str, more: &str| {
+        format!("[[{kind}]]\nname = \"{name}\"\naddress = \"{address}\"\n{more}")
+    };
+    let memory = "memory = \"1MiB\"\n";
+    let link =
+        |a: &str, b: &str| format!("[[link]]\nends = [\"{a}\", \"{b}\"]\nrate = \"10Gbit/s\"\n");
+    let fabric = "name = \"x\"\ncontroller = \"10.0.0.1:1\"\n".to_owned()
+        + &entry("switch", "h9", "10.0.0.4:1", memory)
+        + &entry("switch", "s", "10.0.0.5:1", memory)
+        + &entry("host", "gpu", "10.0.0.2", "")
+        + &entry("host", "cpu", "10.0.0.3", "")
+        + &[("h9", "s"), ("gpu", "s"), ("cpu", "s")].map(|(a, b)| link(a, b)).concat();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("fabric.toml"), fabric).unwrap();
+    let text = "duration = \"1ms\"\n[fabric]\nkind = \"file\"\npath = \"fabric.toml\"\n\
+                [[flows]]\nkind = \"permutation\"\nbytes = 1000\n";
+    let (config, built) = parse(text, "run.toml", folder.path()).unwrap();
+    let hosts: Vec<&str> = built.topology.hosts().map(|host| built.topology.name(host)).collect();
+    assert_eq!(hosts, ["gpu", "cpu"]);
+    assert_eq!(built.flows.len(), 2);
+    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+    let summary = std::fs::read_to_string(folder.path().join("summary.json")).unwrap();
+    let summary: String = summary.split_whitespace().collect();
+    assert!(summary.contains("\"hosts\":[\"gpu\",\"cpu\"]"), "{summary}");
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::config::{Built, Config};
+use crate::config::{Built, Config, Fabric};
 use crate::job::{ENDLESS, JobSpec, StepRecord};
 use crate::simulation::{FlowRecord, Simulation};
 use crate::workload::FlowSpec;
@@ -14,6 +14,8 @@ pub(super) struct Summary {
     name: String,
     seed: u64,
     notes: Vec<String>,
+    /// Names of a fabric file's hosts: nodes of a built fabric tell by their names what they are.
+    hosts: Option<Vec<String>>,
     short_fct_us: Vec<f64>,
     long_gbps: Vec<f64>,
     unfinished: u64,
@@ -33,10 +35,13 @@ const SHORT_BYTES: u64 = 40_000_000;
 impl Summary {
     pub(super) fn new(config: &Config, built: &Built) -> Summary {
         let ends = |(_, job): &&(String, JobSpec)| job.steps != ENDLESS;
+        let name = |host| built.topology.name(host).to_owned();
+        let names = || built.topology.hosts().map(name).collect();
         Summary {
             name: config.name.clone(),
             seed: config.seed,
             notes: built.notes.clone(),
+            hosts: matches!(config.fabric, Fabric::File { .. }).then(names),
             short_fct_us: Vec::new(),
             long_gbps: Vec::new(),
             unfinished: 0,
@@ -94,6 +99,7 @@ impl Summary {
             "seed": self.seed,
             "version": env!("CARGO_PKG_VERSION"),
             "notes": self.notes,
+            "hosts": self.hosts,
             "packet_hops": self.hops,
             "packets": { "sent": self.packets[0], "delivered": self.packets[1], "dropped": self.packets[2] },
             "short_flows": { "below_bytes": SHORT_BYTES, "fct_us": distribution(&mut self.short_fct_us) },
