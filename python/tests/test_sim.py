@@ -375,7 +375,7 @@ def test_jobs_that_did_not_complete_are_counted(tmp_path: Path) -> None:
     assert "1 job had not completed its steps" in (tmp_path / "out" / "report.html").read_text()
 
 
-def _lines(links: list[tuple[str, str]], hosts: set[str] | None = None) -> dict[str, tuple[float, ...]]:
+def _lines(links: list[tuple[str, str]], hosts: set[str]) -> dict[str, tuple[float, ...]]:
     rows = [{"from": a, "to": b, "utilisation": 0.5, "dropped_packets": 0} for a, b in links]
     picture = ElementTree.fromstring(heat_map(rows, hosts))
     return {
@@ -386,7 +386,7 @@ def _lines(links: list[tuple[str, str]], hosts: set[str] | None = None) -> dict[
 
 def test_no_direction_of_a_link_hides_the_other() -> None:
     ends = [("h0", "left"), ("h1", "right"), ("left", "right")]
-    lines = _lines([*ends, *((b, a) for a, b in ends)])
+    lines = _lines([*ends, *((b, a) for a, b in ends)], {"h0", "h1"})
     there, back = lines["left → right"], lines["right → left"]
     assert there[1] < back[1] and there[0] == back[2]
     assert lines["h0 → left"][0] < lines["left → h0"][2]
@@ -396,6 +396,24 @@ def test_a_spine_with_one_rack_is_no_host() -> None:
     ends = [("h0", "rack0"), ("h1", "rack0"), ("rack0", "spine0"), ("rack0", "spine1")]
     lines = _lines([*ends, *((b, a) for a, b in ends)], {"h0", "h1"})
     assert lines["rack0 → spine0"][3] < lines["rack0 → spine0"][1] < lines["h0 → rack0"][1]
+
+
+def test_the_picture_of_a_fabric_file_takes_its_hosts_for_hosts(tmp_path: Path) -> None:
+    text = 'name = "x"\ncontroller = "10.0.0.1:1"\n'
+    for place, name in enumerate(("rack", "h9")):
+        text += f'[[switch]]\nname = "{name}"\naddress = "10.0.1.{place}:1"\nmemory = "1MiB"\n'
+    for place, name in enumerate(("gpu", "cpu")):
+        text += f'[[host]]\nname = "{name}"\naddress = "10.0.0.{place}"\n'
+    for name in ("h9", "gpu", "cpu"):
+        text += f'[[link]]\nends = ["{name}", "rack"]\nrate = "10Gbit/s"\n'
+    (tmp_path / "fabric.toml").write_text(text)
+    fabric = {"kind": "file", "path": str(tmp_path / "fabric.toml")}
+    flows = [{"kind": "permutation", "bytes": 1000}]
+    page = report.render(sim.run({"duration": "1ms", "fabric": fabric, "flows": flows}, tmp_path / "out"))
+    picture = re.findall(r"<svg.*?</svg>", page, re.DOTALL)[-1]
+    lines = {line[0].text.split(":")[0]: line for line in ElementTree.fromstring(picture).iter("line")}
+    spine, rack = (float(lines[f"{name} → {other}"].get("y1")) for name, other in (("h9", "rack"), ("rack", "gpu")))
+    assert spine < rack
 
 
 def test_a_heat_map_has_names_and_a_scale() -> None:

@@ -200,10 +200,8 @@ impl<P: Payload> Simulation<P> {
         config: &SlotConfig,
     ) -> Result<(), String> {
         let servers = servers_of(spec, servers);
-        let cut = |host: &&u32| !self.net.is_alive(self.net.uplink(**host) / 2);
-        if let Some(&host) = spec.placement.iter().chain(&servers).find(cut) {
-            let name = self.net.topology().name(NodeId(host));
-            return Err(format!("the link of {name} is down"));
+        if let Some(reason) = self.cut_off(spec.placement.iter().chain(&servers)) {
+            return Err(reason);
         }
         let hosts = Places { placement: &spec.placement, servers: &servers };
         self.aggregation.replan_slots(&mut self.net, job, first, &hosts, config)
@@ -222,8 +220,15 @@ impl<P: Payload> Simulation<P> {
         }
     }
 
+    /// The first of these hosts whose link is down, in words.
+    pub(crate) fn cut_off<'a>(&self, hosts: impl IntoIterator<Item = &'a u32>) -> Option<String> {
+        let is_cut = |host: &&u32| !self.net.is_alive(self.net.uplink(**host) / 2);
+        let host = hosts.into_iter().find(is_cut)?;
+        Some(format!("the link of {} is down", self.net.topology().name(NodeId(*host))))
+    }
+
     /// Whether all of these trees is alive.
-    fn stand(&self, trees: &[AggregationTree]) -> bool {
+    pub(crate) fn stand(&self, trees: &[AggregationTree]) -> bool {
         trees.iter().all(|tree| self.stands(tree))
     }
 

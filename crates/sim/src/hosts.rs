@@ -10,9 +10,10 @@ use crate::timer::CLASS;
 use crate::transport::{Owner, Progress, RTO, SLOT, Transport};
 use crate::workload::FlowSpec;
 
-/// Timer classes; [`crate::transport`], [`crate::job`] and [`crate::aggregation`] have more.
+/// Timer classes; [`crate::transport`], [`crate::job`] and [`crate::aggregation`] have more. Faults have the least keys: what
+/// starts in the instant of a fault starts after it.
+pub(crate) const FAULT: u64 = 0;
 const FLOW_START: u64 = 1 << 56;
-pub(crate) const FAULT: u64 = 7 << 56;
 
 /// Flows and jobs.
 pub(crate) struct Hosts {

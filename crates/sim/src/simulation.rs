@@ -189,12 +189,32 @@ impl<P: Payload> Simulation<P> {
     }
 
     /// What jobs do that their scheme does not say, and why: those that got no place in the network use the ring, those that
-    /// have lost theirs and have got no other up to now stand still.
+    /// have lost theirs and have got no other up to now, or a host of which is cut off, stand still.
     pub fn refused(&self) -> Vec<(u32, String)> {
         let ring = self.refused.iter().map(|(job, why)| (*job, format!("uses the ring: {why}")));
-        let alive =
-            self.stalled.iter().filter(|&(&job, _)| self.hosts.jobs.in_network(job).is_some());
-        ring.chain(alive.map(|(&job, why)| (job, format!("stands still: {why}")))).collect()
+        let still = self.hosts.jobs.at_work().filter_map(|(job, spec)| {
+            self.obstacle(job, spec).map(|why| (job, format!("stands still: {why}")))
+        });
+        ring.chain(still).collect()
+    }
+
+    /// Why a job cannot go on now.
+    fn obstacle(&self, job: u32, spec: &JobSpec) -> Option<String> {
+        if self.hosts.jobs.in_network(job).is_none() {
+            // A worker alone has nobody to exchange anything with.
+            let exchanges = spec.placement.len() > 1;
+            return exchanges.then(|| self.cut_off(&spec.placement)).flatten();
+        }
+        if let Some(why) = self.stalled.get(&job) {
+            return Some(why.clone());
+        }
+        let servers = match spec.scheme {
+            Scheme::Slots { servers, .. } => servers_of(spec, servers),
+            _ => Vec::new(),
+        };
+        let fallen = self.trees.get(&job).is_some_and(|trees| !self.stand(trees));
+        let cut = self.cut_off(spec.placement.iter().chain(&servers));
+        cut.or_else(|| fallen.then(|| "a link of its trees is down".to_owned()))
     }
 
     /// Flows that have started.

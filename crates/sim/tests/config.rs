@@ -241,6 +241,14 @@ fn other_files_are_refused_with_their_own_lines() {
             "fabric.toml:19: link.1.latency: a link of more than 4 s",
         ),
         (
+            format!(
+                "{whole}[[switch]]\nname = \"t\"\naddress = \"10.0.0.5:1\"\nmemory = \"1MiB\"\n\
+                 [[link]]\nends = [\"t\", \"s\"]\nrate = \"10Gbit/s\"\n\
+                 [[link]]\nends = [\"t\", \"b\"]\nrate = \"10Gbit/s\"\n"
+            ),
+            "fabric.toml:27: link.3.ends: host \"b\" has a link already",
+        ),
+        (
             whole.replacen("10Gbit/s", "1bit/s", 1),
             "fabric.toml:15: link.0.rate: 1bit/s is less than",
         ),
@@ -441,4 +449,60 @@ fn jobs_arrive_and_leave() {
     let table = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!(table("jobs.csv").lines().count(), count + 1, "every job ends");
     assert_eq!(table("steps.csv").lines().count(), 4 * count + 1);
+}
+
+/// Those that are written, and those that a mix draws with steps; those of a standing mix have no last one.
+#[test]
+fn jobs_that_do_not_end_are_counted() {
+    let (flows, samples) = (GOOD.find("[[flows]]").unwrap(), GOOD.find("[samples]").unwrap());
+    let head = GOOD[..flows].replace("\"1s\"", "\"0s\"").replace("\"2ms\"", "\"60ms\"");
+    let mix =
+        "[mix]\nload = 0.5\nworkers = [2, 6]\nmodels = [\"alexnet\"]\nscale = 0.001\n".to_owned();
+    let job = "[[jobs]]\nworkers = 2\ncompute = \"1ms\"\nbytes = 1000\nsteps =";
+    let jobs = format!("{job} 1000\n{job} 1\n");
+    for (asked, standing, least) in [
+        (jobs.clone(), false, 1),
+        (format!("{mix}{jobs}"), true, 1),
+        (format!("{mix}steps = 60\n{jobs}"), false, 2),
+    ] {
+        let text = format!("{head}{asked}{}", &GOOD[samples..]);
+        let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
+        let count = if standing { 2 } else { built.jobs.len() };
+        let folder = tempfile::tempdir().unwrap();
+        run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+        let read = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let left = count + 1 - read("jobs.csv").lines().count();
+        assert!(left >= least && read("jobs.csv").lines().count() > 1, "{left} of {count} jobs");
+        let (said, summary) = (format!("\"unfinished_jobs\": {left},"), read("summary.json"));
+        assert!(summary.contains(&said), "{asked}: {said} is not in {summary}");
+    }
+}
+
+/// What is a host and what a switch the fabric file says, not how many links there are.
+#[test]
+fn a_switch_with_one_link_is_no_host() {
+    let entry = |kind: &str, name: &str, address: &str, more: &str| {
+        format!("[[{kind}]]\nname = \"{name}\"\naddress = \"{address}\"\n{more}")
+    };
+    let memory = "memory = \"1MiB\"\n";
+    let link =
+        |a: &str, b: &str| format!("[[link]]\nends = [\"{a}\", \"{b}\"]\nrate = \"10Gbit/s\"\n");
+    let fabric = "name = \"x\"\ncontroller = \"10.0.0.1:1\"\n".to_owned()
+        + &entry("switch", "h9", "10.0.0.4:1", memory)
+        + &entry("switch", "s", "10.0.0.5:1", memory)
+        + &entry("host", "gpu", "10.0.0.2", "")
+        + &entry("host", "cpu", "10.0.0.3", "")
+        + &[("h9", "s"), ("gpu", "s"), ("cpu", "s")].map(|(a, b)| link(a, b)).concat();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("fabric.toml"), fabric).unwrap();
+    let text = "duration = \"1ms\"\n[fabric]\nkind = \"file\"\npath = \"fabric.toml\"\n\
+                [[flows]]\nkind = \"permutation\"\nbytes = 1000\n";
+    let (config, built) = parse(text, "run.toml", folder.path()).unwrap();
+    let hosts: Vec<&str> = built.topology.hosts().map(|host| built.topology.name(host)).collect();
+    assert_eq!(hosts, ["gpu", "cpu"]);
+    assert_eq!(built.flows.len(), 2);
+    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+    let summary = std::fs::read_to_string(folder.path().join("summary.json")).unwrap();
+    let summary: String = summary.split_whitespace().collect();
+    assert!(summary.contains("\"hosts\":[\"gpu\",\"cpu\"]"), "{summary}");
 }

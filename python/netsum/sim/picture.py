@@ -12,11 +12,8 @@ _NAMES = 40
 _SCALE_STEPS = 20
 
 
-def heat_map(links: list[dict[str, Any]], hosts: set[str] | None = None) -> str:
-    """SVG from the rows of links.csv. Beside each other, left to right: the way up and the way down.
-
-    hosts: by name; if they are not known, the nodes with one neighbour are taken for them.
-    """
+def heat_map(links: list[dict[str, Any]], hosts: set[str]) -> str:
+    """SVG from the rows of links.csv, and the hosts' names. Beside each other, left to right: the way up and down."""
     neighbours = defaultdict(list)
     for link in links:
         neighbours[link["from"]].append(link["to"])
@@ -65,9 +62,9 @@ def _scale(y: float) -> list[str]:
     ]
 
 
-def _levels(neighbours: dict[str, list[str]], hosts: set[str] | None) -> dict[str, int]:
+def _levels(neighbours: dict[str, list[str]], hosts: set[str]) -> dict[str, int]:
     """Links from the nearest host."""
-    lowest = [node for node, others in neighbours.items() if (node in hosts if hosts else len(others) == 1)]
+    lowest = [node for node in neighbours if node in hosts]
     level = dict.fromkeys(lowest, 0)
     queue = deque(lowest)
     while queue:

@@ -137,9 +137,10 @@ def _links(result: Result) -> list[str]:
     by_part = defaultdict(list)
     for row in result.rows("links"):
         by_part[row["part"]].append(row)
-    # Switches of a fabric file may have any name; those of the others are never called h and a number.
-    numbered = result.effective["fabric"]["kind"] != "file"
-    hosts = {link["from"] for link in result.rows("links") if re.fullmatch(r"h\d+", link["from"])} if numbered else None
+    hosts = set(result.summary["hosts"] or [])
+    if not hosts:
+        # Of a built fabric they alone are called h and a number.
+        hosts = {link["from"] for link in result.rows("links") if re.fullmatch(r"h\d+", link["from"])}
     figures = []
     for part, links in by_part.items():
         of = "" if part == "all" else f" ({part} alone)"

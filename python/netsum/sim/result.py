@@ -3,7 +3,6 @@
 import csv
 import functools
 import json
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -34,14 +33,10 @@ class Result:
         """The configuration with all defaults, as the simulator took it."""
         return tomllib.loads((self.folder / "effective.toml").read_text(encoding="utf-8"))
 
-    @functools.cached_property
+    @property
     def unfinished_jobs(self) -> int:
         """Jobs that had not completed their steps when the run ended; those of a standing mix have no last step."""
-        wanted = len(self.effective.get("jobs", []))
-        if "steps" in self.effective.get("mix", {}):
-            drawn = (re.match(r"mix: (\d+) jobs", note) for note in self.summary["notes"])
-            wanted += sum(int(match[1]) for match in drawn if match)
-        return wanted - len(self.rows("jobs"))
+        return self.summary["unfinished_jobs"]
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """A table (one of TABLES) as dictionaries; numbers as int or float, empty fields None. Parquet: by pyarrow."""

@@ -1,5 +1,6 @@
 //! From a checked configuration to what the simulation takes.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use netsum_topo::{Addressing, Latency, Topology};
@@ -156,12 +157,19 @@ fn link_ns(latency: Latency) -> Result<u32, &'static str> {
 
 /// What a fabric file says of its links, and the simulator cannot take.
 fn check_links(path: &Path, fabric: &netsum_topo::Fabric) -> Result<(), ConfigError> {
+    let hosts: HashSet<&String> = fabric.hosts.iter().map(|host| &host.name).collect();
+    let mut linked = HashSet::new();
     for (i, link) in fabric.links.iter().enumerate() {
+        let second = link.ends.iter().find(|end| hosts.contains(end) && !linked.insert(*end));
+        let second = second.map(|host| {
+            let problem = "has a link already: the simulator wants exactly one per host";
+            ("ends", format!("host {host:?} {problem}"))
+        });
         let slow =
             rate_problem(link.rate).map(|problem| ("rate", format!("{} is {problem}", link.rate)));
         let long = link.latency.and_then(|latency| link_ns(latency).err());
         let long = long.map(|problem| ("latency", problem.to_owned()));
-        if let Some((field, reason)) = slow.or(long) {
+        if let Some((field, reason)) = slow.or(long).or(second) {
             let (text, file) = (read(path)?, path.display().to_string());
             let source = Source { text: &text, file: &file, folder: path };
             return Err(source.invalid(&format!("link.{i}.{field}"), reason));

@@ -240,7 +240,7 @@ impl Builder<'_> {
             let spec = JobSpec {
                 start_ps: start_ps.min(until_ps - 1),
                 placement,
-                steps: mix.steps.unwrap_or(u32::MAX),
+                steps: mix.steps.unwrap_or(job::ENDLESS),
                 period_ps: (times.period_s * 1e12) as u64,
                 buckets: buckets((times.compute_s * 1e12) as u64, times.bytes, 1),
                 scheme: self.config.scheme.of_jobs(),

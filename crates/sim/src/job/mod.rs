@@ -19,6 +19,9 @@ use crate::transport::Transport;
 pub(crate) const BUCKET: u64 = 4 << 56;
 pub(crate) const JOB_START: u64 = 6 << 56;
 
+/// Steps of a job that has no last one.
+pub const ENDLESS: u32 = u32::MAX;
+
 /// How a job reduces: the one interface of all schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
@@ -63,7 +66,7 @@ pub struct JobSpec {
     pub start_ps: u64,
     /// Host of each rank, at least one.
     pub placement: Vec<u32>,
-    /// Steps; a step ends when all buckets are reduced, and the next one begins.
+    /// Steps; a step ends when all buckets are reduced, and the next one begins. [`ENDLESS`]: until the run ends.
     pub steps: u32,
     /// A worker begins a step no sooner than this after it began the one before; 0: as soon as it can.
     pub period_ps: u64,
@@ -183,6 +186,12 @@ impl Jobs {
             Reducer::Network { first_worker, .. } => Some((&job.spec, first_worker)),
             Reducer::Hosts(_) => None,
         }
+    }
+
+    /// Jobs that have started and are not complete, by number.
+    pub(crate) fn at_work(&self) -> impl Iterator<Item = (u32, &JobSpec)> {
+        let numbered = (0..).zip(&self.jobs);
+        numbered.filter_map(|(number, job)| Some((number, &job.as_ref()?.spec)))
     }
 
     /// Number of the next job.

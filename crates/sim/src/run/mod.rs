@@ -245,7 +245,9 @@ fn one(
             steps += 1;
         }
         for record in simulation.take_jobs() {
-            tables.job(&record, &built.jobs[record.job as usize])?;
+            let job = &built.jobs[record.job as usize];
+            tables.job(&record, job)?;
+            summary.job(&job.1);
         }
         tables.flush()?;
         let hops = simulation.network().hops();

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::config::{Built, Config};
-use crate::job::StepRecord;
+use crate::config::{Built, Config, Fabric};
+use crate::job::{ENDLESS, JobSpec, StepRecord};
 use crate::simulation::{FlowRecord, Simulation};
 use crate::workload::FlowSpec;
 
@@ -14,9 +14,13 @@ pub(super) struct Summary {
     name: String,
     seed: u64,
     notes: Vec<String>,
+    /// Names of a fabric file's hosts: nodes of a built fabric tell by their names what they are.
+    hosts: Option<Vec<String>>,
     short_fct_us: Vec<f64>,
     long_gbps: Vec<f64>,
     unfinished: u64,
+    /// Jobs that have a last step, less those that were complete.
+    unfinished_jobs: usize,
     /// Of steps: from start to end, and of that the time from the first gradient to the last sum.
     step_us: Vec<f64>,
     reduce_us: Vec<f64>,
@@ -30,13 +34,18 @@ const SHORT_BYTES: u64 = 40_000_000;
 
 impl Summary {
     pub(super) fn new(config: &Config, built: &Built) -> Summary {
+        let ends = |(_, job): &&(String, JobSpec)| job.steps != ENDLESS;
+        let name = |host| built.topology.name(host).to_owned();
+        let names = || built.topology.hosts().map(name).collect();
         Summary {
             name: config.name.clone(),
             seed: config.seed,
             notes: built.notes.clone(),
+            hosts: matches!(config.fabric, Fabric::File { .. }).then(names),
             short_fct_us: Vec::new(),
             long_gbps: Vec::new(),
             unfinished: 0,
+            unfinished_jobs: built.jobs.iter().filter(ends).count(),
             step_us: Vec::new(),
             reduce_us: Vec::new(),
             hops: 0,
@@ -67,6 +76,10 @@ impl Summary {
         self.reduce_us.push((record.end_ps - record.reduce_start_ps) as f64 / 1e6);
     }
 
+    pub(super) fn job(&mut self, spec: &JobSpec) {
+        self.unfinished_jobs -= usize::from(spec.steps != ENDLESS);
+    }
+
     pub(super) fn end(&mut self, simulation: &mut Simulation) {
         let net = simulation.network();
         let balance = net.balance();
@@ -86,11 +99,13 @@ impl Summary {
             "seed": self.seed,
             "version": env!("CARGO_PKG_VERSION"),
             "notes": self.notes,
+            "hosts": self.hosts,
             "packet_hops": self.hops,
             "packets": { "sent": self.packets[0], "delivered": self.packets[1], "dropped": self.packets[2] },
             "short_flows": { "below_bytes": SHORT_BYTES, "fct_us": distribution(&mut self.short_fct_us) },
             "long_flows": { "throughput_gbps": distribution(&mut self.long_gbps) },
             "unfinished_flows": self.unfinished,
+            "unfinished_jobs": self.unfinished_jobs,
             "steps": { "duration_us": distribution(&mut self.step_us), "reduce_us": distribution(&mut self.reduce_us) },
             "refused": self.refused,
         });
