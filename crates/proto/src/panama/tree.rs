@@ -171,20 +171,26 @@ impl<B: Copy> Tree<B> {
         if self.port_buffers.iter().all(Option::is_none) {
             self.cap.accepted = self.cap.announced;
         }
-        if self.counters.contributions == 0 {
+        if self.is_fresh() {
             self.cap.obeyed_from = self.released;
         }
     }
 
-    /// Lets go of what the old cap needed once nobody can use it; true if memory became free.
+    /// No worker can have heard of a cap.
+    fn is_fresh(&self) -> bool {
+        self.counters.contributions == 0 && self.counters.results == 0
+    }
+
+    /// Lets go of what the old cap needed once nobody can use it; true if memory became free. Where sums are released without
+    /// all children, somebody who lags may obey the old one for as long as he likes: as many sums are kept as ever.
     pub(crate) fn settle_cap(&mut self) -> bool {
         let obeyed = self.released.wrapping_sub(self.cap.obeyed_from) as i32 >= 0;
-        let settles = obeyed
-            && self.cap.announced < self.cap.retained
-            && self.all_keep_up(self.released, self.cap.announced);
+        let Cap { announced, accepted, retained, .. } = self.cap;
+        let least = if self.lease.is_partial() && !self.is_fresh() { retained } else { announced };
+        let settles = obeyed && (announced < accepted || least < retained);
         if settles {
-            self.cap.accepted = self.cap.announced;
-            self.cap.retained = self.cap.announced;
+            self.cap.accepted = announced;
+            self.cap.retained = least;
         }
         settles
     }
@@ -306,7 +312,7 @@ impl<B: Copy> Tree<B> {
             return Err(Drop::Mismatch);
         }
         // One that would take the place of what a child lacks is refused; the partial will ask for it.
-        let buffer = match self.all_keep_up(vid, self.kept_sums()) {
+        let buffer = match self.all_keep_up(vid) {
             true => memory.store(header, payload).ok_or(Drop::NoMemory),
             false => Err(Drop::BeyondWindow),
         };
@@ -471,12 +477,13 @@ impl<B: Copy> Tree<B> {
         if slot.phase != Phase::Filling || arrived < self.lease.needed() {
             return false;
         }
-        arrived as usize == children || self.all_keep_up(vid, self.kept_sums())
+        arrived as usize == children || self.all_keep_up(vid)
     }
 
-    /// Whether no child can lack a result that lies `sums` or more before `vid`. Without partial synchronisation none can.
-    fn all_keep_up(&self, vid: u32, sums: u16) -> bool {
-        let keeps_up = |below: &u32| (vid.wrapping_sub(*below) as i32) < i32::from(sums);
+    /// Whether no child can lack a sum that this one would take the place of. Without partial synchronisation none can.
+    fn all_keep_up(&self, vid: u32) -> bool {
+        let kept = i32::from(self.kept_sums());
+        let keeps_up = |below: &u32| (vid.wrapping_sub(*below) as i32) < kept;
         !self.lease.is_partial() || self.has_results_below.iter().all(keeps_up)
     }
 
