@@ -581,6 +581,8 @@ impl<B: Copy> Tree<B> {
                 self.retained_from = self.retained_from.wrapping_add(1);
             }
         }
+        // It follows, so that vids that wrap do not come to lie before it.
+        raise_to(&mut self.refused_below, self.retained_from);
     }
 
     /// A fragment whose sum was released: the child gets the result, if it is here.

@@ -303,6 +303,8 @@ impl Worker {
         let limit = self.operations.end_of_tree(index, self.trees.len());
         let (vid, resent) = self.trees[index].next(now, limit)?;
         let missed = (vid.wrapping_sub(self.missed_below[index]) as i32) < 0;
+        // It follows, so that vids that wrap do not come to lie before it.
+        raise_to(&mut self.missed_below[index], vid);
         Some(self.outgoing(index, vid, resent || missed))
     }
 

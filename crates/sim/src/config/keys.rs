@@ -15,11 +15,13 @@ pub(super) fn key_at<T: DeserializeOwned>(
     find(document.get_ref(), at, &mut path);
     // Of a table with a tag, serde knows only where the table begins: the key is the one without which the error is another.
     let message = error.message();
+    let keys =
+        table_at(document.clone().get_mut(), &path).map_or(Vec::new(), |table| keys_of(table));
     let inner = match message.starts_with("missing field") {
         true => None,
-        false => keys_of(document.get_ref(), &path).into_iter().find(|(key, _)| {
+        false => keys.into_iter().find(|(key, _)| {
             let mut without = document.clone();
-            remove(without.get_mut(), &path, key);
+            table_at(without.get_mut(), &path).map(|table| table.remove(key.as_str()));
             let outcome = T::deserialize(Deserializer::from(without));
             outcome.err().is_none_or(|other| other.message() != message)
         }),
@@ -57,49 +59,28 @@ fn find_in(value: &Spanned<DeValue>, at: usize, path: &mut Vec<String>) -> bool 
     inside || value.span().contains(&at)
 }
 
-/// The keys of the table at a path as they stand there, the tag last, and where; none if no table is there.
-fn keys_of(document: &DeTable, path: &[String]) -> Vec<(String, usize)> {
-    let of = |table: &DeTable| {
-        let keys = table.keys().map(|key| (key.get_ref().to_string(), key.span().start));
-        let mut keys: Vec<_> = keys.collect();
-        keys.sort_by_key(|(key, at)| (key == TAG, *at));
-        keys
-    };
-    let Some((first, rest)) = path.split_first() else { return of(document) };
-    let mut value = document.get(first.as_str()).map(Spanned::get_ref);
+/// The keys of a table as they stand there, the tag last, and where.
+fn keys_of(table: &DeTable) -> Vec<(String, usize)> {
+    let keys = table.keys().map(|key| (key.get_ref().to_string(), key.span().start));
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort_by_key(|(key, at)| (key == TAG, *at));
+    keys
+}
+
+/// The table at a path, if one is there.
+fn table_at<'a, 'i>(document: &'a mut DeTable<'i>, path: &[String]) -> Option<&'a mut DeTable<'i>> {
+    let Some((first, rest)) = path.split_first() else { return Some(document) };
+    let mut value = document.get_mut(first.as_str())?.get_mut();
     for part in rest {
         value = match value {
-            Some(DeValue::Table(table)) => table.get(part.as_str()).map(Spanned::get_ref),
-            Some(DeValue::Array(array)) => {
-                part.parse().ok().and_then(|i: usize| array.get(i)).map(Spanned::get_ref)
-            }
-            _ => None,
+            DeValue::Table(table) => table.get_mut(part.as_str())?.get_mut(),
+            DeValue::Array(array) => array.get_mut(part.parse::<usize>().ok()?)?.get_mut(),
+            _ => return None,
         };
     }
     match value {
-        Some(DeValue::Table(table)) => of(table),
-        _ => Vec::new(),
-    }
-}
-
-/// Takes a key out of the table at a path.
-fn remove(document: &mut DeTable, path: &[String], key: &str) {
-    let Some((first, rest)) = path.split_first() else {
-        document.remove(key);
-        return;
-    };
-    let mut value = document.get_mut(first.as_str()).map(Spanned::get_mut);
-    for part in rest {
-        value = match value {
-            Some(DeValue::Table(table)) => table.get_mut(part.as_str()).map(Spanned::get_mut),
-            Some(DeValue::Array(array)) => {
-                part.parse().ok().and_then(|i: usize| array.get_mut(i)).map(Spanned::get_mut)
-            }
-            _ => None,
-        };
-    }
-    if let Some(DeValue::Table(table)) = value {
-        table.remove(key);
+        DeValue::Table(table) => Some(table),
+        _ => None,
     }
 }
 
