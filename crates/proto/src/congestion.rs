@@ -98,8 +98,8 @@ pub struct Window {
     clear: Dctcp,
     /// Branches that have marked.
     marked: Vec<(u8, Dctcp)>,
-    observation_ends: u32,
-    loss_ends: u32,
+    observation_ends: u64,
+    loss_ends: u64,
     cap: u16,
 }
 
@@ -145,7 +145,7 @@ impl Window {
 
     /// A result came. `vid`: its number; `vid_next`: the next to be sent; `marks`: branches that marked
     /// on the way up; `down`: CE on the way down.
-    pub fn on_result(&mut self, vid: u32, vid_next: u32, marks: u32, down: bool) {
+    pub fn on_result(&mut self, vid: u64, vid_next: u64, marks: u32, down: bool) {
         match self.rule {
             CongestionRule::Fixed(_) => return,
             CongestionRule::Aimd { packet_bytes } => {
@@ -160,7 +160,7 @@ impl Window {
                 self.on_branches(u64::from(marks) | u64::from(down) << DOWN)
             }
         }
-        if vid.wrapping_sub(self.observation_ends) as i32 >= 0 {
+        if vid >= self.observation_ends {
             self.clear.end_observation();
             self.marked.iter_mut().for_each(|(_, d)| d.end_observation());
             self.observation_ends = vid_next;
@@ -170,14 +170,13 @@ impl Window {
 
     /// A fragment was lost: halves once per window. PANAMA's fabric is lossless; on one that is not,
     /// loss is the only signal of a switch that does not mark.
-    pub fn on_loss(&mut self, vid: u32, vid_next: u32) {
+    pub fn on_loss(&mut self, vid: u64, vid_next: u64) {
         self.halve(vid, vid_next, LOSS_WINDOW_LEAST);
     }
 
     /// Halves all loops, once per window.
-    fn halve(&mut self, vid: u32, vid_next: u32, least: f64) {
-        let already = vid.wrapping_sub(self.loss_ends) as i32;
-        if matches!(self.rule, CongestionRule::Fixed(_)) || already < 0 {
+    fn halve(&mut self, vid: u64, vid_next: u64, least: f64) {
+        if matches!(self.rule, CongestionRule::Fixed(_)) || vid < self.loss_ends {
             return;
         }
         self.loss_ends = vid_next;
@@ -187,7 +186,7 @@ impl Window {
 
     /// A result's mark halves the window like a loss, once per window: the results of one congested
     /// window are all marked.
-    fn on_aimd_result(&mut self, vid: u32, vid_next: u32, step: f64, marked: bool) {
+    fn on_aimd_result(&mut self, vid: u64, vid_next: u64, step: f64, marked: bool) {
         if marked {
             return self.halve(vid, vid_next, 1.0);
         }
@@ -224,9 +223,9 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn drive(window: &mut Window, results: u32, marks: impl Fn(u32) -> u32) {
+    fn drive(window: &mut Window, results: u64, marks: impl Fn(u64) -> u32) {
         for vid in 0..results {
-            window.on_result(vid, vid + window.fragments(), marks(vid), false);
+            window.on_result(vid, vid + u64::from(window.fragments()), marks(vid), false);
         }
     }
 
@@ -279,7 +278,7 @@ mod tests {
         drive(&mut alone, 600, marks);
         drive(&mut coupled, 600, marks);
         let grown = |window: &mut Window| {
-            let (before, results) = (window.clear.window, window.fragments());
+            let (before, results) = (window.clear.window, u64::from(window.fragments()));
             (600..600 + results).for_each(|vid| window.on_result(vid, vid + results, 0, false));
             window.clear.window - before
         };
@@ -297,6 +296,18 @@ mod tests {
         assert_eq!(window.fragments(), 32);
         window.on_loss(564, 600);
         assert_eq!(window.fragments(), 16);
+    }
+
+    #[test]
+    fn a_loss_after_more_results_than_fit_into_32_bits_halves_the_window() {
+        let mut window = Window::new(CongestionRule::PerBranch, 64);
+        drive(&mut window, 500, |_| 0);
+        for vid in [1u64 << 31, 1 << 32, 3 << 31, 1 << 40] {
+            let before = window.fragments();
+            window.on_loss(vid, vid + 64);
+            assert_eq!(window.fragments(), before / 2, "at {vid}");
+            (vid + 64..vid + 564).for_each(|vid| window.on_result(vid, vid + 64, 0, false));
+        }
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use crate::Time;
 use crate::transition::TreeProgress;
+use crate::{Time, sequence};
 
 /// Results above a hole that make it a loss: reordering within a tree is rarer than that (RFC 5681's
 /// threshold).
-const HOLE_THRESHOLD: u32 = 3;
+const HOLE_THRESHOLD: u64 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum State {
@@ -20,20 +20,20 @@ enum State {
     Received,
 }
 
-/// A sliding window of vids.
+/// A sliding window of vids, which count from the start of the epoch and never wrap.
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Flight {
     ring: Vec<State>,
     /// Lowest vid whose result has not come.
-    base: u32,
+    base: u64,
     /// Next vid that was never sent.
-    next: u32,
+    next: u64,
     /// One past the highest vid whose result has come.
-    highest: u32,
+    highest: u64,
     /// Vids below were looked at for holes.
-    examined: u32,
+    examined: u64,
     /// Vids that wait to be sent again.
-    again: VecDeque<u32>,
+    again: VecDeque<u64>,
 }
 
 /// What a result meant.
@@ -51,58 +51,62 @@ pub(crate) enum Receipt {
 }
 
 impl Flight {
-    /// `most`: vids from `base` that may be in flight.
-    pub(crate) fn new(most: u16) -> Self {
+    /// `most`: vids from `base` that may be in flight; `first`: the first vid.
+    pub(crate) fn new(most: u16, first: u64) -> Self {
         let len = usize::from(most).next_power_of_two() * 2;
         Flight {
             ring: vec![State::Unsent; len],
-            base: 0,
-            next: 0,
-            highest: 0,
-            examined: 0,
+            base: first,
+            next: first,
+            highest: first,
+            examined: first,
             again: VecDeque::with_capacity(len),
         }
     }
 
-    pub(crate) fn base(&self) -> u32 {
+    pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
-    pub(crate) fn next(&self) -> u32 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    pub(crate) fn highest(&self) -> u32 {
+    pub(crate) fn highest(&self) -> u64 {
         self.highest
     }
 
     /// Vids from the lowest unanswered to the last sent.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.next.wrapping_sub(self.base)
+        (self.next - self.base) as u32
+    }
+
+    /// The vid whose low 32 bits a packet has; `None` if that lies before the first one.
+    pub(crate) fn expand(&self, wire: u32) -> Option<u64> {
+        sequence::expand(wire, self.base)
     }
 
     /// Which results have come.
     pub(crate) fn progress(&self) -> TreeProgress {
-        let above = (self.base..self.highest.max(self.base)).map(|vid| self.is_received(vid));
+        let above = (self.base..self.highest).map(|vid| self.is_received(vid));
         TreeProgress { base: self.base, above: above.collect() }
     }
 
-    pub(crate) fn is_received(&self, vid: u32) -> bool {
-        let ahead = vid.wrapping_sub(self.base) as i32;
-        ahead < 0 || (ahead as usize) < self.ring.len() && self.at(vid) == State::Received
+    pub(crate) fn is_received(&self, vid: u64) -> bool {
+        vid < self.base || self.covers(vid) && self.at(vid) == State::Received
     }
 
     /// Whether a vid is one that a result may have.
-    pub(crate) fn covers(&self, vid: u32) -> bool {
-        (vid.wrapping_sub(self.base) as usize) < self.ring.len()
+    pub(crate) fn covers(&self, vid: u64) -> bool {
+        vid.checked_sub(self.base).is_some_and(|ahead| ahead < self.ring.len() as u64)
     }
 
     /// The next vid to send for the first time, if it lies below `limit`; vids whose results came
     /// without us are passed over.
-    pub(crate) fn send_next(&mut self, now: Time, limit: u32) -> Option<u32> {
-        while self.next != limit {
+    pub(crate) fn send_next(&mut self, now: Time, limit: u64) -> Option<u64> {
+        while self.next < limit {
             let vid = self.next;
-            self.next = self.next.wrapping_add(1);
+            self.next += 1;
             if self.at(vid) != State::Received {
                 *self.at_mut(vid) = State::Sent(now);
                 return Some(vid);
@@ -112,7 +116,7 @@ impl Flight {
     }
 
     /// The next vid to send again.
-    pub(crate) fn send_again(&mut self, now: Time) -> Option<u32> {
+    pub(crate) fn send_again(&mut self, now: Time) -> Option<u64> {
         while let Some(vid) = self.again.pop_front() {
             if !self.is_received(vid) {
                 *self.at_mut(vid) = State::Resent(now);
@@ -123,23 +127,19 @@ impl Flight {
     }
 
     /// A result came for a vid that this covers.
-    pub(crate) fn receive(&mut self, now: Time, vid: u32) -> Receipt {
+    pub(crate) fn receive(&mut self, now: Time, vid: u64) -> Receipt {
         let state = self.at(vid);
         if state == State::Received {
             return Receipt::Duplicate;
         }
         *self.at_mut(vid) = State::Received;
-        if vid.wrapping_sub(self.highest) as i32 >= 0 {
-            self.highest = vid.wrapping_add(1);
-        }
+        self.highest = self.highest.max(vid + 1);
         while self.base != self.highest && self.at(self.base) == State::Received {
             // The ring's place is the vid's that lies a whole ring ahead.
             *self.at_mut(self.base) = State::Unsent;
-            self.base = self.base.wrapping_add(1);
+            self.base += 1;
         }
-        if self.next.wrapping_sub(self.base) as i32 <= 0 {
-            self.next = self.base;
-        }
+        self.next = self.next.max(self.base);
         let rtt_ns = match state {
             State::Sent(at) => Some(now.since(at)),
             _ => None,
@@ -152,15 +152,13 @@ impl Flight {
     /// Returns how many.
     pub(crate) fn find_holes(&mut self) -> usize {
         let mut found = 0;
-        if self.examined.wrapping_sub(self.base) as i32 <= 0 {
-            self.examined = self.base;
-        }
-        while self.highest.wrapping_sub(self.examined) as i32 > HOLE_THRESHOLD as i32 {
+        self.examined = self.examined.max(self.base);
+        while self.highest > self.examined + HOLE_THRESHOLD {
             if let State::Sent(_) = self.at(self.examined) {
                 self.again.push_back(self.examined);
                 found += 1;
             }
-            self.examined = self.examined.wrapping_add(1);
+            self.examined += 1;
         }
         found
     }
@@ -189,36 +187,34 @@ impl Flight {
 
     fn resend_holes(&mut self, lost: impl Fn(State) -> bool) -> usize {
         let mut found = 0;
-        let mut vid = self.base;
-        while self.highest.wrapping_sub(vid) as i32 > 0 {
+        for vid in self.base..self.highest {
             if lost(self.at(vid)) && !self.again.contains(&vid) {
                 self.again.push_back(vid);
                 found += 1;
             }
-            vid = vid.wrapping_add(1);
         }
         found
     }
 
     /// Our part of a vid is counted.
-    pub(crate) fn set_counted(&mut self, now: Time, vid: u32) {
+    pub(crate) fn set_counted(&mut self, now: Time, vid: u64) {
         *self.at_mut(vid) = State::Counted(now);
     }
 
     /// Whether a result has overtaken another.
     pub(crate) fn has_hole(&self) -> bool {
-        self.highest.wrapping_sub(self.base) as i32 > 0
+        self.highest > self.base
     }
 
     /// Queues a vid that must be sent again at once.
-    pub(crate) fn queue(&mut self, vid: u32) {
+    pub(crate) fn queue(&mut self, vid: u64) {
         if !self.again.contains(&vid) {
             self.again.push_back(vid);
         }
     }
 
     /// Queues the lowest unanswered vid: whatever the cause of the silence, its answer tells.
-    pub(crate) fn probe(&mut self) -> Option<u32> {
+    pub(crate) fn probe(&mut self) -> Option<u64> {
         let unanswered = self.in_flight() > 0 && self.at(self.base) != State::Unsent;
         if unanswered && !self.again.contains(&self.base) {
             self.again.push_front(self.base);
@@ -229,8 +225,7 @@ impl Flight {
     /// Queues everything that was sent before `since` and has no answer.
     pub(crate) fn resend_older(&mut self, since: Time) -> usize {
         let mut found = 0;
-        let mut vid = self.base;
-        while vid != self.next {
+        for vid in self.base..self.next {
             let old = match self.at(vid) {
                 State::Sent(at) | State::Resent(at) => at < since,
                 _ => false,
@@ -239,16 +234,15 @@ impl Flight {
                 self.again.push_back(vid);
                 found += 1;
             }
-            vid = vid.wrapping_add(1);
         }
         found
     }
 
-    fn at(&self, vid: u32) -> State {
+    fn at(&self, vid: u64) -> State {
         self.ring[vid as usize & (self.ring.len() - 1)]
     }
 
-    fn at_mut(&mut self, vid: u32) -> &mut State {
+    fn at_mut(&mut self, vid: u64) -> &mut State {
         let mask = self.ring.len() - 1;
         &mut self.ring[vid as usize & mask]
     }
@@ -258,8 +252,8 @@ impl Flight {
 mod tests {
     use super::*;
 
-    fn sent(n: u32) -> Flight {
-        let mut flight = Flight::new(64);
+    fn sent(n: u64) -> Flight {
+        let mut flight = Flight::new(64, 0);
         for _ in 0..n {
             flight.send_next(Time(0), n).unwrap();
         }
@@ -330,9 +324,11 @@ mod tests {
 
     #[test]
     fn the_ring_comes_round() {
-        let mut flight = Flight::new(4);
-        for vid in 0..1000 {
-            assert_eq!(flight.send_next(Time(0), u32::MAX), Some(vid));
+        let first = (1 << 32) - 500;
+        let mut flight = Flight::new(4, first);
+        for vid in first..first + 1000 {
+            assert_eq!(flight.send_next(Time(0), u64::MAX), Some(vid));
+            assert_eq!(flight.expand(vid as u32), Some(vid));
             assert!(matches!(flight.receive(Time(1), vid), Receipt::New { .. }));
             assert!(flight.is_received(vid));
         }

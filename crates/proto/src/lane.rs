@@ -77,10 +77,16 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// `cap`: the most in flight until the first result says what aggregators allow.
-    pub(crate) fn new(now: Time, rule: CongestionRule, window_max: u16, cap: u16) -> Lane {
+    /// `cap`: the most in flight until the first result says what aggregators allow; `first`: the first number.
+    pub(crate) fn new(
+        now: Time,
+        rule: CongestionRule,
+        window_max: u16,
+        cap: u16,
+        first: u64,
+    ) -> Lane {
         Lane {
-            flight: Flight::new(window_max),
+            flight: Flight::new(window_max, first),
             stats: TreeStats::default(),
             window: Window::new(rule, cap),
             window_max,
@@ -97,7 +103,7 @@ impl Lane {
 
     /// The next number to send, and whether it was sent before: what was lost, else what the window
     /// allows below `limit`.
-    pub(crate) fn next(&mut self, now: Time, limit: u32) -> Option<(u32, bool)> {
+    pub(crate) fn next(&mut self, now: Time, limit: u64) -> Option<(u64, bool)> {
         if let Some(number) = self.flight.send_again(now) {
             self.stats.resent += 1;
             return Some((number, true));
@@ -108,8 +114,7 @@ impl Lane {
         }
         let idle = self.flight.in_flight() == 0;
         // Numbers whose results came without us are passed over, but not to beyond the window.
-        let base = self.flight.base();
-        let limit = base.wrapping_add(limit.wrapping_sub(base).min(window));
+        let limit = limit.min(self.flight.base() + u64::from(window));
         let number = self.flight.send_next(now, limit)?;
         self.stats.sent += 1;
         if idle {
@@ -127,8 +132,8 @@ impl Lane {
     }
 
     /// A result came: it is the acknowledgement.
-    pub(crate) fn acknowledge(&mut self, now: Time, number: u32, signals: Signals) {
-        let was_ahead = number.wrapping_sub(self.flight.highest()) as i32 >= 0;
+    pub(crate) fn acknowledge(&mut self, now: Time, number: u64, signals: Signals) {
+        let was_ahead = number >= self.flight.highest();
         let Receipt::New { rtt_ns, was_resent } = self.flight.receive(now, number) else {
             return;
         };
@@ -168,7 +173,7 @@ impl Lane {
     }
 
     /// Our part of `number` is counted, others' are not: no loss, no reason to slow down.
-    pub(crate) fn wait(&mut self, now: Time, number: u32, ranks: u64) -> Result<(), Drop> {
+    pub(crate) fn wait(&mut self, now: Time, number: u64, ranks: u64) -> Result<(), Drop> {
         if !self.flight.covers(number) || self.flight.is_received(number) {
             return Err(Drop::Unexpected);
         }

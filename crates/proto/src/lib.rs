@@ -19,6 +19,7 @@ mod lane;
 pub mod operations;
 pub mod panama;
 mod rtt;
+mod sequence;
 pub mod switchml;
 mod time;
 mod transition;

@@ -51,7 +51,7 @@ pub fn fragments_of(numel: u64, fragment_bytes: u16, dtype: Dtype) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Operations<S> {
     queue: VecDeque<Operation<S>>,
-    /// Fragments submitted in this epoch.
+    /// One past the last fragment submitted in this epoch.
     submitted: u64,
 }
 
@@ -69,8 +69,9 @@ pub(crate) struct Operation<S> {
 }
 
 impl<S> Operations<S> {
-    pub(crate) fn new() -> Self {
-        Operations { queue: VecDeque::new(), submitted: 0 }
+    /// `first_g`: number of the first fragment.
+    pub(crate) fn new(first_g: u64) -> Self {
+        Operations { queue: VecDeque::new(), submitted: first_g }
     }
 
     /// Adds one; false if it has no fragments and therefore is done.
@@ -115,7 +116,7 @@ impl<S> Operations<S> {
     }
 
     /// Numbers of one tree that have been submitted: those below this.
-    pub(crate) fn end_of_tree(&self, tree: usize, trees: usize) -> u32 {
+    pub(crate) fn end_of_tree(&self, tree: usize, trees: usize) -> u64 {
         tree_end(self.submitted, tree, trees)
     }
 
@@ -167,8 +168,8 @@ impl<S> Operations<S> {
 }
 
 /// One past the last number that fragments 0..`submitted` have on a tree.
-pub(crate) fn tree_end(submitted: u64, tree: usize, trees: usize) -> u32 {
-    ((submitted + trees as u64 - 1 - tree as u64) / trees as u64) as u32
+pub(crate) fn tree_end(submitted: u64, tree: usize, trees: usize) -> u64 {
+    (submitted + trees as u64 - 1 - tree as u64) / trees as u64
 }
 
 impl<S> Operation<S> {

@@ -16,11 +16,14 @@ pub struct Progress {
     pub trees: Vec<TreeProgress>,
 }
 
-/// Results that one worker has of one tree.
+/// Results that one worker has of one tree, by sequence number.
+///
+/// A sequence number counts the tree's fragments from the start of the epoch in 64 bits, so it never wraps. It is
+/// not the 32-bit `vid` of a packet, which does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreeProgress {
-    /// All results below this vid are here.
-    pub base: u32,
+    /// All results below this sequence number are here.
+    pub base: u64,
     /// For `base`, `base + 1`, …: whether it is here.
     pub above: Vec<bool>,
 }
@@ -59,19 +62,23 @@ pub struct ProgressError;
 /// Longest `above` that a report may have. With windows it is two of them; slots of a pool are each at a round of
 /// their own, as far apart as an operation is long.
 const MAX_ABOVE: usize = 1 << 22;
+/// Highest `base` that a report may have, so that fragment numbers (sequence number times trees) fit into 64 bits. A
+/// tree reaches it after thousands of years.
+const MAX_BASE: u64 = 1 << 54;
 
 impl TreeProgress {
-    fn has(&self, vid: u32) -> bool {
-        vid < self.base || self.above.get((vid - self.base) as usize).copied().unwrap_or(false)
+    fn has(&self, number: u64) -> bool {
+        let above = number.checked_sub(self.base).map(|above| self.above.get(above as usize));
+        above.is_none_or(|above| above.copied().unwrap_or(false))
     }
 
-    fn end(&self) -> u32 {
-        self.base.saturating_add(self.above.len() as u32)
+    fn end(&self) -> u64 {
+        self.base + self.above.len() as u64
     }
 }
 
 impl Progress {
-    /// Big-endian: trees u8; per tree base u32, count u32, then a bit per vid, lowest first.
+    /// Big-endian: trees u8; per tree base u64, count u32, then a bit per sequence number, lowest first.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.trees.len() as u8];
         for tree in &self.trees {
@@ -88,10 +95,11 @@ impl Progress {
         let (&count, mut rest) = bytes.split_first().ok_or(ProgressError)?;
         let mut trees = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
-            let (head, after) = rest.split_first_chunk::<8>().ok_or(ProgressError)?;
-            let base = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
-            let len = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
-            if len > MAX_ABOVE || base.checked_add(len as u32).is_none() {
+            let (head, after) = rest.split_first_chunk::<12>().ok_or(ProgressError)?;
+            let (base, len) = head.split_at(8);
+            let base = u64::from_be_bytes(base.try_into().expect("eight bytes"));
+            let len = u32::from_be_bytes(len.try_into().expect("four bytes")) as usize;
+            if len > MAX_ABOVE || base > MAX_BASE {
                 return Err(ProgressError);
             }
             let (bits, after) = after.split_at_checked(len.div_ceil(8)).ok_or(ProgressError)?;
@@ -107,7 +115,7 @@ impl Finished {
     /// Whether fragment `g` of the old epoch is summed.
     pub fn contains(&self, g: u64) -> bool {
         let trees = self.trees.len() as u64;
-        trees > 0 && self.trees[(g % trees) as usize].has((g / trees) as u32)
+        trees > 0 && self.trees[(g % trees) as usize].has(g / trees)
     }
 }
 
@@ -121,14 +129,14 @@ pub fn resolve(reports: &[Progress]) -> Resolution {
         let from = of.iter().map(|t| t.base).min().unwrap_or(0);
         let to = of.iter().map(|t| t.end()).max().unwrap_or(0);
         let mut above = Vec::with_capacity((to - from) as usize);
-        for vid in from..to {
-            let holder = of.iter().position(|t| t.has(vid));
+        for number in from..to {
+            let holder = of.iter().position(|t| t.has(number));
             above.push(holder.is_some());
             let Some(holder) = holder else { continue };
-            let lacking = of.iter().enumerate().filter(|(_, t)| !t.has(vid));
+            let lacking = of.iter().enumerate().filter(|(_, t)| !t.has(number));
             let to: Vec<Rank> = lacking.map(|(rank, _)| Rank(rank as u32)).collect();
             if !to.is_empty() {
-                let g = u64::from(vid) * trees as u64 + tree as u64;
+                let g = number * trees as u64 + tree as u64;
                 resolution.serve.push(Serve { g, from: Rank(holder as u32), to });
             }
         }
@@ -143,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn progress() -> impl Strategy<Value = Progress> {
-        let tree = (0..1000u32, prop::collection::vec(any::<bool>(), 0..40))
+        let tree = (0..=MAX_BASE, prop::collection::vec(any::<bool>(), 0..40))
             .prop_map(|(base, above)| TreeProgress { base, above });
         prop::collection::vec(tree, 0..4).prop_map(|trees| Progress { trees })
     }

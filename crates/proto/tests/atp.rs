@@ -11,7 +11,7 @@ use netsum_proto::atp::*;
 use netsum_proto::{CongestionRule, Drop, Time};
 use netsum_wire::fixed::Scale;
 use netsum_wire::*;
-use network::{Faults, Random};
+use network::{Faults, Random, start};
 use oracle::Path;
 use proptest::prelude::*;
 use slots::{Layout, World};
@@ -136,8 +136,12 @@ fn policy() -> impl Strategy<Value = Policy> {
 fn layout() -> impl Strategy<Value = Layout> {
     let shape = (prop::collection::vec(1..=5u8, 1..=4), any::<bool>(), any::<bool>(), 1..=3u8);
     let sizes = (1..=24u16, 1..=40u32, policy(), 100_000..50_000_000u64);
-    (shape, sizes).prop_map(
-        |((racks, lone_switches, middle, servers), (window_max, slots, policy, straggler_ns))| {
+    (shape, sizes, start()).prop_map(
+        |(
+            (racks, lone_switches, middle, servers),
+            (window_max, slots, policy, straggler_ns),
+            start,
+        )| {
             let layout = Layout::default();
             Layout {
                 racks,
@@ -148,6 +152,7 @@ fn layout() -> impl Strategy<Value = Layout> {
                 window_max,
                 policy,
                 straggler_ns,
+                start,
                 ..layout
             }
         },

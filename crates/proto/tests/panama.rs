@@ -9,6 +9,7 @@ use netsum_proto::panama::*;
 use netsum_proto::{CongestionRule, Time};
 use netsum_wire::*;
 use proptest::prelude::*;
+use world::network::start;
 use world::{Faults, Layout, Random, World};
 
 const SECOND: u64 = 1_000_000_000;
@@ -100,10 +101,11 @@ fn memory(workers: u32, trees: u8, room: u32) -> u64 {
 
 fn layout() -> impl Strategy<Value = Layout> {
     let rule = prop_oneof![Just(CongestionRule::PerBranch), Just(CongestionRule::Fixed(48))];
-    (2..=32u32, 1..=3u32, 1..=4u8, 1..=48u16, 0..100u32, rule).prop_map(
-        |(workers, levels, trees, window_max, room, congestion)| {
+    (2..=32u32, 1..=3u32, 1..=4u8, 1..=48u16, 0..100u32, rule, start()).prop_map(
+        |(workers, levels, trees, window_max, room, congestion, start)| {
             let memory = memory(workers, trees, room);
-            Layout { workers, levels, trees, window_max, memory, congestion, ..Layout::default() }
+            let layout = Layout::default();
+            Layout { workers, levels, trees, window_max, memory, congestion, start, ..layout }
         },
     )
 }
@@ -144,9 +146,10 @@ proptest! {
     #[test]
     fn partial_sums_say_whom_they_lack(
         seed: u64, faults in faults(), workers in 3..=17u32, levels in 1..=2u32, permille in 400..1000u16, room in 0..100u32,
+        start in start(),
     ) {
         let memory = memory(workers, 2, room);
-        let layout = Layout { workers, levels, release_permille: permille, memory, ..Layout::default() };
+        let layout = Layout { workers, levels, release_permille: permille, memory, start, ..Layout::default() };
         let mut world = World::new(seed, layout, faults);
         let job = world.add_job();
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
@@ -235,7 +238,7 @@ fn partial_sums_wait_for_who_lags_by_a_window() {
     for (workers, levels, absent) in [(4, 1, 3..4), (9, 2, 6..9)] {
         let release_permille = 660;
         let layout = Layout { workers, levels, release_permille, trees: 1, ..Layout::default() };
-        let window = u32::from(layout.window_max);
+        let window = u64::from(layout.window_max);
         let mut world = World::new(1, layout, Faults::default());
         let job = world.add_job();
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
@@ -250,7 +253,7 @@ fn partial_sums_wait_for_who_lags_by_a_window() {
         let base = world.hosts[0].machine.as_ref().unwrap().progress().trees[0].base;
         let ahead = base - fragments;
         assert!(
-            (window / 2..=levels * window).contains(&ahead),
+            (window / 2..=u64::from(levels) * window).contains(&ahead),
             "{workers} workers: {ahead} fragments ahead"
         );
         for rank in absent.clone() {
@@ -266,7 +269,7 @@ fn partial_sums_wait_for_who_lags_by_a_window() {
         let switches = world.switches.iter().flatten();
         let answered: u64 =
             switches.flat_map(|s| s.tree_counters()).map(|(.., c)| c.answered).sum();
-        assert!(answered <= u64::from(ahead * workers), "{answered} answers");
+        assert!(answered <= ahead * u64::from(workers), "{answered} answers");
     }
 }
 

@@ -11,7 +11,7 @@ use netsum_proto::values::{Rows, Values};
 use netsum_proto::{Drop, PortId, Time};
 use netsum_wire::switchml::{HEADER_LEN, Header, Kind};
 use netsum_wire::*;
-use network::{Arrival, Faults, Network, Random};
+use network::{Arrival, Faults, Network, Random, Start, start};
 use oracle::Path;
 use proptest::prelude::*;
 
@@ -35,18 +35,31 @@ struct World {
     network: Network,
     workers: u8,
     slots: u16,
+    start: Start,
     switch: Switch<Rows>,
     hosts: Vec<Host>,
 }
 
 impl World {
     fn new(seed: u64, faults: Faults, jobs: u32, workers: u8, slots: u16) -> World {
+        World::starting_at(Start::default(), seed, faults, jobs, workers, slots)
+    }
+
+    fn starting_at(
+        start: Start,
+        seed: u64,
+        faults: Faults,
+        jobs: u32,
+        workers: u8,
+        slots: u16,
+    ) -> World {
         let rows = jobs * 2 * u32::from(slots);
         let values = Rows::new(rows as usize + 1, ROW.into());
         let mut world = World {
             network: Network::new(seed, faults),
             workers,
             slots,
+            start,
             switch: Switch::new(rows, ROW, values),
             hosts: Vec::new(),
         };
@@ -59,15 +72,16 @@ impl World {
     fn begin(&mut self, job: u32, epoch: u16) {
         let first = job as usize * usize::from(self.workers);
         let ports = (first..first + usize::from(self.workers)).map(|h| PortId(h as u32));
-        let (job, epoch) = (JobId(job + 1), Epoch(epoch));
+        let (job, epoch) = (self.job(job), Epoch(self.start.epoch.wrapping_add(epoch)));
         let (slots, fragment_bytes) = (self.slots, ROW);
         let lease = Lease { job, epoch, workers: ports.collect(), slots, fragment_bytes };
-        self.switch.install(self.network.now, lease).expect("all pools fit");
+        let (now, number) = (self.network.now, self.start.number);
+        self.switch.install_starting_at(now, lease, number).expect("all pools fit");
         for worker in 0..self.workers {
             let (workers, timeout_ns) = (self.workers, 10_000_000);
             let config =
                 WorkerConfig { job, epoch, worker, workers, slots, fragment_bytes, timeout_ns };
-            let machine = Worker::new(self.network.now, config);
+            let machine = Worker::starting_at(now, config, number);
             match self.hosts.get_mut(first + usize::from(worker)) {
                 Some(host) => host.machine = machine,
                 None => self.hosts.push(Host {
@@ -79,6 +93,10 @@ impl World {
                 }),
             }
         }
+    }
+
+    fn job(&self, index: u32) -> JobId {
+        JobId(self.start.job.wrapping_add(index + 1))
     }
 
     fn submit_at(&mut self, host: usize, format: Format, numel: usize, buffer: Vec<u8>) {
@@ -259,10 +277,11 @@ proptest! {
     fn every_sum_is_exact_and_alike_whatever_the_network_does(
         seed: u64, jobs in 1..=3u32, workers in 1..=12u8, slots in 1..=24u16,
         faults in (0.0..0.08f64, 0.0..0.05f64, 0.0..0.03f64, 0..200_000u64), restart: bool,
+        start in start(),
     ) {
         let (loss, duplication, corruption, jitter_ns) = faults;
         let faults = Faults { loss, duplication, corruption, jitter_ns, marking: 0.0 };
-        let mut world = World::new(seed, faults, jobs, workers, slots);
+        let mut world = World::starting_at(start, seed, faults, jobs, workers, slots);
         let mut random = Random(seed ^ 1);
         if restart {
             // An epoch that was given up, with packets still on their way.
@@ -282,8 +301,8 @@ proptest! {
         }
         prop_assert!(world.run(BOUND, World::all_done), "not done in time");
         world.check()?;
-        for job in 1..=jobs {
-            world.switch.revoke(JobId(job), Epoch(9));
+        for job in 0..jobs {
+            world.switch.revoke(world.job(job), Epoch(start.epoch.wrapping_add(9)));
         }
         world.switch.values_mut().flushed();
         prop_assert_eq!(world.switch.values().used(), 0);

@@ -67,8 +67,9 @@ impl Worker {
     }
 
     fn dtype_of(&self, outgoing: &Outgoing) -> netsum_wire::Dtype {
-        let g = self.g_of(outgoing.header.tree.0.into(), outgoing.header.sequence.0);
-        let operation = self.operations.find(g).expect("a number in flight has an operation");
+        let g = self.g_in_flight(&outgoing.header);
+        let operation = g.and_then(|g| self.operations.find(g));
+        let operation = operation.expect("a number in flight has an operation");
         operation.submission.format.dtype
     }
 }

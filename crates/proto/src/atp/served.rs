@@ -6,6 +6,7 @@ use netsum_wire::atp::{Flags, Header, Kind, Level};
 use super::gather::{Entry, Phase};
 use super::lease::{Neighbour, ServerLease};
 use super::table::SlotTable;
+use crate::sequence::distance;
 use crate::{Drop, Time};
 
 /// What happened to one lease's fragments at a server.
@@ -55,7 +56,7 @@ impl<B: Copy> Tenant<B> {
         if header.payload_len() > usize::from(self.lease.fragment_bytes) {
             return Err(Drop::TooLarge);
         }
-        let ahead = header.sequence.0.wrapping_sub(self.base) as i32;
+        let ahead = distance(header.sequence.0, self.base);
         let window = i32::from(self.lease.window);
         match ahead {
             _ if ahead >= window => Err(Drop::BeyondWindow),

@@ -44,6 +44,18 @@ impl<V: Values> Server<V> {
 
     /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
     pub fn install(&mut self, now: Time, lease: ServerLease) -> Result<(), LeaseError> {
+        self.install_starting_at(now, lease, 0)
+    }
+
+    /// As `install`, with workers that start at number `first` ([`Worker::starting_at`]).
+    ///
+    /// [`Worker::starting_at`]: super::Worker::starting_at
+    pub fn install_starting_at(
+        &mut self,
+        now: Time,
+        lease: ServerLease,
+        first: u64,
+    ) -> Result<(), LeaseError> {
         lease.validate(self.row_bytes)?;
         let key = (lease.job, lease.tree);
         if let Some(old) = self.tenants.get(&key) {
@@ -61,7 +73,7 @@ impl<V: Values> Server<V> {
         let tenant = Tenant {
             table: SlotTable::new(lease.job, lease.tree, lease.window, lease.slots),
             ring: std::iter::repeat_n(entry, places).collect(),
-            base: 0,
+            base: first as u32,
             finished: vec![0; lease.racks.len()],
             heard: now,
             counters: ServerCounters::default(),

@@ -11,6 +11,7 @@ use super::lease::{Lease, LeaseError, Members};
 use super::policy::{Policy, Share};
 use super::slots::{Slot, SlotState};
 use super::tenant::{Counters, Tenant};
+use crate::sequence::raise_to;
 use crate::values::Values;
 use crate::{Drop, DropCounters, PortId, Time, epoch};
 
@@ -74,6 +75,18 @@ impl<V: Values> Switch<V> {
     /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
     /// Errors leave everything as it was.
     pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
+        self.install_starting_at(now, lease, 0)
+    }
+
+    /// As `install`, with workers that start at number `first` ([`Worker::starting_at`]).
+    ///
+    /// [`Worker::starting_at`]: super::Worker::starting_at
+    pub fn install_starting_at(
+        &mut self,
+        now: Time,
+        lease: Lease,
+        first: u64,
+    ) -> Result<(), LeaseError> {
         lease.validate(self.config.row_bytes)?;
         let key = (lease.job, lease.tree);
         if let Some(old) = self.tenants.get(&key) {
@@ -85,11 +98,12 @@ impl<V: Values> Switch<V> {
                 return Err(LeaseError::Epoch { offered, installed });
             }
         }
-        let first = self.find_room(key, lease.claim.guaranteed)?;
+        let first_slot = self.find_room(key, lease.claim.guaranteed)?;
         self.release_all(key);
-        let share = Share { claim: lease.claim, held: 0, first };
+        let share = Share { claim: lease.claim, held: 0, first: first_slot };
         let counters = Counters::default();
-        let tenant = Tenant { lease, share, passed: 0, finished: 0, heard: now, counters };
+        let passed = first as u32;
+        let tenant = Tenant { lease, share, passed, finished: 0, heard: now, counters };
         self.tenants.insert(key, tenant);
         Ok(())
     }
@@ -276,8 +290,7 @@ impl<V: Values> Switch<V> {
         let tenant = self.tenants.get_mut(&(header.job, header.tree)).expect("it was found");
         tenant.admit(header)?;
         if header.kind == Kind::Result {
-            let ahead = header.sequence.0.wrapping_sub(tenant.passed) as i32 >= 0;
-            tenant.passed = if ahead { header.sequence.0.wrapping_add(1) } else { tenant.passed };
+            raise_to(&mut tenant.passed, header.sequence.0.wrapping_add(1));
             tenant.counters.results += 1;
         }
         let frees = matches!(header.kind, Kind::Result | Kind::FloatRequest);

@@ -4,6 +4,7 @@ use netsum_wire::atp::Header;
 
 use super::lease::Lease;
 use super::policy::Share;
+use crate::sequence::distance;
 use crate::{Drop, Time};
 
 /// What happened to one lease's fragments at one switch.
@@ -60,7 +61,7 @@ impl Tenant {
     /// missing result, which is not above `passed`; and it contributed to every result that passed, so it
     /// lacks none that lies a window below.
     pub(super) fn admit(&self, header: &Header) -> Result<(), Drop> {
-        let ahead = header.sequence.0.wrapping_sub(self.passed) as i32;
+        let ahead = distance(header.sequence.0, self.passed);
         let window = i32::from(self.lease.window);
         match ahead {
             _ if ahead >= window => Err(Drop::BeyondWindow),

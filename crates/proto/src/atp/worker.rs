@@ -50,15 +50,20 @@ pub struct Worker {
 impl Worker {
     /// A worker at the start of an epoch. Panics if the plan has no server.
     pub fn new(now: Time, config: WorkerConfig) -> Self {
+        Self::starting_at(now, config, 0)
+    }
+
+    /// A worker that has `first` results of every server behind it: numbers that wrap are tested so.
+    pub fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
         assert!(!config.places.is_empty(), "a plan without servers has nothing for this machine");
-        let lane = Lane::new(now, config.congestion, config.window_max, config.window_max);
+        let lane = Lane::new(now, config.congestion, config.window_max, config.window_max, first);
         let trees = config.places.len();
         let table =
             |tree| SlotTable::new(config.job, TreeId(tree as u8), config.window_max, config.slots);
         Worker {
             lanes: vec![lane; trees],
             tables: (0..trees).map(table).collect(),
-            operations: Operations::new(),
+            operations: Operations::new(first * trees as u64),
             floats: FxHashSet::default(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
@@ -103,7 +108,7 @@ impl Worker {
         self.check_addressee(header)?;
         let outcome = match header.kind {
             Kind::Result => self.take_result(now, ce, header).map(Some),
-            Kind::Waiting => self.lane(header).wait(now, header.sequence.0, 0).map(|()| None),
+            Kind::Waiting => self.take_waiting(now, header).map(|()| None),
             Kind::FloatRequest => self.take_float_request(now, header).map(|()| None),
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
             Kind::Contribution | Kind::Fin => Err(Drop::WrongDirection),
@@ -188,7 +193,7 @@ impl Worker {
     /// Operation and elements of a fragment that has no result here; `None` for one of exponents.
     pub fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
         let trees = self.lanes.len() as u64;
-        if self.lanes[(g % trees) as usize].flight.is_received((g / trees) as u32) {
+        if self.lanes[(g % trees) as usize].flight.is_received(g / trees) {
             return None;
         }
         let operation = self.operations.find(g)?;
@@ -237,9 +242,15 @@ impl Worker {
         self.floats.remove(&g);
         self.tables[usize::from(header.tree.0)].set_next(header.sequence, header.next_slot);
         let signals = Signals { marks: header.flags.ecn.into(), down: ce, cap: u16::MAX };
-        self.lane(header).acknowledge(now, header.sequence.0, signals);
+        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+        self.lane(header).acknowledge(now, number, signals);
         self.operations.forget_done();
         Ok(Accepted { g, id, dtype, content })
+    }
+
+    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
+        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+        self.lane(header).wait(now, number, 0)
     }
 
     /// The server has the fragment, and cannot use it: it is sent again, as floats.
@@ -250,13 +261,15 @@ impl Worker {
             return Err(Drop::Duplicate);
         }
         self.floats.insert(g);
+        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
         let lane = self.lane(header);
-        lane.flight.queue(header.sequence.0);
-        lane.wait(now, header.sequence.0, 0)
+        lane.flight.queue(number);
+        lane.wait(now, number, 0)
     }
 
     fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
-        let g = self.g_of(usize::from(header.tree.0), header.sequence.0);
+        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+        let g = self.g_of(usize::from(header.tree.0), number);
         let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
         let event = Event::Mismatch { id };
         if !self.events.contains(&event) {
@@ -267,12 +280,13 @@ impl Worker {
 
     /// The fragment in flight that a packet is about. `whole`: the packet has its elements.
     fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), Drop> {
-        let (tree, number) = (usize::from(header.tree.0), header.sequence.0);
+        let tree = usize::from(header.tree.0);
+        let number = self.number_of(header).ok_or(Drop::Duplicate)?;
         let flight = &self.lanes[tree].flight;
         if flight.is_received(number) {
             return Err(Drop::Duplicate);
         }
-        if number.wrapping_sub(flight.next()) as i32 >= 0 {
+        if number >= flight.next() {
             return Err(Drop::Unexpected);
         }
         let g = self.g_of(tree, number);
@@ -334,7 +348,7 @@ impl Worker {
         self.operations.outstanding().find_map(blocked).unwrap_or(self.operations.submitted())
     }
 
-    fn outgoing(&self, tree: usize, number: u32, resent: bool) -> Outgoing {
+    fn outgoing(&self, tree: usize, number: u64, resent: bool) -> Outgoing {
         let g = self.g_of(tree, number);
         let operation = self.operations.find(g).expect("a number in flight has an operation");
         let (fragment, elements) = operation.fragment(g);
@@ -349,7 +363,7 @@ impl Worker {
         Outgoing { header, payload: Some((operation.submission.id, content)) }
     }
 
-    fn blank(&self, tree: usize, number: u32) -> Header {
+    fn blank(&self, tree: usize, number: u64) -> Header {
         let place = &self.config.places[tree];
         Header {
             kind: Kind::Contribution,
@@ -358,13 +372,13 @@ impl Worker {
             arithmetic: Arithmetic::Wrapping,
             tree: TreeId(tree as u8),
             job: self.config.job,
-            sequence: Sequence(number),
+            sequence: Sequence(number as u32),
             chunk: 0,
             epoch: self.config.epoch,
             n_elems: 0,
             rack_fan_in: place.rack_fan_in,
             server_fan_in: place.server_fan_in,
-            slot: self.tables[tree].slot(Sequence(number)),
+            slot: self.tables[tree].slot(Sequence(number as u32)),
             workers: 1 << place.worker,
             racks: 1 << place.rack,
             next_slot: SlotIndex(0),
@@ -376,8 +390,19 @@ impl Worker {
         &mut self.lanes[usize::from(header.tree.0)]
     }
 
-    pub(super) fn g_of(&self, tree: usize, number: u32) -> u64 {
-        u64::from(number) * self.lanes.len() as u64 + tree as u64
+    /// The number of the fragment that a packet is about; `None` if it lies before the first.
+    fn number_of(&self, header: &Header) -> Option<u64> {
+        self.lanes[usize::from(header.tree.0)].flight.expand(header.sequence.0)
+    }
+
+    /// Number in the epoch of the fragment in flight that a packet carries.
+    pub(super) fn g_in_flight(&self, header: &Header) -> Option<u64> {
+        let number = self.number_of(header)?;
+        Some(self.g_of(header.tree.0.into(), number))
+    }
+
+    fn g_of(&self, tree: usize, number: u64) -> u64 {
+        number * self.lanes.len() as u64 + tree as u64
     }
 
     fn elements_per_fragment(&self) -> u64 {

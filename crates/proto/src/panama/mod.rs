@@ -28,10 +28,3 @@ pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragme
 pub use crate::transition::{
     Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve,
 };
-
-/// Sets `known` to `vid` if that is later; vids wrap.
-fn raise_to(known: &mut u32, vid: u32) {
-    if vid.wrapping_sub(*known) as i32 > 0 {
-        *known = vid;
-    }
-}

@@ -81,6 +81,18 @@ impl<M: Memory> Switch<M> {
     /// to make room, and what they free is given out as it becomes free. A later epoch of the same
     /// (job, tree) replaces the older at once; the same lease again changes nothing.
     pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
+        self.install_starting_at(now, lease, 0)
+    }
+
+    /// As `install`, with workers that start at number `first` ([`Worker::starting_at`]).
+    ///
+    /// [`Worker::starting_at`]: super::Worker::starting_at
+    pub fn install_starting_at(
+        &mut self,
+        now: Time,
+        lease: Lease,
+        first: u64,
+    ) -> Result<(), LeaseError> {
         lease.validate()?;
         let key = (lease.job, lease.tree);
         if let Some(old) = self.trees.get(&key) {
@@ -103,7 +115,7 @@ impl<M: Memory> Switch<M> {
         if let Some(mut old) = self.trees.remove(&key) {
             old.clear(&mut self.memory);
         }
-        let mut tree = Tree::new(lease, now);
+        let mut tree = Tree::new(lease, now, first as u32);
         tree.raise_cap(1);
         self.trees.insert(key, tree);
         self.share_memory(0);

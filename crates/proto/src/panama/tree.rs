@@ -13,8 +13,8 @@ use netsum_wire::{Epoch, Format, Vid};
 
 use super::lease::{Lease, first_window};
 use super::memory::Memory;
-use super::raise_to;
 use super::switch::Outbox;
+use crate::sequence::{distance, raise_to};
 use crate::{Drop, PortId, Time};
 
 /// What happened in one tree at one switch.
@@ -109,20 +109,21 @@ struct Cap {
 }
 
 impl<B: Copy> Tree<B> {
-    pub(crate) fn new(lease: Lease, now: Time) -> Self {
+    /// `first`: the first vid.
+    pub(crate) fn new(lease: Lease, now: Time, first: u32) -> Self {
         let ring = usize::from(lease.slots).next_power_of_two() * 2;
         let children = lease.children.len();
         Tree {
             counters: TreeCounters::default(),
             slots: std::iter::repeat_with(|| None).take(ring).collect(),
             port_buffers: vec![None; ring * children],
-            released: 0,
-            retained_from: 0,
-            cap: Cap { announced: 0, accepted: 0, retained: 0, obeyed_from: 0 },
-            has_results_below: vec![0; children],
-            results_below: 0,
-            told_parent: 0,
-            refused_below: 0,
+            released: first,
+            retained_from: first,
+            cap: Cap { announced: 0, accepted: 0, retained: 0, obeyed_from: first },
+            has_results_below: vec![first; children],
+            results_below: first,
+            told_parent: first,
+            refused_below: first,
             finished: 0,
             heard: now,
             lease,
@@ -184,7 +185,7 @@ impl<B: Copy> Tree<B> {
     /// Lets go of what the old cap needed once nobody can use it; true if memory became free. Where sums are released without
     /// all children, somebody who lags may obey the old one for as long as he likes: as many sums are kept as ever.
     pub(crate) fn settle_cap(&mut self) -> bool {
-        let obeyed = self.released.wrapping_sub(self.cap.obeyed_from) as i32 >= 0;
+        let obeyed = distance(self.released, self.cap.obeyed_from) >= 0;
         let Cap { announced, accepted, retained, .. } = self.cap;
         let least = if self.lease.is_partial() && !self.is_fresh() { retained } else { announced };
         let settles = obeyed && (announced < accepted || least < retained);
@@ -266,7 +267,7 @@ impl<B: Copy> Tree<B> {
         memory: &mut M,
         out: &mut Outbox<B>,
     ) -> Result<(), Drop> {
-        let ahead = vid.0.wrapping_sub(self.released) as i32;
+        let ahead = distance(vid.0, self.released);
         if !self.lease.is_partial() || ahead > i32::from(self.cap.accepted) {
             return Err(Drop::Unexpected);
         }
@@ -401,10 +402,10 @@ impl<B: Copy> Tree<B> {
             return Err(Drop::TooLarge);
         }
         let vid = header.vid.0;
-        if vid.wrapping_sub(self.released) as i32 >= i32::from(self.cap.accepted) {
+        if distance(vid, self.released) >= i32::from(self.cap.accepted) {
             return Err(Drop::BeyondWindow);
         }
-        if (vid.wrapping_sub(self.retained_from) as i32) < 0 {
+        if distance(vid, self.retained_from) < 0 {
             return Err(Drop::TooOld);
         }
         Ok(self.index(vid))
@@ -483,7 +484,7 @@ impl<B: Copy> Tree<B> {
     /// Whether no child can lack a sum that this one would take the place of. Without partial synchronisation none can.
     fn all_keep_up(&self, vid: u32) -> bool {
         let kept = i32::from(self.kept_sums());
-        let keeps_up = |below: &u32| (vid.wrapping_sub(*below) as i32) < kept;
+        let keeps_up = |below: &u32| distance(vid, *below) < kept;
         !self.lease.is_partial() || self.has_results_below.iter().all(keeps_up)
     }
 
@@ -508,7 +509,7 @@ impl<B: Copy> Tree<B> {
         let root = self.lease.parent.is_none();
         let header = Header {
             kind: if root { Kind::Result } else { Kind::Partial },
-            resent: (vid.wrapping_sub(self.refused_below) as i32) < 0,
+            resent: distance(vid, self.refused_below) < 0,
             congested_down: false,
             tree: self.lease.tree,
             format: slot.format,
@@ -581,7 +582,7 @@ impl<B: Copy> Tree<B> {
                 self.retained_from = self.retained_from.wrapping_add(1);
             }
         }
-        // It follows, so that vids that wrap do not come to lie before it.
+        // It follows, so that it never lies half the range of vids behind.
         raise_to(&mut self.refused_below, self.retained_from);
     }
 

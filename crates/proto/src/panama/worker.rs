@@ -7,7 +7,6 @@ use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
 use super::lease::first_window;
-use super::raise_to;
 use crate::congestion::CongestionRule;
 use crate::lane::{Lane, Signals, TreeStats};
 use crate::operations::{Operations, Submission, elements_per_fragment};
@@ -89,9 +88,9 @@ pub struct Worker {
     config: WorkerConfig,
     trees: Vec<Lane>,
     /// Own progress that each tree's switch knows of (partial synchronisation).
-    told: Vec<u32>,
+    told: Vec<u64>,
     /// Below this vid results may have come before their operation was submitted (likewise).
-    missed_below: Vec<u32>,
+    missed_below: Vec<u64>,
     operations: Operations<Missing>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
@@ -105,14 +104,19 @@ type Missing = u64;
 impl Worker {
     /// A worker at the start of an epoch. Panics if the plan has no tree.
     pub fn new(now: Time, config: WorkerConfig) -> Self {
+        Self::starting_at(now, config, 0)
+    }
+
+    /// A worker that has `first` results of every tree behind it: numbers that wrap are tested so.
+    pub fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
         assert!(config.trees > 0, "a plan without trees has nothing for this machine");
         let cap = first_window(config.window_max);
-        let lane = Lane::new(now, config.congestion, config.window_max, cap);
+        let lane = Lane::new(now, config.congestion, config.window_max, cap, first);
         Worker {
             trees: vec![lane; usize::from(config.trees)],
-            told: vec![0; usize::from(config.trees)],
-            missed_below: vec![0; usize::from(config.trees)],
-            operations: Operations::new(),
+            told: vec![first; usize::from(config.trees)],
+            missed_below: vec![first; usize::from(config.trees)],
+            operations: Operations::new(first * u64::from(config.trees)),
             notices: VecDeque::new(),
             events: VecDeque::new(),
             turn: 0,
@@ -219,7 +223,7 @@ impl Worker {
     /// Where the result of fragment `g` belongs, if it has not come: for results that a peer serves.
     pub fn place_of(&self, g: u64) -> Option<Accepted> {
         let trees = self.trees.len() as u64;
-        let (tree, vid) = ((g % trees) as usize, (g / trees) as u32);
+        let (tree, vid) = ((g % trees) as usize, g / trees);
         if self.trees[tree].flight.is_received(vid) {
             return None;
         }
@@ -246,19 +250,20 @@ impl Worker {
     }
 
     fn take_result(&mut self, now: Time, ce: bool, header: &Header) -> Result<Accepted, Drop> {
-        let (index, vid) = (usize::from(header.tree.0), header.vid.0);
+        let index = usize::from(header.tree.0);
         let tree = &self.trees[index];
+        let vid = tree.flight.expand(header.vid.0).ok_or(Drop::Duplicate)?;
         if tree.flight.is_received(vid) {
             return Err(Drop::Duplicate);
         }
         // A sum that lacks us may come before we have sent, or even submitted, our part.
-        let early = vid.wrapping_sub(tree.flight.next()) as i32 >= 0;
+        let early = vid >= tree.flight.next();
         if !tree.flight.covers(vid) || early && !self.config.partial {
             return Err(Drop::Unexpected);
         }
         let g = self.g_of(index, vid);
         let Some(operation) = self.operations.find_mut(g) else {
-            raise_to(&mut self.missed_below[index], vid.wrapping_add(1));
+            self.missed_below[index] = self.missed_below[index].max(vid + 1);
             return Err(Drop::Unexpected);
         };
         let (fragment, elements) = operation.fragment(g);
@@ -286,11 +291,15 @@ impl Worker {
     }
 
     fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
-        self.trees[usize::from(header.tree.0)].wait(now, header.vid.0, header.missing)
+        let tree = &mut self.trees[usize::from(header.tree.0)];
+        let vid = tree.flight.expand(header.vid.0).ok_or(Drop::Unexpected)?;
+        tree.wait(now, vid, header.missing)
     }
 
     fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
-        let g = self.g_of(usize::from(header.tree.0), header.vid.0);
+        let index = usize::from(header.tree.0);
+        let vid = self.trees[index].flight.expand(header.vid.0).ok_or(Drop::Unexpected)?;
+        let g = self.g_of(index, vid);
         let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
         let event = Event::Mismatch { id };
         if !self.events.contains(&event) {
@@ -302,13 +311,11 @@ impl Worker {
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
         let limit = self.operations.end_of_tree(index, self.trees.len());
         let (vid, resent) = self.trees[index].next(now, limit)?;
-        let missed = (vid.wrapping_sub(self.missed_below[index]) as i32) < 0;
-        // It follows, so that vids that wrap do not come to lie before it.
-        raise_to(&mut self.missed_below[index], vid);
+        let missed = vid < self.missed_below[index];
         Some(self.outgoing(index, vid, resent || missed))
     }
 
-    fn outgoing(&self, index: usize, vid: u32, resent: bool) -> Outgoing {
+    fn outgoing(&self, index: usize, vid: u64, resent: bool) -> Outgoing {
         let g = self.g_of(index, vid);
         let operation = self.operations.find(g).expect("a vid in flight belongs to an operation");
         let (fragment, elements) = operation.fragment(g);
@@ -329,18 +336,18 @@ impl Worker {
     fn tell_progress(&mut self, index: usize) {
         let tree = &self.trees[index];
         let base = tree.flight.base();
-        if base.wrapping_sub(self.told[index]) > u32::from(tree.cap() / 4) {
+        if base - self.told[index] > u64::from(tree.cap() / 4) {
             self.told[index] = base;
             self.notice(index, Kind::Acknowledgement, base);
         }
     }
 
-    fn notice(&mut self, index: usize, kind: Kind, vid: u32) {
+    fn notice(&mut self, index: usize, kind: Kind, vid: u64) {
         let header = Header { kind, ..self.blank(index, vid) };
         self.notices.push_back(Outgoing { tree: TreeId(index as u8), header, payload: None });
     }
 
-    fn blank(&self, index: usize, vid: u32) -> Header {
+    fn blank(&self, index: usize, vid: u64) -> Header {
         Header {
             kind: Kind::Contribution,
             resent: false,
@@ -348,7 +355,7 @@ impl Worker {
             tree: TreeId(index as u8),
             format: Format { dtype: Dtype::F32, op: netsum_wire::ReduceOp::Sum },
             job: self.config.job,
-            vid: Vid(vid),
+            vid: Vid(vid as u32),
             chunk: 0,
             epoch: self.config.epoch,
             window_cap: NO_CAP,
@@ -358,7 +365,7 @@ impl Worker {
         }
     }
 
-    fn g_of(&self, tree: usize, vid: u32) -> u64 {
-        u64::from(vid) * self.trees.len() as u64 + tree as u64
+    fn g_of(&self, tree: usize, vid: u64) -> u64 {
+        vid * self.trees.len() as u64 + tree as u64
     }
 }

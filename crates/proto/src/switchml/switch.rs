@@ -7,6 +7,7 @@ use netsum_wire::{DecodeError, Epoch, JobId};
 use rustc_hash::FxHashMap;
 
 use super::lease::{Lease, LeaseError};
+use crate::sequence::distance;
 use crate::values::Values;
 use crate::{Drop, DropCounters, PortId, Time, epoch};
 
@@ -49,6 +50,8 @@ struct Round<B> {
 /// One job's pool: `rounds[2 · slot + round mod 2]`.
 struct Pool<B> {
     lease: Lease,
+    /// The round with which every slot begins.
+    first: u32,
     rounds: Vec<Option<Round<B>>>,
     finished: u32,
     heard: Time,
@@ -81,6 +84,18 @@ impl<V: Values> Switch<V> {
 
     /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
     pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
+        self.install_starting_at(now, lease, 0)
+    }
+
+    /// As `install`, with workers that start at round `first` ([`Worker::starting_at`]).
+    ///
+    /// [`Worker::starting_at`]: super::Worker::starting_at
+    pub fn install_starting_at(
+        &mut self,
+        now: Time,
+        lease: Lease,
+        first: u64,
+    ) -> Result<(), LeaseError> {
         lease.validate(self.row_bytes)?;
         if let Some(old) = self.pools.get(&lease.job) {
             if old.lease == lease {
@@ -100,7 +115,8 @@ impl<V: Values> Switch<V> {
         self.clear(lease.job);
         let rounds = (0..needed).map(|_| None).collect();
         let counters = Counters::default();
-        let pool = Pool { rounds, finished: 0, heard: now, counters, lease };
+        let first = first as u32;
+        let pool = Pool { rounds, first, finished: 0, heard: now, counters, lease };
         self.pools.insert(pool.lease.job, pool);
         Ok(())
     }
@@ -292,10 +308,13 @@ impl<B: Copy> Pool<B> {
         if here == Some(header.round) {
             return Ok(index);
         }
-        if here.is_some_and(|here| here > header.round) {
+        if here.is_some_and(|here| distance(here, header.round) > 0) {
             return Err(Drop::TooOld);
         }
-        let Some(before) = header.round.checked_sub(1) else { return Ok(index) };
+        if header.round == self.first && here.is_none() && of(index ^ 1).is_none() {
+            return Ok(index);
+        }
+        let before = header.round.wrapping_sub(1);
         let complete = |r: &Round<B>| r.arrived.count_ones() as usize == self.lease.workers.len();
         let follows = of(index ^ 1).is_some_and(|r| r.header.round == before && complete(r));
         if follows { Ok(index) } else { Err(Drop::BeyondWindow) }

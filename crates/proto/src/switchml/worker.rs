@@ -11,7 +11,7 @@ use super::work::{Accepted, Content, Event, Outgoing, WorkerConfig};
 use crate::lane::TreeStats;
 use crate::operations::{Operation, Operations, Submission};
 use crate::transition::{Finished, Progress, TreeProgress};
-use crate::{Drop, Time, epoch};
+use crate::{Drop, Time, epoch, sequence};
 
 /// An operation's packets: for reals, `leads` packets that carry the first exponents go before.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ pub(super) struct Stage {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// Next round to send, or the one in flight.
-    round: u32,
+    /// Next round to send, or the one in flight; packets carry its low 32 bits.
+    round: u64,
     in_flight: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Worker {
     /// Slots that have become free, and packets that are lost.
     ready: VecDeque<(u16, bool)>,
     /// In the order of time: all have the same time-out.
-    deadlines: VecDeque<(Time, u16, u32)>,
+    deadlines: VecDeque<(Time, u16, u64)>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     timeout_ns: u64,
@@ -59,9 +59,14 @@ const NO_EXPONENT: i16 = i16::MIN;
 impl Worker {
     /// A worker at the start of an epoch.
     pub fn new(now: Time, config: WorkerConfig) -> Self {
+        Self::starting_at(now, config, 0)
+    }
+
+    /// A worker that has `first` rounds of every slot behind it: numbers that wrap are tested so.
+    pub fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
         Worker {
-            slots: vec![Slot { round: 0, in_flight: false }; config.slots.into()],
-            operations: Operations::new(),
+            slots: vec![Slot { round: first, in_flight: false }; config.slots.into()],
+            operations: Operations::new(first * u64::from(config.slots)),
             ready: (0..config.slots).map(|slot| (slot, false)).collect(),
             deadlines: VecDeque::new(),
             notices: VecDeque::new(),
@@ -100,7 +105,8 @@ impl Worker {
         match header.kind {
             Kind::Result => self.take_result(now, header).map(Some),
             Kind::Mismatch => {
-                let operation = self.operations.find(self.g_of(header.slot, header.round));
+                let g = self.g_in_flight(header).ok_or(Drop::Unexpected)?;
+                let operation = self.operations.find(g);
                 let id = operation.ok_or(Drop::Unexpected)?.submission.id;
                 let event = Event::Mismatch { id };
                 if !self.events.contains(&event) {
@@ -207,18 +213,18 @@ impl Worker {
     /// Which results have come: what a worker tells the others when an epoch ends early.
     pub fn progress(&self) -> Progress {
         let slots = self.slots.len() as u64;
-        let has = |g: u64| u64::from(self.slots[(g % slots) as usize].round) > g / slots;
-        let rounds = self.slots.iter().map(|slot| u64::from(slot.round));
+        let has = |g: u64| self.slots[(g % slots) as usize].round > g / slots;
+        let rounds = self.slots.iter().map(|slot| slot.round);
         let (low, high) = rounds.fold((u64::MAX, 0), |(l, h), r| (l.min(r), h.max(r)));
         let base = (low * slots..).find(|&g| !has(g)).unwrap_or(0);
         let above = (base..high * slots).map(has).collect();
-        Progress { trees: vec![TreeProgress { base: base as u32, above }] }
+        Progress { trees: vec![TreeProgress { base, above }] }
     }
 
     /// Operation and elements of a fragment that has no result here; `None` for a packet without elements.
     pub fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
         let slots = self.slots.len() as u64;
-        if u64::from(self.slots[(g % slots) as usize].round) > g / slots {
+        if self.slots[(g % slots) as usize].round > g / slots {
             return None;
         }
         let operation = self.operations.find(g)?;
@@ -239,12 +245,11 @@ impl Worker {
 
     fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, Drop> {
         let state = self.slots[usize::from(header.slot)];
-        if !state.in_flight || state.round != header.round {
+        if !state.in_flight || state.round as u32 != header.round {
             return Err(Drop::Duplicate);
         }
-        let g = self.g_of(header.slot, header.round);
-        let expected =
-            self.outgoing(g, header.slot, header.round, false).ok_or(Drop::Unexpected)?;
+        let g = self.g_of(header.slot, state.round);
+        let expected = self.outgoing(g, header.slot, state.round, false).ok_or(Drop::Unexpected)?;
         let same = (expected.header.chunk, expected.header.n_elems, expected.header.arithmetic);
         if same != (header.chunk, header.n_elems, header.arithmetic) {
             return Err(Drop::Mismatch);
@@ -270,7 +275,7 @@ impl Worker {
     }
 
     /// The packet with number `g`, if it can be sent.
-    fn outgoing(&self, g: u64, slot: u16, round: u32, resent: bool) -> Option<Outgoing> {
+    fn outgoing(&self, g: u64, slot: u16, round: u64, resent: bool) -> Option<Outgoing> {
         let operation = self.operations.find(g)?;
         let next = operation.fragment_after(g).map(|index| operation.fragment_at(index).1);
         let offset = g - operation.numbers().start;
@@ -302,14 +307,14 @@ impl Worker {
         Some(Outgoing { header, payload: Some((id, content)), next })
     }
 
-    fn blank(&self, slot: u16, round: u32) -> Header {
+    fn blank(&self, slot: u16, round: u64) -> Header {
         Header {
             kind: Kind::Contribution,
             resent: false,
             arithmetic: Arithmetic::Wrapping,
             worker: self.config.worker,
             job: self.config.job,
-            round,
+            round: round as u32,
             chunk: 0,
             epoch: self.config.epoch,
             slot,
@@ -319,8 +324,15 @@ impl Worker {
         }
     }
 
-    pub(super) fn g_of(&self, slot: u16, round: u32) -> u64 {
-        u64::from(round) * u64::from(self.config.slots) + u64::from(slot)
+    /// Number in the epoch of the packet that a header is about; `None` if it lies before the first.
+    pub(super) fn g_in_flight(&self, header: &Header) -> Option<u64> {
+        let near = self.slots[usize::from(header.slot)].round;
+        let round = sequence::expand(header.round, near)?;
+        Some(self.g_of(header.slot, round))
+    }
+
+    fn g_of(&self, slot: u16, round: u64) -> u64 {
+        round * u64::from(self.config.slots) + u64::from(slot)
     }
 }
 

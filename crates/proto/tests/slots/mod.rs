@@ -10,7 +10,7 @@ use netsum_proto::{CongestionRule, PortId, Time};
 use netsum_wire::atp::{HEADER_LEN, Header, Level};
 use netsum_wire::*;
 
-use super::network::{Arrival, Faults, Network};
+use super::network::{Arrival, Faults, Network, Start};
 
 /// What a world is made of.
 #[derive(Clone, Debug)]
@@ -28,6 +28,7 @@ pub struct Layout {
     pub policy: Policy,
     pub straggler_ns: u64,
     pub congestion: CongestionRule,
+    pub start: Start,
 }
 
 impl Default for Layout {
@@ -43,6 +44,7 @@ impl Default for Layout {
             policy: Policy::FirstCome,
             straggler_ns: 20_000_000,
             congestion: CongestionRule::Aimd { packet_bytes: 306 },
+            start: Start::default(),
         }
     }
 }
@@ -107,7 +109,9 @@ impl World {
             above: Vec::new(),
             wake: None,
         }));
-        self.jobs.push(Job { id: JobId(self.jobs.len() as u32 + 1), epoch: 0, hosts, claim });
+        let Start { job: before, epoch, .. } = self.layout.start;
+        let id = JobId(before.wrapping_add(self.jobs.len() as u32 + 1));
+        self.jobs.push(Job { id, epoch, hosts, claim });
         let job = self.jobs.len() - 1;
         self.begin(job);
         job
@@ -115,7 +119,7 @@ impl World {
 
     /// Starts a new epoch of a job: leases at switches and servers, fresh machines at the hosts.
     pub fn begin(&mut self, job: usize) {
-        self.jobs[job].epoch += 1;
+        self.jobs[job].epoch = self.jobs[job].epoch.wrapping_add(1);
         let places: Vec<Vec<Place>> =
             (0..self.layout.servers).map(|t| self.lease(job, t)).collect();
         let Job { id, epoch, ref hosts, .. } = self.jobs[job];
@@ -130,7 +134,8 @@ impl World {
                 slots: self.layout.slots,
                 congestion: self.layout.congestion,
             };
-            self.hosts[host].machine = Some(Worker::new(self.network.now, config));
+            self.hosts[host].machine =
+                Some(Worker::starting_at(self.network.now, config, self.layout.start.number));
         }
     }
 
@@ -192,7 +197,8 @@ impl World {
         let new =
             || Server::new(layout.fragment_bytes, Rows::new(rows, layout.fragment_bytes.into()));
         let machine = self.servers.entry(node).or_insert_with(new);
-        machine.install(self.network.now, lease).expect("a valid lease");
+        let number = layout.start.number;
+        machine.install_starting_at(self.network.now, lease, number).expect("a valid lease");
         places
     }
 
@@ -217,7 +223,8 @@ impl World {
         let rows = Rows::new(TRANSIT + layout.slots as usize, layout.fragment_bytes.into());
         let (switch, _) =
             self.switches.entry(node).or_insert_with(|| (Switch::new(config, rows), None));
-        switch.install(self.network.now, lease).expect("a valid lease");
+        let number = layout.start.number;
+        switch.install_starting_at(self.network.now, lease, number).expect("a valid lease");
     }
 
     /// Every worker submits an operation; `values` makes each rank's buffer.

@@ -11,7 +11,7 @@ use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::*;
 
 use network::{Arrival, Network};
-pub use network::{Faults, Random};
+pub use network::{Faults, Random, Start};
 
 /// In which order ranks are added: the shape of a tree.
 #[derive(Clone, Debug)]
@@ -87,6 +87,7 @@ pub struct Layout {
     pub memory: u64,
     pub release_permille: u16,
     pub congestion: CongestionRule,
+    pub start: Start,
 }
 
 impl Default for Layout {
@@ -100,6 +101,7 @@ impl Default for Layout {
             memory: 1 << 22,
             release_permille: 1000,
             congestion: CongestionRule::PerBranch,
+            start: Start::default(),
         }
     }
 }
@@ -144,14 +146,17 @@ impl World {
             });
         }
         let shape = Shape::of(0..workers, levels);
-        self.jobs.push(Job { id: JobId(job as u32 + 1), shape, hosts, trees, epoch: 0 });
+        let Start { job: before, epoch, .. } = self.layout.start;
+        let id = JobId(before.wrapping_add(job as u32 + 1));
+        self.jobs.push(Job { id, shape, hosts, trees, epoch });
         self.begin(job, trees);
         job
     }
 
     /// Starts a new epoch of a job on `trees` trees: leases at the switches, fresh machines at the hosts.
     pub fn begin(&mut self, job: usize, trees: u8) {
-        self.jobs[job].epoch += 1;
+        let first = self.jobs[job].epoch == self.layout.start.epoch;
+        self.jobs[job].epoch = self.jobs[job].epoch.wrapping_add(1);
         self.jobs[job].trees = trees;
         for &host in &self.jobs[job].hosts.clone() {
             self.hosts[host].above.clear();
@@ -159,8 +164,7 @@ impl World {
         }
         let shape = self.jobs[job].shape.clone();
         for tree in 0..trees {
-            let root =
-                usize::from(tree) + usize::from(trees) * usize::from(self.jobs[job].epoch > 1);
+            let root = usize::from(tree) + usize::from(trees) * usize::from(!first);
             let mut shared = 100;
             let mut branch = 0;
             self.lease(job, tree, &shape, root, None, &mut shared, &mut branch);
@@ -178,7 +182,8 @@ impl World {
                 congestion: self.layout.congestion,
                 partial: self.layout.release_permille < 1000,
             };
-            self.hosts[host].machine = Some(Worker::new(self.network.now, config));
+            self.hosts[host].machine =
+                Some(Worker::starting_at(self.network.now, config, self.layout.start.number));
             self.hosts[host].silent = false;
         }
     }
@@ -230,7 +235,8 @@ impl World {
         }
         let memory = self.layout.memory;
         let switch = self.switches[node].get_or_insert_with(|| Switch::new(Slab::new(memory)));
-        switch.install(self.network.now, lease).expect("a valid lease");
+        let number = self.layout.start.number;
+        switch.install_starting_at(self.network.now, lease, number).expect("a valid lease");
     }
 
     /// Every worker submits an operation; `values` makes each rank's buffer.

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use netsum_proto::Time;
+use proptest::prelude::*;
 
 /// SplitMix64: reproducible, and good enough to choose faults.
 pub struct Random(pub u64);
@@ -35,6 +36,25 @@ pub struct Faults {
     pub marking: f64,
     /// Delays vary by this much, so packets overtake each other.
     pub jitter_ns: u64,
+}
+
+/// Where counting begins: numbers of fragments (or of rounds) of each tree, and those of the epoch and the job before the
+/// first.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Start {
+    pub number: u64,
+    pub epoch: u16,
+    pub job: u32,
+}
+
+/// At 0, or so that 16, 31, 32 or 33 bits wrap on the way.
+pub fn start() -> impl Strategy<Value = Start> {
+    let bits = prop_oneof![4 => Just(32), 1 => Just(16), 1 => Just(31), 1 => Just(33)];
+    let number = (bits, 0..300u64).prop_map(|(bits, before)| (1 << bits) - before);
+    let number = prop_oneof![1 => Just(0), 3 => number];
+    let epoch = prop_oneof![Just(0), Just(0x7fff), Just(u16::MAX - 1), Just(u16::MAX)];
+    let job = prop_oneof![Just(0), Just(u32::MAX - 1)];
+    (number, epoch, job).prop_map(|(number, epoch, job)| Start { number, epoch, job })
 }
 
 /// A packet that comes in.
