@@ -6,11 +6,10 @@
 
 use std::ops::Range;
 
-use netsum_control::pb;
+use netsum_control::{JobPlan, plan_from_bytes, plan_to_bytes};
 use netsum_proto::panama::{
     Fragments, Progress, Resolution, Submission, elements_per_fragment, fragments_of, resolve,
 };
-use prost::Message;
 
 use crate::Error;
 
@@ -26,7 +25,7 @@ pub(crate) struct Report {
     /// Which results are here; `None` if the plan in use had no trees.
     pub(crate) progress: Option<Progress>,
     /// The newest plan that the controller has sent.
-    pub(crate) newest: Option<pb::Plan>,
+    pub(crate) newest: Option<JobPlan>,
 }
 
 impl Report {
@@ -43,7 +42,7 @@ impl Report {
         bytes.extend((progress.len() as u32).to_be_bytes());
         bytes.extend(progress);
         if let Some(plan) = &self.newest {
-            bytes.extend(plan.encode_to_vec());
+            bytes.extend(plan_to_bytes(plan));
         }
         bytes
     }
@@ -61,7 +60,7 @@ impl Report {
         };
         let newest = match flags & 4 {
             0 => None,
-            _ => Some(pb::Plan::decode(plan).ok().filter(|plan| plan.validate(size).is_ok())?),
+            _ => Some(plan_from_bytes(plan, size).ok()?),
         };
         let epoch = u16::from_be_bytes([head[0], head[1]]);
         Some(Report { epoch, failed: flags & 1 != 0, issued, progress, newest })
@@ -72,7 +71,7 @@ impl Report {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Decision {
     /// The newest plan that any rank has, if it is newer than the one that was in use.
-    pub(crate) plan: Option<pb::Plan>,
+    pub(crate) plan: Option<JobPlan>,
     /// Whether sums go on trees from now on.
     pub(crate) trees: bool,
     /// The old trees did not answer some rank.
@@ -92,10 +91,11 @@ pub(crate) fn decide(reports: &[Report]) -> Result<Decision, Error> {
         let epochs: Vec<u16> = reports.iter().map(|r| r.epoch).collect();
         return Err(Error::Internal(format!("ranks in epochs {epochs:?} met in a transition")));
     }
-    let newest = reports.iter().filter_map(|r| r.newest.as_ref()).max_by_key(|plan| plan.epoch);
-    let plan = newest.filter(|plan| plan.epoch > u32::from(epoch)).cloned();
+    let newest =
+        reports.iter().filter_map(|r| r.newest.as_ref()).max_by_key(|plan| plan.plan.epoch);
+    let plan = newest.filter(|plan| plan.plan.epoch > epoch).cloned();
     // Trees are used for one epoch only: in the next, fragments are numbered anew.
-    let trees = plan.as_ref().is_some_and(|plan| !plan.trees.is_empty());
+    let trees = plan.as_ref().is_some_and(|plan| !plan.plan.trees.is_empty());
     let failed = reports.iter().any(|r| r.failed);
     let progress: Option<Vec<Progress>> = reports.iter().map(|r| r.progress.clone()).collect();
     let cut = reports.iter().map(|r| r.issued).max().unwrap_or(0);
@@ -157,34 +157,43 @@ pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netsum_lease::Aggregator;
     use netsum_proto::panama::TreeProgress;
+    use netsum_topo::{
+        AggregationTree, Child, CongestionRule, NodeId, Plan, Protocol, SumOrder, TreeNode,
+    };
     use netsum_wire::{Dtype, Format, ReduceOp};
     use proptest::prelude::*;
 
-    fn plan(epoch: u32, trees: u32) -> pb::Plan {
-        let child =
-            |rank| pb::TreeChild { child: Some(pb::tree_child::Child::Rank(rank)), branch: rank };
-        let node = pb::TreeNode {
-            switch: "s".into(),
-            address: "127.0.0.1:1".into(),
-            children: vec![child(0), child(1)],
-            ..Default::default()
-        };
-        let tree = |tree| pb::Tree { tree, root: "s".into(), nodes: vec![node.clone()] };
-        pb::Plan {
-            job: 1,
-            epoch,
-            order: "[0,1]".into(),
-            trees: (0..trees).map(tree).collect(),
-            fragment_bytes: 1408,
-            window_max: 8,
-            release_fraction: 1.0,
-            congestion: "panama".into(),
-            ..Default::default()
+    fn plan(epoch: u16, trees: usize) -> JobPlan {
+        let root = NodeId(0);
+        let children = vec![Child::Rank(0), Child::Rank(1)];
+        let nodes = vec![TreeNode { switch: root, children, parent: None }];
+        let address = Some("127.0.0.1:1".parse().unwrap());
+        let switch = Aggregator { name: "s".to_owned(), address };
+        JobPlan {
+            plan: Plan {
+                job: 1,
+                epoch,
+                order: SumOrder::flat(2),
+                protocol: Protocol::Panama,
+                choice: String::new(),
+                trees: vec![AggregationTree { root, nodes }; trees],
+                fragment_bytes: 1408,
+                window_max: 8,
+                slot_space: 0,
+                scale: 0.0,
+                release_fraction: 1.0,
+                congestion: CongestionRule::Panama,
+                min_bytes: 0,
+                reason: String::new(),
+            },
+            aggregators: if trees == 0 { Vec::new() } else { vec![switch] },
+            key: None,
         }
     }
 
-    fn report(epoch: u16, newest: Option<pb::Plan>, base: Option<u32>) -> Report {
+    fn report(epoch: u16, newest: Option<JobPlan>, base: Option<u32>) -> Report {
         let progress =
             base.map(|base| Progress { trees: vec![TreeProgress { base, above: vec![] }] });
         Report { epoch, failed: false, issued: 0, progress, newest }
@@ -199,7 +208,7 @@ mod tests {
         ] {
             assert_eq!(Report::from_bytes(&report.to_bytes(), 2), Some(report));
         }
-        let wrong = report(0, Some(pb::Plan { epoch: 0, ..plan(2, 1) }), None);
+        let wrong = report(0, Some(plan(0, 1)), None);
         assert_eq!(Report::from_bytes(&wrong.to_bytes(), 2), None);
     }
 

@@ -1,7 +1,8 @@
 //! The control plane: jobs, plans, leases, and the clients that switches and workers hold.
 //!
 //! Owns: the gRPC protocol, the controller's decisions, its store, its clients. Must not know:
-//! data packets, protocol state machines, the framework above.
+//! data packets, protocol state machines, the framework above. Plans and leases go in and out as plain types; their
+//! messages are seen by nobody else.
 //! Start reading at [`client`] (what switches and workers use) and [`decide`] (what the controller
 //! does about each event; no sockets, no clock).
 
@@ -9,15 +10,12 @@ pub mod client;
 mod convert;
 pub mod decide;
 mod error;
-mod grant;
-mod message;
-mod racks;
 mod server;
 mod store;
 
+pub use convert::{plan_from_bytes, plan_to_bytes};
 pub use error::ControlError;
-pub use message::Attachment;
-pub use racks::{RackOf, Racks};
+pub use netsum_lease::{Attachment, JobPlan};
 pub use server::{Config, Controller};
 pub use store::{Loaded, SqliteStore, Store};
 

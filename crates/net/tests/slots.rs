@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_net::switch::{Grant, Role, SwitchDriver, SwitchOptions, SwitchSnapshot};
+use netsum_net::switch::{Role, SwitchDriver, SwitchOptions, SwitchSnapshot};
 use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
 use netsum_net::{Buffer, NetError};
@@ -100,7 +100,7 @@ impl Fabric {
             for (rack, switch) in self.racks.iter().enumerate() {
                 let workers = at[2 * rack..2 * rack + 2].to_vec();
                 let members = Members::Rack { workers, rack: rack as u8, racks: 3 };
-                switch.install_with(Grant::Slots(lease(members, middle)), self.key).unwrap();
+                switch.install_with(lease(members, middle), self.key).unwrap();
             }
             let racks = vec![
                 Rack { port: self.racks[0].local_addr(), workers: 2 },
@@ -108,14 +108,14 @@ impl Fabric {
                 Rack { port: at[4], workers: 1 },
             ];
             let members = Members::Server { racks };
-            let grant = Grant::Slots(lease(members, server.local_addr()));
+            let grant = lease(members, server.local_addr());
             self.middle.install_with(grant, self.key).unwrap();
             let neighbours = vec![Neighbour { port: middle, racks: 0b111, workers: u32::MAX }];
             let racks = vec![vec![0, 1], vec![2, 3], vec![4]];
             let (window, fragment_bytes, slots) = (WINDOW, ROW, self.slots);
             let lease =
                 ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-            server.install_with(Grant::Server(lease), self.key).unwrap();
+            server.install_with(lease, self.key).unwrap();
         }
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let (rack, of_rack) = ((rank / 2) as u8, (rank % 2) as u8);
@@ -279,13 +279,13 @@ fn leases_of_the_other_role_are_refused() {
     };
     let address = fabric.racks[0].local_addr();
     let members = || Members::Rack { workers: vec![address], rack: 0, racks: 1 };
-    let refused = fabric.servers[0].install(Grant::Slots(lease(members())));
+    let refused = fabric.servers[0].install(lease(members()));
     assert!(matches!(refused, Err(NetError::WrongRole("server"))));
     let twice = Members::Rack { workers: vec![address, address], rack: 0, racks: 1 };
-    let refused = fabric.racks[1].install(Grant::Slots(lease(twice)));
+    let refused = fabric.racks[1].install(lease(twice));
     assert!(matches!(refused, Err(NetError::DuplicateNeighbour { .. })));
     let none = Members::Rack { workers: vec![], rack: 0, racks: 1 };
-    let refused = fabric.racks[1].install(Grant::Slots(lease(none)));
+    let refused = fabric.racks[1].install(lease(none));
     assert!(matches!(refused, Err(NetError::SlotLease(LeaseError::Members(0)))));
 }
 
@@ -345,7 +345,7 @@ fn pools_of_one_switch() {
     let (id, epoch, slots) = (job.id, Epoch(1), 16);
     let lease = |slots| {
         let workers = at.clone();
-        Grant::Pool(switchml::Lease { job: id, epoch, workers, slots, fragment_bytes: ROW })
+        switchml::Lease { job: id, epoch, workers, slots, fragment_bytes: ROW }
     };
     let full = middle.install(lease(33)).unwrap_err();
     assert!(full.to_string().contains("needs 66 rows, 64 are free"), "{full}");
@@ -483,7 +483,7 @@ fn packets_under_a_key_are_added_and_others_are_not() {
     let at = workers.iter().map(|(worker, _)| worker.local_addr()).collect();
     let (id, epoch) = (JobId(7), Epoch(1));
     let lease = switchml::Lease { job: id, epoch, workers: at, slots: 16, fragment_bytes: ROW };
-    middle.install_with(Grant::Pool(lease), Some(KEY)).unwrap();
+    middle.install_with(lease, Some(KEY)).unwrap();
     for (rank, (worker, _)) in workers.iter().enumerate() {
         let config = switchml::WorkerConfig {
             job: id,

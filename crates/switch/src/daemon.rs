@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netsum_control::client::{SwitchClient, SwitchNotice};
+use netsum_control::client::{LeaseOffer, SwitchClient, SwitchNotice};
 use netsum_control::pb;
 use netsum_net::switch::{self, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
@@ -187,9 +187,9 @@ impl Daemon {
                     "refused this switch; trying again"
                 );
             }
-            SwitchNotice::Install(lease) => {
-                let (job, tree, epoch) = (lease.job, lease.tree, lease.epoch);
-                let outcome = match self.install(&lease) {
+            SwitchNotice::Install(offer) => {
+                let LeaseOffer { job, tree, epoch, .. } = *offer;
+                let outcome = match self.install(&offer) {
                     Err(SwitchError::Net(NetError::Stopped)) => return Err(NetError::Stopped),
                     Err(error) => Err(error.to_string()),
                     Ok(()) => Ok(()),
@@ -198,25 +198,20 @@ impl Daemon {
                     Ok(()) => tracing::info!(job, tree, epoch, "installed a lease"),
                     Err(reason) => tracing::warn!(job, tree, epoch, reason, "refused a lease"),
                 }
-                client.ack(&lease, outcome);
+                client.ack(&offer, outcome);
             }
-            SwitchNotice::Revoke(revoke) => match convert::revoke(&revoke) {
-                Ok((job, up_to)) => {
-                    self.driver.revoke(job, up_to)?;
-                    tracing::info!(job = job.0, up_to = up_to.0, "revoked");
-                }
-                Err(reason) => tracing::error!(reason, "a revocation makes no sense; left out"),
-            },
+            SwitchNotice::Revoke { job, up_to } => {
+                self.driver.revoke(job, up_to)?;
+                tracing::info!(job = job.0, up_to = up_to.0, "revoked");
+            }
         }
         Ok(())
     }
 
-    fn install(&mut self, message: &pb::Lease) -> Result<(), SwitchError> {
-        let key = message.key.as_ref().map(pb::JobKey::key).transpose();
-        let key = key.map_err(|error| SwitchError::Lease(error.to_string()))?;
-        let grant = convert::grant(message).map_err(SwitchError::Lease)?;
-        self.driver.install_with(grant, key)?;
-        self.idle_expiry = self.idle_expiry.max(convert::idle_expiry(message));
+    fn install(&mut self, offer: &LeaseOffer) -> Result<(), SwitchError> {
+        let terms = offer.terms.clone().map_err(SwitchError::Lease)?;
+        self.driver.install_with(terms.lease, terms.key)?;
+        self.idle_expiry = self.idle_expiry.max(terms.idle_expiry);
         Ok(())
     }
 }

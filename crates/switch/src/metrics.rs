@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use netsum_net::switch::{
-    LeaseKey, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchDriver, SwitchSnapshot,
-    TreeSnapshot,
+    PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchDriver, SwitchSnapshot, TreeSnapshot,
 };
+use netsum_proto::LeaseKey;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;

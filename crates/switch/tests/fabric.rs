@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use netsum_control::client::{self, WorkerClient, WorkerNotice};
 use netsum_control::decide::Settings;
-use netsum_control::{Config, Controller, pb};
+use netsum_control::{Config, Controller, JobPlan, pb};
 use netsum_net::Buffer;
 use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
@@ -71,23 +71,24 @@ impl Worker {
     }
 
     /// The next plan with that many trees.
-    fn plan(&self, trees: usize) -> pb::Plan {
+    fn plan(&self, trees: usize) -> JobPlan {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.notices.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(WorkerNotice::Plan(plan)) if plan.trees.len() == trees => return plan,
+                Ok(WorkerNotice::Plan(plan)) if plan.plan.trees.len() == trees => return *plan,
                 Ok(WorkerNotice::Plan(_) | WorkerNotice::Connected) => {}
                 other => panic!("rank {} waits for {trees} trees: {other:?}", self.rank),
             }
         }
     }
 
-    fn begin(&self, plan: &pb::Plan) {
+    fn begin(&self, plan: &JobPlan) {
         let switches = plan.attachments(self.rank).unwrap();
+        let plan = &plan.plan;
         self.driver.begin(WorkerPlan {
             config: WorkerConfig {
                 job: JobId(plan.job),
-                epoch: Epoch(plan.epoch as u16),
+                epoch: Epoch(plan.epoch),
                 rank: Rank(self.rank),
                 ranks: SIZE,
                 trees: plan.trees.len() as u8,
@@ -157,7 +158,7 @@ fn all_get_the_sum(workers: &[Worker], id: u64, expected: &[u8]) {
 }
 
 /// Ends the epoch at all workers as the collectives do, and begins the next with what is left.
-fn move_to(workers: &[Worker], plan: &pb::Plan) {
+fn move_to(workers: &[Worker], plan: &JobPlan) {
     let reports: Vec<_> = workers.iter().map(|w| w.driver.freeze()).collect();
     let resolution = resolve(&reports);
     for serve in resolution.serve {
@@ -209,7 +210,7 @@ fn a_spine_dies_under_load_and_comes_back() {
         (0..SIZE).zip(hosts).map(|(rank, host)| Worker::join(&address, job, rank, host)).collect();
 
     let plans: Vec<_> = workers.iter().map(|w| w.plan(2)).collect();
-    assert_eq!(plans[0].order, "[[0,1],[2,3]]");
+    assert_eq!(plans[0].plan.order.to_string(), "[[0,1],[2,3]]");
     workers.iter().zip(&plans).for_each(|(worker, plan)| worker.begin(plan));
     let expected = expected();
     all_get_the_sum(&workers, 1, &expected);
@@ -218,7 +219,7 @@ fn a_spine_dies_under_load_and_comes_back() {
     let buffers: Vec<_> = workers.iter().map(|w| w.submit(2)).collect();
     drop(daemons.remove(spine));
     let plans: Vec<_> = workers.iter().map(|w| w.plan(1)).collect();
-    assert!(plans[0].reason.contains("spine1"), "{}", plans[0].reason);
+    assert!(plans[0].plan.reason.contains("spine1"), "{}", plans[0].plan.reason);
     move_to(&workers, &plans[0]);
     for (worker, buffer) in workers.iter().zip(buffers) {
         worker.wait_done(2);

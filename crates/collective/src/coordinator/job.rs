@@ -86,7 +86,7 @@ impl State {
 
     /// Whether the plan's protocol can do a format; all ranks have the same plan when they ask.
     pub(super) fn carries(&self, format: Format) -> bool {
-        let protocol = self.plan.as_ref().and_then(|plan| plan.protocol().ok());
+        let protocol = self.plan.as_ref().map(|plan| plan.plan.protocol);
         protocol.is_some_and(|protocol| supports(protocol, format))
     }
 
@@ -155,8 +155,7 @@ impl State {
 
     pub(super) fn watch_silence(&mut self, now: Instant) {
         let Some(silence) = &self.silence else { return };
-        let pool =
-            self.plan.as_ref().is_some_and(|p| matches!(p.protocol(), Ok(Protocol::Switchml)));
+        let pool = self.plan.as_ref().is_some_and(|p| p.plan.protocol == Protocol::Switchml);
         let patience = if pool { POOL_PATIENCE } else { PATIENCE };
         if now - silence.noticed < patience || self.transition.is_some() {
             return;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use netsum_control::client::{WorkerClient, WorkerNotice};
-use netsum_control::pb;
+use netsum_control::{JobPlan, pb};
 use netsum_net::mesh::{Channel, Events, Key, MeshError};
 use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
@@ -200,8 +200,8 @@ struct State {
     /// Operations that wait or are on the trees, by number.
     jobs: BTreeMap<u64, TreeJob>,
     /// In use.
-    plan: Option<pb::Plan>,
-    newest: Option<pb::Plan>,
+    plan: Option<JobPlan>,
+    newest: Option<JobPlan>,
     /// Whether the plan's trees are in use.
     trees: bool,
     /// Operations below this go by the host path whatever the plan: other ranks may have begun them there.
@@ -327,8 +327,9 @@ impl State {
                 self.away = Some(reason);
             }
             WorkerNotice::Plan(plan) => {
-                if self.newest.as_ref().is_none_or(|newest| plan.epoch > newest.epoch) {
-                    self.newest = Some(plan);
+                let epoch = |plan: &JobPlan| plan.plan.epoch;
+                if self.newest.as_ref().is_none_or(|newest| epoch(&plan) > epoch(newest)) {
+                    self.newest = Some(*plan);
                 }
             }
             WorkerNotice::PeerLost(lost) => {
@@ -348,8 +349,8 @@ impl State {
 
     fn tick(&mut self) {
         let now = Instant::now();
-        let newer =
-            |newest: &pb::Plan| newest.epoch > self.plan.as_ref().map_or(0, |plan| plan.epoch);
+        let epoch = |plan: &JobPlan| plan.plan.epoch;
+        let newer = |newest: &JobPlan| epoch(newest) > self.plan.as_ref().map_or(0, epoch);
         let idle = self.transition.is_none() && self.core.failure().is_none();
         if idle && self.newest.as_ref().is_some_and(newer) {
             self.begin_transition(false);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use netsum_control::JobPlan;
 use netsum_net::worker::Remaining;
 use netsum_proto::panama::{Finished, Serve};
 use netsum_wire::Rank;
@@ -50,7 +51,7 @@ impl State {
             _ => None,
         };
         let report = Report {
-            epoch: self.plan.as_ref().map_or(0, |plan| plan.epoch as u16),
+            epoch: self.plan.as_ref().map_or(0, |plan| plan.plan.epoch),
             failed,
             issued: self.issued,
             progress,
@@ -168,7 +169,7 @@ impl State {
         self.generation += 1;
         let finished = decision.resolution.as_ref().map(|resolution| resolution.finished.clone());
         let remaining = finished.map_or_else(Vec::new, |finished| self.resolve(finished));
-        let old_fragment_bytes = self.plan.as_ref().map_or(0, |plan| plan.fragment_bytes);
+        let old_fragment_bytes = self.plan.as_ref().map_or(0, |plan| plan.plan.fragment_bytes);
         if let Err(error) = self.adopt(&decision) {
             return self.fail(error);
         }
@@ -189,26 +190,26 @@ impl State {
     fn adopt(&mut self, decision: &Decision) -> Result<(), Error> {
         let had_trees = std::mem::replace(&mut self.trees, false);
         let Some(plan) = &decision.plan else { return Ok(()) };
-        let malformed = |e: netsum_control::ControlError| Error::Internal(e.to_string());
-        let order = plan.sum_order().map_err(malformed)?;
+        let order = plan.plan.order.clone();
         if self.plan.is_none() {
             self.core.order.store(std::sync::Arc::new(order));
             // Set once: this is the first plan.
-            let _ = self.core.min_bytes.set(plan.min_bytes);
+            let _ = self.core.min_bytes.set(plan.plan.min_bytes);
         } else if **self.core.order.load() != order {
-            return Err(Error::Internal(format!("plan {} adds in another order", plan.epoch)));
+            return Err(Error::Internal(format!("plan {} adds in another order", plan.plan.epoch)));
         }
         if decision.trees {
             if !had_trees {
                 self.host_until = self.host_until.max(decision.cut);
             }
-            let worker = worker_plan(plan, self.core.rank, self.core.size).map_err(malformed)?;
+            let worker = worker_plan(plan, self.core.rank, self.core.size);
+            let worker = worker.map_err(|error| Error::Internal(error.to_string()))?;
             if let Some(driver) = &self.driver {
-                driver.begin_with(worker, plan.job_key().map_err(malformed)?);
+                driver.begin_with(worker, plan.key);
                 self.trees = true;
             }
         }
-        if self.newest.as_ref().is_none_or(|newest| newest.epoch < plan.epoch) {
+        if self.newest.as_ref().is_none_or(|newest| newest.plan.epoch < plan.plan.epoch) {
             self.newest = Some(plan.clone());
         }
         self.plan = Some(plan.clone());
@@ -217,7 +218,7 @@ impl State {
 
     /// Operations go on in the order of calls: first what is left of those under way.
     fn resume(&mut self, remaining: Vec<Remaining>, old_fragment_bytes: u16) {
-        let same_cut = self.plan.as_ref().map(|plan| plan.fragment_bytes as u16);
+        let same_cut = self.plan.as_ref().map(|plan| plan.plan.fragment_bytes as u16);
         let on_trees = self.trees && same_cut == Some(old_fragment_bytes);
         for operation in remaining {
             let left = count(&operation.submission, old_fragment_bytes);
@@ -236,26 +237,27 @@ impl State {
 
     fn record(&mut self, started: Instant, decision: &Decision) {
         let (epoch, reason) = match (&self.plan, &decision.plan) {
-            (_, Some(plan)) => (plan.epoch, plan.reason.clone()),
-            (Some(plan), None) => {
+            (_, Some(JobPlan { plan, .. })) => (plan.epoch, plan.reason.clone()),
+            (Some(JobPlan { plan, .. }), None) => {
                 (plan.epoch, format!("the trees of plan {} do not answer", plan.epoch))
             }
             (None, None) => (0, "there is no plan yet".to_owned()),
         };
-        let protocol = self.plan.as_ref().map_or("", |plan| plan.protocol.as_str());
+        let protocol = self.plan.as_ref().map(|plan| plan.plan.protocol.to_string());
         let path = match self.trees {
-            true => format!("trees of {protocol}"),
+            true => format!("trees of {}", protocol.unwrap_or_default()),
             false => "the host path".to_owned(),
         };
         let cause = if decision.failed { "the trees did not answer" } else { "a new plan came" };
         let attached = self.plan.as_ref().filter(|_| self.trees);
         let attached = attached.and_then(|plan| plan.attachments(self.core.rank).ok());
         let mut status = self.status.lock();
-        if let Some(plan) = self.plan.as_ref().filter(|plan| !plan.choice.is_empty())
+        let plan = self.plan.as_ref().map(|plan| &plan.plan);
+        if let Some(plan) = plan.filter(|plan| !plan.choice.is_empty())
             && status.choice != plan.choice
             && self.core.rank == 0
         {
-            tracing::info!(protocol = plan.protocol, why = plan.choice, "protocol chosen");
+            tracing::info!(protocol = %plan.protocol, why = plan.choice, "protocol chosen");
         }
         if self.generation > 1 {
             let why = if reason.is_empty() { "as many as can be" } else { &reason };
@@ -263,9 +265,9 @@ impl State {
             tracing::info!(what, seconds = started.elapsed().as_secs_f64(), "plan changed");
             status.pauses.push(Pause::since(started, what));
         }
-        status.epoch = epoch as u16;
-        if let Some(plan) = &self.plan {
-            (status.protocol, status.choice) = (plan.protocol.clone(), plan.choice.clone());
+        status.epoch = epoch;
+        if let Some(plan) = plan {
+            (status.protocol, status.choice) = (plan.protocol.to_string(), plan.choice.clone());
         }
         status.trees = self.trees;
         status.reason = reason;

@@ -14,5 +14,5 @@ mod worker;
 pub(crate) use call::MESSAGE_MAX;
 pub use call::{create_job, fabric, list_jobs, status, stop_job};
 pub use host::{choose_host, is_local, local_hosts};
-pub use switch::{SwitchClient, SwitchNotice};
+pub use switch::{LeaseOffer, LeaseTerms, SwitchClient, SwitchNotice};
 pub use worker::{WorkerClient, WorkerNotice};

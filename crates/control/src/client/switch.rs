@@ -1,14 +1,20 @@
 //! A switch's session.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use netsum_proto::Lease;
+use netsum_wire::tag::JobKey;
+use netsum_wire::{Epoch, JobId};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::session::{self, Command, Loss, Role, Sink};
+use crate::convert::{idle_expiry, lease_from_message, revocation};
 use crate::error::ControlError;
 use crate::pb;
 use crate::pb::controller_client::ControllerClient;
@@ -40,9 +46,49 @@ pub enum SwitchNotice {
         reason: String,
     },
     /// Install this lease and answer with [`SwitchClient::ack`].
-    Install(pb::Lease),
-    /// Drop all leases of the job up to that epoch.
-    Revoke(pb::Revoke),
+    Install(Box<LeaseOffer>),
+    /// Drop all leases of a job up to an epoch.
+    Revoke {
+        /// The job.
+        job: JobId,
+        /// The last epoch whose leases go.
+        up_to: Epoch,
+    },
+}
+
+/// A lease from the controller.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeaseOffer {
+    /// Job, tree and epoch as the controller has written them, for the answer and for people.
+    pub job: u32,
+    /// Tree.
+    pub tree: u32,
+    /// Version of the plan.
+    pub epoch: u32,
+    /// What to install; `Err` says in words what is wrong with it, and is the answer.
+    pub terms: Result<LeaseTerms, String>,
+}
+
+/// What a switch installs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeaseTerms {
+    /// The lease.
+    pub lease: Lease<SocketAddr>,
+    /// Of the tags of the job's packets, if they carry any.
+    pub key: Option<JobKey>,
+    /// How long the neighbours may be silent while the controller is away; `None`: for ever.
+    pub idle_expiry: Option<Duration>,
+}
+
+impl LeaseOffer {
+    fn of(message: &pb::Lease) -> LeaseOffer {
+        let key = message.key.as_ref().map(pb::JobKey::key).transpose();
+        let terms = key.map_err(|error| error.to_string()).and_then(|key| {
+            let lease = lease_from_message(message)?;
+            Ok(LeaseTerms { lease, key, idle_expiry: idle_expiry(message) })
+        });
+        LeaseOffer { job: message.job, tree: message.tree, epoch: message.epoch, terms }
+    }
 }
 
 impl SwitchClient {
@@ -75,7 +121,7 @@ impl SwitchClient {
     }
 
     /// Answers an [`SwitchNotice::Install`]: `Err` carries why the lease was not installed.
-    pub fn ack(&self, lease: &pb::Lease, outcome: Result<(), String>) {
+    pub fn ack(&self, lease: &LeaseOffer, outcome: Result<(), String>) {
         let (ok, reason) = (outcome.is_ok(), outcome.err().unwrap_or_default());
         let ack = pb::LeaseAck { job: lease.job, tree: lease.tree, epoch: lease.epoch, ok, reason };
         let report = pb::SwitchReport { report: Some(Report::LeaseAck(ack)) };
@@ -138,11 +184,15 @@ impl Role for Switch {
     fn event(&mut self, command: pb::SwitchCommand) -> bool {
         match command.command {
             Some(pb::switch_command::Command::Install(lease)) => {
-                self.notices.send(SwitchNotice::Install(lease))
+                self.notices.send(SwitchNotice::Install(Box::new(LeaseOffer::of(&lease))))
             }
-            Some(pb::switch_command::Command::Revoke(revoke)) => {
-                self.notices.send(SwitchNotice::Revoke(revoke))
-            }
+            Some(pb::switch_command::Command::Revoke(revoke)) => match revocation(&revoke) {
+                Ok((job, up_to)) => self.notices.send(SwitchNotice::Revoke { job, up_to }),
+                Err(reason) => {
+                    tracing::error!(reason, "a revocation makes no sense; left out");
+                    true
+                }
+            },
             // From a newer controller; what it means is not known here.
             None => true,
         }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
+use netsum_lease::JobPlan;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -35,7 +36,7 @@ pub enum WorkerNotice {
         reason: String,
     },
     /// The plan to use from now on, already validated; its epoch is higher than that of any before.
-    Plan(pb::Plan),
+    Plan(Box<JobPlan>),
     /// A rank is gone for good.
     PeerLost(pb::PeerLost),
     /// The job is over. The session has ended.
@@ -137,7 +138,7 @@ impl Role for Worker {
 
     fn event(&mut self, event: pb::WorkerEvent) -> bool {
         match event.event {
-            Some(Event::Plan(plan)) => self.plan(plan),
+            Some(Event::Plan(plan)) => self.plan(&plan),
             Some(Event::PeerLost(lost)) => self.notices.send(WorkerNotice::PeerLost(lost)),
             Some(Event::JobFailed(failed)) => {
                 self.notices.send(WorkerNotice::JobFailed { reason: failed.reason });
@@ -165,20 +166,27 @@ impl Role for Worker {
 
 impl Worker {
     /// Passes on a plan that is newer than all before and makes sense.
-    fn plan(&mut self, plan: pb::Plan) -> bool {
-        let problem = match plan.validate(self.size) {
-            Ok(()) if plan.job == self.join.job => None,
-            Ok(()) => Some(format!("plan is malformed: it is for job {}", plan.job)),
-            Err(error) => Some(error.to_string()),
+    fn plan(&mut self, message: &pb::Plan) -> bool {
+        let checked = JobPlan::try_from(message).and_then(|plan| {
+            let malformed = |problem: String| ControlError::Malformed { what: "plan", problem };
+            plan.validate(self.size).map_err(|error| malformed(error.to_string()))?;
+            match plan.plan.job == self.join.job {
+                true => Ok(plan),
+                false => Err(malformed(format!("it is for job {}", plan.plan.job))),
+            }
+        });
+        let plan = match checked {
+            Ok(plan) => plan,
+            Err(error) => {
+                self.notices.send(WorkerNotice::Refused { reason: error.to_string() });
+                return false;
+            }
         };
-        if let Some(problem) = problem {
-            self.notices.send(WorkerNotice::Refused { reason: problem });
-            return false;
-        }
-        if plan.epoch <= self.join.known_epoch {
+        let epoch = u32::from(plan.plan.epoch);
+        if epoch <= self.join.known_epoch {
             return true;
         }
-        self.join.known_epoch = plan.epoch;
-        self.notices.send(WorkerNotice::Plan(plan))
+        self.join.known_epoch = epoch;
+        self.notices.send(WorkerNotice::Plan(Box::new(plan)))
     }
 }

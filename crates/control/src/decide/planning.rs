@@ -1,16 +1,19 @@
 //! Plans: when a new one is due, and how it gets to switches and workers.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
-use netsum_topo::{AggregationTree, NodeId, Plan, Protocol, Tenant};
+use netsum_lease::{Granted, Terms, leases};
+use netsum_topo::{AggregationTree, Child, NodeId, Plan, Protocol};
 
 use super::event::Action;
 use super::job::{MemberState, Pending, Phase};
 use super::propose::Proposal;
 use super::state::{State, SwitchCondition};
+use crate::convert::{lease_message, plan_message};
+use crate::pb;
 use crate::pb::switch_command::Command;
 use crate::pb::worker_event::Event as Word;
-use crate::{grant, pb};
 
 impl State {
     /// Does all that is due for any job's plan.
@@ -154,8 +157,7 @@ impl State {
         let job = self.jobs.get_mut(&id).expect("the caller has it");
         let Some(pending) = job.pending.take() else { return };
         let key = job.key_message(pending.plan.protocol);
-        let plan =
-            pb::Plan { key, ..pb::Plan::from_plan(&pending.plan, &self.fabric, &self.topology) };
+        let plan = pb::Plan { key, ..plan_message(&pending.plan, &self.fabric, &self.topology) };
         let nodes =
             pending.plan.trees.iter().flat_map(|tree| tree.nodes.iter().map(|node| node.switch));
         let granted = std::mem::replace(&mut job.granted, nodes.collect());
@@ -194,22 +196,27 @@ impl State {
             .any(|state| matches!(state.condition, SwitchCondition::Expected { .. }))
     }
 
+    /// The leases of a plan as they travel, with the switches or servers that they are for.
     fn leases(&self, plan: &Plan) -> Vec<(NodeId, pb::Lease)> {
         let job = &self.jobs[&plan.job];
-        let member =
-            |rank: u32| job.members[rank as usize].udp_address.map(|address| address.to_string());
-        let expiry = self.settings.idle_expiry_s;
-        let mut leases = match plan.protocol {
-            Protocol::Atp => {
-                let tenant = &job.spec.tenant;
-                let tenant = self.fabric.tenant(tenant).unwrap_or_else(|| Tenant::named(tenant));
-                grant::of_plan(plan, &self.fabric, &self.topology, &member, expiry, &tenant)
-            }
-            _ => pb::Lease::of_plan(plan, &self.fabric, &self.topology, &member, expiry),
-        };
+        let terms = Terms::of(plan, &self.tenant_of(job));
+        let granted = leases(&terms, |_, _, neighbour| match neighbour {
+            Child::Rank(rank) => job.members[rank as usize].udp_address,
+            Child::Switch(node) => self.fabric.aggregator_address(self.topology.name(node)),
+        });
+        let granted = granted.expect("the controller makes trees of the two levels of atp");
         let key = job.key_message(plan.protocol);
-        leases.iter_mut().for_each(|(_, lease)| lease.key.clone_from(&key));
-        leases
+        let message = |granted: &Granted<Option<SocketAddr>>| pb::Lease {
+            key: key.clone(),
+            ..lease_message(
+                granted,
+                &plan.trees[granted.tree],
+                &self.topology,
+                plan.slot_space,
+                self.settings.idle_expiry_s,
+            )
+        };
+        granted.iter().map(|granted| (granted.node, message(granted))).collect()
     }
 }
 

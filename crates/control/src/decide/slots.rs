@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use netsum_lease::FAN_IN_MAX;
 use netsum_topo::{
     AggregationTree, Child, NodeId, Parent, Protocol, SlotPolicy, SumOrder, Tenant, TreeNode,
 };
@@ -9,7 +10,6 @@ use netsum_topo::{
 use super::job::Job;
 use super::propose::{Proposal, Usable};
 use super::state::State;
-use crate::racks::FAN_IN_MAX;
 
 impl State {
     /// The protocol of a job that leaves it to the controller, with the reason.
@@ -231,7 +231,7 @@ impl State {
         space.min().unwrap_or(1).max(1)
     }
 
-    fn tenant_of(&self, job: &Job) -> Tenant {
+    pub(super) fn tenant_of(&self, job: &Job) -> Tenant {
         let tenant = &job.spec.tenant;
         self.fabric.tenant(tenant).unwrap_or_else(|| Tenant::named(tenant))
     }

@@ -8,6 +8,7 @@ use netsum_topo::{NodeId, Topology};
 use super::job::{Job, Member, MemberState, Phase};
 use super::state::{State, SwitchCondition, SwitchState};
 use super::ways::ways_up;
+use crate::convert::plan_message;
 use crate::pb;
 
 impl State {
@@ -93,10 +94,8 @@ impl State {
     }
 
     fn job_status(&self, job: &Job) -> pb::JobStatus {
-        let plan = job
-            .current
-            .as_ref()
-            .map(|plan| pb::Plan::from_plan(plan, &self.fabric, &self.topology));
+        let plan =
+            job.current.as_ref().map(|plan| plan_message(plan, &self.fabric, &self.topology));
         let plan = plan.unwrap_or_default();
         let protocol = job.current.as_ref().map(|plan| plan.protocol);
         let rank_status = |(rank, member)| rank_status(rank, member, &self.topology);

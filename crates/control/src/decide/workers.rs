@@ -7,6 +7,7 @@ use netsum_topo::NodeId;
 use super::event::{Action, Refusal, SessionId};
 use super::job::{Job, Member, MemberState, Phase};
 use super::state::State;
+use crate::convert::plan_message;
 use crate::pb;
 use crate::pb::worker_event::Event as Word;
 
@@ -210,7 +211,7 @@ impl State {
         } else if let Some(plan) = job.current.as_ref().filter(|plan| u32::from(plan.epoch) > known)
         {
             let key = job.key_message(plan.protocol);
-            let plan = pb::Plan::from_plan(plan, &self.fabric, &self.topology);
+            let plan = plan_message(plan, &self.fabric, &self.topology);
             let word = Word::Plan(pb::Plan { key, ..plan });
             self.actions.push(Action::TellWorker(session, word));
         }

@@ -11,6 +11,7 @@ use prost::Message;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, params};
 
 use super::{Loaded, Store};
+use crate::convert::{plan_from_message, plan_message};
 use crate::decide::{AUTO, Job, JobSpec, Member, MemberState, Phase};
 use crate::error::ControlError;
 use crate::pb;
@@ -99,7 +100,7 @@ impl SqliteStore {
         let transaction = self.connection.transaction()?;
         write_job_row(&transaction, job)?;
         if let Some(plan) = &job.current {
-            let body = pb::Plan::from_plan(plan, fabric, topology).encode_to_vec();
+            let body = plan_message(plan, fabric, topology).encode_to_vec();
             transaction
                 .prepare_cached(
                     "INSERT OR REPLACE INTO plans (job, epoch, body) VALUES (?1, ?2, ?3)",
@@ -288,7 +289,7 @@ fn read_plan(
         .prepare_cached("SELECT body FROM plans WHERE job = ?1 ORDER BY epoch DESC LIMIT 1")?;
     let body: Option<Vec<u8>> = statement.query_row([job], |row| row.get(0)).optional()?;
     let plan = body.and_then(|body| pb::Plan::decode(body.as_slice()).ok());
-    Ok(plan.and_then(|plan| plan.to_plan(topology).ok()))
+    Ok(plan.and_then(|plan| plan_from_message(&plan, topology).ok()))
 }
 
 fn phase_name(phase: Phase) -> &'static str {

@@ -12,7 +12,7 @@ use netsum_control::pb::worker_event::Event as Word;
 use netsum_topo::{Addressing, fat_tree, leaf_spine};
 use proptest::prelude::*;
 
-use world::{KEY, RATE, World};
+use world::{KEY, RATE, World, checked};
 
 #[test]
 fn the_first_plan_uses_every_spine() {
@@ -22,7 +22,7 @@ fn the_first_plan_uses_every_spine() {
     let plan = world.plan(job).clone();
     assert_eq!((plan.epoch, plan.order.as_str(), plan.reason.as_str()), (1, "[[0,1],[2,3]]", ""));
     assert_eq!((plan.fragment_bytes, plan.window_max), (1408, 512));
-    plan.validate(4).unwrap();
+    checked(&plan, 4).unwrap();
     assert!((0..4).all(|rank| world.workers[&(job, rank)].1.as_ref() == Some(&plan)));
     world.check_leases();
 }
@@ -136,7 +136,7 @@ fn a_dead_rack_switch_leaves_the_host_path_with_a_reason() {
     let plan = world.plan(job).clone();
     assert_eq!((plan.epoch, plan.trees.len(), plan.order.as_str()), (2, 0, "[[0,1],[2,3]]"));
     assert_eq!(plan.reason, "0 of 2 trees: host \"h0\" has no live switch: rack0 is down");
-    plan.validate(4).unwrap();
+    checked(&plan, 4).unwrap();
     world.check_leases();
     world.up("rack0", &[]).unwrap();
     world.wait(1_000);
@@ -421,7 +421,7 @@ fn one_rank_has_nothing_to_sum() {
     let job = world.create(1);
     world.join(job, 0, "h0", 0).unwrap();
     assert_eq!(world.plan(job).reason, "a job of 1 rank(s) has nothing to sum in the network");
-    world.plan(job).validate(1).unwrap();
+    checked(world.plan(job), 1).unwrap();
 }
 
 #[test]
@@ -507,7 +507,7 @@ proptest! {
             }
             for ((job, _), (_, plan)) in &world.workers {
                 if let Some(plan) = plan {
-                    prop_assert!(plan.validate(4).is_ok());
+                    prop_assert!(checked(plan, 4).is_ok());
                     prop_assert_eq!(&plan.order, "[[0,1],[2,3]]", "job {}", job);
                 }
             }

@@ -1,12 +1,13 @@
 //! Jobs of the protocols with slots: which servers and racks, tenants, what happens when one dies, and `auto`.
 
-use netsum_control::RackOf;
+use netsum_control::JobPlan;
 use netsum_control::decide::{Event, Settings};
 use netsum_control::pb;
 use netsum_control::pb::slot_grant::Level;
-use netsum_topo::{Addressing, Bytes, Fabric, Server, SlotPolicy, Tenant, leaf_spine};
+use netsum_lease::Racks;
+use netsum_topo::{Addressing, Bytes, Fabric, NodeId, Server, SlotPolicy, Tenant, leaf_spine};
 
-use crate::world::{KEY, RATE, World};
+use crate::world::{KEY, RATE, World, checked};
 
 /// Two racks of two hosts; a server on h0 and one on h3.
 fn fabric() -> Fabric {
@@ -30,8 +31,20 @@ fn world(fabric: Fabric) -> World {
     world
 }
 
-fn rack(switch: Option<&str>, ranks: &[u32]) -> RackOf {
-    RackOf { switch: switch.map(str::to_owned), ranks: ranks.to_vec() }
+/// A switch, if one adds, and the ranks of a rack.
+type NamedRack = (Option<String>, Vec<u32>);
+
+fn rack(switch: Option<&str>, ranks: &[u32]) -> NamedRack {
+    (switch.map(str::to_owned), ranks.to_vec())
+}
+
+/// The switch of the server's rack, and the racks of a tree.
+fn racks(plan: &pb::Plan, tree: usize) -> (Option<String>, Vec<NamedRack>) {
+    let plan = JobPlan::try_from(plan).unwrap();
+    let name = |node: NodeId| plan.aggregators[node.0 as usize].name.clone();
+    let racks = Racks::of(&plan.plan.trees[tree]).unwrap();
+    let named = racks.racks.into_iter().map(|rack| (rack.switch.map(name), rack.ranks));
+    (racks.middle.map(name), named.collect())
 }
 
 #[test]
@@ -39,19 +52,19 @@ fn a_tree_per_server_through_both_levels() {
     let mut world = world(fabric());
     let job = world.job_of("atp", "gold");
     let plan = world.plan(job).clone();
-    plan.validate(4).unwrap();
+    checked(&plan, 4).unwrap();
     assert_eq!(
         (plan.protocol.as_str(), plan.reason.as_str(), plan.choice.as_str()),
         ("atp", "", "")
     );
     assert_eq!((world.roots(job), plan.slot_space), (vec!["ps0", "ps1"], 4096));
-    let racks = plan.trees[0].racks().unwrap();
-    assert_eq!(racks.middle.as_deref(), Some("rack0"));
-    assert_eq!(racks.racks, [rack(None, &[0]), rack(None, &[1]), rack(Some("rack1"), &[2, 3])]);
-    let racks = plan.trees[1].racks().unwrap();
-    assert_eq!(racks.middle.as_deref(), Some("rack1"));
-    assert_eq!(racks.racks, [rack(Some("rack0"), &[0, 1]), rack(None, &[2]), rack(None, &[3])]);
-    let own = plan.attachments(2).unwrap();
+    let (middle, first) = racks(&plan, 0);
+    assert_eq!(middle.as_deref(), Some("rack0"));
+    assert_eq!(first, [rack(None, &[0]), rack(None, &[1]), rack(Some("rack1"), &[2, 3])]);
+    let (middle, second) = racks(&plan, 1);
+    assert_eq!(middle.as_deref(), Some("rack1"));
+    assert_eq!(second, [rack(Some("rack0"), &[0, 1]), rack(None, &[2]), rack(None, &[3])]);
+    let own = JobPlan::try_from(&plan).unwrap().attachments(2).unwrap();
     assert_eq!((own[0].switch.as_str(), own[1].switch.as_str()), ("rack1", "rack1"));
     world.check_leases();
     let granted = |switch: &str, tree: u32| {
@@ -130,13 +143,13 @@ fn what_dies_is_left_out_and_comes_back() {
     assert_eq!((world.roots(job), world.plan(job).epoch), (vec!["ps1"], 2));
     assert_eq!(world.plan(job).reason, "1 of 2 servers: ps0 is down");
     world.down("rack0");
-    let racks = world.plan(job).trees[0].racks().unwrap();
+    let (middle, left) = racks(world.plan(job), 0);
     let alone = [rack(None, &[0]), rack(None, &[1]), rack(None, &[2]), rack(None, &[3])];
-    assert_eq!((racks.middle.as_deref(), &racks.racks[..]), (Some("rack1"), &alone[..]));
+    assert_eq!((middle.as_deref(), &left[..]), (Some("rack1"), &alone[..]));
     world.down("rack1");
-    let racks = world.plan(job).trees[0].racks().unwrap();
-    assert_eq!((racks.middle.as_deref(), racks.racks.len()), (None, 4), "to the server alone");
-    world.plan(job).clone().validate(4).unwrap();
+    let (middle, left) = racks(world.plan(job), 0);
+    assert_eq!((middle, left.len()), (None, 4), "to the server alone");
+    checked(world.plan(job), 4).unwrap();
     world.down("ps1");
     assert_eq!((world.plan(job).trees.len(), world.plan(job).epoch), (0, 5));
     assert!(world.plan(job).reason.starts_with("0 of 2 servers: "), "{}", world.plan(job).reason);
@@ -145,7 +158,7 @@ fn what_dies_is_left_out_and_comes_back() {
     }
     world.wait(2_000);
     assert_eq!((world.roots(job), world.plan(job).reason.as_str()), (vec!["ps0", "ps1"], ""));
-    assert_eq!(world.plan(job).trees[0].racks().unwrap().middle.as_deref(), Some("rack0"));
+    assert_eq!(racks(world.plan(job), 0).0.as_deref(), Some("rack0"));
     world.check_leases();
     // The spines only forward, and that is not the daemon's work.
     let epoch = world.plan(job).epoch;
@@ -206,7 +219,7 @@ fn a_pool_stands_at_the_switch_nearest_to_all() {
     );
     // Two hosts are one link away from a rack's switch and two are three: as far as from a spine.
     assert_eq!((plan.trees[0].root.as_str(), plan.window_max), ("rack0", 512));
-    plan.validate(4).unwrap();
+    checked(&plan, 4).unwrap();
     let gold = world.job_of("switchml", "gold");
     assert_eq!(world.plan(gold).window_max, 100, "what the tenant is guaranteed");
     assert_eq!(world.roots(gold), ["rack1"], "where nobody is yet");

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use netsum_control::decide::{
     Action, Answer, Decision, Event, Refusal, SessionId, Settings, State,
 };
-use netsum_control::pb;
 use netsum_control::pb::switch_command::Command;
 use netsum_control::pb::worker_event::Event as Word;
+use netsum_control::{JobPlan, pb};
 use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
 use netsum_wire::tag::JobKey;
 
@@ -301,4 +301,10 @@ impl World {
             assert_eq!(*leases, wanted, "at {name}");
         }
     }
+}
+
+/// A plan as the workers of a job of `size` ranks check it.
+pub fn checked(plan: &pb::Plan, size: u32) -> Result<(), String> {
+    let plan = JobPlan::try_from(plan).map_err(|error| error.to_string())?;
+    plan.validate(size).map_err(|error| error.to_string())
 }

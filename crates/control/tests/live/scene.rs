@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use netsum_control::client::{self, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice};
 use netsum_control::decide::Settings;
 use netsum_control::{Config, Controller, pb};
-use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
+use netsum_topo::{Addressing, Fabric, Plan, Rate, leaf_spine};
 
 pub const PATIENCE: Duration = Duration::from_secs(8);
 pub const SWITCHES: [&str; 4] = ["rack0", "rack1", "spine0", "spine1"];
@@ -61,11 +61,11 @@ impl FakeSwitch {
                             client.ack(&lease, Ok(()));
                         }
                     }
-                    SwitchNotice::Revoke(revoke) => {
+                    SwitchNotice::Revoke { job, up_to } => {
                         shared
                             .lock()
                             .unwrap()
-                            .retain(|lease| lease.0 != revoke.job || lease.2 > revoke.epoch);
+                            .retain(|lease| lease.0 != job.0 || lease.2 > up_to.0.into());
                     }
                     _ => {}
                 }
@@ -125,9 +125,9 @@ impl FakeWorker {
         }
     }
 
-    pub fn plan(&self) -> pb::Plan {
+    pub fn plan(&self) -> Plan {
         match self.next() {
-            WorkerNotice::Plan(plan) => plan,
+            WorkerNotice::Plan(plan) => plan.plan,
             other => panic!("{other:?} instead of a plan"),
         }
     }
@@ -181,12 +181,12 @@ impl Scene {
         let scene = Scene { address, job, switches, workers };
         let plan = scene.plan();
         assert_eq!((plan.epoch, plan.trees.len(), plan.reason.as_str()), (1, 2, ""));
-        assert_eq!((plan.order.as_str(), plan.fragment_bytes), ("[[0,1],[2,3]]", 8832));
+        assert_eq!((plan.order.to_string().as_str(), plan.fragment_bytes), ("[[0,1],[2,3]]", 8832));
         scene
     }
 
     /// The next plan, the same at all ranks.
-    pub fn plan(&self) -> pb::Plan {
+    pub fn plan(&self) -> Plan {
         let plan = self.workers[0].plan();
         assert!(self.workers[1..].iter().all(|worker| worker.plan() == plan));
         plan

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
-use netsum_net::switch::{Grant, Role, SwitchDriver, SwitchOptions};
+use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
@@ -114,13 +114,13 @@ impl Job {
         let (window, claim) = (WINDOW, Claim::default());
         let parent = server.local_addr();
         let lease = Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim };
-        switch.install_with(Grant::Slots(lease), key).expect("the lease fits");
+        switch.install_with(lease, key).expect("the lease fits");
         let neighbours = vec![Neighbour { port: switch.local_addr(), racks: 1, workers: u32::MAX }];
         let racks = vec![(0..WORKERS as u32).collect()];
         let slots = SLOTS;
         let lease =
             ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-        server.install_with(Grant::Server(lease), key).expect("the lease fits");
+        server.install_with(lease, key).expect("the lease fits");
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let place = Place {
                 level: Level::Rack,

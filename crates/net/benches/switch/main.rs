@@ -22,9 +22,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netsum_net::CpuTime;
-use netsum_net::switch::{Role, SwitchChild, SwitchDriver, SwitchLease, SwitchOptions};
+use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_proto::atp::{Policy, SwitchConfig};
+use netsum_proto::panama::{Child, Lease};
 use netsum_wire::{Epoch, TreeId};
 
 use load::{ELEMENTS, FRAGMENT_BYTES, JOB, Load, WORKERS};
@@ -147,12 +148,12 @@ impl Middle for SwitchDriver {
     }
 
     fn connect(&self, workers: &[SocketAddr], window: u16) {
-        let child = |(i, &address): (usize, &SocketAddr)| SwitchChild {
-            address,
+        let child = |(i, &address): (usize, &SocketAddr)| Child {
+            port: address,
             ranks: 1 << i,
             branch: i as u8,
         };
-        let lease = SwitchLease {
+        let lease = Lease {
             job: JOB,
             epoch: Epoch(1),
             tree: TreeId(0),

@@ -7,8 +7,8 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::time::Instant;
 
-use netsum_proto::panama::{Child, Lease, LeaseError, TreeCounters};
-use netsum_proto::{Drop, PortId};
+use netsum_proto::panama::{Lease, LeaseError, TreeCounters};
+use netsum_proto::{Drop, LeaseKey, PortId};
 use netsum_wire::{Epoch, JobId, TreeId};
 use rustc_hash::FxHashMap;
 
@@ -16,7 +16,7 @@ use super::AcceleratorError;
 use super::device::{Device, Shape};
 use super::{frame, registers as r};
 use crate::NetError;
-use crate::switch::{LeaseKey, SwitchLease, TreeSnapshot};
+use crate::switch::TreeSnapshot;
 
 /// Rings are not larger than this share of all slots, so that several leases find room.
 const SHARE: usize = 4;
@@ -26,7 +26,7 @@ const ASKED: usize = 2;
 /// A lease at work.
 pub(super) struct Entry {
     pub(super) key: LeaseKey,
-    lease: SwitchLease,
+    lease: Lease<SocketAddr>,
     place: usize,
     slots: Range<usize>,
     /// Children, then the parent: line i is behind neighbour i.
@@ -101,7 +101,7 @@ impl Leases {
     pub(super) fn install(
         &mut self,
         device: &mut Device,
-        lease: SwitchLease,
+        lease: Lease<SocketAddr>,
     ) -> Result<(), NetError> {
         let neighbours = self.check(&lease)?;
         let old =
@@ -204,24 +204,10 @@ impl Leases {
     }
 
     /// The lease's neighbours, if the device can serve it.
-    fn check(&self, lease: &SwitchLease) -> Result<Vec<SocketAddrV4>, NetError> {
-        let child = |(i, c): (usize, &crate::switch::SwitchChild)| Child {
-            port: PortId(i as u32),
-            ranks: c.ranks,
-            branch: c.branch,
-        };
+    fn check(&self, lease: &Lease<SocketAddr>) -> Result<Vec<SocketAddrV4>, NetError> {
+        let mut ports = 0..;
+        lease.map(|_| PortId(ports.next().expect("it does not end"))).validate()?;
         let children = lease.children.len();
-        Lease {
-            job: lease.job,
-            epoch: lease.epoch,
-            tree: lease.tree,
-            children: lease.children.iter().enumerate().map(child).collect(),
-            parent: lease.parent.map(|_| PortId(children as u32)),
-            slots: lease.slots,
-            fragment_bytes: lease.fragment_bytes,
-            release_permille: lease.release_permille,
-        }
-        .validate()?;
         let (needed, lines) = (children + usize::from(lease.parent.is_some()), self.shape.lines);
         if needed > lines {
             return Err(AcceleratorError::Lines { needed, lines }.into());
@@ -233,7 +219,7 @@ impl Leases {
             let limit = self.shape.buffer_bytes;
             return Err(AcceleratorError::Fragment { offered: lease.fragment_bytes, limit }.into());
         }
-        let neighbours = lease.children.iter().map(|c| c.address).chain(lease.parent);
+        let neighbours = lease.children.iter().map(|c| c.port).chain(lease.parent);
         neighbours.map(|address| Ok(v4(address)?)).collect()
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_proto::{Drop, DropCounters, PortId};
+use netsum_proto::{Drop, DropCounters, Lease, LeaseKey, PortId};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind};
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::FxHashSet;
@@ -23,7 +23,7 @@ use super::registers as r;
 use crate::NetError;
 use crate::clock::CpuTime;
 use crate::switch::ports::Ports;
-use crate::switch::{Command, Grant, LeaseKey, SwitchSnapshot};
+use crate::switch::{Command, SwitchSnapshot};
 use crate::udp::{RecvBatch, SendBatch, Socket, Wake};
 
 /// Commands and frames wake the thread, so this bounds nothing but the harm of a lost wake-up.
@@ -243,10 +243,10 @@ impl Thread {
         Ok(false)
     }
 
-    fn install(&mut self, grant: Grant) -> Result<(), NetError> {
-        let Grant::Tree(lease) = grant else { return Err(AcceleratorError::Protocol.into()) };
+    fn install(&mut self, lease: Lease<SocketAddr>) -> Result<(), NetError> {
+        let Lease::Tree(lease) = lease else { return Err(AcceleratorError::Protocol.into()) };
         let neighbours: Vec<SocketAddr> =
-            lease.children.iter().map(|c| c.address).chain(lease.parent).collect();
+            lease.children.iter().map(|c| c.port).chain(lease.parent).collect();
         self.leases.install(&mut self.device, lease)?;
         for address in neighbours {
             let (port, new) = self.ports.intern(address);

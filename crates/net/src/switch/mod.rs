@@ -20,12 +20,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netsum_proto::{atp, switchml};
+use netsum_proto::{Lease, LeaseKey, atp};
 use netsum_wire::tag::JobKey;
-use netsum_wire::{Epoch, JobId, TreeId};
+use netsum_wire::{Epoch, JobId};
 
 pub use snapshot::{
-    LeaseKey, Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot, TreeSnapshot,
+    Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot, TreeSnapshot,
 };
 
 use crate::NetError;
@@ -45,38 +45,6 @@ pub struct SwitchOptions {
     pub socket: SocketOptions,
 }
 
-/// Grant to one job at this switch: a protocol lease with addresses for neighbours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SwitchLease {
-    /// Job.
-    pub job: JobId,
-    /// Version of the plan.
-    pub epoch: Epoch,
-    /// Tree.
-    pub tree: TreeId,
-    /// Who contributes, in the order of additions.
-    pub children: Vec<SwitchChild>,
-    /// Next switch towards the root; `None` at the root.
-    pub parent: Option<SocketAddr>,
-    /// The most fragments in flight.
-    pub slots: u16,
-    /// Largest payload.
-    pub fragment_bytes: u16,
-    /// Children, in thousandths, that suffice to release a sum.
-    pub release_permille: u16,
-}
-
-/// One child of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwitchChild {
-    /// Where it sends from and receives.
-    pub address: SocketAddr,
-    /// Ranks beneath it, a bit each (mod 64).
-    pub ranks: u64,
-    /// Its bit in `marks`, 0..32.
-    pub branch: u8,
-}
-
 /// A switch or a server of protocol `atp`; servers hold no other leases.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
@@ -89,39 +57,6 @@ pub enum Role {
         /// Fragments that all jobs together may have here: two windows each, and a rank's floats each.
         rows: usize,
     },
-}
-
-/// Grant to a job, with addresses for neighbours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// A tree of `panama`.
-    Tree(SwitchLease),
-    /// Slots of `atp` at a switch.
-    Slots(atp::Lease<SocketAddr>),
-    /// A job's fragments at a server.
-    Server(atp::ServerLease<SocketAddr>),
-    /// A pool of `switchml`.
-    Pool(switchml::Lease<SocketAddr>),
-}
-
-impl From<SwitchLease> for Grant {
-    fn from(lease: SwitchLease) -> Grant {
-        Grant::Tree(lease)
-    }
-}
-
-impl Grant {
-    /// Every neighbour that it names.
-    fn neighbours(&self) -> Vec<SocketAddr> {
-        match self {
-            Grant::Tree(lease) => {
-                lease.children.iter().map(|c| c.address).chain(lease.parent).collect()
-            }
-            Grant::Slots(lease) => lease.members.neighbours().chain([lease.parent]).collect(),
-            Grant::Server(lease) => lease.neighbours.iter().map(|n| n.port).collect(),
-            Grant::Pool(lease) => lease.workers.clone(),
-        }
-    }
 }
 
 /// A switch at work; dropping it stops the thread.
@@ -144,7 +79,7 @@ struct Work {
 
 /// What the thread is asked to do.
 pub(crate) enum Command {
-    Install(Grant, Option<JobKey>, Sender<Result<(), NetError>>),
+    Install(Lease<SocketAddr>, Option<JobKey>, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
     Snapshot(Sender<SwitchSnapshot>),
@@ -228,23 +163,23 @@ impl SwitchDriver {
 
     /// Admits a job, in place of an earlier epoch's lease. Errors: `DuplicateNeighbour`, `Lease`, `SlotLease`,
     /// `PoolLease` (the reason in words), `WrongRole`, `Stopped`; then everything is as before.
-    pub fn install(&self, grant: impl Into<Grant>) -> Result<(), NetError> {
-        self.install_with(grant, None)
+    pub fn install(&self, lease: impl Into<Lease<SocketAddr>>) -> Result<(), NetError> {
+        self.install_with(lease, None)
     }
 
     /// The same for a job whose packets carry tags under `key`; `None`: they carry none. Protocol `panama` has no tags.
     pub fn install_with(
         &self,
-        grant: impl Into<Grant>,
+        lease: impl Into<Lease<SocketAddr>>,
         key: Option<JobKey>,
     ) -> Result<(), NetError> {
-        let grant = grant.into();
-        let mut seen = grant.neighbours();
+        let lease = lease.into();
+        let mut seen = lease.neighbours();
         seen.sort();
         if let Some(twice) = seen.windows(2).find(|w| w[0] == w[1]) {
             return Err(NetError::DuplicateNeighbour { address: twice[0] });
         }
-        self.ask(|reply| Command::Install(grant, key, reply))?
+        self.ask(|reply| Command::Install(lease, key, reply))?
     }
 
     /// Takes back a job's leases of epochs up to `up_to`.

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use netsum_proto::values::{RowId, Rows, Values};
-use netsum_proto::{DropCounters, Keys, PortId, Time, atp, switchml};
+use netsum_proto::{DropCounters, Keys, Lease, LeaseKey, PortId, Time, atp, switchml};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, TreeId, atp as atp_wire, switchml as switchml_wire};
 
 use super::front::Front;
-use super::{Grant, LeaseKey, PoolSnapshot, Role, ServerSnapshot, SlotSnapshot};
+use super::{PoolSnapshot, Role, ServerSnapshot, SlotSnapshot};
 use crate::NetError;
 
 /// Rows for packets on their way through: what one receiving call can bring.
@@ -69,21 +69,21 @@ impl Slots {
     pub(super) fn install(
         &mut self,
         now: Time,
-        grant: &Grant,
+        lease: &Lease<SocketAddr>,
         key: Option<JobKey>,
         port: impl FnMut(SocketAddr) -> PortId,
     ) -> Result<(), NetError> {
-        let job = match (grant, &mut self.atp) {
-            (Grant::Slots(lease), Atp::Switch(switch)) => {
+        let job = match (lease, &mut self.atp) {
+            (Lease::Slots(lease), Atp::Switch(switch)) => {
                 switch.install(now, lease.map(port))?;
                 self.front.offer(switch, lease, key);
                 lease.job
             }
-            (Grant::Server(lease), Atp::Server(server)) => {
+            (Lease::Server(lease), Atp::Server(server)) => {
                 server.install(now, lease.map(port))?;
                 lease.job
             }
-            (Grant::Pool(lease), Atp::Switch(_)) => {
+            (Lease::Pool(lease), Atp::Switch(_)) => {
                 self.pools.install(now, lease.map(port))?;
                 lease.job
             }

@@ -3,22 +3,10 @@
 use std::net::SocketAddr;
 
 use netsum_proto::panama::TreeCounters;
-use netsum_proto::{atp, switchml};
-use netsum_wire::{Epoch, JobId, TreeId};
+use netsum_proto::{LeaseKey, atp, switchml};
 
 use crate::clock::CpuTime;
 use crate::udp::{SendFailures, SocketReport, Traffic};
-
-/// Which lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseKey {
-    /// Job.
-    pub job: JobId,
-    /// Version of the plan.
-    pub epoch: Epoch,
-    /// Tree.
-    pub tree: TreeId,
-}
 
 /// A neighbour's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

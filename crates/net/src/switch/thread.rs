@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_proto::panama::{BufferId, Child, Lease, Memory, Slab, Switch, Transmit};
-use netsum_proto::{Drop, PortId};
+use netsum_proto::panama::{self, BufferId, Memory, Slab, Switch, Transmit};
+use netsum_proto::{Drop, Lease, LeaseKey, PortId};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{atp, switchml};
@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 use super::ports::Ports;
 use super::slots::{Row, Slots};
 use super::store::Store;
-use super::{Command, Grant, LeaseKey, SwitchLease, SwitchOptions, SwitchSnapshot, TreeSnapshot};
+use super::{Command, SwitchOptions, SwitchSnapshot, TreeSnapshot};
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{SendBatch, Socket, Wake};
@@ -211,8 +211,8 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Who asked may have gone; then nobody needs the answer.
             match command {
-                Command::Install(grant, key, reply) => {
-                    let installed = self.install(grant, key);
+                Command::Install(lease, key, reply) => {
+                    let installed = self.install(&lease, key);
                     // Ports of the lease that this one replaced, or of this one if it was refused.
                     self.forget_ports();
                     let _ = reply.send(installed);
@@ -237,46 +237,21 @@ impl Thread {
         false
     }
 
-    fn install(&mut self, grant: Grant, key: Option<JobKey>) -> Result<(), NetError> {
-        match grant {
-            Grant::Tree(lease) => self.install_tree(lease),
-            grant => {
-                let now = self.clock.now();
-                let (ports, outbound) = (&mut self.ports, &mut self.outbound);
-                self.slots.install(now, &grant, key, |address| intern(ports, outbound, address))
-            }
+    fn install(&mut self, lease: &Lease<SocketAddr>, key: Option<JobKey>) -> Result<(), NetError> {
+        let now = self.clock.now();
+        let (ports, outbound) = (&mut self.ports, &mut self.outbound);
+        let port = |address| intern(ports, outbound, address);
+        match lease {
+            Lease::Tree(lease) => Ok(self.switch.install(now, lease.map(port))?),
+            lease => self.slots.install(now, lease, key, port),
         }
-    }
-
-    fn install_tree(&mut self, lease: SwitchLease) -> Result<(), NetError> {
-        let children = lease.children.iter().map(|child| Child {
-            port: self.intern(child.address),
-            ranks: child.ranks,
-            branch: child.branch,
-        });
-        let children = children.collect();
-        let lease = Lease {
-            job: lease.job,
-            epoch: lease.epoch,
-            tree: lease.tree,
-            children,
-            parent: lease.parent.map(|address| self.intern(address)),
-            slots: lease.slots,
-            fragment_bytes: lease.fragment_bytes,
-            release_permille: lease.release_permille,
-        };
-        Ok(self.switch.install(self.clock.now(), lease)?)
-    }
-
-    fn intern(&mut self, address: SocketAddr) -> PortId {
-        intern(&mut self.ports, &mut self.outbound, address)
     }
 
     fn expire(&mut self, idle: Duration) -> Vec<LeaseKey> {
         let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
         let now = self.clock.now();
         let trees = self.switch.expire(now, idle_ns);
-        let mut expired: Vec<LeaseKey> = trees.iter().map(LeaseKey::of).collect();
+        let mut expired: Vec<LeaseKey> = trees.iter().map(key).collect();
         expired.append(&mut self.slots.expire(now, idle_ns));
         if !expired.is_empty() {
             self.flushed();
@@ -286,7 +261,7 @@ impl Thread {
     }
 
     fn forget_ports(&mut self) {
-        let ports = |lease: &Lease| {
+        let ports = |lease: &panama::Lease| {
             let children = lease.children.iter().map(|c| c.port);
             children.chain(lease.parent).collect::<Vec<_>>()
         };
@@ -311,7 +286,7 @@ impl Thread {
         let trees = leases.zip(caps).zip(self.switch.tree_counters());
         let mut trees: Vec<_> = trees
             .map(|((lease, (_, _, window_cap)), (.., counters))| TreeSnapshot {
-                lease: LeaseKey::of(lease),
+                lease: key(lease),
                 window_cap,
                 memory_reserved: reserved(memory, lease, window_cap),
                 counters: *counters,
@@ -348,13 +323,11 @@ fn intern(ports: &mut Ports, outbound: &mut SendBatch<Packet>, address: SocketAd
 }
 
 /// A slot holds a fragment of every child, the sum, and the sum in the making.
-fn reserved(memory: &Slab, lease: &Lease, window_cap: u16) -> u64 {
+fn reserved(memory: &Slab, lease: &panama::Lease, window_cap: u16) -> u64 {
     let fragments = lease.children.len() as u64 + 2;
     u64::from(window_cap) * fragments * memory.cost(lease.fragment_bytes)
 }
 
-impl LeaseKey {
-    fn of(lease: &Lease) -> LeaseKey {
-        LeaseKey { job: lease.job, epoch: lease.epoch, tree: lease.tree }
-    }
+fn key(lease: &panama::Lease) -> LeaseKey {
+    LeaseKey { job: lease.job, epoch: lease.epoch, tree: lease.tree }
 }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
-use netsum_net::switch::{Role, SwitchChild, SwitchDriver, SwitchLease, SwitchOptions};
+use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::{Policy, SwitchConfig};
-use netsum_proto::panama::{Fragments, Submission, WorkerConfig};
+use netsum_proto::panama::{Child, Fragments, Lease, Submission, WorkerConfig};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, Rank, ReduceOp, TreeId, reduce};
 
 pub const JOB: JobId = JobId(7);
@@ -61,13 +61,13 @@ pub fn lease(
     tree: u8,
     children: &[(SocketAddr, u64)],
     parent: Option<SocketAddr>,
-) -> SwitchLease {
-    let child = |(i, &(address, ranks)): (usize, &(SocketAddr, u64))| SwitchChild {
-        address,
+) -> Lease<SocketAddr> {
+    let child = |(i, &(address, ranks)): (usize, &(SocketAddr, u64))| Child {
+        port: address,
         ranks,
         branch: i as u8,
     };
-    SwitchLease {
+    Lease {
         job: JOB,
         epoch: Epoch(epoch),
         tree: TreeId(tree),

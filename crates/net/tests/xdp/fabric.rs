@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
-use netsum_net::switch::{Grant, Role, SwitchDriver, SwitchOptions};
+use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
@@ -88,15 +88,15 @@ impl Fabric {
             Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim }
         };
         let members = Members::Rack { workers: at[..2].to_vec(), rack: 0, racks: 2 };
-        self.rack.install(Grant::Slots(lease(members, address(1)))).unwrap();
+        self.rack.install(lease(members, address(1))).unwrap();
         let racks = vec![Rack { port: address(0), workers: 2 }, Rack { port: at[2], workers: 1 }];
-        self.middle.install(Grant::Slots(lease(Members::Server { racks }, address(2)))).unwrap();
+        self.middle.install(lease(Members::Server { racks }, address(2))).unwrap();
         let neighbours = vec![Neighbour { port: address(1), racks: 0b11, workers: u32::MAX }];
         let (racks, window, fragment_bytes) = (vec![vec![0, 1], vec![2]], WINDOW, ROW);
         let slots = SLOTS;
         let lease =
             ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-        self.server.install(Grant::Server(lease)).unwrap();
+        self.server.install(lease).unwrap();
         self.wait("the kernel to serve the job", || {
             let of = |switch: &SwitchDriver| in_kernel(switch).contains(&(job, tree));
             of(&self.rack) && of(&self.middle)

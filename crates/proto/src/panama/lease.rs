@@ -2,19 +2,21 @@
 
 use netsum_wire::{Epoch, JobId, TreeId};
 
+use super::slab::buffer_bytes;
 use crate::PortId;
 use crate::congestion::INITIAL_WINDOW;
 
 /// Children that one tree node may have: the width of an `arrived` bitmap.
 pub const MAX_CHILDREN: usize = 64;
 /// Bits of a header's `marks`.
-const MAX_BRANCHES: u8 = 32;
+pub const MAX_BRANCHES: u8 = 32;
 /// Releasing is a fraction in thousandths; this is "all".
 pub(crate) const ALL: u16 = 1000;
 
-/// Grant to one job at one tree node, for one epoch.
+/// Grant to one job at one tree node, for one epoch. `P`: what names a neighbour; the machine takes port numbers,
+/// drivers addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct Lease<P = PortId> {
     /// Job.
     pub job: JobId,
     /// Version of the plan; a lease of a later epoch replaces this one.
@@ -22,9 +24,9 @@ pub struct Lease {
     /// Tree.
     pub tree: TreeId,
     /// Who contributes (`members`), by child index: their order is the order of additions.
-    pub children: Vec<Child>,
+    pub children: Vec<Child<P>>,
     /// Next node towards the root; `None` at the root.
-    pub parent: Option<PortId>,
+    pub parent: Option<P>,
     /// The most fragments in flight, whatever memory there is.
     pub slots: u16,
     /// Largest payload, counted in the type in which elements are added.
@@ -43,9 +45,9 @@ pub(crate) fn first_window(slots: u16) -> u16 {
 
 /// One child of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Child {
+pub struct Child<P = PortId> {
     /// Neighbour.
-    pub port: PortId,
+    pub port: P,
     /// Ranks beneath it, a bit each (mod 64).
     pub ranks: u64,
     /// Its bit in `marks`, 0..32, of its own in the tree where there are no more than 32 branches.
@@ -91,6 +93,48 @@ pub enum LeaseError {
     },
 }
 
+impl<P: Copy> Lease<P> {
+    /// The same grant with other names for neighbours.
+    pub fn map<Q>(&self, mut name: impl FnMut(P) -> Q) -> Lease<Q> {
+        let children = self.children.iter();
+        let children =
+            children.map(|c| Child { port: name(c.port), ranks: c.ranks, branch: c.branch });
+        Lease {
+            job: self.job,
+            epoch: self.epoch,
+            tree: self.tree,
+            children: children.collect(),
+            parent: self.parent.map(&mut name),
+            slots: self.slots,
+            fragment_bytes: self.fragment_bytes,
+            release_permille: self.release_permille,
+        }
+    }
+}
+
+impl<P> Lease<P> {
+    /// Buffers that the tree may need at once: for each fragment in flight a port buffer per child, the sum that is
+    /// made of them and one that is retained.
+    pub(crate) fn buffers(&self) -> u64 {
+        u64::from(self.slots) * (self.children.len() as u64 + 2)
+    }
+
+    /// Aggregation memory that the lease takes of a switch that keeps fragments in a [`Slab`](super::Slab).
+    pub fn memory_bytes(&self) -> u64 {
+        self.buffers() * buffer_bytes(self.fragment_bytes)
+    }
+
+    /// Whether sums may be released before all children are in.
+    pub fn is_partial(&self) -> bool {
+        self.release_permille < ALL
+    }
+
+    /// Children that suffice.
+    pub(crate) fn needed(&self) -> u32 {
+        (self.children.len() as u32 * u32::from(self.release_permille)).div_ceil(u32::from(ALL))
+    }
+}
+
 impl Lease {
     /// Checks everything that does not depend on the switch.
     pub fn validate(&self) -> Result<(), LeaseError> {
@@ -117,15 +161,5 @@ impl Lease {
             return Err(LeaseError::FragmentBytes(self.fragment_bytes));
         }
         Ok(())
-    }
-
-    /// Whether sums may be released before all children are in.
-    pub fn is_partial(&self) -> bool {
-        self.release_permille < ALL
-    }
-
-    /// Children that suffice.
-    pub(crate) fn needed(&self) -> u32 {
-        (self.children.len() as u32 * u32::from(self.release_permille)).div_ceil(u32::from(ALL))
     }
 }

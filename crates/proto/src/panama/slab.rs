@@ -205,6 +205,11 @@ fn class_bytes(payload: usize) -> u64 {
     (HEADER_LEN + payload) as u64
 }
 
+/// What a fragment of at most `fragment_bytes` takes of a slab.
+pub(super) fn buffer_bytes(fragment_bytes: u16) -> u64 {
+    class_bytes(usize::from(fragment_bytes).next_multiple_of(CLASS_STEP))
+}
+
 impl Memory for Slab {
     type Payload = [u8];
     type Buffer = BufferId;
@@ -253,7 +258,7 @@ impl Memory for Slab {
     }
 
     fn cost(&self, fragment_bytes: u16) -> u64 {
-        class_bytes(usize::from(fragment_bytes).next_multiple_of(CLASS_STEP))
+        buffer_bytes(fragment_bytes)
     }
 
     fn limit(&self) -> u64 {

@@ -1,0 +1,38 @@
+//! Between plain types and the messages that travel and are kept. Nothing outside this crate sees a plan or a lease as a
+//! message.
+
+mod lease;
+mod plan;
+
+use netsum_wire::tag::JobKey;
+
+use crate::error::ControlError;
+use crate::pb;
+
+pub(crate) use lease::{idle_expiry, lease_from_message, lease_message, revocation};
+pub use plan::{plan_from_bytes, plan_to_bytes};
+pub(crate) use plan::{plan_from_message, plan_message};
+
+impl From<JobKey> for pb::JobKey {
+    fn from(key: JobKey) -> pb::JobKey {
+        pb::JobKey { value: key.bytes().to_vec() }
+    }
+}
+
+impl pb::JobKey {
+    /// Errors: another length.
+    pub(crate) fn key(&self) -> Result<JobKey, ControlError> {
+        let bytes = self.value.as_slice().try_into();
+        bytes.map(JobKey::new).map_err(|_| ControlError::Malformed {
+            what: "job key",
+            problem: format!("it has {} bytes, not 16", self.value.len()),
+        })
+    }
+}
+
+/// Keys do not go into logs.
+impl std::fmt::Debug for pb::JobKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JobKey(..)")
+    }
+}

@@ -1,0 +1,108 @@
+//! A plan as workers receive it.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use netsum_proto::atp::Place;
+use netsum_topo::{NodeId, Plan, Protocol};
+use netsum_wire::tag::JobKey;
+
+use crate::PlanError;
+use crate::racks::Racks;
+
+/// A plan with what a worker needs besides: names and addresses of the nodes, and the key of the job's packets. A worker
+/// has no fabric file, so the numbers of nodes in `plan` are places in `aggregators`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobPlan {
+    /// The plan.
+    pub plan: Plan,
+    /// Switches and servers by number.
+    pub aggregators: Vec<Aggregator>,
+    /// Of the tags of its packets, if they carry any.
+    pub key: Option<JobKey>,
+}
+
+/// A switch or server of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aggregator {
+    /// As in the fabric file.
+    pub name: String,
+    /// Where it takes packets; `None` for a switch that only forwards.
+    pub address: Option<SocketAddr>,
+}
+
+/// Where a rank is attached to one tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment {
+    /// Tree number.
+    pub tree: u8,
+    /// The switch that the rank sends to.
+    pub switch: String,
+    /// Its UDP address.
+    pub address: SocketAddr,
+    /// The rank's place among its children.
+    pub child: u8,
+}
+
+impl JobPlan {
+    /// Where `rank` is attached to each tree, by tree number. Errors: a tree without the rank, a number out of range, a
+    /// switch without address.
+    pub fn attachments(&self, rank: u32) -> Result<Vec<Attachment>, PlanError> {
+        (0..self.plan.trees.len()).map(|tree| self.attachment(tree, rank)).collect()
+    }
+
+    /// Where `rank` stands beneath each server of a plan of protocol `atp`.
+    pub fn places(&self, rank: u32) -> Result<Vec<Place>, PlanError> {
+        let no_rank = || PlanError::new(format!("a tree has no rank {rank}"));
+        let place = |tree| Racks::of(tree)?.place(rank).ok_or_else(no_rank);
+        self.plan.trees.iter().map(place).collect()
+    }
+
+    /// Checks what a worker relies on: numbers of job and epoch, an order with ranks `0..size` once each, sizes in range,
+    /// and an attachment of every rank on every tree.
+    pub fn validate(&self, size: u32) -> Result<(), PlanError> {
+        let plan = &self.plan;
+        if plan.job == 0 || plan.epoch == 0 {
+            return Err(PlanError::new(format!("job {}, epoch {}", plan.job, plan.epoch)));
+        }
+        let ranks: HashSet<u32> = plan.order.ranks().into_iter().collect();
+        if ranks.len() != size as usize || ranks.iter().any(|&rank| rank >= size) {
+            let problem = format!("order {} is not of ranks 0..{size}", plan.order);
+            return Err(PlanError::new(problem));
+        }
+        if !(plan.release_fraction > 0.0 && plan.release_fraction <= 1.0) {
+            return Err(PlanError::new(format!("release fraction {}", plan.release_fraction)));
+        }
+        let sizes = [plan.fragment_bytes, plan.window_max];
+        if !plan.trees.is_empty() && sizes.iter().any(|&n| n == 0 || n > u32::from(u16::MAX)) {
+            let problem = format!("fragments of {} bytes, window {}", sizes[0], sizes[1]);
+            return Err(PlanError::new(problem));
+        }
+        if !(plan.scale == 0.0 || plan.scale.is_normal() && plan.scale > 0.0) {
+            return Err(PlanError::new(format!("scale {}", plan.scale)));
+        }
+        if plan.protocol == Protocol::Atp {
+            for tree in &plan.trees {
+                Racks::of(tree)?.check(size)?;
+            }
+        }
+        (0..size).try_for_each(|rank| self.attachments(rank).map(drop))
+    }
+
+    fn attachment(&self, tree: usize, rank: u32) -> Result<Attachment, PlanError> {
+        let found = self.plan.trees[tree].attachment(rank);
+        let (NodeId(node), child) =
+            found.ok_or_else(|| PlanError::new(format!("tree {tree} has no rank {rank}")))?;
+        let node = self.aggregators.get(node as usize);
+        let node = node.ok_or_else(|| PlanError::new("a node without a name"))?;
+        let name = &node.name;
+        let no_address = || PlanError::new(format!("{name:?} has no address"));
+        Ok(Attachment {
+            tree: tree.try_into().map_err(|_| PlanError::new(format!("tree {tree}")))?,
+            switch: name.clone(),
+            address: node.address.ok_or_else(no_address)?,
+            child: u8::try_from(child)
+                .map_err(|_| PlanError::new(format!("{name} has {child} children")))?,
+        })
+    }
+}
