@@ -194,8 +194,9 @@ mod tests {
     }
 
     fn report(epoch: u16, newest: Option<JobPlan>, base: Option<u32>) -> Report {
-        let progress =
-            base.map(|base| Progress { trees: vec![TreeProgress { base, above: vec![] }] });
+        let progress = base.map(|base| Progress {
+            trees: vec![TreeProgress { base: base.into(), above: vec![] }],
+        });
         Report { epoch, failed: false, issued: 0, progress, newest }
     }
 
