@@ -35,7 +35,7 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
 	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch
 	$(BIN)/pytest python/tests/torch
-	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 600
+	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 1800
 	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, ("jax", "keras", "lightning", "accelerate"))))' || \

@@ -7,15 +7,13 @@ rank that fails ends the others; its exit code is passed on.
 
 import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from netsum.fabric.processes import die_with_parent
+from netsum.fabric.reservations import free_port
 
 GRACE_S = 3.0
 """Between SIGTERM and SIGKILL for ranks whose neighbour has failed: they may be telling their users why."""
@@ -72,20 +70,6 @@ def _end(ranks: list[subprocess.Popen]) -> None:
         if rank.poll() is None:
             rank.kill()
             rank.wait()
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody has, nor is likely to be given before it is used.
-
-    Linux gives those of a range to outgoing connections and to whoever asks for any: it is below them, if some are.
-    """
-    given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    below = range(1024, given_from)
-    for port in [*random.sample(below, min(100, len(below))), 0]:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return probe.getsockname()[1]
-    raise OSError("no TCP port of 127.0.0.1 is free")
 
 
 if __name__ == "__main__":

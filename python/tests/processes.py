@@ -1,15 +1,59 @@
 """Ranks as forked processes that meet by themselves, for tests of what stands on `netsum.communicator`."""
 
+import array
+import fcntl
 import multiprocessing
 import os
+import termios
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
+from pathlib import Path
 
-from netsum.launcher import free_port
+from netsum.fabric.reservations import reserved_port
 
 BOUND_S = 240.0
+"""Guards against tests that hang. No test may depend on how long anything takes: the machine may be busy."""
+
+END_S = 60.0
+"""Given to processes that have answered."""
+
+
+class Latch:
+    """What processes of a test wait for: `set` by some of them, seen by all, whoever dies or stops meanwhile.
+
+    To be made before the processes are forked.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def set(self) -> None:
+        os.write(self._write, b"x")
+
+    def wait(self, times: int = 1) -> None:
+        """Block until `set` has been called so often by all processes together; fails after BOUND_S."""
+        wait_until(lambda: self.count() >= times)
+
+    def count(self) -> int:
+        """How often `set` has been called so far."""
+        unread = array.array("i", [0])
+        fcntl.ioctl(self._read, termios.FIONREAD, unread)
+        return unread[0]
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does: "T" for one that is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Block until `reached()`; fails after BOUND_S."""
+    deadline = time.monotonic() + BOUND_S
+    while not reached():
+        assert time.monotonic() < deadline, f"not reached in {BOUND_S:.0f} s"
+        time.sleep(0.005)
 
 
 def run_ranks(body: Callable[[int], object], size: int, start: str = "fork", **environment: str) -> list:
@@ -17,8 +61,12 @@ def run_ranks(body: Callable[[int], object], size: int, start: str = "fork", **e
 
     Fails with the tracebacks of the ranks that failed, or with the ranks that hang. A rank that is killed gives None.
     """
-    context = multiprocessing.get_context(start)
-    settings = {"WORLD_SIZE": str(size), "NETSUM_MEETING": f"127.0.0.1:{free_port()}", **environment}
+    with reserved_port() as port:
+        settings = {"WORLD_SIZE": str(size), "NETSUM_MEETING": f"127.0.0.1:{port}", **environment}
+        return _run(multiprocessing.get_context(start), body, size, settings)
+
+
+def _run(context, body: Callable[[int], object], size: int, settings: dict[str, str]) -> list:
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [
         context.Process(target=_rank, args=(body, rank, size, settings, pipes[rank][1]), daemon=True)
@@ -28,9 +76,11 @@ def run_ranks(body: Callable[[int], object], size: int, start: str = "fork", **e
         process.start()
     for _, end in pipes:
         end.close()
-    answers, deadline = _collect([end for end, _ in pipes], time.monotonic() + BOUND_S), 5.0
+    answers = _collect([end for end, _ in pipes], time.monotonic() + BOUND_S)
+    # Who has answered, or has closed its pipe, only has to end.
+    until = time.monotonic() + END_S
     for process in processes:
-        process.join(deadline)
+        process.join(max(until - time.monotonic(), 0.1))
     hanging = [rank for rank, process in enumerate(processes) if process.is_alive()]
     for process in processes:
         process.kill()

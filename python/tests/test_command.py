@@ -6,18 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
-from netsum.fabric.builtin import demo_toml
 from netsum.fabric.description import Description
 from netsum.fabric.local import LocalFabric
 
-BLOCK = 60 + os.getpid() % 15
-"""Of loopback addresses: not the demo's, so that tests run beside one."""
+BOUND_S = 300
+"""Given to a command that is not interrupted: a guard against hanging tests."""
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def environment(tmp_path):
 @pytest.fixture
 def netsum(environment):
     def call(*arguments: str | Path, code: int | None = 0) -> subprocess.CompletedProcess:
-        ended = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=60)
+        ended = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=BOUND_S)
         assert code is None or ended.returncode == code, ended.stdout + ended.stderr
         return ended
 
@@ -38,12 +37,10 @@ def netsum(environment):
 
 
 @pytest.fixture
-def fabric(tmp_path):
+def fabric(tmp_path, fabric_file):
     """A fabric file that no other test uses; its processes are stopped in the end."""
-    path = tmp_path / "fabric.toml"
-    path.write_text(demo_toml(BLOCK))
-    yield path
-    description = Description.read(path)
+    yield fabric_file
+    description = Description.read(fabric_file)
     LocalFabric(description, tmp_path / "state" / "netsum" / description.name).down()
 
 
@@ -75,16 +72,15 @@ def test_a_dead_switch_is_named(netsum, fabric):
     netsum("fabric", "up", fabric)
     parts = json.loads(netsum("fabric", "status", fabric, "--json").stdout)["parts"]
     os.kill(next(part["process"] for part in parts if part["name"] == "spine1"), signal.SIGKILL)
-    time.sleep(0.5)
-    netsum("fabric", "status", fabric, code=1)
+    wait_until(lambda: netsum("fabric", "status", fabric, code=None).returncode == 1)
     checks = json.loads(netsum("doctor", "--fabric", fabric, "--json", code=1).stdout)["checks"]
     failed = [check for check in checks if check["verdict"] == "fail"]
     assert len(failed) == 1 and "spine1" in failed[0]["found"] and failed[0]["advice"]
 
 
-def test_a_busy_port_is_named_and_nothing_stays(netsum, fabric):
+def test_a_busy_port_is_named_and_nothing_stays(netsum, fabric, block):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind((f"127.{BLOCK}.2.2", 7701))
+        taken.bind((f"127.{block}.2.2", 7701))
         ended = netsum("fabric", "up", fabric, code=1)
     assert "switch rack1" in ended.stderr and f"process {os.getpid()}" in ended.stderr
     assert "was not running" in netsum("fabric", "down", fabric).stdout
@@ -100,12 +96,12 @@ def test_doctor_starts_a_fabric_and_stops_it(netsum, fabric):
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_leaves_nothing(environment, fabric, netsum, tmp_path, which):
     script = tmp_path / "sleep.py"
-    script.write_text("import time; print('begun', flush=True); time.sleep(60)")
+    script.write_text("import time; print('begun', flush=True); time.sleep(1e6)")
     arguments = ("run", "-n", "1", "--fabric", fabric, script)
     process = subprocess.Popen(command(*arguments), env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "begun\n"
     process.send_signal(which)
-    process.communicate(timeout=20)
+    process.communicate(timeout=BOUND_S)
     assert process.returncode == 130
     assert "was not running" in netsum("fabric", "down", fabric).stdout
     assert str(script) not in subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout

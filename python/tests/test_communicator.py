@@ -3,17 +3,16 @@
 import array
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
-from processes import run_ranks
+from processes import Latch, run_ranks
 
 from netsum import Mismatch, NetsumError, OperationTimeout, PeerLost, Unsupported
 from netsum.communicator import Place, connect, memory
 from netsum.config import SettingError
 
-SOON = 30.0
+SOON = 60.0
 
 
 class OnlyDLPack:
@@ -181,13 +180,17 @@ def test_errors_name_what_is_wrong():
 
 
 def test_a_rank_that_dies_is_named():
+    waiting = Latch()
+
     def body(rank: int):
         world = connect(timeout_s=SOON)
         if rank == 1:
-            time.sleep(0.2)
+            waiting.wait(2)
             os.kill(os.getpid(), signal.SIGKILL)
+        pending = world.allreduce(np.zeros(1000), wait=False)
+        waiting.set()
         with pytest.raises(PeerLost, match="rank 1") as raised:
-            world.allreduce(np.zeros(1000))
+            pending.wait()
         return raised.value.rank
 
     assert run_ranks(body, 3) == [1, None, 1]

@@ -6,14 +6,15 @@ import os
 import signal
 import struct
 import threading
-import time
 from multiprocessing import get_context
 
 import pytest
+from processes import Latch
 
 from netsum import _core
 
-SOON = 30.0
+SOON = 60.0
+"""Of operations that succeed: a guard against hanging tests."""
 RANKS = 4
 CODES = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "int32": "i", "int64": "q"}
 
@@ -179,13 +180,17 @@ def test_errors_have_their_own_exceptions():
 
 
 def test_a_killed_rank_is_named():
+    waiting = Latch()
+
     def body(group, rank):
         memory = Memory("float32", [1.0] * 1000)
         if rank == 2:
-            time.sleep(0.3)
+            waiting.wait(3)
             os.kill(os.getpid(), signal.SIGKILL)
+        work = group.allreduce(memory.ptr, 1000, "float32", "sum", 1.0, SOON)
+        waiting.set()
         with pytest.raises(_core.PeerLost, match=r"rank 2 \(host .*, pid \d+\) is lost") as raised:
-            group.allreduce(memory.ptr, 1000, "float32", "sum", 1.0, SOON).wait(None)
+            work.wait(None)
         assert raised.value.rank == 2
         assert isinstance(raised.value, _core.NetsumError)
         return "told"

@@ -14,7 +14,6 @@ pytestmark = [
         importlib.util.find_spec("keras") is None, reason="Keras is not installed; make setup-frameworks installs it"
     ),
     # Each rank imports its framework anew.
-    pytest.mark.timeout(300),
 ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 SCRIPT = r"""
 import array, os, sys, time
 from netsum.communicator import connect
-with connect(timeout_s=30.0) as world:
+with connect(timeout_s=60.0) as world:
     values = array.array("d", [float(world.rank)])
     world.allreduce(values)
     # In one piece: the ranks share the pipe.
@@ -19,7 +19,7 @@ def launch(tmp_path: Path, script: str, count: int, *arguments: str) -> subproce
     path = tmp_path / "script.py"
     path.write_text(script)
     command = [sys.executable, "-m", "netsum.launcher", str(count), str(path), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_ranks_meet_by_themselves(tmp_path):

@@ -13,7 +13,7 @@ from netsum.ocs import Ocs, OcsError, answer, check, compare, curve, draw, share
 
 def plan(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", "from netsum.cli import main; main()", "plan", *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended
 

@@ -5,7 +5,7 @@ import time
 from array import array
 
 import pytest
-from processes import run_ranks
+from processes import BOUND_S, Latch, run_ranks
 
 import netsum
 from netsum.communicator import connect
@@ -47,18 +47,20 @@ def test_every_contribution_is_in_exactly_one_round(dtype, shared_memory):
 
 
 def test_the_others_do_not_wait_for_a_straggler_but_all_have_its_values_later():
+    done = Latch()
+
     def body(rank):
-        world = connect(timeout_s=30.0)
+        world = connect(timeout_s=BOUND_S)
         partial = _partial(world, 1, bound_s=0.02)
         if rank == 2:
-            time.sleep(1.5)
+            # The others end five rounds before it begins: had they waited for it, nobody would go on.
+            done.wait(2)
             rounds = partial.exchange(array("f", [100.0]))
         else:
-            start, rounds = time.monotonic(), []
+            rounds = []
             for _ in range(5):
                 rounds += partial.exchange(array("f", [1.0]))
-            waited = time.monotonic() - start
-            assert waited < 1.0, waited
+            done.set()
         rounds += partial.close()
         world.close()
         return [(list(r.values), r.ranks) for r in rounds]
@@ -71,22 +73,29 @@ def test_the_others_do_not_wait_for_a_straggler_but_all_have_its_values_later():
 
 
 def test_a_rank_that_is_far_behind_holds_the_others_up():
+    late, ahead_by = Latch(), Latch()
+
     def body(rank):
-        world = connect(timeout_s=30.0)
+        world = connect(timeout_s=BOUND_S)
         partial = _partial(world, 1, bound_s=0.001, backlog=2)
-        start = time.monotonic()
         if rank == 1:
-            time.sleep(1.0)
+            # Rank 0 comes as far as the backlog lets it, and stays there however long this rank takes.
+            ahead_by.wait()
+            time.sleep(0.5)
+            late.set()
             rounds = partial.exchange(array("f", [1.0]))
         else:
-            rounds = [each for _ in range(6) for each in partial.exchange(array("f", [1.0]))]
-        waited = time.monotonic() - start
+            rounds = []
+            for _ in range(6):
+                ahead_by.set()
+                rounds += partial.exchange(array("f", [1.0]))
+            assert late.count() == 1, "six rounds ended before rank 1 had begun"
         rounds += partial.close()
         world.close()
-        return len(rounds), waited
+        return len(rounds)
 
-    (ahead, waited), (behind, _) = run_ranks(body, 2)
-    assert ahead == behind and waited > 0.9
+    ahead, behind = run_ranks(body, 2)
+    assert ahead == behind
 
 
 def test_a_lost_rank_ends_it_with_its_name():

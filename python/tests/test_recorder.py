@@ -1,16 +1,14 @@
 """The recorder: what ranks write when one is stopped, late or out of order, and what the files say together."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from processes import run_ranks
+from processes import BOUND_S, Latch, run_ranks, wait_until
 
 import netsum
 from netsum.communicator import connect
@@ -21,7 +19,7 @@ COMMAND = "from netsum.cli import main; main()"
 
 def _recorder(*arguments: str | Path, code: int) -> str:
     ended = subprocess.run(
-        [sys.executable, "-c", COMMAND, "recorder", *map(str, arguments)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", COMMAND, "recorder", *map(str, arguments)], capture_output=True, text=True, timeout=300
     )
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
@@ -33,6 +31,8 @@ def _the_only(folder: Path) -> dict[int, Dump]:
 
 
 def test_a_stopped_rank_is_named(tmp_path: Path):
+    given_up = Latch()
+
     def body(rank):
         world = connect(timeout_s=3.0)
         pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
@@ -44,8 +44,10 @@ def test_a_stopped_rank_is_named(tmp_path: Path):
             with pytest.raises(netsum.NetsumError):
                 world.allreduce(bytearray(64), "band")
         finally:
-            time.sleep(0.5)
-            with contextlib.suppress(ProcessLookupError):
+            given_up.set()
+            if rank == 0:
+                # A dead rank would be another error than a stopped one.
+                given_up.wait(2)
                 os.kill(pids[1], signal.SIGKILL)
 
     run_ranks(body, 3, NETSUM_RECORDER=str(tmp_path))
@@ -62,17 +64,21 @@ def test_a_stopped_rank_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize("shared_memory", ["on", "off"])
 def test_a_signal_shows_who_is_late_and_the_job_goes_on(tmp_path: Path, shared_memory):
+    waiting = Latch()
+
     def body(rank):
-        world = connect(timeout_s=20.0)
+        world = connect(timeout_s=BOUND_S)
         pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
         world.barrier()
         if rank == 1:
-            time.sleep(0.5)
+            waiting.wait(2)
             for pid in pids:
                 os.kill(pid, signal.SIGUSR1)
-            time.sleep(1.0)
+            wait_until(lambda: len(list(tmp_path.glob("*.json"))) == 3)
         total = bytearray([1] * 8)
-        world.allreduce(total)
+        pending = world.allreduce(total, wait=False)
+        waiting.set()
+        pending.wait()
         world.close()
         return list(total)
 
@@ -86,19 +92,24 @@ def test_a_signal_shows_who_is_late_and_the_job_goes_on(tmp_path: Path, shared_m
 
 
 def test_calls_in_another_order_are_named(tmp_path: Path):
+    left, called, told = Latch(), Latch(), Latch()
+
     def body(rank):
-        world = connect(timeout_s=10.0)
+        world = connect(timeout_s=BOUND_S)
         world.barrier()
         # The group's failure would reach a rank that is in this barrier still, or has not called yet.
-        time.sleep(1.5 if rank == 2 else 0.5)
+        left.set()
+        left.wait(3)
         with pytest.raises(netsum.Mismatch):
             if rank == 2:
+                called.wait(2)
                 world.barrier()
-                world.allreduce(bytearray(8))
             else:
-                world.allreduce(bytearray(8))
-                world.barrier()
-        time.sleep(0.3)
+                pending = world.allreduce(bytearray(8), wait=False)
+                called.set()
+                pending.wait()
+        told.set()
+        told.wait(3)
 
     run_ranks(body, 3, NETSUM_RECORDER=str(tmp_path))
     (finding,) = judge(_the_only(tmp_path))

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from processes import Latch, state_of, wait_until
 from test_core import SOON, Memory, run
 
 from netsum import _core
@@ -42,19 +43,25 @@ def test_a_killed_rank_is_named_at_once(n):
 
 
 def test_a_stopped_rank_is_named_at_the_timeout():
+    stopped, given_up = Latch(), Latch()
+
     def body(group, rank):
         assert _sum(group, rank, 10)[0] == 3
         if rank == 1:
-            # Its own timer lets it go on when the others have given up.
+            # A child of its own lets it go on when the others have given up.
             parent = os.getpid()
             if os.fork() == 0:
-                time.sleep(3)
+                wait_until(lambda: state_of(parent) == "T")
+                stopped.set()
+                given_up.wait(2)
                 os.kill(parent, signal.SIGCONT)
                 os._exit(0)
             os.kill(parent, signal.SIGSTOP)
             return None
+        stopped.wait()
         with pytest.raises(_core.OperationTimeout, match=r"rank 1 \(host .*, pid \d+\) was not heard from"):
             _sum(group, rank, 10, timeout_s=1.0)
+        given_up.set()
         with pytest.raises(_core.NetsumError, match="since this one failed: allreduce"):
             _sum(group, rank, 10)
 
@@ -126,17 +133,18 @@ def test_a_message_that_nobody_sends_times_out_and_names_its_rank():
 
 
 def test_an_interrupt_ends_a_wait_on_the_callers_thread():
+    interrupted = Latch()
+
     def body(group, rank):
         _sum(group, rank, 10)
         if rank == 1:
-            time.sleep(2)
+            # It never calls the sum that rank 0 waits for.
+            interrupted.wait()
             return
-        pid = os.getpid()
-        threading.Timer(0.5, lambda: os.kill(pid, signal.SIGINT)).start()
-        started = time.monotonic()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             _sum(group, rank, 10)
-        assert time.monotonic() - started < 1.9
+        interrupted.set()
 
     run(body, 2)
 

@@ -6,13 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 from typer.testing import CliRunner
 
 from netsum import sim
@@ -296,18 +295,11 @@ def test_the_command_says_where_it_was_interrupted(tmp_path: Path, command: str)
     )
     wait_until(lambda: (tmp_path / out / "links.csv").exists())
     started.send_signal(signal.SIGTERM)
-    said = started.communicate(timeout=60)[1]
+    said = started.communicate(timeout=300)[1]
     assert started.returncode == 128 + signal.SIGTERM
     expected = {"run": "the tables in out end there", "sweep": "interrupted: 0 of 3 are done; the same command goes on"}
     assert expected[command] in said
     assert sim.Result(tmp_path / out, complete=False).rows("links")
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_a_report_does_not_outlive_its_tables(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 from fabric import Fabric
+from namespaces import GUARD_S
 
 # Fragments of a tree that the attacked job may be at.
 SEQUENCES = 30_000
@@ -85,7 +86,7 @@ class Attacker:
 
     def packets(self) -> int:
         """Ends the flood: how many packets it had."""
-        return int(self.process.communicate(timeout=30)[0])
+        return int(self.process.communicate(timeout=GUARD_S)[0])
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 
+from namespaces import GUARD_S
 from network import Network
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -136,7 +137,7 @@ class Fabric:
             process.send_signal(signal.SIGTERM)
         for process in self.processes.values():
             try:
-                process.wait(5)
+                process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -146,14 +147,14 @@ class Fabric:
 
     def status(self) -> dict:
         """The controller's view, asked from its own namespace."""
-        code = f"import netsum._core as c; print(c.status({self.controller!r}, 5.0))"
+        code = f"import netsum._core as c; print(c.status({self.controller!r}, 60.0))"
         inside = self.network.inside(self.network.spines[0])
         return json.loads(subprocess.check_output([*inside, sys.executable, "-c", code]))
 
     def metrics(self, switch: str) -> str:
         """What a switch tells Prometheus."""
         url = f"http://{self.network.address[switch]}:{METRICS_PORT}/metrics"
-        code = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
+        code = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=60).read().decode())"
         return subprocess.check_output([*self.network.inside(switch), sys.executable, "-c", code], text=True)
 
     def _start(self, name: str, node: str, binary: str, *options: str) -> None:
@@ -164,7 +165,7 @@ class Fabric:
         self.processes[name] = process
         line = process.stdout.readline().decode()
         if not line.startswith("ready"):
-            process.wait(5)
+            process.wait(GUARD_S)
             raise RuntimeError(f"{binary} on {node} did not start:\n{self.log(name)}")
 
 
@@ -195,7 +196,7 @@ class Workers:
             process = subprocess.Popen([*command, *arguments], env=env, stdout=errors, stderr=errors)
             self.processes.append(process)
 
-    def wait(self, timeout_s: float, expect_failure: bool = False) -> list[dict]:
+    def wait(self, timeout_s: float = GUARD_S, expect_failure: bool = False) -> list[dict]:
         """Each rank's result, by rank; raises with the log of the first rank that failed."""
         deadline = time.monotonic() + timeout_s
         try:
@@ -216,13 +217,13 @@ class Workers:
         """Ranks that go on until they are told have been told now."""
         (self.directory / "finish").touch()
 
-    def wait_for_steps(self, more: int, timeout_s: float) -> None:
+    def wait_for_steps(self, more: int, timeout_s: float = GUARD_S) -> None:
         """Returns once rank 0 has taken so many steps from now on, the one under way not counted."""
         lines = (self.directory / "0.log").read_text(errors="replace").splitlines()
         taken = sum(line.startswith("step ") for line in lines)
         self.wait_for_step(taken + 1 + more, timeout_s)
 
-    def wait_for_step(self, step: int, timeout_s: float) -> None:
+    def wait_for_step(self, step: int, timeout_s: float = GUARD_S) -> None:
         """Returns once rank 0 has printed `step N`."""
         deadline = time.monotonic() + timeout_s
         while f"step {step}\n" not in self.log(0):

@@ -10,7 +10,7 @@ import statistics
 import subprocess
 from pathlib import Path
 
-from namespaces import PREFIX, Namespaces, run
+from namespaces import GUARD_S, Namespaces, namespace, run
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "target/release/examples/plan_rank"
@@ -97,7 +97,7 @@ class Fragment(Namespaces):
         times, links = [], {}
         try:
             for process in ranks:
-                out, err = process.communicate(timeout=120)
+                out, err = process.communicate(timeout=GUARD_S)
                 assert process.returncode == 0, err
                 found = json.loads(out)
                 assert {medium for _, medium in found["lanes"]} == {"TCP"}
@@ -112,13 +112,13 @@ class Fragment(Namespaces):
 
     def _build(self) -> None:
         for node in [*self.gpus, *self.switches, MANAGEMENT]:
-            run("ip", "netns", "add", PREFIX + node)
+            run("ip", "netns", "add", namespace(node))
             run(*self.inside(node), "ip", "link", "set", "lo", "up")
         for switch in self.switches:
             run(*self.inside(switch), "sysctl", "-qw", "net.ipv4.ip_forward=1")
         for index, ((a, b), mbit) in enumerate(self.links):
-            ends = ("ip", "link", "add", b, "mtu", MTU, "netns", PREFIX + a, "type", "veth")
-            run(*ends, "peer", "name", a, "mtu", MTU, "netns", PREFIX + b)
+            ends = ("ip", "link", "add", b, "mtu", MTU, "netns", namespace(a), "type", "veth")
+            run(*ends, "peer", "name", a, "mtu", MTU, "netns", namespace(b))
             for end, (node, peer) in enumerate(((a, b), (b, a))):
                 self.address[node, peer] = f"10.78.{index}.{end + 1}"
                 run(*self.inside(node), "ip", "addr", "add", f"10.78.{index}.{end + 1}/30", "dev", peer)
@@ -135,8 +135,8 @@ class Fragment(Namespaces):
         run(*bridge, "ip", "link", "add", "bridge", "type", "bridge")
         run(*bridge, "ip", "link", "set", "bridge", "up")
         for rank, name in enumerate(self.gpus):
-            ends = ("ip", "link", "add", "host", "netns", PREFIX + name, "type", "veth")
-            run(*ends, "peer", "name", name, "netns", PREFIX + MANAGEMENT)
+            ends = ("ip", "link", "add", "host", "netns", namespace(name), "type", "veth")
+            run(*ends, "peer", "name", name, "netns", namespace(MANAGEMENT))
             run(*bridge, "ip", "link", "set", name, "master", "bridge", "up")
             run(*self.inside(name), "ip", "addr", "add", f"{self.host(rank)}/24", "dev", "host")
             run(*self.inside(name), "ip", "link", "set", "host", "up")

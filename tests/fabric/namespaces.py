@@ -1,14 +1,22 @@
-"""Network namespaces of this machine, that are there as long as something runs in them."""
+"""Network namespaces of this machine, named after the process that made them and removed with it."""
 
 from __future__ import annotations
 
 import abc
-import fcntl
+import os
+import re
 import subprocess
+from pathlib import Path
 from typing import Self
 
-PREFIX = "netsum-"
-LOCK = "/run/lock/netsum-fabric"
+GUARD_S = 300.0
+"""Given to anything that a test waits for: a guard against hanging, far above what a busy machine needs."""
+_NAME = re.compile(r"netsum-(\d+)-\S+")
+
+
+def namespace(node: str) -> str:
+    """The machine-wide name of this process's namespace for `node`."""
+    return f"netsum-{os.getpid()}-{node}"
 
 
 def run(*command: str) -> str:
@@ -23,12 +31,10 @@ class Namespaces(abc.ABC):
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Makes namespaces, named with PREFIX, and links."""
+        """Makes namespaces, named by `namespace`, and links."""
 
     def __enter__(self) -> Self:
-        # Names of namespaces are the machine's: another run waits for this one's end.
-        self.lock = open(LOCK, "w")
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        remove_stale()
         self.remove()
         try:
             self._build()
@@ -39,17 +45,34 @@ class Namespaces(abc.ABC):
 
     def __exit__(self, *_: object) -> None:
         self.remove()
-        self.lock.close()
 
     def remove(self) -> None:
-        """Removes namespaces of this and of earlier runs; links go with them."""
-        for line in run("ip", "netns", "list").splitlines():
-            if line.startswith(PREFIX):
-                name = line.split()[0]
-                for pid in run("ip", "netns", "pids", name).split():
-                    subprocess.run(["kill", "-9", pid], capture_output=True)
-                run("ip", "netns", "del", name)
+        """Removes this process's namespaces and ends what runs in them; links go with them."""
+        for name, maker in _existing():
+            if maker == os.getpid():
+                _remove(name)
 
     def inside(self, node: str) -> list[str]:
         """The words that run a command in a node."""
-        return ["ip", "netns", "exec", PREFIX + node]
+        return ["ip", "netns", "exec", namespace(node)]
+
+
+def remove_stale() -> None:
+    """Removes namespaces whose makers are gone: a killed run leaves its own behind."""
+    for name, maker in _existing():
+        if not Path(f"/proc/{maker}").exists():
+            _remove(name)
+
+
+def _existing() -> list[tuple[str, int]]:
+    """Namespaces of this and of other runs, each with the process that made it."""
+    names = [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line]
+    return [(name, int(match[1])) for name in names if (match := _NAME.fullmatch(name))]
+
+
+def _remove(name: str) -> None:
+    # Two runs may both find the same stale namespace: whoever comes second fails, and need not mind.
+    pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
+    for pid in pids:
+        subprocess.run(["kill", "-9", pid], capture_output=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)

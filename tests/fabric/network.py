@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-from namespaces import PREFIX, Namespaces, run
+from namespaces import Namespaces, namespace, run
 
 SIOCETHTOOL, ETHTOOL_SGRO = 0x8946, 0x2C
 BURST_BYTES = 20_000
@@ -36,10 +36,10 @@ def why_not() -> str | None:
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"needs {' and '.join(missing)} (Debian: iproute2)"
-    probe = subprocess.run(["ip", "netns", "add", PREFIX + "probe"], capture_output=True, text=True)
+    probe = subprocess.run(["ip", "netns", "add", namespace("probe")], capture_output=True, text=True)
     if probe.returncode != 0:
         return f"the kernel refuses network namespaces: {probe.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", PREFIX + "probe"], check=True)
+    subprocess.run(["ip", "netns", "del", namespace("probe")], check=True)
     return None
 
 
@@ -110,7 +110,7 @@ class Network(Namespaces):
         for node in self.address:
             self._add_node(node)
         if self.delay_us:
-            run("ip", "netns", "add", PREFIX + WIRES)
+            run("ip", "netns", "add", namespace(WIRES))
         for number, link in enumerate(self.links):
             self._add_link(number, link)
         if self.delay_us:
@@ -149,7 +149,7 @@ class Network(Namespaces):
                 run(*inside, "iptables", "-A", "INPUT", "-p", "udp", *rule)
 
     def _add_node(self, node: str) -> None:
-        run("ip", "netns", "add", PREFIX + node)
+        run("ip", "netns", "add", namespace(node))
         inside = self.inside(node)
         run(*inside, "ip", "link", "set", "lo", "up")
         if node not in self.rack_of:
@@ -163,10 +163,10 @@ class Network(Namespaces):
 
     def _add_link(self, number: int, link: Link) -> None:
         if self.delay_us:
-            self._add_pair(link.b, PREFIX + link.a, f"w{number}a", PREFIX + WIRES)
-            self._add_pair(link.a, PREFIX + link.b, f"w{number}b", PREFIX + WIRES)
+            self._add_pair(link.b, namespace(link.a), f"w{number}a", namespace(WIRES))
+            self._add_pair(link.a, namespace(link.b), f"w{number}b", namespace(WIRES))
         else:
-            self._add_pair(link.b, PREFIX + link.a, link.a, PREFIX + link.b)
+            self._add_pair(link.b, namespace(link.a), link.a, namespace(link.b))
         for node, peer in ((link.a, link.b), (link.b, link.a)):
             run(*self.inside(node), "ip", "link", "set", peer, "up")
             if not self.trains:
@@ -205,7 +205,10 @@ class Network(Namespaces):
         include = subprocess.check_output(["gcc", "-print-multiarch"], text=True).strip()
         defines = [f"-D{name}={value}ULL" for name, value in given.items()]
         headers = f"-I/usr/include/{include}"
-        run("clang", "-O2", "-g", "-target", "bpf", headers, *defines, "-c", str(source), "-o", str(target))
+        # Another run may read or write the same file meanwhile.
+        own = f"{target}.{os.getpid()}"
+        run("clang", "-O2", "-g", "-target", "bpf", headers, *defines, "-c", str(source), "-o", own)
+        os.replace(own, target)
         return str(target)
 
     def _add_routes(self) -> None:

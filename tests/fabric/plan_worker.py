@@ -22,7 +22,7 @@ from netsum.torch import stats
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    dist.init_process_group("netsum", timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("netsum", timeout=datetime.timedelta(seconds=120))
     rank, size = dist.get_rank(), dist.get_world_size()
     base = torch.arange(arguments["elements"], dtype=torch.int64) % 1021
     times = []

@@ -103,7 +103,7 @@ def steady(arguments: dict) -> dict:
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    dist.init_process_group("netsum", timeout=datetime.timedelta(seconds=arguments.get("timeout_s", 60)))
+    dist.init_process_group("netsum", timeout=datetime.timedelta(seconds=arguments.get("timeout_s", 120)))
     result = steady(arguments) if "seconds" in arguments else check(arguments)
     result["stats"] = stats()
     pathlib.Path(os.environ["RESULT"]).write_text(json.dumps(result))

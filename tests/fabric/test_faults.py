@@ -10,6 +10,7 @@ import time
 import pytest
 
 from fabric import Fabric, Workers
+from namespaces import GUARD_S
 from network import Network
 from test_throughput import write
 
@@ -26,7 +27,7 @@ def network():
 @pytest.fixture(scope="module")
 def undisturbed(network):
     with Fabric(network) as fabric:
-        return Workers(fabric, network.hosts, "training.py", ARGUMENTS).wait(120)[0]
+        return Workers(fabric, network.hosts, "training.py", ARGUMENTS).wait()[0]
 
 
 def test_a_dead_switch_or_controller_changes_no_bit(network, undisturbed):
@@ -36,10 +37,10 @@ def test_a_dead_switch_or_controller_changes_no_bit(network, undisturbed):
         victim = [*network.racks, *network.spines, "controller"][run % 5]
         with Fabric(network) as fabric:
             workers = Workers(fabric, network.hosts, "training.py", ARGUMENTS)
-            workers.wait_for_step(1, 60)
+            workers.wait_for_step(1)
             time.sleep(chance.uniform(0, 1.5))
             fabric.kill(victim)
-            ranks = workers.wait(120)
+            ranks = workers.wait()
         rows.append({"killed": victim, "pauses": ranks[0]["pauses"], "seconds": ranks[0]["seconds"]})
         for rank in ranks:
             assert rank["digest"] == undisturbed["digest"], (victim, rank)
@@ -50,14 +51,14 @@ def test_a_dead_switch_or_controller_changes_no_bit(network, undisturbed):
 def test_a_dead_worker_is_named_and_its_memory_comes_back(network, victim):
     with Fabric(network) as fabric:
         workers = Workers(fabric, network.hosts, "training.py", json.dumps({"steps": 100_000}))
-        workers.wait_for_step(1, 60)
+        workers.wait_for_step(1)
         workers.processes[victim].kill()
-        workers.wait(60, expect_failure=True)
+        workers.wait(expect_failure=True)
         for rank in range(4):
             if rank != victim:
                 assert workers.processes[rank].returncode != 0
                 assert f"rank {victim}" in workers.log(rank), workers.log(rank)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + GUARD_S
         while any(switch["memory_used_bytes"] for switch in fabric.status()["switches"]):
             assert time.monotonic() < deadline, fabric.status()
             time.sleep(0.5)

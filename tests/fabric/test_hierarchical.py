@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from namespaces import GUARD_S
 from network import Network
 from test_throughput import write
 
@@ -22,7 +23,7 @@ import json, sys, time
 import numpy as np
 from netsum.communicator import connect
 count, repeats = map(int, sys.argv[1:])
-group = connect(in_network=False, timeout_s=60.0)
+group = connect(in_network=False, timeout_s=120.0)
 base = np.arange(count, dtype=np.float32) % 1021
 seconds = []
 for _ in range(repeats):
@@ -48,7 +49,7 @@ def ranks(network: Network, count: int, repeats: int, per_host: int = 2, dealt=F
         command = [*network.inside(host), sys.executable, "-c", RANK, str(count), str(repeats)]
         environment = os.environ | place | meeting | settings
         started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    outputs = [rank.communicate(timeout=120)[0] for rank in started]
+    outputs = [rank.communicate(timeout=GUARD_S)[0] for rank in started]
     assert all(rank.returncode == 0 for rank in started)
     return [json.loads(output) for output in outputs]
 

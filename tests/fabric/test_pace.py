@@ -9,12 +9,13 @@ import sys
 
 import pytest
 
+from namespaces import GUARD_S
 from network import Network
 
 RANK = """
 import json
 from netsum.communicator import connect
-group = connect(in_network=False, timeout_s=60.0)
+group = connect(in_network=False, timeout_s=120.0)
 print(json.dumps(json.loads(group.core.stats())["link"]))
 group.close()
 """
@@ -28,7 +29,7 @@ def links(network: Network, hosts: list[str]) -> list[dict]:
         command = [*network.inside(host), sys.executable, "-c", RANK]
         settings = os.environ | {name: str(value) for name, value in environment.items()}
         ranks.append(subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True))
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=GUARD_S)[0] for rank in ranks]
     assert all(rank.returncode == 0 for rank in ranks)
     return [json.loads(output) for output in outputs]
 

@@ -12,6 +12,7 @@ import time
 
 from fabric import REPOSITORY
 from fragment import Fragment
+from namespaces import GUARD_S
 from netsum.plan import pack
 from test_plans import LINK_MBIT, fragment
 from test_throughput import write
@@ -54,7 +55,7 @@ class Job:
     def log(self, rank: int) -> str:
         return (self.folder / f"{rank}.log").read_text(errors="replace")[-3000:]
 
-    def wait_for_step(self, step: int, timeout_s: float = 60.0) -> None:
+    def wait_for_step(self, step: int, timeout_s: float = GUARD_S) -> None:
         deadline = time.monotonic() + timeout_s
         while f"step {step}\n" not in (self.folder / "0.log").read_text(errors="replace"):
             ended = [rank for rank, process in enumerate(self.processes) if process.poll() is not None]
@@ -62,7 +63,7 @@ class Job:
                 raise RuntimeError(f"rank 0 has not come to step {step}:\n{self.log(ended[0] if ended else 0)}")
             time.sleep(0.02)
 
-    def results(self, timeout_s: float = 120.0) -> list[dict]:
+    def results(self, timeout_s: float = GUARD_S) -> list[dict]:
         deadline = time.monotonic() + timeout_s
         try:
             for rank, process in enumerate(self.processes):

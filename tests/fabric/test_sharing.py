@@ -10,6 +10,7 @@ import time
 import pytest
 
 from fabric import Fabric, Workers
+from namespaces import GUARD_S
 from network import Network
 from test_throughput import RATE_BPS, write
 
@@ -64,7 +65,7 @@ def test_two_jobs_share_the_uplinks_equally():
     with Network(2, 4, 2, RATE_BPS, uplink_bps=RATE_BPS // 2) as network, Fabric(network) as fabric:
         h = network.hosts
         jobs = [steady(fabric, [h[0], h[1], h[4], h[5]]), steady(fabric, [h[2], h[3], h[6], h[7]])]
-        rates = rates_together(*(job.wait(150)[0]["line"] for job in jobs))
+        rates = rates_together(*(job.wait()[0]["line"] for job in jobs))
     write("two_jobs", {"unit": "algbw / host line rate, of a fair 0.5 less headers", "jobs": rates})
     assert abs(rates[0] - rates[1]) <= 0.1 * max(rates), rates
 
@@ -77,7 +78,7 @@ def flow(network: Network, source: str, sink: str, control: str) -> list:
     try:
         sender = [sys.executable, "-c", TCP_SOURCE, network.address[sink], str(SECONDS), control]
         subprocess.check_call([*network.inside(source), *sender])
-        return json.loads(receiver.communicate(timeout=30)[0])
+        return json.loads(receiver.communicate(timeout=GUARD_S)[0])
     finally:
         receiver.kill()
 
@@ -86,9 +87,9 @@ def beside_tcp(network: Network, workers: list[str], source: str, sink: str) -> 
     """Shares of a job, and of TCP flows that come one after another to share a link with it."""
     with network, Fabric(network) as fabric:
         job = steady(fabric, workers, (SECONDS + 1) * FLOWS)
-        job.wait_for_step(0, 100)
+        job.wait_for_step(0)
         flows = [flow(network, source, sink, "cubic") for _ in range(FLOWS)]
-        line = job.wait(300)[0]["line"]
+        line = job.wait()[0]["line"]
     shares = [rates_together([x for x in line if x[0] >= tcp[0][0]], tcp) for tcp in flows]
     means = [sum(s) / FLOWS for s in zip(*shares, strict=True)]
     return {"unit": "fraction of the link", "job": means[0], "tcp": means[1], "flows": shares}

@@ -11,6 +11,7 @@ import pytest
 
 from attack import Attacker
 from fabric import Fabric, Slots, Workers
+from namespaces import GUARD_S
 from network import Network, why_no_loss
 
 RATE_BPS = 1_000_000_000
@@ -33,7 +34,7 @@ def start(fabric: Fabric, protocol: str = "atp", hosts: list[str] | None = None,
 
 def wait_for_free_slots(fabric: Fabric) -> None:
     """Nobody who is alive holds a slot, a row or a lease once all jobs have left; of the dead the last word is kept."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + GUARD_S
     while True:
         switches = [s for s in fabric.status()["switches"] if s["state"] == "up"]
         held = [s for s in switches if s["slots_held"] or s["rows_used"] or s["trees"] or s["memory_used_bytes"]]
@@ -67,7 +68,7 @@ def test_ten_times_too_few_slots_loss_and_overflow_change_no_sum(network):
             jobs = [start(fabric, port=29500, steps=30), large]
             leases = fabric.watch("atp", jobs).values()
             for job in jobs:
-                check_same(job.wait(150))
+                check_same(job.wait())
         finally:
             network.lose(0)
         wait_for_free_slots(fabric)
@@ -82,14 +83,14 @@ def test_jobs_come_and_go_and_all_slots_are_free_at_the_end(network):
             dies = round == 1
             short = start(fabric, hosts=["h1", "h2"], port=29510 + round, steps=2, until_told=dies)
             if dies:
-                short.wait_for_step(1, 30)
+                short.wait_for_step(1)
                 short.processes[1].kill()
-                short.wait(60, expect_failure=True)
+                short.wait(expect_failure=True)
                 assert "rank 1" in short.log(0)
             else:
-                check_same(short.wait(60))
+                check_same(short.wait())
         long.finish()
-        check_same(long.wait(120))
+        check_same(long.wait())
         wait_for_free_slots(fabric)
 
 
@@ -97,11 +98,11 @@ def test_jobs_come_and_go_and_all_slots_are_free_at_the_end(network):
 def test_a_dead_server_or_switch_costs_a_pause_and_no_sum(network, victim):
     with Fabric(network, slots=SERVERS) as fabric:
         workers = start(fabric, until_told=True)
-        workers.wait_for_step(3, 60)
+        workers.wait_for_step(3)
         fabric.kill(victim)
-        workers.wait_for_steps(2, 60)
+        workers.wait_for_steps(2)
         workers.finish()
-        ranks = workers.wait(120)
+        ranks = workers.wait()
         check_same(ranks)
         assert ranks[0]["stats"]["pauses"], ranks[0]["stats"]
         job = fabric.status()["jobs"][-1]
@@ -111,11 +112,11 @@ def test_a_dead_server_or_switch_costs_a_pause_and_no_sum(network, victim):
 def test_without_any_server_the_hosts_go_on(network):
     with Fabric(network, slots=Slots(servers=("h1",), trusted=False)) as fabric:
         workers = start(fabric, until_told=True)
-        workers.wait_for_step(2, 60)
+        workers.wait_for_step(2)
         fabric.kill("server0")
-        workers.wait_for_steps(2, 60)
+        workers.wait_for_steps(2)
         workers.finish()
-        ranks = workers.wait(120)
+        ranks = workers.wait()
         check_same(ranks)
         assert ranks[0]["stats"]["path"] == "host"
         assert "server0 is down" in ranks[0]["stats"]["reason"]
@@ -126,15 +127,15 @@ def test_pools_with_loss_and_a_dead_switch(network):
         lose_or_say(network, 0.002)
         try:
             workers = start(fabric, "switchml", until_told=True)
-            workers.wait_for_step(3, 90)
+            workers.wait_for_step(3)
         finally:
             network.lose(0)
         at = fabric.status()["jobs"][-1]["trees"][0]["root"]
         fabric.kill(at)
-        workers.wait_for_steps(2, 60)
+        workers.wait_for_steps(2)
         assert at != fabric.status()["jobs"][-1]["trees"][0]["root"]
         workers.finish()
-        check_same(workers.wait(120))
+        check_same(workers.wait())
         wait_for_free_slots(fabric)
 
 
@@ -150,15 +151,15 @@ def test_a_host_that_speaks_in_others_names_changes_no_bit(network, in_kernel):
     with Fabric(network, slots=SERVERS, in_kernel=in_kernel) as fabric:
         if in_kernel and "built without" in fabric.log("rack0"):
             pytest.skip("the daemons are built without the in-kernel switch (make setup-xdp)")
-        undisturbed = Workers(fabric, hosts, "training.py", training, **environment).wait(120)[0]
+        undisturbed = Workers(fabric, hosts, "training.py", training, **environment).wait()[0]
         workers = Workers(fabric, hosts, "training.py", training, **environment)
-        workers.wait_for_step(1, 60)
+        workers.wait_for_step(1)
         job = fabric.status()["jobs"][-1]
         assert job["tags"] and job["protocol"] == "atp"
         served = [re.findall(r"slot_in_kernel\{.*\} (\d)", fabric.metrics(rack)) for rack in network.racks]
         assert all("1" in each if in_kernel else set(each) <= {"0"} for each in served), served
         with Attacker(fabric, "h1", job) as attacker:
-            ranks = workers.wait(120)
+            ranks = workers.wait()
             assert attacker.packets() > 1000
         for rank in ranks:
             assert rank["digest"] == undisturbed["digest"]
@@ -169,6 +170,6 @@ def test_a_host_that_speaks_in_others_names_changes_no_bit(network, in_kernel):
 
 def test_auto_says_what_it_took(network):
     with Fabric(network, slots=SERVERS) as fabric:
-        ranks = start(fabric, "auto", steps=1).wait(60)
+        ranks = start(fabric, "auto", steps=1).wait()
         assert ranks[0]["stats"]["protocol"] == "panama"
         assert "2 trees" in ranks[0]["stats"]["choice"]

@@ -31,7 +31,7 @@ def test_allreduce_runs_at_line_rate_and_ahead_of_a_ring():
     with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
         arguments = {"sizes_mib": SIZES_MIB, "repeats": REPEATS, "gloo": True}
         workers = Workers(fabric, network.hosts, "worker.py", json.dumps(arguments))
-        ranks = workers.wait(600)
+        ranks = workers.wait()
     rows = {}
     for mib in map(str, SIZES_MIB):
         bits = int(mib) * 8 * (1 << 20)
@@ -56,7 +56,7 @@ def test_a_rack_uplink_carries_one_stream_per_tree(most_of_tree, most_of_host):
         arguments = {"sizes_mib": [16], "repeats": 1, "gloo": False}
         # Given, so that ranks do not send bytes to measure them.
         given = {"NETSUM_LINK_LATENCY_S": "1e-4", "NETSUM_LINK_BYTES_PER_S": str(RATE_BPS / 8)}
-        Workers(fabric, network.hosts, "worker.py", json.dumps(arguments), **given).wait(120)
+        Workers(fabric, network.hosts, "worker.py", json.dumps(arguments), **given).wait()
         sent = {link: b - before[link] for link, b in network.link_bytes().items()}
     buffer = 17 << 20  # With the warm-up of 1 MiB.
     write("uplinks", {"buffer_bytes": buffer, "sent": sent})

@@ -19,7 +19,7 @@ from netsum.torch import stats
 def main() -> None:
     steps = json.loads(sys.argv[1])["steps"]
     torch.set_num_threads(1)
-    dist.init_process_group("netsum", timeout=datetime.timedelta(seconds=30))
+    dist.init_process_group("netsum", timeout=datetime.timedelta(seconds=120))
     rank = dist.get_rank()
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.Tanh(), torch.nn.Linear(512, 64))

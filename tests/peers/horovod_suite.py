@@ -23,7 +23,7 @@ import unittest
 from multiprocessing import get_context
 from pathlib import Path
 
-from netsum.launcher import free_port
+from netsum.fabric.reservations import free_port
 
 HOROVOD = "https://github.com/horovod/horovod"
 REVISION = "v0.28.1"

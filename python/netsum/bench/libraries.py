@@ -18,7 +18,7 @@ from typing import Protocol
 from netsum.bench.cases import BenchError
 from netsum.bench.ranks import Command
 from netsum.fabric.processes import die_with_parent
-from netsum.launcher import free_port
+from netsum.fabric.reservations import free_port
 
 PEERS = ("gloo", "openmpi", "mpich", "ucx", "netsum-torch")
 """netsum-torch: netsum through torch.distributed, as Gloo is called."""

@@ -64,7 +64,7 @@ def _report(fabric: LocalFabric) -> dict:
     report = {"fabric": fabric.description.name, "address": fabric.description.controller, "parts": parts}
     if fabric.process(CONTROLLER_NAME).pid() is None:
         return report
-    seen = controller_status(fabric.description.controller, 2.0)
+    seen = controller_status(fabric.description.controller)
     alive = alive_switches(seen) | {CONTROLLER_NAME}
     for part in parts:
         part["alive"] = part["name"] in alive

@@ -55,7 +55,7 @@ def run(
     settings = {"NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant}
     with _planned(plan, topology, count) if plan else on_fabric(fabric, settings, count) as (count, environment):
         address = environment["NETSUM_CONTROLLER"]
-        before = {job["job"] for job in controller_status(address, 2.0)["jobs"]} if address else set()
+        before = {job["job"] for job in controller_status(address)["jobs"]} if address else set()
         workers = Workers([str(script), *(arguments or [])], count, environment, plain=plain)
         try:
             if protocol == "auto" and address:
@@ -69,7 +69,7 @@ def run(
 def _explain(address: str, before: set[int], workers: Workers) -> None:
     """Print which protocol the controller has chosen for the jobs of these workers, and why; once they have a plan."""
     while workers.poll() is None:
-        jobs = [job for job in controller_status(address, 2.0)["jobs"] if job["job"] not in before and job["epoch"]]
+        jobs = [job for job in controller_status(address)["jobs"] if job["job"] not in before and job["epoch"]]
         if jobs:
             for job in jobs:
                 errors.print(f"protocol {job['protocol']}: {job['choice']}", highlight=False, soft_wrap=True)
@@ -108,12 +108,12 @@ def _controller(file: Path | None) -> Iterator[str]:
     """The address of a controller that answers, for the length of a `with` block."""
     given = os.environ.get("NETSUM_CONTROLLER")
     if file is None and given:
-        controller_status(given, 2.0)
+        controller_status(given)
         yield given
         return
     description = Description.read(file) if file else demo_description()
     if LocalFabric(description).running():
-        controller_status(description.controller, 2.0)
+        controller_status(description.controller)
         yield description.controller
         return
     with temporary(description) as fabric:

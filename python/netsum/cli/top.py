@@ -29,9 +29,9 @@ def top(
         raise FabricError("--json needs --once: a live picture is not a document")
     address = _address(fabric)
     stop_on_termination()
-    before = controller_status(address, 2.0)
+    before = controller_status(address)
     time.sleep(PERIOD_S)
-    now = controller_status(address, 2.0)
+    now = controller_status(address)
     if as_json:
         print_json({**now, "link_rates": link_rates(before, now, PERIOD_S)})
     elif once:
@@ -68,7 +68,7 @@ def _watch(address: str, before: dict) -> None:
         last = time.monotonic()
         while True:
             time.sleep(PERIOD_S)
-            now = controller_status(address, 2.0)
+            now = controller_status(address)
             at = time.monotonic()
             live.update(_screen(before, now, at - last), refresh=True)
             before, last = now, at

@@ -25,7 +25,7 @@ def addresses_free(fabric: LocalFabric) -> list[Check]:
 def controller_and_switches(address: str) -> tuple[list[Check], dict | None]:
     """Whether the controller answers and sees its switches; and its status, if it answers."""
     try:
-        status = controller_status(address, 2.0)
+        status = controller_status(address)
     except FabricError as error:
         return [fail("controller", str(error), "start it, or correct NETSUM_CONTROLLER")], None
     checks = [ok("controller", f"{address} answers, fabric '{status['fabric']}', version {status['version']}")]

@@ -1,9 +1,12 @@
 """The demo's fabric: two racks, each with a switch, two hosts and a server, under two spine switches."""
 
 import socket
+from collections.abc import Iterable
 
 from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
+from netsum.fabric.reservations import LoopbackBlock
+from netsum.fabric.sockets import check_free
 from netsum.fabric.state import state_home
 
 RACKS = 2
@@ -16,15 +19,33 @@ _BLOCKS = range(77, 127)
 def demo_description() -> Description:
     """The demo's fabric on the first free loopback block, written to a file that the daemons can read.
 
-    Raises FabricError where this machine has no block free.
+    The block is reserved until this process ends. Raises FabricError where this machine has no block free.
     """
-    for block in _BLOCKS:
-        if _is_free(f"127.{block}.0.1", 7700):
-            path = state_home() / demo_name(block) / "fabric.toml"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(demo_toml(block))
-            return Description.read(path)
-    raise FabricError("no loopback block from 127.77.0.0/16 to 127.126.0.0/16 is free; stop other local fabrics")
+    block = free_block(_BLOCKS)
+    _held.append(block)
+    path = state_home() / demo_name(block.number) / "fabric.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(demo_toml(block.number))
+    return Description.read(path)
+
+
+def free_block(numbers: Iterable[int]) -> LoopbackBlock:
+    """The first loopback block of `numbers` that nobody has reserved and that is free for the demo's fabric.
+
+    Raises FabricError where there is none.
+    """
+    tried = []
+    for number in numbers:
+        tried.append(number)
+        block = LoopbackBlock.take(number)
+        if block is None:
+            continue
+        if _is_free(number):
+            return block
+        block.release()
+    raise FabricError(
+        f"no loopback block from 127.{min(tried)}.0.0/16 to 127.{max(tried)}.0.0/16 is free; stop other local fabrics"
+    )
 
 
 def demo_name(block: int) -> str:
@@ -60,11 +81,18 @@ def _link(one: str, other: str, rate: str) -> list[str]:
     return ["", "[[link]]", f'ends = ["{one}", "{other}"]', f'rate = "{rate}"']
 
 
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
+def _is_free(block: int) -> bool:
+    """Whether all daemons of the demo's fabric could listen in this block."""
+    try:
+        check_free(f"127.{block}.0.1:7700", socket.SOCK_STREAM, "the controller")
+        for at in range(RACKS + SPINES):
+            check_free(f"127.{block}.2.{at + 1}:7701", socket.SOCK_DGRAM, "a switch")
+        for rack in range(RACKS):
+            check_free(f"127.{block}.1.{rack * HOSTS_PER_RACK + 1}:7801", socket.SOCK_DGRAM, "a server")
+    except FabricError:
+        return False
     return True
+
+
+_held: list[LoopbackBlock] = []
+"""What stays reserved until this process ends."""

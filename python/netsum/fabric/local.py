@@ -16,8 +16,12 @@ from netsum.fabric.sockets import check_free
 from netsum.fabric.state import state_home
 
 CONTROLLER_NAME = "controller"
-JOIN_S = 10.0
-"""Given to the switches to be alive in the controller's eyes."""
+CHECK_S = 60.0
+"""Given to the controller to judge a fabric file, which takes it milliseconds."""
+JOIN_S = 60.0
+"""Given to the switches to be alive in the controller's eyes. They join in well under a second on an idle machine."""
+STATUS_S = 10.0
+"""Given to a controller to answer. One that is not there refuses at once; a busy machine delays one that is."""
 
 
 class LocalFabric:
@@ -86,7 +90,7 @@ class LocalFabric:
             raise FabricError(f"fabric '{self.description.name}' has no process '{name}'; it has {self.names()}")
         return Daemon(name, command, self.folder)
 
-    def status(self, timeout_s: float = 2.0) -> dict:
+    def status(self, timeout_s: float = STATUS_S) -> dict:
         """The controller's view. Raises FabricError where it does not answer."""
         return controller_status(self.description.controller, timeout_s)
 
@@ -94,7 +98,13 @@ class LocalFabric:
         """Block until the controller counts these as alive. Raises FabricError, which names the others."""
         deadline = time.monotonic() + JOIN_S
         while True:
-            missing = sorted(set(switches) - alive_switches(self.status()))
+            try:
+                missing = sorted(set(switches) - alive_switches(self.status()))
+            except FabricError:
+                # A busy machine delays an answer: a controller that runs is asked again while there is time.
+                if self.process(CONTROLLER_NAME).pid() is None or time.monotonic() > deadline:
+                    raise
+                continue
             if not missing:
                 return
             dead = [name for name in missing if self.process(name).pid() is None]
@@ -117,7 +127,7 @@ class LocalFabric:
     def _check_description(self) -> None:
         """Let the controller judge the file: it alone knows all of its rules."""
         command = [str(binaries.find(binaries.CONTROLLER)), "--fabric", str(self.description.path), "--check"]
-        verdict = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        verdict = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S)
         if verdict.returncode != 0:
             raise FabricError((verdict.stderr or verdict.stdout).strip())
 
@@ -141,7 +151,7 @@ def temporary(description: Description) -> Iterator[LocalFabric]:
         fabric.down()
 
 
-def controller_status(address: str, timeout_s: float) -> dict:
+def controller_status(address: str, timeout_s: float = STATUS_S) -> dict:
     """The status of the controller at `address` (`host:port`). Raises FabricError where it does not answer."""
     from netsum import NetsumError, status
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from netsum.fabric.errors import FabricError
 
-READY_S = 10.0
-"""A daemon that has not said `ready` by then is broken: both take well under a second."""
-STOP_S = 3.0
+READY_S = 60.0
+"""A daemon that has not said `ready` by then is broken. Both take well under a second on an idle machine."""
+STOP_S = 10.0
 """Given to a daemon between SIGTERM and SIGKILL."""
 _PR_SET_PDEATHSIG = 1
 

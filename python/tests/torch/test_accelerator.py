@@ -8,6 +8,7 @@ import accelerator
 import pytest
 import torch
 import torch.distributed as dist
+from processes import Latch
 from torch.nn.parallel import DistributedDataParallel
 
 import netsum
@@ -267,15 +268,18 @@ def test_a_rank_that_is_lost_is_named(on):
 
 
 def test_a_wait_may_end_before_the_stream_does(on):
+    given_up = Latch()
+
     def body(rank, size):
         x = values(rank)
         dist.barrier()
         if rank == 1:
-            time.sleep(1)
+            given_up.wait()
         work = dist.all_reduce(x, async_op=True)
         if rank == 0:
             with pytest.raises(netsum.OperationTimeout):
                 work.wait(timedelta(milliseconds=100))
+            given_up.set()
         work.wait()
         assert torch.equal(x.cpu(), total(size))
 

@@ -13,16 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import netsum
 from netsum.demo.model import digits, lenet5
-from netsum.fabric.builtin import demo_toml
-from netsum.fabric.description import Description
-from netsum.fabric.local import temporary
 from netsum.torch import CompressionState, compressed, compression_hook, stats
 from netsum.torch.compression import BLOCK, decode, encode, shape_of
 
 F32 = np.float32
 COUNTS = [1, 5, 1023, 1025, 3 * 1024, 10_001]
-FABRIC_BLOCK = 40 + os.getpid() % 15
-"""Of loopback addresses: no other test's."""
 
 
 class Bucket:
@@ -420,11 +415,7 @@ def test_bytes_on_the_network(ranks):
     ranks(body, NETSUM_SHARED_MEMORY="off", NETSUM_LINK_LATENCY_S="1e-4", NETSUM_LINK_BYTES_PER_S="1e8")
 
 
-def test_switches_add_bf16(ranks, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    path = tmp_path / "fabric.toml"
-    path.write_text(demo_toml(FABRIC_BLOCK))
-
+def test_switches_add_bf16(ranks, fabric):
     def body(rank, size):
         models = [DistributedDataParallel(Chosen()), DistributedDataParallel(Chosen(), process_group=by_hosts(size))]
         for model in models:
@@ -441,8 +432,7 @@ def test_switches_add_bf16(ranks, tmp_path, monkeypatch):
                 assert torch.equal(one.grad, other.grad)
         assert stats()["path"] == "trees"
 
-    with temporary(Description.read(path)) as fabric:
-        ranks(body, 4, NETSUM_CONTROLLER=fabric.description.controller)
+    ranks(body, 4, NETSUM_CONTROLLER=fabric.description.controller)
 
 
 def by_hosts(size: int) -> dist.ProcessGroup:

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from processes import Latch
 from torch.nn.parallel import DistributedDataParallel
 
 import netsum
-from netsum.fabric.builtin import demo_toml
-from netsum.fabric.description import Description
-from netsum.fabric.local import temporary
 from netsum.torch.elastic import Members
 
-BOUND_S = 90.0
+BOUND_S = 300.0
+"""Guards against tests that hang."""
 
 
 def _process(body, name: int, file: Path, end, environment: dict[str, str]) -> None:
@@ -91,17 +90,18 @@ def test_before_the_first_configuration_calls_say_what_to_do(tmp_path):
     run(body, 1, tmp_path)
 
 
-def test_a_member_that_does_not_come_is_named_in_time(tmp_path):
+def test_a_member_that_does_not_come_is_named_at_the_timeout(tmp_path):
+    told = Latch()
+
     def body(name, store):
         store.set(f"handle{name}", dist._get_reconfigure_handle())
         handles = [store.get(f"handle{each}").decode() for each in range(3)]
         if name == 2:
-            time.sleep(4)
+            told.wait(2)
             return
-        start = time.monotonic()
         with pytest.raises(netsum.OperationTimeout, match=r"rank 2 \(host .*pid") as error:
             dist._reconfigure(1, handles, timeout=timedelta(seconds=2)).wait()
-        assert time.monotonic() - start < 4
+        told.set()
         assert name == 1 or "ranks [2] of 3 did not come" in str(error.value)
         dist._reconfigure(2, handles[:2]).wait()
         return _sum(name + 1.0)
@@ -123,14 +123,14 @@ def test_ranks_of_a_set_are_the_same_everywhere(tmp_path):
 
 @pytest.mark.parametrize("shared_memory", ["on", "off"])
 def test_training_survives_a_death_and_takes_in_a_newcomer(tmp_path, shared_memory):
-    steps = 12
+    steps, settle_s = 12, 30.0
 
     def body(name, store):
-        members = Members(store, timeout_s=20.0, settle_s=5.0)
+        members = Members(store, timeout_s=60.0, settle_s=settle_s)
         model = torch.nn.Linear(4, 1)
         torch.nn.init.constant_(model.weight, float(name))
         if name == 3:
-            store.wait(["shrunk"], timedelta(seconds=40))
+            store.wait(["shrunk"], timedelta(seconds=BOUND_S))
         members.enter(3)
         step, pause, sizes = torch.zeros(1), 0.0, set()
 
@@ -171,12 +171,13 @@ def test_training_survives_a_death_and_takes_in_a_newcomer(tmp_path, shared_memo
     (weights, step, pause, sizes), newcomer = answers[0], answers[3]
     assert answers[2][0] == weights == newcomer[0]
     assert step >= steps and answers[2][1] == step == newcomer[1]
-    assert sizes == [2, 3] and pause < 4.0
+    # The dead rank was named, so nobody waited for it.
+    assert sizes == [2, 3] and pause < settle_s
 
 
 def test_ddp_goes_on_with_the_group_of_another_size(tmp_path):
     def body(name, store):
-        members = Members(store, timeout_s=20.0, settle_s=5.0)
+        members = Members(store, timeout_s=60.0, settle_s=5.0)
         members.enter(3)
         torch.manual_seed(1)
         model = DistributedDataParallel(torch.nn.Linear(4, 2))
@@ -219,21 +220,13 @@ def test_other_groups_say_that_they_keep_their_size(ranks):
     ranks(body, size=1)
 
 
-@pytest.fixture
-def controller(tmp_path, monkeypatch):
-    """Of a fabric of its own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    path = tmp_path / "fabric.toml"
-    path.write_text(demo_toml(100 + os.getpid() % 15))
-    with temporary(Description.read(path)) as running:
-        yield running.description.controller
+def test_in_the_network_every_configuration_is_a_job_with_trees(tmp_path, fabric):
+    seen = Latch()
 
-
-def test_in_the_network_every_configuration_is_a_job_with_trees(tmp_path, controller):
     def body(name, store):
         from netsum.torch import stats
 
-        members = Members(store, timeout_s=20.0, settle_s=5.0)
+        members = Members(store, timeout_s=60.0, settle_s=5.0)
         members.enter(4)
         jobs = []
         while len(jobs) < 2:
@@ -247,19 +240,18 @@ def test_in_the_network_every_configuration_is_a_job_with_trees(tmp_path, contro
                 found = stats()
                 assert found["path"] == "trees" and found["network_operations"] >= 5
                 jobs.append(found["job"])
-                dist.barrier()
+                if size == 4:
+                    seen.set()
+                    seen.wait(4)
                 if name == 3:
                     os._exit(0)
-                # Not before all have seen the first job.
-                time.sleep(0.5)
-                if size == 4:
-                    dist.barrier()
+                dist.barrier()
             except netsum.NetsumError as error:
                 members.change(error)
         assert dist.get_world_size() == 3 and (values == 3.0).all()
         dist.barrier()
         return jobs
 
-    answers = run(body, 4, tmp_path, NETSUM_CONTROLLER=controller, NETSUM_MIN_BYTES="0")
+    answers = run(body, 4, tmp_path, NETSUM_CONTROLLER=fabric.description.controller, NETSUM_MIN_BYTES="0")
     assert answers[3] is None
     assert answers[0] == answers[1] == answers[2] and len(set(answers[0])) == 2

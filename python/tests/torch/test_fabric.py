@@ -11,21 +11,8 @@ import torch
 import torch.distributed as dist
 
 from netsum.demo import control_sum
-from netsum.fabric.builtin import demo_toml
 from netsum.fabric.description import Description
-from netsum.fabric.local import LocalFabric, temporary
-
-BLOCK = 80 + os.getpid() % 15
-"""Of loopback addresses: not the demo's, so that tests run beside one."""
-
-
-@pytest.fixture
-def fabric(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    path = tmp_path / "fabric.toml"
-    path.write_text(demo_toml(BLOCK))
-    with temporary(Description.read(path)) as running:
-        yield running
+from netsum.fabric.local import LocalFabric
 
 
 def test_switches_add(ranks, fabric):
@@ -86,7 +73,7 @@ def test_a_switch_that_comes_back_is_used_again(ranks, fabric):
     fabric.process("spine1").stop()
 
 
-def _sum_until(rank: int, size: int, reached, bound_s: float = 25.0) -> None:
+def _sum_until(rank: int, size: int, reached, bound_s: float = 200.0) -> None:
     """Exact sums until all ranks have reached a state; fails after `bound_s`."""
     deadline = time.monotonic() + bound_s
     step = 0
@@ -127,7 +114,7 @@ def test_run_starts_a_fabric_and_passes_the_exit_code(tmp_path):
     environment.pop("NETSUM_CONTROLLER", None)
     command = [sys.executable, "-c", "from netsum.cli import main; main()", "run", "-n", "3", str(script)]
     for code in (0, 1):
-        ended = subprocess.run([*command, str(code)], env=environment, capture_output=True, text=True, timeout=90)
+        ended = subprocess.run([*command, str(code)], env=environment, capture_output=True, text=True, timeout=300)
         assert ended.returncode == code, ended.stderr
         assert json.loads(ended.stdout.splitlines()[0]) == [3.0, "trees", [str(code)]]
     assert not LocalFabric(Description.read(next((tmp_path / "state").rglob("fabric.toml")))).running()

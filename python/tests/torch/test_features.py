@@ -258,7 +258,6 @@ def test_works_with_four_ranks(ranks, feature, shape):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's inductor needs a C++ compiler")
-@pytest.mark.timeout(300)  # It compiles C++.
 def test_inductor_compiles_a_model_and_its_collectives(ranks):
     def body(rank, size):
         model = DistributedDataParallel(small_model())
@@ -354,7 +353,7 @@ def test_torchrun_starts_all_ranks_again_when_one_dies(tmp_path):
     run += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--monitor-interval=0.1", str(script)]
     environment = os.environ | {"OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}
     environment.pop("NETSUM_CONTROLLER", None)
-    ended = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert sorted(path.name for path in tmp_path.glob("*-*")) == ["2-0", "2-1"]
     assert re.search(r"netsum.*rank 1|rank 1.*netsum", ended.stderr), "the survivor names who died"

@@ -1,28 +1,10 @@
 """What stands on `netsum.communicator` goes through the network where there is one: switches of a local fabric add."""
 
-import os
-
 import numpy as np
-import pytest
 import torch
 from processes import run_ranks
 
 from netsum.communicator import connect
-from netsum.fabric.builtin import demo_toml
-from netsum.fabric.description import Description
-from netsum.fabric.local import temporary
-
-BLOCK = 60 + os.getpid() % 15
-"""Of loopback addresses: not those of the demo or of test_fabric."""
-
-
-@pytest.fixture
-def fabric(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    path = tmp_path / "fabric.toml"
-    path.write_text(demo_toml(BLOCK))
-    with temporary(Description.read(path)) as running:
-        yield running
 
 
 def test_arrays_and_horovods_operations_are_added_by_switches(fabric):

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import time
 import warnings
 
 import pytest
 import torch
-from processes import run_ranks
+from processes import Latch, run_ranks, wait_until
 
 import netsum.horovod.torch as hvd
 
@@ -219,13 +218,17 @@ def test_shutdown_of_one_rank_fails_the_others_by_name():
 
 
 def test_a_rank_that_dies_fails_the_others_by_name():
+    waiting = Latch()
+
     def body(rank: int):
         hvd.init()
         if rank == 1:
-            time.sleep(0.2)
+            waiting.wait(2)
             os.kill(os.getpid(), signal.SIGKILL)
+        handle = hvd.allreduce_async(torch.ones(3))
+        waiting.set()
         with pytest.raises(hvd.HorovodInternalError, match="rank 1"):
-            hvd.allreduce(torch.ones(3))
+            hvd.synchronize(handle)
         hvd.shutdown()
         return "told"
 
@@ -239,10 +242,8 @@ def test_who_keeps_others_waiting_is_told():
         if rank == 0:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                deadline, told = time.monotonic() + 30, ""
-                while "for ranks [2]" not in told and time.monotonic() < deadline:
-                    time.sleep(0.05)
-                    told = "; ".join(str(each.message) for each in caught)
+                wait_until(lambda: any("for ranks [2]" in str(each.message) for each in caught))
+            told = "; ".join(str(each.message) for each in caught)
             assert "allreduce 'allreduce.late' waits since" in told
 
     spmd(body, HOROVOD_STALL_CHECK_TIME_SECONDS="0.2")

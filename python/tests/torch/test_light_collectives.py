@@ -21,7 +21,6 @@ def figure(monkeypatch):
     return module
 
 
-@pytest.mark.timeout(300)  # Six processes import torch.
 def test_libraries_train_lenet_alike(figure):
     results = {name: figure.train(name, "lenet5", [8, 16], 2) for name in figure.libraries()}
     assert set(results) >= {"gloo", "netsum"}

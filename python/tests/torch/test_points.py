@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from processes import Latch
 
 
 def test_send_and_receive(ranks):
@@ -54,13 +55,16 @@ def test_batch_of_messages_round_the_ring(ranks):
 
 
 def test_message_is_kept_until_it_is_sent(ranks):
+    asked = Latch()
+
     def body(rank, size):
         if rank == 0:
             for i in range(20):
                 dist.isend(torch.full((50_000,), float(i)), 1)
+            asked.set()
             dist.barrier()
         else:
-            time.sleep(0.3)
+            asked.wait()
             for i in range(20):
                 x = torch.empty(50_000)
                 dist.recv(x, 0)
@@ -71,28 +75,33 @@ def test_message_is_kept_until_it_is_sent(ranks):
 
 
 def test_barrier_waits_for_the_last(ranks):
+    called, last = Latch(), Latch()
+
     def body(rank, size):
-        began = time.monotonic()
         if rank == 1:
-            time.sleep(0.5)
+            called.wait(2)
+            time.sleep(0.2)
+            last.set()
+        called.set()
         dist.barrier()
-        assert time.monotonic() - began >= 0.45
+        assert last.count() == 1, "it ended before rank 1 had called it"
 
     ranks(body, 3)
 
 
 @pytest.mark.parametrize("wait_all", [False, True])
 def test_monitored_barrier_names_who_is_missing(ranks, wait_all):
-    waited_s = 3
+    waited_s, told = 3, Latch()
 
     def body(rank, size):
         dist.monitored_barrier()
         if rank in (1, 2):
-            time.sleep(4 * waited_s)
+            told.wait(2)
             os._exit(0)
         pattern = "Ranks 1, 2 failed" if wait_all else "Rank 1 failed"
         with pytest.raises(RuntimeError, match=pattern if rank == 0 else "successfully reached monitoredBarrier"):
             dist.monitored_barrier(timeout=timedelta(seconds=waited_s), wait_all_ranks=wait_all)
+        told.set()
         os._exit(0)
 
     ranks(body, 4)

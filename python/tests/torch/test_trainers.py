@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from netsum.launcher import free_port
+from netsum.fabric.reservations import free_port
 
 
 def _model() -> nn.Module:

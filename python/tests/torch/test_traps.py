@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from processes import Latch
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.nn.parallel import DistributedDataParallel
@@ -92,14 +93,17 @@ def test_2_a_callback_that_reduces_does_not_deadlock(ranks):
 
 
 def test_3_a_wait_with_a_timeout_ends_and_the_operation_lives_on(ranks):
+    given_up = Latch()
+
     def body(rank, size):
         x = torch.ones(3)
         if rank == 1:
-            time.sleep(1.0)
+            given_up.wait()
         work = dist.all_reduce(x, async_op=True)
         if rank == 0:
             with pytest.raises(netsum.OperationTimeout):
                 work.wait(timedelta(milliseconds=100))
+            given_up.set()
         work.wait()
         assert x.tolist() == [2.0] * 3
 
@@ -227,24 +231,23 @@ def test_8_no_future_is_made_unless_asked_for(ranks):
 
 
 def test_9_a_wait_leaves_the_interpreter_to_others(ranks):
+    counted = Latch()
+
     def body(rank, size):
         if rank == 1:
-            time.sleep(0.6)
+            # Rank 0's barrier ends only if its other thread runs meanwhile.
+            counted.wait()
             dist.barrier()
             return
-        turns = 0
 
         def count():
-            nonlocal turns
-            end = time.monotonic() + 0.4
-            while time.monotonic() < end:
-                turns += 1
+            for _ in range(100):
                 time.sleep(0.001)
+            counted.set()
 
         counter = threading.Thread(target=count)
         counter.start()
         dist.barrier()
         counter.join()
-        assert turns > 20
 
     ranks(body)

@@ -1,0 +1,51 @@
+"""A local fabric on a busy machine: an answer that comes late is waited for, one that cannot come is not."""
+
+import pytest
+
+from netsum.fabric import local
+from netsum.fabric.errors import FabricError
+
+SWITCHES = ["rack0", "rack1", "spine0", "spine1"]
+
+
+def _late(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+    """Let the controller seem too busy to answer so often; whom it was asked for, call by call."""
+    asked, answer = [], local.controller_status
+
+    def status(address: str, timeout_s: float) -> dict:
+        asked.append(address)
+        if len(asked) <= times:
+            raise FabricError(f"no controller answers at {address}: deadline has elapsed")
+        return answer(address, timeout_s)
+
+    monkeypatch.setattr(local, "controller_status", status)
+    return asked
+
+
+def test_a_controller_that_answers_late_is_asked_again(fabric, monkeypatch):
+    asked = _late(monkeypatch, 3)
+    fabric.wait_alive(SWITCHES)
+    assert len(asked) == 4
+
+
+def test_a_controller_that_has_ended_is_not_waited_for(fabric, monkeypatch):
+    asked = _late(monkeypatch, 1000)
+    fabric.process("controller").kill()
+    with pytest.raises(FabricError, match="deadline has elapsed"):
+        fabric.wait_alive(SWITCHES)
+    assert len(asked) == 1
+
+
+def test_a_controller_that_never_answers_is_named(fabric, monkeypatch):
+    monkeypatch.setattr(local, "JOIN_S", 0.1)
+    _late(monkeypatch, 1_000_000)
+    with pytest.raises(FabricError, match="deadline has elapsed"):
+        fabric.wait_alive(SWITCHES)
+
+
+def test_a_switch_that_has_ended_is_named(fabric):
+    fabric.process("rack1").kill()
+    while "rack1" in local.alive_switches(fabric.status()):
+        pass
+    with pytest.raises(FabricError, match="rack1 has ended"):
+        fabric.wait_alive(SWITCHES)
