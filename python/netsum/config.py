@@ -33,6 +33,7 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 PROTOCOLS = ("panama", "atp", "switchml", "auto")
 CONGESTION_RULES = ("panama", "per-branch", "coupled", "none")
@@ -104,7 +105,7 @@ class Settings:
         return replace(self, controller=None, host=None) if self.controller else self
 
 
-def _read(environment: Mapping[str, str], known: dict) -> dict[str, str]:
+def _read(environment: Mapping[str, str], known: dict[str, Any]) -> dict[str, str]:
     options = {}
     for variable, (option, check) in known.items():
         value = environment.get(variable, "").strip()

@@ -7,6 +7,7 @@ SIZES are bytes between commas. Rank 0 prints.
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from rich.table import Column, Table
 
@@ -29,7 +30,7 @@ OPERATIONS = (
 """Those that have several algorithms."""
 
 
-def found(link: dict, sizes: list[int], ask: Callable[[str, int], str]) -> dict:
+def found(link: dict[str, Any], sizes: list[int], ask: Callable[[str, int], str]) -> dict[str, Any]:
     """The choices for each operation and size, given the core's answers to (operation, bytes)."""
     choices = [
         {"operation": operation, "bytes": size, **json.loads(ask(operation, size))}
@@ -39,7 +40,7 @@ def found(link: dict, sizes: list[int], ask: Callable[[str, int], str]) -> dict:
     return {"link": link, "choices": choices}
 
 
-def show(answer: dict, as_json: bool) -> None:
+def show(answer: dict[str, Any], as_json: bool) -> None:
     """Print what `found` gives."""
     if as_json:
         print_json(answer)
@@ -59,7 +60,7 @@ def show(answer: dict, as_json: bool) -> None:
         console.print(table)
 
 
-def _links(link: dict) -> str:
+def _links(link: dict[str, Any]) -> str:
     ranks = f"{link['ranks']} rank{'s' if link['ranks'] != 1 else ''}"
     if link["shared_memory"]:
         return f"{ranks} that share memory"
@@ -67,7 +68,7 @@ def _links(link: dict) -> str:
     return f"{ranks}; a small message takes {link['latency_s'] * 1e6:.1f} µs, each rank sends {rate}"
 
 
-def _cell(cost: dict, chosen: str) -> str:
+def _cell(cost: dict[str, Any], chosen: str) -> str:
     if cost["seconds"] is None:
         return "–"
     return f"{cost['seconds'] * 1e6:.1f}{' *' if cost['name'] == chosen else ''}"
@@ -78,7 +79,11 @@ def main() -> int:
     try:
         group = connect(name="explain", timeout_s=60.0, in_network=False)
         link = json.loads(group.core.stats())["link"]
-        answer = found(link, [int(size) for size in sizes.split(",")], lambda *of: group.core.explain(*of, dtype, op))
+
+        def ask(operation: str, size: int) -> str:
+            return group.core.explain(operation, size, dtype, op)
+
+        answer = found(link, [int(size) for size in sizes.split(",")], ask)
         if group.rank == 0:
             show(answer, "--json" in rest)
         group.barrier()

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
         _end(ranks)
 
 
-def _wait(ranks: list[subprocess.Popen]) -> int:
+def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
     """The exit code of the first rank that fails, or 0 when all have ended; a signal counts as a shell counts it."""
     while True:
         codes = [rank.poll() for rank in ranks]
@@ -59,7 +59,7 @@ def _words(code: int) -> str:
     return f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
 
 
-def _end(ranks: list[subprocess.Popen]) -> None:
+def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
     for rank in ranks:
         if rank.poll() is None:
             rank.terminate()

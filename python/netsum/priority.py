@@ -10,11 +10,16 @@ of calls; the others follow. So ranks need not agree on anything else, and may c
 """
 
 import ctypes
+import functools
 import threading
+from typing import TYPE_CHECKING, Any
 
 from netsum import NetsumError, Unsupported
 from netsum.communicator import Communicator, Memory, memory
 from netsum.communicator.communicator import elements
+
+if TYPE_CHECKING:
+    from netsum._core import Group
 
 SLICE_BYTES = 1 << 20
 """Some hundred microseconds of memory or of a fast link, against a few for asking rank 0."""
@@ -25,14 +30,14 @@ _END = -1
 class Sum:
     """An allreduce under way; `wait` gives its array."""
 
-    def __init__(self, target: Memory, dtype: str, count: int, op: str, priority: int, result) -> None:
+    def __init__(self, target: Memory, dtype: str, count: int, op: str, priority: int, result: Any) -> None:
         self.priority = priority
         self._target, self._dtype, self._op, self._result = target, dtype, op, result
         self._count, self._done = count, 0
         self._ended = threading.Event()
         self._failure: BaseException | None = None
 
-    def wait(self, timeout_s: float | None = None):
+    def wait(self, timeout_s: float | None = None) -> Any:
         """The array with the sum. Raises what the group's sums raise, and TimeoutError where it takes longer."""
         if not self._ended.wait(timeout_s):
             raise TimeoutError(f"netsum: the sum is not there after {timeout_s} s")
@@ -43,7 +48,7 @@ class Sum:
     def done(self) -> bool:
         return self._ended.is_set()
 
-    def _slice(self, core, slice_bytes: int, timeout_s: float) -> bool:
+    def _slice(self, core: "Group", slice_bytes: int, timeout_s: float) -> bool:
         """Do the next slice; whether it was the last."""
         width = self._target.nbytes // max(self._count, 1)
         count = min(max(slice_bytes // max(width, 1), 1), self._count - self._done)
@@ -78,7 +83,7 @@ class PriorityQueue:
         self._thread = threading.Thread(target=self._run, name="netsum-priority", daemon=True)
         self._thread.start()
 
-    def allreduce(self, array, op: str = "sum", *, priority: int = 0) -> Sum:
+    def allreduce(self, array: Any, op: str = "sum", *, priority: int = 0) -> Sum:
         """Combine everybody's `array` in place, sooner the lower `priority` is; see `Communicator.allreduce`.
 
         `array` must be left alone until the sum is done.
@@ -112,7 +117,7 @@ class PriorityQueue:
         try:
             while (number := self._agreed(self._chosen() if self._world.rank == 0 else 0)) != _END:
                 with self._changed:
-                    self._changed.wait_for(lambda number=number: number in self._waiting)
+                    self._changed.wait_for(functools.partial(self._waiting.__contains__, number))
                     turn = self._waiting[number]
                 if turn._slice(self._world.core, self._slice_bytes, self._world.timeout_s):
                     with self._changed:

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -142,11 +144,18 @@ fn expected() -> Vec<u8> {
     add(&add(&numbers(0), &numbers(1)), &add(&numbers(2), &numbers(3)))
 }
 
-/// An address range that no other test run uses now.
-fn fabric() -> Fabric {
-    let base = [127, 100 + (std::process::id() % 100) as u8];
+/// A fabric on a loopback block that nobody else has while the socket is open: `netsum.fabric.reservations` reserves
+/// blocks in the same way.
+fn fabric() -> (Fabric, UnixDatagram) {
+    let start = std::process::id();
+    let free = (0..50).map(|at| 150 + ((start + at) % 50) as u8).find_map(|block| {
+        let name = SocketAddr::from_abstract_name(format!("netsum/loopback-{block}")).unwrap();
+        Some((block, UnixDatagram::bind_addr(&name).ok()?))
+    });
+    let (block, reserved) = free.expect("a loopback block is free");
     let rate = Rate(10_000_000_000);
-    leaf_spine(2, 2, 2, rate, rate, Addressing { base, ..Addressing::default() }).unwrap()
+    let addressing = Addressing { base: [127, block], ..Addressing::default() };
+    (leaf_spine(2, 2, 2, rate, rate, addressing).unwrap(), reserved)
 }
 
 fn all_get_the_sum(workers: &[Worker], id: u64, expected: &[u8]) {
@@ -192,7 +201,7 @@ fn counters_arrive(controller: &str) {
 
 #[test]
 fn a_spine_dies_under_load_and_comes_back() {
-    let (fabric, folder) = (fabric(), tempfile::tempdir().unwrap());
+    let ((fabric, _reserved), folder) = (fabric(), tempfile::tempdir().unwrap());
     let file = folder.path().join("fabric.toml");
     std::fs::write(&file, fabric.to_toml()).unwrap();
     let settings = Settings { return_hold_ms: 100, ..Settings::default() };

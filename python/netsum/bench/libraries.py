@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from netsum.bench.cases import BenchError
 from netsum.bench.ranks import Command
@@ -70,9 +70,9 @@ class World:
     command: of a rank, or of all of them where an MPI starts them. environment: by rank, of processes started here.
     """
 
-    def __init__(self, name: str, command: list[str], environments: list[Mapping[str, str]]) -> None:
+    def __init__(self, name: str, command: list[str], environments: Sequence[Mapping[str, str]]) -> None:
         self.name = name
-        self._processes: list[subprocess.Popen] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._log = tempfile.TemporaryFile()
         for environment in environments:
             self._processes.append(
@@ -86,7 +86,7 @@ class World:
                     preexec_fn=die_with_parent,
                 )
             )
-        self._answers = self._processes[0].stdout
+        self._answers = _open(self._processes[0].stdout)
         self._seen = b""
 
     def wait_ready(self) -> None:
@@ -99,8 +99,9 @@ class World:
         line = f"{command.line()}\n".encode()
         try:
             for process in self._processes:
-                process.stdin.write(line)
-                process.stdin.flush()
+                stdin = _open(process.stdin)
+                stdin.write(line)
+                stdin.flush()
         except BrokenPipeError:
             raise self._ended() from None
         words = self._line().split()
@@ -112,7 +113,7 @@ class World:
         """End its ranks, gently first."""
         for process in self._processes:
             with contextlib.suppress(OSError):
-                process.stdin.close()
+                _open(process.stdin).close()
         for wait in (_END_S, _END_S, None):
             until = time.monotonic() + (wait or 0.0)
             for process in self._processes:
@@ -162,7 +163,7 @@ class Perftest:
 
     def __init__(self, program: str) -> None:
         self._program = program
-        self._processes: list[subprocess.Popen] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def wait_ready(self) -> None:
         """It has nothing to prepare."""
@@ -204,7 +205,7 @@ class Perftest:
             process.communicate()
         self._processes.clear()
 
-    def _start(self, arguments: list[str]) -> subprocess.Popen:
+    def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [self._program, *arguments],
             env={"UCX_LOG_LEVEL": "error", "UCX_WARN_UNUSED_ENV_VARS": "n", **os.environ},
@@ -216,6 +217,11 @@ class Perftest:
         )
         self._processes.append(process)
         return process
+
+
+def _open(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None, "the process was started with this pipe"
+    return pipe
 
 
 def starter(name: str, size: int, folder: Path, environment: Mapping[str, str]) -> Callable[[], Library] | Missing:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from netsum.bench.cases import Case
 from netsum.bench.libraries import Library, Unsupported
@@ -58,7 +59,7 @@ class Row:
         ordered = sorted(self.seconds)
         return ordered[min(math.ceil(0.99 * len(ordered)), len(ordered)) - 1]
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         case = self.case
         what = {"operation": case.operation, "bytes": case.nbytes, "dtype": case.dtype, "reduction": case.reduction}
         what |= {"library": self.library, "ranks": self.ranks}

@@ -26,7 +26,10 @@ def picture(rows: list[Row]) -> str:
 
 def _chart(operation: str, rows: list[Row], libraries: list[str]) -> str:
     rates = operation != "barrier"
-    value = (lambda row: row.case.busbw(row.median, row.ranks) / 1e9) if rates else (lambda row: row.median * 1e6)
+
+    def value(row: Row) -> float:
+        return row.case.busbw(row.median, row.ranks) / 1e9 if rates else row.median * 1e6
+
     xs = [max(row.case.nbytes, 1) for row in rows]
     ys = [value(row) for row in rows]
     low_x, high_x = math.log2(min(xs)), max(math.log2(max(xs)), math.log2(min(xs)) + 1)

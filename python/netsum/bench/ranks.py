@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from netsum.bench import values
 from netsum.bench.cases import Case
+
+if TYPE_CHECKING:
+    from netsum._core import Work
 
 TIMEOUT_S = 120.0
 ROOT = 0
@@ -215,12 +218,12 @@ class NetsumRunner:
             case "sendrecv":
                 return lambda: self._sendrecv(source, target, whole)
             case "latency" | "bandwidth":
-                to = 1 - rank
+                peer = 1 - rank
                 return point(
                     case,
                     rank,
-                    lambda nbytes: partial(core.send(source, nbytes, to, 0, TIMEOUT_S).wait, None),
-                    lambda nbytes: partial(core.recv(target, nbytes, to, 0, TIMEOUT_S).wait, None),
+                    lambda nbytes: partial(core.send(source, nbytes, peer, 0, TIMEOUT_S).wait, None),
+                    lambda nbytes: partial(core.recv(target, nbytes, peer, 0, TIMEOUT_S).wait, None),
                 )
         return self.barrier
 
@@ -247,7 +250,7 @@ class NetsumRunner:
         sent.wait(None)
 
     @staticmethod
-    def _waits(start: Callable[[], object]) -> Callable[[], object]:
+    def _waits(start: "Callable[[], Work | None]") -> Callable[[], object]:
         return lambda: _finish(start())
 
 
@@ -314,14 +317,15 @@ class TorchRunner:
     def combine(self, numbers: list[float], reduction: str) -> list[float]:
         tensor = self._torch.tensor(numbers, dtype=self._torch.float64)
         self._dist.all_reduce(tensor, getattr(self._dist.ReduceOp, reduction.upper()))
-        return tensor.tolist()
+        found: list[float] = tensor.tolist()
+        return found
 
-    def _tensor(self, buffer: mmap.mmap, nbytes: int, dtype: str):
+    def _tensor(self, buffer: mmap.mmap, nbytes: int, dtype: str) -> Any:
         if not nbytes:
             return self._torch.empty(0, dtype=getattr(self._torch, dtype))
         return self._torch.frombuffer(buffer, dtype=self._torch.uint8, count=nbytes).view(getattr(self._torch, dtype))
 
-    def _sendrecv(self, source, target) -> None:
+    def _sendrecv(self, source: Any, target: Any) -> None:
         received = self._dist.irecv(target, (self.rank - 1) % self.size)
         sent = self._dist.isend(source, (self.rank + 1) % self.size)
         received.wait()
@@ -336,7 +340,7 @@ def answer(wrong: int, times: list[float]) -> str:
     return " ".join([str(wrong), *(f"{each:.9f}" for each in times)])
 
 
-def _finish(work) -> None:
+def _finish(work: "Work | None") -> None:
     if work is not None:
         work.wait(None)
 

@@ -2,7 +2,9 @@
 comparison of memory and needs no other library."""
 
 import struct
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from netsum.bench.cases import COMBINING, Case
 
@@ -20,7 +22,13 @@ def of_rank(case: Case, rank: int, size: int, nbytes: int) -> bytearray:
 
 def combined(case: Case, size: int, nbytes: int) -> bytearray:
     """What a reduction of all ranks' contributions must give."""
-    combine = {"sum": sum, "avg": lambda all_: sum(all_) / size, "min": min, "max": max, "product": _product}
+    combine: dict[str, Callable[[list[Any]], Any]] = {
+        "sum": sum,
+        "avg": lambda all_: sum(all_) / size,
+        "min": min,
+        "max": max,
+        "product": _product,
+    }
     numbers = tuple(
         combine[case.reduction]([_number(case, place, rank, size) for rank in range(size)]) for place in range(PERIOD)
     )
@@ -42,7 +50,8 @@ def _number(case: Case, place: int, rank: int, size: int) -> int:
 
 
 def _product(numbers: list[int]) -> int:
-    return 2 ** numbers.count(2)
+    found: int = 2 ** numbers.count(2)
+    return found
 
 
 @cache
@@ -60,7 +69,8 @@ def _pack(dtype: str, numbers: tuple[float, ...]) -> bytes:
 def _bfloat16(number: float) -> bytes:
     """The upper half of a float32, rounded to the nearest, ties to even."""
     (bits,) = struct.unpack("<I", struct.pack("<f", number))
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).to_bytes(2, "little")
+    found: bytes = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).to_bytes(2, "little")
+    return found
 
 
 def _repeat(period: bytes, nbytes: int) -> bytearray:

@@ -37,7 +37,7 @@ def main() -> None:
     sys.exit(_guarded(app))
 
 
-def _guarded(command: Callable[..., object]) -> int:
+def _guarded(command: Callable[..., int | None]) -> int:
     try:
         return command(standalone_mode=False) or 0
     except (BenchError, FabricError, DemoError, OcsError, PlanError, RecorderError, SimError) as error:
@@ -52,7 +52,8 @@ def _guarded(command: Callable[..., object]) -> int:
         # Mistakes on the command line, which typer's own parser reports with usage and code.
         if hasattr(error, "show") and hasattr(error, "exit_code"):
             error.show()
-            return error.exit_code
+            found: int = error.exit_code
+            return found
         raise
 
 

@@ -136,7 +136,8 @@ def _leading(runner: NetsumRunner, wanted: list[Case], plan: Plan) -> Iterator[l
         return execute(runner, command)
 
     for case in wanted:
-        row, known = Row(case, "netsum", runner.size), {}
+        row = Row(case, "netsum", runner.size)
+        known: dict[str, int] = {}
         for _ in range(plan.rounds):
             take_turn(row, ask, plan, known)
         yield [row]

@@ -1,7 +1,7 @@
 """`netsum fabric up|status|down`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -58,10 +58,14 @@ def down(file: File) -> None:
     )
 
 
-def _report(fabric: LocalFabric) -> dict:
+def _report(fabric: LocalFabric) -> dict[str, Any]:
     """`parts`: per process, its id and whether the controller sees it alive. `controller`: its status, or the error."""
     parts = [{"name": name, "process": fabric.process(name).pid(), "alive": False} for name in fabric.names()]
-    report = {"fabric": fabric.description.name, "address": fabric.description.controller, "parts": parts}
+    report: dict[str, Any] = {
+        "fabric": fabric.description.name,
+        "address": fabric.description.controller,
+        "parts": parts,
+    }
     if fabric.process(CONTROLLER_NAME).pid() is None:
         return report
     seen = controller_status(fabric.description.controller)
@@ -72,7 +76,7 @@ def _report(fabric: LocalFabric) -> dict:
     return report
 
 
-def _table(report: dict) -> Table:
+def _table(report: dict[str, Any]) -> Table:
     table = Table(title=f"fabric {report['fabric']}, controller {report['address']}", title_justify="left")
     for heading in ("part", "process", "state"):
         table.add_column(heading)
@@ -82,7 +86,7 @@ def _table(report: dict) -> Table:
     return table
 
 
-def _jobs(jobs: list[dict]) -> Table:
+def _jobs(jobs: list[dict[str, Any]]) -> Table:
     """Which protocol each job has, and why where the controller chose it or could not give all."""
     table = Table(title="jobs", title_justify="left")
     for heading in ("job", "state", "protocol", "trees", "why"):

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -204,12 +204,12 @@ def classes(source: Source, kinds: Kinds = "", format: Format = None, as_json: J
     for heading in ("GPUs", "sets", "broadcast", "allgather", "allreduce", "allreduce on rings"):
         table.add_column(heading, justify="right")
     for row in rows:
-        rates = [_rate(row[key]) for key in ("broadcast", "allgather", "allreduce", "rings")]
-        table.add_row(",".join(map(str, row["gpus"])), str(row["sets"]), *rates)
+        cells = [_rate(row[key]) for key in ("broadcast", "allgather", "allreduce", "rings")]
+        table.add_row(",".join(map(str, row["gpus"])), str(row["sets"]), *cells)
     console.print(table)
 
 
-def _print_report(report: dict, collective: str) -> None:
+def _print_report(report: dict[str, Any], collective: str) -> None:
     """Rate, bound, proof, trees and the comparison, for people."""
     sign = "=" if report["optimal"] else "<"
     lines = [
@@ -237,7 +237,7 @@ def _print_report(report: dict, collective: str) -> None:
         console.print(f"{name}: {text}", highlight=False, markup=False)
 
 
-def _print_kinds(found: dict, as_json: bool) -> None:
+def _print_kinds(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
@@ -254,7 +254,7 @@ def _print_kinds(found: dict, as_json: bool) -> None:
     )
 
 
-def _setups(graph: dict, given: list[str]) -> list[tuple[str, float]]:
+def _setups(graph: dict[str, Any], given: list[str]) -> list[tuple[str, float]]:
     """Kinds of the graph's links with their set-up; 0 where none is given."""
     setups = dict.fromkeys((link["kind"] for link in graph["link"]), 0.0)
     for text in given:
@@ -275,7 +275,7 @@ def _text(plan: Path) -> str:
         raise PlanError(f"{plan}: cannot be read: {error}") from error
 
 
-def _print_front(points: list[dict], as_json: bool) -> None:
+def _print_front(points: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(points)
         return
@@ -288,12 +288,13 @@ def _print_front(points: list[dict], as_json: bool) -> None:
     console.print(table)
 
 
-def _write(out: Path, plan: dict, graph: dict) -> None:
+def _write(out: Path, plan: dict[str, Any], graph: dict[str, Any]) -> None:
     forms = {".mscclpp.json": "mscclpp", ".json": None, ".xml": "msccl", ".svg": "svg", ".png": "svg"}
     suffix = next((suffix for suffix in forms if out.name.endswith(suffix)), None)
     if suffix is None:
         raise PlanError(f"{out}: plans are written as .json, .mscclpp.json, .xml (MSCCL), .svg or .png")
-    text = planner.export(plan, graph, forms[suffix]) if forms[suffix] else json.dumps(plan, indent=1)
+    form = forms[suffix]
+    text = planner.export(plan, graph, form) if form else json.dumps(plan, indent=1)
     try:
         out.write_bytes(png(text) if suffix == ".png" else text.encode())
     except PictureError as error:
@@ -308,10 +309,10 @@ def _rate(value: float | None) -> str:
 
 def bytes_of(text: str) -> float:
     units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
-    unit = next((unit for unit in units if text.endswith(unit)), None)
+    unit = next((unit for unit in units if text.endswith(unit)), "")
     try:
         return float(text.removesuffix(unit)) * units[unit]
-    except (TypeError, KeyError, ValueError):
+    except (KeyError, ValueError):
         raise PlanError(f"{text!r} is not a size; write it like 64MiB") from None
 
 

@@ -32,9 +32,10 @@ def recorder(
             console.print(f"  {finding.kind}: {finding.text}", highlight=False, markup=False, soft_wrap=True)
         for why in dict.fromkeys(dump.why for dump in dumps.values()):
             console.print(f"  written because: {why}", highlight=False, markup=False, soft_wrap=True)
-    for name, dumps in groups.items() if torch_format else ():
-        into = torch_format if len(groups) == 1 else torch_format / name.replace("/", "-")
-        write(dumps, into)
-        errors.print(f"torchfrtrace {into} --prefix {PREFIX}", highlight=False, markup=False, soft_wrap=True)
+    if torch_format:
+        for name, dumps in groups.items():
+            into = torch_format if len(groups) == 1 else torch_format / name.replace("/", "-")
+            write(dumps, into)
+            errors.print(f"torchfrtrace {into} --prefix {PREFIX}", highlight=False, markup=False, soft_wrap=True)
     if any(finding.kind != "well" for findings in found.values() for finding in findings):
         raise typer.Exit(1)

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -44,7 +44,7 @@ def run(
     with _interruptible(), Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
 
-        def on_progress(told) -> None:
+        def on_progress(told: Any) -> None:
             text = (
                 f"{told.simulated_ms:.2f} ms simulated, {told.hops_per_s / 1e6:.1f} M packet-hops/s, "
                 f"{told.flows} flows, {told.steps} steps, {told.left_s:.0f} s left"
@@ -136,7 +136,7 @@ def _comparison(plan: Sweep, results: dict[str, Result]) -> Table:
 def _figures(result: Result) -> list[str]:
     summary = result.summary
 
-    def figure(distribution: dict, key: str, scale: float = 1.0) -> str:
+    def figure(distribution: dict[str, Any], key: str, scale: float = 1.0) -> str:
         return f"{distribution[key] * scale:,.2f}" if distribution["count"] else "–"
 
     return [

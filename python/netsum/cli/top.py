@@ -3,17 +3,19 @@
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
+from netsum.reports import ControllerStatus, JobStatus
 
 PERIOD_S = 1.0
 """Switches and workers report once a second."""
@@ -40,18 +42,20 @@ def top(
         _watch(address, now)
 
 
-def link_rates(before: dict, now: dict, seconds: float) -> list[dict]:
+def link_rates(before: ControllerStatus, now: ControllerStatus, seconds: float) -> list[dict[str, Any]]:
     """Bits per second on each link in each direction, from two readings. A counter that fell was started again."""
     old = {(link["a"], link["b"]): link for link in before["links"]}
     rates = []
     for link in now["links"]:
-        last = old.get((link["a"], link["b"]), {})
-        ab, ba = (
-            8 * max(link[key] - (past if link[key] >= (past := last.get(key, 0)) else 0), 0) / seconds
-            for key in ("bytes_ab", "bytes_ba")
-        )
+        last = old.get((link["a"], link["b"]))
+        ab = _bits_per_s(last["bytes_ab"] if last else 0, link["bytes_ab"], seconds)
+        ba = _bits_per_s(last["bytes_ba"] if last else 0, link["bytes_ba"], seconds)
         rates.append({"a": link["a"], "b": link["b"], "ab_bps": ab, "ba_bps": ba, "rate_bps": link["rate_bps"]})
     return rates
+
+
+def _bits_per_s(before: int, now: int, seconds: float) -> float:
+    return 8 * (now - before if now >= before else now) / seconds
 
 
 def _address(fabric: Path | None) -> str:
@@ -63,7 +67,7 @@ def _address(fabric: Path | None) -> str:
     return address
 
 
-def _watch(address: str, before: dict) -> None:
+def _watch(address: str, before: ControllerStatus) -> None:
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         last = time.monotonic()
         while True:
@@ -74,12 +78,12 @@ def _watch(address: str, before: dict) -> None:
             before, last = now, at
 
 
-def _screen(before: dict, now: dict, seconds: float) -> Group:
+def _screen(before: ControllerStatus, now: ControllerStatus, seconds: float) -> Group:
     links = _links(link_rates(before, now, seconds))
     return Group(_switches(now), *_slots(now), links, *_jobs(now))
 
 
-def _switches(status: dict) -> Table:
+def _switches(status: ControllerStatus) -> Table:
     table = _new_table(
         f"fabric {status['fabric']}: switches", ("switch", "state", "memory used", "leased", "of", "drops")
     )
@@ -88,11 +92,13 @@ def _switches(status: dict) -> Table:
         sizes = [
             f"{switch[key] / (1 << 20):.1f} MiB" for key in ("memory_used_bytes", "memory_leased_bytes", "memory_bytes")
         ]
-        table.add_row(switch["name"], f"[{mark}]{switch['state']}[/{mark}]", *sizes, str(sum(switch["drops"].values())))
+        _add_row(
+            table, switch["name"], f"[{mark}]{switch['state']}[/{mark}]", *sizes, str(sum(switch["drops"].values()))
+        )
     return table
 
 
-def _slots(status: dict) -> list[Table]:
+def _slots(status: ControllerStatus) -> list[Table]:
     """Leases of the protocols with slots, where there are any: what was added, what went on, what was repeated."""
     headings = (
         "at",
@@ -113,26 +119,33 @@ def _slots(status: dict) -> list[Table]:
                 continue
             server = switch["role"] == "server"
             held = "-" if server else f"{tree['slots_held']} of {switch['slots']}"
-            keys = ("contributions", "passed", "collisions", "expired", "preempted", "float_requests")
+            counts = (
+                tree["contributions"],
+                tree["passed"],
+                tree["collisions"],
+                tree["expired"],
+                tree["preempted"],
+                tree["float_requests"],
+            )
             name = f"{tree['job']}.{tree['tree']}"
-            table.add_row(switch["name"], name, tree["protocol"], held, *(str(tree[key]) for key in keys))
+            _add_row(table, switch["name"], name, tree["protocol"], held, *map(str, counts))
     return [table] if table.row_count else []
 
 
-def _links(rates: list[dict]) -> Table:
+def _links(rates: list[dict[str, Any]]) -> Table:
     table = _new_table("links: aggregation traffic", ("link", "forth", "back", "load"))
     for link in rates:
         load = max(link["ab_bps"], link["ba_bps"]) / link["rate_bps"] if link["rate_bps"] else 0.0
-        table.add_row(f"{link['a']} - {link['b']}", _rate(link["ab_bps"]), _rate(link["ba_bps"]), f"{load:.1%}")
+        _add_row(table, f"{link['a']} - {link['b']}", _rate(link["ab_bps"]), _rate(link["ba_bps"]), f"{load:.1%}")
     return table
 
 
-def _jobs(status: dict) -> list[Table]:
+def _jobs(status: ControllerStatus) -> list[Table]:
     running = [job for job in status["jobs"] if job["state"] != "ended"]
     return [_job(job) for job in running] or [_new_table("no jobs", ())]
 
 
-def _job(job: dict) -> Table:
+def _job(job: JobStatus) -> Table:
     path = (
         f"{job['protocol']}, {len(job['trees'])} trees: {', '.join(tree['root'] for tree in job['trees'])}"
         if job["trees"]
@@ -143,22 +156,27 @@ def _job(job: dict) -> Table:
     title = f"job {job['job']} '{job['name']}': {job['state']}, epoch {job['epoch']}, {path}{reason}"
     table = _new_table(title, ("rank", "host", "state", "tree", "window", "rtt", "results", "resent", "marks"))
     for rank in job["ranks"]:
-        who = (str(rank["rank"]), rank["host"], rank["state"])
-        statistics = rank["statistics"] or {"trees": []}
-        for tree in statistics["trees"]:
-            counts = [str(tree[key]) for key in ("results", "retransmits", "marks")]
-            table.add_row(*who, str(tree["tree"]), str(tree["window"]), f"{tree['rtt_ns'] / 1e3:.0f} us", *counts)
+        who: tuple[str, str, str] = (str(rank["rank"]), rank["host"], rank["state"])
+        trees = rank["statistics"]["trees"] if rank["statistics"] else []
+        for tree in trees:
+            counts = map(str, (tree["results"], tree["retransmits"], tree["marks"]))
+            _add_row(table, *who, str(tree["tree"]), str(tree["window"]), f"{tree['rtt_ns'] / 1e3:.0f} us", *counts)
             who = ("", "", "")
-        if not statistics["trees"]:
-            table.add_row(*who, "-", "", "", "", "", "")
+        if not trees:
+            _add_row(table, *who, "-", "", "", "", "", "")
     return table
 
 
 def _new_table(title: str, headings: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for heading in headings:
         table.add_column(heading)
     return table
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    """Names come from users: they are no markup."""
+    table.add_row(*map(Text, cells))
 
 
 def _rate(bits_per_s: float) -> str:

@@ -4,11 +4,17 @@ import json
 import struct
 import threading
 from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from netsum import NetsumError, Unsupported
 from netsum.communicator.memory import Memory, memory
 from netsum.communicator.pending import Pending
 from netsum.recorder import watch
+from netsum.reports import GroupStats
+
+if TYPE_CHECKING:
+    from netsum._core import Group, Work
 
 OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 _PAIRS = {"complex64": "float32", "complex128": "float64"}
@@ -25,7 +31,7 @@ class Communicator:
     `connect`.
     """
 
-    def __init__(self, core, rank: int, size: int, name: str, timeout_s: float) -> None:
+    def __init__(self, core: "Group", rank: int, size: int, name: str, timeout_s: float) -> None:
         self.core = core
         self.rank = rank
         self.size = size
@@ -35,7 +41,7 @@ class Communicator:
         self._held: list[Pending] = []
         self._lock = threading.Lock()
 
-    def allreduce(self, array, op: str = "sum", *, out=None, factor: float = 1.0, wait: bool = True):
+    def allreduce(self, array: Any, op: str = "sum", *, out: Any = None, factor: float = 1.0, wait: bool = True) -> Any:
         """Combine everybody's `array`, in place, or in `out` of the same size, and return where the result is.
 
         op: of OPERATIONS; premul_sum multiplies this rank's values by `factor` first.
@@ -45,19 +51,19 @@ class Communicator:
         work = self.core.allreduce(target.address, count, dtype, op, factor, self.timeout_s)
         return self._finish(work, target, array if out is None else out, wait)
 
-    def reduce(self, array, root: int, op: str = "sum", *, factor: float = 1.0, wait: bool = True):
+    def reduce(self, array: Any, root: int, op: str = "sum", *, factor: float = 1.0, wait: bool = True) -> Any:
         """Combine everybody's `array` in that of rank `root`, in place; the others' are left alone."""
         target = memory(array, "reduce", written=self.rank == root)
         dtype, count = elements(target, "reduce", op)
         work = self.core.reduce(target.address, count, dtype, op, factor, root, self.timeout_s)
         return self._finish(work, target, array, wait)
 
-    def broadcast(self, array, root: int, *, wait: bool = True):
+    def broadcast(self, array: Any, root: int, *, wait: bool = True) -> Any:
         """Fill everybody's `array` with that of rank `root`."""
         target = memory(array, "broadcast", written=self.rank != root)
         return self._finish(self.core.broadcast(*target.span, root, self.timeout_s), target, array, wait)
 
-    def allgather(self, array, out, *, wait: bool = True):
+    def allgather(self, array: Any, out: Any, *, wait: bool = True) -> Any:
         """Everybody's `array` in `out`: one array of `size` times its elements, or a list with an array per rank.
 
         With a list, ranks may have arrays of different sizes.
@@ -66,19 +72,19 @@ class Communicator:
         kept, outs = self._many(out, "allgather", written=True)
         return self._finish(self.core.allgather(outs, source.span, self.timeout_s), (source, kept), out, wait)
 
-    def gather(self, array, out, root: int, *, wait: bool = True):
+    def gather(self, array: Any, out: Any, root: int, *, wait: bool = True) -> Any:
         """As `allgather`, at rank `root` alone; elsewhere `out` is not looked at and may be None."""
         source = memory(array, "gather")
         kept, outs = self._many(out, "gather", written=True) if self.rank == root else ((), [])
         return self._finish(self.core.gather(outs, source.span, root, self.timeout_s), (source, kept), out, wait)
 
-    def scatter(self, arrays, out, root: int, *, wait: bool = True):
+    def scatter(self, arrays: Any, out: Any, root: int, *, wait: bool = True) -> Any:
         """Part i of rank `root`'s `arrays` in rank i's `out`: one array cut evenly, or a list, an array per rank."""
         target = memory(out, "scatter", written=True)
         kept, ins = self._many(arrays, "scatter") if self.rank == root else ((), [])
         return self._finish(self.core.scatter(target.span, ins, root, self.timeout_s), (target, kept), out, wait)
 
-    def reduce_scatter(self, arrays, out, op: str = "sum", *, factor: float = 1.0, wait: bool = True):
+    def reduce_scatter(self, arrays: Any, out: Any, op: str = "sum", *, factor: float = 1.0, wait: bool = True) -> Any:
         """Combine everybody's part i in rank i's `out`. arrays: one array cut evenly, or a list, an array per rank."""
         target = memory(out, "reduce_scatter", written=True)
         dtype, _ = elements(target, "reduce_scatter", op)
@@ -97,22 +103,22 @@ class Communicator:
         work = self.core.reduce_scatter(target.address, ins, dtype, op, factor, self.timeout_s)
         return self._finish(work, (target, sources), out, wait)
 
-    def alltoall(self, arrays, out, *, wait: bool = True):
+    def alltoall(self, arrays: Any, out: Any, *, wait: bool = True) -> Any:
         """Part i of rank r's `arrays` in part r of rank i's `out`; each one array cut evenly or a list of arrays."""
         kept_in, ins = self._many(arrays, "alltoall")
         kept_out, outs = self._many(out, "alltoall", written=True)
         return self._finish(self.core.alltoall(outs, ins, self.timeout_s), (kept_in, kept_out), out, wait)
 
-    def barrier(self, *, wait: bool = True):
+    def barrier(self, *, wait: bool = True) -> Any:
         """Return when all ranks have called it."""
         return self._finish(self.core.barrier(self.timeout_s), None, None, wait)
 
-    def send(self, array, to: int, tag: int = 0, *, wait: bool = True):
+    def send(self, array: Any, to: int, tag: int = 0, *, wait: bool = True) -> Any:
         """Send `array` to rank `to`. Messages of one tag between two ranks keep their order."""
         source = memory(array, "send")
         return self._finish(self.core.send(*source.span, to, tag, self.timeout_s), source, None, wait)
 
-    def receive(self, out, source: int | None = None, tag: int = 0, *, wait: bool = True):
+    def receive(self, out: Any, source: int | None = None, tag: int = 0, *, wait: bool = True) -> Any:
         """Fill `out` with the next message of rank `source`, or of any rank, which must have exactly its size."""
         target = memory(out, "receive", written=True)
         work = self.core.recv(*target.span, source, tag, self.timeout_s)
@@ -155,9 +161,10 @@ class Communicator:
         core.connect([addresses[each] for each in ranks])
         return Communicator(core, rank, size, name, self.timeout_s)
 
-    def stats(self) -> dict:
+    def stats(self) -> GroupStats:
         """What the group has done and how it stands."""
-        return json.loads(self.core.stats())
+        found: GroupStats = json.loads(self.core.stats())
+        return found
 
     def close(self) -> None:
         """Leave the group in good order; later calls raise."""
@@ -171,13 +178,15 @@ class Communicator:
     def __enter__(self) -> "Communicator":
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is None:
             self.close()
         else:
-            self.abort(f"rank {self.rank} raised {kind.__name__}: {error}")
+            self.abort(f"rank {self.rank} raised {type(error).__name__}: {error}")
 
-    def _place(self, array, out, operation: str) -> Memory:
+    def _place(self, array: Any, out: Any, operation: str) -> Memory:
         """Where an operation in place works: on `array`, or on `out` once it has the values of `array`."""
         if out is None:
             return memory(array, operation, written=True)
@@ -191,7 +200,7 @@ class Communicator:
             copy(target, source)
         return target
 
-    def _many(self, arrays, operation: str, written: bool = False) -> tuple[list[Memory], list[tuple[int, int]]]:
+    def _many(self, arrays: Any, operation: str, written: bool = False) -> tuple[list[Memory], list[tuple[int, int]]]:
         """What to keep, and a span per rank."""
         memories = [memory(each, operation, written) for each in _list_of(arrays)]
         if isinstance(arrays, (list, tuple)):
@@ -201,7 +210,7 @@ class Communicator:
         one = memories[0]
         return memories, [(address, count * one.itemsize) for address, count in one.parts(self.size, operation)]
 
-    def _finish(self, work, kept, result, wait: bool):
+    def _finish(self, work: "Work", kept: Any, result: Any, wait: bool) -> Any:
         pending = Pending(work, kept, result)
         if wait:
             return pending.wait()
@@ -220,7 +229,7 @@ def copy(target: Memory, source: Memory) -> None:
     ctypes.memmove(target.address, source.address, source.nbytes)
 
 
-def _list_of(arrays) -> Sequence:
+def _list_of(arrays: Any) -> Sequence[Any]:
     return arrays if isinstance(arrays, (list, tuple)) else [arrays]
 
 

@@ -109,7 +109,7 @@ def _meeting_place() -> str:
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise SettingError(f"NETSUM_MEETING={at}: expected host:port, such as node0:29500")
         return at
-    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     if host and port:
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
     raise SettingError("NETSUM_MEETING is not set: several ranks need the host:port at which rank 0 waits")

@@ -7,6 +7,7 @@ array is read-only, DLPack only since version 1.0 (https://dmlc.github.io/dlpack
 import ctypes
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from netsum import Unsupported
 
@@ -83,7 +84,7 @@ def memory(array: object, operation: str, written: bool = False) -> Memory:
     return found
 
 
-def _by_interface(array: object, operation: str) -> Memory | None:
+def _by_interface(array: Any, operation: str) -> Memory | None:
     try:
         # An attribute that computes: torch raises for a tensor that requires a gradient or is on a device.
         interface = None if _package(array) == "torch" else array.__array_interface__
@@ -127,7 +128,7 @@ class _PyBuffer(ctypes.Structure):
     )
 
 
-def _by_buffer(array: object, operation: str) -> Memory | None:
+def _by_buffer(array: Any, operation: str) -> Memory | None:
     try:
         view = memoryview(array)
     except (TypeError, ValueError, BufferError, RuntimeError, NotImplementedError):

@@ -2,6 +2,7 @@
 
 import math
 from html import escape
+from typing import Any
 
 WIDTH, HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 30, 38
@@ -10,7 +11,7 @@ COLOURS = 8
 """More series than these share colours."""
 
 
-def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float, float]]], marks=()) -> str:
+def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float, float]]], marks: Any = ()) -> str:
     """SVG of several series of (x, y). marks: (x, text) to draw as upright lines."""
     points = [point for line in series.values() for point in line]
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
@@ -47,7 +48,8 @@ class _Scale:
 def _round_step(rough: float) -> float:
     """The next of 1, 2, 5 x 10^n."""
     size = 10 ** math.floor(math.log10(rough))
-    return next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
+    found: float = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
+    return found
 
 
 def _grid(scale: _Scale, step: float, unit: str) -> list[str]:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from netsum.fabric.local import LocalFabric, alive_switches
+from netsum.reports import ControllerStatus
 
 DOWN_S = 2.0
 """How long a killed switch stays away."""
@@ -26,7 +27,7 @@ class FaultScript:
         self._fabric = fabric
         self.kills = kills
 
-    def advance(self, progress: float, status: dict) -> str | None:
+    def advance(self, progress: float, status: ControllerStatus) -> str | None:
         """Do what is due; a line that says what was done, or None. Never blocks."""
         for kill in self.kills:
             if kill.at_unix_s is None:

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from netsum.fabric.description import Description
 from netsum.fabric.sockets import split_address
+from netsum.reports import ControllerStatus, SwitchStatus
 
 
 class LinkMeter:
@@ -22,7 +23,7 @@ class LinkMeter:
         self._last: dict[tuple[str, str], int] = {}
         self._total: dict[tuple[str, str], int] = defaultdict(int)
 
-    def read(self, status: dict) -> None:
+    def read(self, status: ControllerStatus) -> None:
         """Take one status of the controller into account."""
         for switch in status["switches"]:
             for neighbour, now in self._counts(switch).items():
@@ -37,7 +38,7 @@ class LinkMeter:
         total = self._total
         return {link.name: max(total.get(link.ends, 0), total.get(link.ends[::-1], 0)) for link in self._fabric.links}
 
-    def _counts(self, switch: dict) -> dict[str, int]:
+    def _counts(self, switch: SwitchStatus) -> dict[str, int]:
         """Bytes that a switch has exchanged with each neighbour, by name."""
         counts: dict[str, int] = defaultdict(int)
         for neighbour in switch["neighbours"]:

@@ -1,6 +1,7 @@
 """The fabric as a picture: SVG, with link width by bytes. Colours come from the page's CSS variables."""
 
 from html import escape
+from typing import Any
 
 from netsum.fabric.description import Description
 
@@ -33,14 +34,14 @@ def _places(fabric: Description) -> dict[str, tuple[float, float]]:
     hosts = {host.name for host in fabric.hosts}
     racks = [s.name for s in fabric.switches if hosts & set(fabric.neighbours(s.name))]
     spines = [s.name for s in fabric.switches if s.name not in racks]
-    places = {}
+    places: dict[str, tuple[float, float]] = {}
     for row, names in (("host", [h.name for h in fabric.hosts]), ("rack", racks), ("spine", spines)):
         for i, name in enumerate(names):
             places[name] = (WIDTH * (i + 0.5) / len(names), _ROWS[row])
     return places
 
 
-def _link(name: str, one: tuple, other: tuple, count: dict[str, float], most: float) -> str:
+def _link(name: str, one: tuple[Any, ...], other: tuple[Any, ...], count: dict[str, float], most: float) -> str:
     (x1, y1), (x2, y2) = one, other
     ends = f'x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}"'
     ring, netsum = (max(1.0, _WIDEST * count[kind] / most) for kind in ("ring", "netsum"))

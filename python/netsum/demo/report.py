@@ -2,6 +2,7 @@
 
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from netsum.demo.curves import chart
 from netsum.demo.picture import draw
@@ -13,7 +14,7 @@ from netsum.demo.show import megabytes
 _STYLE = Path(__file__).with_name("report.css")
 
 
-def render(outcome: Outcome, result: dict, complaints: list[str]) -> str:
+def render(outcome: Outcome, result: dict[str, Any], complaints: list[str]) -> str:
     """The page, from what the demo found out. complaints: promises that were not kept."""
     return "\n".join(
         [
@@ -36,7 +37,7 @@ def render(outcome: Outcome, result: dict, complaints: list[str]) -> str:
     )
 
 
-def _lead(result: dict) -> str:
+def _lead(result: dict[str, Any]) -> str:
     return (
         f"LeNet-5 ({result['parameters']:,} parameters) on scikit-learn's handwritten digits, {result['ranks']} "
         f"workers, {result['epochs']} epochs, {result['steps']} steps, DistributedDataParallel. "
@@ -44,7 +45,7 @@ def _lead(result: dict) -> str:
     )
 
 
-def _cards(result: dict) -> str:
+def _cards(result: dict[str, Any]) -> str:
     uplink = result["uplink_bytes"]
     step = result["step_time_s"]
     sums = result["control_sums"]
@@ -64,7 +65,7 @@ def _cards(result: dict) -> str:
     )
 
 
-def _fabric(outcome: Outcome, result: dict) -> str:
+def _fabric(outcome: Outcome, result: dict[str, Any]) -> str:
     killed = {kill.switch for kill in outcome.kills}
     picture = draw(outcome.fabric, result["link_bytes"], placement(outcome.fabric), killed)
     return (
@@ -95,7 +96,7 @@ def _progress_chart(record: Record, outcome: Outcome) -> str:
     return chart("steps done", "", "seconds", {"netsum": line}, marks)
 
 
-def _killed(outcome: Outcome, result: dict) -> str:
+def _killed(outcome: Outcome, result: dict[str, Any]) -> str:
     rows = "".join(f"<tr><td>{escape(p['what'])}</td><td>{p['seconds']:.2f} s</td></tr>" for p in result["pauses"])
     first = outcome.kills[0].at_unix_s
     plans = [(plan["at_unix_s"], f"rank 0: {plan['what'].rstrip('; ')}") for plan in result["plans"]]
@@ -113,7 +114,7 @@ def _killed(outcome: Outcome, result: dict) -> str:
     )
 
 
-def _link_table(result: dict) -> str:
+def _link_table(result: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td>{megabytes(c['netsum'])}</td><td>{megabytes(c['ring'])}</td>"
         f"<td>{c['netsum'] / c['ring']:.2f}</td></tr>"

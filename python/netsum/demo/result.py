@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from typing import Any
 
 from netsum.demo.ring import ring_link_bytes
 from netsum.demo.runner import RANKS
@@ -19,7 +20,7 @@ RING = (
 """What the bytes of the ring are; those of netsum are counted, headers and resends included."""
 
 
-def summarize(outcome: Outcome) -> dict:
+def summarize(outcome: Outcome) -> dict[str, Any]:
     """The content of `result.json`. Bytes are of both directions of a link together; times in seconds."""
     shown, gloo = outcome.shown, outcome.gloo
     ring = ring_link_bytes(outcome.fabric, placement(outcome.fabric), summed_bytes(outcome))
@@ -56,7 +57,7 @@ def summarize(outcome: Outcome) -> dict:
     }
 
 
-def complaints(result: dict) -> list[str]:
+def complaints(result: dict[str, Any]) -> list[str]:
     """What the demo promises and this run did not keep; empty when all is well."""
     found = []
     for backend, accuracy in result["accuracy"].items():
@@ -75,21 +76,25 @@ def complaints(result: dict) -> list[str]:
 
 def same_bits(outcome: Outcome) -> bool | None:
     """Whether kills changed no bit; None where hosts add otherwise than slots do, which add integers."""
-    return outcome.killed.digest == outcome.plain.digest if outcome.protocol == "panama" else None
+    if outcome.killed is None or outcome.protocol != "panama":
+        return None
+    return outcome.killed.digest == outcome.plain.digest
 
 
-def pauses(outcome: Outcome) -> list[dict]:
+def pauses(outcome: Outcome) -> list[dict[str, Any]]:
     """One entry per killed process: what, when (Unix seconds), and how much longer than usual a step then took."""
     return [
         {"what": f"{kill.switch} killed", "when": kill.at_unix_s, "seconds": outcome.shown.pause_after(kill.at_unix_s)}
         for kill in outcome.kills
+        if kill.at_unix_s is not None
     ]
 
 
 def summed_bytes(outcome: Outcome) -> int:
     """Bytes that each rank has handed to allreduce: gradients and control sums of all steps."""
     shown = outcome.shown
-    return len(shown.steps) * (4 * shown.start["parameters"] + CONTROL_BYTES)
+    found: int = len(shown.steps) * (4 * shown.start["parameters"] + CONTROL_BYTES)
+    return found
 
 
 def placement(fabric: Description) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from netsum.demo.errors import DemoError
 from netsum.launch import Workers
@@ -20,14 +21,15 @@ class Record:
     """What a finished training left behind. Times are Unix seconds where they end in `_at`, else seconds."""
 
     backend: str
-    start: dict
-    steps: list[dict]
-    epochs: list[dict]
-    ranks: list[dict] = field(default_factory=list)
+    start: dict[str, Any]
+    steps: list[dict[str, Any]]
+    epochs: list[dict[str, Any]]
+    ranks: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def accuracy(self) -> float:
-        return self.ranks[0]["accuracy"]
+        found: float = self.ranks[0]["accuracy"]
+        return found
 
     @property
     def bit_identical(self) -> bool:
@@ -35,18 +37,21 @@ class Record:
 
     @property
     def digest(self) -> str:
-        return self.ranks[0]["digest"]
+        found: str = self.ranks[0]["digest"]
+        return found
 
     @property
     def step_time_s(self) -> float:
         """Median over steps; the first, which sets up the model's buckets, is left out."""
-        return statistics.median(step["seconds"] for step in self.steps[1:])
+        found: float = statistics.median(step["seconds"] for step in self.steps[1:])
+        return found
 
     @property
     def images_per_s(self) -> float:
         """Images over training time, control sums and pauses left in."""
         seconds = self.steps[-1]["at_unix_s"] - self.steps[0]["at_unix_s"]
-        return (len(self.steps) - 1) * self.start["batch"] * self.start["ranks"] / seconds
+        found: float = (len(self.steps) - 1) * self.start["batch"] * self.start["ranks"] / seconds
+        return found
 
     @property
     def wrong_elements(self) -> int:
@@ -62,7 +67,8 @@ class Record:
         gaps = [(end, end - begin) for begin, end in pairwise(times)]
         usual = statistics.median(gap for _, gap in gaps)
         after = [gap for end, gap in gaps if unix_s < end <= unix_s + within_s]
-        return max(max(after, default=usual) - usual, 0.0)
+        found: float = max(max(after, default=usual) - usual, 0.0)
+        return found
 
 
 class Training:
@@ -77,13 +83,13 @@ class Training:
         script = [str(SCRIPT), backend, str(out), "--epochs", str(epochs), "--seed", str(seed)]
         self.workers = Workers(script, RANKS, environment, log=self.log)
         self._read_bytes = 0
-        self._events: list[dict] = []
+        self._events: list[dict[str, Any]] = []
 
     @property
     def log(self) -> Path:
         return self.out / "workers.log"
 
-    def read(self) -> list[dict]:
+    def read(self) -> list[dict[str, Any]]:
         """Events since the last call. Raises DemoError where the workers have failed."""
         code = self.workers.poll()
         fresh = self._read_events()
@@ -104,7 +110,7 @@ class Training:
     def stop(self) -> None:
         self.workers.stop()
 
-    def _read_events(self) -> list[dict]:
+    def _read_events(self) -> list[dict[str, Any]]:
         try:
             with (self.out / "events.jsonl").open("rb") as file:
                 file.seek(self._read_bytes)

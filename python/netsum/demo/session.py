@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from netsum.demo.errors import DemoError
 from netsum.demo.faults import FaultScript, Kill, demo_kills
@@ -50,7 +51,7 @@ class Viewer:
     def phase(self, title: str) -> None:
         """A new part of the demo begins."""
 
-    def event(self, event: dict) -> None:
+    def event(self, event: dict[str, Any]) -> None:
         """A training told something."""
 
     def links(self, link_bytes: dict[str, int]) -> None:
@@ -64,7 +65,8 @@ def run(out: Path, epochs: int, kill_switch: bool, viewer: Viewer, protocol: str
     """Run the demo. Raises DemoError or FabricError; all processes are stopped however it ends."""
     description = demo_description()
     kills = demo_kills() if kill_switch else []
-    killed, happenings = None, []
+    killed: Record | None = None
+    happenings: list[tuple[float, str]] = []
     with temporary(description) as fabric:
         viewer.phase(f"netsum, protocol {protocol}: gradients are added by {parts(description)}")
         plain, meter, _ = _train_on_fabric(fabric, out / "netsum", epochs, [], viewer, protocol)

@@ -1,5 +1,7 @@
 """The demo in a terminal: progress as it goes, and the table at the end."""
 
+from typing import Any
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -13,7 +15,6 @@ class Terminal(Viewer):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress: Progress | None = None
-        self._task = None
         self._link_text = ""
 
     def phase(self, title: str) -> None:
@@ -30,17 +31,22 @@ class Terminal(Viewer):
             console=self._console,
             transient=True,
         )
-        self._task = self._progress.add_task("starting workers", total=None, note="")
+        self._progress.add_task("starting workers", total=None, note="")
         if self._console.is_terminal:
             self._progress.start()
 
-    def event(self, event: dict) -> None:
+    def _update(self, **fields: Any) -> None:
+        """Change the one task of the phase's progress bar."""
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], **fields)
+
+    def event(self, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "start":
-            self._progress.update(self._task, total=event["steps"], description="training")
+            self._update(total=event["steps"], description="training")
         elif kind == "step":
             note = f"loss {event['loss']:.3f} {self._link_text}"
-            self._progress.update(self._task, completed=event["step"] + 1, note=note)
+            self._update(completed=event["step"] + 1, note=note)
         elif kind == "epoch":
             self._console.print(
                 f"  epoch {event['epoch'] + 1:3d}   loss {event['loss']:.4f}   accuracy {event['accuracy']:6.1%}   "
@@ -66,12 +72,12 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def tables(result: dict) -> list[Table]:
+def tables(result: dict[str, Any]) -> list[Table]:
     """The closing tables: netsum beside Gloo, bytes per link, pauses if there were any."""
     return [_against_gloo(result), _links(result), *([_pauses(result)] if result["pauses"] else [])]
 
 
-def _against_gloo(result: dict) -> Table:
+def _against_gloo(result: dict[str, Any]) -> Table:
     table = Table(title="the same training, two ways", title_justify="left")
     for heading in ("", "netsum", "gloo"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -90,7 +96,7 @@ def _against_gloo(result: dict) -> Table:
     return table
 
 
-def _links(result: dict) -> Table:
+def _links(result: dict[str, Any]) -> Table:
     table = Table(title="bytes per link, both directions", title_justify="left")
     for heading in ("link", "netsum, counted", "ring, computed", "ratio"):
         table.add_column(heading, justify="left" if heading == "link" else "right")
@@ -103,7 +109,7 @@ def _links(result: dict) -> Table:
     return table
 
 
-def _pauses(result: dict) -> Table:
+def _pauses(result: dict[str, Any]) -> Table:
     table = Table(title="what was killed", title_justify="left")
     table.add_column("what")
     table.add_column("longest step after it, beyond the usual", justify="right")

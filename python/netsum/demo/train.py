@@ -11,6 +11,7 @@ import hashlib
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from netsum.demo import control_sum
 from netsum.demo.model import digits, lenet5
+from netsum.reports import GroupStats
 
 BATCH = 16
 """Images per worker and step."""
@@ -79,7 +81,8 @@ class Training:
         self.wrong_elements += control_sum.check(self.rank, self.size, self.step)
         self.tell("step", step=self.step, loss=loss.item(), seconds=trained - began, wrong=self.wrong_elements)
         self.step += 1
-        return loss.item()
+        found: float = loss.item()
+        return found
 
     def accuracy(self) -> float:
         """Share of the test images that are read right. All ranks have the same model, so each may say."""
@@ -101,9 +104,10 @@ class Training:
         self.tell("end")
 
     def steps_per_epoch(self) -> int:
-        return len(self.labels) // (BATCH * self.size)
+        found: int = len(self.labels) // (BATCH * self.size)
+        return found
 
-    def tell(self, event: str, **fields) -> None:
+    def tell(self, event: str, **fields: Any) -> None:
         if self.events:
             self.events.write(json.dumps({"event": event, "at_unix_s": time.time(), **fields}) + "\n")
 
@@ -116,7 +120,7 @@ def digest(model: nn.Module) -> str:
     return sha.hexdigest()
 
 
-def group_stats() -> dict | None:
+def group_stats() -> GroupStats | None:
     if dist.get_backend() != "netsum":
         return None
     from netsum.torch import stats

@@ -6,6 +6,7 @@ from netsum.doctor.check import Check, fail, ok
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import LocalFabric, alive_switches, controller_status
 from netsum.fabric.sockets import check_free, is_local, split_address
+from netsum.reports import ControllerStatus
 
 
 def addresses_free(fabric: LocalFabric) -> list[Check]:
@@ -22,7 +23,7 @@ def addresses_free(fabric: LocalFabric) -> list[Check]:
     return found or [ok("addresses", f"all {len(wanted)} free or on other machines")]
 
 
-def controller_and_switches(address: str) -> tuple[list[Check], dict | None]:
+def controller_and_switches(address: str) -> tuple[list[Check], ControllerStatus | None]:
     """Whether the controller answers and sees its switches; and its status, if it answers."""
     try:
         status = controller_status(address)

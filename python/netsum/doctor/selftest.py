@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import time
 from multiprocessing.connection import Connection
+from typing import Any
 
 from netsum.doctor.check import Check, fail, ok, warn
 
@@ -45,7 +46,7 @@ class _SelftestError(Exception):
     """A process of the self-test failed."""
 
 
-def _answer(end: Connection, rank: int):
+def _answer(end: Connection, rank: int) -> Any:
     """The next message of a process, which is (value, error). Raises _SelftestError for an error or silence."""
     try:
         if not end.poll(TIMEOUT_S):
@@ -58,7 +59,7 @@ def _answer(end: Connection, rank: int):
     return value
 
 
-def _judge(answers: list[dict]) -> Check:
+def _judge(answers: list[dict[str, Any]]) -> Check:
     name = f"sum of {ELEMENTS} floats over {RANKS} processes"
     wrong = sum(answer["wrong"] for answer in answers)
     stats = answers[0]["stats"]
@@ -69,13 +70,14 @@ def _judge(answers: list[dict]) -> Check:
     return warn(name, f"right, but added by the hosts: {stats['reason']}", "mend what the reason names")
 
 
-def _stats(group) -> dict:
+def _stats(group: Any) -> dict[str, Any]:
     """The counters of a group, once they name its trees: those come a moment after the sums."""
     deadline = time.monotonic() + STATS_S
     while True:
         stats = json.loads(group.stats())
         if stats["path"] != "trees" or stats["trees"] or time.monotonic() > deadline:
-            return stats
+            found: dict[str, Any] = stats
+            return found
         time.sleep(0.05)
 
 

@@ -66,9 +66,9 @@ def demo_toml(block: int) -> str:
         lines += ["", "[[host]]", f'name = "{host}"', f'address = "127.{block}.1.{i + 1}"']
     for i, switch in enumerate(racks + spines):
         lines += ["", "[[switch]]", f'name = "{switch}"', f'address = "127.{block}.2.{i + 1}:7701"', 'memory = "64MiB"']
-    for rack in range(RACKS):
-        address = f"127.{block}.1.{rack * HOSTS_PER_RACK + 1}:7801"
-        lines += ["", "[[server]]", f'name = "server{rack}"', f'address = "{address}"', 'memory = "64MiB"']
+    for number in range(RACKS):
+        address = f"127.{block}.1.{number * HOSTS_PER_RACK + 1}:7801"
+        lines += ["", "[[server]]", f'name = "server{number}"', f'address = "{address}"', 'memory = "64MiB"']
     for i, host in enumerate(hosts):
         lines += _link(host, racks[i // HOSTS_PER_RACK], "10Gbit/s")
     for rack in racks:

@@ -7,6 +7,7 @@ wrong is an error, and everything else is left to it.
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from netsum.fabric.errors import FabricError
 
@@ -91,7 +92,7 @@ def parts(description: Description) -> str:
     return f"{len(description.switches)} switches{servers}"
 
 
-def _parse(data: dict, path: Path) -> Description:
+def _parse(data: dict[str, Any], path: Path) -> Description:
     hosts = tuple(
         Host(_text(h, "name", path, f"host {i}"), _text(h, "address", path, f"host {i}"))
         for i, h in enumerate(_tables(data, "host", path))
@@ -111,21 +112,21 @@ def _parse(data: dict, path: Path) -> Description:
     return Description(name, _text(data, "controller", path, "the file"), hosts, switches, links, path, servers)
 
 
-def _tables(data: dict, key: str, path: Path) -> list[dict]:
+def _tables(data: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
     tables = data.get(key, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise FabricError(f"{path}: '{key}' must be written as tables, each under [[{key}]]")
     return tables
 
 
-def _text(table: dict, key: str, path: Path, what: str) -> str:
+def _text(table: dict[str, Any], key: str, path: Path, what: str) -> str:
     value = table.get(key)
     if not isinstance(value, str) or not value:
         raise FabricError(f'{path}: {what} needs {key} = "…"')
     return value
 
 
-def _link(table: dict, path: Path, index: int) -> Link:
+def _link(table: dict[str, Any], path: Path, index: int) -> Link:
     ends = table.get("ends")
     if not isinstance(ends, list) or len(ends) != 2 or not all(isinstance(end, str) for end in ends):
         raise FabricError(f'{path}: link {index} needs ends = ["one", "other"]')

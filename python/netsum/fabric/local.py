@@ -14,6 +14,7 @@ from netsum.fabric.errors import FabricError
 from netsum.fabric.processes import Daemon
 from netsum.fabric.sockets import check_free
 from netsum.fabric.state import state_home
+from netsum.reports import ControllerStatus
 
 CONTROLLER_NAME = "controller"
 CHECK_S = 60.0
@@ -90,7 +91,7 @@ class LocalFabric:
             raise FabricError(f"fabric '{self.description.name}' has no process '{name}'; it has {self.names()}")
         return Daemon(name, command, self.folder)
 
-    def status(self, timeout_s: float = STATUS_S) -> dict:
+    def status(self, timeout_s: float = STATUS_S) -> ControllerStatus:
         """The controller's view. Raises FabricError where it does not answer."""
         return controller_status(self.description.controller, timeout_s)
 
@@ -151,16 +152,17 @@ def temporary(description: Description) -> Iterator[LocalFabric]:
         fabric.down()
 
 
-def controller_status(address: str, timeout_s: float = STATUS_S) -> dict:
+def controller_status(address: str, timeout_s: float = STATUS_S) -> ControllerStatus:
     """The status of the controller at `address` (`host:port`). Raises FabricError where it does not answer."""
     from netsum import NetsumError, status
 
     try:
-        return json.loads(status(address, timeout_s))
+        found: ControllerStatus = json.loads(status(address, timeout_s))
+        return found
     except NetsumError as error:
         raise FabricError(f"controller {address}: {error}; start it by `netsum fabric up FABRIC.toml`") from error
 
 
-def alive_switches(status: dict) -> set[str]:
+def alive_switches(status: ControllerStatus) -> set[str]:
     """Names of the switches and servers whose session with the controller is up."""
     return {switch["name"] for switch in status["switches"] if switch["state"] == "up"}

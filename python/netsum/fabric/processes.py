@@ -118,7 +118,7 @@ class Daemon:
         return "\n".join(["  " + line for line in lines] + [f"  (log: {self.log})"])
 
 
-_children: dict[int, subprocess.Popen] = {}
+_children: dict[int, subprocess.Popen[bytes]] = {}
 """Processes started here, so that their ends are collected."""
 # After a fork they are the parent's, not ours.
 os.register_at_fork(after_in_child=_children.clear)

@@ -185,7 +185,8 @@ def join(device: int = -1) -> int:
 
     device: looked at by Horovod on GPUs only.
     """
-    return runtime().start(Operation(Request(JOIN, JOIN))).wait()["last"]
+    found: int = runtime().start(Operation(Request(JOIN, JOIN))).wait()["last"]
+    return found
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -7,6 +7,7 @@ docs/concepts and docs/process_set, and what its test/parallel/test_torch.py exp
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from netsum.horovod.requests import (
     ADD_SET,
@@ -110,7 +111,7 @@ class Coordinator:
             error, details = details, {}
         self._ready.append((members, Response((next(iter(by_rank.values())),), error, details)))
 
-    def _details(self, by_rank: dict[int, Request]) -> dict | str:
+    def _details(self, by_rank: dict[int, Request]) -> dict[str, Any] | str:
         """What members must know of each other, or why the operation cannot be."""
         first = next(iter(by_rank.values()))
         if first.kind == ALLGATHER:
@@ -134,7 +135,7 @@ class Coordinator:
             one = next(iter(self._waiting.pop(key).requests.values()))
             self._ready.append((members, Response((one,), f"process set {set_id} was removed before {key[1]!r} ran")))
 
-    def _add_set(self, ranks: tuple[int, ...]) -> dict | str:
+    def _add_set(self, ranks: tuple[int, ...]) -> dict[str, Any] | str:
         if not ranks or not set(ranks) <= set(self.sets[0]):
             return f"a process set of ranks {list(ranks)} is not possible in a job of {len(self.sets[0])}"
         same = [set_id for set_id, members in self.sets.items() if members == ranks]
@@ -164,7 +165,7 @@ def _disagreement(by_rank: dict[int, Request]) -> str | None:
     return None
 
 
-def _compared(first: Request, other: Request):
+def _compared(first: Request, other: Request) -> Any:
     """(what, first's, other's) of all that must be equal."""
     yield "operation", first.kind, other.kind
     yield "types", [dtype for dtype, _ in first.tensors], [dtype for dtype, _ in other.tensors]
@@ -187,7 +188,7 @@ def _not_with_join(request: Request) -> str | None:
     return f"{what} {request.name!r} is not supported while a rank has joined"
 
 
-def _fused(ready: list[tuple[tuple[int, ...], Response]], most: int):
+def _fused(ready: list[tuple[tuple[int, ...], Response]], most: int) -> Any:
     """Merge neighbours that are single allreduces of one kind into one response each."""
     held: tuple[tuple[int, ...], Response] | None = None
     held_bytes = 0

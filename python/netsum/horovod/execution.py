@@ -3,6 +3,7 @@
 import ctypes
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from netsum.communicator import Communicator, Memory, memory
 from netsum.horovod.operation import Operation
@@ -10,6 +11,9 @@ from netsum.horovod.requests import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, R
 
 _PACKED_BYTES = 256 << 10
 """Tensors of an allreduce up to this size are copied into one buffer; beyond it a copy costs more than a message."""
+
+if TYPE_CHECKING:
+    from netsum._core import Work
 
 
 def execute(ranks: Sequence[int], part: Communicator, response: Response, mine: list[Operation | None]) -> None:
@@ -51,7 +55,7 @@ def _allreduce(part: Communicator, response: Response, mine: list[Operation | No
             if operation is None:
                 targets.append(_zeros(dtype, shape))
                 continue
-            target, source = operation.outputs.allocate(index, shape), operation.inputs[index]
+            target, source = operation.results.allocate(index, shape), operation.inputs[index]
             if target.address != source.address:
                 ctypes.memmove(target.address, source.address, source.nbytes)
             targets.append(target)
@@ -60,7 +64,7 @@ def _allreduce(part: Communicator, response: Response, mine: list[Operation | No
     packs = [_Pack(pack) for pack in _packs(small)]
     *first, last = [each for each in targets if each.nbytes > _PACKED_BYTES] + packs
     terms = op, factor, part.timeout_s
-    pending = [part.core.allreduce(each.address, each.count, each.dtype, *terms) for each in first]
+    pending: list[Work | None] = [part.core.allreduce(each.address, each.count, each.dtype, *terms) for each in first]
     # This thread would only wait: the last one, and the only one of a small operation, runs on it where it can.
     pending.append(part.core.allreduce(last.address, last.count, last.dtype, *terms, True))
     for work in pending:
@@ -85,7 +89,7 @@ def _scale(mine: Sequence[Operation | None], factor: float) -> None:
         for operation in mine:
             if operation is not None:
                 for index in range(len(operation.request.tensors)):
-                    operation.outputs.scale(index, factor)
+                    operation.results.scale(index, factor)
 
 
 def _zeros(dtype: str, shape: tuple[int, ...]) -> Memory:
@@ -113,7 +117,7 @@ class _Pack:
         if self._buffer is not None:
             self._move(lambda place, each: ctypes.memmove(each.address, place, each.nbytes))
 
-    def _move(self, copy) -> None:
+    def _move(self, copy: Any) -> None:
         place = self.address
         for each in self.members:
             copy(place, each)
@@ -132,7 +136,7 @@ def _allgather(part: Communicator, rows: list[list[int]], mine: Operation) -> No
     pending = []
     for index, (source, counts) in enumerate(zip(mine.inputs, rows, strict=True)):
         row = _row_bytes(source)
-        target = mine.outputs.allocate(index, (sum(counts), *source.shape[1:]))
+        target = mine.results.allocate(index, (sum(counts), *source.shape[1:]))
         outs = _cut(target.address, [count * row for count in counts])
         pending.append(part.core.allgather(outs, source.span, part.timeout_s))
     for work in pending:
@@ -141,10 +145,10 @@ def _allgather(part: Communicator, rows: list[list[int]], mine: Operation) -> No
 
 def _broadcast(part: Communicator, root: int, mine: Operation) -> None:
     for index, source in enumerate(mine.inputs):
-        target = mine.outputs.allocate(index, source.shape)
+        target = mine.results.allocate(index, source.shape)
         if part.rank == root and target.address != source.address:
             ctypes.memmove(target.address, source.address, source.nbytes)
-        work = part.core.broadcast(*target.span, root, part.timeout_s, True)
+        work = part.core.broadcast(target.address, target.nbytes, root, part.timeout_s, True)
         if work is not None:
             work.wait(None)
 
@@ -153,7 +157,7 @@ def _alltoall(part: Communicator, splits: list[list[int]], mine: Operation) -> N
     (source,) = mine.inputs
     row = _row_bytes(source)
     received = [sender[part.rank] for sender in splits]
-    target = mine.outputs.allocate(0, (sum(received), *source.shape[1:]))
+    target = mine.results.allocate(0, (sum(received), *source.shape[1:]))
     outs = _cut(target.address, [rows * row for rows in received])
     ins = _cut(source.address, [rows * row for rows in mine.request.splits])
     part.core.alltoall(outs, ins, part.timeout_s).wait(None)
@@ -165,7 +169,7 @@ def _reducescatter(part: Communicator, request: Request, mine: Operation) -> Non
     for index, source in enumerate(mine.inputs):
         counts = rows_of(source.shape[0], part.size)
         row = math.prod(source.shape[1:])
-        target = mine.outputs.allocate(index, (counts[part.rank], *source.shape[1:]))
+        target = mine.results.allocate(index, (counts[part.rank], *source.shape[1:]))
         spans = _cut(source.address, [count * row * source.itemsize for count in counts])
         ins = [(address, count * row) for (address, _), count in zip(spans, counts, strict=True)]
         pending.append(part.core.reduce_scatter(target.address, ins, source.dtype, op, factor, part.timeout_s))

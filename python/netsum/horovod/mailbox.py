@@ -24,6 +24,7 @@ def receive(world: Communicator, source: int | None) -> tuple[int, bytes]:
     work = world.core.recv(*_span(head), source, _HEAD_TAG, _NEVER_S)
     work.wait(None)
     rank = work.source_rank()
+    assert rank is not None, "a receive that ended well has a sender"
     (length,) = struct.unpack_from("<Q", head)
     message = bytes(head[8 : 8 + min(length, _INLINE)])
     if length > _INLINE:

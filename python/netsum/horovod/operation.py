@@ -18,7 +18,7 @@ class Outputs(Protocol):
     def scale(self, index: int, factor: float) -> None:
         """Multiply result `index` by `factor`; integers as in float64, rounded towards zero."""
 
-    def result(self, details: dict) -> Any:
+    def result(self, details: dict[str, Any]) -> Any:
         """What `synchronize` returns."""
 
 
@@ -31,13 +31,19 @@ class Operation:
         self.outputs = outputs
         self._ended = threading.Event()
         self._error: str | None = None
-        self._details: dict = {}
+        self._details: dict[str, Any] = {}
 
     @property
     def key(self) -> tuple[int, str]:
         return self.request.process_set, self.request.name
 
-    def end(self, details: dict) -> None:
+    @property
+    def results(self) -> Outputs:
+        """Where the results go, of an operation on tensors."""
+        assert self.outputs is not None, f"{self.request.name} has no tensors"
+        return self.outputs
+
+    def end(self, details: dict[str, Any]) -> None:
         self._details = details
         self._ended.set()
 

@@ -37,7 +37,7 @@ class Request:
     splits: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
 
-    def to_list(self) -> list:
+    def to_list(self) -> list[Any]:
         """The fields in their order, without those at the end that stand at their defaults."""
         fields = [getattr(self, name) for name in _FIELDS]
         while fields and fields[-1] == _DEFAULTS[len(fields) - 1]:
@@ -45,7 +45,7 @@ class Request:
         return fields
 
     @classmethod
-    def from_list(cls, fields: list) -> "Request":
+    def from_list(cls, fields: list[Any]) -> "Request":
         """Raises TypeError or ValueError for what `to_list` does not give."""
         kind, name, process_set, tensors, *rest = fields + _DEFAULTS[len(fields) :]
         tensors = tuple((dtype, tuple(shape)) for dtype, shape in tensors)
@@ -81,11 +81,11 @@ class Response:
     def first(self) -> Request:
         return self.requests[0]
 
-    def to_list(self) -> list:
+    def to_list(self) -> list[Any]:
         return [[each.to_list() for each in self.requests], self.error, self.details]
 
     @classmethod
-    def from_list(cls, fields: list) -> "Response":
+    def from_list(cls, fields: list[Any]) -> "Response":
         requests, error, details = fields
         return cls(tuple(map(Request.from_list, requests)), error, details)
 

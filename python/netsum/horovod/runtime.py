@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 import warnings
+from typing import Any
 
 from netsum import NetsumError
 from netsum.communicator import Communicator, Place, connect
@@ -98,10 +99,15 @@ class Runtime:
         for part in self.parts.values():
             part.close()
 
-    def _thread(self, target, name: str) -> threading.Thread:
+    def _thread(self, target: Any, name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         return thread
+
+    @property
+    def _at_rank_0(self) -> Coordinator:
+        assert self._coordinator is not None, "rank 0 alone has the coordinator"
+        return self._coordinator
 
     def _tell(self, request: Request) -> None:
         if self._coordinator is None:
@@ -114,14 +120,14 @@ class Runtime:
 
     def _submit(self, rank: int, request: Request) -> None:
         with self._lock:
-            self._coordinator.submit(rank, request, time.monotonic())
+            self._at_rank_0.submit(rank, request, time.monotonic())
             self._flush()
 
     def _flush(self) -> None:
         """At rank 0, under the lock: tell everybody what is ready, if this rank has nothing to do."""
         if not self._idle:
             return
-        ready = self._coordinator.take()
+        ready = self._at_rank_0.take()
         by_rank: dict[int, list[Response]] = {}
         for members, response in ready:
             for rank in members:
@@ -153,8 +159,8 @@ class Runtime:
         while self._ended is None:
             time.sleep(min(patience / 4, 5.0))
             with self._lock:
-                late = self._coordinator.overdue(time.monotonic(), patience)
-                fatal = self._coordinator.overdue(time.monotonic(), last) if last > 0 else []
+                late = self._at_rank_0.overdue(time.monotonic(), patience)
+                fatal = self._at_rank_0.overdue(time.monotonic(), last) if last > 0 else []
             if fatal:
                 self._fail_group(f"gave up: {'; '.join(fatal)}")
                 return

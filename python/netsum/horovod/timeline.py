@@ -6,6 +6,7 @@ Written at rank 0 alone, a row per operation's name: how long it waited for the 
 import json
 import threading
 import time
+from typing import Any, TextIO
 
 
 class Timeline:
@@ -13,7 +14,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._file = None
+        self._file: TextIO | None = None
         self._rows: dict[str, int] = {}
         self._open: dict[str, int] = {}
         self._first = True
@@ -76,7 +77,9 @@ class Timeline:
     def _now(self) -> int:
         return int((time.monotonic() - self._began) * 1e6)
 
-    def _write(self, event: dict) -> None:
+    def _write(self, event: dict[str, Any]) -> None:
+        if self._file is None:
+            return
         self._file.write(("\n" if self._first else ",\n") + json.dumps(event))
         self._file.flush()
         self._first = False

@@ -6,6 +6,7 @@ collective gives every rank the gradient of the sum of all losses by its own inp
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from netsum.jax.paths import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCE_S
 _LINEAR = ("sum", "avg")
 
 
-def allreduce(tree, op: str = "sum"):
+def allreduce(tree: Any, op: str = "sum") -> Any:
     """Everybody's arrays combined, at everybody. op: sum, avg, min, max or product; gradients pass sum and avg.
 
     All floating-point leaves of one type travel as one buffer. Raises ValueError for another op.
@@ -40,12 +41,12 @@ def allreduce(tree, op: str = "sum"):
     return jax.tree.unflatten(shape_of, results)
 
 
-def allgather(x):
+def allgather(x: Any) -> Any:
     """Everybody's array, stacked along a new first dimension in the order of ranks."""
     return _allgather(jnp.asarray(x))
 
 
-def reduce_scatter(x, op: str = "sum"):
+def reduce_scatter(x: Any, op: str = "sum") -> Any:
     """Element `rank` of the first dimension, which has one per rank, combined over everybody. op: sum or avg."""
     x = jnp.asarray(x)
     if op not in _LINEAR:
@@ -54,21 +55,21 @@ def reduce_scatter(x, op: str = "sum"):
     return _reduce_scatter(op, x)
 
 
-def broadcast(tree, root: int = 0):
+def broadcast(tree: Any, root: int = 0) -> Any:
     """The arrays of rank `root`, at everybody."""
     if not 0 <= root < job.size():
         raise ValueError(f"netsum.jax.broadcast: root={root} is not one of {job.size()} ranks")
     return jax.tree.map(lambda leaf: _broadcast(root, jnp.asarray(leaf)), tree)
 
 
-def alltoall(x):
+def alltoall(x: Any) -> Any:
     """Element i of the first dimension, which has one per rank, goes to rank i; what comes has the same shape."""
     x = jnp.asarray(x)
     _check_first(x, "alltoall")
     return _alltoall(x)
 
 
-def _check_first(x, name: str) -> None:
+def _check_first(x: Any, name: str) -> None:
     if not x.ndim or x.shape[0] != job.size():
         raise ValueError(
             f"netsum.jax.{name}: shape {x.shape}; the first dimension must have {job.size()}, one per rank"
@@ -76,43 +77,43 @@ def _check_first(x, name: str) -> None:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _allreduce(op, x):
+def _allreduce(op: Any, x: Any) -> Any:
     return run(ALLREDUCE, x, x.shape, op=op)
 
 
-def _allreduce_back(op, _, gradient):
+def _allreduce_back(op: Any, _: Any, gradient: Any) -> Any:
     if op not in _LINEAR:
         raise NotImplementedError(f"netsum.jax.allreduce: op={op!r} has no gradient; use sum or avg")
     return (_allreduce(op, gradient),)
 
 
 @jax.custom_vjp
-def _allgather(x):
+def _allgather(x: Any) -> Any:
     return run(ALLGATHER, x, (job.size(), *x.shape))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _reduce_scatter(op, x):
+def _reduce_scatter(op: Any, x: Any) -> Any:
     return run(REDUCE_SCATTER, x, x.shape[1:], op=op)
 
 
-def _reduce_scatter_back(op, _, gradient):
+def _reduce_scatter_back(op: Any, _: Any, gradient: Any) -> Any:
     gathered = _allgather(gradient)
     return (gathered / job.size() if op == "avg" else gathered,)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _broadcast(root, x):
+def _broadcast(root: int, x: Any) -> Any:
     return run(BROADCAST, x, x.shape, root=root)
 
 
-def _broadcast_back(root, _, gradient):
+def _broadcast_back(root: int, _: Any, gradient: Any) -> Any:
     total = _allreduce("sum", gradient)
     return (total if job.rank() == root else jnp.zeros_like(total),)
 
 
 @jax.custom_vjp
-def _alltoall(x):
+def _alltoall(x: Any) -> Any:
     return run(ALLTOALL, x, x.shape)
 
 

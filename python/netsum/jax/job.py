@@ -1,13 +1,14 @@
 """The one job of a JAX process."""
 
 import atexit
+from typing import Any
 
 from netsum.communicator import Communicator, connect
 
 _world: Communicator | None = None
 
 
-def init(rank: int | None = None, size: int | None = None, at: str | None = None, **options) -> Communicator:
+def init(rank: int | None = None, size: int | None = None, at: str | None = None, **options: Any) -> Communicator:
     """Meet the other ranks; arguments as `netsum.communicator.connect`. A second call does nothing."""
     global _world
     if _world is None:

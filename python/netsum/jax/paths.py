@@ -9,6 +9,7 @@ the callback is used, which is public, and slower by the interpreter and two cop
 import ctypes
 import os
 from functools import cache
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,7 +29,7 @@ def path() -> str:
     return "callback" if _bind() is None else "ffi"
 
 
-def run(kind: int, x, shape: tuple[int, ...], *, op: str = "sum", root: int = 0):
+def run(kind: int, x: Any, shape: tuple[int, ...], *, op: str = "sum", root: int = 0) -> Any:
     """A collective of `kind` on `x`, with a result of `shape`; also while JAX traces."""
     bind = _bind()
     result = jax.ShapeDtypeStruct(shape, x.dtype)
@@ -41,20 +42,24 @@ def _call(kind: int, array: np.ndarray, shape: tuple[int, ...], op: str, root: i
     """The collective, in Python."""
     world = job.communicator()
     array = np.ascontiguousarray(array).reshape(array.shape)
-    if kind == ALLREDUCE:
-        return world.allreduce(array, op, out=np.empty(shape, array.dtype))
     if kind == BROADCAST:
-        return world.broadcast(array.copy(), root)
+        out = array.copy()
+        world.broadcast(out, root)
+        return out
     out = np.empty(shape, array.dtype)
-    if kind == ALLGATHER:
-        return world.allgather(array, out)
-    if kind == REDUCE_SCATTER:
-        return world.reduce_scatter(array, out, op)
-    return world.alltoall(array, out)
+    if kind == ALLREDUCE:
+        world.allreduce(array, op, out=out)
+    elif kind == ALLGATHER:
+        world.allgather(array, out)
+    elif kind == REDUCE_SCATTER:
+        world.reduce_scatter(array, out, op)
+    else:
+        world.alltoall(array, out)
+    return out
 
 
 @cache
-def _bind():
+def _bind() -> Any:
     """A function that runs a collective inside XLA, or None where that is not possible or not wanted."""
     if os.environ.get("NETSUM_JAX_PATH", "").strip() == "callback":
         return None
@@ -75,14 +80,14 @@ def _bind():
     primitive = core.Primitive(_TARGET)
 
     @primitive.def_effectful_abstract_eval
-    def _(x, *, result, **_parameters):
+    def _(x: Any, *, result: Any, **_parameters: Any) -> Any:
         return core.ShapedArray(result.shape, result.dtype), {effect}
 
     @primitive.def_impl
-    def _(x, **parameters):
+    def _(x: Any, **parameters: Any) -> Any:
         return jax.jit(lambda x: primitive.bind(x, **parameters))(x)
 
-    def lower(context, x, *, result, kind, op, root, group):
+    def lower(context: Any, x: Any, *, result: Any, kind: Any, op: Any, root: int, group: Any) -> Any:
         token = context.tokens_in.get(effect)
         both = context.replace(
             avals_in=[core.abstract_token, *context.avals_in], avals_out=[core.abstract_token, *context.avals_out]
@@ -95,7 +100,7 @@ def _bind():
 
     mlir.register_lowering(primitive, lower, platform="cpu")
 
-    def bind(x, result, kind: int, op: str, root: int):
+    def bind(x: Any, result: Any, kind: int, op: str, root: int) -> Any:
         group = job.communicator().core.number()
         return primitive.bind(x, result=result, kind=kind, op=op, root=root, group=group)
 

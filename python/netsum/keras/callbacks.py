@@ -1,5 +1,7 @@
 """What ranks have in common besides gradients: where they start, and what they report."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -14,7 +16,7 @@ class BroadcastVariables(keras.callbacks.Callback):
         super().__init__()
         self.root = root
 
-    def on_train_begin(self, logs=None) -> None:
+    def on_train_begin(self, logs: Any = None) -> None:
         if not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
         broadcast_variables([*self.model.variables, *self.model.optimizer.variables], self.root)
@@ -23,7 +25,7 @@ class BroadcastVariables(keras.callbacks.Callback):
 class AverageMetrics(keras.callbacks.Callback):
     """At the end of an epoch, averages its metrics over all ranks; stands before callbacks that look at them."""
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs:
             names = sorted(logs)
             values = np.array([float(logs[name]) for name in names])

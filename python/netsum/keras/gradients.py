@@ -1,6 +1,7 @@
 """Gradients and variables of all ranks, on each of Keras' backends."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from netsum.keras import job
 
 
-def reduce_gradients(gradients: Sequence, op: str = "avg") -> list:
+def reduce_gradients(gradients: Sequence[Any], op: str = "avg") -> list[Any]:
     """Everybody's gradients combined, as one operation per element type. Those that are None stay so.
 
     All ranks must have the same ones. Raises NotImplementedError for a backend other than tensorflow, jax and torch.
@@ -18,7 +19,7 @@ def reduce_gradients(gradients: Sequence, op: str = "avg") -> list:
     return [None if each is None else next(reduced) for each in gradients]
 
 
-def broadcast_variables(variables: Sequence, root: int = 0) -> None:
+def broadcast_variables(variables: Sequence[Any], root: int = 0) -> None:
     """Give variables the values of rank `root`'s, in place."""
     world = job.communicator()
     for variable in variables:
@@ -27,20 +28,21 @@ def broadcast_variables(variables: Sequence, root: int = 0) -> None:
         variable.assign(value)
 
 
-def _on_backend(gradients: list, op: str) -> list:
+def _on_backend(gradients: list[Any], op: str) -> list[Any]:
     backend = keras.backend.backend()
     if backend == "tensorflow":
         return _in_graph(gradients, op)
     if backend == "jax":
         from netsum.jax import allreduce
 
-        return allreduce(gradients, op)
+        found: list[Any] = allreduce(gradients, op)
+        return found
     if backend == "torch":
         return _torch(gradients, op)
     raise NotImplementedError(f"netsum.keras works on tensorflow, jax and torch, not on Keras' backend {backend!r}")
 
 
-def _in_graph(gradients: list, op: str) -> list:
+def _in_graph(gradients: list[Any], op: str) -> list[Any]:
     import tensorflow as tf
 
     # Sparse gradients, of embeddings, become dense: each rank may have other rows.
@@ -54,7 +56,7 @@ def _in_graph(gradients: list, op: str) -> list:
     return list(results)
 
 
-def _torch(gradients: list, op: str) -> list:
+def _torch(gradients: list[Any], op: str) -> list[Any]:
     import torch
 
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """The one job of a Keras process; on Keras' JAX backend it is that of `netsum.jax`."""
 
 import atexit
+from typing import Any
 
 import keras
 
@@ -9,7 +10,7 @@ from netsum.communicator import Communicator, connect
 _world: Communicator | None = None
 
 
-def init(rank: int | None = None, size: int | None = None, at: str | None = None, **options) -> Communicator:
+def init(rank: int | None = None, size: int | None = None, at: str | None = None, **options: Any) -> Communicator:
     """Meet the other ranks; arguments as `netsum.communicator.connect`. A second call does nothing."""
     global _world
     if keras.backend.backend() == "jax":

@@ -1,8 +1,15 @@
 """An optimizer of Keras whose gradients are those of all ranks."""
 
+from typing import TYPE_CHECKING, Any
+
 import keras
 
 from netsum.keras.gradients import reduce_gradients
+
+if TYPE_CHECKING:
+    _Base: Any = keras.optimizers.Optimizer
+else:
+    _Base = object
 
 
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op: str = "avg") -> keras.optimizers.Optimizer:
@@ -20,10 +27,10 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op: str = "avg")
     return optimizer
 
 
-class _Distributed:
+class _Distributed(_Base):
     """What stands before `apply`, through which every way of applying gradients goes."""
 
     _reduction = "avg"
 
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         return super().apply(reduce_gradients(list(grads), self._reduction), trainable_variables)

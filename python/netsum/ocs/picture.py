@@ -39,7 +39,7 @@ def draw(plan: dict[str, Any]) -> str:
         ends = circuit["from"], circuit["to"]
         a, b = sorted((end["node"], end["port"]) for end in ends)
         links[a, b].append(index)
-    beside = defaultdict(int)
+    beside: dict[tuple[int, int], int] = defaultdict(int)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE + 70}" font-family="{FONTS}">',
         f'<rect width="{SIZE}" height="{SIZE + 70}" fill="white"/>',
@@ -85,7 +85,9 @@ def _colours(lanes: list[dict[str, Any]]) -> dict[int, str]:
     return {index: _COLOURS[at % len(_COLOURS)] for at, index in enumerate(own)}
 
 
-def _link(plan, places, pair, beside: int, circuits: list[int], users, colours: dict[int, str]) -> str:
+def _link(
+    plan: Any, places: Any, pair: Any, beside: int, circuits: list[int], users: Any, colours: dict[int, str]
+) -> str:
     (x1, y1), (x2, y2) = places[pair[0]], places[pair[1]]
     used = sorted({lane for circuit in circuits for lane, _ in users[circuit]})
     lane = plan["lanes"][used[0]] if used else None

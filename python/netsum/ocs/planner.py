@@ -42,22 +42,26 @@ class Ocs:
 
 def answer(ocs: Ocs, method: str = "closed") -> dict[str, Any]:
     """A checked plan: `method`, `compared` (rings, baseline, closed, bound), `report` (the replay), `plan`."""
-    return json.loads(_ask("ocs_answer", ocs.numbers, ocs.paired, method))
+    found: dict[str, Any] = json.loads(_ask("ocs_answer", ocs.numbers, ocs.paired, method))
+    return found
 
 
 def compare(ocs: Ocs) -> dict[str, Any]:
     """What could be had, without a plan: `rings`, `baseline`, `closed`, `bound` with its prices."""
-    return json.loads(_ask("ocs_compare", ocs.numbers, ocs.paired))
+    found: dict[str, Any] = json.loads(_ask("ocs_compare", ocs.numbers, ocs.paired))
+    return found
 
 
 def curve(ocs: Ocs, method: str = "closed") -> list[str]:
     """algbw for 0 to `ocs.devices` devices. Plans of "shared" are built and replayed for each."""
-    return _ask("ocs_curve", ocs.numbers, ocs.paired, method)
+    found: list[str] = _ask("ocs_curve", ocs.numbers, ocs.paired, method)
+    return found
 
 
 def check(plan: str) -> dict[str, Any]:
     """Replays a plan written as JSON, and returns what it does. OcsError says what is wrong and where."""
-    return json.loads(_ask("ocs_check", plan))
+    found: dict[str, Any] = json.loads(_ask("ocs_check", plan))
+    return found
 
 
 def share(
@@ -67,7 +71,8 @@ def share(
     if not 0 <= pool <= _MOST:
         raise OcsError(f"no pool has {pool} devices; name a number from 0 to {_MOST}")
     jobs = [Ocs(workers, ports, pool, device_ports, paired).numbers[:2] for workers, ports in jobs]
-    return json.loads(_ask("ocs_share", jobs, pool, device_ports, paired, method))
+    found: list[dict[str, Any]] = json.loads(_ask("ocs_share", jobs, pool, device_ports, paired, method))
+    return found
 
 
 def _ask(function: str, *arguments: Any) -> Any:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from netsum import NetsumError
 from netsum.communicator import Communicator, memory
@@ -29,7 +30,7 @@ class Round:
     """One result. values: the sum of what `ranks` gave, an array.array; number: of the round."""
 
     number: int
-    values: array.array
+    values: array.array[Any]
     ranks: tuple[int, ...]
 
 
@@ -52,7 +53,7 @@ class PartialAllreduce:
         self._world, self._count, self._dtype = world, count, dtype
         self._bound_s, self._backlog = bound_s, backlog
         self._changed = threading.Condition()
-        self._given: array.array | None = None
+        self._given: array.array[Any] | None = None
         self._leaving = False
         self._results: deque[Round] = deque()
         # The round that took this rank's last contribution.
@@ -68,7 +69,7 @@ class PartialAllreduce:
         self._thread = threading.Thread(target=self._run, name="netsum-partial", daemon=True)
         self._thread.start()
 
-    def exchange(self, values) -> list[Round]:
+    def exchange(self, values: Any) -> list[Round]:
         """Give `values` and wait for the round that has them; all results since the last call, in order.
 
         On a busy machine rounds of the others may have come after it by then; they are among the results, too.
@@ -95,7 +96,7 @@ class PartialAllreduce:
         self._thread.join()
         return rounds
 
-    def _drain(self, over) -> list[Round]:
+    def _drain(self, over: Any) -> list[Round]:
         """Take results until `over`; what has come must not hold the next round up. Called with the lock held."""
         rounds: list[Round] = []
         self._changed.notify_all()
@@ -126,8 +127,10 @@ class PartialAllreduce:
         """One round; whether there is another one."""
         size, rank, code = self._world.size, self._world.rank, _CODES[self._dtype]
         given, leaving = self._begin(number)
-        vector = array.array(code, bytes(self._count * array.array(code).itemsize)) if given is None else given[:]
-        flags = array.array(code, [0.0]) * (2 * size)
+        vector: array.array[float] = (
+            array.array(code, bytes(self._count * array.array(code).itemsize)) if given is None else given[:]
+        )
+        flags: array.array[float] = array.array(code, [0.0]) * (2 * size)
         flags[rank], flags[size + rank] = float(given is not None), float(leaving)
         vector.extend(flags)
         self._world.allreduce(vector)
@@ -144,7 +147,7 @@ class PartialAllreduce:
             self._changed.notify_all()
         return not all(raised[size:])
 
-    def _begin(self, number: int) -> tuple[array.array | None, bool]:
+    def _begin(self, number: int) -> tuple[array.array[Any] | None, bool]:
         """Wait until the round begins here; what this rank gives, and whether it gives no more after it."""
         size, told, first = self._world.size, False, None
         with self._changed:

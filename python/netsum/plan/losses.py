@@ -5,6 +5,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from netsum.plan.errors import PlanError
 from netsum.plan.topology import refusals
@@ -18,7 +19,7 @@ class Losses:
     degraded: dict[str, str] = field(default_factory=dict)
 
 
-def without(graph: dict, losses: Losses) -> tuple[dict, list[str]]:
+def without(graph: dict[str, Any], losses: Losses) -> tuple[dict[str, Any], list[str]]:
     """The graph that is left, and what was lost in words. PlanError names what the graph does not have."""
     from netsum import _core
 
@@ -27,7 +28,7 @@ def without(graph: dict, losses: Losses) -> tuple[dict, list[str]]:
     return json.loads(left), words
 
 
-def replan(old: dict, graph: dict, losses: Losses) -> dict:
+def replan(old: dict[str, Any], graph: dict[str, Any], losses: Losses) -> dict[str, Any]:
     """The report of the best plan for what is left (`pack`), with `lost` (words), `before` (GB/s) and `seconds`.
 
     old: the plan in use; its collective is kept. graph: of its GPUs, in the order of its ranks. PlanError if there is
@@ -38,13 +39,18 @@ def replan(old: dict, graph: dict, losses: Losses) -> dict:
     begun = time.perf_counter()
     with refusals():
         collective, degraded = json.dumps(old["collective"]), list(losses.degraded.items())
-        found, words = _core.replan_trees(json.dumps(graph), collective, losses.lost, degraded)
+        report, words = _core.replan_trees(json.dumps(graph), collective, losses.lost, degraded)
     numerator, _, denominator = old["rate_bps"].partition("/")
     before = float(numerator) / float(denominator or 1) / 8e9
-    return json.loads(found) | {"lost": words, "before": before, "seconds": time.perf_counter() - begun}
+    found: dict[str, Any] = json.loads(report) | {
+        "lost": words,
+        "before": before,
+        "seconds": time.perf_counter() - begun,
+    }
+    return found
 
 
-def put_in_place(plan: dict, file: Path) -> None:
+def put_in_place(plan: dict[str, Any], file: Path) -> None:
     """Write a plan so that whoever reads it meanwhile sees the old one or the new. PlanError if it cannot be."""
     beside = file.with_name(f".{file.name}.new")
     try:

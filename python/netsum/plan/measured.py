@@ -1,18 +1,20 @@
 """Topologies with what was measured of their links."""
 
+from typing import Any
+
 from netsum.plan.errors import PlanError
 
 Links = dict[tuple[str, str], tuple[float, float]]
 """Latency in seconds and rate in bits per second, by the ends of a direct link."""
 
 
-def calibrated(graph: dict, links: Links) -> tuple[dict, int]:
+def calibrated(graph: dict[str, Any], links: Links) -> tuple[dict[str, Any], int]:
     """The graph with measured rates and latencies where there are any, and how many links those are.
 
     Several links between the same two vertices are measured as one: each gets its part of the rate.
     """
     found = {frozenset(ends): measured for ends, measured in links.items()}
-    total: dict[frozenset, float] = {}
+    total: dict[frozenset[Any], float] = {}
     for link in graph["link"]:
         total[frozenset(link["ends"])] = total.get(frozenset(link["ends"]), 0.0) + _bits(link["rate"])
     out, count = [], 0

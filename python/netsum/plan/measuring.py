@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -19,7 +20,7 @@ def main() -> None:
     os.environ["NETSUM_PLAN_MEASURE"] = "1"
     dist.init_process_group("netsum")
     own = [(link["link"], link["latency_s"], link["rate_bps"]) for link in stats()["links"]]
-    everybody: list = [None] * dist.get_world_size()
+    everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, own)
     if dist.get_rank() == 0:
         direct = {tuple(link): (s, bps) for each in everybody for link, s, bps in each if len(link) == 2}

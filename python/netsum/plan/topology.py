@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from netsum.plan.errors import PlanError
 
@@ -23,7 +24,7 @@ class Selection:
     format: str | None = None
 
 
-def topology(selection: Selection) -> dict:
+def topology(selection: Selection) -> dict[str, Any]:
     """The graph as netsum's JSON: `gpu`, `switch`, `link`. PlanError if there is none."""
     from netsum import _core
 
@@ -36,7 +37,10 @@ def topology(selection: Selection) -> dict:
         except (OSError, UnicodeDecodeError) as error:
             raise PlanError(f"{path}: cannot be read: {error}") from error
     with refusals():
-        return json.loads(_core.topology(text, file, selection.format, selection.gpus, selection.kinds))
+        found: dict[str, Any] = json.loads(
+            _core.topology(text, file, selection.format, selection.gpus, selection.kinds)
+        )
+        return found
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Plans: found, checked and written in other forms by the core."""
 
 import json
+from typing import Any
 
 from netsum.plan.errors import PlanError
 from netsum.plan.topology import refusals
@@ -8,7 +9,9 @@ from netsum.plan.topology import refusals
 COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
 
 
-def pack(graph: dict, collective: str = "allreduce", root: int = 0, method: str = "exact", pieces: int = 0) -> dict:
+def pack(
+    graph: dict[str, Any], collective: str = "allreduce", root: int = 0, method: str = "exact", pieces: int = 0
+) -> dict[str, Any]:
     """The best trees: `plan`, `rate`, `bound` (GB/s), `optimal`, `proof`, `trees`, `height`, `others`, `loads`.
 
     graph: of `topology`. root: rank, for broadcast and reduce. method: "exact", "blink" for its own method; for
@@ -18,22 +21,26 @@ def pack(graph: dict, collective: str = "allreduce", root: int = 0, method: str 
     from netsum import _core
 
     with refusals():
-        return json.loads(
+        found: dict[str, Any] = json.loads(
             _core.pack_trees(json.dumps(graph), json.dumps(_collective(collective, root)), method, pieces)
         )
+        return found
 
 
-def front(graph: dict, collective: str = "allreduce", root: int = 0) -> list[dict]:
+def front(graph: dict[str, Any], collective: str = "allreduce", root: int = 0) -> list[dict[str, Any]]:
     """Plans of which none is worse in rate, number of trees and height together; the fastest first."""
     from netsum import _core
 
     with refusals():
-        return json.loads(_core.pack_front(json.dumps(graph), json.dumps(_collective(collective, root))))
+        found: list[dict[str, Any]] = json.loads(
+            _core.pack_front(json.dumps(graph), json.dumps(_collective(collective, root)))
+        )
+        return found
 
 
 def pack_kinds(
-    graph: dict, kinds: list[tuple[str, float]], size: float, collective: str = "allreduce", root: int = 0
-) -> dict:
+    graph: dict[str, Any], kinds: list[tuple[str, float]], size: float, collective: str = "allreduce", root: int = 0
+) -> dict[str, Any]:
     """Trees on each kind of links by itself, with the buffer split so that all end together.
 
     kinds: name and seconds before it carries anything. size: bytes. Returns `parts`, `seconds`, `alone_seconds` (the
@@ -42,10 +49,13 @@ def pack_kinds(
     from netsum import _core
 
     with refusals():
-        return json.loads(_core.pack_kinds(json.dumps(graph), json.dumps(_collective(collective, root)), kinds, size))
+        found: dict[str, Any] = json.loads(
+            _core.pack_kinds(json.dumps(graph), json.dumps(_collective(collective, root)), kinds, size)
+        )
+        return found
 
 
-def verify(text: str, graph: dict | None) -> str | None:
+def verify(text: str, graph: dict[str, Any] | None) -> str | None:
     """What is wrong with a plan (JSON) on its graph, or without one with MSCCL XML or MSCCL++ JSON; None if right."""
     from netsum import _core
 
@@ -53,7 +63,7 @@ def verify(text: str, graph: dict | None) -> str | None:
         return _core.verify_trees(text, None if graph is None else json.dumps(graph))
 
 
-def export(plan: dict, graph: dict, form: str) -> str:
+def export(plan: dict[str, Any], graph: dict[str, Any], form: str) -> str:
     """A plan as "msccl" (XML), "mscclpp" (JSON) or "svg". PlanError if it is wrong, or does not fit the form."""
     from netsum import _core
 
@@ -61,15 +71,16 @@ def export(plan: dict, graph: dict, form: str) -> str:
         return _core.export_trees(json.dumps(plan), json.dumps(graph), form)
 
 
-def explain(graph: dict, sizes: list[float]) -> dict:
+def explain(graph: dict[str, Any], sizes: list[float]) -> dict[str, Any]:
     """When aggregation helps an allreduce: `choices` by size, with seconds per way, and `words`."""
     from netsum import _core
 
     with refusals():
-        return json.loads(_core.explain_allreduce(json.dumps(graph), sizes))
+        found: dict[str, Any] = json.loads(_core.explain_allreduce(json.dumps(graph), sizes))
+        return found
 
 
-def estimate(graph: dict, sizes: list[float], method: str = "exact") -> list[float]:
+def estimate(graph: dict[str, Any], sizes: list[float], method: str = "exact") -> list[float]:
     """Seconds of an allreduce by size, as processes run the plan of a method over links like these."""
     from netsum import _core
 
@@ -77,7 +88,7 @@ def estimate(graph: dict, sizes: list[float], method: str = "exact") -> list[flo
         return _core.estimate_allreduce(json.dumps(graph), method, sizes)
 
 
-def fastest(graph: dict, size: float) -> tuple[str, float]:
+def fastest(graph: dict[str, Any], size: float) -> tuple[str, float]:
     """The method ("exact" or "rings") whose plan takes least time for a buffer of `size` bytes, and that time (s)."""
     times = {"exact": estimate(graph, [size])[0]}
     if dict(pack(graph)["others"])["rings"] is not None:
@@ -85,7 +96,7 @@ def fastest(graph: dict, size: float) -> tuple[str, float]:
     return min(times.items(), key=lambda pair: pair[1])
 
 
-def classes(graph: dict) -> list[tuple[list[int], int]]:
+def classes(graph: dict[str, Any]) -> list[tuple[list[int], int]]:
     """Classes of alike sets of three or more GPUs: the first set, and how many there are."""
     from netsum import _core
 
@@ -93,7 +104,7 @@ def classes(graph: dict) -> list[tuple[list[int], int]]:
         return _core.gpu_classes(json.dumps(graph))
 
 
-def _collective(name: str, root: int) -> dict:
+def _collective(name: str, root: int) -> dict[str, Any]:
     if name not in COLLECTIVES:
         raise PlanError(f"collective {name!r} is unknown; use {', '.join(COLLECTIVES)}")
     if root < 0:

@@ -3,6 +3,7 @@
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 from netsum.recorder.dumps import Dump, Operation
 
@@ -37,7 +38,7 @@ def write(dumps: dict[int, Dump], folder: Path) -> list[Path]:
     return written
 
 
-def _entry(dump: Dump, at: int, operation: Operation) -> dict:
+def _entry(dump: Dump, at: int, operation: Operation) -> dict[str, Any]:
     numbers = [each.number for each in dump.operations[: at + 1]]
     messages = numbers.count(None)
     created = int(operation.called * 1e9)

@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from netsum.recorder.dumps import Dump, Operation
 
@@ -57,9 +58,9 @@ def _mismatch(dumps: dict[int, Dump]) -> Finding | None:
 def _stall(dumps: dict[int, Dump], absent: list[int]) -> Finding | None:
     """The lowest operation that has not ended well somewhere, and who has not called it."""
     open_ = [
-        operation.number
+        number
         for dump in dumps.values()
-        for operation in dump.collectives.values()
+        for number, operation in dump.collectives.items()
         if operation.seconds is None or operation.error is not None
     ]
     if not open_:
@@ -82,8 +83,8 @@ def _stall(dumps: dict[int, Dump], absent: list[int]) -> Finding | None:
 
 def _messages(dumps: dict[int, Dump]) -> list[Finding]:
     """Receives that nobody has sent for."""
-    sent: Counter = Counter()
-    received: Counter = Counter()
+    sent: Counter[Any] = Counter()
+    received: Counter[Any] = Counter()
     waiting = []
     for rank, dump in dumps.items():
         for operation in dump.operations:

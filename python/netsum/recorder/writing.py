@@ -5,11 +5,15 @@ import signal
 import threading
 import weakref
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-_cores: weakref.WeakSet = weakref.WeakSet()
+if TYPE_CHECKING:
+    from netsum._core import Group
+
+_cores: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def watch(core) -> None:
+def watch(core: "Group") -> None:
     """Let `dump` and SIGUSR1 write a `netsum.Group`, for as long as it lives.
 
     The signal is taken only where NETSUM_RECORDER names a folder and nobody has taken it, and is served when the main

@@ -22,7 +22,7 @@ def heat_map(links: list[dict[str, Any]], hosts: set[str]) -> str:
     for node in neighbours:
         rows[level[node]].append(node)
     top = max(rows)
-    place = {
+    place: dict[str, tuple[float, float]] = {
         node: (WIDTH * (i + 0.5) / len(nodes), _TOP + _ROW * (top - row))
         for row, nodes in rows.items()
         for i, node in enumerate(nodes)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from html import escape
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from netsum.demo.curves import chart
 from netsum.sim.picture import heat_map
@@ -157,7 +158,7 @@ def _cumulative(ordered: list[float]) -> list[tuple[float, float]]:
     return [(ordered[i], (i + 1) / len(ordered)) for i in [*chosen, len(ordered) - 1]]
 
 
-def _table(distribution: dict, name: str) -> str:
+def _table(distribution: dict[str, Any], name: str) -> str:
     if not distribution["count"]:
         return ""
     keys = [key for key in distribution if key != "count"]

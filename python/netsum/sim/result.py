@@ -26,7 +26,8 @@ class Result:
     @functools.cached_property
     def summary(self) -> dict[str, Any]:
         """Counts, means and percentiles."""
-        return json.loads((self.folder / "summary.json").read_text())
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return found
 
     @functools.cached_property
     def effective(self) -> dict[str, Any]:
@@ -36,13 +37,15 @@ class Result:
     @property
     def unfinished_jobs(self) -> int:
         """Jobs that had not completed their steps when the run ended; those of a standing mix have no last step."""
-        return self.summary["unfinished_jobs"]
+        found: int = self.summary["unfinished_jobs"]
+        return found
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """A table (one of TABLES) as dictionaries; numbers as int or float, empty fields None. Parquet: by pyarrow."""
         path = self._path(table)
         if path.suffix == ".parquet":
-            return _arrow().read_table(path).to_pylist()
+            found: list[dict[str, Any]] = _arrow().read_table(path).to_pylist()
+            return found
         with path.open(newline="") as file:
             return [{name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
 

@@ -67,7 +67,7 @@ def start(
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     notes: Callable[[str], None] | None = None,
-    started: Callable[[subprocess.Popen], None] | None = None,
+    started: Callable[[subprocess.Popen[str]], None] | None = None,
 ) -> Result:
     """As `run`; `started` gets the simulator's process, so that another thread can end it."""
     with _as_file(config) as (path, given):
@@ -135,7 +135,7 @@ def _without_place(trouble: str, path: Path, given: str | None) -> str:
     return trouble if given is None else re.sub(rf"{re.escape(str(path))}:\d+: ", "", trouble)
 
 
-def _end(process: subprocess.Popen) -> str:
+def _end(process: subprocess.Popen[str]) -> str:
     """Ends a simulator that is still at work, if it can with tables that are whole; returns what it says at last."""
     if process.poll() is None:
         process.terminate()
@@ -148,10 +148,10 @@ def _end(process: subprocess.Popen) -> str:
         timer.cancel()
 
 
-def _follow(process: subprocess.Popen, accepted=None, progress=None, notes=None) -> str:
+def _follow(process: subprocess.Popen[str], accepted: Any = None, progress: Any = None, notes: Any = None) -> str:
     """Passes on what the simulator tells; returns what is no progress. Notes come first, once it is accepted."""
-    trouble = []
-    for line in process.stderr:
+    trouble: list[str] = []
+    for line in process.stderr or ():
         try:
             told = json.loads(line)
         except ValueError:

@@ -142,7 +142,7 @@ def sweep(
     return results
 
 
-def _check(runs: dict[str, dict], workers: int) -> None:
+def _check(runs: dict[str, dict[str, Any]], workers: int) -> None:
     with ThreadPoolExecutor(workers) as pool:
         checks = {name: pool.submit(runner.check, config) for name, config in runs.items()}
         try:
@@ -152,10 +152,10 @@ def _check(runs: dict[str, dict], workers: int) -> None:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _local(runs: dict[str, dict], out: Path, workers: int, inputs: dict[str, str]) -> Iterator[str]:
+def _local(runs: dict[str, dict[str, Any]], out: Path, workers: int, inputs: dict[str, str]) -> Iterator[str]:
     at_work = _AtWork()
 
-    def work(name: str, config: dict) -> None:
+    def work(name: str, config: dict[str, Any]) -> None:
         _begin(out / name, inputs[name])
         runner.start(config, out / name, threads=1, started=at_work.add)
 
@@ -184,10 +184,10 @@ class _AtWork:
     """Simulators that threads of this process wait for."""
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen] = []
+        self._processes: list[subprocess.Popen[str]] = []
         self._ending = False
 
-    def add(self, process: subprocess.Popen) -> None:
+    def add(self, process: subprocess.Popen[str]) -> None:
         """From its thread: it is ended with the others, or now if they were."""
         self._processes.append(process)
         if self._ending:
@@ -205,7 +205,7 @@ class _AtWork:
                 process.kill()
 
 
-def _ray(runs: dict[str, dict], out: Path, _workers: int, inputs: dict[str, str]) -> Iterator[str]:
+def _ray(runs: dict[str, dict[str, Any]], out: Path, _workers: int, inputs: dict[str, str]) -> Iterator[str]:
     try:
         import ray
     except ImportError as error:
@@ -228,7 +228,7 @@ def _ray(runs: dict[str, dict], out: Path, _workers: int, inputs: dict[str, str]
         yield name
 
 
-def _elsewhere(config: dict) -> dict[str, bytes]:
+def _elsewhere(config: dict[str, Any]) -> dict[str, bytes]:
     """A run on another machine: the files that it wrote."""
     import tempfile
 
@@ -244,7 +244,7 @@ def _raise_named(name: str, error: BaseException | None) -> None:
         raise error
 
 
-def _inputs(configs: dict[str, dict]) -> dict[str, str]:
+def _inputs(configs: dict[str, dict[str, Any]]) -> dict[str, str]:
     """By run, what it depends on beside its configuration: digests of the simulator and of the files named, as JSON."""
     known: dict[Path, str] = {}
 
@@ -256,7 +256,7 @@ def _inputs(configs: dict[str, dict]) -> dict[str, str]:
 
     simulator = digest(binaries.find(runner.SIMULATOR))
 
-    def of(config: dict) -> str:
+    def of(config: dict[str, Any]) -> str:
         paths = files.named(files.absolute(config, Path.cwd()))
         content = {"simulator": simulator, "files": {str(path): digest(path) for path in paths}}
         return json.dumps(content, indent=2, sort_keys=True) + "\n"
@@ -271,14 +271,14 @@ def _begin(folder: Path, inputs: str) -> None:
     (folder / INPUTS).write_text(inputs)
 
 
-def _is_complete(folder: Path, config: dict, inputs: str) -> bool:
+def _is_complete(folder: Path, config: dict[str, Any], inputs: str) -> bool:
     wanted = {GIVEN: toml.dumps(config), INPUTS: inputs}
     return (folder / "summary.json").is_file() and all(
         (folder / name).is_file() and (folder / name).read_text() == text for name, text in wanted.items()
     )
 
 
-def _set(config: dict, key: str, value: Any) -> None:
+def _set(config: dict[str, Any], key: str, value: Any) -> None:
     place: Any = config
     *parents, last = key.split(".")
     try:

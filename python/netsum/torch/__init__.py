@@ -8,6 +8,7 @@ import json
 
 import torch.distributed as dist
 
+from netsum.reports import GroupStats
 from netsum.torch.backend import NetsumBackend, NetsumProcessGroup, Options
 from netsum.torch.compression import CompressionState, compressed, compression_hook
 from netsum.torch.create import BACKENDS, create
@@ -35,7 +36,7 @@ def register() -> None:
     dist.Backend.register_backend("netsum", create, extended_api=True, devices=devices)
 
 
-def stats(group: dist.ProcessGroup | None = None) -> dict:
+def stats(group: dist.ProcessGroup | None = None) -> GroupStats:
     """Counters of a group since it was made: path, trees, bytes, pauses; see `netsum.Group.stats`.
 
     group: the world if None. Raises ValueError where the group is not netsum's.
@@ -44,4 +45,5 @@ def stats(group: dist.ProcessGroup | None = None) -> dict:
     backend = BACKENDS.get(name)
     if backend is None:
         raise ValueError(f"netsum: group '{name}' is not made by backend netsum")
-    return json.loads(backend.engine.core.stats())
+    found: GroupStats = json.loads(backend.engine.core.stats())
+    return found

@@ -7,6 +7,7 @@ Python backend's Work does not.
 """
 
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from netsum.torch.movements import Movements
 from netsum.torch.points import Points, monitored_barrier
 from netsum.torch.reductions import Reductions
 
-_BackendBase = getattr(dist, "BackendBase", c10d.Backend)
+_BackendBase: Any = getattr(dist, "BackendBase", c10d.Backend)
 
 
 class Options(_BackendBase.Options):
@@ -60,7 +61,7 @@ class _Common(Reductions, Movements, Points):
             raise Unsupported("netsum: make the group with enable_reconfigure=True to have a handle")
         return self.engine.membership.handle
 
-    def reconfigure(self, opts):
+    def reconfigure(self, opts: Any) -> Any:
         seconds = None if opts.timeout is None else opts.timeout.total_seconds()
         return self.engine.reconfigure(opts.uuid, opts.handles, seconds)
 
@@ -91,7 +92,7 @@ class NetsumBackend(_Common, _BackendBase):
     def supports_splitting(self) -> bool:
         return True
 
-    def split(self, store, ranks, opts):
+    def split(self, store: Any, ranks: Any, opts: Any) -> Any:
         """The backend of a part of this group, for `torch.distributed.split_group`, at one of its ranks."""
         from netsum.torch.create import split_off
 
@@ -104,10 +105,10 @@ class NetsumBackend(_Common, _BackendBase):
 
     # Torch calls these where it could split, and the group is bound to a device: parts are made by their members alone,
     # and all ranks are connected from the start.
-    def perform_nocolor_split(self, device) -> None:
+    def perform_nocolor_split(self, device: Any) -> None:
         pass
 
-    def eager_connect_single_device(self, device) -> None:
+    def eager_connect_single_device(self, device: Any) -> None:
         pass
 
     @property
@@ -115,7 +116,7 @@ class NetsumBackend(_Common, _BackendBase):
         # Without this, the inherited property calls itself for ever.
         return self._options
 
-    def monitored_barrier(self, opts, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         monitored_barrier(self.engine, self.engine.seconds(opts), wait_all_ranks)
 
 
@@ -123,7 +124,7 @@ class NetsumBackend(_Common, _BackendBase):
 class NetsumProcessGroup(_Common, dist.ProcessGroup):
     """A process group whose one backend is netsum's, called without torch's dispatcher between."""
 
-    def __init__(self, store, backend: NetsumBackend) -> None:
+    def __init__(self, store: Any, backend: NetsumBackend) -> None:
         super().__init__(store, backend.engine.rank, backend.engine.size)
         self.engine = backend.engine
         # CUSTOM and never GLOO: torch's DDP logger casts a backend of that type to its own class.
@@ -135,7 +136,15 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
         seconds = self.engine.timeout_s if timeout is None else timeout.total_seconds()
         monitored_barrier(self.engine, seconds, wait_all_ranks)
 
-    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
+    def split_group(
+        self,
+        ranks: Any,
+        timeout: Any = None,
+        opts: Any = None,
+        group_name: Any = None,
+        group_desc: Any = None,
+        device_types: Any = None,
+    ) -> Any:
         """A part of this group, in the same shape; None at a rank that is not in it. Torch gives every argument."""
         from netsum.torch.create import split_off
 
@@ -147,10 +156,10 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
         part._set_group_desc(group_desc or "")
         return part
 
-    def register_pre_hook(self, *_args) -> None:
+    def register_pre_hook(self, *_args: Any) -> None:
         raise _no_hooks("register_pre_hook")
 
-    def register_post_hook(self, *_args) -> None:
+    def register_post_hook(self, *_args: Any) -> None:
         raise _no_hooks("register_post_hook")
 
 

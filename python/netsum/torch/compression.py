@@ -22,6 +22,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -144,7 +145,7 @@ class CompressionState:
         sent = kept.own.view(-1).to(torch.bfloat16)
         self._keep(kept.own, sent.view(kept.own.shape))
 
-        def divide(done: Future) -> torch.Tensor:
+        def divide(done: Future[Any]) -> torch.Tensor:
             return buffer.copy_(done.value()[0].to(torch.float32).div_(self.size))
 
         return dist.all_reduce(sent, group=self.groups[0], async_op=True).get_future().then(divide)
@@ -173,6 +174,7 @@ class CompressionState:
 
     def _spread(self, kept: "Kept", received: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
         """The owner's part: add what came, round the mean, send it to all; fills the bucket with everybody's means."""
+        assert kept.of_mean is not None, "the owner keeps what rounding took from its means"
         share = kept.of_mean.shape
         total = decode(received[:1], share)
         for rank in range(1, self.size):

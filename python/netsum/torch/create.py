@@ -3,6 +3,7 @@
 import os
 import warnings
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -22,7 +23,7 @@ It is also what keeps them: torch's debug wrapper holds the C++ half of a backen
 _warned = False
 
 
-def create(group, options):
+def create(group: dist.ProcessGroup, options: Any) -> Any:
     """The creator that torch calls on every rank of a new group.
 
     group: `_DistributedBackendOptions`. options: `netsum.torch.Options` or None. Blocks until all ranks have met.
@@ -46,7 +47,7 @@ def create(group, options):
 
 
 def split_off(
-    parent: Engine, store, ranks: list[int], name: str, timeout: timedelta, options: Options | None
+    parent: Engine, store: Any, ranks: list[int], name: str, timeout: timedelta, options: Options | None
 ) -> NetsumBackend:
     """The part of a group that torch splits off, at one of its ranks: `ranks` of the parent, in the part's order.
 
@@ -57,7 +58,7 @@ def split_off(
     return _kept_backend(engine, own)
 
 
-def group_over(store, rank: int, size: int, timeout: timedelta, name: str) -> NetsumProcessGroup:
+def group_over(store: Any, rank: int, size: int, timeout: timedelta, name: str) -> NetsumProcessGroup:
     """A group of its own, which torch does not know by name, for those who make groups themselves.
 
     store: through which its ranks meet; fresh, or under a prefix of its own. Blocks and raises as `create` does.
@@ -85,7 +86,7 @@ def _kept_backend(engine: Engine, options: Options) -> NetsumBackend:
     return backend
 
 
-def _meet(store, rank: int, size: int, timeout: timedelta, name: str, settings: Settings) -> Engine:
+def _meet(store: Any, rank: int, size: int, timeout: timedelta, name: str, settings: Settings) -> Engine:
     """Exchange addresses through the store and connect."""
     timeout_s = timeout.total_seconds()
     core = _core.Group(
@@ -101,13 +102,14 @@ def _meet(store, rank: int, size: int, timeout: timedelta, name: str, settings: 
     return Engine(core, rank, size, timeout_s, name)
 
 
-def _without_members(group, settings: Settings) -> Engine:
+def _without_members(group: dist.ProcessGroup, settings: Settings) -> Engine:
     """A group that meets nobody until it is reconfigured."""
     if "plan" in settings.options:
         raise ValueError("netsum: a group with a tree plan has its members for good; leave enable_reconfigure unset")
     rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
     membership = Membership(f"{_run_name()}/{group.group_id}", settings)
-    return Engine(Unconfigured(), rank, size, timeout_s, group.group_id, membership)
+    core: Any = Unconfigured()
+    return Engine(core, rank, size, timeout_s, group.group_id, membership)
 
 
 def _run_name() -> str:
@@ -115,7 +117,7 @@ def _run_name() -> str:
     return os.environ.get("TORCHELASTIC_RUN_ID") or "torch"
 
 
-def _wait_for_all(store, keys: list[str], timeout: timedelta) -> None:
+def _wait_for_all(store: Any, keys: list[str], timeout: timedelta) -> None:
     try:
         store.wait(keys, timeout)
     except dist.DistStoreError as error:
@@ -126,7 +128,7 @@ def _wait_for_all(store, keys: list[str], timeout: timedelta) -> None:
         ) from error
 
 
-def _whole_group_is_ours(group, shape: str) -> bool:
+def _whole_group_is_ours(group: dist.ProcessGroup, shape: str) -> bool:
     """Whether the process group may be replaced: it has no other backend's half, and torch puts no wrapper around."""
     outer = group.process_group
     return (

@@ -12,10 +12,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitTimeout
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from netsum import OperationTimeout
+
+if TYPE_CHECKING:
+    from netsum._core import Group
 
 _copy_streams: dict[torch.device, torch.Stream] = {}
 _lock = threading.Lock()
@@ -29,7 +33,8 @@ def accelerator() -> str | None:
 
 def is_staged(device: torch.device) -> bool:
     """Whether tensors of `device` can be staged: it is the process's accelerator."""
-    return device.type == accelerator()
+    found: bool = device.type == accelerator()
+    return found
 
 
 class DeviceCopies:
@@ -94,7 +99,7 @@ class Later:
 
     def __init__(self) -> None:
         self._starter = ThreadPoolExecutor(1, "netsum-device")
-        self._last: Future | None = None
+        self._last: Future[Any] | None = None
 
     def idle(self) -> bool:
         """Whether nothing waits, so that an operation may begin at once."""
@@ -105,8 +110,8 @@ class Later:
         if self._last is not None:
             self._last.exception()
 
-    def begin(self, copies: DeviceCopies | None, operation: Callable, arguments: tuple) -> Deferred:
-        def start():
+    def begin(self, copies: DeviceCopies | None, operation: Callable[..., Any], arguments: tuple[Any, ...]) -> Deferred:
+        def start() -> Any:
             if copies is not None:
                 copies.wait()
             return operation(*arguments)
@@ -121,7 +126,7 @@ class Later:
 class After:
     """A core as seen by an operation that has to wait: its methods return at once, with what will have begun."""
 
-    def __init__(self, core, later: Later, copies: DeviceCopies | None) -> None:
+    def __init__(self, core: Group, later: Later, copies: DeviceCopies | None) -> None:
         self._core = core
         self._later = later
         self._copies = copies
@@ -134,7 +139,7 @@ class After:
 class Deferred:
     """A work of the core that may not have begun; answers as such a work does."""
 
-    def __init__(self, begun: Future) -> None:
+    def __init__(self, begun: Future[Any]) -> None:
         self._begun = begun
 
     def wait(self, timeout_s: float | None) -> None:
@@ -165,7 +170,7 @@ class Deferred:
     def on_done(self, callback: Callable[[], None]) -> None:
         """Call `callback` when this has ended; never on the thread that begins operations, which must go on."""
 
-        def follow(begun: Future) -> None:
+        def follow(begun: Future[Any]) -> None:
             if begun.exception() is None:
                 begun.result().on_done(callback)
             else:

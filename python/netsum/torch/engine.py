@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Collection
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -12,6 +13,9 @@ from netsum.torch.device import After, Later
 from netsum.torch.reconfiguring import Background, Membership
 from netsum.torch.tensors import Staging
 from netsum.torch.work import EndedWork, NetsumWork
+
+if TYPE_CHECKING:
+    from netsum._core import Group
 
 _OPS = {
     c10d.ReduceOp.RedOpType.SUM: "sum",
@@ -38,7 +42,7 @@ class Engine:
     """
 
     def __init__(
-        self, core, rank: int, size: int, timeout_s: float, name: str, membership: Membership | None = None
+        self, core: "Group", rank: int, size: int, timeout_s: float, name: str, membership: Membership | None = None
     ) -> None:
         self.core = core
         self.rank = rank
@@ -53,7 +57,7 @@ class Engine:
         self._in_flight: list[NetsumWork] = []
         self._forget_at = _FORGET_AT
 
-    def start(self, parts: list, staging: Staging, result: list) -> NetsumWork:
+    def start(self, parts: list[Any], staging: Staging, result: list[Any]) -> NetsumWork:
         """Wrap started parts as one Work, and hold its memory until they have ended."""
         self.operations += 1
         work = NetsumWork(parts, staging, result)
@@ -65,7 +69,7 @@ class Engine:
             self.batch.append(work)
         return work
 
-    def ended(self, result: list) -> EndedWork:
+    def ended(self, result: list[Any]) -> EndedWork:
         """As `start`, for an asynchronous operation that ended well within its call."""
         self.operations += 1
         work = EndedWork(result)
@@ -73,11 +77,11 @@ class Engine:
             self.batch.append(work)
         return work
 
-    def here(self, opts) -> bool:
+    def here(self, opts: Any) -> bool:
         """Whether the caller only waits, so that its own thread may do the work."""
         return not opts.asyncOp and self.batch is None
 
-    def core_for(self, staging: Staging, opts=None):
+    def core_for(self, staging: Staging, opts: Any = None) -> Any:
         """What an operation on this memory is to be called on: the core, or what calls it once copies have come.
 
         opts: of the operation; where a caller waits by them, the wait for copies is here too. None: it goes on.
@@ -96,13 +100,13 @@ class Engine:
             return self.core
         return After(self.core, self.later, copies)
 
-    def begun(self):
+    def begun(self) -> Any:
         """The core, once all that was called before has begun: for what is called on it by other ways."""
         if self.later is not None:
             self.later.drain()
         return self.core
 
-    def start_or_wait(self, parts: list, staging: Staging, result: list, opts) -> NetsumWork | None:
+    def start_or_wait(self, parts: list[Any], staging: Staging, result: list[Any], opts: Any) -> NetsumWork | None:
         """As `start`; where the caller is synchronous, wait here and return None, which torch does not wait for.
 
         A part that is None has ended here.
@@ -119,14 +123,14 @@ class Engine:
         work.wait()
         return None
 
-    def seconds(self, opts) -> float:
+    def seconds(self, opts: Any) -> float:
         """The timeout of one operation in seconds: the caller's, or the group's."""
         given = getattr(opts, "timeout", _ZERO)
         if given > _ZERO:
             return given.total_seconds()
         return self.timeout_s
 
-    def terms(self, opts) -> tuple[float, bool]:
+    def terms(self, opts: Any) -> tuple[float, bool]:
         """What every call of the core is told: timeout in seconds, and whether the caller's thread may do the work."""
         return self.seconds(opts), self.here(opts)
 
@@ -151,6 +155,7 @@ class Engine:
         def change() -> None:
             old = self.core
             seconds = self.timeout_s if timeout_s is None else timeout_s
+            assert self.membership is not None, "the group was made with enable_reconfigure"
             core, rank, size = self.membership.configure(uuid, handles, seconds)
             self.core, self.rank, self.size, self.operations = core, rank, size, 0
             # Ranks that are gone do not answer its goodbye, and nobody shall wait for that.
@@ -206,7 +211,7 @@ class _Together(Staging):
         return sorted({device for member in self.members for device in member.devices()}, key=str)
 
 
-def operation_of(reduce_op) -> tuple[str, float]:
+def operation_of(reduce_op: Any) -> tuple[str, float]:
     """(name, factor) of a torch ReduceOp; the factor is 1 except for PREMUL_SUM."""
     if reduce_op == _SUM:
         # By far the most frequent, and comparing takes a quarter of the time of asking for the kind.

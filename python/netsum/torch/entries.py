@@ -6,6 +6,7 @@ those of torch's own backends do.
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -63,12 +64,15 @@ def with_entries(shape: type) -> type:
     return shape
 
 
-def _entry(full: Callable, short: Callable | None, options: type | None, title: str, inputs: int | None) -> Callable:
+def _entry(
+    full: Callable[..., Any], short: Callable[..., Any] | None, options: type | None, title: str, inputs: int | None
+) -> Callable[..., Any]:
     profiling = torch.autograd._profiler_enabled
 
     # Its name must not be the operation's: pybind11 takes a frame of that name for the override that calls its base.
-    def entry(self, *arguments, **named):
+    def entry(self: Any, *arguments: Any, **named: Any) -> Any:
         if options is not None and (named or not arguments or type(arguments[-1]) is not options):
+            assert short is not None, "an operation with options overrides one of its base"
             return short(self, *arguments, **named)
         if profiling():
             tensors = _flatten(arguments[inputs]) if inputs is not None else []
@@ -80,7 +84,14 @@ def _entry(full: Callable, short: Callable | None, options: type | None, title: 
     return entry
 
 
-def _recorded(full: Callable, event: str, tensors: list, options: type | None, group, arguments: tuple):
+def _recorded(
+    full: Callable[..., Any],
+    event: str,
+    tensors: list[Any],
+    options: type | None,
+    group: Any,
+    arguments: tuple[Any, ...],
+) -> Any:
     """Run an operation within an event of the profiler. It is left to its waiter, so that the event ends elsewhere."""
     if options is not None:
         arguments[-1].asyncOp = True
@@ -101,7 +112,7 @@ def _recorded(full: Callable, event: str, tensors: list, options: type | None, g
     return work
 
 
-def _flatten(tensors) -> list[torch.Tensor]:
+def _flatten(tensors: Any) -> list[torch.Tensor]:
     if isinstance(tensors, torch.Tensor):
         return [tensors]
     return [tensor for item in tensors for tensor in _flatten(item)]

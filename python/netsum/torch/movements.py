@@ -1,5 +1,7 @@
 """Collectives that move bytes and add nothing: any element type goes."""
 
+from typing import Any
+
 from netsum.torch.engine import Engine, one
 from netsum.torch.tensors import Staging, equal_spans, moved, span, split_spans
 
@@ -9,7 +11,7 @@ class Movements:
 
     engine: Engine
 
-    def broadcast(self, tensors, opts):
+    def broadcast(self, tensors: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         memory = staging.update(one(tensors, "broadcast"), "broadcast")
         part = engine.core_for(staging, opts).broadcast(
@@ -17,21 +19,21 @@ class Movements:
         )
         return engine.start_or_wait([part], staging, tensors, opts)
 
-    def allgather(self, outputs, inputs, opts):
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         parts = [_allgather(engine, staging, outs, source, opts) for outs, source in zip(outputs, inputs, strict=True)]
         return engine.start_or_wait(parts, staging, outputs, opts)
 
-    def allgather_coalesced(self, outputs, inputs, opts):
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         # outputs[rank][i] here, where allgather has outputs[i][rank].
         return Movements.allgather(self, [list(column) for column in zip(*outputs, strict=True)], inputs, opts)
 
-    def all_gather_single(self, output, source, opts):
+    def all_gather_single(self, output: Any, source: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         part = _all_gather_single(engine, staging, output, source, opts)
         return engine.start_or_wait([part], staging, [output], opts)
 
-    def all_gather_single_coalesced(self, outputs, inputs, opts):
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         parts = [
             _all_gather_single(engine, staging, output, source, opts)
@@ -39,7 +41,7 @@ class Movements:
         ]
         return engine.start_or_wait(parts, staging, outputs, opts)
 
-    def gather(self, outputs, inputs, opts):
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         source = staging.read(one(inputs, "gather"), "gather")
         outs = []
@@ -50,7 +52,7 @@ class Movements:
         )
         return engine.start_or_wait([part], staging, outputs, opts)
 
-    def scatter(self, outputs, inputs, opts):
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         output = staging.write(one(outputs, "scatter"), "scatter")
         ins = []
@@ -61,14 +63,14 @@ class Movements:
         )
         return engine.start_or_wait([part], staging, outputs, opts)
 
-    def alltoall(self, outputs, inputs, opts):
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         outs = [span(staging.write(out, "alltoall")) for out in outputs]
         ins = [span(staging.read(source, "alltoall")) for source in inputs]
         part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts), moved(inputs[0]))
         return engine.start_or_wait([part], staging, outputs, opts)
 
-    def all_to_all_single(self, output, source, output_splits, input_splits, opts):
+    def all_to_all_single(self, output: Any, source: Any, output_splits: Any, input_splits: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         target = staging.write(output, "alltoall")
         memory = staging.read(source, "alltoall")
@@ -83,7 +85,7 @@ class Movements:
     alltoall_base = all_to_all_single
 
 
-def _allgather(engine: Engine, staging: Staging, outs, source, opts):
+def _allgather(engine: Engine, staging: Staging, outs: Any, source: Any, opts: Any) -> Any:
     if len(outs) != engine.size:
         raise ValueError(f"netsum allgather: {len(outs)} outputs for {engine.size} ranks")
     memory = staging.read(source, "allgather")
@@ -91,7 +93,7 @@ def _allgather(engine: Engine, staging: Staging, outs, source, opts):
     return engine.core_for(staging, opts).allgather(targets, span(memory), *engine.terms(opts), moved(memory))
 
 
-def _all_gather_single(engine: Engine, staging: Staging, output, source, opts):
+def _all_gather_single(engine: Engine, staging: Staging, output: Any, source: Any, opts: Any) -> Any:
     if output.numel() != source.numel() * engine.size or output.dtype != source.dtype:
         raise ValueError(
             f"netsum allgather: the output has {output.numel()} elements of {output.dtype}, expected "
@@ -103,8 +105,9 @@ def _all_gather_single(engine: Engine, staging: Staging, output, source, opts):
     return engine.core_for(staging, opts).allgather(spans, span(memory), *engine.terms(opts), moved(memory))
 
 
-def _for_all(engine: Engine, lists, operation: str) -> list:
+def _for_all(engine: Engine, lists: Any, operation: str) -> list[Any]:
     tensors = one(lists, operation)
     if len(tensors) != engine.size:
         raise ValueError(f"netsum {operation}: {len(tensors)} tensors for {engine.size} ranks")
-    return tensors
+    found: list[Any] = tensors
+    return found

@@ -1,5 +1,7 @@
 """Messages between two ranks, barriers, and batches of operations."""
 
+from typing import Any
+
 import torch
 
 from netsum import NetsumError, OperationTimeout
@@ -16,40 +18,40 @@ class Points:
 
     engine: Engine
 
-    def send(self, tensors, destination, tag):
+    def send(self, tensors: Any, destination: Any, tag: int) -> Any:
         engine, staging = self.engine, Staging()
         memory = staging.read(one(tensors, "send"), "send")
         part = engine.core_for(staging).send(*span(memory), destination, tag, engine.timeout_s)
         return engine.start([part], staging, tensors)
 
-    def recv(self, tensors, source, tag):
+    def recv(self, tensors: Any, source: Any, tag: int) -> Any:
         engine, staging = self.engine, Staging()
         memory = staging.write(one(tensors, "recv"), "recv")
         part = engine.core_for(staging).recv(*span(memory), source, tag, engine.timeout_s)
         return engine.start([part], staging, tensors)
 
-    def recv_anysource(self, tensors, tag):
+    def recv_anysource(self, tensors: Any, tag: int) -> Any:
         return self.recv(tensors, None, tag)
 
     # What the C++ trampoline of ProcessGroup looks for.
-    def recvAnysource(self, tensors, tag):
+    def recvAnysource(self, tensors: Any, tag: int) -> Any:
         return self.recv(tensors, None, tag)
 
-    def barrier(self, opts):
+    def barrier(self, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         part = engine.core_for(staging, opts).barrier(*engine.terms(opts))
         return engine.start_or_wait([part], staging, [], opts)
 
-    def start_coalescing(self, *device):
+    def start_coalescing(self, *device: Any) -> None:
         self.engine.begin_batch()
 
-    def end_coalescing(self, *device):
+    def end_coalescing(self, *device: Any) -> Any:
         return self.engine.end_batch()
 
-    def _start_coalescing(self, *device):
+    def _start_coalescing(self, *device: Any) -> None:
         self.engine.begin_batch()
 
-    def _end_coalescing(self, *device):
+    def _end_coalescing(self, *device: Any) -> Any:
         return self.engine.end_batch()
 
 

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection
+from typing import Any
 
 from netsum import NetsumError, OperationTimeout, _core
 from netsum.config import Settings
@@ -25,7 +26,7 @@ _RETRY_S = 0.05
 class Unconfigured:
     """Stands for the core of a group that has not been configured yet."""
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> None:
         raise NetsumError(
             "this group was made with enable_reconfigure=True and has no members yet: call "
             "torch.distributed._reconfigure(uuid, handles) first"
@@ -61,7 +62,7 @@ class Membership:
         place = f"{socket.gethostname()},{os.getpid()}"
         return "|".join([_VERSION, f"{self._host}:{self._port.getsockname()[1]}", place, self._nonce])
 
-    def configure(self, uuid: int, handles: Collection[str], timeout_s: float):
+    def configure(self, uuid: int, handles: Collection[str], timeout_s: float) -> Any:
         """(core, rank, size) of a new group of these handles: ranks by their order, of a set by their sort.
 
         RuntimeError for a uuid that was used, ValueError for handles, OperationTimeout that names who did not come.
@@ -162,7 +163,8 @@ def _reachable() -> str:
             probe.connect((master, 9))
         except OSError:
             return "127.0.0.1"
-        return probe.getsockname()[0]
+        found: str = probe.getsockname()[0]
+        return found
 
 
 def _address(handle: str) -> str:

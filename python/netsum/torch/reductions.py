@@ -1,5 +1,7 @@
 """Collectives that add: allreduce, reduce, reduce_scatter and their coalesced kinds."""
 
+from typing import Any
+
 import torch
 
 from netsum.torch.engine import Engine, one, operation_of
@@ -12,7 +14,7 @@ class Reductions:
 
     engine: Engine
 
-    def allreduce(self, tensors, opts):
+    def allreduce(self, tensors: Any, opts: Any) -> Any:
         tensor = one(tensors, "allreduce")
         if tensor.layout is not torch.strided:
             return self.allreduce_sparse(tensors, opts)
@@ -35,18 +37,18 @@ class Reductions:
         part = _allreduce(engine, staging, tensor, op, factor, opts)
         return engine.start_or_wait([part], staging, tensors, opts)
 
-    def allreduce_coalesced(self, tensors, opts):
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Any:
         engine = self.engine
         op, factor = operation_of(opts.reduceOp)
         staging = Staging()
         parts = [_allreduce(engine, staging, tensor, op, factor, opts) for tensor in tensors]
         return engine.start_or_wait(parts, staging, tensors, opts)
 
-    def allreduce_sparse(self, tensors, opts):
+    def allreduce_sparse(self, tensors: Any, opts: Any) -> Any:
         """Sum sparse COO tensors in place: indices and values of all ranks are gathered and added at each rank."""
         return sum_sparse(self.engine, one(tensors, "allreduce_sparse"), opts)
 
-    def reduce(self, tensors, opts):
+    def reduce(self, tensors: Any, opts: Any) -> Any:
         engine = self.engine
         tensor = one(tensors, "reduce")
         op, factor = operation_of(opts.reduceOp)
@@ -56,7 +58,7 @@ class Reductions:
         part = engine.core_for(staging, opts).reduce(*what, op, factor, opts.rootRank, *engine.terms(opts))
         return engine.start_or_wait([part], staging, tensors, opts)
 
-    def reduce_scatter(self, outputs, inputs, opts):
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         output, sources = one(outputs, "reduce_scatter"), one(inputs, "reduce_scatter")
         engine = self.engine
         if len(sources) != engine.size:
@@ -66,12 +68,12 @@ class Reductions:
         part = _reduce_scatter(engine, staging, output, memories, opts)
         return engine.start_or_wait([part], staging, outputs, opts)
 
-    def reduce_scatter_single(self, output, source, opts):
+    def reduce_scatter_single(self, output: Any, source: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         part = _reduce_scatter_single(engine, staging, output, source, opts)
         return engine.start_or_wait([part], staging, [output], opts)
 
-    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         engine, staging = self.engine, Staging()
         parts = [
             _reduce_scatter_single(engine, staging, output, source, opts)
@@ -84,14 +86,14 @@ class Reductions:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
 
-def _allreduce(engine: Engine, staging: Staging, tensor, op: str, factor: float, opts):
+def _allreduce(engine: Engine, staging: Staging, tensor: torch.Tensor, op: str, factor: float, opts: Any) -> Any:
     memory = staging.update(tensor, "allreduce")
     name = ELEMENT_NAMES.get(memory.dtype)
     what = elements(memory, "allreduce", op) if name is None else (memory.data_ptr(), memory.numel(), name)
     return engine.core_for(staging, opts).allreduce(*what, op, factor, *engine.terms(opts))
 
 
-def _reduce_scatter_single(engine: Engine, staging: Staging, output, source, opts):
+def _reduce_scatter_single(engine: Engine, staging: Staging, output: Any, source: Any, opts: Any) -> Any:
     memory = staging.read(source, "reduce_scatter")
     if memory.numel() != output.numel() * engine.size:
         raise ValueError(
@@ -102,7 +104,7 @@ def _reduce_scatter_single(engine: Engine, staging: Staging, output, source, opt
     return _reduce_scatter(engine, staging, output, pieces, opts)
 
 
-def _reduce_scatter(engine: Engine, staging: Staging, output, pieces: list, opts):
+def _reduce_scatter(engine: Engine, staging: Staging, output: Any, pieces: list[Any], opts: Any) -> Any:
     mine = pieces[engine.rank]
     if output.numel() != mine.numel() or any(piece.dtype != output.dtype for piece in pieces):
         raise ValueError(

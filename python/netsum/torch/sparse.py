@@ -1,6 +1,7 @@
 """Sum of sparse COO tensors, whose indices differ from rank to rank: a gather, then the same adds at every rank."""
 
 import zlib
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -8,8 +9,11 @@ from netsum import Mismatch, Unsupported
 from netsum.torch.engine import Engine, operation_of
 from netsum.torch.tensors import Staging, span
 
+if TYPE_CHECKING:
+    from netsum._core import Group
 
-def sum_sparse(engine: Engine, tensor: torch.Tensor, opts):
+
+def sum_sparse(engine: Engine, tensor: torch.Tensor, opts: Any) -> Any:
     """Replace `tensor` by the sum over ranks. Ends before it returns: sizes must be known before values can travel.
 
     Ranks are added in rank order, so all hold identical bits.
@@ -46,7 +50,7 @@ def sum_sparse(engine: Engine, tensor: torch.Tensor, opts):
     return work if opts.asyncOp else None
 
 
-def _gather(core, mine: torch.Tensor, shapes: list[tuple[int, ...]], seconds: float) -> list[torch.Tensor]:
+def _gather(core: "Group", mine: torch.Tensor, shapes: list[tuple[int, ...]], seconds: float) -> list[torch.Tensor]:
     mine = mine.contiguous()
     outs = [torch.empty(shape, dtype=mine.dtype, device="cpu") for shape in shapes]
     core.allgather([span(out) for out in outs], span(mine), seconds).wait(None)

@@ -7,7 +7,7 @@ in Python alone), so the future handed out is one whose `then` callback raises: 
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -25,7 +25,7 @@ class NetsumWork(c10d.Work):
     the future yields. The future is made only when someone asks for it: it costs more than a small operation.
     """
 
-    def __init__(self, parts: list, staging: Staging, result: list) -> None:
+    def __init__(self, parts: list[Any], staging: Staging, result: list[Any]) -> None:
         super().__init__()
         self._parts = parts
         self._staging = staging
@@ -68,11 +68,11 @@ class NetsumWork(c10d.Work):
     def exception(self) -> BaseException | None:
         return self._failure() if self.is_completed() else None
 
-    def result(self) -> list:
+    def result(self) -> list[Any]:
         self.wait()
         return self._result
 
-    def get_future(self) -> torch.futures.Future:
+    def get_future(self) -> torch.futures.Future[Any]:
         """A future of the result. Its callbacks run on the core's callback threads, never on its progress thread."""
         with self._lock:
             if self._future is None:
@@ -87,10 +87,11 @@ class NetsumWork(c10d.Work):
         rank = self._parts[0].source_rank() if self._parts else None
         if rank is None:
             raise RuntimeError("netsum: this work is not a finished receive, so it has no source rank")
-        return rank
+        found: int = rank
+        return found
 
-    def _make_future(self) -> torch.futures.Future:
-        inner: torch.futures.Future = torch.futures.Future(devices=self._staging.devices())
+    def _make_future(self) -> torch.futures.Future[Any]:
+        inner: torch.futures.Future[Any] = torch.futures.Future(devices=self._staging.devices())
         outer = inner.then(lambda done: done.value())
 
         def complete() -> None:
@@ -126,11 +127,11 @@ class EndedWork(NetsumWork):
     """An operation that ended well within its call, and needs no lock, no memory and no thread."""
 
     recorded: threading.Event | None = None
-    _parts: ClassVar[list] = []
+    _parts: list[Any] = []  # noqa: RUF012 (never changed)
     _staging = Staging()
-    _future: torch.futures.Future | None = None
+    _future: torch.futures.Future[Any] | None = None
 
-    def __init__(self, result: list) -> None:
+    def __init__(self, result: list[Any]) -> None:
         c10d.Work.__init__(self)
         self._result = result
 
@@ -142,14 +143,14 @@ class EndedWork(NetsumWork):
     def is_completed(self) -> bool:
         return True
 
-    def get_future(self) -> torch.futures.Future:
+    def get_future(self) -> torch.futures.Future[Any]:
         if self._future is None:
             self._future = torch.futures.Future()
             self._future.set_result(self._result)
         return self._future
 
 
-def when_all_done(parts: list, callback: Callable[[], None]) -> None:
+def when_all_done(parts: list[Any], callback: Callable[[], None]) -> None:
     """Call `callback` once, when every part has ended, from a callback thread of the core (or now, if no parts)."""
     if not parts:
         callback()

@@ -151,7 +151,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> None:
     if name == "elastic":
         raise AttributeError(
             "netsum.horovod has no elastic jobs (hvd.elastic): start anew from a checkpoint when the size changes"

@@ -19,11 +19,11 @@ class NoneCompressor:
     """Tensors travel as they are."""
 
     @staticmethod
-    def compress(tensor):
+    def compress(tensor: torch.Tensor) -> Any:
         return tensor, None
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor: torch.Tensor, context: Any) -> Any:
         return tensor
 
 
@@ -31,11 +31,11 @@ class FP16Compressor:
     """Floating-point tensors travel as float16."""
 
     @staticmethod
-    def compress(tensor):
+    def compress(tensor: torch.Tensor) -> Any:
         return (tensor.type(torch.float16) if tensor.dtype.is_floating_point else tensor), tensor.dtype
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor: torch.Tensor, context: Any) -> Any:
         return tensor.type(context) if context.is_floating_point else tensor
 
 

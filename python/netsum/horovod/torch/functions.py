@@ -11,7 +11,7 @@ from netsum.horovod.torch.differentiable import allgather, broadcast_
 from netsum.horovod.torch.operations import broadcast_async_, synchronize
 
 
-def broadcast_parameters(params, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Fill tensors with those of rank `root_rank`, in place. params: a state_dict, or a list of named or bare ones."""
     if isinstance(params, dict):
         named = sorted(params.items())
@@ -31,7 +31,7 @@ def broadcast_parameters(params, root_rank: int, process_set: ProcessSet = globa
                 tensor.copy_(target)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model=None) -> None:
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
     """Give `optimizer` the state and the options of rank `root_rank`'s.
 
     An optimizer that has not stepped yet has no state: it takes the one that comes. Gradients that are not there become
@@ -48,7 +48,9 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
         optimizer.load_state_dict(arrived)
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set=global_process_set) -> Any:
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = global_process_set
+) -> Any:
     """The object of rank `root_rank`, pickled on the way; `obj` is looked at there alone."""
     name = name or basics.runtime().name("object", None, basics.set_of(process_set))
     own = basics.rank() == root_rank
@@ -60,7 +62,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
     return obj if own else pickle.loads(message.numpy().tobytes())
 
 
-def allgather_object(obj: Any, name: str | None = None, process_set=global_process_set) -> list:
+def allgather_object(obj: Any, name: str | None = None, process_set: Any = global_process_set) -> list[Any]:
     """Everybody's object, by rank, pickled on the way."""
     name = name or basics.runtime().name("objects", None, basics.set_of(process_set))
     message = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)

@@ -7,6 +7,7 @@ disagree.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ class TorchOutputs:
     def scale(self, index: int, factor: float) -> None:
         scale_(self.tensors[index], factor)
 
-    def result(self, details: dict):
+    def result(self, details: dict[str, Any]) -> Any:
         return list(self.tensors) if self._grouped else self.tensors[0]
 
 
@@ -46,7 +47,7 @@ class AlltoallOutputs(TorchOutputs):
         super().__init__([tensor], None, grouped=False)
         self._place = place
 
-    def result(self, details: dict):
+    def result(self, details: dict[str, Any]) -> Any:
         received = [splits[self._place] for splits in details["splits"]]
         return self.tensors[0], torch.tensor(received, dtype=torch.int32, device="cpu")
 
@@ -73,92 +74,108 @@ def poll(handle: Operation) -> bool:
     return handle.done()
 
 
-def synchronize(handle: Operation):
+def synchronize(handle: Operation) -> Any:
     """Wait for an operation; its result. Raises HorovodInternalError where it failed."""
     return handle.wait()
 
 
 def allreduce_async(
-    tensor,
-    average=None,
-    name=None,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Any = global_process_set,
 ) -> Operation:
     op = chosen(op, average)
     return _reduce(ALLREDUCE, [tensor], None, name, op, prescale_factor, postscale_factor, process_set, False)
 
 
 def allreduce_async_(
-    tensor,
-    average=None,
-    name=None,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Any = global_process_set,
 ) -> Operation:
     op = chosen(op, average)
     return _reduce(ALLREDUCE, [tensor], [tensor], name, op, prescale_factor, postscale_factor, process_set, False)
 
 
 def grouped_allreduce_async(
-    tensors,
-    average=None,
-    name=None,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
+    tensors: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Any = global_process_set,
 ) -> Operation:
     op = chosen(op, average)
     return _reduce(ALLREDUCE, list(tensors), None, name, op, prescale_factor, postscale_factor, process_set, True)
 
 
 def grouped_allreduce_async_(
-    tensors,
-    average=None,
-    name=None,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
+    tensors: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Any = global_process_set,
 ) -> Operation:
     op, tensors = chosen(op, average), list(tensors)
     return _reduce(ALLREDUCE, tensors, tensors, name, op, prescale_factor, postscale_factor, process_set, True)
 
 
 def reducescatter_async(
-    tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: Any = Average,
+    process_set: Any = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ) -> Operation:
     return _reduce(REDUCESCATTER, [tensor], None, name, op, prescale_factor, postscale_factor, process_set, False)
 
 
 def grouped_reducescatter_async(
-    tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0
+    tensors: Any,
+    name: str | None = None,
+    op: Any = Average,
+    process_set: Any = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ) -> Operation:
     return _reduce(REDUCESCATTER, list(tensors), None, name, op, prescale_factor, postscale_factor, process_set, True)
 
 
-def allgather_async(tensor, name=None, process_set=global_process_set) -> Operation:
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set) -> Operation:
     return _start(ALLGATHER, [tensor], lambda dense: TorchOutputs(dense, None, False), name, process_set)
 
 
-def grouped_allgather_async(tensors, name=None, process_set=global_process_set) -> Operation:
+def grouped_allgather_async(tensors: Any, name: str | None = None, process_set: Any = global_process_set) -> Operation:
     return _start(ALLGATHER, list(tensors), lambda dense: TorchOutputs(dense, None, True), name, process_set)
 
 
-def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set) -> Operation:
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = global_process_set
+) -> Operation:
     return _broadcast([tensor], None, root_rank, name, process_set)
 
 
-def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set) -> Operation:
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = global_process_set
+) -> Operation:
     return _broadcast([tensor], [tensor], root_rank, name, process_set)
 
 
-def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set) -> Operation:
+def alltoall_async(
+    tensor: torch.Tensor, splits: Any = None, name: str | None = None, process_set: Any = global_process_set
+) -> Operation:
     number = basics.set_of(process_set)
     members = basics.runtime().sets[number]
     rows = tensor.shape[0] if tensor.dim() else 0
@@ -177,7 +194,9 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
     return _start(ALLTOALL, [tensor], lambda dense: AlltoallOutputs(dense[0], place), name, process_set, splits=splits)
 
 
-def sparse_allreduce_async(tensor, name, op, process_set=global_process_set) -> Callable[[], torch.Tensor]:
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: Any, op: Any, process_set: Any = global_process_set
+) -> Callable[[], torch.Tensor]:
     """Sum of sparse COO tensors: indices and values of all ranks, gathered. A function that waits for the result."""
     if op not in (Sum, Average):
         raise ValueError(f"sparse_allreduce_async: {op} is not possible; use hvd.Sum or hvd.Average")
@@ -204,7 +223,17 @@ def chosen(op: ReduceOp | None, average: bool | None) -> ReduceOp:
     return Sum if average is False else Average
 
 
-def _reduce(kind, tensors, targets, name, op: ReduceOp, before, after, process_set, grouped) -> Operation:
+def _reduce(
+    kind: Any,
+    tensors: Any,
+    targets: Any,
+    name: Any,
+    op: ReduceOp,
+    before: Any,
+    after: Any,
+    process_set: Any,
+    grouped: Any,
+) -> Operation:
     return _start(
         kind,
         tensors,
@@ -218,7 +247,7 @@ def _reduce(kind, tensors, targets, name, op: ReduceOp, before, after, process_s
     )
 
 
-def _broadcast(tensors, targets, root_rank, name, process_set) -> Operation:
+def _broadcast(tensors: Any, targets: Any, root_rank: int, name: Any, process_set: Any) -> Operation:
     return _start(
         BROADCAST,
         tensors,
@@ -230,7 +259,9 @@ def _broadcast(tensors, targets, root_rank, name, process_set) -> Operation:
     )
 
 
-def _start(kind, tensors, outputs, name, process_set: ProcessSet, in_place=False, **fields) -> Operation:
+def _start(
+    kind: Any, tensors: Any, outputs: Any, name: Any, process_set: ProcessSet, in_place: bool = False, **fields: Any
+) -> Operation:
     runtime, number = basics.runtime(), basics.set_of(process_set)
     if basics.rank() not in runtime.sets[number]:
         raise ValueError(f"{kind}: rank {basics.rank()} is not in process set {number}")

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,11 +19,16 @@ from netsum.horovod.torch.operations import (
     synchronize,
 )
 
+if TYPE_CHECKING:
+    _Base: Any = torch.optim.Optimizer
+else:
+    _Base = object
+
 
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
-    named_parameters=None,
-    compression=Compression.none,
+    named_parameters: Any = None,
+    compression: Any = Compression.none,
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
@@ -49,7 +55,7 @@ def DistributedOptimizer(
         groups = num_groups if groups is None else groups
     if basics.size() > 1:
         _ = op.core
-    kind = type(optimizer.__class__.__name__, (_Distributed, optimizer.__class__), {})
+    kind: Any = type(optimizer.__class__.__name__, (_Distributed, optimizer.__class__), {})
     made = kind.__new__(kind)
     made.__dict__.update(optimizer.__dict__)
     made._reducer = _Reducer(made, named_parameters, compression, op, gradient_predivide_factor, groups)
@@ -60,7 +66,7 @@ def DistributedOptimizer(
     return made
 
 
-class _Distributed:
+class _Distributed(_Base):
     """What stands before the methods of the optimizer that is wrapped."""
 
     _reducer: "_Reducer"
@@ -87,7 +93,7 @@ class _Distributed:
         self._reducer.passes = passes
         self._reducer.reset()
 
-    def step(self, closure=None):
+    def step(self, closure: Any = None) -> Any:
         if self._reducer.steps_synchronize:
             if self._reducer.synchronized:
                 warnings.warn(
@@ -100,7 +106,7 @@ class _Distributed:
         self._reducer.synchronized = False
         return super().step(closure)
 
-    def zero_grad(self, *arguments, **named):
+    def zero_grad(self, *arguments: Any, **named: Any) -> Any:
         if self._reducer.handles:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
@@ -108,7 +114,7 @@ class _Distributed:
             )
         return super().zero_grad(*arguments, **named)
 
-    def load_state_dict(self, *arguments, **named):
+    def load_state_dict(self, *arguments: Any, **named: Any) -> Any:
         self._reducer.reset()
         return super().load_state_dict(*arguments, **named)
 
@@ -120,10 +126,12 @@ class _Reducer:
     process_set = global_process_set
     passes = 1
 
-    def __init__(self, optimizer, named_parameters, compression, op: ReduceOp, predivide: float, groups) -> None:
+    def __init__(
+        self, optimizer: Any, named_parameters: Any, compression: Any, op: ReduceOp, predivide: float, groups: Any
+    ) -> None:
         self.steps_synchronize = True
         self.synchronized = False
-        self.handles: dict[tuple[torch.Tensor, ...], tuple] = {}
+        self.handles: dict[tuple[torch.Tensor, ...], tuple[Any, ...]] = {}
         """Gradients under way, by the parameters that are reduced together: handle, compression's contexts."""
         self._compression = compression
         self._op = op
@@ -195,21 +203,21 @@ class _Reducer:
         pairs = [self._compression.compress(each if each.is_contiguous() else each.contiguous()) for each in gradients]
         small, contexts = [each for each, _ in pairs], [context for _, context in pairs]
         factors = {"prescale_factor": 1.0 / self._predivide, "postscale_factor": self._predivide}
-        how = {"name": name, "op": self._op, "process_set": self.process_set, **factors}
+        how: dict[str, Any] = {"name": name, "op": self._op, "process_set": self.process_set, **factors}
         if len(group) == 1:
-            handle = _Single(allreduce_async_(small[0], **how))
+            handle: Any = _Single(allreduce_async_(small[0], **how))
         else:
             handle = grouped_allreduce_async_(small, **how)
         self.handles[group] = handle, contexts
 
-    def _reduce_sparse(self, gradient: torch.Tensor, name: str) -> tuple:
+    def _reduce_sparse(self, gradient: torch.Tensor, name: str) -> tuple[Any, ...]:
         if self.sparse_as_dense:
             dense = _Single(allreduce_async_(gradient.to_dense(), name=name, op=self._op, process_set=self.process_set))
             return (lambda: [each.to_sparse() for each in dense()]), [None]
         waits = sparse_allreduce_async(gradient, name, self._op, self.process_set)
         return (lambda: [waits()]), [None]
 
-    def _store(self, parameter: torch.Tensor, gradient: torch.Tensor, context) -> None:
+    def _store(self, parameter: torch.Tensor, gradient: torch.Tensor, context: Any) -> None:
         if gradient.is_sparse:
             parameter.grad = gradient
             return
@@ -222,9 +230,9 @@ class _Reducer:
         """Parameters that are reduced together; alike at all ranks."""
         if not self._groups:
             return [(parameter,) for parameter in parameters]
-        order = broadcast_object(
-            [self.names[each] for each in parameters], self.process_set.ranks[0], process_set=self.process_set
-        )
+        ranks = self.process_set.ranks
+        assert ranks is not None, "the set of all ranks knows them after init"
+        order = broadcast_object([self.names[each] for each in parameters], ranks[0], process_set=self.process_set)
         parameters = sorted(parameters, key=lambda each: order.index(self.names[each]))
         if isinstance(self._groups, int):
             count = min(self._groups, len(parameters))
@@ -239,14 +247,14 @@ class _Reducer:
 class _Single:
     """A handle whose result is a list of one."""
 
-    def __init__(self, handle) -> None:
+    def __init__(self, handle: Any) -> None:
         self._handle = handle
 
     def __call__(self) -> list[torch.Tensor]:
         return [synchronize(self._handle)]
 
 
-def _named(optimizer, named_parameters) -> dict[torch.Tensor, str]:
+def _named(optimizer: Any, named_parameters: Any) -> dict[torch.Tensor, str]:
     """Names by parameter. Raises ValueError for what is no list of named parameters, or leaves one out."""
     if named_parameters is None:
         named_parameters = [
@@ -274,7 +282,7 @@ def _named(optimizer, named_parameters) -> dict[torch.Tensor, str]:
     return by_parameter
 
 
-def _check_groups(groups) -> None:
+def _check_groups(groups: Any) -> None:
     if groups is None or isinstance(groups, int):
         if isinstance(groups, int) and groups < 0:
             raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")

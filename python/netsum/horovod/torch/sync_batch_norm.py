@@ -1,5 +1,7 @@
 """Batch normalisation whose mean and variance are those of all ranks' batches."""
 
+from typing import Any
+
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -29,7 +31,9 @@ class SyncBatchNorm(_BatchNorm):
 
 class _Normalize(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, values, weight, bias, running_mean, running_var, momentum, eps):
+    def forward(
+        ctx: Any, values: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any
+    ) -> Any:
         axes = [0, *range(2, values.dim())]
         count = torch.tensor([values.numel() / values.shape[1]], dtype=torch.float64, device="cpu")
         double = values.double()
@@ -51,7 +55,7 @@ class _Normalize(torch.autograd.Function):
         return out.to(values.dtype)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> Any:
         normal, inverse, weight = ctx.saved_tensors
         double, axes, shape = gradient.double(), ctx.axes, ctx.shape
         by_bias, by_weight = double.sum(axes), (double * normal).sum(axes)

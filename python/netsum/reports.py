@@ -1,0 +1,319 @@
+"""What groups and controllers report, as types: the JSON of `netsum.Group.stats`, `.explain`, `.recorded` and of
+`netsum.status`.
+"""
+
+from typing import Literal, TypedDict
+
+HostsBy = Literal[
+    "shared memory",
+    "shared memory within hosts, TCP between them",
+    "shared memory within hosts, UCX between them",
+    "TCP",
+    "UCX",
+]
+
+
+class Pause(TypedDict):
+    """A time in which nothing could be summed on trees."""
+
+    what: str
+    at_unix_s: float
+    seconds: float
+
+
+class PlanView(TypedDict):
+    """The tree plan over hosts in use."""
+
+    epoch: int
+    trees: int
+    rate_gbytes: float
+    from_bytes: int
+    """Smaller buffers go over the hosts."""
+
+
+class MeasuredLink(TypedDict):
+    """A link of a tree plan as measured at the start."""
+
+    link: list[str]
+    latency_s: float
+    rate_bps: float
+
+
+class TreeView(TypedDict):
+    """One aggregation tree as this rank sees it."""
+
+    tree: int
+    switch: str
+    window: int
+    rtt_us: float
+    results: int
+    retransmits: int
+    marks: int
+    bytes_tx: int
+    bytes_rx: int
+    waiting_for: int
+    """Bits of the ranks (mod 64) for which the tree was last known to wait."""
+
+
+class Across(TypedDict):
+    """Costs between hosts, where some hosts have several ranks that share memory."""
+
+    hosts: list[list[int]]
+    latency_s: float
+    bytes_per_s: float
+
+
+class Link(TypedDict):
+    """What costs are made of; equal at all ranks."""
+
+    ranks: int
+    shared_memory: bool
+    latency_s: float
+    bytes_per_s: float
+    across: Across | None
+
+
+class GroupStats(TypedDict):
+    """What a group has done and how it stands."""
+
+    job: int | None
+    epoch: int
+    path: Literal["trees", "plan", "host"]
+    protocol: str
+    choice: str
+    plan: PlanView | None
+    links: list[MeasuredLink]
+    reason: str
+    """Why sums do not go on (all) trees; empty: they do."""
+    trees: list[TreeView]
+    pauses: list[Pause]
+    hosts_by: HostsBy
+    link: Link
+    host_bytes_tx: int
+    host_bytes_rx: int
+    host_strangers: int
+    operations: int
+    network_operations: int
+    served: int
+    redone: int
+
+
+class Cost(TypedDict):
+    """What the cost model says of an algorithm; `seconds` None: it cannot do the operation here."""
+
+    name: str
+    seconds: float | None
+
+
+class Choice(TypedDict):
+    """The algorithm of an operation of one size."""
+
+    chosen: str
+    why: str
+    costs: list[Cost]
+
+
+class _RecordedCall(TypedDict):
+    number: int | None
+    call: str
+    called_unix_s: float
+    seconds: float | None
+    error: str | None
+
+
+class RecordedOperation(_RecordedCall, total=False):
+    """One call. `number`: its place among the group's collectives; None for messages, which lack the other two."""
+
+    dtype: str | None
+    bytes: int
+
+
+class Recorded(TypedDict):
+    """A group and its last operations, oldest first."""
+
+    format: int
+    group: str
+    rank: int
+    size: int
+    place: str
+    why: str
+    failure: str | None
+    written_unix_s: float
+    operations: list[RecordedOperation]
+
+
+class FabricHost(TypedDict):
+    """A host of the fabric file."""
+
+    name: str
+    address: str
+
+
+class SwitchTree(TypedDict):
+    """One lease as a switch or server counts it."""
+
+    job: int
+    tree: int
+    epoch: int
+    contributions: int
+    results: int
+    retransmits_answered: int
+    marks: int
+    memory_used_bytes: int
+    drops: dict[str, int]
+    protocol: str
+    slots_held: int
+    passed: int
+    collisions: int
+    expired: int
+    preempted: int
+    float_requests: int
+    packets: int
+    duplicates: int
+    rehashes: int
+
+
+class NeighbourStatus(TypedDict):
+    """What a switch has exchanged with one address; `name` empty: unknown."""
+
+    name: str
+    address: str
+    rx_packets: int
+    rx_bytes: int
+    tx_packets: int
+    tx_bytes: int
+
+
+class SwitchStatus(TypedDict):
+    """A switch or server as the controller sees it."""
+
+    name: str
+    address: str
+    state: Literal["up", "down", "expected"]
+    state_for_s: float
+    memory_bytes: int
+    memory_used_bytes: int
+    memory_leased_bytes: int
+    receive_buffer_bytes: int
+    mtu: int
+    trees: list[SwitchTree]
+    drops: dict[str, int]
+    neighbours: list[NeighbourStatus]
+    role: Literal["switch", "server"]
+    host: str
+    slots: int
+    slots_held: int
+    policy: str
+    rows_used: int
+
+
+class LinkStatus(TypedDict):
+    """Bytes of aggregation over a link."""
+
+    a: str
+    b: str
+    rate_bps: int
+    bytes_ab: int
+    bytes_ba: int
+    up: bool
+
+
+class Branch(TypedDict, total=False):
+    """Who is below an edge of a tree: one of both."""
+
+    Rank: int
+    Switch: str
+
+
+class TreeChild(TypedDict):
+    """An edge of a tree; `branch`: the bit of marks that it sets."""
+
+    child: Branch
+    branch: int
+
+
+class TreeNode(TypedDict):
+    """A switch of a tree, or the server at its root."""
+
+    switch: str
+    address: str
+    children: list[TreeChild]
+    parent: str
+    via: list[str]
+
+
+class Tree(TypedDict):
+    """An aggregation tree: the root first, every other node after its parent."""
+
+    tree: int
+    root: str
+    nodes: list[TreeNode]
+
+
+class WorkerTree(TypedDict):
+    """One tree as a rank has reported it."""
+
+    tree: int
+    window: int
+    rtt_ns: int
+    results: int
+    retransmits: int
+    marks: int
+    bytes_tx: int
+    bytes_rx: int
+
+
+class WorkerStatistics(TypedDict):
+    """What a rank has last reported."""
+
+    trees: list[WorkerTree]
+    host_bytes_tx: int
+    host_bytes_rx: int
+    operations: int
+    network_operations: int
+    pauses: list[Pause]
+
+
+class RankStatus(TypedDict):
+    """A rank of a job as the controller sees it."""
+
+    rank: int
+    host: str
+    pid: int
+    state: Literal["awaited", "connected", "away", "left", "lost"]
+    udp_address: str
+    statistics: WorkerStatistics | None
+
+
+class JobStatus(TypedDict):
+    """A job; `epoch` 0: it has no plan yet."""
+
+    job: int
+    name: str
+    size: int
+    state: Literal["joining", "planning", "running", "ended"]
+    epoch: int
+    order: str
+    trees: list[Tree]
+    reason: str
+    window_max: int
+    fragment_bytes: int
+    ranks: list[RankStatus]
+    created_unix_s: float
+    protocol: str
+    choice: str
+    tenant: str
+    tags: bool
+
+
+class ControllerStatus(TypedDict):
+    """What a controller knows."""
+
+    fabric: str
+    address: str
+    version: str
+    uptime_s: float
+    hosts: list[FabricHost]
+    switches: list[SwitchStatus]
+    links: list[LinkStatus]
+    jobs: list[JobStatus]
