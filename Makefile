@@ -48,11 +48,12 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults: 99 million states in all; ten minutes of two free cores, 0.6 GB
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
 
-check: $(STAMPS)/tools ## formats and lints
+check: $(STAMPS)/tools ## formats, lints and types
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --quiet $(FEATURES) -- -D warnings
 	$(BIN)/ruff format --check python tests bench experiments hw
 	$(BIN)/ruff check python tests bench experiments hw
+	$(BIN)/mypy --strict python/netsum $(wildcard examples)
 
 bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=ucx: messages over UCX beside ucx_perftest, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH, NAME=host_messages: their messages beside Open MPI and ucx_perftest
 	cargo bench --profile release --quiet --workspace $(FEATURES) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json

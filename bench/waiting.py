@@ -20,7 +20,7 @@ import time
 from array import array
 
 from netsum.communicator import connect
-from netsum.launcher import free_port
+from netsum.fabric.reservations import free_port
 from netsum.partial import PartialAllreduce
 from netsum.priority import PriorityQueue
 

@@ -2,7 +2,7 @@
 //!
 //! Criterion takes the samples; cases of seconds run three times. The limit of a case is that of the project's
 //! promises. Beside it, if `.venv` has networkx: the all-gather bound of two A100 boxes by bisection over its
-//! maximum flows (`bench/plan_peer.py`). ForestColl's Python needs 4.6 s for trees there, on a 2-core machine.
+//! maximum flows (`bench/peers/plan_bound.py`). ForestColl's Python needs 4.6 s for trees there, on a 2-core machine.
 #![allow(missing_docs)]
 
 #[path = "../../../bench/record.rs"]
@@ -174,7 +174,7 @@ fn word(collective: Collective) -> &'static str {
 fn peer() -> Option<f64> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = root.join(".venv/bin/python");
-    let output = Command::new(python).arg(root.join("bench/plan_peer.py")).output().ok()?;
+    let output = Command::new(python).arg(root.join("bench/peers/plan_bound.py")).output().ok()?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 

@@ -92,9 +92,7 @@ def _switches(status: ControllerStatus) -> Table:
         sizes = [
             f"{switch[key] / (1 << 20):.1f} MiB" for key in ("memory_used_bytes", "memory_leased_bytes", "memory_bytes")
         ]
-        _add_row(
-            table, switch["name"], f"[{mark}]{switch['state']}[/{mark}]", *sizes, str(sum(switch["drops"].values()))
-        )
+        _add_row(table, switch["name"], Text(switch["state"], style=mark), *sizes, str(sum(switch["drops"].values())))
     return table
 
 
@@ -174,9 +172,9 @@ def _new_table(title: str, headings: tuple[str, ...]) -> Table:
     return table
 
 
-def _add_row(table: Table, *cells: str) -> None:
+def _add_row(table: Table, *cells: str | Text) -> None:
     """Names come from users: they are no markup."""
-    table.add_row(*map(Text, cells))
+    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def _rate(bits_per_s: float) -> str:

@@ -6,6 +6,8 @@ what that rank has given by then goes into it, else zeros. No rank decides for a
 twice: a contribution is taken once, by the first round that begins after it.
 """
 
+from __future__ import annotations
+
 import array
 import ctypes
 import threading

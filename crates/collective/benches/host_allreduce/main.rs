@@ -10,6 +10,8 @@
 //! `cargo bench --profile release -p netsum-collective --bench host_allreduce -- [--ranks 2,4,8] [--sizes 8,1024]
 //! [--rounds N] [--only netsum,open-mpi] [--out FILE]`
 
+#[path = "../../../../bench/peers/ranks.rs"]
+mod ranks;
 #[path = "../../../../bench/record.rs"]
 mod record;
 

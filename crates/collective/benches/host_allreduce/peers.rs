@@ -1,9 +1,10 @@
 //! The libraries that are compared, as processes.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::ranks::{finish, mpi_driver, root, run_ours};
 
 /// One of them.
 pub struct Library {
@@ -50,10 +51,7 @@ fn mpi(
     run: &'static str,
     flags: &'static [&'static str],
 ) -> Option<Library> {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("allreduce-{name}"));
-    let source = root().join("bench/peers/allreduce.c");
-    let built = Command::new(compiler).arg("-O2").arg(source).arg("-o").arg(&program).status();
-    if built.is_ok_and(|status| status.success()) {
+    if let Some(program) = mpi_driver(name, compiler) {
         return Some(Library { name, how: How::Mpi { run, flags, program } });
     }
     println!(
@@ -62,21 +60,26 @@ fn mpi(
     None
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
 impl Library {
     /// Seconds per call of each block, by size.
     pub fn run(&self, ranks: usize, sizes: &[u64]) -> Vec<(u64, Vec<f64>)> {
         let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
         let lines = match &self.how {
-            How::Ours { flags } => run_ours(ranks, &sizes, flags),
+            How::Ours { flags } => {
+                let (of, sizes) = (ranks.to_string(), sizes.join(","));
+                let words =
+                    ["--of", &of, "--blocks", BLOCKS, "--seconds", SECONDS, "--sizes", &sizes];
+                let words = words.iter().chain(*flags).map(|word| (*word).to_owned());
+                run_ours(ranks, &words.collect::<Vec<_>>())
+            }
             How::Mpi { run, flags, program } => {
                 let mut command = Command::new(run);
                 command.args(*flags).args(["-n", &ranks.to_string()]).arg(program);
-                let child =
-                    command.args([BLOCKS, SECONDS]).args(&sizes).stdout(Stdio::piped()).spawn();
+                let child = command
+                    .args(["sums", BLOCKS, SECONDS])
+                    .args(&sizes)
+                    .stdout(Stdio::piped())
+                    .spawn();
                 finish(vec![child.expect("it was found")], Vec::new())
             }
             How::Torch { python, backend } => {
@@ -96,49 +99,6 @@ impl Library {
         };
         lines.iter().filter_map(|line| parse(line)).collect()
     }
-}
-
-/// Hands every rank everybody's address.
-fn run_ours(ranks: usize, sizes: &[String], flags: &[&str]) -> Vec<String> {
-    let start = |rank: usize| {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--rank", &rank.to_string(), "--of", &ranks.to_string()]);
-        command
-            .args(["--blocks", BLOCKS, "--seconds", SECONDS, "--sizes", &sizes.join(",")])
-            .args(flags);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("this program")
-    };
-    let mut children: Vec<Child> = (0..ranks).map(start).collect();
-    let mut outputs = Vec::new();
-    let mut addresses = String::new();
-    for child in &mut children {
-        let mut output = BufReader::new(child.stdout.take().expect("piped"));
-        output.read_line(&mut addresses).expect("its address");
-        outputs.push(output);
-    }
-    for child in &mut children {
-        let input = child.stdin.as_mut().expect("piped");
-        input.write_all(addresses.as_bytes()).expect("it waits for addresses");
-    }
-    finish(children, outputs)
-}
-
-/// What the first one prints until all have ended; nothing if one fails.
-fn finish(
-    mut children: Vec<Child>,
-    outputs: Vec<BufReader<std::process::ChildStdout>>,
-) -> Vec<String> {
-    let first = outputs.into_iter().next();
-    let first = first.or_else(|| children[0].stdout.take().map(BufReader::new));
-    let lines: Vec<String> =
-        first.into_iter().flat_map(BufRead::lines).map_while(Result::ok).collect();
-    let ended = children.iter_mut().map(|child| child.wait().is_ok_and(|status| status.success()));
-    let failed = ended.filter(|well| !well).count();
-    if failed > 0 {
-        eprintln!("{failed} of its processes failed");
-        return Vec::new();
-    }
-    lines
 }
 
 /// "bytes seconds seconds …".

@@ -8,6 +8,8 @@
 //! `cargo bench --profile release -p netsum-collective --bench host_messages -- [--sizes 8,1024] [--rounds N]
 //! [--only netsum,open-mpi] [--out FILE]`
 
+#[path = "../../../../bench/peers/ranks.rs"]
+mod ranks;
 #[path = "../../../../bench/record.rs"]
 mod record;
 

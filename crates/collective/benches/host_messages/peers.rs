@@ -1,10 +1,11 @@
 //! The libraries that are compared, as processes.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+use crate::ranks::{mpi_driver, run_ours};
 
 /// One of them.
 pub struct Library {
@@ -24,11 +25,7 @@ pub fn all() -> Vec<Library> {
         Library { name: "netsum", how: How::Ours { flags: &[] } },
         Library { name: "netsum-tcp", how: How::Ours { flags: &["--tcp"] } },
     ];
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("messages-open-mpi");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/peers/messages.c");
-    let mut compiler = Command::new("mpicc.openmpi");
-    let built = compiler.arg("-O2").arg(source).arg("-o").arg(&program).status();
-    if built.is_ok_and(|status| status.success()) {
+    if let Some(program) = mpi_driver("open-mpi", "mpicc.openmpi") {
         found.push(Library { name: "open-mpi", how: How::OpenMpi { program } });
     } else {
         println!(
@@ -48,11 +45,17 @@ impl Library {
     pub fn run(&self, sizes: &[usize]) -> Vec<(usize, [f64; 3])> {
         let words: Vec<String> = sizes.iter().map(usize::to_string).collect();
         match &self.how {
-            How::Ours { flags } => ours(&words, flags).iter().filter_map(|l| parse(l)).collect(),
+            How::Ours { flags } => {
+                let sizes = words.join(",");
+                let words = ["--sizes", &sizes].into_iter().chain(flags.iter().copied());
+                let words: Vec<String> = words.map(str::to_owned).collect();
+                run_ours(2, &words).iter().filter_map(|line| parse(line)).collect()
+            }
             How::OpenMpi { program } => {
                 let mut command = Command::new("mpirun.openmpi");
                 command.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]).arg(program);
-                let output = command.arg("0.05").args(&words).output().expect("it was found");
+                let output =
+                    command.args(["messages", "0.05"]).args(&words).output().expect("it was found");
                 String::from_utf8_lossy(&output.stdout).lines().filter_map(parse).collect()
             }
             How::Perftest => {
@@ -62,31 +65,6 @@ impl Library {
             }
         }
     }
-}
-
-fn ours(sizes: &[String], flags: &[&str]) -> Vec<String> {
-    let start = |rank: usize| {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--rank", &rank.to_string(), "--sizes", &sizes.join(",")]).args(flags);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("this program")
-    };
-    let mut children: Vec<Child> = (0..2).map(start).collect();
-    let mut addresses = String::new();
-    let mut outputs = Vec::new();
-    for child in &mut children {
-        let mut output = BufReader::new(child.stdout.take().expect("piped"));
-        output.read_line(&mut addresses).expect("its address");
-        outputs.push(output);
-    }
-    for child in &mut children {
-        let input = child.stdin.as_mut().expect("piped");
-        input.write_all(addresses.as_bytes()).expect("it waits for addresses");
-    }
-    let lines = outputs.into_iter().next().into_iter().flat_map(BufRead::lines);
-    let lines = lines.map_while(Result::ok).collect();
-    let ended = children.iter_mut().all(|child| child.wait().is_ok_and(|s| s.success()));
-    assert!(ended, "a rank failed");
-    lines
 }
 
 /// ucx_perftest's seconds per message over shared memory.

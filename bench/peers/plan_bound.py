@@ -1,6 +1,6 @@
 """The all-gather bound of two boxes of 8 A100 by bisection over networkx's maximum flows: seconds that it takes.
 
-    python bench/plan_peer.py
+    python bench/peers/plan_bound.py
 
 What ForestColl's tool does before it packs trees. Part of `make bench NAME=plan`; prints one number.
 """
