@@ -9,12 +9,14 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
+import urllib.request
 
-from namespaces import GUARD_S
+import netsum
+from namespaces import GUARD_S, namespace
 from network import Network
+from ranks import Rank, ask
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 CONTROLLER_PORT, SWITCH_PORT, SERVER_PORT, METRICS_PORT = 7700, 7701, 7801, 9100
@@ -147,15 +149,13 @@ class Fabric:
 
     def status(self) -> dict:
         """The controller's view, asked from its own namespace."""
-        code = f"import netsum._core as c; print(c.status({self.controller!r}, 60.0))"
-        inside = self.network.inside(self.network.spines[0])
-        return json.loads(subprocess.check_output([*inside, sys.executable, "-c", code]))
+        node = namespace(self.network.spines[0])
+        return json.loads(ask(node, lambda: netsum.status(self.controller, 60.0)))
 
     def metrics(self, switch: str) -> str:
         """What a switch tells Prometheus."""
         url = f"http://{self.network.address[switch]}:{METRICS_PORT}/metrics"
-        code = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=60).read().decode())"
-        return subprocess.check_output([*self.network.inside(switch), sys.executable, "-c", code], text=True)
+        return ask(namespace(switch), lambda: urllib.request.urlopen(url, timeout=60).read().decode())
 
     def _start(self, name: str, node: str, binary: str, *options: str) -> None:
         path = REPOSITORY / "target" / "release" / binary
@@ -191,10 +191,8 @@ class Workers:
                 "FINISH": str(self.directory / "finish"),
                 **environment,
             }
-            command = [*network.inside(host), sys.executable, str(pathlib.Path(__file__).parent / script)]
-            errors = open(self.directory / f"{rank}.log", "wb")
-            process = subprocess.Popen([*command, *arguments], env=env, stdout=errors, stderr=errors)
-            self.processes.append(process)
+            path, log = pathlib.Path(__file__).with_name(script), self.directory / f"{rank}.log"
+            self.processes.append(Rank(namespace(host), path, arguments, env, log))
 
     def wait(self, timeout_s: float = GUARD_S, expect_failure: bool = False) -> list[dict]:
         """Each rank's result, by rank; raises with the log of the first rank that failed."""

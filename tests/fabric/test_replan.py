@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 
-from fabric import REPOSITORY
 from fragment import Fragment
-from namespaces import GUARD_S
+from namespaces import GUARD_S, namespace
 from netsum.plan import pack
+from ranks import Rank
 from test_plans import LINK_MBIT, fragment
 from test_throughput import write
 
@@ -41,10 +41,8 @@ class Job:
             }
             environment |= self.settings(links, name)
             environment.pop("NETSUM_CONTROLLER", None)
-            script = str(REPOSITORY / "tests" / "fabric" / "plan_worker.py")
-            command = [*links.inside(name), sys.executable, script, json.dumps(arguments)]
-            log = open(folder / f"{rank}.log", "wb")
-            self.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+            script, log = pathlib.Path(__file__).with_name("plan_worker.py"), folder / f"{rank}.log"
+            self.processes.append(Rank(namespace(name), script, (json.dumps(arguments),), environment, log))
 
     def settings(self, links: Fragment, name: str) -> dict[str, str]:
         """What says over which links a rank's sums go."""
