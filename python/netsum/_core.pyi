@@ -5,6 +5,39 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, final, overload
 
+__all__ = [
+    "ControllerUnavailable",
+    "Group",
+    "Meeting",
+    "Mismatch",
+    "NetsumError",
+    "OperationTimeout",
+    "PeerLost",
+    "Unsupported",
+    "Work",
+    "estimate_allreduce",
+    "explain_allreduce",
+    "explain_hosts",
+    "export_trees",
+    "gpu_classes",
+    "graph_without",
+    "meet",
+    "ocs_answer",
+    "ocs_check",
+    "ocs_compare",
+    "ocs_curve",
+    "ocs_share",
+    "pack_front",
+    "pack_kinds",
+    "pack_trees",
+    "replan_trees",
+    "status",
+    "topology",
+    "verify_trees",
+    "version",
+    "xla_handler",
+]
+
 _Span = tuple[int, int]
 """Address and bytes (for the inputs of `reduce_scatter`, elements) of host memory."""
 _Numbers = tuple[int, int, int, int]

@@ -39,6 +39,6 @@ def test_measured_rates_are_those_of_the_links(rate_bps):
     with Network(1, 3, 1, rate_bps) as network:
         found = links(network, network.hosts)
     assert all(link == found[0] for link in found)
-    # Headers take 4 %; a shaped link lets its burst pass at once. The two ranges do not overlap, on a busy machine either.
+    # Headers take 4 %; a shaped link lets its burst pass at once. The two ranges do not overlap.
     assert 0.25 < found[0]["bytes_per_s"] * 8 / rate_bps < 1.2, found[0]
     assert found[0]["latency_s"] < 0.1
