@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::transition::TreeProgress;
+use crate::handover::TreeProgress;
 use crate::{Time, sequence};
 
 /// Results above a hole that make it a loss: reordering within a tree is rarer than that (RFC 5681's

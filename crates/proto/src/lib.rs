@@ -14,6 +14,7 @@ pub mod congestion;
 mod drops;
 mod epoch;
 mod flight;
+pub mod handover;
 mod keys;
 mod lane;
 mod lease;
@@ -23,7 +24,6 @@ mod rtt;
 mod sequence;
 pub mod switchml;
 mod time;
-mod transition;
 pub mod values;
 
 pub use congestion::CongestionRule;

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use netsum_wire::{Dtype, Format};
 
-use crate::transition::Finished;
+use crate::handover::Finished;
 
 /// An allreduce, or what is left of one.
 #[derive(Clone, Debug, PartialEq, Eq)]

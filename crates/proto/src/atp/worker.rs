@@ -13,9 +13,9 @@ use super::table::SlotTable;
 use super::work::{
     Accepted, Content, Event, Outgoing, Scaling, Submission, WorkerConfig, supports,
 };
+use crate::handover::{Finished, Progress};
 use crate::lane::{Lane, Signals, TreeStats};
 use crate::operations::{self, Fragments, Operations};
-use crate::transition::{Finished, Progress};
 use crate::{Drop, Time, epoch};
 
 /// What the fragments of an entry in the queue of operations are.

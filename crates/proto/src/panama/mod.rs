@@ -25,6 +25,6 @@ pub use worker::{Accepted, Event, Outgoing, Worker, WorkerConfig};
 
 pub use crate::lane::TreeStats;
 pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};
-pub use crate::transition::{
+pub use crate::handover::{
     Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve,
 };

@@ -8,9 +8,9 @@ use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
 use super::lease::first_window;
 use crate::congestion::CongestionRule;
+use crate::handover::{Finished, Progress};
 use crate::lane::{Lane, Signals, TreeStats};
 use crate::operations::{Operations, Submission, elements_per_fragment};
-use crate::transition::{Finished, Progress};
 use crate::{Drop, Time, epoch};
 
 /// What a worker must know of its job's plan.

@@ -10,7 +10,7 @@ use netsum_wire::{Arithmetic, Dtype, ReduceOp};
 use super::work::{Accepted, Content, Event, Outgoing, WorkerConfig};
 use crate::lane::TreeStats;
 use crate::operations::{Operation, Operations, Submission};
-use crate::transition::{Finished, Progress, TreeProgress};
+use crate::handover::{Finished, Progress, TreeProgress};
 use crate::{Drop, Time, epoch, sequence};
 
 /// An operation's packets: for reals, `leads` packets that carry the first exponents go before.

@@ -1,11 +1,10 @@
-//! From one epoch to the next without losing or repeating a sum.
+//! Which results of an epoch the ranks have, and what follows for each of them.
 //!
-//! When a tree dies, each worker stops and tells the others which results it has. Everybody then knows
-//! the same: a fragment that some worker has is served by the lowest such rank to those who lack it (its
-//! own contribution may be overwritten by now, so it *must* not be summed again); a fragment that nobody
-//! has is summed again, from contributions that are all intact. Workers retain their last `window_max`
-//! results per tree, which is all that another can lack: it contributed to the newest result, so it lacks
-//! nothing that lies a window or more below it.
+//! A fragment that some worker has is served by the lowest such rank to those who lack it: the holder's own
+//! contribution may be overwritten by now, so the fragment *must* not be summed again. A fragment that nobody
+//! has is summed again, from contributions that are all intact. Workers retain their last `window_max` results
+//! per tree, which is all that another can lack: it contributed to the newest result, so it lacks nothing that
+//! lies a window or more below it.
 
 use netsum_wire::Rank;
 
@@ -120,6 +119,9 @@ impl Finished {
 }
 
 /// Concludes from the reports of all ranks, by rank; they must have the same number of trees.
+///
+/// Cost: proportional to the span between the lowest `base` and the highest result of each tree. The machine checks
+/// with [`span_is_plausible`] that no rank makes that absurd.
 pub fn resolve(reports: &[Progress]) -> Resolution {
     let trees = reports.first().map_or(0, |r| r.trees.len());
     assert!(reports.iter().all(|r| r.trees.len() == trees), "reports of one epoch");
@@ -145,6 +147,17 @@ pub fn resolve(reports: &[Progress]) -> Resolution {
     resolution
 }
 
+/// Whether the ranks' results of each tree lie as near to each other as a report can tell; if not, some rank's report
+/// is wrong, and [`resolve`] would take memory for the whole distance.
+pub(super) fn span_is_plausible(reports: &[Progress]) -> bool {
+    let trees = reports.first().map_or(0, |r| r.trees.len());
+    (0..trees).all(|tree| {
+        let from = reports.iter().map(|r| r.trees[tree].base).min().unwrap_or(0);
+        let to = reports.iter().map(|r| r.trees[tree].end()).max().unwrap_or(0);
+        to - from <= 2 * MAX_ABOVE as u64
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +179,26 @@ mod tests {
         fn any_bytes_are_a_report_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let _ = Progress::from_bytes(&bytes);
         }
+    }
+
+    #[test]
+    fn sequence_numbers_go_on_past_the_width_of_a_vid() {
+        let start = u64::from(u32::MAX) - 1;
+        let report = |base, above: &[bool]| Progress {
+            trees: vec![TreeProgress { base, above: above.to_vec() }; 2],
+        };
+        let resolution = resolve(&[report(start, &[false, true, true]), report(start + 4, &[])]);
+        let served: Vec<u64> = resolution.serve.iter().map(|serve| serve.g).collect();
+        assert_eq!(served, [2 * start, 2 * (start + 3), 2 * start + 1, 2 * (start + 3) + 1]);
+        assert!(resolution.finished.contains(2 * (start + 3) + 1));
+        assert!(!resolution.finished.contains(2 * (start + 4)));
+    }
+
+    #[test]
+    fn reports_that_lie_absurdly_far_apart_are_not_plausible() {
+        let report = |base| Progress { trees: vec![TreeProgress { base, above: vec![] }] };
+        assert!(span_is_plausible(&[report(7), report(1000)]));
+        assert!(!span_is_plausible(&[report(7), report(MAX_BASE)]));
     }
 
     #[test]
