@@ -1,0 +1,459 @@
+//! Plans of a controller.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use netsum_proto::Time;
+use netsum_proto::handover::{
+    Action, Finished, Frozen, Handover, HandoverError, Mode, Operation, Path, Progress, Resume,
+    Settings, TreeProgress,
+};
+use netsum_wire::Rank;
+use proptest::prelude::*;
+
+use super::{Network, PATIENCE_NS, Random, TestPlan, mutate};
+
+/// Fragments of an operation.
+const FRAGMENTS: usize = 6;
+/// Fragments that a rank may send beyond the lowest that it lacks.
+const WINDOW: u64 = 5;
+const OPERATIONS: usize = 8;
+const TIMEOUT_NS: u64 = 1 << 50;
+
+/// One place in a rank's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// The rank's own contribution, intact.
+    Own,
+    /// The sum of all: the contribution is overwritten.
+    Sum,
+}
+
+/// A fragment of an operation.
+type Part = (usize, usize);
+
+/// What is known of one epoch's switches.
+#[derive(Default)]
+struct Fabric {
+    /// By fragment number, what each rank has contributed.
+    contributions: BTreeMap<u64, BTreeMap<u32, Part>>,
+    dead: BTreeSet<u64>,
+}
+
+/// A rank's use of an epoch.
+struct Attached {
+    plan: TestPlan,
+    /// Fragments in the order of submission; the first has number `first`.
+    submitted: Vec<Part>,
+    next: usize,
+    received: BTreeSet<u64>,
+    frozen: bool,
+}
+
+struct Member {
+    machine: Handover<TestPlan>,
+    called: usize,
+    buffers: Vec<Vec<Value>>,
+    attached: Option<Attached>,
+    /// Of operations on the hosts: what this rank sums there.
+    hosts: BTreeMap<usize, Vec<usize>>,
+    /// Answers of the driver that are on their way.
+    answers: VecDeque<Answer>,
+    silent: Vec<u8>,
+}
+
+enum Answer {
+    Frozen(Progress, u64),
+    Fetched(Vec<u64>),
+}
+
+struct World {
+    random: Random,
+    now: u64,
+    members: Vec<Member>,
+    network: Network,
+    fabrics: BTreeMap<u16, Fabric>,
+    epoch: u16,
+    /// Number of the first fragment of each tree: near the width of a vid.
+    first: u64,
+    /// By generation, what was agreed on.
+    agreed: BTreeMap<u64, (Option<TestPlan>, Path, Path, Option<Finished>, Vec<u8>)>,
+    failures: Vec<(u32, HandoverError)>,
+    hand_overs: usize,
+}
+
+impl World {
+    fn new(seed: u64, size: u32, epoch: u16, first: u64) -> World {
+        let member = |rank| Member {
+            machine: Handover::new(Settings {
+                rank: Rank(rank),
+                size,
+                mode: Mode::Leaderless,
+                timeout_ns: TIMEOUT_NS,
+            }),
+            called: 0,
+            buffers: vec![vec![Value::Own; FRAGMENTS]; OPERATIONS],
+            attached: None,
+            hosts: BTreeMap::new(),
+            answers: VecDeque::new(),
+            silent: Vec::new(),
+        };
+        World {
+            random: Random(seed),
+            now: 0,
+            members: (0..size).map(member).collect(),
+            network: Network::default(),
+            fabrics: BTreeMap::new(),
+            epoch,
+            first,
+            agreed: BTreeMap::new(),
+            failures: Vec::new(),
+            hand_overs: 0,
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn any_rank(&mut self) -> usize {
+        let size = self.size() as u64;
+        self.random.below(size) as usize
+    }
+
+    /// One event, chosen at random. `faults`: trees may die, and the controller may plan anew.
+    fn step(&mut self, faults: bool) {
+        self.now += self.random.below(20);
+        let rank = self.any_rank();
+        match self.random.below(if faults { 100 } else { 90 }) {
+            0..30 => self.deliver(),
+            30..40 => self.answer(rank),
+            40..45 => self.call(rank),
+            45..65 => self.contribute(rank),
+            65..80 => self.receive(rank),
+            80..85 => self.sum_on_hosts(),
+            85..90 => self.watch(rank),
+            90..96 => self.plan(),
+            _ => self.kill(),
+        }
+        let rank = self.any_rank();
+        self.time_out(rank);
+    }
+
+    fn deliver(&mut self) {
+        let Some((from, to, bytes)) = self.network.next(&mut self.random) else { return };
+        let machine = &mut self.members[to as usize].machine;
+        if self.random.one_in(8) {
+            mutate(machine, from, &bytes, &mut self.random);
+        }
+        let now = Time(self.now);
+        machine.handle_message(now, Rank(from), &bytes).unwrap_or_else(|error| panic!("{error}"));
+        self.drain(to as usize);
+    }
+
+    fn answer(&mut self, rank: usize) {
+        let now = Time(self.now);
+        let first = self.first;
+        let member = &mut self.members[rank];
+        match member.answers.pop_front() {
+            None => return,
+            Some(Answer::Frozen(progress, submitted)) => {
+                member.machine.handle_frozen(now, Frozen::Fragments { progress, submitted });
+            }
+            Some(Answer::Fetched(fragments)) => {
+                let attached = member.attached.as_ref().expect("it is frozen, not gone");
+                let first = first * u64::from(attached.plan.trees);
+                let result = |&g: &u64| {
+                    let (operation, index) = attached.submitted[(g - first) as usize];
+                    assert!(attached.received.contains(&g), "it is asked for what it has");
+                    Some(vec![operation as u8, index as u8])
+                };
+                let results = fragments.iter().map(result).collect();
+                member.machine.handle_fetched(now, results);
+            }
+        }
+        self.drain(rank);
+    }
+
+    fn call(&mut self, rank: usize) {
+        let member = &mut self.members[rank];
+        if member.called == OPERATIONS {
+            return;
+        }
+        let (sequence, elements) = (member.called as u64, FRAGMENTS as u64);
+        member.called += 1;
+        member.machine.handle_operation(Operation { sequence, elements, deadline: Time(u64::MAX) });
+        self.drain(rank);
+    }
+
+    /// A rank sends its next fragment.
+    fn contribute(&mut self, rank: usize) {
+        let first = self.first;
+        let member = &mut self.members[rank];
+        let Some(attached) = member.attached.as_mut().filter(|a| !a.frozen) else { return };
+        let Some(&(operation, index)) = attached.submitted.get(attached.next) else { return };
+        let start = first * u64::from(attached.plan.trees);
+        let g = start + attached.next as u64;
+        let base = (start..).find(|g| !attached.received.contains(g)).expect("there is one");
+        if g >= base + WINDOW {
+            return;
+        }
+        attached.next += 1;
+        let intact = member.buffers[operation][index] == Value::Own;
+        assert!(intact, "rank {rank} contributes to {operation}.{index}, which it has");
+        let fabric = self.fabrics.entry(attached.plan.epoch).or_default();
+        let parts = fabric.contributions.entry(g).or_default();
+        parts.insert(rank as u32, (operation, index));
+        let same = parts.values().all(|part| *part == (operation, index));
+        assert!(same, "fragment {g} is of different operations: {parts:?}");
+    }
+
+    /// A rank gets a result.
+    fn receive(&mut self, rank: usize) {
+        let size = self.size();
+        let member = &mut self.members[rank];
+        let Some(attached) = member.attached.as_mut().filter(|a| !a.frozen) else { return };
+        let fabric = self.fabrics.entry(attached.plan.epoch).or_default();
+        let trees = u64::from(attached.plan.trees);
+        let ready = |(g, parts): (&u64, &BTreeMap<u32, Part>)| {
+            let alive = !fabric.dead.contains(&(g % trees));
+            let complete = parts.len() == size && !attached.received.contains(g);
+            (alive && complete).then(|| (*g, parts[&0]))
+        };
+        let ready: Vec<(u64, Part)> = fabric.contributions.iter().filter_map(ready).collect();
+        if ready.is_empty() {
+            return;
+        }
+        let (g, (operation, index)) = ready[self.random.below(ready.len() as u64) as usize];
+        attached.received.insert(g);
+        let value = &mut member.buffers[operation][index];
+        assert_eq!(*value, Value::Own, "rank {rank} gets {operation}.{index} twice");
+        *value = Value::Sum;
+    }
+
+    /// An operation to which all ranks have come on the hosts is summed there.
+    fn sum_on_hosts(&mut self) {
+        for operation in 0..OPERATIONS {
+            let parts: Vec<_> =
+                self.members.iter().filter_map(|m| m.hosts.get(&operation)).collect();
+            if parts.len() < self.size() {
+                continue;
+            }
+            let same = parts.iter().all(|part| *part == parts[0]);
+            assert!(same, "operation {operation} on the hosts: {parts:?}");
+            let indices = parts[0].clone();
+            for member in &mut self.members {
+                member.hosts.remove(&operation);
+                for &index in &indices {
+                    let value = &mut member.buffers[operation][index];
+                    assert_eq!(*value, Value::Own, "{operation}.{index} is summed twice");
+                    *value = Value::Sum;
+                }
+            }
+        }
+    }
+
+    /// A rank looks whether its trees answer.
+    fn watch(&mut self, rank: usize) {
+        let now = Time(self.now);
+        let member = &mut self.members[rank];
+        let Some(attached) = member.attached.as_ref().filter(|a| !a.frozen) else { return };
+        let Some(fabric) = self.fabrics.get(&attached.plan.epoch) else { return };
+        let trees = u64::from(attached.plan.trees);
+        let start = self.first * trees;
+        for tree in 0..trees {
+            let sent = start..start + attached.next as u64;
+            let waits = |g: &u64| g % trees == tree && !attached.received.contains(g);
+            let results = attached.received.iter().filter(|g| *g % trees == tree).count() as u64;
+            if fabric.dead.contains(&tree) && sent.clone().any(|g| waits(&g)) {
+                member.machine.handle_silence(now, tree as u8, 1, results);
+            }
+            member.machine.handle_results(tree as u8, results);
+        }
+        self.drain(rank);
+    }
+
+    fn plan(&mut self) {
+        let trees = self.random.below(4) as u8;
+        let cut = self.random.below(2) as u8;
+        self.epoch = self.epoch.wrapping_add(1);
+        let plan = TestPlan { epoch: self.epoch, trees, cut };
+        // It reaches some ranks only.
+        let reached: Vec<usize> = (0..self.size()).filter(|_| self.random.one_in(2)).collect();
+        reached.into_iter().for_each(|rank| self.bring(rank, plan));
+    }
+
+    fn bring(&mut self, rank: usize, plan: TestPlan) {
+        let now = Time(self.now);
+        self.members[rank].machine.handle_plan(now, plan);
+        self.drain(rank);
+    }
+
+    fn kill(&mut self) {
+        let epoch = self.epoch;
+        let tree = self.random.below(3);
+        self.fabrics.entry(epoch).or_default().dead.insert(tree);
+    }
+
+    fn time_out(&mut self, rank: usize) {
+        let now = Time(self.now);
+        let machine = &mut self.members[rank].machine;
+        if machine.poll_timeout().is_some_and(|at| at <= now) {
+            machine.handle_timeout(now);
+            self.drain(rank);
+        }
+    }
+
+    fn drain(&mut self, rank: usize) {
+        while let Some(transmit) = self.members[rank].machine.poll_transmit() {
+            self.network.send(rank as u32, transmit);
+        }
+        while let Some(action) = self.members[rank].machine.poll_action() {
+            self.act(rank, action);
+        }
+    }
+
+    fn act(&mut self, rank: usize, action: Action<TestPlan>) {
+        let first = self.first;
+        let member = &mut self.members[rank];
+        match action {
+            Action::Freeze => {
+                let attached = member.attached.as_mut().expect("trees are in use");
+                attached.frozen = true;
+                let submitted = attached.submitted.len() as u64;
+                let submitted = submitted + first * u64::from(attached.plan.trees);
+                let progress = attached.progress(first);
+                member.answers.push_back(Answer::Frozen(progress, submitted));
+            }
+            Action::Fetch(fragments) => member.answers.push_back(Answer::Fetched(fragments)),
+            Action::Deliver(results) => {
+                let attached = member.attached.as_ref().expect("it is frozen, not gone");
+                let first = first * u64::from(attached.plan.trees);
+                for (g, result) in results {
+                    let (operation, index) = attached.submitted[(g - first) as usize];
+                    assert_eq!(result, [operation as u8, index as u8], "another fragment's result");
+                    let value = &mut member.buffers[operation][index];
+                    assert_eq!(
+                        *value,
+                        Value::Own,
+                        "rank {rank} is served {operation}.{index} twice"
+                    );
+                    *value = Value::Sum;
+                }
+            }
+            Action::Resume(resume) => self.resume(rank, *resume),
+            Action::Run { sequence, path } => {
+                self.give(rank, sequence as usize, (0..FRAGMENTS).collect(), path);
+            }
+            Action::SilentTrees(trees) => member.silent = trees,
+            Action::Fail(error) => self.failures.push((rank as u32, error)),
+            other => panic!("nobody leads: {other:?}"),
+        }
+    }
+
+    fn resume(&mut self, rank: usize, resume: Resume<TestPlan>) {
+        let Resume { generation, finished, plan, path, rest, silent, .. } = resume;
+        self.hand_overs += 1;
+        let word = (plan, path, rest, finished.clone(), silent);
+        let agreed = self.agreed.entry(generation).or_insert_with(|| word.clone());
+        assert_eq!(*agreed, word, "rank {rank} concludes something else in hand-over {generation}");
+        let first = self.first;
+        let member = &mut self.members[rank];
+        let old = member.attached.take();
+        let mut left: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        if let (Some(old), Some(finished)) = (&old, &finished) {
+            let first = first * u64::from(old.plan.trees);
+            for (i, &(operation, index)) in old.submitted.iter().enumerate() {
+                if finished.contains(first + i as u64) {
+                    let value = member.buffers[operation][index];
+                    assert_eq!(value, Value::Sum, "rank {rank} lacks {operation}.{index}");
+                } else {
+                    left.entry(operation).or_default().push(index);
+                }
+            }
+        }
+        if path == Path::Network {
+            let plan = plan.expect("trees are of a new plan");
+            let (submitted, received) = (Vec::new(), BTreeSet::new());
+            member.attached = Some(Attached { plan, submitted, next: 0, received, frozen: false });
+        }
+        for (operation, indices) in left {
+            self.give(rank, operation, indices, rest);
+        }
+    }
+
+    fn give(&mut self, rank: usize, operation: usize, indices: Vec<usize>, path: Path) {
+        let member = &mut self.members[rank];
+        match path {
+            Path::Hosts => {
+                let before = member.hosts.insert(operation, indices);
+                assert_eq!(before, None, "operation {operation} is given twice");
+            }
+            Path::Network => {
+                let attached = member.attached.as_mut().expect("trees are in use");
+                attached.submitted.extend(indices.into_iter().map(|index| (operation, index)));
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let sums = |m: &Member| m.buffers.iter().flatten().all(|value| *value == Value::Sum);
+        self.members.iter().all(sums)
+    }
+
+    /// Without further faults: the controller plans around what is silent, and everything ends.
+    fn finish(&mut self) {
+        let mut planned_at = self.now;
+        for _ in 0..200_000 {
+            let quiet = self.network.is_empty()
+                && self.members.iter().all(|m| !m.machine.is_under_way() && m.answers.is_empty());
+            let silent = self.members.iter().any(|m| !m.silent.is_empty());
+            if self.is_done() && quiet && !silent {
+                break;
+            }
+            if silent && self.now > planned_at + 40 * PATIENCE_NS {
+                planned_at = self.now;
+                self.epoch = self.epoch.wrapping_add(1);
+                let plan = TestPlan { epoch: self.epoch, trees: 2, cut: 0 };
+                let rank = self.any_rank();
+                self.bring(rank, plan);
+            }
+            self.step(false);
+        }
+    }
+}
+
+impl Attached {
+    fn progress(&self, first: u64) -> Progress {
+        let trees = u64::from(self.plan.trees);
+        let tree = |tree: u64| {
+            let number = |g: &u64| (g % trees == tree).then_some(g / trees);
+            let received: BTreeSet<u64> = self.received.iter().filter_map(number).collect();
+            let base = (first..).find(|n| !received.contains(n)).expect("there is one");
+            let end = received.last().map_or(base, |last| last + 1).max(base);
+            TreeProgress { base, above: (base..end).map(|n| received.contains(&n)).collect() }
+        };
+        Progress { trees: (0..trees).map(tree).collect() }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_fragment_is_summed_once_whatever_the_schedule(
+        seed: u64, size in 2..=5u32, steps in 0..1500usize, wraps: bool,
+    ) {
+        let (epoch, first) = if wraps { (65_533, (1 << 32) - 7) } else { (0, 0) };
+        let mut world = World::new(seed, size, epoch, first);
+        for _ in 0..steps {
+            world.step(true);
+        }
+        world.finish();
+        prop_assert!(world.failures.is_empty(), "{:?}", world.failures);
+        let waits: Vec<_> = world.members.iter().map(|m| m.machine.missing()).collect();
+        prop_assert!(world.is_done(), "not done after {} hand-overs; waits for {waits:?}", world.hand_overs);
+        for member in &world.members {
+            prop_assert_eq!(&member.silent, &Vec::<u8>::new());
+        }
+    }
+}
