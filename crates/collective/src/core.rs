@@ -243,19 +243,17 @@ impl Core {
 pub(crate) enum About {
     /// A call, as text; part: its sequence number.
     Call = 1,
-    /// A rank's report for a transition; part: its generation.
-    Report = 2,
-    /// Results of the old epoch; part: the generation.
-    Served = 3,
+    /// A message of the hand-over between a controller's plans.
+    Handover = 2,
     /// Why a rank cannot go on, as text; all others must end, too.
     Failed = 4,
-    /// About tree plans, as JSON; part: an epoch.
-    Plan = 5,
+    /// A message of the hand-over between tree plans that rank 0 brings.
+    PlanHandover = 5,
 }
 
 impl About {
     pub(crate) fn from_tag(tag: u64) -> Option<About> {
-        let all = [About::Call, About::Report, About::Served, About::Failed, About::Plan];
+        let all = [About::Call, About::Handover, About::Failed, About::PlanHandover];
         all.into_iter().find(|&about| about as u64 == tag)
     }
 }

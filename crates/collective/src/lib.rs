@@ -3,7 +3,8 @@
 //! Owns: the operations that a framework calls ([`Group`]), the algorithms of the host path, the choice between
 //! trees and hosts, the passage from one plan to the next, errors that name ranks and operations. Must not know:
 //! torch, Python, packets.
-//! Start reading at [`Group`], then `coordinator` (sums on trees) and `failover` (from one plan to the next).
+//! Start reading at [`Group`], then `coordinator` (sums on trees); [`netsum_proto::handover`]
+//! takes the ranks from one plan to the next.
 
 mod address;
 mod algorithm;
@@ -13,7 +14,6 @@ mod coordinator;
 mod core;
 mod error;
 mod explain;
-mod failover;
 mod group;
 mod hosts;
 mod lane;

@@ -1,14 +1,50 @@
 //! From the controller's plan to what the data thread works by.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use netsum_control::{plan_from_bytes, plan_to_bytes};
 use netsum_lease::{JobPlan, PlanError};
 use netsum_net::worker::{PlanConfig, WorkerPlan};
 use netsum_proto::CongestionRule as Rule;
-use netsum_proto::{atp, panama, switchml};
+use netsum_proto::{atp, handover, panama, switchml};
 use netsum_topo::{CongestionRule, Plan, Protocol};
 use netsum_wire::fixed::Scale;
 use netsum_wire::{Epoch, Format, JobId, Rank};
+
+/// A plan of the controller, validated, as ranks hand over from one to the next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ControllerPlan(pub(crate) Arc<JobPlan>);
+
+impl handover::Plan for ControllerPlan {
+    fn epoch(&self) -> Epoch {
+        Epoch(self.0.plan.epoch)
+    }
+
+    fn has_trees(&self) -> bool {
+        !self.0.plan.trees.is_empty()
+    }
+
+    fn continues(&self, before: &ControllerPlan) -> bool {
+        self.0.plan.fragment_bytes == before.0.plan.fragment_bytes
+    }
+
+    fn patience_ns(&self) -> u64 {
+        match self.0.plan.protocol {
+            Protocol::Switchml => POOL_PATIENCE_NS,
+            Protocol::Panama | Protocol::Atp => PATIENCE_NS,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(plan_to_bytes(&self.0));
+    }
+
+    fn decode(bytes: &[u8], size: u32) -> Result<ControllerPlan, String> {
+        let plan = plan_from_bytes(bytes, size).map_err(|error| error.to_string())?;
+        Ok(ControllerPlan(Arc::new(plan)))
+    }
+}
 
 /// Whether switches and servers of a protocol can do a format; the rest goes over the hosts.
 pub(crate) fn supports(protocol: Protocol, format: Format) -> bool {
@@ -90,3 +126,64 @@ fn atp_config(plan: &Plan, places: Vec<atp::Place>, size: u32) -> atp::WorkerCon
 const SWITCHML_TIMEOUT_NS: u64 = 10_000_000;
 /// Ethernet 14, IPv4 and UDP 28, protocol atp 46.
 const HEADERS: u16 = 88;
+/// A tree that has been silent gets this long for a new plan to come before the ranks give it up.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// A pool says nothing while a worker is late, so silence is no sign of death; the controller sees that sooner.
+const POOL_PATIENCE_NS: u64 = 20_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsum_lease::Aggregator;
+    use netsum_proto::handover::Plan as _;
+    use netsum_topo::{AggregationTree, Child, NodeId, SumOrder, TreeNode};
+
+    fn plan(epoch: u16, fragment_bytes: u32) -> ControllerPlan {
+        let root = NodeId(0);
+        let children = vec![Child::Rank(0), Child::Rank(1)];
+        let nodes = vec![TreeNode { switch: root, children, parent: None }];
+        let address = Some("127.0.0.1:1".parse().unwrap());
+        ControllerPlan(Arc::new(JobPlan {
+            plan: Plan {
+                job: 1,
+                epoch,
+                order: SumOrder::flat(2),
+                protocol: Protocol::Panama,
+                choice: String::new(),
+                trees: vec![AggregationTree { root, nodes }],
+                fragment_bytes,
+                window_max: 8,
+                slot_space: 0,
+                scale: 0.0,
+                release_fraction: 1.0,
+                congestion: CongestionRule::Panama,
+                min_bytes: 0,
+                reason: String::new(),
+            },
+            aggregators: vec![Aggregator { name: "s".to_owned(), address }],
+            key: None,
+        }))
+    }
+
+    fn encoded(plan: &ControllerPlan) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        plan.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn plans_are_validated_as_they_are_read() {
+        let valid = plan(65_535, 1408);
+        let bytes = encoded(&valid);
+        assert_eq!(ControllerPlan::decode(&bytes, 2), Ok(valid));
+        assert!(ControllerPlan::decode(&bytes, 3).is_err(), "its order is not of three ranks");
+        assert!(ControllerPlan::decode(&bytes[1..], 2).is_err());
+        assert!(ControllerPlan::decode(&encoded(&plan(0, 1408)), 2).is_err(), "epoch 0");
+    }
+
+    #[test]
+    fn operations_go_on_where_fragments_are_as_before() {
+        let before = plan(1, 1408);
+        assert!(plan(2, 1408).continues(&before) && !plan(2, 704).continues(&before));
+    }
+}

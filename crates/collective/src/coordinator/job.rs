@@ -1,19 +1,19 @@
 //! Allreduces that switches can do, on whatever path.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use netsum_net::Buffer;
 use netsum_net::worker::Operation;
+use netsum_proto::handover::{self, Path};
 use netsum_proto::panama::{Fragments, Submission};
-use netsum_topo::Protocol;
-use netsum_wire::{Format, average, scale};
+use netsum_wire::{Format, Rank, average, scale};
 
-use super::{Silence, State};
+use super::State;
+use super::rest::ranges;
 use crate::Error;
 use crate::algorithm::{Sum, allreduce, allreduce_ranges};
 use crate::call::Combine;
 use crate::comm::Comm;
-use crate::failover::ranges;
 use crate::lane::{Body, Job};
 use crate::plan::supports;
 use crate::work::Work;
@@ -56,7 +56,6 @@ impl TreeJob {
 
 impl State {
     pub(super) fn submit(&mut self, mut job: TreeJob) {
-        self.issued = self.issued.max(job.sequence + 1);
         if let Some(error) = self.core.failure() {
             self.core.ledger.retire(job.sequence);
             return job.work.complete(Err(error));
@@ -66,18 +65,18 @@ impl State {
             scale(job.format.dtype, job.buffer.slice_mut(0..len), factor);
         }
         job.place = Place::Waiting;
-        let sequence = job.sequence;
+        let elements = job.numel;
+        let (sequence, deadline) = (job.sequence, self.time_of(job.deadline));
         self.jobs.insert(sequence, job);
-        if self.transition.is_none() {
-            self.route(sequence);
-        }
+        self.machine.handle_operation(handover::Operation { sequence, elements, deadline });
+        self.drive();
     }
 
     /// Gives a job that waits to the path that all ranks give it to.
-    pub(super) fn route(&mut self, sequence: u64) {
+    pub(super) fn route(&mut self, sequence: u64, path: Path) {
         let Some(job) = self.jobs.get(&sequence) else { return };
         let operation = job.operation();
-        if self.trees && sequence >= self.host_until && self.carries(job.format) {
+        if path == Path::Network && self.carries(job.format) {
             self.give_to_trees(operation);
         } else {
             self.give_to_host(sequence, None);
@@ -86,7 +85,7 @@ impl State {
 
     /// Whether the plan's protocol can do a format; all ranks have the same plan when they ask.
     pub(super) fn carries(&self, format: Format) -> bool {
-        let protocol = self.plan.as_ref().map(|plan| plan.plan.protocol);
+        let protocol = self.plan.as_ref().map(|plan| plan.0.plan.protocol);
         protocol.is_some_and(|protocol| supports(protocol, format))
     }
 
@@ -123,7 +122,6 @@ impl State {
     /// The driver has all sums of a job.
     pub(super) fn done(&mut self, id: u64, missing: u64) {
         let Some(job) = self.jobs.remove(&id) else { return };
-        self.silence = None;
         divide(job.how, job.format, job.buffer, self.core.size - missing.count_ones());
         self.core.count_operation(true);
         self.core.ledger.retire(id);
@@ -132,50 +130,58 @@ impl State {
 
     /// Jobs on trees, and those that wait; the host lane watches its own.
     pub(super) fn watch_deadlines(&mut self, now: Instant) {
-        let Some(late) = self.jobs.values().find(|job| job.deadline <= now) else { return };
+        let late = self.jobs.values().find(|job| job.deadline <= now);
+        if let Some(sequence) = late.map(|job| job.sequence) {
+            let missing = self.who_is_missing();
+            self.time_out(sequence, missing);
+        }
+    }
+
+    /// A job has taken too long. The switches count on our part of what is in flight: the group cannot go on without it.
+    pub(super) fn time_out(&mut self, sequence: u64, missing: String) {
+        let Some(late) = self.jobs.get(&sequence) else { return };
         let error = Error::Timeout {
             operation: late.work.operation(),
             elapsed: late.work.elapsed(),
-            missing: self.who_is_missing(),
+            missing,
         };
-        // The switches count on our part of what is in flight: the group cannot go on without it.
         self.fail(error);
     }
 
     /// A tree does not answer. If it stays so and no new plan comes, the ranks go on without it.
-    pub(super) fn silent(&mut self, tree: usize, for_ns: u64) {
-        if self.silence.is_some() || !self.trees || self.transition.is_some() {
-            return;
-        }
-        let noticed = Instant::now();
-        let since = noticed.checked_sub(Duration::from_nanos(for_ns)).unwrap_or(noticed);
-        let results = self.results_of(tree);
-        self.silence = Some(Silence { since, noticed, tree, results });
+    pub(super) fn silent(&mut self, tree: u8, for_ns: u64) {
+        let results = self.results().get(usize::from(tree)).copied().unwrap_or(0);
+        self.machine.handle_silence(self.now(), tree, for_ns, results);
+        self.drive();
     }
 
-    pub(super) fn watch_silence(&mut self, now: Instant) {
-        let Some(silence) = &self.silence else { return };
-        let pool = self.plan.as_ref().is_some_and(|p| p.plan.protocol == Protocol::Switchml);
-        let patience = if pool { POOL_PATIENCE } else { PATIENCE };
-        if now - silence.noticed < patience || self.transition.is_some() {
+    /// Tells the machine which of the silent trees answer again.
+    pub(super) fn watch_silence(&mut self) {
+        let silent = self.machine.silent_trees();
+        if silent.is_empty() || !self.trees {
             return;
         }
-        if self.results_of(silence.tree) == silence.results {
-            self.begin_transition(true);
-        } else {
-            self.silence = None;
+        let results = self.results();
+        for tree in silent {
+            let results = results.get(usize::from(tree)).copied().unwrap_or(0);
+            self.machine.handle_results(tree, results);
         }
     }
 
-    fn results_of(&self, tree: usize) -> u64 {
-        let stats = self.driver.as_ref().map(|driver| driver.stats());
-        stats.and_then(|stats| stats.trees.get(tree).map(|t| t.results)).unwrap_or(0)
+    /// Results that each tree has brought.
+    fn results(&self) -> Vec<u64> {
+        let stats = self.driver.as_ref().map(|driver| driver.stats()).unwrap_or_default();
+        stats.trees.iter().map(|tree| tree.results).collect()
+    }
+
+    pub(super) fn awaited_by_handover(&self, missing: &[Rank]) -> String {
+        let missing: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
+        format!("the plan was changing; {}", self.core.not_heard_from(&missing))
     }
 
     fn who_is_missing(&self) -> String {
-        if let Some(transition) = &self.transition {
-            let missing: Vec<u32> = transition.missing(self.core.size);
-            return format!("the plan was changing; {}", self.core.not_heard_from(&missing));
+        if self.machine.is_under_way() {
+            return self.awaited_by_handover(&self.machine.missing());
         }
         let trees = self.driver.as_ref().map(|driver| driver.stats().trees).unwrap_or_default();
         let waiting = trees.iter().fold(0, |all, tree| all | tree.waiting_for);
@@ -195,8 +201,3 @@ fn divide(how: Combine, format: Format, mut buffer: Buffer, ranks: u32) {
         average(format.dtype, buffer.slice_mut(0..len), ranks.max(1));
     }
 }
-
-/// A tree that has been silent gets this long for a new plan to come before the ranks give it up.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// A pool says nothing while a worker is late, so silence is no sign of death; the controller sees that sooner.
-const POOL_PATIENCE: Duration = Duration::from_secs(20);

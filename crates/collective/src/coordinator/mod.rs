@@ -4,8 +4,9 @@
 //! trees: then they run on a host lane of their own. So a rank that has called an operation before a change of
 //! plan, and one that calls it after, put it on the same path.
 
+mod handover;
 mod job;
-mod transition;
+mod rest;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +16,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use netsum_control::client::{WorkerClient, WorkerNotice};
-use netsum_control::{JobPlan, pb};
+use netsum_control::pb;
 use netsum_net::mesh::{Channel, Events, Key, MeshError};
 use netsum_net::worker::{self, WorkerDriver};
+use netsum_proto::handover::{Handover, Mode, Settings};
+use netsum_wire::Rank;
 use parking_lot::Mutex;
 
 pub(crate) use job::{Place, TreeJob};
@@ -25,12 +28,11 @@ pub(crate) use job::{Place, TreeJob};
 use crate::Error;
 use crate::core::{About, Core};
 use crate::error::of_mesh;
-use crate::failover::Report;
 use crate::lane::Lane;
 use crate::ledger::{Ledger, Verdict};
-use crate::planned::session::Control;
+use crate::plan::ControllerPlan;
+use crate::planned::session::ControlMessage;
 use crate::status::Status;
-use transition::Transition;
 
 /// What the coordinator's thread hears.
 pub(crate) enum Event {
@@ -57,14 +59,14 @@ pub(crate) struct Ear {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) events: Sender<Event>,
     /// Words about tree plans.
-    pub(crate) plans: Sender<Control>,
+    pub(crate) plans: Sender<ControlMessage>,
 }
 
 impl Events for Ear {
     fn control(&self, from: u32, key: Key, bytes: Vec<u8>) {
-        if key.tag == About::Plan as u64 {
+        if key.tag == About::PlanHandover as u64 {
             // A group without a plan has nobody to tell.
-            let _ = self.plans.send(Control { from, epoch: key.part, bytes });
+            let _ = self.plans.send(ControlMessage { from, bytes });
             return;
         }
         self.tell(Event::Control { from, key, bytes });
@@ -125,6 +127,12 @@ impl Coordinator {
             }
         };
         let lane = Lane::start(core.clone(), "netsum-redo", None)?;
+        let settings = Settings {
+            rank: Rank(core.rank),
+            size: core.size,
+            mode: Mode::Leaderless,
+            timeout_ns: HANDOVER_PATIENCE.as_nanos() as u64,
+        };
         let state = State {
             core,
             events,
@@ -136,15 +144,10 @@ impl Coordinator {
             ready: Some(ready),
             jobs: BTreeMap::new(),
             plan: None,
-            newest: None,
             trees: false,
-            host_until: 0,
-            issued: 0,
-            submitted: 0,
-            generation: 0,
-            transition: None,
-            early: Vec::new(),
-            silence: None,
+            machine: Handover::new(settings),
+            origin: Instant::now(),
+            lost: Vec::new(),
             away: None,
             beat: Instant::now(),
         };
@@ -199,34 +202,18 @@ struct State {
     ready: Option<Sender<Result<(), Error>>>,
     /// Operations that wait or are on the trees, by number.
     jobs: BTreeMap<u64, TreeJob>,
-    /// In use.
-    plan: Option<JobPlan>,
-    newest: Option<JobPlan>,
-    /// Whether the plan's trees are in use.
+    /// In use, and whether its trees are.
+    plan: Option<ControllerPlan>,
     trees: bool,
-    /// Operations below this go by the host path whatever the plan: other ranks may have begun them there.
-    host_until: u64,
-    /// One more than the highest operation that was given to this lane.
-    issued: u64,
-    /// Fragments that had a number in the epoch that is ending.
-    submitted: u64,
-    /// Number of the next transition, or of the one that is under way.
-    generation: u64,
-    transition: Option<Transition>,
-    /// Reports for the transition after this one.
-    early: Vec<(u32, Report)>,
-    /// Since when a tree does not answer, and its results then.
-    silence: Option<Silence>,
+    /// Takes the ranks from one plan to the next.
+    machine: Handover<ControllerPlan>,
+    /// From which the machine counts time.
+    origin: Instant,
+    /// Ranks that the mesh does not reach any more.
+    lost: Vec<u32>,
     /// Why the controller cannot be reached.
     away: Option<String>,
     beat: Instant,
-}
-
-struct Silence {
-    since: Instant,
-    noticed: Instant,
-    tree: usize,
-    results: u64,
 }
 
 impl State {
@@ -261,6 +248,11 @@ impl State {
             Event::Differs(sequence) => self.compare(sequence),
             Event::MeshFailed(reason) => {
                 let error = of_mesh(&reason, |rank| self.core.place(rank));
+                if let MeshError::PeerLost { rank, .. } = reason {
+                    // The controller takes a rank for lost where its peers say so.
+                    self.lost.push(rank);
+                    self.heartbeat();
+                }
                 self.fail(error);
             }
             Event::Notice(notice) => self.notice(notice),
@@ -277,7 +269,7 @@ impl State {
         match event {
             worker::Event::Done { id, missing } => self.done(id, missing),
             worker::Event::Mismatch { id } => self.compare(id),
-            worker::Event::Silent { tree, for_ns } => self.silent(usize::from(tree.0), for_ns),
+            worker::Event::Silent { tree, for_ns } => self.silent(tree.0, for_ns),
             worker::Event::Io(netsum_net::NetError::Stopped) => {
                 self.fail(Error::Internal("the data thread has stopped".into()));
             }
@@ -294,15 +286,14 @@ impl State {
                     self.compare(key.part);
                 }
             }
-            Some(About::Report) => self.take_report(from, key.part, &bytes),
-            Some(About::Served) => self.take_served(from, key.part, &bytes),
+            Some(About::Handover) => self.take_handover(from, &bytes),
             Some(About::Failed) => {
                 let reason = String::from_utf8_lossy(&bytes[..bytes.len().min(CALL_MAX)]);
                 let mismatch = key.part == 1;
                 self.fail(Error::Told { rank: from, reason: reason.into_owned(), mismatch });
             }
             // Those go past us.
-            Some(About::Plan) => {}
+            Some(About::PlanHandover) => {}
             None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
         }
     }
@@ -327,9 +318,9 @@ impl State {
                 self.away = Some(reason);
             }
             WorkerNotice::Plan(plan) => {
-                let epoch = |plan: &JobPlan| plan.plan.epoch;
-                if self.newest.as_ref().is_none_or(|newest| epoch(&plan) > epoch(newest)) {
-                    self.newest = Some(*plan);
+                if self.core.failure().is_none() {
+                    self.machine.handle_plan(self.now(), ControllerPlan(Arc::from(plan)));
+                    self.drive();
                 }
             }
             WorkerNotice::PeerLost(lost) => {
@@ -349,14 +340,12 @@ impl State {
 
     fn tick(&mut self) {
         let now = Instant::now();
-        let epoch = |plan: &JobPlan| plan.plan.epoch;
-        let newer = |newest: &JobPlan| epoch(newest) > self.plan.as_ref().map_or(0, epoch);
-        let idle = self.transition.is_none() && self.core.failure().is_none();
-        if idle && self.newest.as_ref().is_some_and(newer) {
-            self.begin_transition(false);
-        }
-        self.watch_silence(now);
+        self.watch_silence();
         self.watch_deadlines(now);
+        if self.core.failure().is_none() {
+            self.machine.handle_timeout(self.now());
+            self.drive();
+        }
         if now - self.beat >= BEAT {
             self.beat = now;
             self.heartbeat();
@@ -371,6 +360,9 @@ impl State {
             host_bytes_rx: received,
             operations: self.core.counters.operations.load(Ordering::Relaxed),
             network_operations: self.core.counters.network_operations.load(Ordering::Relaxed),
+            plan_epoch: self.plan.as_ref().map_or(0, |plan| plan.0.plan.epoch.into()),
+            silent_trees: self.machine.silent_trees().into_iter().map(u32::from).collect(),
+            unreachable_ranks: self.lost.clone(),
             ..Default::default()
         };
         client.heartbeat(self.status.lock().heartbeat(&driver.stats(), group));
@@ -387,7 +379,6 @@ impl State {
     fn fail(&mut self, error: Error) {
         self.settle(Err(error.clone()));
         self.core.fail(error.clone());
-        self.transition = None;
         self.trees = false;
         if let Some(driver) = &self.driver {
             driver.cancel_all();
@@ -412,5 +403,7 @@ impl State {
 const TICK: Duration = Duration::from_millis(50);
 /// Statistics to the controller.
 const BEAT: Duration = Duration::from_secs(1);
+/// A hand-over between ranks that all work takes milliseconds; operations that wait for one have deadlines of their own.
+const HANDOVER_PATIENCE: Duration = Duration::from_secs(600);
 /// A call in words: some hundred bytes, more only with many sizes.
 const CALL_MAX: usize = 4096;

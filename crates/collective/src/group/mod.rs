@@ -24,7 +24,7 @@ use crate::hosts::Hosts;
 use crate::lane::{Desk, Lane, Quick};
 use crate::ledger::Ledger;
 use crate::pace::{self, Paces};
-use crate::planned::session::{Beginning, Control, Session};
+use crate::planned::session::{ControlMessage, Session, SessionConfig};
 use crate::planned::{Origin, Patience, PlanSource, Ports};
 use crate::shared::Shared;
 use crate::status::Status;
@@ -330,7 +330,7 @@ impl Group {
         core: &Arc<Core>,
         ports: Ports,
         all: &[Address],
-        controls: Receiver<Control>,
+        controls: Receiver<ControlMessage>,
         coordinator: Sender<Event>,
         status: Arc<Mutex<Status>>,
     ) -> Result<Session, Error> {
@@ -349,7 +349,7 @@ impl Group {
             sharing,
         };
         let core = core.clone();
-        Session::start(Beginning {
+        Session::start(SessionConfig {
             core,
             source,
             plan,

@@ -276,6 +276,9 @@ impl<P: Plan> Handover<P> {
     /// Ranks for which this one waits.
     pub fn missing(&self) -> Vec<Rank> {
         let size = self.settings.all();
+        if self.phase == Phase::Failed {
+            return Vec::new();
+        }
         match self.awaits() {
             Awaited::Leader => vec![Rank(0)],
             Awaited::Reports => {
@@ -303,7 +306,7 @@ impl<P: Plan> Handover<P> {
     /// When the hand-over that is under way must be over.
     fn ends(&self) -> Option<Time> {
         let steady = matches!(self.phase, Phase::Steady | Phase::Failed);
-        (!steady).then(|| self.begun.after(self.settings.timeout_ns))
+        (!steady && self.waiting.is_empty()).then(|| self.begun.after(self.settings.timeout_ns))
     }
 
     /// Leaves the steady phase.

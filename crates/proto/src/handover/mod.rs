@@ -79,7 +79,8 @@ pub struct Settings {
     pub size: u32,
     /// Who brings plans; the same at all ranks.
     pub mode: Mode,
-    /// A hand-over that takes longer ends in [`HandoverError::Timeout`].
+    /// A hand-over that takes longer ends in [`HandoverError::Timeout`], unless operations wait for it: then their
+    /// deadlines count.
     pub timeout_ns: u64,
 }
 

@@ -1,31 +1,31 @@
 //! A group's plan over time: its allreduces in the order of calls, over the plan of the present epoch.
 //!
-//! All ranks use the same plan for the same operation. Rank 0 leads from one epoch to the next: when a lane breaks
-//! somewhere, or when the plan's file has changed, it stops everybody, hears which elements of the operation under way
-//! are finished where, and sends the next plan. Finished elements are handed to those who lack them; the rest is summed
-//! on the new plan: every contribution is counted once, and no rank keeps a copy of its values. That is possible because
-//! an operation ends nowhere before it is complete everywhere (see `engine`). Where no plan is left, sums go over the
-//! hosts.
+//! All ranks use the same plan for the same operation. Rank 0 leads from one epoch to the next when a link breaks
+//! somewhere, or when the plan's file has changed: see [`netsum_proto::handover`]. Every contribution is counted once,
+//! and no rank keeps a copy of its values. That is possible because an operation ends nowhere before it is complete
+//! everywhere (see `engine`). Where no plan is left, sums go over the hosts.
 
-mod agree;
+mod handover;
 mod ranges;
-mod word;
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, Sender, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, after, never, select, unbounded};
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
+use netsum_proto::handover::elements::{union, without};
+use netsum_proto::handover::{self as machine, Handover, MessageError, Mode, Ranges, Settings};
 use netsum_topo::links::TreePlan;
-use netsum_wire::Format;
+use netsum_wire::{Format, Rank};
 use parking_lot::Mutex;
 
 use super::{
-    LostLink, Patience, PlanSource, PlannedError, PlannedGroup, PortAddress, Ports,
+    LostLink, Patience, PlanSource, PlannedError, PlannedGroup, PortAddress, Ports, Stopped,
     engine::Operation,
 };
 use crate::Error;
@@ -37,8 +37,14 @@ use crate::core::Core;
 use crate::group::{conclude, prepare};
 use crate::status::Status;
 use crate::work::Work;
-use ranges::Ranges;
-pub(crate) use word::Control;
+use handover::{LedPlan, send_queued};
+
+/// A message about hand-overs as it came.
+#[derive(Debug)]
+pub(crate) struct ControlMessage {
+    pub(crate) from: u32,
+    pub(crate) bytes: Vec<u8>,
+}
 
 /// One allreduce.
 pub(crate) struct PlanJob {
@@ -52,7 +58,7 @@ pub(crate) struct PlanJob {
 }
 
 /// Everything that a session is made of.
-pub(crate) struct Beginning {
+pub(crate) struct SessionConfig {
     pub(crate) core: Arc<Core>,
     pub(crate) source: PlanSource,
     pub(crate) plan: TreePlan,
@@ -61,7 +67,7 @@ pub(crate) struct Beginning {
     /// By rank.
     pub(crate) peers: BTreeMap<usize, PortAddress>,
     pub(crate) patience: Patience,
-    pub(crate) controls: Receiver<Control>,
+    pub(crate) controls: Receiver<ControlMessage>,
     pub(crate) coordinator: Sender<Event>,
     pub(crate) status: Arc<Mutex<Status>>,
 }
@@ -81,10 +87,10 @@ enum Task {
 
 impl Session {
     /// Connects the plan's lanes, and starts the thread.
-    pub(crate) fn start(beginning: Beginning) -> Result<Session, Error> {
+    pub(crate) fn start(config: SessionConfig) -> Result<Session, Error> {
         let (tasks, receiver) = unbounded();
-        let from_bytes = beginning.from_bytes;
-        let mut state = State::new(beginning, receiver)?;
+        let from_bytes = config.from_bytes;
+        let mut state = State::new(config, receiver)?;
         let thread = std::thread::Builder::new().name("netsum-plan".into());
         let thread = thread.spawn(move || state.run());
         let thread = thread.map_err(|e| Error::Internal(format!("cannot start a thread: {e}")))?;
@@ -106,12 +112,13 @@ impl Session {
     }
 }
 
-/// How sums go in this epoch.
-enum Path {
-    Plan(Box<PlannedGroup>),
+/// Where the operation under way is summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Running {
+    /// It waits for a path, or there is none.
+    No,
+    Network,
     Hosts,
-    /// Between epochs.
-    Frozen,
 }
 
 struct State {
@@ -121,42 +128,47 @@ struct State {
     peers: BTreeMap<usize, PortAddress>,
     patience: Patience,
     tasks: Receiver<Task>,
-    controls: Receiver<Control>,
+    controls: Receiver<ControlMessage>,
     coordinator: Sender<Event>,
     status: Arc<Mutex<Status>>,
-    epoch: u64,
-    path: Path,
-    /// Rank 0: the plan of this epoch, when its file was last changed, and links that are lost.
+    /// Takes the ranks from one plan to the next. While an operation runs it is asked from within.
+    machine: RefCell<Handover<LedPlan>>,
+    /// From which the machine counts time.
+    origin: Instant,
+    /// Connected by the plan in use; `None`: over the hosts, or between epochs.
+    group: Option<Box<PlannedGroup>>,
+    running: Running,
+    progress: Option<Progress>,
+    /// Number and deadline of the operation that was last begun.
+    current: (u64, Instant),
+    /// Rank 0: the plan of this epoch, when its file was last changed, one that the operator brought, and lost links.
     plan: Option<TreePlan>,
     modified: Option<SystemTime>,
+    brought: Option<TreePlan>,
     lost: Vec<LostLink>,
-    /// One more than the last operation that is over.
-    over: u64,
-    /// The last operation that rank 0 put on the hosts.
-    on_hosts: Option<u64>,
 }
 
 /// An operation under way.
-struct Progress<'a> {
-    job: &'a PlanJob,
+struct Progress {
+    job: PlanJob,
     /// Elements that have everybody's values here.
     finals: Ranges,
     over: bool,
 }
 
-impl Progress<'_> {
+impl Progress {
     fn element(&self) -> usize {
         self.job.format.dtype.size()
     }
 
-    fn numel(&self) -> usize {
-        self.job.buffer.len() / self.element()
+    fn numel(&self) -> u64 {
+        (self.job.buffer.len() / self.element()) as u64
     }
 }
 
 impl State {
-    fn new(beginning: Beginning, tasks: Receiver<Task>) -> Result<State, Error> {
-        let Beginning {
+    fn new(config: SessionConfig, tasks: Receiver<Task>) -> Result<State, Error> {
+        let SessionConfig {
             core,
             source,
             plan,
@@ -167,16 +179,23 @@ impl State {
             controls,
             coordinator,
             status,
-        } = beginning;
+        } = config;
         let modified = source.modified();
-        let rank = core.rank as usize;
-        let group = PlannedGroup::connect(&plan, rank, &ports, &peers, FIRST_EPOCH, patience);
+        let settings = Settings {
+            rank: Rank(core.rank),
+            size: core.size,
+            mode: Mode::Led,
+            timeout_ns: u64::try_from(patience.timeout.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let machine = Handover::new(settings);
+        let (rank, epoch) = (core.rank as usize, machine.generation());
+        let group = PlannedGroup::connect(&plan, rank, &ports, &peers, epoch, patience);
         let group = group.map_err(|error| Error::Connect {
             group: core.name.clone(),
             reason: error.to_string(),
         })?;
         status.lock().plan_from_bytes = from_bytes;
-        status.lock().planned(FIRST_EPOCH, Some(&plan), "");
+        status.lock().planned(epoch, Some(&plan), "");
         status.lock().links = group.measured();
         Ok(State {
             core,
@@ -188,151 +207,190 @@ impl State {
             controls,
             coordinator,
             status,
-            epoch: FIRST_EPOCH,
-            path: Path::Plan(Box::new(group)),
+            machine: RefCell::new(machine),
+            origin: Instant::now(),
+            group: Some(Box::new(group)),
+            running: Running::No,
+            progress: None,
+            current: (0, Instant::now()),
             plan: Some(plan),
             modified,
+            brought: None,
             lost: Vec::new(),
-            over: 0,
-            on_hosts: None,
         })
     }
 
     fn run(&mut self) {
         let (tasks, controls) = (self.tasks.clone(), self.controls.clone());
         loop {
-            select! {
-                recv(controls) -> control => match control {
-                    Ok(control) => {
-                        if let Err(error) = self.hear(control, None) {
-                            self.fail(error);
-                        }
-                    }
+            let under_way = self.machine.get_mut().is_under_way();
+            let tick = if under_way { after(TICK) } else { never() };
+            let outcome = select! {
+                recv(controls) -> message => match message {
+                    Ok(message) => self.on_message(&message),
                     Err(_) => return,
                 },
                 recv(tasks) -> task => match task {
-                    Ok(Task::Run(job)) => self.complete(job),
+                    Ok(Task::Run(job)) => {
+                        self.complete(job);
+                        Ok(())
+                    }
                     Ok(Task::Close) | Err(_) => return,
                 },
+                recv(tick) -> _ => self.time_out(),
+            };
+            if let Err(error) = outcome {
+                self.fail(error);
             }
         }
     }
 
     /// Runs a job to its end.
     fn complete(&mut self, job: PlanJob) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.perform(&job)));
+        let (sequence, work) = (job.sequence, job.work.clone());
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.perform(job)));
         let outcome = outcome
-            .unwrap_or_else(|_| Err(Error::Internal(format!("{} panicked", job.work.operation()))));
+            .unwrap_or_else(|_| Err(Error::Internal(format!("{} panicked", work.operation()))));
         match &outcome {
             Ok(()) => self.core.count_operation(false),
             Err(error) => self.fail(error.clone()),
         }
-        self.core.ledger.retire(job.sequence);
-        job.work.complete(outcome);
+        self.progress = None;
+        self.running = Running::No;
+        self.core.ledger.retire(sequence);
+        work.complete(outcome);
     }
 
-    fn perform(&mut self, job: &PlanJob) -> Result<(), Error> {
-        prepare(job.how, job.format.dtype, &job.buffer);
-        let mut progress = Progress { job, finals: Vec::new(), over: false };
-        if self.leads()
-            && let Some(plan) = self.brought()
+    fn perform(&mut self, job: PlanJob) -> Result<(), Error> {
+        let (how, dtype, buffer) = (job.how, job.format.dtype, job.buffer.clone());
+        prepare(how, dtype, &buffer);
+        if self.core.rank == 0
+            && let Some(plan) = self.changed_plan()
         {
-            self.lead(Some(&mut progress), Some(plan), "the plan's file has changed")?;
+            self.lost.clear();
+            self.brought = Some(plan);
+            self.request_plan("the plan's file has changed")?;
         }
-        while !progress.over {
+        let (sequence, deadline) = (job.sequence, self.time_of(job.deadline));
+        let progress = Progress { job, finals: Vec::new(), over: false };
+        let elements = progress.numel();
+        self.current = (sequence, progress.job.deadline);
+        self.progress = Some(progress);
+        let operation = machine::Operation { sequence, elements, deadline };
+        self.machine.get_mut().handle_operation(operation);
+        self.drive()?;
+        while !self.is_over() {
             self.core.failure().map_or(Ok(()), Err)?;
-            match self.path {
-                Path::Plan(_) => self.on_plan(&mut progress)?,
-                Path::Hosts => self.on_hosts(&mut progress)?,
-                Path::Frozen => return Err(Error::Internal("no path was agreed on".into())),
+            match self.running {
+                Running::Network => self.on_plan()?,
+                Running::Hosts => self.on_hosts()?,
+                Running::No => self.wait()?,
             }
         }
-        self.over = job.sequence + 1;
-        conclude(job.how, job.format.dtype, &job.buffer, self.core.size);
+        let now = self.now();
+        self.machine.get_mut().handle_over(now, sequence);
+        self.running = Running::No;
+        self.progress = None;
+        self.drive()?;
+        conclude(how, dtype, &buffer, self.core.size);
         Ok(())
     }
 
+    fn is_over(&self) -> bool {
+        self.progress.as_ref().is_none_or(|progress| progress.over)
+    }
+
+    /// Takes the next message of any rank, or lets time pass.
+    fn wait(&mut self) -> Result<(), Error> {
+        match self.controls.recv_timeout(TICK) {
+            Ok(message) => self.on_message(&message),
+            Err(_) => self.time_out(),
+        }
+    }
+
+    fn time_out(&mut self) -> Result<(), Error> {
+        if self.core.failure().is_some() {
+            return Ok(());
+        }
+        let now = self.now();
+        self.machine.get_mut().handle_timeout(now);
+        self.drive()
+    }
+
     /// Sums what is left of an operation over the plan, until it is over or something else must be done first.
-    fn on_plan(&mut self, progress: &mut Progress<'_>) -> Result<(), Error> {
-        let Path::Plan(group) = &mut self.path else { return Ok(()) };
-        let PlanJob { sequence, fingerprint, format, deadline, .. } = *progress.job;
-        let element = progress.element();
-        let todo = ranges::without(progress.numel(), &progress.finals);
-        let (core, controls) = (&self.core, &self.controls);
-        let interrupted =
-            || !controls.is_empty() || core.failure().is_some() || Instant::now() >= deadline;
-        let operation = Operation { number: sequence, fingerprint, format };
-        let mut buffer = progress.job.buffer.clone();
-        let whole = progress.finals.is_empty();
-        let outcome = if whole {
-            let len = buffer.len();
-            group.perform(operation, buffer.slice_mut(0..len), None, &interrupted)
-        } else {
-            let mut packed = ranges::pack(&buffer, &todo, element);
-            let outcome = group.perform(operation, &mut packed, None, &interrupted);
-            let done = match &outcome {
-                Ok(()) => todo.clone(),
-                Err(stopped) => ranges::unpacked(&todo, &stopped.finals),
-            };
-            ranges::unpack(&buffer, &todo, &done, &packed, element);
-            outcome
+    fn on_plan(&mut self) -> Result<(), Error> {
+        let (Some(mut group), Some(mut progress)) = (self.group.take(), self.progress.take())
+        else {
+            return Err(Error::Internal("no path was agreed on".into()));
         };
-        let stopped = match outcome {
-            Ok(()) => {
-                progress.over = true;
-                return Ok(());
+        let refused = Cell::new(None);
+        let outcome = perform_rest(&mut group, &mut progress, &|| self.is_interrupted(&refused));
+        (self.group, self.progress) = (Some(group), Some(progress));
+        if let Some(error) = refused.take() {
+            return Err(Error::Internal(error.to_string()));
+        }
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(stopped) => self.react(&stopped),
+        }
+    }
+
+    /// Whether an operation must stop that runs over the plan. Messages are taken meanwhile.
+    fn is_interrupted(&self, refused: &Cell<Option<MessageError>>) -> bool {
+        let mut machine = self.machine.borrow_mut();
+        while let Ok(ControlMessage { from, bytes }) = self.controls.try_recv() {
+            if let Err(error) = machine.handle_message(self.now(), Rank(from), &bytes) {
+                refused.set(Some(error));
+                return true;
             }
-            Err(stopped) => stopped,
-        };
-        let finals = match whole {
-            true => stopped.finals.clone(),
-            false => ranges::unpacked(&todo, &stopped.finals),
-        };
-        progress.finals = ranges::union(&progress.finals, &finals);
-        self.react(&stopped.error, &stopped.owing, stopped.direct, progress)
+        }
+        send_queued(&self.core, &mut machine);
+        let late = Instant::now() >= self.current.1;
+        machine.is_under_way() || self.core.failure().is_some() || late
     }
 
     /// What follows from an operation that the plan's group did not end.
-    fn react(
-        &mut self,
-        error: &PlannedError,
-        owing: &[usize],
-        direct: bool,
-        progress: &mut Progress<'_>,
-    ) -> Result<(), Error> {
-        let job = progress.job;
-        let timeout = |this: &State| {
-            if !direct {
-                // Others may know better who is missing: theirs is not among our neighbours.
-                this.wait_for_failure(Instant::now() + HINT_PATIENCE);
-                if let Some(told) = this.core.failure() {
-                    return told;
+    fn react(&mut self, stopped: &Stopped) -> Result<(), Error> {
+        match &stopped.error {
+            PlannedError::Interrupted => {
+                self.core.failure().map_or(Ok(()), Err)?;
+                self.drive()?;
+                let late = Instant::now() >= self.current.1;
+                if late && self.running == Running::Network {
+                    return Err(self.too_late(stopped));
                 }
+                Ok(())
             }
-            let ranks: Vec<u32> = owing.iter().map(|&rank| rank as u32).collect();
-            let missing = this.core.not_heard_from(&ranks);
-            let operation = job.work.operation();
-            Error::Timeout { operation, elapsed: job.work.elapsed(), missing }
-        };
-        match error {
-            PlannedError::Interrupted => match self.controls.try_recv() {
-                Ok(control) => self.hear(control, Some(progress)),
-                Err(_) => {
-                    self.core.failure().map_or(Ok(()), Err)?;
-                    if Instant::now() >= job.deadline { Err(timeout(self)) } else { Ok(()) }
-                }
-            },
-            PlannedError::Timeout { .. } => Err(timeout(self)),
-            PlannedError::PeerLost { .. } => self.suspect(progress, &error.to_string()),
+            PlannedError::Timeout { .. } => Err(self.too_late(stopped)),
+            PlannedError::PeerLost { .. } => {
+                self.running = Running::No;
+                self.request_plan(&stopped.error.to_string())
+            }
             PlannedError::Differs { .. } => {
                 // Everybody tells what it called; the coordinator finds who differs.
-                let _ = self.coordinator.send(Event::Differs(job.sequence));
-                self.wait_for_failure(job.deadline.min(Instant::now() + TELL_PATIENCE));
+                let (sequence, deadline) = self.current;
+                let _ = self.coordinator.send(Event::Differs(sequence));
+                self.wait_for_failure(deadline.min(Instant::now() + TELL_PATIENCE));
                 let told = self.core.failure();
-                Err(told.unwrap_or_else(|| Error::Internal(error.to_string())))
+                Err(told.unwrap_or_else(|| Error::Internal(stopped.error.to_string())))
             }
             other => Err(Error::Internal(other.to_string())),
         }
+    }
+
+    fn too_late(&self, stopped: &Stopped) -> Error {
+        if !stopped.direct {
+            // Others may know better who is missing: theirs is not among our neighbours.
+            self.wait_for_failure(Instant::now() + HINT_PATIENCE);
+            if let Some(told) = self.core.failure() {
+                return told;
+            }
+        }
+        let ranks: Vec<u32> = stopped.owing.iter().map(|&rank| rank as u32).collect();
+        let missing = self.core.not_heard_from(&ranks);
+        let Some(progress) = &self.progress else { return Error::Internal(missing) };
+        let work = &progress.job.work;
+        Error::Timeout { operation: work.operation(), elapsed: work.elapsed(), missing }
     }
 
     fn wait_for_failure(&self, until: Instant) {
@@ -342,20 +400,12 @@ impl State {
     }
 
     /// Sums what is left of an operation over the hosts.
-    fn on_hosts(&mut self, progress: &mut Progress<'_>) -> Result<(), Error> {
+    fn on_hosts(&mut self) -> Result<(), Error> {
+        let Some(progress) = &mut self.progress else { return Ok(()) };
         let PlanJob { sequence, fingerprint, format, deadline, ref work, ref buffer, .. } =
-            *progress.job;
-        if self.leads() {
-            self.tell_all(&word::Word::OnHosts { sequence });
-        } else if self.on_hosts.is_none_or(|last| last < sequence) {
-            let control = self.next_word(deadline, "rank 0 to say how sums go")?;
-            return self.hear(control, Some(progress));
-        }
+            progress.job;
         let order = self.core.order.load_full();
-        let todo: Vec<_> = ranges::without(progress.numel(), &progress.finals)
-            .into_iter()
-            .map(|range| range.start as u64..range.end as u64)
-            .collect();
+        let todo = without(progress.numel(), &progress.finals);
         let mut comm = Comm::new(&self.core, sequence, fingerprint, deadline);
         let sum = Sum { order, format, buffer: buffer.clone() };
         let outcome = allreduce_ranges(&mut comm, &sum, &todo).and_then(|()| comm.finish());
@@ -371,12 +421,8 @@ impl State {
         Ok(())
     }
 
-    fn leads(&self) -> bool {
-        self.core.rank == 0
-    }
-
     /// A new plan that the operator brought, if the file has changed since it was last looked at.
-    fn brought(&mut self) -> Option<TreePlan> {
+    fn changed_plan(&mut self) -> Option<TreePlan> {
         let now = self.source.modified()?;
         if self.modified == Some(now) {
             return None;
@@ -399,13 +445,45 @@ impl State {
         self.core.tell_all(crate::core::About::Failed, 0, error.to_string().as_bytes());
         let _ = self.coordinator.send(Event::Fail(error.clone()));
         self.core.fail(error);
-        if let Path::Plan(group) = &self.path {
+        if let Some(group) = &self.group {
             group.abandon();
         }
     }
 }
 
-const FIRST_EPOCH: u64 = 1;
+/// Sums what is left of an operation over the plan, until it is over or `interrupted`. Errors say why it stopped; what
+/// is finished is in `progress`.
+fn perform_rest(
+    group: &mut PlannedGroup,
+    progress: &mut Progress,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<(), Box<Stopped>> {
+    let PlanJob { sequence, fingerprint, format, .. } = progress.job;
+    let (element, numel) = (progress.element(), progress.numel());
+    let operation = Operation { number: sequence, fingerprint, format };
+    let mut buffer = progress.job.buffer.clone();
+    if progress.finals.is_empty() {
+        let len = buffer.len();
+        let outcome = group.perform(operation, buffer.slice_mut(0..len), None, interrupted);
+        match &outcome {
+            Ok(()) => progress.over = true,
+            Err(stopped) => progress.finals = ranges::of_engine(&stopped.finals),
+        }
+        return outcome;
+    }
+    let todo = without(numel, &progress.finals);
+    let mut packed = ranges::pack(&buffer, &todo, element);
+    let outcome = group.perform(operation, &mut packed, None, interrupted);
+    let done = match &outcome {
+        Ok(()) => todo.clone(),
+        Err(stopped) => ranges::unpacked(&todo, &ranges::of_engine(&stopped.finals)),
+    };
+    ranges::unpack(&buffer, &todo, &done, &packed, element);
+    progress.finals = union(&progress.finals, &done);
+    progress.over = outcome.is_ok();
+    outcome
+}
+
 /// Calls are told within a round trip.
 const TELL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 const HINT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
