@@ -1,8 +1,9 @@
 //! What arbitrary bytes may do to netsum: nothing.
 //!
-//! `cargo +nightly fuzz run switch` (or `decode`, `worker`, `slots`, `topology`) searches with libFuzzer; a bounded run of the
+//! `cargo +nightly fuzz run switch` (or `decode`, `worker`, `slots`, `handover`, `topology`) searches with libFuzzer; a bounded run of the
 //! same functions on random bytes is part of the tests of crate `net` (`tests/fuzz.rs`).
 
+pub mod handover;
 pub mod slots;
 
 use std::collections::HashSet;

@@ -90,9 +90,9 @@ MUTANTS = {
         "if tree.flight.is_received(vid) && vid % 16 != 5 {\n            return Err(Drop::Duplicate);",
     ),
     "an epoch begins with what was summed": (
-        "crates/proto/src/transition.rs",
-        "trees > 0 && self.trees[(g % trees) as usize].has((g / trees) as u32)",
-        "trees > 0 && self.trees[(g % trees) as usize].has((g / trees) as u32) && g % 64 != 1",
+        "crates/proto/src/handover/progress.rs",
+        "trees > 0 && self.trees[(g % trees) as usize].has(g / trees)",
+        "trees > 0 && self.trees[(g % trees) as usize].has(g / trees) && g % 64 != 1",
     ),
     "a slot adds a duplicate": (
         f"{ATP}/place.rs",

@@ -29,6 +29,22 @@ proptest! {
         targets::slots::atp(&bytes);
         targets::slots::switchml(&bytes);
     }
+
+    #[test]
+    fn handover_takes_anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        targets::handover::handover(&bytes);
+    }
+}
+
+#[test]
+fn scripts_reach_the_hand_over() {
+    // Rank 0 of a led group finds its path broken; the others report: sender, length, kind, generation 2, flags, epoch,
+    // issued, over, no silent trees, no faults, no progress.
+    let report = [&[3][..], &[0; 7], &[2], &[0; 3], &[0; 16], &[0; 9]].concat();
+    let from = |rank: u8| [&[rank, report.len() as u8][..], &report].concat();
+    let script = [&[1, 0xb0, 0][..], &from(1), &from(2)].concat();
+    assert_eq!(targets::handover::handover(&script), 1);
+    assert_eq!(targets::handover::handover(&script[..script.len() - 1]), 0);
 }
 
 #[test]

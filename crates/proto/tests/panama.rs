@@ -5,6 +5,9 @@
 mod oracle;
 mod world;
 
+use std::collections::VecDeque;
+
+use netsum_proto::handover::{Action, Frozen, Handover, Mode, Plan, Settings, Transmit};
 use netsum_proto::panama::*;
 use netsum_proto::{CongestionRule, Time};
 use netsum_wire::*;
@@ -190,44 +193,136 @@ proptest! {
     }
 }
 
-/// What `collective` does between the workers, over a network that loses nothing: reports to all, results
-/// served, the rest submitted again under the next epoch.
+/// A plan of these tests: it is its epoch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct TestPlan(u16);
+
+impl Plan for TestPlan {
+    fn epoch(&self) -> Epoch {
+        Epoch(self.0)
+    }
+
+    fn has_trees(&self) -> bool {
+        true
+    }
+
+    fn continues(&self, _: &TestPlan) -> bool {
+        true
+    }
+
+    fn patience_ns(&self) -> u64 {
+        SECOND
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.0.to_be_bytes());
+    }
+
+    fn decode(bytes: &[u8], _: u32) -> Result<TestPlan, String> {
+        let bytes = bytes.try_into().map_err(|_| "no plan".to_owned())?;
+        Ok(TestPlan(u16::from_be_bytes(bytes)))
+    }
+}
+
+/// A job's hand-over to its next plan, over a network between the workers that loses nothing.
+struct Transition<'a> {
+    world: &'a mut World,
+    hosts: Vec<usize>,
+    workers: Vec<Option<Worker>>,
+    machines: Vec<Handover<TestPlan>>,
+    messages: VecDeque<(usize, Transmit)>,
+    /// What is left, by rank, once the old epoch has ended.
+    rest: Vec<Option<Vec<Submission>>>,
+}
+
 fn transition(world: &mut World, job: usize, trees: u8) {
     let hosts = world.jobs[job].hosts.clone();
-    let machines: Vec<Worker> =
-        hosts.iter().map(|&h| world.hosts[h].machine.take().unwrap()).collect();
-    let reports: Vec<Progress> = machines.iter().map(|m| m.progress()).collect();
-    let resolution = resolve(&reports);
-    for serve in &resolution.serve {
-        let from = hosts[serve.from.0 as usize];
-        let payload = world.hosts[from].retained.get(&serve.g);
-        let payload = payload.expect("a holder retains what another may lack").clone();
-        for to in &serve.to {
-            let accepted = machines[to.0 as usize].place_of(serve.g).expect("it lacks the result");
-            let operation = &mut world.hosts[hosts[to.0 as usize]].operations[accepted.id as usize];
-            let size = operation.format.dtype.size();
-            let place =
-                accepted.elements.start as usize * size..accepted.elements.end as usize * size;
-            operation.buffer[place].copy_from_slice(&payload);
-        }
-    }
+    let workers: Vec<_> = hosts.iter().map(|&h| world.hosts[h].machine.take()).collect();
     let outstanding: Vec<Vec<u64>> =
-        machines.iter().map(|m| m.outstanding().map(|s| s.id).collect()).collect();
-    let rest: Vec<Vec<Submission>> =
-        machines.into_iter().map(|m| m.remaining(&resolution.finished)).collect();
+        workers.iter().map(|w| w.as_ref().unwrap().outstanding().map(|s| s.id).collect()).collect();
+    let size = hosts.len() as u32;
+    let settings =
+        |rank| Settings { rank: Rank(rank), size, mode: Mode::Leaderless, timeout_ns: SECOND };
+    let machines = (0..size).map(|rank| Handover::new(settings(rank))).collect();
+    let rest = vec![None; hosts.len()];
+    let messages = VecDeque::new();
+    let mut transition = Transition { world, hosts, workers, machines, messages, rest };
+    // The first plan comes to one rank, the next to another.
+    for (rank, epoch) in [(0, 1), (size as usize - 1, 2)] {
+        transition.machines[rank].handle_plan(Time(0), TestPlan(epoch));
+        transition.run();
+    }
+    let Transition { hosts, rest, .. } = transition;
     world.begin(job, trees);
-    for (i, &host) in hosts.iter().enumerate() {
+    for (i, (&host, rest)) in hosts.iter().zip(rest).enumerate() {
+        let rest = rest.expect("the hand-over ends at every rank");
         for &id in &outstanding[i] {
-            if !rest[i].iter().any(|s| s.id == id) {
+            if !rest.iter().any(|s| s.id == id) {
                 world.hosts[host].operations[id as usize].done = Some(0);
             }
         }
-        for submission in &rest[i] {
-            world.hosts[host].machine.as_mut().unwrap().submit(submission.clone());
+        for submission in rest {
+            world.hosts[host].machine.as_mut().unwrap().submit(submission);
         }
     }
     for &host in &hosts {
         world.pump_host(host);
+    }
+}
+
+impl Transition<'_> {
+    /// Until nothing is to be done any more.
+    fn run(&mut self) {
+        loop {
+            (0..self.hosts.len()).for_each(|rank| self.drain(rank));
+            let Some((from, Transmit { to, bytes })) = self.messages.pop_front() else { return };
+            let machine = &mut self.machines[to.0 as usize];
+            machine.handle_message(Time(0), Rank(from as u32), &bytes).unwrap();
+        }
+    }
+
+    fn drain(&mut self, rank: usize) {
+        while let Some(action) = self.machines[rank].poll_action() {
+            self.act(rank, action);
+        }
+        while let Some(transmit) = self.machines[rank].poll_transmit() {
+            self.messages.push_back((rank, transmit));
+        }
+    }
+
+    fn act(&mut self, rank: usize, action: Action<TestPlan>) {
+        let host = self.hosts[rank];
+        match action {
+            Action::Freeze => {
+                let worker = self.workers[rank].as_ref().unwrap();
+                let (progress, submitted) = (worker.progress(), worker.submitted());
+                let frozen = Frozen::Fragments { progress, submitted };
+                self.machines[rank].handle_frozen(Time(0), frozen);
+            }
+            Action::Fetch(fragments) => {
+                let retained = &self.world.hosts[host].retained;
+                let results = fragments.iter().map(|g| retained.get(g).cloned()).collect();
+                self.machines[rank].handle_fetched(Time(0), results);
+            }
+            Action::Deliver(results) => {
+                for (g, payload) in results {
+                    let worker = self.workers[rank].as_ref().unwrap();
+                    let accepted = worker.place_of(g).expect("it lacks the result");
+                    let operation = &mut self.world.hosts[host].operations[accepted.id as usize];
+                    let size = operation.format.dtype.size();
+                    let place = accepted.elements.start as usize * size
+                        ..accepted.elements.end as usize * size;
+                    operation.buffer[place].copy_from_slice(&payload);
+                }
+            }
+            Action::Resume(resume) => {
+                if let Some(finished) = resume.finished {
+                    let worker = self.workers[rank].take().unwrap();
+                    self.rest[rank] = Some(worker.remaining(&finished));
+                }
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

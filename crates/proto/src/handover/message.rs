@@ -383,3 +383,137 @@ const REPORT: u8 = 3;
 const GO: u8 = 4;
 const RESULTS: u8 = 5;
 const ON_HOSTS: u8 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handover::TreeProgress;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// A plan that is its epoch.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Bare(u16);
+
+    impl Plan for Bare {
+        fn epoch(&self) -> Epoch {
+            Epoch(self.0)
+        }
+
+        fn has_trees(&self) -> bool {
+            true
+        }
+
+        fn continues(&self, _: &Bare) -> bool {
+            true
+        }
+
+        fn patience_ns(&self) -> u64 {
+            0
+        }
+
+        fn encode(&self, out: &mut Vec<u8>) {
+            out.extend(self.0.to_be_bytes());
+        }
+
+        fn decode(bytes: &[u8], size: u32) -> Result<Bare, String> {
+            let bytes = <[u8; 2]>::try_from(bytes).map_err(|_| format!("not for {size} ranks"))?;
+            Ok(Bare(u16::from_be_bytes(bytes)))
+        }
+    }
+
+    const SIZE: u32 = 2;
+
+    fn plan() -> impl Strategy<Value = Option<Bare>> {
+        any::<Option<u16>>().prop_map(|epoch| epoch.map(Bare))
+    }
+
+    fn faults() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        vec(vec(any::<u8>(), 0..6), 0..4)
+    }
+
+    fn done() -> impl Strategy<Value = Done> {
+        let tree = (0..1u64 << 54, vec(any::<bool>(), 0..20))
+            .prop_map(|(base, above)| TreeProgress { base, above });
+        let progress = vec(tree, 0..4).prop_map(|trees| Progress { trees });
+        let fragments = (progress, any::<u64>())
+            .prop_map(|(progress, submitted)| Done::Fragments { progress, submitted });
+        let elements = (any::<u64>(), vec(1..1000u64, 0..8)).prop_map(|(operation, steps)| {
+            let mut at = 0;
+            let range = |step: u64| {
+                let start = at + step;
+                at = start + step;
+                start..at
+            };
+            Done::Elements { operation, finals: steps.into_iter().map(range).collect() }
+        });
+        prop_oneof![Just(Done::Nothing), fragments, elements]
+    }
+
+    fn body() -> impl Strategy<Value = Body<Bare>> {
+        let report = (any::<Option<u16>>(), any::<(u64, u64)>(), vec(any::<u8>(), 0..4), faults())
+            .prop_flat_map(|(epoch, (issued, over), silent, faults)| {
+                (done(), plan()).prop_map(move |(progress, newest)| {
+                    let (silent, faults) = (silent.clone(), faults.clone());
+                    let epoch = epoch.map(Epoch);
+                    Body::Report(Report { epoch, issued, over, silent, faults, progress, newest })
+                })
+            });
+        let go = (plan(), ".{0,20}", any::<u64>(), vec(done(), SIZE as usize)).prop_map(
+            |(plan, reason, over, progress)| Body::Go(Go { plan, reason, over, progress }),
+        );
+        prop_oneof![
+            (".{0,20}", faults()).prop_map(|(reason, faults)| Body::Suspect { reason, faults }),
+            Just(Body::Freeze),
+            report,
+            go,
+            vec((any::<u64>(), vec(any::<u8>(), 0..20)), 0..5).prop_map(Body::Results),
+            any::<u64>().prop_map(|operation| Body::OnHosts { operation }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_are_read_as_written(generation: u64, body in body()) {
+            let message = Message { generation, body };
+            let bytes = message.encode();
+            prop_assert_eq!(Message::decode(&bytes, SIZE), Ok(message));
+            for end in 0..bytes.len() {
+                prop_assert!(Message::<Bare>::decode(&bytes[..end], SIZE).is_err());
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            prop_assert!(Message::<Bare>::decode(&longer, SIZE).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_understood_or_refused(kind in 0..8u8, bytes in vec(any::<u8>(), 0..200)) {
+            let bytes = [&[VERSION, kind][..], &bytes].concat();
+            if let Ok(message) = Message::<Bare>::decode(&bytes, SIZE) {
+                prop_assert_eq!(Message::decode(&message.encode(), SIZE), Ok(message));
+            }
+        }
+    }
+
+    #[test]
+    fn counts_beyond_the_message_take_no_memory() {
+        let mut bytes = vec![VERSION, RESULTS];
+        bytes.extend([0; 8]);
+        bytes.extend(u32::MAX.to_be_bytes());
+        let refused = Message::<Bare>::decode(&bytes, SIZE);
+        assert_eq!(refused, Err(DecodeError::Field("number of results")));
+        let at = bytes.len() - 4;
+        bytes[at..].copy_from_slice(&1000u32.to_be_bytes());
+        assert_eq!(Message::<Bare>::decode(&bytes, SIZE), Err(DecodeError::Truncated));
+    }
+
+    #[test]
+    fn long_reasons_are_cut_off() {
+        let reason = "é".repeat(TEXT_MAX);
+        let message =
+            Message::<Bare> { generation: 1, body: Body::Suspect { reason, faults: Vec::new() } };
+        match Message::<Bare>::decode(&message.encode(), SIZE).unwrap().body {
+            Body::Suspect { reason, .. } => assert_eq!(reason, "é".repeat(TEXT_MAX / 2)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
