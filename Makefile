@@ -18,7 +18,11 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
-.PHONY: help setup setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors synth clean test-peers-horovod test-peers-elastic
+# What `make fuzz` runs, and for how long each.
+FUZZ         ?= decode slots switch topology worker
+FUZZ_SECONDS ?= 60
+
+.PHONY: help setup planted fuzz setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -48,12 +52,25 @@ test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, 
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults: 99 million states in all; ten minutes of two free cores, 0.6 GB
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
 
-check: $(STAMPS)/tools ## formats, lints and types
+check: $(STAMPS)/tools ## formats, lints, types, and the documentation's links, lines and file names
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --quiet $(FEATURES) -- -D warnings
-	$(BIN)/ruff format --check python tests bench experiments hw
-	$(BIN)/ruff check python tests bench experiments hw
+	$(BIN)/ruff format --check python tests bench experiments hw docs examples
+	$(BIN)/ruff check python tests bench experiments hw docs examples
 	$(BIN)/mypy --strict python/netsum $(wildcard examples)
+	$(BIN)/pytest python/tests/test_docs.py
+
+planted: ## 56 faults in wire and proto, one at a time, that the tests must find; half an hour; PLANTED=name for one
+	$(PYTHON) tests/planted/run.py $(PLANTED)
+	$(PYTHON) tests/planted/simulator.py
+
+fuzz: ## bytes made up by a fuzzer for decoders and machines, FUZZ_SECONDS each; FUZZ=name for one; needs nightly Rust and cargo-fuzz
+	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \
+	echo "make fuzz needs a nightly Rust and cargo-fuzz:"; \
+	echo "  rustup toolchain install nightly --profile minimal && cargo +nightly install cargo-fuzz --locked"; exit 1; }
+	@set -e; for target in $(FUZZ); do \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
+	done
 
 bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=ucx: messages over UCX beside ucx_perftest, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH, NAME=host_messages: their messages beside Open MPI and ucx_perftest
 	cargo bench --profile release --quiet --workspace $(FEATURES) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
@@ -67,9 +84,10 @@ fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a fol
 fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 25 minutes
 	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800
 
-docs: ## the documentation of the crates, into target/doc
+docs: $(STAMPS)/docs ## the documentation site, with the API of Rust and Python, into out/site; its links are checked
 	cargo doc --release --workspace --no-deps --quiet
-	@echo "start at target/doc/netsum_proto/index.html"
+	$(BIN)/python docs/site/build.py --rust target/doc --out out/site
+	@echo "start at out/site/index.html"
 
 dist: ## the daemons as static binaries that run on any Linux of this processor, into out/dist
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --quiet --target $(TARGET) --target-dir target/dist -p netsum-control -p netsum-switch
@@ -143,6 +161,12 @@ setup-frameworks: $(STAMPS)/tools ## JAX, TensorFlow, Keras, Lightning and Accel
 
 setup-sim: $(STAMPS)/tools ## data frames, Parquet, sweeps over Ray, and ns-3 beside the simulator: 0.7 GB, for tests that are skipped without
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-sim.txt
+
+setup-docs: $(STAMPS)/docs ## the tools of `make docs`: mkdocs-material and mkdocstrings
+
+$(STAMPS)/docs: requirements-docs.txt $(STAMPS)/tools
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
 
 $(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-hdl.txt

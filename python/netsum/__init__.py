@@ -35,4 +35,4 @@ __all__ = [
 try:
     __version__ = _installed_version("netsum")
 except PackageNotFoundError:
-    __version__ = "0.1.0+source"
+    __version__ = "0.2.0+source"
