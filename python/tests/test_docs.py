@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,30 @@ def test_references_to_decision_records_name_one_that_exists() -> None:
             if not (ROOT / "docs/adr" / path).exists():
                 wrong.append(f"{name}: docs/adr/{path}")
     assert wrong == []
+
+
+def test_the_site_check_finds_broken_links(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("build", ROOT / "docs/site/build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    (tmp_path / "b.html").write_text('<h1 id="here">b</h1>')
+    (tmp_path / "a.html").write_text('<a href="b.html#here"><a href="b.html#gone"><a href="c.html"><a href="https://x.y">')
+    assert build.broken_links(tmp_path) == ["a.html: b.html#gone", "a.html: c.html"]
+
+
+def test_versions_agree() -> None:
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    assert f'__version__ = "{version}+source"' in (ROOT / "python/netsum/__init__.py").read_text()
+    assert f"## [{version}] - " in (ROOT / "CHANGELOG.md").read_text()
+    for lock in ("Cargo.lock", "fuzz/Cargo.lock"):
+        packages = tomllib.loads((ROOT / lock).read_text())["package"]
+        ours = {p["version"] for p in packages if p["name"].startswith("netsum-") and p["name"] != "netsum-fuzz"}
+        assert ours == {version}, lock
+
+
+def test_crates_say_what_they_are() -> None:
+    for manifest in tracked("crates/*/Cargo.toml"):
+        package = tomllib.loads((ROOT / manifest).read_text())["package"]
+        assert package.get("description"), manifest
+        assert package.get("repository") == {"workspace": True}, manifest
+        assert package.get("license") == {"workspace": True}, manifest
