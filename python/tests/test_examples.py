@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from netsum.fabric import binaries
 from netsum.fabric.errors import FabricError
 
