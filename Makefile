@@ -62,7 +62,7 @@ check: $(STAMPS)/tools ## formats, lints, types, and the documentation's links, 
 
 planted: ## 56 faults in wire and proto, one at a time, that the tests must find; half an hour; PLANTED=name for one
 	$(PYTHON) tests/planted/run.py $(PLANTED)
-	$(PYTHON) tests/planted/simulator.py
+	$(if $(PLANTED),,$(PYTHON) tests/planted/simulator.py)
 
 fuzz: ## bytes made up by a fuzzer for decoders and machines, FUZZ_SECONDS each; FUZZ=name for one; needs nightly Rust and cargo-fuzz
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \
