@@ -147,3 +147,15 @@ def test_crates_say_what_they_are() -> None:
         assert package.get("description"), manifest
         assert package.get("repository") == {"workspace": True}, manifest
         assert package.get("license") == {"workspace": True}, manifest
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, flags=re.M))
+    wrong = []
+    for name in [*PAGES, *tracked(".github/workflows/*.yml"), ".pre-commit-config.yaml"]:
+        text = (ROOT / name).read_text()
+        for target in re.findall(r"(?:`|^|run: )make ([a-z][a-z-]+)", text, flags=re.M):
+            if target not in targets:
+                wrong.append(f"{name}: make {target}")
+    assert wrong == []
