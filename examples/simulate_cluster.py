@@ -10,10 +10,14 @@ import tempfile
 import netsum.sim
 
 for scheme in ("panama", "ring"):
-    job = {"model": "resnet50", "compute": "1ms", "bytes": 1_000_000, "workers": 8, "steps": 4}
-    flows = {"kind": "poisson", "load": 0.3, "sizes": "web-search"}
-    config = {"duration": "10ms", "fabric": {"kind": "fat-tree", "k": 8}, "switch": {"mark_packets": 85}}
-    config |= {"scheme": {"kind": scheme}, "flows": [flows], "jobs": [job]}
+    config = {
+        "duration": "10ms",
+        "fabric": {"kind": "fat-tree", "k": 8},
+        "switch": {"mark_packets": 85},
+        "scheme": {"kind": scheme},
+        "flows": [{"kind": "poisson", "load": 0.3, "sizes": "web-search"}],
+        "jobs": [{"model": "resnet50", "compute": "1ms", "bytes": 1_000_000, "workers": 8, "steps": 4}],
+    }
     result = netsum.sim.run(config, tempfile.mkdtemp())
     steps = [float(step["end_us"]) - float(step["start_us"]) for step in result.rows("steps")]
     p99 = result.summary["short_flows"]["fct_us"]["p99"]
