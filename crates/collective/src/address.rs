@@ -27,8 +27,8 @@ pub(crate) struct Address {
     ucx: Option<Vec<u8>>,
     pub(crate) host: String,
     pub(crate) pid: u32,
-    /// The job's number, from rank 0 of a group with a controller.
-    pub(crate) job: Option<u32>,
+    /// The job, from rank 0 of a group with a controller.
+    pub(crate) job: Option<JobNumber>,
     /// Where processes of this host can share memory with this one.
     pub(crate) memory: Option<MemoryAddress>,
     /// Where lanes of a tree plan connect, in a group with one.
@@ -39,6 +39,14 @@ pub(crate) struct Address {
     networks: Option<usize>,
     /// The plan, from rank 0, or why there is none.
     plan: Option<Result<FirstPlan, String>>,
+}
+
+/// What tells a job from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct JobNumber {
+    pub(crate) job: u32,
+    /// Of the controller that gave the number.
+    pub(crate) incarnation: u64,
 }
 
 /// The plan that a group begins with.
@@ -70,7 +78,7 @@ impl Address {
         config: &GroupConfig,
         (mesh, ucx): (SocketAddr, Option<&[u8]>),
         host: String,
-        job: Option<u32>,
+        job: Option<JobNumber>,
         memory: Option<&ArenaSeat>,
     ) -> Result<(Address, Option<Ports>), Error> {
         let secret = secret()?;

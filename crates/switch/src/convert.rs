@@ -6,8 +6,8 @@ use netsum_net::switch::{
 };
 use netsum_proto::LeaseKey;
 
-/// Leases at work, for the controller to compare with its books.
-pub(crate) fn installed(snapshot: &SwitchSnapshot) -> Vec<pb::InstalledLease> {
+/// Leases in use, of the controller of that incarnation.
+pub(crate) fn installed(snapshot: &SwitchSnapshot, incarnation: u64) -> Vec<pb::InstalledLease> {
     let trees = snapshot.trees.iter().map(|tree| tree.lease);
     let slots = snapshot.slots.iter().map(|slots| slots.lease);
     let servers = snapshot.servers.iter().map(|server| server.lease);
@@ -16,6 +16,7 @@ pub(crate) fn installed(snapshot: &SwitchSnapshot) -> Vec<pb::InstalledLease> {
         job: lease.job.0,
         tree: lease.tree.0.into(),
         epoch: lease.epoch.0.into(),
+        incarnation,
     };
     trees.chain(slots).chain(servers).chain(pools).map(installed).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use netsum_control::client::{LeaseOffer, SwitchClient, SwitchNotice};
@@ -11,6 +12,7 @@ use netsum_net::udp::SocketOptions;
 use netsum_net::{NetError, mtu_of};
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_topo::SlotPolicy;
+use netsum_wire::{Epoch, JobId};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -41,6 +43,8 @@ pub struct Daemon {
     metrics: Option<TcpListener>,
     /// Since when no controller is there.
     away_since: Option<Instant>,
+    /// Of the controller that granted the leases; 0 before the first.
+    incarnation: Arc<AtomicU64>,
     /// Longest of all leases: who is silent for longer has no job here any more.
     idle_expiry: Option<Duration>,
 }
@@ -74,7 +78,14 @@ impl Daemon {
                 "a small receive buffer makes small windows; raise net.core.rmem_max or give the process CAP_NET_ADMIN"
             );
         }
-        Ok(Daemon { config, driver, metrics, away_since: Some(Instant::now()), idle_expiry: None })
+        Ok(Daemon {
+            config,
+            driver,
+            metrics,
+            away_since: Some(Instant::now()),
+            incarnation: Arc::default(),
+            idle_expiry: None,
+        })
     }
 
     /// Where data is received.
@@ -124,6 +135,7 @@ impl Daemon {
     /// What the switch says of itself at each connection.
     fn hello(&self) -> impl Fn() -> pb::SwitchHello + Send + 'static {
         let (driver, name) = (self.driver.clone(), self.config.name.clone());
+        let incarnation = self.incarnation.clone();
         let memory_bytes = self.config.memory;
         let (slots, slot_bytes) = (self.config.slots, row_bytes(self.config.listen.ip()).into());
         let (server, policy) = (self.config.role == Role::Server, self.config.policy.to_string());
@@ -139,7 +151,10 @@ impl Daemon {
                 receive_buffer_bytes: driver.socket().recv_buffer as u64,
                 mtu: mtu_of(address.ip()).unwrap_or(USUAL_MTU).min(largest),
                 // Without a data thread there are none, and the process is about to end.
-                installed: snapshot.map_or_else(|_| Vec::new(), |s| convert::installed(&s)),
+                installed: snapshot.map_or_else(
+                    |_| Vec::new(),
+                    |s| convert::installed(&s, incarnation.load(Ordering::Relaxed)),
+                ),
                 server,
                 slots,
                 slot_bytes,
@@ -187,6 +202,7 @@ impl Daemon {
                     "refused this switch; trying again"
                 );
             }
+            SwitchNotice::Incarnation(incarnation) => self.meet(incarnation)?,
             SwitchNotice::Install(offer) => {
                 let LeaseOffer { job, tree, epoch, .. } = *offer;
                 let outcome = match self.install(&offer) {
@@ -204,6 +220,24 @@ impl Daemon {
                 self.driver.revoke(job, up_to)?;
                 tracing::info!(job = job.0, up_to = up_to.0, "revoked");
             }
+        }
+        Ok(())
+    }
+
+    /// Leases of another incarnation of the controller are void: it may give their numbers to other jobs.
+    fn meet(&mut self, incarnation: u64) -> Result<(), NetError> {
+        let before = self.incarnation.swap(incarnation, Ordering::Relaxed);
+        if before == 0 || before == incarnation {
+            return Ok(());
+        }
+        for lease in convert::installed(&self.driver.snapshot()?, before) {
+            self.driver.revoke(JobId(lease.job), Epoch(lease.epoch as u16))?;
+            tracing::warn!(
+                job = lease.job,
+                tree = lease.tree,
+                epoch = lease.epoch,
+                "dropped a lease: the controller has another store than the one that granted it"
+            );
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
 
 use super::Group;
-use crate::address::Address;
+use crate::address::{Address, JobNumber};
 use crate::coordinator::Fabric;
 use crate::status::{Status, controller_error};
 use crate::{Error, GroupConfig};
@@ -31,7 +31,7 @@ impl Group {
         status: &Mutex<Status>,
     ) -> Result<Fabric, Error> {
         let (driver, events) = data;
-        let job = all[0].job.ok_or_else(|| Error::Connect {
+        let JobNumber { job, incarnation } = all[0].job.ok_or_else(|| Error::Connect {
             group: self.config.name.clone(),
             reason: "rank 0 has registered no job; give all ranks the same controller".to_owned(),
         })?;
@@ -44,7 +44,9 @@ impl Group {
             mesh_address: self.address.mesh.to_string(),
             pid: self.address.pid,
             mtu: netsum_net::mtu_of(driver.local_addr().ip()).unwrap_or(MTU_USUAL),
-            known_epoch: 0,
+            incarnation,
+            description: Some(description(&self.config)),
+            ..pb::Join::default()
         };
         let controller = self.config.controller.as_deref().unwrap_or_default();
         let started = WorkerClient::start(controller, join, self.config.size);
@@ -67,9 +69,16 @@ pub(super) fn place_in_fabric(
     Ok((ip, host.name))
 }
 
-pub(super) fn create_job(config: &GroupConfig, controller: &str) -> Result<u32, Error> {
+pub(super) fn create_job(config: &GroupConfig, controller: &str) -> Result<JobNumber, Error> {
+    let reply = client::create_job(controller, description(config), CALL_TIMEOUT);
+    let number = |r: pb::CreateJobReply| JobNumber { job: r.job, incarnation: r.incarnation };
+    reply.map(number).map_err(|e| controller_error(&e))
+}
+
+/// What the group asks of the controller.
+fn description(config: &GroupConfig) -> pb::CreateJobRequest {
     let options = &config.options;
-    let request = pb::CreateJobRequest {
+    pb::CreateJobRequest {
         name: config.name.clone(),
         size: config.size,
         max_trees: options.max_trees,
@@ -79,9 +88,7 @@ pub(super) fn create_job(config: &GroupConfig, controller: &str) -> Result<u32, 
         min_bytes: options.min_bytes,
         tenant: options.tenant.clone(),
         scale: options.scale,
-    };
-    let reply = client::create_job(controller, request, CALL_TIMEOUT);
-    reply.map(|reply| reply.job).map_err(|e| controller_error(&e))
+    }
 }
 
 /// Of an interface that does not tell.

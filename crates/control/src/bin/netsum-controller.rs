@@ -1,7 +1,9 @@
 //! The netsum controller: plans aggregation trees for the jobs of one fabric.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -15,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 /// Plans aggregation trees for the jobs of one fabric, and keeps them while switches come and go.
 ///
 /// Prints `ready ADDRESS` on stdout when it serves. Logs go to stderr; RUST_LOG=debug shows every
-/// event. Killed and started again with the same --store, it disturbs no job.
+/// event. Killed and started again with the same store, it disturbs no job.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -25,8 +27,9 @@ struct Arguments {
     /// Serve here instead of at the address in the fabric file.
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
-    /// Keep jobs in this SQLite file; without it they are forgotten when the controller ends.
-    #[arg(long, value_name = "FILE")]
+    /// Keep jobs in this SQLite file; "none": in memory, until the controller ends. Without the option:
+    /// $STATE_DIRECTORY/FABRIC.db, else $XDG_STATE_HOME/netsum/FABRIC.db, else ~/.local/state/netsum/FABRIC.db.
+    #[arg(long, value_name = "FILE|none")]
     store: Option<PathBuf>,
     /// Buffers below this many bytes go from host to host instead of through switches.
     #[arg(long, value_name = "BYTES", default_value_t = Settings::default().min_bytes)]
@@ -35,12 +38,76 @@ struct Arguments {
     #[arg(long, value_name = "N", default_value_t = Settings::default().slots_max)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=16384))]
     window_max: u32,
+    #[command(flatten)]
+    times: Times,
     /// Log as JSON, a line per event.
     #[arg(long)]
     json_log: bool,
     /// Check the fabric file and exit.
     #[arg(long)]
     check: bool,
+}
+
+/// Graces and waiting times, in seconds.
+#[derive(clap::Args)]
+struct Times {
+    /// How long a worker's stream may be away before its peers decide whether the rank is lost.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().worker_grace_ms))]
+    worker_grace: f64,
+    /// The same after a start of the controller.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().restart_grace_ms))]
+    restart_grace: f64,
+    /// A job of which no rank is connected and no switch counts packets is over after this time.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().abandon_ms))]
+    abandon_after: f64,
+    /// All ranks must have joined within this time.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().join_timeout_ms))]
+    join_timeout: f64,
+    /// A switch that reports nothing for so long is down.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().switch_silence_ms))]
+    switch_silence: f64,
+    /// After a start, plans wait so long for switches that are not there yet.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().switch_expected_ms))]
+    switch_wait: f64,
+    /// A switch must confirm a lease within this time.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().lease_timeout_ms))]
+    lease_timeout: f64,
+    /// A switch that refused a job's lease is not asked again for so long.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().refusal_ms))]
+    refusal_hold: f64,
+    /// A switch that came back is used after this time, longer if it keeps dying.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().return_hold_ms))]
+    return_hold: f64,
+    /// A suspected switch is tried again at the latest after this time.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().trial_max_ms))]
+    trial_interval: f64,
+    /// A switch may drop a lease without packets and without a controller after this time.
+    #[arg(long, value_name = "S", default_value_t = Settings::default().idle_expiry_s)]
+    lease_idle_expiry: u32,
+}
+
+impl Times {
+    fn settings(&self) -> Settings {
+        let ms = |seconds: f64| (seconds.max(0.0) * 1e3) as u64;
+        Settings {
+            worker_grace_ms: ms(self.worker_grace),
+            restart_grace_ms: ms(self.restart_grace),
+            abandon_ms: ms(self.abandon_after),
+            join_timeout_ms: ms(self.join_timeout),
+            switch_silence_ms: ms(self.switch_silence),
+            switch_expected_ms: ms(self.switch_wait),
+            lease_timeout_ms: ms(self.lease_timeout),
+            refusal_ms: ms(self.refusal_hold),
+            return_hold_ms: ms(self.return_hold),
+            trial_max_ms: ms(self.trial_interval),
+            idle_expiry_s: self.lease_idle_expiry,
+            ..Settings::default()
+        }
+    }
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1e3
 }
 
 fn main() -> ExitCode {
@@ -70,15 +137,45 @@ fn run(arguments: &Arguments) -> Result<(), ControlError> {
     let settings = Settings {
         min_bytes: arguments.min_bytes,
         slots_max: arguments.window_max,
-        ..Settings::default()
+        ..arguments.times.settings()
     };
+    let store = store_file(arguments.store.as_deref(), &fabric.name)?;
     let mut stop = Stop::new()?;
-    let controller =
-        Controller::start(Config { fabric, listen, store: arguments.store.clone(), settings })?;
+    let controller = Controller::start(Config { fabric, listen, store, settings })?;
     println!("ready {}", controller.address());
     stop.wait();
     controller.stop();
     Ok(())
+}
+
+/// The file of the store; `None`: memory.
+fn store_file(given: Option<&Path>, fabric: &str) -> Result<Option<PathBuf>, ControlError> {
+    match given {
+        Some(file) if file == Path::new("none") => return Ok(None),
+        Some(file) => return Ok(Some(file.to_owned())),
+        None => {}
+    }
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    // systemd separates several directories by colons; ours is the first.
+    let first = |value: OsString| {
+        PathBuf::from(value.to_string_lossy().split(':').next().unwrap_or_default())
+    };
+    let folder = variable("STATE_DIRECTORY")
+        .map(first)
+        .or_else(|| variable("XDG_STATE_HOME").map(|state| Path::new(&state).join("netsum")))
+        .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".local/state/netsum")));
+    let fail = |file: PathBuf, problem: String| ControlError::Store { file, problem };
+    let Some(folder) = folder else {
+        let problem = "there is no home directory for it; give a file, or none, with --store";
+        return Err(fail(PathBuf::from("default"), problem.to_owned()));
+    };
+    let name = fabric.replace(|c: char| !(c.is_alphanumeric() || "-_.".contains(c)), "_");
+    let file = folder.join(format!("{name}.db"));
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|error| {
+        fail(file.clone(), format!("its folder cannot be made: {error}; give a file with --store"))
+    })?;
+    Ok(Some(file))
 }
 
 fn log(json: bool) {

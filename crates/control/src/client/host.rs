@@ -59,7 +59,7 @@ mod tests {
             address: (*address).to_owned(),
         };
         let hosts = addresses.iter().enumerate().map(host).collect();
-        pb::FabricReply { name: "f".to_owned(), hosts, version: String::new() }
+        pb::FabricReply { name: "f".to_owned(), hosts, ..Default::default() }
     }
 
     #[test]

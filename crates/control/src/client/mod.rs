@@ -1,5 +1,4 @@
-//! What switches and workers hold of the controller: sessions that come back by themselves, and
-//! single calls.
+//! The controller's clients, for switches and workers: sessions that connect again by themselves, and single calls.
 //!
 //! Sessions run either on the caller's tokio runtime or, for plain threads, on one thread of their
 //! own. Nothing here ends a training run: while the controller is away, a session keeps trying.

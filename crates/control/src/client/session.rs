@@ -1,4 +1,4 @@
-//! A stream to the controller that comes back by itself; switch and worker differ in [`Role`].
+//! A stream to the controller that is opened again when it ends; switch and worker differ in [`Role`].
 
 use std::future::Future;
 use std::io;
@@ -15,7 +15,7 @@ use super::call;
 use crate::error::ControlError;
 use crate::pb::controller_client::ControllerClient;
 
-/// What a session says and hears.
+/// The messages of a session, and what it does about them.
 pub(super) trait Role: Send + 'static {
     /// Up.
     type Report: Send + 'static;
@@ -33,7 +33,7 @@ pub(super) trait Role: Send + 'static {
     ) -> impl Future<Output = Result<Streaming<Self::Event>, Status>> + Send;
     /// The controller accepted the first report.
     fn connected(&mut self);
-    /// Something came down. `false` ends the session.
+    /// A message of the controller. `false` ends the session.
     fn event(&mut self, event: Self::Event) -> bool;
     /// The connection is gone, or could not be made. `false` ends the session.
     fn lost(&mut self, loss: Loss) -> bool;
@@ -50,7 +50,7 @@ pub(super) enum Loss {
 
 /// What the owner of a session asks of it.
 pub(super) enum Command<R> {
-    /// Send this; dropped while there is no connection, as the next hello says how things stand.
+    /// Send this; dropped while there is no connection, as the next hello says what holds then.
     Send(R),
     /// Send this last, then end.
     Close(Option<R>),

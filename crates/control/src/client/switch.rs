@@ -29,7 +29,7 @@ pub struct SwitchClient {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a switch hears.
+/// What a switch is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SwitchNotice {
     /// The controller knows the switch and its leases.
@@ -45,6 +45,8 @@ pub enum SwitchNotice {
         /// Its words.
         reason: String,
     },
+    /// The incarnation of the controller, before any other command: leases of any other are void.
+    Incarnation(u64),
     /// Install this lease and answer with [`SwitchClient::ack`].
     Install(Box<LeaseOffer>),
     /// Drop all leases of a job up to an epoch.
@@ -189,10 +191,13 @@ impl Role for Switch {
             Some(pb::switch_command::Command::Revoke(revoke)) => match revocation(&revoke) {
                 Ok((job, up_to)) => self.notices.send(SwitchNotice::Revoke { job, up_to }),
                 Err(reason) => {
-                    tracing::error!(reason, "a revocation makes no sense; left out");
+                    tracing::error!(reason, "ignored a revocation that is malformed");
                     true
                 }
             },
+            Some(pb::switch_command::Command::Hello(hello)) => {
+                self.notices.send(SwitchNotice::Incarnation(hello.incarnation))
+            }
             // From a newer controller; what it means is not known here.
             None => true,
         }

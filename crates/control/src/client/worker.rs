@@ -11,10 +11,10 @@ use tonic::{Status, Streaming};
 
 use super::session::{self, Command, Loss, Role, Sink};
 use crate::error::ControlError;
-use crate::pb;
 use crate::pb::controller_client::ControllerClient;
 use crate::pb::worker_event::Event;
 use crate::pb::worker_report::Report;
+use crate::{epoch, pb};
 
 /// A worker's place in its job, kept at the controller. Dropped without [`WorkerClient::leave`],
 /// the controller takes the rank for lost.
@@ -25,7 +25,7 @@ pub struct WorkerClient {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a worker hears.
+/// What a worker is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkerNotice {
     /// The controller has the rank on its list.
@@ -35,7 +35,7 @@ pub enum WorkerNotice {
         /// Why.
         reason: String,
     },
-    /// The plan to use from now on, already validated; its epoch is higher than that of any before.
+    /// The plan to use from now on, already validated; its epoch is newer than that of any before.
     Plan(Box<JobPlan>),
     /// A rank is gone for good.
     PeerLost(pb::PeerLost),
@@ -76,9 +76,18 @@ impl WorkerClient {
         (client, receiver)
     }
 
-    /// Statistics for the heartbeats from now on; returns at once.
+    /// Statistics for the heartbeats from now on; returns at once. What the controller has to act upon, silent trees and
+    /// unreachable ranks, is sent without waiting for the next heartbeat.
     pub fn heartbeat(&self, statistics: pb::WorkerHeartbeat) {
-        *self.statistics.lock().unwrap_or_else(PoisonError::into_inner) = statistics;
+        let mut kept = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
+        let urgent = (&kept.silent_trees, &kept.unreachable_ranks, kept.plan_epoch)
+            != (&statistics.silent_trees, &statistics.unreachable_ranks, statistics.plan_epoch);
+        kept.clone_from(&statistics);
+        drop(kept);
+        if urgent {
+            let report = pb::WorkerReport { report: Some(Report::Heartbeat(statistics)) };
+            let _ = self.commands.send(Command::Send(report));
+        }
     }
 
     /// Leaves the job in order. After [`WorkerClient::start`] it returns when the controller has read
@@ -182,11 +191,11 @@ impl Worker {
                 return false;
             }
         };
-        let epoch = u32::from(plan.plan.epoch);
-        if epoch <= self.join.known_epoch {
+        if !epoch::is_newer(message.epoch, self.join.known_epoch) {
             return true;
         }
-        self.join.known_epoch = epoch;
+        self.join.known_epoch = message.epoch;
+        self.join.plan = Some(pb::Plan { trees: Vec::new(), ..message.clone() });
         self.notices.send(WorkerNotice::Plan(Box::new(plan)))
     }
 }

@@ -155,6 +155,7 @@ fn message(plan: &Plan, trees: Vec<pb::Tree>) -> pb::Plan {
         min_bytes: plan.min_bytes,
         reason: plan.reason.clone(),
         key: None,
+        incarnation: 0,
     }
 }
 

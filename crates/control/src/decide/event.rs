@@ -1,4 +1,4 @@
-//! What happens to a controller, and what it does about it.
+//! Events that the controller receives, and the actions that follow from them.
 
 use netsum_wire::tag::JobKey;
 
@@ -8,21 +8,21 @@ use crate::pb;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// Something that happened.
+/// An input of the controller.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Somebody wants a job.
+    /// A client asks for a new job.
     CreateJob {
-        /// What it shall be.
+        /// What the client asked for.
         request: pb::CreateJobRequest,
-        /// Drawn for it; used unless the fabric is trusted.
+        /// Drawn for this job; used unless the fabric is trusted.
         key: JobKey,
     },
-    /// Somebody wants a job to end.
+    /// A client asks for the end of a job.
     StopJob {
-        /// Which.
+        /// The job's number.
         job: u32,
-        /// What its workers are told.
+        /// The reason that its workers receive.
         reason: String,
     },
     /// A worker opened a stream.
@@ -33,10 +33,10 @@ pub enum Event {
         join: pb::Join,
     },
     /// A worker reported.
-    WorkerBeat {
+    WorkerHeartbeat {
         /// The stream.
         session: SessionId,
-        /// Statistics.
+        /// The report.
         statistics: pb::WorkerHeartbeat,
     },
     /// A worker left in order.
@@ -57,7 +57,7 @@ pub enum Event {
         hello: pb::SwitchHello,
     },
     /// A switch reported.
-    SwitchBeat {
+    SwitchHeartbeat {
         /// The stream.
         session: SessionId,
         /// Counters.
@@ -79,52 +79,70 @@ pub enum Event {
     Tick,
 }
 
-/// What must happen.
+impl Event {
+    /// Whether the event is a periodic report, which changes only what is not saved and causes no action.
+    pub fn is_report(&self) -> bool {
+        matches!(self, Event::WorkerHeartbeat { .. } | Event::SwitchHeartbeat { .. })
+    }
+
+    /// Whether its sender can be refused and may try again. The others have happened and must take effect some time.
+    pub fn is_request(&self) -> bool {
+        matches!(
+            self,
+            Event::CreateJob { .. }
+                | Event::StopJob { .. }
+                | Event::WorkerJoined { .. }
+                | Event::SwitchHello { .. }
+        )
+    }
+}
+
+/// What the owner of the state must do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Write the job to the store, before anything later in the list is done.
+    /// Write the job to the store, before any message is sent.
     SaveJob(u32),
-    /// Likewise one rank of a job.
+    /// Write one rank of a job to the store, before any message is sent.
     SaveMember(u32, u32),
-    /// Tell a worker.
-    TellWorker(SessionId, pb::worker_event::Event),
-    /// Tell a switch.
-    TellSwitch(SessionId, pb::switch_command::Command),
-    /// End a stream after what was told.
+    /// Send a message to a worker.
+    SendToWorker(SessionId, pb::worker_event::Event),
+    /// Send a message to a switch.
+    SendToSwitch(SessionId, pb::switch_command::Command),
+    /// End a stream after the messages before this.
     Close(SessionId),
 }
 
-/// The state has changed; this is what follows.
+/// The outcome of one event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// In order.
+    /// In the order in which they must be done.
     pub actions: Vec<Action>,
-    /// For the one who caused the event.
+    /// The answer to the caller that caused the event.
     pub answer: Result<Answer, Refusal>,
 }
 
-/// What the one who caused an event is told.
+/// The answer to a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing in particular.
+    /// The event took effect.
     Done,
     /// The new job's number.
     Created(u32),
 }
 
-/// Why an event was refused; the state is as before. The words name the thing and the remedy.
+/// Why an event was refused; the state is as before. The text names the cause and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A field makes no sense.
+    /// A field has an invalid value.
     #[error("{0}")]
     Invalid(String),
     /// There is no such job.
     #[error("{0}")]
     Unknown(String),
-    /// It was possible once, or is not yet.
+    /// The job or the controller is not in a state that allows it.
     #[error("{0}")]
     State(String),
-    /// Somebody else has it.
+    /// Another process holds the rank or the address.
     #[error("{0}")]
     Taken(String),
 }

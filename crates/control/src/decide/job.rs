@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use netsum_topo::{CongestionRule, DEFAULT_TENANT, NodeId, Plan, Protocol, SumOrder};
 
 use netsum_wire::tag::JobKey;
 
 use super::event::{Refusal, SessionId};
+use super::suspicion::Suspicion;
 use crate::pb;
 
 /// What a job asked for, checked.
@@ -42,24 +44,42 @@ pub enum Phase {
     Running,
     /// Nobody is left, or it was stopped.
     Ended,
+    /// No rank was connected for too long: its leases were taken back. Taken up again if a rank comes back.
+    Abandoned,
+}
+
+impl Phase {
+    /// Whether the job may still use leases.
+    pub fn is_live(self) -> bool {
+        matches!(self, Phase::Joining | Phase::Running)
+    }
 }
 
 /// Where a rank stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberState {
-    /// Never heard of.
+    /// Has not joined yet.
     Awaited,
     /// Its stream is open.
     Connected(SessionId),
-    /// Its stream ended; lost at that time.
+    /// Its stream ended. It is lost if its peers agree that it is unreachable.
     Away {
-        /// Milliseconds.
-        until_ms: u64,
+        /// When the stream ended, in milliseconds.
+        since_ms: u64,
+        /// Its peers' opinion counts from this time on.
+        grace_until_ms: u64,
     },
     /// Left in order.
     Left,
-    /// Given up.
+    /// Its peers found it unreachable.
     Lost,
+}
+
+impl MemberState {
+    /// Whether the rank takes no part in the job any more.
+    pub fn is_gone(self) -> bool {
+        matches!(self, MemberState::Left | MemberState::Lost)
+    }
 }
 
 /// A rank.
@@ -79,6 +99,8 @@ pub struct Member {
     pub mtu: u32,
     /// As last reported.
     pub statistics: pb::WorkerHeartbeat,
+    /// When the last report of its open stream arrived.
+    pub(super) reported_ms: Option<u64>,
 }
 
 /// A plan whose leases are not yet confirmed.
@@ -93,20 +115,20 @@ pub(super) struct Pending {
 /// A job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Never 0, never reused.
+    /// Never 0; not reused while the job is alive.
     pub id: u32,
     /// What was asked for.
     pub spec: JobSpec,
-    /// Of its packets' tags; `None`: it was made on a trusted fabric.
+    /// The key of its packets' tags; `None`: it was made on a trusted fabric.
     pub key: Option<JobKey>,
     /// Seconds since 1970.
     pub created_unix_s: f64,
     pub(super) join_by_ms: u64,
-    /// By rank.
-    pub members: Vec<Member>,
+    /// By rank. Shared with copies of the state until they change.
+    pub members: Vec<Arc<Member>>,
     /// Where it stands.
     pub phase: Phase,
-    /// The highest epoch that was ever given out, to switches or workers; 0 before the first.
+    /// The newest epoch that was given out, to switches or workers; 0 before the first. Wraps around.
     pub epoch: u16,
     /// Fixed with the first plan.
     pub order: Option<SumOrder>,
@@ -118,11 +140,17 @@ pub struct Job {
     /// Switches that may hold a lease of it.
     pub(super) granted: BTreeSet<NodeId>,
     /// Switches that refused it a lease: until when, and why.
-    pub(super) barred: BTreeMap<NodeId, (u64, String)>,
+    pub(super) refusals: BTreeMap<NodeId, (u64, String)>,
     /// Plan anew at that time.
     pub(super) replan_at_ms: Option<u64>,
-    /// See at that time whether more trees are to be had.
+    /// Check at that time whether more trees are possible.
     pub(super) improve_at_ms: Option<u64>,
+    /// Switches that seem not to answer on the data plane.
+    pub(super) suspicion: Option<Suspicion>,
+    /// When the workers got their plan.
+    pub(super) adopted_ms: u64,
+    /// When a worker was last connected or a switch last counted its packets.
+    pub(super) active_ms: u64,
 }
 
 impl JobSpec {
@@ -205,6 +233,7 @@ impl Member {
             pid: 0,
             mtu: 0,
             statistics: pb::WorkerHeartbeat::default(),
+            reported_ms: None,
         }
     }
 
@@ -220,7 +249,7 @@ impl Member {
 impl Job {
     /// A job that nobody has joined; it fails unless all have by `join_by_ms`.
     pub fn new(id: u32, spec: JobSpec, created_unix_s: f64, join_by_ms: u64) -> Job {
-        let members = (0..spec.size).map(|_| Member::awaited()).collect();
+        let members = vec![Arc::new(Member::awaited()); spec.size as usize];
         Job {
             id,
             spec,
@@ -235,20 +264,38 @@ impl Job {
             current: None,
             pending: None,
             granted: BTreeSet::new(),
-            barred: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             replan_at_ms: None,
             improve_at_ms: None,
+            suspicion: None,
+            adopted_ms: 0,
+            active_ms: 0,
         }
     }
 
-    /// What its leases and plans of that protocol carry.
+    /// A rank, to be changed.
+    pub fn member_mut(&mut self, rank: u32) -> &mut Member {
+        Arc::make_mut(&mut self.members[rank as usize])
+    }
+
+    /// Whether every rank has joined once: without that nobody knows where it is.
+    pub(super) fn is_complete(&self) -> bool {
+        self.members.iter().all(|member| member.state != MemberState::Awaited)
+    }
+
+    /// Switches that plans avoid as they seem not to answer on the data plane.
+    pub(super) fn avoided(&self) -> impl Iterator<Item = NodeId> {
+        self.suspicion.iter().flat_map(Suspicion::avoided)
+    }
+
+    /// The key that leases and plans of that protocol carry.
     pub(super) fn key_message(&self, protocol: Protocol) -> Option<pb::JobKey> {
         self.key.filter(|_| protocol.has_tags()).map(pb::JobKey::from)
     }
 
     /// Open streams of its workers.
     pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> {
-        self.members.iter().filter_map(Member::session)
+        self.members.iter().filter_map(|member| member.session())
     }
 
     /// Whether its plan, or the one being installed, has that switch as a node.

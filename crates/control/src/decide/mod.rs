@@ -1,22 +1,26 @@
-//! What the controller does about each event, as a function of its state: no sockets, no clock, no
-//! store. Time is handed in as milliseconds since the controller's start.
+//! The controller's decisions as a function of its state: no sockets, no clock, no store. Time is handed in as
+//! milliseconds since the controller's start.
 //!
-//! [`State::decide`] changes the state and returns the [`Action`]s that make the world follow it, in
-//! the order in which they must happen. Source of the shape: torchft's `quorum_compute`.
+//! [`State::decide`] changes the state and returns the [`Action`]s that carry the change out, in the order in which
+//! they must be done. [`crate::Engine`] makes event and save one transaction. Source of the shape: torchft's
+//! `quorum_compute`.
 
 mod event;
 mod job;
+mod paths;
 mod planning;
 mod propose;
+mod settings;
 mod share;
 mod slots;
 mod state;
 mod status;
+mod suspicion;
 mod switches;
-mod ways;
 mod workers;
 
 pub use event::{Action, Answer, Decision, Event, Refusal, SessionId};
 pub(crate) use job::AUTO;
 pub use job::{Job, JobSpec, Member, MemberState, Phase};
-pub use state::{Settings, State, SwitchCondition, SwitchState};
+pub use settings::Settings;
+pub use state::{Loaded, State, SwitchCondition, SwitchState};

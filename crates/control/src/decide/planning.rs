@@ -11,9 +11,9 @@ use super::job::{MemberState, Pending, Phase};
 use super::propose::Proposal;
 use super::state::{State, SwitchCondition};
 use crate::convert::{lease_message, plan_message};
-use crate::pb;
 use crate::pb::switch_command::Command;
-use crate::pb::worker_event::Event as Word;
+use crate::pb::worker_event::Event as WorkerMessage;
+use crate::{epoch, pb};
 
 impl State {
     /// Does all that is due for any job's plan.
@@ -31,10 +31,10 @@ impl State {
 
     /// Takes back all leases of a job.
     pub(super) fn revoke(&mut self, id: u32) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        let epoch = u32::from(job.epoch);
+        let Some(job) = self.job_mut(id) else { return };
+        let epoch = job.epoch;
         let granted = std::mem::take(&mut job.granted);
-        self.revoke_at(granted, pb::Revoke { job: id, epoch });
+        self.revoke_at(granted, id, epoch);
     }
 
     fn tick_job(&mut self, now_ms: u64, id: u32) {
@@ -51,35 +51,38 @@ impl State {
     fn check_pending(&mut self, now_ms: u64, id: u32) {
         let until_ms = now_ms + self.settings.refusal_ms;
         let timeout_s = self.settings.lease_timeout_ms as f64 / 1000.0;
-        let job = self.jobs.get_mut(&id).expect("the caller has it");
-        let Some(pending) = &job.pending else { return };
+        let Some(pending) = &self.jobs[&id].pending else { return };
         if pending.awaiting.is_empty() {
-            self.adopt(id);
+            self.adopt(now_ms, id);
         } else if pending.deadline_ms <= now_ms {
             let late: BTreeSet<NodeId> =
                 pending.awaiting.iter().map(|&(switch, _)| switch).collect();
-            for switch in late {
-                let why = format!(
-                    "{} did not confirm a lease within {timeout_s} s",
-                    self.topology.name(switch)
-                );
-                job.barred.insert(switch, (until_ms, why));
-            }
+            let why = |switch| {
+                format!("{} did not confirm a lease within {timeout_s} s", self.name(switch))
+            };
+            let refusals: Vec<_> =
+                late.into_iter().map(|switch| (switch, (until_ms, why(switch)))).collect();
+            let job = self.job_mut(id).expect("the caller has it");
+            job.refusals.extend(refusals);
             job.improve_at_ms = Some(until_ms);
             job.replan_at_ms = Some(now_ms);
         }
     }
 
     fn replan(&mut self, now_ms: u64, id: u32) {
-        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        let job = self.job_mut(id).expect("the caller has it");
         job.replan_at_ms = None;
-        job.barred.retain(|_, (until_ms, _)| *until_ms > now_ms);
+        job.refusals.retain(|_, (until_ms, _)| *until_ms > now_ms);
+        if !job.is_complete() {
+            // A job that was taken up again. Each rank that joins asks for a plan.
+            return;
+        }
         if job.members.iter().any(|member| member.state == MemberState::Lost) {
             // Its workers know that a rank is gone; no plan brings it back.
             return;
         }
         let proposal = self.propose(&self.jobs[&id]);
-        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        let job = self.job_mut(id).expect("the caller has it");
         if let Some(current) = job.current.as_mut()
             && current.epoch == job.epoch
             && current.trees.is_empty()
@@ -88,19 +91,15 @@ impl State {
             current.reason = proposal.reason;
             return;
         }
-        let Some(epoch) = job.epoch.checked_add(1) else {
-            self.fail(now_ms, id, "it was planned 65535 times, the most there is; start it again");
-            return;
-        };
-        job.epoch = epoch;
+        job.epoch = epoch::next(job.epoch);
         self.install(now_ms, id, proposal);
     }
 
     /// Plans anew if there are more trees to be had now.
     fn improve(&mut self, now_ms: u64, id: u32) {
-        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        let job = self.job_mut(id).expect("the caller has it");
         job.improve_at_ms = None;
-        job.barred.retain(|_, (until_ms, _)| *until_ms > now_ms);
+        job.refusals.retain(|_, (until_ms, _)| *until_ms > now_ms);
         let job = &self.jobs[&id];
         let aggregators =
             |trees: &[AggregationTree]| trees.iter().map(|tree| tree.nodes.len()).sum::<usize>();
@@ -119,7 +118,7 @@ impl State {
     /// Sends the leases of a new plan out; the plan itself follows when they are confirmed.
     fn install(&mut self, now_ms: u64, id: u32, proposal: Proposal) {
         let deadline_ms = now_ms + self.settings.lease_timeout_ms;
-        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        let job = self.job_mut(id).expect("the caller has it");
         job.order = Some(proposal.order.clone());
         job.fragment_bytes = Some(proposal.fragment_bytes);
         let plan = Plan {
@@ -138,47 +137,54 @@ impl State {
             min_bytes: job.spec.min_bytes,
             reason: proposal.reason,
         };
-        // The epoch is in the store before a switch sees it: it is never given out twice.
+        // The epoch is in the store before a switch sees it: no epoch is given out twice.
         self.actions.push(Action::SaveJob(id));
         let mut awaiting = BTreeSet::new();
         for (switch, lease) in self.leases(&plan) {
             let session = self.switch_session(switch).expect("plans have live switches only");
             awaiting.insert((switch, lease.tree as u8));
-            self.actions.push(Action::TellSwitch(session, Command::Install(lease)));
+            self.actions.push(Action::SendToSwitch(session, Command::Install(lease)));
         }
-        let job = self.jobs.get_mut(&id).expect("the caller has it");
+        let job = self.job_mut(id).expect("the caller has it");
         job.granted.extend(awaiting.iter().map(|&(switch, _)| switch));
         job.pending = Some(Pending { plan, awaiting, deadline_ms });
         self.check_pending(now_ms, id);
     }
 
-    /// Makes the pending plan the current one and tells the workers.
-    fn adopt(&mut self, id: u32) {
-        let job = self.jobs.get_mut(&id).expect("the caller has it");
+    /// Makes the pending plan the current one and sends it to the workers.
+    fn adopt(&mut self, now_ms: u64, id: u32) {
+        let (fabric, topology) = (self.fabric.clone(), self.topology.clone());
+        let incarnation = self.incarnation;
+        let job = self.job_mut(id).expect("the caller has it");
         let Some(pending) = job.pending.take() else { return };
         let key = job.key_message(pending.plan.protocol);
-        let plan = pb::Plan { key, ..plan_message(&pending.plan, &self.fabric, &self.topology) };
+        let plan = plan_message(&pending.plan, &fabric, &topology);
+        let plan = pb::Plan { key, incarnation, ..plan };
+        let before = epoch::previous(pending.plan.epoch);
         let nodes =
             pending.plan.trees.iter().flat_map(|tree| tree.nodes.iter().map(|node| node.switch));
         let granted = std::mem::replace(&mut job.granted, nodes.collect());
         job.current = Some(pending.plan);
+        job.adopted_ms = now_ms;
+        let sessions: Vec<_> = job.sessions().collect();
         self.actions.push(Action::SaveJob(id));
-        self.actions.extend(
-            job.sessions().map(|session| Action::TellWorker(session, Word::Plan(plan.clone()))),
-        );
-        self.revoke_at(granted, pb::Revoke { job: id, epoch: plan.epoch - 1 });
+        let send = |session| Action::SendToWorker(session, WorkerMessage::Plan(plan.clone()));
+        self.actions.extend(sessions.into_iter().map(send));
+        self.revoke_at(granted, id, before);
     }
 
-    fn revoke_at(&mut self, switches: BTreeSet<NodeId>, revoke: pb::Revoke) {
+    /// Revokes all leases of a job up to an epoch.
+    fn revoke_at(&mut self, switches: BTreeSet<NodeId>, job: u32, epoch: u16) {
+        let revoke = pb::Revoke { job, epoch: epoch.into(), incarnation: self.incarnation };
         let sessions = switches.into_iter().filter_map(|switch| self.switch_session(switch));
-        let tell: Vec<Action> =
-            sessions.map(|session| Action::TellSwitch(session, Command::Revoke(revoke))).collect();
-        self.actions.extend(tell);
+        let send = |session| Action::SendToSwitch(session, Command::Revoke(revoke));
+        let revocations: Vec<Action> = sessions.map(send).collect();
+        self.actions.extend(revocations);
     }
 
     fn join_failed(&mut self, now_ms: u64, id: u32) {
-        let awaited =
-            (0..).zip(&self.jobs[&id].members).filter(|(_, member)| member.session().is_none());
+        let members = (0..).zip(&self.jobs[&id].members);
+        let awaited = members.filter(|(_, member)| member.session().is_none());
         let ranks: Vec<String> =
             awaited.take(RANKS_SHOWN).map(|(rank, _): (u32, _)| rank.to_string()).collect();
         let seconds = self.settings.join_timeout_ms / 1000;
@@ -208,6 +214,7 @@ impl State {
         let key = job.key_message(plan.protocol);
         let message = |granted: &Granted<Option<SocketAddr>>| pb::Lease {
             key: key.clone(),
+            incarnation: self.incarnation,
             ..lease_message(
                 granted,
                 &plan.trees[granted.tree],

@@ -6,9 +6,9 @@ use netsum_plan::{PlanError, Request, aggregation_trees};
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Plan, Protocol, SumOrder};
 
 use super::job::{Job, Phase};
+use super::paths::paths_to_parent;
 use super::share::{self, Capacity};
 use super::state::State;
-use super::ways::ways_up;
 
 /// What a plan would be, before it gets an epoch.
 pub(super) struct Proposal {
@@ -126,9 +126,14 @@ impl State {
         let mut causes = Vec::new();
         let gone = wanted.iter().filter(|switch| !live.contains(switch));
         let down = gone.map(|&switch| format!("{} is down", self.name(switch))).collect();
-        for (switch, (_, why)) in &job.barred {
+        for (switch, (_, why)) in &job.refusals {
             if live.remove(switch) {
                 causes.push(why.clone());
+            }
+        }
+        for switch in job.avoided() {
+            if live.remove(&switch) {
+                causes.push(format!("{} does not answer on the data plane", self.name(switch)));
             }
         }
         let fragment_bytes = job.fragment_bytes.unwrap_or(0);
@@ -152,7 +157,7 @@ impl State {
         Usable { live, down, causes }
     }
 
-    /// The largest usual fragment that every interface on the way takes.
+    /// The largest usual fragment that every interface on the path takes.
     pub(super) fn fragment_bytes(&self, job: &Job, trees: &[AggregationTree]) -> u32 {
         let switches = trees.iter().flat_map(AggregationTree::switches);
         let of_switches = switches.map(|switch| mtu(self.switches[&switch].hello.mtu));
@@ -216,10 +221,10 @@ impl State {
         for plan in self.other_plans(job) {
             let part = STREAM / plan.trees.len().max(1) as u64;
             for node in plan.trees.iter().flat_map(|tree| &tree.nodes) {
-                let ways = ways_up(&self.topology, node);
-                let hops = ways.iter().flat_map(|way| way.windows(2));
+                let paths = paths_to_parent(&self.topology, node);
+                let hops = paths.iter().flat_map(|path| path.windows(2));
                 let links = hops.filter_map(|hop| self.topology.edge_between(hop[0], hop[1]));
-                links.for_each(|link| *load.entry(link).or_default() += part / ways.len() as u64);
+                links.for_each(|link| *load.entry(link).or_default() += part / paths.len() as u64);
             }
         }
         load

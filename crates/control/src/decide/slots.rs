@@ -274,5 +274,5 @@ fn widest(tree: &AggregationTree) -> usize {
 
 /// With fewer fragments in flight a tree of `panama` does not fill a link of 10 Gbit/s at a round trip of some 40 µs.
 const WINDOW_WANTED: u32 = 32;
-/// More than any way through a fabric.
+/// More than any path through a fabric.
 const FAR: u32 = 1 << 20;

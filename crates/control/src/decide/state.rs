@@ -1,58 +1,15 @@
 //! The controller's state.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use netsum_topo::{Fabric, NodeId, Topology};
 use netsum_wire::tag::JobKey;
 
 use super::event::{Action, Answer, Decision, Event, Refusal, SessionId};
 use super::job::{Job, JobSpec, MemberState, Phase};
+use super::settings::Settings;
 use crate::pb;
-
-/// Times and bounds, all in milliseconds unless said otherwise.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// Buffers below this many bytes go by the host path, unless the job says otherwise.
-    pub min_bytes: u64,
-    /// Most fragments in flight per (job, tree).
-    pub slots_max: u32,
-    /// A worker's stream may be away for so long.
-    pub worker_grace_ms: u64,
-    /// As `worker_grace_ms`, after a start of the controller.
-    pub restart_grace_ms: u64,
-    /// A job whose ranks have not all come by then has failed.
-    pub join_timeout_ms: u64,
-    /// A switch with an open stream that says nothing for so long is dead.
-    pub switch_silence_ms: u64,
-    /// After a start of the controller, no plan is made without a switch before this time.
-    pub switch_expected_ms: u64,
-    /// A lease must be confirmed within this time.
-    pub lease_timeout_ms: u64,
-    /// A switch that refused a lease is not asked again by the same job for so long.
-    pub refusal_ms: u64,
-    /// A switch that came back is used again after this time; doubled for each death within a minute.
-    pub return_hold_ms: u64,
-    /// A lease may go when neither packets nor a controller have been there for so long, in seconds.
-    pub idle_expiry_s: u32,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            min_bytes: 16 << 10,
-            slots_max: 512,
-            worker_grace_ms: 3_000,
-            restart_grace_ms: 10_000,
-            join_timeout_ms: 600_000,
-            switch_silence_ms: 5_000,
-            switch_expected_ms: 3_000,
-            lease_timeout_ms: 3_000,
-            refusal_ms: 10_000,
-            return_hold_ms: 500,
-            idle_expiry_s: 900,
-        }
-    }
-}
 
 /// Whether a switch can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +21,7 @@ pub enum SwitchCondition {
     },
     /// Its stream is open.
     Up(SessionId),
-    /// It is not there.
+    /// It has no stream.
     Down,
 }
 
@@ -75,9 +32,9 @@ pub struct SwitchState {
     pub condition: SwitchCondition,
     /// Since when.
     pub since_ms: u64,
-    /// When it was last heard of.
-    pub heard_ms: u64,
-    /// When it died lately.
+    /// When its last report arrived.
+    pub reported_ms: u64,
+    /// When its stream ended, lately.
     pub deaths_ms: Vec<u64>,
     /// Its last hello.
     pub hello: pb::SwitchHello,
@@ -85,14 +42,28 @@ pub struct SwitchState {
     pub counters: pb::SwitchHeartbeat,
 }
 
+/// What a controller finds in its store.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Loaded {
+    /// Drawn when the store was made; tells its job numbers from those of another store.
+    pub incarnation: u64,
+    /// The number that the next job gets if no job has it.
+    pub next_job: u32,
+    /// All jobs that are kept. A job with a plan that the fabric file no longer allows has none.
+    pub jobs: Vec<Job>,
+}
+
 /// All that the controller knows.
+///
+/// A clone shares all jobs, ranks and switches with the original until one of the two changes them.
 #[derive(Debug, Clone)]
 pub struct State {
     pub(super) settings: Settings,
-    pub(super) fabric: Fabric,
-    pub(super) topology: Topology,
-    pub(super) switches: BTreeMap<NodeId, SwitchState>,
-    pub(super) jobs: BTreeMap<u32, Job>,
+    pub(super) fabric: Arc<Fabric>,
+    pub(super) topology: Arc<Topology>,
+    pub(super) switches: BTreeMap<NodeId, Arc<SwitchState>>,
+    pub(super) jobs: BTreeMap<u32, Arc<Job>>,
+    pub(super) incarnation: u64,
     pub(super) next_job: u32,
     pub(super) worker_sessions: HashMap<SessionId, (u32, u32)>,
     pub(super) switch_sessions: HashMap<SessionId, NodeId>,
@@ -100,50 +71,59 @@ pub struct State {
 }
 
 impl State {
-    /// The state at a start. `jobs`: those that were not over when the last controller ended;
-    /// `next_job`: the lowest number that was never given to a job.
-    pub fn new(fabric: Fabric, settings: Settings, jobs: Vec<Job>, next_job: u32) -> State {
+    /// The state at a start, with what the store held.
+    pub fn new(fabric: Fabric, settings: Settings, loaded: Loaded) -> State {
         let topology = fabric.topology();
-        let expected = SwitchState {
+        let expected = Arc::new(SwitchState {
             condition: SwitchCondition::Expected { until_ms: settings.switch_expected_ms },
             since_ms: 0,
-            heard_ms: 0,
+            reported_ms: 0,
             deaths_ms: Vec::new(),
             hello: pb::SwitchHello::default(),
             counters: pb::SwitchHeartbeat::default(),
-        };
+        });
         let aggregators = topology.switches().chain(topology.servers());
         let switches = aggregators.map(|node| (node, expected.clone())).collect();
+        let Loaded { incarnation, next_job, jobs } = loaded;
         let mut state = State {
             settings,
-            fabric,
-            topology,
+            fabric: Arc::new(fabric),
+            topology: Arc::new(topology),
             switches,
             jobs: BTreeMap::new(),
-            next_job: next_job.max(1),
+            incarnation,
+            next_job,
             worker_sessions: HashMap::new(),
             switch_sessions: HashMap::new(),
             actions: Vec::new(),
         };
-        state.jobs = jobs.into_iter().map(|job| (job.id, state.resumed(job))).collect();
+        state.jobs = jobs.into_iter().map(|job| (job.id, Arc::new(state.resumed(job)))).collect();
         state
     }
 
-    /// Changes the state for one event and says what must be done. `now_ms` never falls.
+    /// Changes the state for one event and returns what must be done. `now_ms` never falls.
     pub fn decide(&mut self, now_ms: u64, event: Event, unix_s: f64) -> Decision {
+        let is_report = event.is_report();
         let answer = self.dispatch(now_ms, event, unix_s);
-        self.forget_old_jobs();
+        if !is_report {
+            self.forget_old_jobs();
+        }
         Decision { actions: std::mem::take(&mut self.actions), answer }
     }
 
     /// A job that is there, or was lately.
     pub fn job(&self, job: u32) -> Option<&Job> {
-        self.jobs.get(&job)
+        self.jobs.get(&job).map(Arc::as_ref)
     }
 
-    /// The lowest number that was never given to a job.
+    /// The number that the next job gets if no job has it.
     pub fn next_job(&self) -> u32 {
         self.next_job
+    }
+
+    /// The incarnation of its store.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// The fabric.
@@ -151,7 +131,7 @@ impl State {
         &self.fabric
     }
 
-    /// Its graph.
+    /// The fabric's graph.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -162,12 +142,18 @@ impl State {
                 return self.create(now_ms, &request, key, unix_s).map(Answer::Created);
             }
             Event::StopJob { job, reason } => self.stop(now_ms, job, &reason)?,
-            Event::WorkerJoined { session, join } => self.worker_joined(now_ms, session, &join)?,
-            Event::WorkerBeat { session, statistics } => self.worker_beat(session, statistics),
+            Event::WorkerJoined { session, join } => {
+                self.worker_joined(now_ms, session, &join, unix_s)?;
+            }
+            Event::WorkerHeartbeat { session, statistics } => {
+                self.worker_heartbeat(now_ms, session, statistics)
+            }
             Event::WorkerLeft { session } => self.worker_left(now_ms, session),
             Event::WorkerClosed { session } => self.worker_closed(now_ms, session),
             Event::SwitchHello { session, hello } => self.switch_hello(now_ms, session, hello)?,
-            Event::SwitchBeat { session, counters } => self.switch_beat(now_ms, session, counters),
+            Event::SwitchHeartbeat { session, counters } => {
+                self.switch_heartbeat(now_ms, session, counters)
+            }
             Event::LeaseAck { session, ack } => self.lease_ack(now_ms, session, &ack),
             Event::SwitchClosed { session } => self.switch_closed(now_ms, session),
             Event::Tick => self.tick(now_ms),
@@ -178,6 +164,7 @@ impl State {
     fn tick(&mut self, now_ms: u64) {
         self.tick_switches(now_ms);
         self.tick_workers(now_ms);
+        self.tick_suspicions(now_ms);
         self.tick_planning(now_ms);
     }
 
@@ -189,10 +176,23 @@ impl State {
         unix_s: f64,
     ) -> Result<u32, Refusal> {
         let spec = JobSpec::check(request, self.settings.min_bytes)?;
-        let live = self.jobs.values().filter(|job| job.phase != Phase::Ended).count();
-        if live >= JOBS_MAX {
+        self.admit_job(&spec)?;
+        let id = self.draw_number();
+        let mut job = Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms);
+        job.key = (!self.fabric.trusted).then_some(key);
+        job.active_ms = now_ms;
+        self.jobs.insert(id, Arc::new(job));
+        self.actions.push(Action::SaveJob(id));
+        Ok(id)
+    }
+
+    /// Whether the controller and the tenant may have one more job.
+    pub(super) fn admit_job(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        let live = || self.jobs.values().filter(|job| job.phase.is_live());
+        let all = live().count();
+        if all >= JOBS_MAX {
             return Err(Refusal::State(format!(
-                "{live} jobs are running, the most that this controller takes"
+                "{all} jobs are running, the most that this controller takes; wait for one to end"
             )));
         }
         let name = &spec.tenant;
@@ -205,35 +205,40 @@ impl State {
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") }
             )));
         };
-        let of_tenant = self.jobs.values().filter(|job| job.phase != Phase::Ended);
-        let of_tenant = of_tenant.filter(|job| job.spec.tenant == *name).count();
+        let of_tenant = live().filter(|job| job.spec.tenant == *name).count();
         if of_tenant as u64 >= u64::from(tenant.jobs) {
             return Err(Refusal::State(format!(
                 "tenant {name:?} has {of_tenant} jobs, the most that it may have; wait for one to end"
             )));
         }
-        let id = self.next_job;
-        self.next_job = id.checked_add(1).ok_or_else(|| {
-            Refusal::State("all job numbers are used; start with a new store".to_owned())
-        })?;
-        let mut job = Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms);
-        job.key = (!self.fabric.trusted).then_some(key);
-        self.jobs.insert(id, job);
-        self.actions.push(Action::SaveJob(id));
-        Ok(id)
+        Ok(())
+    }
+
+    /// A number that no job has. Numbers wrap around; 0 is none.
+    fn draw_number(&mut self) -> u32 {
+        let mut id = self.next_job;
+        while id == 0 || self.jobs.contains_key(&id) {
+            id = id.wrapping_add(1);
+        }
+        self.next_job = id.wrapping_add(1);
+        id
     }
 
     /// A job after a restart: its workers have a while to come back.
     fn resumed(&self, mut job: Job) -> Job {
-        let until_ms = self.settings.restart_grace_ms;
-        for member in &mut job.members {
-            if matches!(member.state, MemberState::Connected(_) | MemberState::Away { .. }) {
-                member.state = MemberState::Away { until_ms };
+        let grace_until_ms = self.settings.restart_grace_ms;
+        for rank in 0..job.spec.size {
+            let state = job.members[rank as usize].state;
+            if matches!(state, MemberState::Connected(_) | MemberState::Away { .. }) {
+                job.member_mut(rank).state = MemberState::Away { since_ms: 0, grace_until_ms };
             }
+        }
+        if !job.phase.is_live() {
+            return job;
         }
         job.join_by_ms = self.settings.join_timeout_ms;
         let plan_gone = job.phase == Phase::Running && job.current.is_none();
-        job.replan_at_ms = plan_gone.then_some(0);
+        job.replan_at_ms = (plan_gone && job.is_complete()).then_some(0);
         job.improve_at_ms = job.is_degraded().then_some(self.settings.switch_expected_ms);
         let trees = job.current.iter().flat_map(|plan| &plan.trees);
         job.granted = trees.flat_map(|tree| tree.nodes.iter().map(|node| node.switch)).collect();
@@ -241,10 +246,26 @@ impl State {
     }
 
     fn forget_old_jobs(&mut self) {
-        let ended: Vec<u32> =
-            self.jobs.values().filter(|job| job.phase == Phase::Ended).map(|job| job.id).collect();
-        let surplus = ended.len().saturating_sub(ENDED_KEPT);
-        ended[..surplus].iter().for_each(|job| drop(self.jobs.remove(job)));
+        let over = self.jobs.values().filter(|job| !job.phase.is_live());
+        let over: Vec<u32> = over.map(|job| job.id).collect();
+        let surplus = over.len().saturating_sub(ENDED_KEPT);
+        over[..surplus].iter().for_each(|job| drop(self.jobs.remove(job)));
+    }
+
+    /// A job, to be changed.
+    pub(super) fn job_mut(&mut self, job: u32) -> Option<&mut Job> {
+        self.jobs.get_mut(&job).map(Arc::make_mut)
+    }
+
+    /// A switch or server, to be changed.
+    pub(super) fn switch_mut(&mut self, switch: NodeId) -> &mut SwitchState {
+        Arc::make_mut(self.switches.get_mut(&switch).expect("every switch has a state"))
+    }
+
+    /// Numbers of the running jobs for which `wanted` holds.
+    pub(super) fn running(&self, wanted: impl Fn(&Job) -> bool) -> Vec<u32> {
+        let running = self.jobs.values().filter(|job| job.phase == Phase::Running);
+        running.filter(|job| wanted(job)).map(|job| job.id).collect()
     }
 
     /// Switches and servers whose stream is open.

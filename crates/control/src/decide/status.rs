@@ -1,4 +1,4 @@
-//! What the controller tells people and tools.
+//! The controller's state as the messages that people and tools read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -6,18 +6,20 @@ use std::net::{IpAddr, SocketAddr};
 use netsum_topo::{NodeId, Topology};
 
 use super::job::{Job, Member, MemberState, Phase};
+use super::paths::paths_to_parent;
 use super::state::{State, SwitchCondition, SwitchState};
-use super::ways::ways_up;
 use crate::convert::plan_message;
 use crate::pb;
 
 impl State {
-    /// Everything, as of `now_ms`; address and version are the server's to add.
+    /// Everything, as of `now_ms`; the server adds its address and the state of its store.
     pub fn status(&self, now_ms: u64) -> pb::StatusReply {
         pb::StatusReply {
             fabric: self.fabric.name.clone(),
             address: String::new(),
-            version: String::new(),
+            version: VERSION.to_owned(),
+            incarnation: self.incarnation,
+            store: None,
             uptime_s: now_ms as f64 / 1000.0,
             hosts: self.hosts(),
             switches: self
@@ -30,6 +32,16 @@ impl State {
         }
     }
 
+    /// The fabric's name and hosts.
+    pub fn fabric_reply(&self) -> pb::FabricReply {
+        pb::FabricReply {
+            name: self.fabric.name.clone(),
+            hosts: self.hosts(),
+            version: VERSION.to_owned(),
+            incarnation: self.incarnation,
+        }
+    }
+
     /// Hosts in the order of the fabric file.
     pub fn hosts(&self) -> Vec<pb::Host> {
         let hosts = self.fabric.hosts.iter();
@@ -38,9 +50,9 @@ impl State {
             .collect()
     }
 
-    /// Jobs without counters; `ended`: those that are over too.
+    /// Jobs without counters; `ended`: also those that are over.
     pub fn job_list(&self, ended: bool) -> Vec<pb::JobSummary> {
-        let shown = self.jobs.values().filter(|job| ended || job.phase != Phase::Ended);
+        let shown = self.jobs.values().filter(|job| ended || job.phase.is_live());
         shown
             .map(|job| pb::JobSummary {
                 job: job.id,
@@ -98,7 +110,9 @@ impl State {
             job.current.as_ref().map(|plan| plan_message(plan, &self.fabric, &self.topology));
         let plan = plan.unwrap_or_default();
         let protocol = job.current.as_ref().map(|plan| plan.protocol);
-        let rank_status = |(rank, member)| rank_status(rank, member, &self.topology);
+        let rank_status = |(rank, member): (u32, &std::sync::Arc<Member>)| {
+            rank_status(rank, member, &self.topology)
+        };
         pb::JobStatus {
             job: job.id,
             name: job.spec.name.clone(),
@@ -120,11 +134,11 @@ impl State {
     }
 
     /// Bytes per link, from what the switches at its ends count per neighbour. Neighbours on a tree with forwarding
-    /// switches between them count on each link of that way; where the plan names no way, the network takes one of
+    /// switches between them count on each link of that path; where the plan names no path, the network takes one of
     /// the shortest (ECMP), and each of these counts an equal part.
     fn links(&self) -> Vec<pb::LinkStatus> {
         let names = self.names();
-        let ways = self.ways();
+        let paths = self.paths();
         let mut sent: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
         // What servers count, their switches do too.
         let switches = self.switches.iter().filter(|(node, _)| self.topology.is_switch(**node));
@@ -132,9 +146,9 @@ impl State {
             for counters in &state.counters.neighbours {
                 let Some(other) = names.find(&counters.address) else { continue };
                 let direct = vec![vec![switch, other]];
-                let possible = ways.get(&(switch, other)).unwrap_or(&direct);
+                let possible = paths.get(&(switch, other)).unwrap_or(&direct);
                 let part = possible.len() as u64;
-                for hop in possible.iter().flat_map(|way| way.windows(2)) {
+                for hop in possible.iter().flat_map(|path| path.windows(2)) {
                     *sent.entry((hop[0], hop[1])).or_default() += counters.tx_bytes / part;
                     if !self.topology.is_switch(other) {
                         *sent.entry((hop[1], hop[0])).or_default() += counters.rx_bytes / part;
@@ -163,18 +177,19 @@ impl State {
     }
 
     /// Ways between tree neighbours that are switches, both directions.
-    fn ways(&self) -> HashMap<(NodeId, NodeId), Vec<Vec<NodeId>>> {
-        let mut ways = HashMap::new();
-        let trees = self.jobs.values().flat_map(|job| &job.current).flat_map(|plan| &plan.trees);
+    fn paths(&self) -> HashMap<(NodeId, NodeId), Vec<Vec<NodeId>>> {
+        let mut paths = HashMap::new();
+        let trees =
+            self.jobs.values().filter_map(|job| job.current.as_ref()).flat_map(|plan| &plan.trees);
         for node in trees.flat_map(|tree| &tree.nodes) {
-            let up = ways_up(&self.topology, node);
+            let up = paths_to_parent(&self.topology, node);
             let (Some(parent), false) = (&node.parent, up.is_empty()) else { continue };
             let (from, to) = (node.switch, parent.switch);
-            let down = up.iter().map(|way: &Vec<_>| way.iter().rev().copied().collect());
-            ways.insert((to, from), down.collect());
-            ways.insert((from, to), up);
+            let down = up.iter().map(|path: &Vec<_>| path.iter().rev().copied().collect());
+            paths.insert((to, from), down.collect());
+            paths.insert((from, to), up);
         }
-        ways
+        paths
     }
 
     fn names(&self) -> Names<'_> {
@@ -241,5 +256,8 @@ fn phase(job: &Job) -> &'static str {
         (Phase::Running, Some(_), _) | (Phase::Running, None, None) => "planning",
         (Phase::Running, None, Some(_)) => "running",
         (Phase::Ended, ..) => "ended",
+        (Phase::Abandoned, ..) => "abandoned",
     }
 }
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,14 +1,14 @@
-//! Switches come, report, confirm leases, die.
+//! Switches connect, report, confirm leases and disconnect.
 
 use std::collections::HashSet;
 
 use netsum_topo::NodeId;
 
 use super::event::{Action, Refusal, SessionId};
-use super::job::{Job, Phase};
+use super::job::Job;
 use super::state::{State, SwitchCondition};
-use crate::pb;
 use crate::pb::switch_command::Command;
+use crate::{epoch, pb};
 
 impl State {
     pub(super) fn switch_hello(
@@ -24,37 +24,47 @@ impl State {
             self.switch_down(now_ms, switch);
         }
         let installed = hello.installed.clone();
-        let state = self.switches.get_mut(&switch).expect("every switch has a state");
+        let state = self.switch_mut(switch);
         state.condition = SwitchCondition::Up(session);
-        (state.since_ms, state.heard_ms) = (now_ms, now_ms);
+        (state.since_ms, state.reported_ms) = (now_ms, now_ms);
         state.hello = hello;
         self.switch_sessions.insert(session, switch);
+        let hello = pb::ControllerHello { incarnation: self.incarnation };
+        self.actions.push(Action::SendToSwitch(session, Command::Hello(hello)));
         self.reconcile(now_ms, switch, session, &installed);
         self.improve_all_after_return(now_ms, switch);
         self.tick_planning(now_ms);
         Ok(())
     }
 
-    pub(super) fn switch_beat(
+    pub(super) fn switch_heartbeat(
         &mut self,
         now_ms: u64,
         session: SessionId,
         counters: pb::SwitchHeartbeat,
     ) {
-        let switch = self.switch_sessions.get(&session);
-        if let Some(state) = switch.and_then(|switch| self.switches.get_mut(switch)) {
-            state.heard_ms = now_ms;
-            state.counters = counters;
+        let Some(&switch) = self.switch_sessions.get(&session) else { return };
+        let state = self.switch_mut(switch);
+        state.reported_ms = now_ms;
+        let before = std::mem::replace(&mut state.counters, counters);
+        // Jobs whose packets a switch counts are at work, whether the controller has a stream of their workers or not.
+        let active = self.switches[&switch].counters.trees.iter().filter(|tree| {
+            let same = |old: &&pb::SwitchTree| (old.job, old.tree) == (tree.job, tree.tree);
+            before.trees.iter().find(same).is_some_and(|old| packets(old) < packets(tree))
+        });
+        for id in active.map(|tree| tree.job).collect::<HashSet<_>>() {
+            if let Some(job) = self.job_mut(id) {
+                job.active_ms = now_ms;
+            }
         }
     }
 
     pub(super) fn lease_ack(&mut self, now_ms: u64, session: SessionId, ack: &pb::LeaseAck) {
         let Some(&switch) = self.switch_sessions.get(&session) else { return };
-        if let Some(state) = self.switches.get_mut(&switch) {
-            state.heard_ms = now_ms;
-        }
+        self.switch_mut(switch).reported_ms = now_ms;
         let until_ms = now_ms + self.settings.refusal_ms;
-        let Some(job) = self.jobs.get_mut(&ack.job) else { return };
+        let why = format!("{} refused a lease: {}", self.name(switch), ack.reason);
+        let Some(job) = self.job_mut(ack.job) else { return };
         let Some(pending) = &mut job.pending else { return };
         let tree = u8::try_from(ack.tree).ok();
         let expected = u32::from(pending.plan.epoch) == ack.epoch
@@ -65,8 +75,7 @@ impl State {
         if ack.ok {
             pending.awaiting.retain(|lease| Some(lease.1) != tree || lease.0 != switch);
         } else {
-            let why = format!("{} refused a lease: {}", self.topology.name(switch), ack.reason);
-            job.barred.insert(switch, (until_ms, why));
+            job.refusals.insert(switch, (until_ms, why));
             job.improve_at_ms = Some(until_ms);
             job.replan_at_ms = Some(now_ms);
         }
@@ -87,7 +96,7 @@ impl State {
         for (&switch, state) in &self.switches {
             match state.condition {
                 SwitchCondition::Expected { until_ms } if until_ms <= now_ms => gone.push(switch),
-                SwitchCondition::Up(session) if state.heard_ms + silence_ms <= now_ms => {
+                SwitchCondition::Up(session) if state.reported_ms + silence_ms <= now_ms => {
                     self.actions.push(Action::Close(session));
                     gone.push(switch);
                 }
@@ -124,15 +133,17 @@ impl State {
     }
 
     fn switch_down(&mut self, now_ms: u64, switch: NodeId) {
-        let state = self.switches.get_mut(&switch).expect("every switch has a state");
-        if let SwitchCondition::Up(session) = state.condition {
+        if let Some(session) = self.switch_session(switch) {
             self.switch_sessions.remove(&session);
+            let state = self.switch_mut(switch);
             state.deaths_ms.retain(|at| at + DEATHS_COUNT_MS > now_ms);
             state.deaths_ms.push(now_ms);
         }
+        let state = self.switch_mut(switch);
         state.condition = SwitchCondition::Down;
         state.since_ms = now_ms;
-        for job in self.jobs.values_mut().filter(|job| job.phase == Phase::Running) {
+        for id in self.running(|job| job.uses(switch) || job.granted.contains(&switch)) {
+            let Some(job) = self.job_mut(id) else { continue };
             if job.uses(switch) {
                 job.replan_at_ms = Some(now_ms);
             }
@@ -140,8 +151,8 @@ impl State {
         }
     }
 
-    /// Compares what a switch has with what it should have: what is too much is revoked, what is
-    /// missing from a plan at work makes the plan void.
+    /// Compares the leases that a switch has with those that it should have. Those too many are revoked; one that is
+    /// missing from a plan in use makes the plan void. Leases of another incarnation are dropped by the switch itself.
     fn reconcile(
         &mut self,
         now_ms: u64,
@@ -149,10 +160,16 @@ impl State {
         session: SessionId,
         installed: &[pb::InstalledLease],
     ) {
-        let has: HashSet<(u32, u32, u32)> =
-            installed.iter().map(|lease| (lease.job, lease.tree, lease.epoch)).collect();
+        let incarnation = self.incarnation;
+        let own = |lease: &&pb::InstalledLease| [0, incarnation].contains(&lease.incarnation);
+        let has: HashSet<(u32, u32, u32)> = installed
+            .iter()
+            .filter(own)
+            .map(|lease| (lease.job, lease.tree, lease.epoch))
+            .collect();
         let mut wanted = HashSet::new();
-        for job in self.jobs.values_mut().filter(|job| job.phase != Phase::Ended) {
+        for id in self.running(|job| leases_at(job, switch).next().is_some()) {
+            let Some(job) = self.job_mut(id) else { continue };
             let own: HashSet<_> = leases_at(job, switch).collect();
             if !own.is_subset(&has) {
                 job.replan_at_ms = Some(now_ms);
@@ -163,14 +180,17 @@ impl State {
             wanted.extend(own);
         }
         for &(job, _, epoch) in has.difference(&wanted) {
-            let revoke = Command::Revoke(pb::Revoke { job, epoch });
-            let newer = wanted.iter().any(|&(other, _, at)| other == job && at <= epoch);
+            let revoke = Command::Revoke(pb::Revoke { job, epoch, incarnation });
+            let taken =
+                wanted.iter().any(|&(other, _, at)| other == job && !epoch::is_newer(at, epoch));
             // A revocation takes all trees up to its epoch: where a lease that is wanted would go
             // with it, the next plan of the job revokes both.
-            if newer {
-                self.jobs.entry(job).and_modify(|job| job.replan_at_ms = Some(now_ms));
+            if taken {
+                if let Some(job) = self.job_mut(job) {
+                    job.replan_at_ms = Some(now_ms);
+                }
             } else {
-                self.actions.push(Action::TellSwitch(session, revoke));
+                self.actions.push(Action::SendToSwitch(session, revoke));
             }
         }
     }
@@ -185,11 +205,10 @@ impl State {
         self.improve_all(now_ms + hold_ms);
     }
 
-    /// Has every degraded job look at that time whether there are more trees.
+    /// Has every degraded job check at that time whether more trees are possible.
     pub(super) fn improve_all(&mut self, at_ms: u64) {
-        for job in
-            self.jobs.values_mut().filter(|job| job.phase == Phase::Running && job.is_degraded())
-        {
+        for id in self.running(Job::is_degraded) {
+            let Some(job) = self.job_mut(id) else { continue };
             job.improve_at_ms = Some(job.improve_at_ms.map_or(at_ms, |due| due.max(at_ms)));
         }
     }
@@ -201,6 +220,11 @@ fn leases_at(job: &Job, switch: NodeId) -> impl Iterator<Item = (u32, u32, u32)>
         let trees = (0..).zip(&plan.trees).filter(move |(_, tree)| tree.node(switch).is_some());
         trees.map(move |(tree, _)| (plan.job, tree, u32::from(plan.epoch)))
     })
+}
+
+/// Packets of a job that a switch or server has taken.
+fn packets(tree: &pb::SwitchTree) -> u64 {
+    tree.contributions + tree.packets
 }
 
 /// Deaths within this time count as one series.

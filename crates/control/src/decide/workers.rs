@@ -1,15 +1,17 @@
-//! Workers come, report, go.
+//! Workers join, report and leave; what becomes of a rank whose stream ends.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use netsum_lease::JobPlan;
 use netsum_topo::NodeId;
 
 use super::event::{Action, Refusal, SessionId};
-use super::job::{Job, Member, MemberState, Phase};
+use super::job::{Job, JobSpec, Member, MemberState, Phase};
 use super::state::State;
 use crate::convert::plan_message;
-use crate::pb;
-use crate::pb::worker_event::Event as Word;
+use crate::pb::worker_event::Event as WorkerMessage;
+use crate::{epoch, pb};
 
 impl State {
     pub(super) fn worker_joined(
@@ -17,14 +19,36 @@ impl State {
         now_ms: u64,
         session: SessionId,
         join: &pb::Join,
+        unix_s: f64,
     ) -> Result<(), Refusal> {
-        let (host, udp_address) = self.admit(join)?;
-        let job = self.jobs.get_mut(&join.job).expect("it was just admitted");
-        let member = &mut job.members[join.rank as usize];
-        if let Some(old) = member.session() {
-            self.worker_sessions.remove(&old);
-            self.actions.push(Action::Close(old));
+        let (id, rank) = (join.job, join.rank);
+        self.check_incarnation(join)?;
+        let rebuilt = match self.jobs.get(&id) {
+            Some(_) => None,
+            None => Some(self.rebuild(now_ms, join, unix_s)?),
+        };
+        let job = rebuilt.as_ref().unwrap_or_else(|| &self.jobs[&id]);
+        let (host, udp_address) = self.admit(job, join)?;
+        if let Some(job) = rebuilt {
+            self.next_job = after(self.next_job, id);
+            self.jobs.insert(id, Arc::new(job));
+            self.actions.push(Action::SaveJob(id));
         }
+        let job = self.job_mut(id).expect("it was just admitted");
+        job.active_ms = now_ms;
+        if epoch::distance(join.known_epoch, job.epoch.into()) > 0 && join.known_epoch != 0 {
+            // The store is older than the job. The next plan is newer than the one that the workers have.
+            job.epoch = join.known_epoch as u16;
+            job.replan_at_ms = Some(now_ms);
+        }
+        if job.phase == Phase::Abandoned {
+            job.phase = Phase::Running;
+            job.replan_at_ms = Some(now_ms);
+            self.actions.push(Action::SaveJob(id));
+        }
+        let job = self.job_mut(id).expect("it was just admitted");
+        let member = job.member_mut(rank);
+        let old_session = member.session();
         let moved = (member.host, member.udp_address) != (Some(host), Some(udp_address));
         *member = Member {
             state: MemberState::Connected(session),
@@ -34,98 +58,171 @@ impl State {
             pid: join.pid,
             mtu: join.mtu,
             statistics: std::mem::take(&mut member.statistics),
+            reported_ms: None,
         };
-        self.worker_sessions.insert(session, (join.job, join.rank));
-        self.actions.push(Action::SaveMember(join.job, join.rank));
+        if let Some(old) = old_session {
+            self.worker_sessions.remove(&old);
+            self.actions.push(Action::Close(old));
+        }
+        self.worker_sessions.insert(session, (id, rank));
+        self.actions.push(Action::SaveMember(id, rank));
+        let job = self.job_mut(id).expect("it was just admitted");
         match job.phase {
             Phase::Joining => {
                 if job.members.iter().all(|member| member.session().is_some()) {
                     job.phase = Phase::Running;
-                    self.actions.push(Action::SaveJob(join.job));
                     job.replan_at_ms = Some(now_ms);
+                    self.actions.push(Action::SaveJob(id));
                 }
             }
-            Phase::Running => self.worker_back(now_ms, session, join, moved),
-            Phase::Ended => unreachable!("admission refuses jobs that are over"),
+            _ => self.worker_returned(now_ms, session, join, moved),
         }
         self.tick_planning(now_ms);
         Ok(())
     }
 
-    pub(super) fn worker_beat(&mut self, session: SessionId, statistics: pb::WorkerHeartbeat) {
-        if let Some(member) = self.member_of(session) {
-            member.statistics = statistics;
-        }
+    pub(super) fn worker_heartbeat(
+        &mut self,
+        now_ms: u64,
+        session: SessionId,
+        statistics: pb::WorkerHeartbeat,
+    ) {
+        let Some((job, rank)) = self.member_of(session) else { return };
+        job.active_ms = now_ms;
+        let member = job.member_mut(rank);
+        member.statistics = statistics;
+        member.reported_ms = Some(now_ms);
     }
 
     pub(super) fn worker_left(&mut self, now_ms: u64, session: SessionId) {
-        let Some((job, rank)) = self.worker_sessions.remove(&session) else { return };
+        let Some((id, rank)) = self.worker_sessions.remove(&session) else { return };
         self.actions.push(Action::Close(session));
-        if let Some(job) = self.jobs.get_mut(&job) {
-            job.members[rank as usize].state = MemberState::Left;
+        if let Some(job) = self.job_mut(id) {
+            job.active_ms = now_ms;
+            job.member_mut(rank).state = MemberState::Left;
         }
-        self.actions.push(Action::SaveMember(job, rank));
-        self.end_if_empty(now_ms, job);
+        self.actions.push(Action::SaveMember(id, rank));
+        self.end_if_empty(now_ms, id);
     }
 
     pub(super) fn worker_closed(&mut self, now_ms: u64, session: SessionId) {
-        let until_ms = now_ms + self.settings.worker_grace_ms;
-        if let Some(member) = self.member_of(session) {
-            member.state = MemberState::Away { until_ms };
+        let grace_until_ms = now_ms + self.settings.worker_grace_ms;
+        if let Some((job, rank)) = self.member_of(session) {
+            job.active_ms = now_ms;
+            let member = job.member_mut(rank);
+            member.state = MemberState::Away { since_ms: now_ms, grace_until_ms };
         }
         self.worker_sessions.remove(&session);
     }
 
-    pub(super) fn stop(&mut self, now_ms: u64, job: u32, reason: &str) -> Result<(), Refusal> {
-        match self.jobs.get(&job).map(|job| job.phase) {
-            None => Err(Refusal::Unknown(self.unknown(job))),
-            Some(Phase::Ended) => Err(Refusal::State(format!("job {job} is over"))),
-            Some(_) => {
+    pub(super) fn stop(&mut self, now_ms: u64, id: u32, reason: &str) -> Result<(), Refusal> {
+        match self.jobs.get(&id).map(|job| job.phase) {
+            None => Err(Refusal::Unknown(self.unknown(id))),
+            Some(Phase::Ended) => Err(Refusal::State(format!("job {id} is over"))),
+            Some(Phase::Abandoned) => {
+                let job = self.job_mut(id).expect("it was just found");
+                job.phase = Phase::Ended;
+                self.actions.push(Action::SaveJob(id));
+                Ok(())
+            }
+            Some(Phase::Joining | Phase::Running) => {
                 let reason = if reason.is_empty() { "stopped by an operator" } else { reason };
-                self.fail(now_ms, job, reason);
+                self.fail(now_ms, id, reason);
                 Ok(())
             }
         }
     }
 
     pub(super) fn tick_workers(&mut self, now_ms: u64) {
-        let due = |member: &Member| matches!(member.state, MemberState::Away { until_ms } if until_ms <= now_ms);
-        let late: Vec<(u32, u32)> = self
-            .jobs
-            .values()
-            .filter(|job| job.phase != Phase::Ended)
-            .flat_map(|job| {
-                (0..)
-                    .zip(&job.members)
-                    .filter(|(_, member)| due(member))
-                    .map(|(rank, _)| (job.id, rank))
-            })
+        let due = |job: &Job, rank: u32| match job.members[rank as usize].state {
+            MemberState::Away { grace_until_ms, .. } => {
+                grace_until_ms <= now_ms && is_lost(job, rank)
+            }
+            _ => false,
+        };
+        let live = || self.jobs.values().filter(|job| job.phase.is_live());
+        let lost: Vec<(u32, u32)> = live()
+            .flat_map(|job| (0..job.spec.size).map(move |rank| (job, rank)))
+            .filter(|&(job, rank)| due(job, rank))
+            .map(|(job, rank)| (job.id, rank))
             .collect();
-        late.into_iter().for_each(|(job, rank)| self.lose(now_ms, job, rank));
+        let alone =
+            |job: &&Arc<Job>| job.phase == Phase::Running && job.sessions().next().is_none();
+        let over = |job: &&Arc<Job>| job.active_ms + self.settings.abandon_ms <= now_ms;
+        let abandoned: Vec<u32> = live().filter(alone).filter(over).map(|job| job.id).collect();
+        lost.into_iter().for_each(|(id, rank)| self.lose(now_ms, id, rank));
+        abandoned.into_iter().for_each(|id| self.end(now_ms, id, Phase::Abandoned));
     }
 
     /// Ends a job: its workers are told why, its leases are revoked.
     pub(super) fn fail(&mut self, now_ms: u64, id: u32, reason: &str) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.phase != Phase::Ended) else {
-            return;
-        };
-        for session in job.sessions().collect::<Vec<_>>() {
-            let word = Word::JobFailed(pb::JobFailed { reason: reason.to_owned() });
-            self.actions.push(Action::TellWorker(session, word));
+        let Some(job) = self.job_mut(id).filter(|job| job.phase.is_live()) else { return };
+        let sessions: Vec<SessionId> = job.sessions().collect();
+        for rank in 0..job.spec.size {
+            if !job.members[rank as usize].state.is_gone() {
+                job.member_mut(rank).state = MemberState::Left;
+            }
+        }
+        for session in sessions {
+            let message = WorkerMessage::JobFailed(pb::JobFailed { reason: reason.to_owned() });
+            self.actions.push(Action::SendToWorker(session, message));
             self.actions.push(Action::Close(session));
             self.worker_sessions.remove(&session);
         }
-        let live =
-            |member: &&mut Member| !matches!(member.state, MemberState::Left | MemberState::Lost);
-        job.members.iter_mut().filter(live).for_each(|member| member.state = MemberState::Left);
         self.end_if_empty(now_ms, id);
     }
 
+    /// A number of another store may be another job's here.
+    fn check_incarnation(&self, join: &pb::Join) -> Result<(), Refusal> {
+        if join.incarnation == 0 || join.incarnation == self.incarnation {
+            return Ok(());
+        }
+        let (id, fabric) = (join.job, &self.fabric.name);
+        Err(Refusal::Unknown(format!(
+            "job {id} was made by a controller of fabric {fabric:?} with another store; start the controller with that \
+             store, or start the job again"
+        )))
+    }
+
+    /// A job that runs but is not in the store: made anew from what a rank knows of it.
+    fn rebuild(&self, now_ms: u64, join: &pb::Join, unix_s: f64) -> Result<Job, Refusal> {
+        let (id, known) = (join.job, join.known_epoch);
+        let (Some(description), Some(plan)) = (&join.description, &join.plan) else {
+            return Err(Refusal::Unknown(self.unknown(id)));
+        };
+        // A job that another store made must not take a number of this one.
+        if known == 0 || join.incarnation != self.incarnation {
+            return Err(Refusal::Unknown(self.unknown(id)));
+        }
+        let invalid = |problem: String| Refusal::Invalid(format!("job {id}: {problem}"));
+        if id == 0 || (id.wrapping_sub(self.next_job) as i32) >= NUMBERS_AHEAD_MAX {
+            return Err(invalid("no controller has given out this number".to_owned()));
+        }
+        let spec = JobSpec::check(description, self.settings.min_bytes)?;
+        self.admit_job(&spec)?;
+        if (plan.job, plan.epoch) != (id, known) || known > u32::from(u16::MAX) {
+            return Err(invalid(format!(
+                "the plan of the Join is epoch {} of job {}, not epoch {known}",
+                plan.epoch, plan.job
+            )));
+        }
+        let bare = pb::Plan { trees: Vec::new(), ..plan.clone() };
+        let bare = JobPlan::try_from(&bare).map_err(|error| invalid(error.to_string()))?;
+        bare.validate(spec.size).map_err(|error| invalid(error.to_string()))?;
+        let mut job = Job::new(id, spec, unix_s, now_ms);
+        job.phase = Phase::Running;
+        job.epoch = known as u16;
+        job.order = Some(bare.plan.order);
+        job.fragment_bytes = Some(plan.fragment_bytes);
+        job.key = bare.key;
+        job.replan_at_ms = Some(now_ms);
+        Ok(job)
+    }
+
     /// Who joins, where, and whether they may. Nothing is changed.
-    fn admit(&self, join: &pb::Join) -> Result<(NodeId, SocketAddr), Refusal> {
+    fn admit(&self, job: &Job, join: &pb::Join) -> Result<(NodeId, SocketAddr), Refusal> {
         let (id, rank) = (join.job, join.rank);
-        let job = self.jobs.get(&id).ok_or_else(|| Refusal::Unknown(self.unknown(id)))?;
-        if job.phase == Phase::Ended {
+        if job.phase == Phase::Ended || job.phase == Phase::Abandoned && join.known_epoch == 0 {
             return Err(Refusal::State(format!("job {id} is over")));
         }
         let Some(member) = job.members.get(rank as usize) else {
@@ -140,13 +237,23 @@ impl State {
                 join.udp_address
             ))
         })?;
+        let ahead = match join.known_epoch {
+            0 => 0,
+            known => epoch::distance(known, job.epoch.into()),
+        };
+        if join.known_epoch > u32::from(u16::MAX) || ahead > EPOCHS_AHEAD_MAX {
+            return Err(Refusal::Invalid(format!(
+                "rank {rank} of job {id} claims to have a plan of epoch {}; the newest is {}",
+                join.known_epoch, job.epoch
+            )));
+        }
         match member.state {
             MemberState::Left => {
                 return Err(Refusal::State(format!("rank {rank} of job {id} has left")));
             }
             MemberState::Lost => {
                 return Err(Refusal::State(format!(
-                    "rank {rank} of job {id} was away too long and was given up"
+                    "rank {rank} of job {id} was lost: its peers could not reach it"
                 )));
             }
             MemberState::Connected(_)
@@ -159,7 +266,7 @@ impl State {
             }
             _ => {}
         }
-        let same = |(other, member): (u32, &Member)| {
+        let same = |(other, member): (u32, &Arc<Member>)| {
             other != rank && member.udp_address == Some(udp_address)
         };
         if (0..).zip(&job.members).any(same) {
@@ -193,61 +300,68 @@ impl State {
     }
 
     /// A rank of a running job has a new stream: it gets what it missed, and nothing else.
-    fn worker_back(&mut self, now_ms: u64, session: SessionId, join: &pb::Join, moved: bool) {
-        let job = self.jobs.get_mut(&join.job).expect("it was just admitted");
-        for word in (0..)
-            .zip(&job.members)
-            .filter_map(|(rank, member)| lost_word(&self.topology, rank, member))
-        {
-            self.actions.push(Action::TellWorker(session, word));
-        }
-        let known = join.known_epoch;
-        if known > u32::from(job.epoch) {
-            // The store is older than the job. Plan beyond what the workers have.
-            job.epoch = u16::try_from(known).unwrap_or(u16::MAX);
+    fn worker_returned(&mut self, now_ms: u64, session: SessionId, join: &pb::Join, moved: bool) {
+        let topology = self.topology.clone();
+        let fabric = self.fabric.clone();
+        let incarnation = self.incarnation;
+        let job = self.job_mut(join.job).expect("it was just admitted");
+        let lost = (0..).zip(&job.members);
+        let lost = lost.filter_map(|(rank, member)| peer_lost(&topology, rank, member));
+        let mut messages: Vec<WorkerMessage> = lost.collect();
+        if moved {
             job.replan_at_ms = Some(now_ms);
-        } else if moved {
-            job.replan_at_ms = Some(now_ms);
-        } else if let Some(plan) = job.current.as_ref().filter(|plan| u32::from(plan.epoch) > known)
+        } else if let Some(plan) = &job.current
+            && epoch::is_newer(plan.epoch.into(), join.known_epoch)
         {
             let key = job.key_message(plan.protocol);
-            let plan = plan_message(plan, &self.fabric, &self.topology);
-            let word = Word::Plan(pb::Plan { key, ..plan });
-            self.actions.push(Action::TellWorker(session, word));
+            let plan = plan_message(plan, &fabric, &topology);
+            messages.push(WorkerMessage::Plan(pb::Plan { key, incarnation, ..plan }));
         }
+        let send = |message| Action::SendToWorker(session, message);
+        self.actions.extend(messages.into_iter().map(send));
     }
 
     fn lose(&mut self, now_ms: u64, id: u32, rank: u32) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.members[rank as usize].state = MemberState::Lost;
+        let Some(job) = self.job_mut(id) else { return };
+        job.member_mut(rank).state = MemberState::Lost;
+        let (phase, sessions) = (job.phase, job.sessions().collect::<Vec<_>>());
+        let member = job.members[rank as usize].clone();
         self.actions.push(Action::SaveMember(id, rank));
-        if job.phase == Phase::Joining {
+        if phase == Phase::Joining {
             self.fail(now_ms, id, &format!("rank {rank} was lost before all ranks had joined"));
             return;
         }
-        if let Some(word) = lost_word(&self.topology, rank, &job.members[rank as usize]) {
-            let tell = |session| Action::TellWorker(session, word.clone());
-            self.actions.extend(job.sessions().map(tell));
+        if let Some(message) = peer_lost(&self.topology, rank, &member) {
+            let send = |session| Action::SendToWorker(session, message.clone());
+            self.actions.extend(sessions.into_iter().map(send));
         }
         self.end_if_empty(now_ms, id);
     }
 
     fn end_if_empty(&mut self, now_ms: u64, id: u32) {
-        let gone = |member: &Member| matches!(member.state, MemberState::Left | MemberState::Lost);
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        if job.phase != Phase::Ended && job.members.iter().all(gone) {
-            job.phase = Phase::Ended;
-            job.pending = None;
-            self.actions.push(Action::SaveJob(id));
-            self.revoke(id);
-            self.improve_all(now_ms);
+        let Some(job) = self.jobs.get(&id) else { return };
+        if job.phase.is_live() && job.members.iter().all(|member| member.state.is_gone()) {
+            self.end(now_ms, id, Phase::Ended);
         }
     }
 
-    fn member_of(&mut self, session: SessionId) -> Option<&mut Member> {
-        let (job, rank) = *self.worker_sessions.get(&session)?;
-        let job: &mut Job = self.jobs.get_mut(&job)?;
-        Some(&mut job.members[rank as usize])
+    fn end(&mut self, now_ms: u64, id: u32, phase: Phase) {
+        let Some(job) = self.job_mut(id).filter(|job| job.phase.is_live()) else { return };
+        job.phase = phase;
+        job.pending = None;
+        job.suspicion = None;
+        if phase == Phase::Abandoned {
+            // The plan's leases are about to be revoked. If the job comes back it gets a new plan.
+            job.current = None;
+        }
+        self.actions.push(Action::SaveJob(id));
+        self.revoke(id);
+        self.improve_all(now_ms);
+    }
+
+    fn member_of(&mut self, session: SessionId) -> Option<(&mut Job, u32)> {
+        let (id, rank) = *self.worker_sessions.get(&session)?;
+        Some((self.job_mut(id)?, rank))
     }
 
     fn unknown(&self, job: u32) -> String {
@@ -258,15 +372,47 @@ impl State {
     }
 }
 
-fn lost_word(topology: &netsum_topo::Topology, rank: u32, member: &Member) -> Option<Word> {
+/// Whether a rank whose stream has ended is lost. While a job runs, its peers decide: all that have reported since
+/// must be unable to reach it. Without any peer left there is nobody whom it could work with.
+fn is_lost(job: &Job, rank: u32) -> bool {
+    let MemberState::Away { since_ms, .. } = job.members[rank as usize].state else { return false };
+    if job.phase == Phase::Joining {
+        return true;
+    }
+    let peers = || (0..).zip(&job.members).filter(|&(other, _): &(u32, _)| other != rank);
+    let reported = |member: &Member| member.reported_ms.is_some_and(|at| at > since_ms);
+    let mut opinions = peers()
+        .filter(|(_, member)| member.session().is_some() && reported(member))
+        .map(|(_, member)| member.statistics.unreachable_ranks.contains(&rank))
+        .peekable();
+    match opinions.peek() {
+        Some(_) => opinions.all(|unreachable| unreachable),
+        None => peers().all(|(_, member)| member.state.is_gone()),
+    }
+}
+
+fn peer_lost(
+    topology: &netsum_topo::Topology,
+    rank: u32,
+    member: &Member,
+) -> Option<WorkerMessage> {
     (member.state == MemberState::Lost).then(|| {
-        Word::PeerLost(pb::PeerLost {
+        WorkerMessage::PeerLost(pb::PeerLost {
             rank,
             host: member.host.map(|host| topology.name(host).to_owned()).unwrap_or_default(),
             pid: member.pid,
-            reason: "its connection to the controller ended and did not come back".to_owned(),
+            reason: "its connection to the controller ended, and no peer can reach it".to_owned(),
         })
     })
 }
 
+/// The next number to be drawn, once `job` is taken.
+fn after(next: u32, job: u32) -> u32 {
+    if (job.wrapping_sub(next) as i32) >= 0 { job.wrapping_add(1) } else { next }
+}
+
 const NAMES_SHOWN: usize = 8;
+/// A store that was restored from a copy is older than the jobs by no more plans than this.
+const EPOCHS_AHEAD_MAX: i16 = 1024;
+/// Likewise by no more jobs than this.
+const NUMBERS_AHEAD_MAX: i32 = 65_536;

@@ -1,4 +1,4 @@
-//! The controller as a process: one task owns the state, thin gRPC handlers feed it.
+//! The controller as a process: one task owns the state, gRPC handlers send it events.
 
 mod actor;
 mod service;
@@ -14,10 +14,11 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
 use crate::client::MESSAGE_MAX;
-use crate::decide::{Settings, State};
+use crate::decide::Settings;
+use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::pb::controller_server::ControllerServer;
-use crate::store::{SqliteStore, Store};
+use crate::store::{MemoryStore, SqliteStore, Store};
 
 /// What a controller needs.
 #[derive(Debug, Clone)]
@@ -26,7 +27,7 @@ pub struct Config {
     pub fabric: Fabric,
     /// Where to serve; port 0 takes any.
     pub listen: SocketAddr,
-    /// Where to keep jobs; `None`: in memory, until it ends.
+    /// The file in which jobs are kept; `None`: in memory, until the controller ends.
     pub store: Option<PathBuf>,
     /// Times and bounds.
     pub settings: Settings,
@@ -46,8 +47,13 @@ impl Controller {
     pub fn start(config: Config) -> Result<Controller, ControlError> {
         let store: Box<dyn Store> = match &config.store {
             Some(file) => Box::new(SqliteStore::open(file)?),
-            None => Box::new(SqliteStore::in_memory()?),
+            None => Box::new(MemoryStore::drawn()?),
         };
+        Controller::start_with(config, store)
+    }
+
+    /// As [`Controller::start`], with a store that is open already; `config.store` does not count.
+    pub fn start_with(config: Config, store: Box<dyn Store>) -> Result<Controller, ControlError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("netsum-controller")
@@ -126,22 +132,25 @@ fn not_listening(address: SocketAddr, error: &std::io::Error) -> ControlError {
 /// Loads the store and gives the future that serves until `stopped`.
 fn serve(
     config: Config,
-    mut store: Box<dyn Store>,
+    store: Box<dyn Store>,
     listener: TcpListener,
     address: SocketAddr,
     stopped: oneshot::Receiver<()>,
 ) -> Result<impl Future<Output = ()> + Send, ControlError> {
-    let loaded = store.load(&config.fabric.topology())?;
-    tracing::info!(%address, fabric = %config.fabric.name, jobs = loaded.jobs.len(), "controller is up");
-    let state = State::new(config.fabric, config.settings, loaded.jobs, loaded.next_job);
+    let place = store.place();
+    let engine = Engine::new(config.fabric, config.settings, store)?;
+    let state = engine.state();
+    let (fabric, incarnation) = (&state.fabric().name, format!("{:016x}", state.incarnation()));
+    let jobs = state.job_list(false).len();
+    tracing::info!(%address, %fabric, store = place, incarnation, jobs, "controller is up");
     let (messages, inbox) = mpsc::channel(MESSAGES_QUEUED);
     let (quit, quitting) = oneshot::channel();
-    let service = service::Service::new(messages, address);
+    let service = service::Service::new(messages, address, engine.state().incarnation());
     let service = ControllerServer::new(service)
         .max_decoding_message_size(REPORT_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
     Ok(async move {
-        let actor = tokio::spawn(actor::run(state, store, inbox, quitting));
+        let actor = tokio::spawn(actor::run(engine, inbox, quitting));
         let shutdown = async move {
             let _ = stopped.await;
             // Streams end when their owner does; without that the server would wait for them.
@@ -161,7 +170,6 @@ fn serve(
     })
 }
 
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 const THREADS: usize = 2;
 const BACKLOG: u32 = 1024;
 const MESSAGES_QUEUED: usize = 1024;

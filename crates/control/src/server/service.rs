@@ -9,24 +9,26 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::actor::{Failure, Message, Outlet, Reply, Way};
+use super::actor::{Message, PeerSender, PeerStream, Reply};
 use crate::decide::{Answer, Event, Refusal, SessionId};
+use crate::engine::Failure;
 use crate::pb;
 use crate::pb::controller_server;
-use crate::pb::switch_report::Report as SwitchSays;
-use crate::pb::worker_report::Report as WorkerSays;
+use crate::pb::switch_report::Report as SwitchContent;
+use crate::pb::worker_report::Report as WorkerContent;
 
 /// The service; cheap, holds no state.
 #[derive(Debug)]
 pub(super) struct Service {
     owner: mpsc::Sender<Message>,
     address: SocketAddr,
+    incarnation: u64,
     sessions: AtomicU64,
 }
 
 impl Service {
-    pub fn new(owner: mpsc::Sender<Message>, address: SocketAddr) -> Service {
-        Service { owner, address, sessions: AtomicU64::new(1) }
+    pub fn new(owner: mpsc::Sender<Message>, address: SocketAddr, incarnation: u64) -> Service {
+        Service { owner, address, incarnation, sessions: AtomicU64::new(1) }
     }
 
     fn session(&self) -> SessionId {
@@ -68,7 +70,10 @@ impl controller_server::Controller for Service {
             .map_err(|error| Status::internal(format!("no key for the job: {error}")))?;
         let event = Event::CreateJob { request: request.into_inner(), key: JobKey::new(key) };
         match self.event(event).await? {
-            Answer::Created(job) => Ok(Response::new(pb::CreateJobReply { job })),
+            Answer::Created(job) => {
+                let incarnation = self.incarnation;
+                Ok(Response::new(pb::CreateJobReply { job, incarnation }))
+            }
             Answer::Done => Err(Status::internal("a job was created without a number")),
         }
     }
@@ -88,7 +93,6 @@ impl controller_server::Controller for Service {
     ) -> Result<Response<pb::StatusReply>, Status> {
         let mut reply = self.ask(Message::Status).await?;
         reply.address = self.address.to_string();
-        reply.version = super::VERSION.to_owned();
         Ok(Response::new(reply))
     }
 
@@ -106,7 +110,7 @@ impl controller_server::Controller for Service {
         request: Request<Streaming<pb::WorkerReport>>,
     ) -> Result<Response<Self::WorkerSessionStream>, Status> {
         let mut reports = request.into_inner();
-        let Some(WorkerSays::Join(join)) =
+        let Some(WorkerContent::Join(join)) =
             first(&mut reports).await?.and_then(|report| report.report)
         else {
             return Err(Status::invalid_argument("a worker's first report is Join"));
@@ -114,19 +118,19 @@ impl controller_server::Controller for Service {
         let session = self.session();
         let (sender, events) = mpsc::channel(EVENTS_QUEUED);
         let (alive, gone) = oneshot::channel();
-        let outlet = Outlet { way: Way::Worker(sender), alive };
+        let stream = PeerStream { sender: PeerSender::Worker(sender), alive };
         let event = Event::WorkerJoined { session, join };
-        status(self.ask(|reply| Message::Open(session, outlet, event, reply)).await?)?;
+        status(self.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
-            let said = |report: pb::WorkerReport| match report.report? {
-                WorkerSays::Heartbeat(statistics) => {
-                    Some(Event::WorkerBeat { session, statistics })
+            let event_of = |report: pb::WorkerReport| match report.report? {
+                WorkerContent::Heartbeat(statistics) => {
+                    Some(Event::WorkerHeartbeat { session, statistics })
                 }
-                WorkerSays::Leave(_) => Some(Event::WorkerLeft { session }),
-                WorkerSays::Join(_) => None,
+                WorkerContent::Leave(_) => Some(Event::WorkerLeft { session }),
+                WorkerContent::Join(_) => None,
             };
-            pump(reports, &owner, gone, said).await;
+            forward_reports(reports, &owner, gone, event_of).await;
             let _ = owner.send(Message::Event(Event::WorkerClosed { session }, None)).await;
         });
         Ok(Response::new(ReceiverStream::new(events)))
@@ -137,7 +141,7 @@ impl controller_server::Controller for Service {
         request: Request<Streaming<pb::SwitchReport>>,
     ) -> Result<Response<Self::SwitchSessionStream>, Status> {
         let mut reports = request.into_inner();
-        let Some(SwitchSays::Hello(hello)) =
+        let Some(SwitchContent::Hello(hello)) =
             first(&mut reports).await?.and_then(|report| report.report)
         else {
             return Err(Status::invalid_argument("a switch's first report is SwitchHello"));
@@ -145,17 +149,19 @@ impl controller_server::Controller for Service {
         let session = self.session();
         let (sender, commands) = mpsc::channel(EVENTS_QUEUED);
         let (alive, gone) = oneshot::channel();
-        let outlet = Outlet { way: Way::Switch(sender), alive };
+        let stream = PeerStream { sender: PeerSender::Switch(sender), alive };
         let event = Event::SwitchHello { session, hello };
-        status(self.ask(|reply| Message::Open(session, outlet, event, reply)).await?)?;
+        status(self.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
-            let said = |report: pb::SwitchReport| match report.report? {
-                SwitchSays::Heartbeat(counters) => Some(Event::SwitchBeat { session, counters }),
-                SwitchSays::LeaseAck(ack) => Some(Event::LeaseAck { session, ack }),
-                SwitchSays::Hello(_) => None,
+            let event_of = |report: pb::SwitchReport| match report.report? {
+                SwitchContent::Heartbeat(counters) => {
+                    Some(Event::SwitchHeartbeat { session, counters })
+                }
+                SwitchContent::LeaseAck(ack) => Some(Event::LeaseAck { session, ack }),
+                SwitchContent::Hello(_) => None,
             };
-            pump(reports, &owner, gone, said).await;
+            forward_reports(reports, &owner, gone, event_of).await;
             let _ = owner.send(Message::Event(Event::SwitchClosed { session }, None)).await;
         });
         Ok(Response::new(ReceiverStream::new(commands)))
@@ -169,18 +175,18 @@ async fn first<R>(reports: &mut Streaming<R>) -> Result<Option<R>, Status> {
 }
 
 /// Passes reports on until the peer ends its side, or the owner of the state the stream (`gone`).
-async fn pump<R>(
+async fn forward_reports<R>(
     mut reports: Streaming<R>,
     owner: &mpsc::Sender<Message>,
     mut gone: oneshot::Receiver<()>,
-    said: impl Fn(R) -> Option<Event>,
+    event_of: impl Fn(R) -> Option<Event>,
 ) {
     loop {
         tokio::select! {
             report = reports.message() => {
                 let Ok(Some(report)) = report else { return };
                 // A report that says nothing known comes from a newer peer.
-                if let Some(event) = said(report)
+                if let Some(event) = event_of(report)
                     && owner.send(Message::Event(event, None)).await.is_err()
                 {
                     return;
@@ -193,11 +199,11 @@ async fn pump<R>(
 
 fn status(reply: Reply) -> Result<Answer, Status> {
     reply.map_err(|failure| match failure {
-        Failure::Refused(Refusal::Invalid(words)) => Status::invalid_argument(words),
-        Failure::Refused(Refusal::Unknown(words)) => Status::not_found(words),
-        Failure::Refused(Refusal::State(words)) => Status::failed_precondition(words),
-        Failure::Refused(Refusal::Taken(words)) => Status::already_exists(words),
-        Failure::Store(error) => Status::internal(error.to_string()),
+        Failure::Refused(Refusal::Invalid(text)) => Status::invalid_argument(text),
+        Failure::Refused(Refusal::Unknown(text)) => Status::not_found(text),
+        Failure::Refused(Refusal::State(text)) => Status::failed_precondition(text),
+        Failure::Refused(Refusal::Taken(text)) => Status::already_exists(text),
+        Failure::Store(_) => Status::internal(failure.to_string()),
     })
 }
 

@@ -1,40 +1,86 @@
-//! What the controller keeps over its own death.
+//! What a controller keeps over its own end: jobs and their ranks as plain rows.
 
+mod memory;
+mod row;
 mod sqlite;
 
+pub use memory::MemoryStore;
+pub use row::{JobRow, MemberRow};
 pub use sqlite::SqliteStore;
 
-use netsum_topo::{Fabric, Topology};
+pub(crate) use row::{job_row, loaded, member_row};
 
-use crate::decide::Job;
 use crate::error::ControlError;
 
-/// Where jobs, members, epochs and plans are kept. Each call is one transaction.
+/// Where a controller keeps its jobs.
 pub trait Store: Send {
-    /// Everything that was not over, and the lowest job number that was never given out.
-    fn load(&mut self, topology: &Topology) -> Result<Loaded, ControlError>;
-    /// Keeps a job as it is now with its plan, without its members. `fabric` and `topology` give
-    /// names to what the job holds by number.
-    fn save_job(
-        &mut self,
-        job: &Job,
-        fabric: &Fabric,
-        topology: &Topology,
-    ) -> Result<(), ControlError>;
-    /// Keeps one rank of a job that was saved before.
-    fn save_member(
-        &mut self,
-        job: &Job,
-        rank: u32,
-        topology: &Topology,
-    ) -> Result<(), ControlError>;
+    /// Everything that is kept.
+    fn load(&mut self) -> Result<Saved, ControlError>;
+    /// Makes all changes in one transaction. After an error the store is as before.
+    fn save(&mut self, changes: &[Change]) -> Result<(), ControlError>;
+    /// A name for people: the file, or "memory".
+    fn place(&self) -> String;
+}
+
+impl Store for Box<dyn Store> {
+    fn load(&mut self) -> Result<Saved, ControlError> {
+        self.as_mut().load()
+    }
+
+    fn save(&mut self, changes: &[Change]) -> Result<(), ControlError> {
+        self.as_mut().save(changes)
+    }
+
+    fn place(&self) -> String {
+        self.as_ref().place()
+    }
+}
+
+/// One change of what is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// The number that the next job gets if no job has it.
+    NextJob(u32),
+    /// A new job without ranks; what was kept under its number goes.
+    NewJob(JobRow),
+    /// A job as it is now, without its ranks.
+    Job(JobRow),
+    /// A rank of a job that was saved before.
+    Member(MemberRow),
 }
 
 /// What was kept.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
-    /// Jobs that were not over. A job with a plan that the fabric file no longer allows has none.
-    pub jobs: Vec<Job>,
-    /// Never given to a job.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Saved {
+    /// Drawn when the store was made.
+    pub incarnation: u64,
+    /// The number that the next job gets if no job has it.
     pub next_job: u32,
+    /// By number; of those that are over the latest.
+    pub jobs: Vec<JobRow>,
+    /// Of these jobs.
+    pub members: Vec<MemberRow>,
 }
+
+/// An incarnation for a new store.
+pub(crate) fn draw_incarnation() -> Result<u64, ControlError> {
+    let failed = |error: getrandom::Error| ControlError::Store {
+        file: "random numbers".into(),
+        problem: error.to_string(),
+    };
+    Ok(getrandom::u64().map_err(failed)?.max(1))
+}
+
+/// The first job number of a new store. Stores begin at different thousands, so that packets of a job that another
+/// store's controller made do not fit one of this.
+pub(crate) fn first_job(incarnation: u64) -> u32 {
+    (incarnation % STARTS) as u32 * JOBS_PER_START + 1
+}
+
+const JOBS_PER_START: u32 = 1_000;
+/// The last start is below 2³² - 1000.
+const STARTS: u64 = 4_294_000;
+/// Jobs that are over and still loaded.
+const ENDED_LOADED: u32 = 100;
+/// Jobs that are over and still kept.
+const ENDED_KEPT: u32 = 1_000;

@@ -5,18 +5,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netsum_topo::{Fabric, Plan, SumOrder, Topology};
-use netsum_wire::tag::JobKey;
-use prost::Message;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, params};
 
-use super::{Loaded, Store};
-use crate::convert::{plan_from_message, plan_message};
-use crate::decide::{AUTO, Job, JobSpec, Member, MemberState, Phase};
+use super::{
+    Change, ENDED_KEPT, ENDED_LOADED, JobRow, MemberRow, Saved, Store, draw_incarnation, first_job,
+};
 use crate::error::ControlError;
-use crate::pb;
 
-/// A store in a file, or in memory.
+/// A store in a file.
 #[derive(Debug)]
 pub struct SqliteStore {
     connection: Connection,
@@ -32,13 +28,6 @@ impl SqliteStore {
         let _ = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file);
         let connection = Connection::open(file).map_err(fail)?;
         SqliteStore::prepare(connection, file.to_owned())
-    }
-
-    /// A store that ends with the process.
-    pub fn in_memory() -> Result<SqliteStore, ControlError> {
-        let file = PathBuf::from(":memory:");
-        let connection = Connection::open_in_memory().map_err(|error| failure(&file, error))?;
-        SqliteStore::prepare(connection, file)
     }
 
     fn prepare(mut connection: Connection, file: PathBuf) -> Result<SqliteStore, ControlError> {
@@ -66,93 +55,96 @@ impl SqliteStore {
         if version == 1 || version == 2 {
             transaction.execute_batch(FROM_2).map_err(fail)?;
         }
+        if (1..=3).contains(&version) {
+            transaction.execute_batch(FROM_3).map_err(fail)?;
+        }
+        if meta(&transaction, INCARNATION).map_err(fail)?.is_none() {
+            let incarnation = draw_incarnation()?;
+            set_meta(&transaction, INCARNATION, incarnation as i64).map_err(fail)?;
+            if meta(&transaction, NEXT_JOB).map_err(fail)?.is_none() {
+                let first = i64::from(first_job(incarnation));
+                set_meta(&transaction, NEXT_JOB, first).map_err(fail)?;
+            }
+        }
         transaction.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(fail)?;
         transaction.commit().map_err(fail)?;
         Ok(SqliteStore { connection, file })
     }
 
-    fn read_jobs(&mut self, topology: &Topology) -> rusqlite::Result<Loaded> {
+    fn read(&mut self) -> rusqlite::Result<Saved> {
         let transaction = self.connection.transaction()?;
-        let next_job =
-            transaction
-                .query_row("SELECT COALESCE(MAX(job), 0) + 1 FROM jobs", [], |row| row.get(0))?;
+        let incarnation = meta(&transaction, INCARNATION)?.unwrap_or_default() as u64;
+        let next_job = meta(&transaction, NEXT_JOB)?.unwrap_or_default() as u32;
         let mut jobs = Vec::new();
+        let mut members = Vec::new();
+        let live = "phase NOT IN ('ended', 'abandoned')";
+        let latest = "SELECT job FROM jobs WHERE phase IN ('ended', 'abandoned')
+                      ORDER BY created_unix_s DESC, job DESC LIMIT ?1";
+        let wanted = format!("job IN (SELECT job FROM jobs WHERE {live}) OR job IN ({latest})");
         {
-            let mut statement =
-                transaction.prepare("SELECT * FROM jobs WHERE phase != 'ended' ORDER BY job")?;
-            let mut rows = statement.query([])?;
+            let query = format!(
+                "SELECT *, (SELECT body FROM plans WHERE plans.job = jobs.job) AS body FROM jobs
+                 WHERE {wanted} ORDER BY job"
+            );
+            let mut statement = transaction.prepare(&query)?;
+            let mut rows = statement.query([ENDED_LOADED])?;
             while let Some(row) = rows.next()? {
-                let mut job = job_from(row)?;
-                job.members = read_members(&transaction, &job, topology)?;
-                job.current = read_plan(&transaction, job.id, topology)?;
-                jobs.push(job);
+                jobs.push(job_from(row)?);
+            }
+            let query = format!("SELECT * FROM members WHERE {wanted} ORDER BY job, rank");
+            let mut statement = transaction.prepare(&query)?;
+            let mut rows = statement.query([ENDED_LOADED])?;
+            while let Some(row) = rows.next()? {
+                members.push(member_from(row)?);
             }
         }
-        Ok(Loaded { jobs, next_job })
+        Ok(Saved { incarnation, next_job, jobs, members })
     }
 
-    fn write_job(
-        &mut self,
-        job: &Job,
-        fabric: &Fabric,
-        topology: &Topology,
-    ) -> rusqlite::Result<()> {
+    fn write(&mut self, changes: &[Change]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
-        write_job_row(&transaction, job)?;
-        if let Some(plan) = &job.current {
-            let body = plan_message(plan, fabric, topology).encode_to_vec();
-            transaction
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO plans (job, epoch, body) VALUES (?1, ?2, ?3)",
-                )?
-                .execute(params![job.id, plan.epoch, body])?;
-        }
-        if job.phase == Phase::Ended {
-            prune(&transaction)?;
-        }
-        transaction.commit()
-    }
-
-    fn write_one_member(
-        &mut self,
-        job: &Job,
-        rank: u32,
-        topology: &Topology,
-    ) -> rusqlite::Result<()> {
-        let transaction = self.connection.transaction()?;
-        if let Some(member) = job.members.get(rank as usize) {
-            write_member(&transaction, job.id, rank, member, topology)?;
+        for change in changes {
+            match change {
+                Change::NextJob(next_job) => {
+                    set_meta(&transaction, NEXT_JOB, i64::from(*next_job))?
+                }
+                Change::NewJob(job) => {
+                    transaction.execute("DELETE FROM members WHERE job = ?1", [job.job])?;
+                    write_job(&transaction, job)?;
+                }
+                Change::Job(job) => write_job(&transaction, job)?,
+                Change::Member(member) => write_member(&transaction, member)?,
+            }
         }
         transaction.commit()
     }
 }
 
 impl Store for SqliteStore {
-    fn load(&mut self, topology: &Topology) -> Result<Loaded, ControlError> {
-        self.read_jobs(topology).map_err(|error| failure(&self.file, error))
+    fn load(&mut self) -> Result<Saved, ControlError> {
+        self.read().map_err(|error| failure(&self.file, error))
     }
 
-    fn save_job(
-        &mut self,
-        job: &Job,
-        fabric: &Fabric,
-        topology: &Topology,
-    ) -> Result<(), ControlError> {
-        self.write_job(job, fabric, topology).map_err(|error| failure(&self.file, error))
+    fn save(&mut self, changes: &[Change]) -> Result<(), ControlError> {
+        self.write(changes).map_err(|error| failure(&self.file, error))
     }
 
-    fn save_member(
-        &mut self,
-        job: &Job,
-        rank: u32,
-        topology: &Topology,
-    ) -> Result<(), ControlError> {
-        self.write_one_member(job, rank, topology).map_err(|error| failure(&self.file, error))
+    fn place(&self) -> String {
+        self.file.display().to_string()
     }
 }
 
-fn write_job_row(transaction: &Transaction, job: &Job) -> rusqlite::Result<()> {
-    let order = job.order.as_ref().map(SumOrder::to_string);
+fn meta(transaction: &Transaction, key: &str) -> rusqlite::Result<Option<i64>> {
+    let query = "SELECT value FROM meta WHERE key = ?1";
+    transaction.query_row(query, [key], |row| row.get(0)).optional()
+}
+
+fn set_meta(transaction: &Transaction, key: &str, value: i64) -> rusqlite::Result<()> {
+    let statement = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
+    transaction.prepare_cached(statement)?.execute(params![key, value]).map(drop)
+}
+
+fn write_job(transaction: &Transaction, job: &JobRow) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT OR REPLACE INTO jobs (job, name, size, max_trees, release_fraction, congestion, min_bytes,
@@ -160,52 +152,48 @@ fn write_job_row(transaction: &Transaction, job: &Job) -> rusqlite::Result<()> {
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )?
         .execute(params![
-            job.id,
-            job.spec.name,
-            job.spec.size,
-            job.spec.max_trees,
-            job.spec.release_fraction,
-            job.spec.congestion.to_string(),
+            job.job,
+            job.name,
+            job.size,
+            job.max_trees,
+            job.release_fraction,
+            job.congestion,
             // SQLite's integers are signed; more than 2⁶³ bytes and "never" are the same.
-            i64::try_from(job.spec.min_bytes).unwrap_or(i64::MAX),
+            i64::try_from(job.min_bytes).unwrap_or(i64::MAX),
             job.created_unix_s,
-            phase_name(job.phase),
+            job.phase,
             job.epoch,
-            order,
+            job.sum_order,
             job.fragment_bytes,
-            job.spec.protocol.map_or_else(|| AUTO.to_owned(), |protocol| protocol.to_string()),
-            job.spec.tenant,
-            job.spec.scale,
-            job.key.map(|key| *key.bytes()),
-        ])
-        .map(drop)
+            job.protocol,
+            job.tenant,
+            job.scale,
+            job.key,
+        ])?;
+    transaction.prepare_cached("DELETE FROM plans WHERE job = ?1")?.execute([job.job])?;
+    if let Some(body) = &job.plan {
+        transaction
+            .prepare_cached("INSERT INTO plans (job, epoch, body) VALUES (?1, ?2, ?3)")?
+            .execute(params![job.job, job.epoch, body])?;
+    }
+    if job.phase == "ended" || job.phase == "abandoned" {
+        prune(transaction)?;
+    }
+    Ok(())
 }
 
-fn write_member(
-    transaction: &Transaction,
-    job: u32,
-    rank: u32,
-    member: &Member,
-    topology: &Topology,
-) -> rusqlite::Result<()> {
-    let state = match member.state {
-        MemberState::Awaited => "awaited",
-        // A stream does not outlive the controller.
-        MemberState::Connected(_) | MemberState::Away { .. } => "present",
-        MemberState::Left => "left",
-        MemberState::Lost => "lost",
-    };
+fn write_member(transaction: &Transaction, member: &MemberRow) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT OR REPLACE INTO members (job, rank, state, host, udp_address, mesh_address, pid, mtu)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         )?
         .execute(params![
-            job,
-            rank,
-            state,
-            member.host.map(|host| topology.name(host)),
-            member.udp_address.map(|address| address.to_string()),
+            member.job,
+            member.rank,
+            member.state,
+            member.host,
+            member.udp_address,
             member.mesh_address,
             member.pid,
             member.mtu,
@@ -213,91 +201,49 @@ fn write_member(
         .map(drop)
 }
 
-/// Jobs that are over make room, all but the latest; the highest number always stays.
+/// Of the jobs that are over, only the latest stay.
 fn prune(transaction: &Transaction) -> rusqlite::Result<()> {
-    let old = "SELECT job FROM jobs WHERE phase = 'ended' AND job < (SELECT MAX(job) FROM jobs)
-               ORDER BY job DESC LIMIT -1 OFFSET ?1";
+    let old = "SELECT job FROM jobs WHERE phase IN ('ended', 'abandoned')
+               ORDER BY created_unix_s DESC, job DESC LIMIT -1 OFFSET ?1";
     for table in ["plans", "members", "jobs"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE job IN ({old})"), [ENDED_KEPT])?;
     }
     Ok(())
 }
 
-fn job_from(row: &Row) -> rusqlite::Result<Job> {
-    let spec = JobSpec {
+fn job_from(row: &Row) -> rusqlite::Result<JobRow> {
+    Ok(JobRow {
+        job: row.get("job")?,
         name: row.get("name")?,
         size: row.get("size")?,
         max_trees: row.get("max_trees")?,
         release_fraction: row.get("release_fraction")?,
-        congestion: row.get::<_, String>("congestion")?.parse().unwrap_or_default(),
+        congestion: row.get("congestion")?,
         min_bytes: row.get::<_, i64>("min_bytes")?.unsigned_abs(),
-        protocol: match row.get::<_, String>("protocol")?.as_str() {
-            AUTO => None,
-            name => Some(name.parse().unwrap_or_default()),
-        },
+        created_unix_s: row.get("created_unix_s")?,
+        phase: row.get("phase")?,
+        epoch: row.get("epoch")?,
+        sum_order: row.get("sum_order")?,
+        fragment_bytes: row.get("fragment_bytes")?,
+        protocol: row.get("protocol")?,
         tenant: row.get("tenant")?,
         scale: row.get("scale")?,
-    };
-    let mut job = Job::new(row.get("job")?, spec, row.get("created_unix_s")?, 0);
-    job.phase = if row.get::<_, String>("phase")? == phase_name(Phase::Joining) {
-        Phase::Joining
-    } else {
-        Phase::Running
-    };
-    job.epoch = row.get("epoch")?;
-    job.order = row.get::<_, Option<String>>("sum_order")?.and_then(|order| order.parse().ok());
-    job.fragment_bytes = row.get("fragment_bytes")?;
-    job.key = row.get::<_, Option<[u8; 16]>>("key")?.map(JobKey::new);
-    Ok(job)
+        key: row.get("key")?,
+        plan: row.get("body")?,
+    })
 }
 
-fn read_members(
-    transaction: &Transaction,
-    job: &Job,
-    topology: &Topology,
-) -> rusqlite::Result<Vec<Member>> {
-    let mut members = job.members.clone();
-    let mut statement =
-        transaction.prepare_cached("SELECT * FROM members WHERE job = ?1 ORDER BY rank")?;
-    let mut rows = statement.query([job.id])?;
-    while let Some(row) = rows.next()? {
-        let rank: u32 = row.get("rank")?;
-        let Some(member) = members.get_mut(rank as usize) else { continue };
-        member.state = match row.get::<_, String>("state")?.as_str() {
-            "present" => MemberState::Away { until_ms: 0 },
-            "left" => MemberState::Left,
-            "lost" => MemberState::Lost,
-            _ => MemberState::Awaited,
-        };
-        member.host = row.get::<_, Option<String>>("host")?.and_then(|name| topology.find(&name));
-        member.udp_address =
-            row.get::<_, Option<String>>("udp_address")?.and_then(|address| address.parse().ok());
-        member.mesh_address = row.get("mesh_address")?;
-        member.pid = row.get("pid")?;
-        member.mtu = row.get("mtu")?;
-    }
-    Ok(members)
-}
-
-/// The newest plan of a job, if the fabric still has all its switches.
-fn read_plan(
-    transaction: &Transaction,
-    job: u32,
-    topology: &Topology,
-) -> rusqlite::Result<Option<Plan>> {
-    let mut statement = transaction
-        .prepare_cached("SELECT body FROM plans WHERE job = ?1 ORDER BY epoch DESC LIMIT 1")?;
-    let body: Option<Vec<u8>> = statement.query_row([job], |row| row.get(0)).optional()?;
-    let plan = body.and_then(|body| pb::Plan::decode(body.as_slice()).ok());
-    Ok(plan.and_then(|plan| plan_from_message(&plan, topology).ok()))
-}
-
-fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Joining => "joining",
-        Phase::Running => "running",
-        Phase::Ended => "ended",
-    }
+fn member_from(row: &Row) -> rusqlite::Result<MemberRow> {
+    Ok(MemberRow {
+        job: row.get("job")?,
+        rank: row.get("rank")?,
+        state: row.get("state")?,
+        host: row.get("host")?,
+        udp_address: row.get("udp_address")?,
+        mesh_address: row.get("mesh_address")?,
+        pid: row.get("pid")?,
+        mtu: row.get("mtu")?,
+    })
 }
 
 fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
@@ -309,6 +255,10 @@ fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
         Some(ErrorCode::NotADatabase) => {
             "it is not a SQLite file; give another with --store".to_owned()
         }
+        Some(ErrorCode::DiskFull) => {
+            "its disk is full; make space, or start the controller with a store on another disk"
+                .to_owned()
+        }
         Some(ErrorCode::CannotOpen) => {
             "it cannot be opened; does its folder exist, and may you write there?".to_owned()
         }
@@ -317,7 +267,9 @@ fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
     ControlError::Store { file: file.to_owned(), problem }
 }
 
-const SCHEMA_VERSION: u32 = 3;
+const INCARNATION: &str = "incarnation";
+const NEXT_JOB: &str = "next_job";
+const SCHEMA_VERSION: u32 = 4;
 /// From the first layout, in which every job was of `panama`.
 const FROM_1: &str = "
 ALTER TABLE jobs ADD COLUMN protocol TEXT NOT NULL DEFAULT 'panama';
@@ -326,7 +278,13 @@ ALTER TABLE jobs ADD COLUMN scale REAL NOT NULL DEFAULT 0;
 ";
 /// From the second, in which no packet had a tag: its jobs go on so.
 const FROM_2: &str = "ALTER TABLE jobs ADD COLUMN key BLOB;";
+/// From the third, whose numbers followed the highest, and which had plans of old epochs.
+const FROM_3: &str = "
+INSERT INTO meta SELECT 'next_job', COALESCE(MAX(job), 0) + 1 FROM jobs;
+DELETE FROM plans WHERE (job, epoch) NOT IN (SELECT job, MAX(epoch) FROM plans GROUP BY job);
+";
 const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS jobs (
   job INTEGER PRIMARY KEY, name TEXT NOT NULL, size INTEGER NOT NULL, max_trees INTEGER NOT NULL,
   release_fraction REAL NOT NULL, congestion TEXT NOT NULL, min_bytes INTEGER NOT NULL,
@@ -344,14 +302,15 @@ CREATE TABLE IF NOT EXISTS plans (
 ";
 /// A controller that is about to end gives the file up within this time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
-/// Jobs that are over and still in the file.
-const ENDED_KEPT: u32 = 1000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::SessionId;
-    use netsum_topo::{Addressing, Rate, leaf_spine};
+    use crate::decide::{Job, JobSpec, Member, MemberState, Phase, SessionId};
+    use crate::pb;
+    use crate::store::{job_row, loaded, member_row};
+    use netsum_topo::{Addressing, Fabric, Rate, Topology, leaf_spine};
+    use netsum_wire::tag::JobKey;
     use std::os::unix::fs::PermissionsExt;
 
     fn fabric() -> Fabric {
@@ -361,70 +320,130 @@ mod tests {
     fn job(id: u32, topology: &Topology) -> Job {
         let request =
             pb::CreateJobRequest { name: format!("job {id}"), size: 2, ..Default::default() };
-        let mut job = Job::new(id, JobSpec::check(&request, 7).unwrap(), 1.5, 0);
-        job.members[1].state = MemberState::Connected(SessionId(3));
-        job.members[1].host = topology.find("h1");
-        job.members[1].udp_address = Some("127.77.1.2:99".parse().unwrap());
+        let mut job = Job::new(id, JobSpec::check(&request, 7).unwrap(), f64::from(id), 0);
+        let member = job.member_mut(1);
+        member.state = MemberState::Connected(SessionId(3));
+        member.host = topology.find("h1");
+        member.udp_address = Some("127.77.1.2:99".parse().unwrap());
         job
+    }
+
+    fn row(job: &Job) -> JobRow {
+        let fabric = fabric();
+        job_row(job, &fabric, &fabric.topology())
+    }
+
+    fn member(job: &Job, rank: u32) -> Change {
+        let member: &Member = &job.members[rank as usize];
+        Change::Member(member_row(job.id, rank, member, &fabric().topology()))
     }
 
     #[test]
     fn what_was_saved_is_loaded_from_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.sqlite");
-        let (fabric, topology) = (fabric(), fabric().topology());
+        let topology = fabric().topology();
         let mut store = SqliteStore::open(&file).unwrap();
+        let first = store.load().unwrap();
+        assert!(first.incarnation != 0 && first.next_job == first_job(first.incarnation));
         let mut saved = job(4, &topology);
         saved.epoch = 9;
         saved.key = Some(JobKey::new([7; 16]));
         saved.order = Some("[0,1]".parse().unwrap());
-        store.save_job(&saved, &fabric, &topology).unwrap();
-        store.save_member(&saved, 1, &topology).unwrap();
         let mut ended = job(5, &topology);
         ended.phase = Phase::Ended;
-        store.save_job(&ended, &fabric, &topology).unwrap();
+        let changes =
+            [Change::NextJob(6), Change::NewJob(row(&saved)), Change::NewJob(row(&ended))];
+        store.save(&changes).unwrap();
+        store.save(&[member(&saved, 0), member(&saved, 1)]).unwrap();
         drop(store);
         let mode = std::fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "others may read the keys: {mode:o}");
-        let loaded = SqliteStore::open(&file).unwrap().load(&topology).unwrap();
-        saved.members[1].state = MemberState::Away { until_ms: 0 };
-        saved.phase = Phase::Joining;
-        assert_eq!(loaded, Loaded { jobs: vec![saved], next_job: 6 });
+        let kept = SqliteStore::open(&file).unwrap().load().unwrap();
+        assert_eq!((kept.incarnation, kept.next_job), (first.incarnation, 6));
+        let jobs = loaded(kept, &topology).jobs;
+        saved.member_mut(1).state = MemberState::Away { since_ms: 0, grace_until_ms: 0 };
+        ended.members = vec![Member::awaited().into(); 2];
+        assert_eq!(jobs, [saved, ended]);
     }
 
     #[test]
-    fn a_file_of_the_first_layout_is_taken_over() {
+    fn a_new_job_has_nothing_of_an_old_one_with_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = SqliteStore::open(&folder.path().join("store.sqlite")).unwrap();
+        let topology = fabric().topology();
+        let old = job(4, &topology);
+        store.save(&[Change::NewJob(row(&old)), member(&old, 1)]).unwrap();
+        store.save(&[Change::NewJob(row(&old))]).unwrap();
+        assert_eq!(store.load().unwrap().members, []);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_store_as_it_was_and_usable() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = SqliteStore::open(&folder.path().join("store.sqlite")).unwrap();
+        let topology = fabric().topology();
+        store.save(&[Change::NewJob(row(&job(1, &topology)))]).unwrap();
+        let before = store.load().unwrap();
+        let pages: u32 =
+            store.connection.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+        store.connection.pragma_update(None, "max_page_count", pages).unwrap();
+        let mut large = row(&job(2, &topology));
+        large.plan = Some(vec![7; 100_000]);
+        let changes = [Change::NextJob(99), Change::NewJob(large)];
+        let problem = store.save(&changes).unwrap_err().to_string();
+        assert!(problem.contains("its disk is full; make space"), "{problem}");
+        assert_eq!(store.load().unwrap(), before);
+        store.connection.pragma_update(None, "max_page_count", pages + 1000).unwrap();
+        store.save(&changes).unwrap();
+        assert_eq!((store.load().unwrap().next_job, store.load().unwrap().jobs.len()), (99, 2));
+    }
+
+    #[test]
+    fn files_of_older_layouts_are_taken_over() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.sqlite");
-        let topology = fabric().topology();
         drop(SqliteStore::open(&file).unwrap());
         let old = Connection::open(&file).unwrap();
         old.execute_batch(
             "ALTER TABLE jobs DROP COLUMN protocol; ALTER TABLE jobs DROP COLUMN tenant;
              ALTER TABLE jobs DROP COLUMN scale; ALTER TABLE jobs DROP COLUMN key; PRAGMA user_version = 1;
-             INSERT INTO jobs VALUES (3, 'old', 2, 1, 1.0, 'panama', 7, 1.5, 'joining', 0, NULL, NULL);",
+             DROP TABLE meta;
+             INSERT INTO jobs VALUES (3, 'old', 2, 1, 1.0, 'panama', 7, 1.5, 'joining', 0, NULL, NULL);
+             INSERT INTO plans VALUES (3, 1, x'00'), (3, 2, x'01');",
         )
         .unwrap();
         drop(old);
-        let loaded = SqliteStore::open(&file).unwrap().load(&topology).unwrap();
-        let spec = &loaded.jobs[0].spec;
-        assert_eq!(spec.protocol, Some(netsum_topo::Protocol::Panama));
-        assert_eq!((spec.tenant.as_str(), spec.scale, loaded.next_job), ("default", 0.0, 4));
+        let kept = SqliteStore::open(&file).unwrap().load().unwrap();
+        let row = &kept.jobs[0];
+        assert_eq!(
+            (row.protocol.as_str(), row.tenant.as_str(), row.scale),
+            ("panama", "default", 0.0)
+        );
+        assert_eq!((kept.jobs.len(), kept.next_job, row.plan.as_deref()), (1, 4, Some(&[1][..])));
+        assert_ne!(kept.incarnation, 0);
     }
 
     #[test]
-    fn old_jobs_go_and_numbers_stay_used() {
-        let (fabric, topology) = (fabric(), fabric().topology());
-        let mut store = SqliteStore::in_memory().unwrap();
-        for id in 1..=ENDED_KEPT + 20 {
+    fn only_the_latest_jobs_stay_that_are_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let topology = fabric().topology();
+        let mut store = SqliteStore::open(&folder.path().join("store.sqlite")).unwrap();
+        let ended = |id| {
             let mut job = job(id, &topology);
             job.phase = Phase::Ended;
-            store.save_job(&job, &fabric, &topology).unwrap();
-        }
+            Change::NewJob(row(&job))
+        };
+        let changes: Vec<Change> = (1..=ENDED_KEPT + 20).map(ended).collect();
+        store.save(&changes).unwrap();
         let count: u32 =
             store.connection.query_row("SELECT COUNT(*) FROM jobs", [], |row| row.get(0)).unwrap();
-        assert_eq!(count, ENDED_KEPT + 1);
-        assert_eq!(store.load(&topology).unwrap().next_job, ENDED_KEPT + 21);
+        assert_eq!(count, ENDED_KEPT);
+        let loaded = store.load().unwrap().jobs;
+        assert_eq!(
+            (loaded.len() as u32, loaded[0].job),
+            (ENDED_LOADED, ENDED_KEPT + 20 - ENDED_LOADED + 1)
+        );
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The controller's decisions, without sockets: each test plays events and reads actions.
 
+mod data_plane;
+mod membership;
 mod slots;
+mod transactions;
 mod world;
 
 use std::collections::BTreeSet;
@@ -8,7 +11,7 @@ use std::collections::BTreeSet;
 use netsum_control::decide::{Action, Answer, Event, Phase, Settings};
 use netsum_control::pb;
 use netsum_control::pb::switch_command::Command;
-use netsum_control::pb::worker_event::Event as Word;
+use netsum_control::pb::worker_event::Event as WorkerMessage;
 use netsum_topo::{Addressing, fat_tree, leaf_spine};
 use proptest::prelude::*;
 
@@ -28,7 +31,7 @@ fn the_first_plan_uses_every_spine() {
 }
 
 #[test]
-fn the_epoch_is_kept_before_switches_see_it() {
+fn the_epoch_is_saved_before_switches_see_it() {
     let mut world = World::standard();
     let job = world.create(2);
     world.join(job, 0, "h0", 0).unwrap();
@@ -40,12 +43,13 @@ fn the_epoch_is_kept_before_switches_see_it() {
         udp_address: "127.77.1.3:9".to_owned(),
         ..Default::default()
     };
-    let actions = world.state.decide(0, Event::WorkerJoined { session, join }, 0.0).actions;
+    let actions =
+        world.state().clone().decide(0, Event::WorkerJoined { session, join }, 0.0).actions;
     let first = |wanted: fn(&Action) -> bool| actions.iter().position(wanted).unwrap();
-    let install = first(|action| matches!(action, Action::TellSwitch(_, Command::Install(_))));
+    let install = first(|action| matches!(action, Action::SendToSwitch(_, Command::Install(_))));
     assert!(first(|action| matches!(action, Action::SaveJob(_))) < install);
     assert!(
-        !actions.iter().any(|action| matches!(action, Action::TellWorker(..))),
+        !actions.iter().any(|action| matches!(action, Action::SendToWorker(..))),
         "not before leases are confirmed"
     );
 }
@@ -245,39 +249,44 @@ fn a_first_plan_without_switches_fixes_the_order_all_the_same() {
 fn a_lost_worker_is_told_to_the_others() {
     let mut world = World::standard();
     let job = world.job();
-    world.words.clear();
+    world.messages.clear();
     world.worker_gone(job, 2);
+    world.peers_report_unreachable(job, 2);
     world.wait(2_900);
-    assert!(world.words.is_empty());
+    assert!(world.messages.is_empty());
     world.wait(200);
-    let told: Vec<u32> = world.words.iter().map(|(rank, _)| *rank).collect();
+    let told: Vec<u32> = world.messages.iter().map(|(rank, _)| *rank).collect();
     assert_eq!(told, [0, 1, 3]);
-    let Word::PeerLost(lost) = &world.words[0].1 else { panic!("{:?}", world.words) };
+    let WorkerMessage::PeerLost(lost) = &world.messages[0].1 else {
+        panic!("{:?}", world.messages)
+    };
     assert_eq!((lost.rank, lost.host.as_str(), lost.pid), (2, "h2", 1002));
     let refusal = world.join(job, 2, "h2", 1).unwrap_err().to_string();
-    assert_eq!(refusal, format!("rank 2 of job {job} was away too long and was given up"));
+    assert_eq!(refusal, format!("rank 2 of job {job} was lost: its peers could not reach it"));
     for rank in [0, 1, 3] {
-        world.worker_gone(job, rank);
+        let (session, _) = world.workers[&(job, rank)];
+        world.play(Event::WorkerLeft { session }).unwrap();
     }
-    world.wait(3_100);
-    assert_eq!(world.state.job(job).unwrap().phase, Phase::Ended);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Ended);
     assert!(world.switches.values().all(|(_, leases)| leases.is_empty()), "leases are taken back");
 }
 
 #[test]
-fn a_worker_that_comes_back_in_time_hears_only_what_it_missed() {
+fn a_worker_that_comes_back_receives_only_what_it_missed() {
     let mut world = World::standard();
     let job = world.job();
     world.worker_gone(job, 1);
     world.wait(1_000);
-    world.words.clear();
+    world.messages.clear();
     world.join(job, 1, "h1", 1).unwrap();
-    assert_eq!(world.words, []);
+    assert_eq!(world.messages, []);
     world.worker_gone(job, 1);
     world.down("spine0");
-    world.words.clear();
+    world.messages.clear();
     world.join(job, 1, "h1", 1).unwrap();
-    let [(1, Word::Plan(plan))] = &world.words[..] else { panic!("{:?}", world.words) };
+    let [(1, WorkerMessage::Plan(plan))] = &world.messages[..] else {
+        panic!("{:?}", world.messages)
+    };
     assert_eq!(plan.epoch, 2);
 }
 
@@ -301,10 +310,10 @@ fn when_all_have_left_the_job_is_over() {
         world.play(Event::WorkerLeft { session }).unwrap();
         world.play(Event::WorkerClosed { session }).unwrap();
     }
-    assert_eq!(world.state.job(job).unwrap().phase, Phase::Ended);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Ended);
     assert!(world.switches.values().all(|(_, leases)| leases.is_empty()));
     assert!(world.join(job, 0, "h0", 0).unwrap_err().to_string().contains("is over"));
-    assert_ne!(world.create(1), job, "numbers are never reused");
+    assert_ne!(world.create(1), job);
 }
 
 #[test]
@@ -315,7 +324,9 @@ fn a_rank_lost_while_joining_fails_the_job() {
     world.join(job, 1, "h1", 0).unwrap();
     world.worker_gone(job, 1);
     world.wait(3_100);
-    let [(0, Word::JobFailed(failed))] = &world.words[..] else { panic!("{:?}", world.words) };
+    let [(0, WorkerMessage::JobFailed(failed))] = &world.messages[..] else {
+        panic!("{:?}", world.messages)
+    };
     assert_eq!(failed.reason, "rank 1 was lost before all ranks had joined");
 }
 
@@ -327,20 +338,20 @@ fn a_job_that_nobody_completes_fails() {
     world.join(job, 2, "h2", 0).unwrap();
     world.now_ms += 600_000;
     world.play(Event::Tick).unwrap();
-    let [(0, Word::JobFailed(failed)), (2, _)] = &world.words[..] else {
-        panic!("{:?}", world.words)
+    let [(0, WorkerMessage::JobFailed(failed)), (2, _)] = &world.messages[..] else {
+        panic!("{:?}", world.messages)
     };
     assert_eq!(failed.reason, "rank 1, 3 did not join within 600 s");
-    assert_eq!(world.state.job(job).unwrap().phase, Phase::Ended);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Ended);
 }
 
 #[test]
 fn an_operator_can_stop_a_job() {
     let mut world = World::standard();
     let job = world.job();
-    world.words.clear();
+    world.messages.clear();
     world.play(Event::StopJob { job, reason: String::new() }).unwrap();
-    assert_eq!(world.words.len(), 4);
+    assert_eq!(world.messages.len(), 4);
     assert!(world.switches.values().all(|(_, leases)| leases.is_empty()));
     let again = world.play(Event::StopJob { job, reason: String::new() }).unwrap_err();
     assert_eq!(again.to_string(), format!("job {job} is over"));
@@ -401,7 +412,7 @@ fn trees_of_another_job_make_the_next_one_go_elsewhere() {
 }
 
 #[test]
-fn too_many_children_are_refused_in_words() {
+fn too_many_children_are_a_reason() {
     let fabric = leaf_spine(1, 1, 0, RATE, RATE, Addressing::default()).unwrap();
     let mut world = World::new(fabric, Settings::default());
     world.all_up();
@@ -425,7 +436,7 @@ fn one_rank_has_nothing_to_sum() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_name() {
+fn invalid_requests_are_refused_with_the_cause() {
     let mut world = World::standard();
     let job = world.create(2);
     let refusal = |world: &mut World, job, rank, host: &str| {

@@ -103,7 +103,7 @@ fn keys_go_to_workers_and_leases_alone() {
         assert_eq!(&world.plan(job).key, expected, "{protocol}, trusted: {trusted}");
         assert!(!world.granted.is_empty());
         assert!(world.granted.iter().all(|(_, lease)| &lease.key == expected), "{protocol}");
-        let shown = serde_json::to_string(&world.state.status(0)).unwrap();
+        let shown = serde_json::to_string(&world.state().status(0)).unwrap();
         assert!(shown.contains(&format!("\"tags\":{}", expected.is_some())), "{shown}");
         assert!(!shown.contains("42,42"), "the key is in the status: {shown}");
         assert!(!format!("{:?}", world.granted).contains("42, 42"), "a key in a log");
@@ -123,9 +123,9 @@ fn what_racks_send_each_other_counts_on_every_spine() {
         let session = world.switches[switch].0;
         let neighbours = vec![pb::Neighbour { address, tx_bytes, ..pb::Neighbour::default() }];
         let counters = pb::SwitchHeartbeat { neighbours, ..pb::SwitchHeartbeat::default() };
-        world.play(Event::SwitchBeat { session, counters }).unwrap();
+        world.play(Event::SwitchHeartbeat { session, counters }).unwrap();
     }
-    let links = world.state.status(0).links;
+    let links = world.state().status(0).links;
     let of = |a: &str, b: &str| {
         let link = links.iter().find(|link| (link.a.as_str(), link.b.as_str()) == (a, b)).unwrap();
         (link.bytes_ab, link.bytes_ba)

@@ -1,13 +1,11 @@
-//! The world around a controller's state, as far as its decisions can see it.
+//! Switches and workers around a controller without sockets, as far as its decisions depend on them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use netsum_control::decide::{
-    Action, Answer, Decision, Event, Refusal, SessionId, Settings, State,
-};
+use netsum_control::decide::{Action, Answer, Event, SessionId, Settings, State};
 use netsum_control::pb::switch_command::Command;
-use netsum_control::pb::worker_event::Event as Word;
-use netsum_control::{JobPlan, pb};
+use netsum_control::pb::worker_event::Event as WorkerMessage;
+use netsum_control::{Engine, Failure, JobPlan, MemoryStore, Outcome, epoch, pb};
 use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
 use netsum_wire::tag::JobKey;
 
@@ -16,11 +14,16 @@ pub const RATE: Rate = Rate(10_000_000_000);
 /// Job, tree and epoch of installed leases.
 type Leases = BTreeSet<(u32, u32, u32)>;
 
-/// Plays the world around a state: switches that confirm what they are told, workers that listen.
 pub const KEY: JobKey = JobKey::new([42; 16]);
+/// Its first job has the number 1.
+pub const INCARNATION: u64 = 4_294_000;
+/// A worker notices within this time that a tree does not answer.
+pub const NOTICE_MS: u64 = 300;
 
+/// A controller with switches that confirm leases and workers that take plans.
 pub struct World {
-    pub state: State,
+    pub engine: Engine<MemoryStore>,
+    pub store: MemoryStore,
     pub fabric: Fabric,
     pub now_ms: u64,
     pub next_session: u64,
@@ -28,10 +31,13 @@ pub struct World {
     pub switches: BTreeMap<String, (SessionId, Leases)>,
     /// By job and rank: session and newest plan.
     pub workers: BTreeMap<(u32, u32), (SessionId, Option<pb::Plan>)>,
-    pub words: Vec<(u32, Word)>,
+    pub messages: Vec<(u32, WorkerMessage)>,
     /// Every lease that was sent out, with the switch.
     pub granted: Vec<(String, pb::Lease)>,
-    pub saved: Vec<u32>,
+    /// Switches ("rack0") and links ("rack0-spine1", "h0-rack0") that carry no data, though control messages pass.
+    pub broken: BTreeSet<String>,
+    /// By job and rank: what it says in its heartbeats.
+    pub reports: BTreeMap<(u32, u32), Report>,
     /// Switches that refuse, with the reason.
     pub refusing: BTreeMap<String, String>,
     /// Switches that do not answer.
@@ -39,23 +45,35 @@ pub struct World {
     pub receive_buffer: u64,
     /// Of each switch.
     pub memory: u64,
-    /// Answers of switches on their way: a stream delivers in order, after what was told before.
+    /// Answers of switches on their path: a stream delivers in order, after what was told before.
     pub answers: VecDeque<Event>,
+}
+
+/// What a worker knows of its data plane.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Tree and since when it does not answer.
+    broken: BTreeMap<u32, u64>,
+    pub heartbeat: pb::WorkerHeartbeat,
+    sent_ms: u64,
 }
 
 impl World {
     pub fn new(fabric: Fabric, settings: Settings) -> World {
-        let state = State::new(fabric.clone(), settings, Vec::new(), 1);
+        let store = MemoryStore::new(INCARNATION);
+        let engine = Engine::new(fabric.clone(), settings, store.clone()).unwrap();
         World {
-            state,
+            engine,
+            store,
             fabric,
             now_ms: 0,
             next_session: 1,
             switches: BTreeMap::new(),
             workers: BTreeMap::new(),
-            words: Vec::new(),
+            messages: Vec::new(),
             granted: Vec::new(),
-            saved: Vec::new(),
+            broken: BTreeSet::new(),
+            reports: BTreeMap::new(),
             refusing: BTreeMap::new(),
             mute: BTreeSet::new(),
             receive_buffer: 64 << 20,
@@ -80,7 +98,22 @@ impl World {
         }
     }
 
-    pub fn play(&mut self, event: Event) -> Result<Answer, Refusal> {
+    pub fn state(&self) -> &State {
+        self.engine.state()
+    }
+
+    /// Ends the controller and starts another with `store`: all streams are new.
+    pub fn restart(&mut self, settings: Settings, store: MemoryStore) {
+        self.engine = Engine::new(self.fabric.clone(), settings, store.clone()).unwrap();
+        self.store = store;
+        self.now_ms = 0;
+        self.answers.clear();
+        for report in self.reports.values_mut() {
+            *report = Report::default();
+        }
+    }
+
+    pub fn play(&mut self, event: Event) -> Result<Answer, Failure> {
         let answer = self.decide(event);
         while let Some(answer) = self.answers.pop_front() {
             self.decide(answer).unwrap();
@@ -88,27 +121,26 @@ impl World {
         answer
     }
 
-    fn decide(&mut self, event: Event) -> Result<Answer, Refusal> {
-        let Decision { actions, answer } = self.state.decide(self.now_ms, event, 1e9);
+    fn decide(&mut self, event: Event) -> Result<Answer, Failure> {
+        let Outcome { actions, answer } = self.engine.handle(self.now_ms, event, 1e9);
         actions.into_iter().for_each(|action| self.act(action));
         answer
     }
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::SaveJob(job) => self.saved.push(job),
-            Action::SaveMember(..) => {}
-            Action::TellWorker(session, word) => {
+            Action::SaveJob(_) | Action::SaveMember(..) => panic!("the engine saves"),
+            Action::SendToWorker(session, message) => {
                 let entry = self.workers.iter_mut().find(|(_, worker)| worker.0 == session);
                 let (&(_, rank), worker) = entry.expect("only open streams are told");
-                if let Word::Plan(plan) = &word {
+                if let WorkerMessage::Plan(plan) = &message {
                     let last = worker.1.as_ref().map_or(0, |plan| plan.epoch);
-                    assert!(plan.epoch > last, "epoch {} after {last}", plan.epoch);
+                    assert!(epoch::is_newer(plan.epoch, last), "epoch {} after {last}", plan.epoch);
                     worker.1 = Some(plan.clone());
                 }
-                self.words.push((rank, word));
+                self.messages.push((rank, message));
             }
-            Action::TellSwitch(session, command) => self.command(session, command),
+            Action::SendToSwitch(session, command) => self.command(session, command),
             Action::Close(session) => {
                 self.switches.retain(|_, switch| switch.0 != session);
                 self.workers.retain(|_, worker| worker.0 != session);
@@ -120,9 +152,9 @@ impl World {
         let entry = self.switches.iter_mut().find(|(_, switch)| switch.0 == session);
         let (name, (_, leases)) = entry.expect("only open streams are told");
         match command {
-            Command::Revoke(revoke) => {
-                leases.retain(|lease| lease.0 != revoke.job || lease.2 > revoke.epoch)
-            }
+            Command::Hello(hello) => assert_ne!(hello.incarnation, 0),
+            Command::Revoke(revoke) => leases
+                .retain(|lease| lease.0 != revoke.job || epoch::is_newer(lease.2, revoke.epoch)),
             Command::Install(lease) => {
                 assert!(lease.slots >= 1 && !lease.children.is_empty());
                 self.granted.push((name.clone(), lease.clone()));
@@ -151,11 +183,16 @@ impl World {
         SessionId(self.next_session)
     }
 
-    pub fn up(&mut self, name: &str, installed: &[(u32, u32, u32)]) -> Result<Answer, Refusal> {
+    pub fn up(&mut self, name: &str, installed: &[(u32, u32, u32)]) -> Result<Answer, Failure> {
         let session = self.session();
         let address = self.fabric.aggregator_address(name).map(|address| address.to_string());
         let switch = self.fabric.switch(name);
-        let lease = |&(job, tree, epoch): &(u32, u32, u32)| pb::InstalledLease { job, tree, epoch };
+        let lease = |&(job, tree, epoch): &(u32, u32, u32)| pb::InstalledLease {
+            job,
+            tree,
+            epoch,
+            incarnation: self.engine.state().incarnation(),
+        };
         let hello = pb::SwitchHello {
             name: name.to_owned(),
             udp_address: address.unwrap_or_default(),
@@ -205,22 +242,33 @@ impl World {
         rank: u32,
         host: &str,
         known_epoch: u32,
-    ) -> Result<Answer, Refusal> {
-        let session = self.session();
+    ) -> Result<Answer, Failure> {
+        let join = self.join_message(job, rank, host, known_epoch);
+        self.join_as(join)
+    }
+
+    pub fn join_message(&self, job: u32, rank: u32, host: &str, known_epoch: u32) -> pb::Join {
         let address = self
             .fabric
             .host(host)
             .map_or_else(|| "127.0.0.1".to_owned(), |host| host.address.to_string());
-        let join = pb::Join {
+        pb::Join {
             job,
             rank,
             host: host.to_owned(),
-            udp_address: format!("{address}:{}", 5000 + job * 100 + rank),
+            udp_address: format!("{address}:{}", 5000 + job % 500 * 100 + rank),
             mesh_address: String::new(),
             pid: 1000 + rank,
             mtu: 1500,
             known_epoch,
-        };
+            incarnation: INCARNATION,
+            ..pb::Join::default()
+        }
+    }
+
+    pub fn join_as(&mut self, join: pb::Join) -> Result<Answer, Failure> {
+        let session = self.session();
+        let (job, rank) = (join.job, join.rank);
         let before = self.workers.insert((job, rank), (session, None));
         let answer = self.play(Event::WorkerJoined { session, join });
         if answer.is_err() {
@@ -265,16 +313,84 @@ impl World {
         self.play(Event::WorkerClosed { session }).unwrap();
     }
 
+    /// From now on all other ranks say in their heartbeats that they cannot reach this one.
+    pub fn peers_report_unreachable(&mut self, job: u32, rank: u32) {
+        let peers: Vec<(u32, u32)> =
+            self.workers.keys().copied().filter(|id| *id != (job, rank)).collect();
+        for id in peers {
+            let heartbeat = &mut self.reports.entry(id).or_default().heartbeat;
+            heartbeat.unreachable_ranks = vec![rank];
+        }
+    }
+
     pub fn wait(&mut self, ms: u64) {
         let end = self.now_ms + ms;
         while self.now_ms < end {
             self.now_ms = (self.now_ms + 100).min(end);
             for (session, _) in self.switches.values().cloned().collect::<Vec<_>>() {
-                self.play(Event::SwitchBeat { session, counters: pb::SwitchHeartbeat::default() })
-                    .unwrap();
+                self.play(Event::SwitchHeartbeat {
+                    session,
+                    counters: pb::SwitchHeartbeat::default(),
+                })
+                .unwrap();
             }
+            self.report();
             self.play(Event::Tick).unwrap();
         }
+    }
+
+    /// Heartbeats of the workers: once a second, and when a tree falls silent.
+    fn report(&mut self) {
+        for (id, (session, plan)) in self.workers.clone() {
+            let broken = plan
+                .iter()
+                .flat_map(|plan| self.broken_trees(id.0, plan))
+                .collect::<BTreeSet<u32>>();
+            let epoch = plan.map_or(0, |plan| plan.epoch);
+            let report = self.reports.entry(id).or_default();
+            if report.heartbeat.plan_epoch != epoch {
+                report.heartbeat.plan_epoch = epoch;
+                report.heartbeat.silent_trees.clear();
+                report.broken.clear();
+                report.sent_ms = 0;
+            }
+            report.broken.retain(|tree, _| broken.contains(tree));
+            for tree in broken {
+                let since_ms = *report.broken.entry(tree).or_insert(self.now_ms);
+                let known = report.heartbeat.silent_trees.contains(&tree);
+                if since_ms + NOTICE_MS <= self.now_ms && !known {
+                    report.heartbeat.silent_trees.push(tree);
+                    report.sent_ms = 0;
+                }
+            }
+            if report.sent_ms + 1_000 <= self.now_ms {
+                report.sent_ms = self.now_ms;
+                let statistics = report.heartbeat.clone();
+                self.play(Event::WorkerHeartbeat { session, statistics }).unwrap();
+            }
+        }
+    }
+
+    /// Trees of a plan that a broken switch or link silences. A tree needs all of its parts for any sum.
+    fn broken_trees(&self, job: u32, plan: &pb::Plan) -> Vec<u32> {
+        let topology = self.state().topology();
+        let members = self.state().job(job).map(|job| job.members.clone()).unwrap_or_default();
+        let host =
+            |rank: u32| members[rank as usize].host.map(|host| topology.name(host)).unwrap_or("");
+        let works = |a: &str, b: &str| {
+            ![a.to_owned(), b.to_owned(), format!("{a}-{b}"), format!("{b}-{a}")]
+                .iter()
+                .any(|part| self.broken.contains(part))
+        };
+        let tree_works = |tree: &pb::Tree| {
+            tree.nodes.iter().all(|node| {
+                node.children.iter().all(|child| match child.child.as_ref().unwrap() {
+                    pb::tree_child::Child::Rank(rank) => works(host(*rank), &node.switch),
+                    pb::tree_child::Child::Switch(switch) => works(switch, &node.switch),
+                })
+            })
+        };
+        plan.trees.iter().filter(|tree| !tree_works(tree)).map(|tree| tree.tree).collect()
     }
 
     pub fn plan(&self, job: u32) -> &pb::Plan {
@@ -290,9 +406,9 @@ impl World {
         for (name, (_, leases)) in &self.switches {
             let mut wanted = BTreeSet::new();
             let jobs: BTreeSet<u32> = self.workers.keys().map(|&(job, _)| job).collect();
-            for plan in jobs.iter().filter_map(|&job| self.state.job(job)?.current.as_ref()) {
+            for plan in jobs.iter().filter_map(|&job| self.state().job(job)?.current.as_ref()) {
                 for (tree, body) in (0..).zip(&plan.trees) {
-                    let switch = self.state.topology().find(name).unwrap();
+                    let switch = self.state().topology().find(name).unwrap();
                     if body.node(switch).is_some() {
                         wanted.insert((plan.job, tree, u32::from(plan.epoch)));
                     }

@@ -7,9 +7,9 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use netsum_control::client::{self, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice};
-use netsum_control::pb;
+use netsum_control::{Config, Controller, MemoryStore, pb};
 
-use scene::{FakeWorker, Leases, PATIENCE, Scene, any_port, fabric, hello, join, start};
+use scene::{FakeWorker, Leases, PATIENCE, Scene, any_port, fabric, hello, join, settings, start};
 
 #[test]
 fn switches_die_and_come_back() {
@@ -54,6 +54,8 @@ fn a_lost_worker_is_named_to_the_others() {
     let controller = start(any_port(), None);
     let mut scene = Scene::set(controller.address());
     drop(scene.workers.remove(2));
+    let statistics = pb::WorkerHeartbeat { unreachable_ranks: vec![2], ..Default::default() };
+    scene.workers.iter().for_each(|worker| worker.client.heartbeat(statistics.clone()));
     for worker in &scene.workers {
         match worker.next() {
             WorkerNotice::PeerLost(lost) => assert_eq!((lost.rank, lost.host.as_str()), (2, "h2")),
@@ -65,6 +67,99 @@ fn a_lost_worker_is_named_to_the_others() {
     assert_eq!(states, ["connected", "connected", "lost", "connected"]);
     scene.workers.drain(..).for_each(|worker| worker.client.leave());
     scene.leases_become([0, 0, 0, 0]);
+}
+
+#[test]
+fn a_rank_that_its_peers_reach_is_only_away() {
+    let controller = start(any_port(), None);
+    let mut scene = Scene::set(controller.address());
+    drop(scene.workers.remove(2));
+    // Several times the grace, and long enough for each of the others to report twice.
+    scene.workers[0].receives_nothing_for(Duration::from_millis(2_500));
+    let states: Vec<String> =
+        scene.status().jobs[0].ranks.iter().map(|rank| rank.state.clone()).collect();
+    assert_eq!(states, ["connected", "connected", "away", "connected"]);
+    let join = pb::Join { known_epoch: 1, ..join(scene.job, 2) };
+    scene.workers.insert(2, FakeWorker::join_as(scene.address, join));
+    scene.workers[2].wait_for(|notice| *notice == WorkerNotice::Connected);
+    assert_eq!(scene.status().jobs[0].epoch, 1);
+}
+
+#[test]
+fn a_store_that_fails_changes_nothing_and_a_job_can_be_made_once_it_works() {
+    let store = MemoryStore::drawn().unwrap();
+    let config = Config { fabric: fabric(), listen: any_port(), store: None, settings: settings() };
+    let controller = Controller::start_with(config, Box::new(store.clone())).unwrap();
+    let address = controller.address().to_string();
+    let request = pb::CreateJobRequest { size: 4, ..Default::default() };
+    let job = client::create_job(&address, request.clone(), PATIENCE).unwrap().job;
+    store.fail(Some("its disk is full; make space"));
+    for _ in 0..3 {
+        let error =
+            client::create_job(&address, request.clone(), PATIENCE).unwrap_err().to_string();
+        assert!(
+            error.contains("its disk is full; make space; nothing was changed, try again"),
+            "{error}"
+        );
+    }
+    // A worker waits for the store.
+    let worker = FakeWorker::join(controller.address(), job, 0);
+    worker.wait_for(|notice| matches!(notice, WorkerNotice::Away { .. }));
+    let status = client::status(&address, PATIENCE).unwrap();
+    let state = status.store.unwrap();
+    assert!(state.problem.contains("its disk is full") && state.failures >= 4, "{state:?}");
+    assert_eq!((status.jobs.len(), status.jobs[0].ranks[0].state.as_str()), (1, "awaited"));
+    store.fail(None);
+    worker.wait_for(|notice| *notice == WorkerNotice::Connected);
+    assert_eq!(client::create_job(&address, request, PATIENCE).unwrap().job, job + 1);
+    assert_eq!(client::status(&address, PATIENCE).unwrap().store.unwrap().problem, "");
+}
+
+#[test]
+fn a_controller_with_another_store_takes_no_part_of_an_old_job() {
+    let controller = start(any_port(), None);
+    let address = controller.address();
+    let scene = Scene::set(address);
+    let status = scene.status();
+    controller.kill();
+    scene
+        .workers
+        .iter()
+        .for_each(|worker| worker.wait_for(|notice| matches!(notice, WorkerNotice::Away { .. })));
+    let _controller = start(address, None);
+    for worker in &scene.workers {
+        worker.wait_for(|notice| match notice {
+            WorkerNotice::Refused { reason } => {
+                assert!(reason.contains("with another store"), "{reason}");
+                true
+            }
+            _ => false,
+        });
+    }
+    let now = scene.status();
+    assert_ne!(now.incarnation, status.incarnation);
+    assert_eq!(now.jobs, []);
+    scene.leases_become([0, 0, 0, 0]);
+}
+
+#[test]
+fn a_job_that_the_store_lacks_is_taken_up_again_by_the_real_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, copy) = (folder.path().join("store"), folder.path().join("copy"));
+    start(any_port(), Some(file.clone())).stop();
+    std::fs::copy(&file, &copy).unwrap();
+    let controller = start(any_port(), Some(file.clone()));
+    let address = controller.address();
+    let scene = Scene::set(address);
+    controller.kill();
+    scene
+        .workers
+        .iter()
+        .for_each(|worker| worker.wait_for(|notice| matches!(notice, WorkerNotice::Away { .. })));
+    let _controller = start(address, Some(copy));
+    let plan = scene.plan();
+    assert_eq!((plan.job, plan.epoch, plan.trees.len()), (scene.job, 2, 2));
+    scene.leases_become([2, 2, 1, 1]);
 }
 
 #[test]
@@ -93,8 +188,10 @@ fn a_restarted_controller_disturbs_nobody() {
         .iter()
         .for_each(|worker| worker.wait_for(|notice| *notice == WorkerNotice::Connected));
     // Longer than the time for which switches are expected.
-    scene.workers[0].hears_nothing_for(Duration::from_millis(2_500));
-    scene.workers[1..].iter().for_each(|worker| worker.hears_nothing_for(Duration::from_millis(1)));
+    scene.workers[0].receives_nothing_for(Duration::from_millis(2_500));
+    scene.workers[1..]
+        .iter()
+        .for_each(|worker| worker.receives_nothing_for(Duration::from_millis(1)));
     let after: Vec<_> = scene
         .switches
         .iter()
@@ -256,6 +353,7 @@ fn clients_work_inside_a_runtime() {
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_netsum-controller"));
+    command.args(["--store", "none"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -291,6 +389,40 @@ fn the_program_says_what_is_wrong() {
         run(program().arg("--fabric").arg(&file).args(["--listen", "192.0.2.1:7700"]));
     assert_eq!(code, Some(1));
     assert!(stderr.contains("this machine does not have that address"), "{stderr}");
+}
+
+#[test]
+fn without_an_option_the_store_is_a_file_of_the_fabric() {
+    use std::io::{BufRead, BufReader, Read};
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fabric.toml");
+    std::fs::write(&file, fabric().to_toml()).unwrap();
+    let run = |variable: &str, value: &std::path::Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netsum-controller"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env_remove("STATE_DIRECTORY").env_remove("XDG_STATE_HOME").env_remove("HOME");
+        let command = command.env(variable, value).arg("--fabric").arg(&file);
+        let mut child = command.args(["--listen", "127.0.0.1:0"]).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+        child.wait().unwrap();
+        let mut log = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        log
+    };
+    let places = [
+        ("STATE_DIRECTORY", "systemd", "systemd/leaf-spine.db"),
+        ("XDG_STATE_HOME", "xdg", "xdg/netsum/leaf-spine.db"),
+        ("HOME", "home", "home/.local/state/netsum/leaf-spine.db"),
+    ];
+    for (variable, value, place) in places {
+        let log = run(variable, &folder.path().join(value));
+        let place = folder.path().join(place);
+        assert!(place.exists() && log.contains(&*place.to_string_lossy()), "{log}");
+    }
+    let log = run("UNRELATED", folder.path());
+    assert!(log.contains("--store"), "{log}");
 }
 
 #[test]

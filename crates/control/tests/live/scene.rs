@@ -20,15 +20,18 @@ pub fn fabric() -> Fabric {
     leaf_spine(2, 2, 2, Rate(10_000_000_000), Rate(10_000_000_000), Addressing::default()).unwrap()
 }
 
-pub fn start(listen: SocketAddr, store: Option<PathBuf>) -> Controller {
-    let settings = Settings {
+pub fn settings() -> Settings {
+    Settings {
         worker_grace_ms: 700,
         switch_expected_ms: 2_000,
         return_hold_ms: 100,
         min_bytes: 0,
         ..Settings::default()
-    };
-    Controller::start(Config { fabric: fabric(), listen, store, settings }).unwrap()
+    }
+}
+
+pub fn start(listen: SocketAddr, store: Option<PathBuf>) -> Controller {
+    Controller::start(Config { fabric: fabric(), listen, store, settings: settings() }).unwrap()
 }
 
 pub fn any_port() -> SocketAddr {
@@ -53,8 +56,15 @@ impl FakeSwitch {
         let client = Arc::new(client);
         let (shared, weak) = (leases.clone(), Arc::downgrade(&client));
         let thread = std::thread::spawn(move || {
+            let mut known = 0;
             while let Ok(notice) = notices.recv() {
                 match notice {
+                    SwitchNotice::Incarnation(incarnation) => {
+                        if ![0, incarnation].contains(&known) {
+                            shared.lock().unwrap().clear();
+                        }
+                        known = incarnation;
+                    }
                     SwitchNotice::Install(lease) => {
                         shared.lock().unwrap().insert((lease.job, lease.tree, lease.epoch));
                         if let Some(client) = weak.upgrade() {
@@ -86,7 +96,12 @@ impl FakeSwitch {
 }
 
 pub fn hello(name: &str, leases: &Leases) -> pb::SwitchHello {
-    let lease = |&(job, tree, epoch): &(u32, u32, u32)| pb::InstalledLease { job, tree, epoch };
+    let lease = |&(job, tree, epoch): &(u32, u32, u32)| pb::InstalledLease {
+        job,
+        tree,
+        epoch,
+        ..Default::default()
+    };
     pb::SwitchHello {
         name: name.to_owned(),
         udp_address: fabric()
@@ -108,8 +123,11 @@ pub struct FakeWorker {
 
 impl FakeWorker {
     pub fn join(controller: SocketAddr, job: u32, rank: u32) -> FakeWorker {
-        let (client, notices) =
-            WorkerClient::start(&controller.to_string(), join(job, rank), 4).unwrap();
+        FakeWorker::join_as(controller, join(job, rank))
+    }
+
+    pub fn join_as(controller: SocketAddr, join: pb::Join) -> FakeWorker {
+        let (client, notices) = WorkerClient::start(&controller.to_string(), join, 4).unwrap();
         FakeWorker { client, notices }
     }
 
@@ -139,7 +157,7 @@ impl FakeWorker {
         ) {}
     }
 
-    pub fn hears_nothing_for(&self, time: Duration) {
+    pub fn receives_nothing_for(&self, time: Duration) {
         match self.notices.recv_timeout(time) {
             Err(RecvTimeoutError::Timeout) => {}
             other => panic!("{other:?} instead of silence"),
@@ -157,7 +175,7 @@ pub fn join(job: u32, rank: u32) -> pb::Join {
         mesh_address: format!("{}:{}", host.address, 7000 + rank),
         pid: std::process::id(),
         mtu: 65536,
-        known_epoch: 0,
+        ..pb::Join::default()
     }
 }
 
@@ -175,9 +193,12 @@ impl Scene {
             SWITCHES.map(|name| Some(FakeSwitch::start(address, name))).into_iter().collect();
         let request =
             pb::CreateJobRequest { name: "test".to_owned(), size: 4, ..Default::default() };
-        let job = client::create_job(&address.to_string(), request, PATIENCE).unwrap().job;
+        let reply = client::create_job(&address.to_string(), request.clone(), PATIENCE).unwrap();
+        let pb::CreateJobReply { job, incarnation } = reply;
+        let join =
+            |rank| pb::Join { incarnation, description: Some(request.clone()), ..join(job, rank) };
         let workers: Vec<FakeWorker> =
-            (0..4).map(|rank| FakeWorker::join(address, job, rank)).collect();
+            (0..4).map(|rank| FakeWorker::join_as(address, join(rank))).collect();
         let scene = Scene { address, job, switches, workers };
         let plan = scene.plan();
         assert_eq!((plan.epoch, plan.trees.len(), plan.reason.as_str()), (1, 2, ""));

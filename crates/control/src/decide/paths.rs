@@ -1,0 +1,40 @@
+//! Which links a tree's traffic takes between switches.
+
+use std::collections::HashSet;
+
+use netsum_topo::{NodeId, Topology, TreeNode};
+
+/// From a switch of a tree to its parent: along the plan's path if it names one, else over their link, else over one of the
+/// shortest paths (ECMP), which are all returned. None to a server, which is on a host, and where the fabric has none.
+pub(super) fn paths_to_parent(topology: &Topology, node: &TreeNode) -> Vec<Vec<NodeId>> {
+    let Some(parent) = &node.parent else { return Vec::new() };
+    let (from, to) = (node.switch, parent.switch);
+    if !topology.is_switch(to) {
+        return Vec::new();
+    }
+    match &parent.via[..] {
+        [] => shortest_paths(topology, from, to),
+        via => vec![[&[from], via, &[to]].concat()],
+    }
+}
+
+/// The shortest paths through switches, at most `PATHS_MAX` of them.
+fn shortest_paths(topology: &Topology, from: NodeId, to: NodeId) -> Vec<Vec<NodeId>> {
+    let mut open = vec![vec![from]];
+    let mut seen = HashSet::from([from]);
+    while !open.is_empty() && open.iter().all(|path| path.last() != Some(&to)) {
+        let longer = open.iter().flat_map(|path| {
+            let last = path.last().expect("it begins somewhere");
+            let next = topology.neighbours(*last).iter().map(|&(next, _)| next);
+            let new = next.filter(|next| topology.is_switch(*next) && !seen.contains(next));
+            new.map(|next| [path.as_slice(), &[next]].concat()).collect::<Vec<_>>()
+        });
+        open = longer.take(PATHS_MAX).collect();
+        seen.extend(open.iter().filter_map(|path| path.last()));
+    }
+    open.retain(|path| path.last() == Some(&to));
+    open
+}
+
+/// More spines than a rack has.
+const PATHS_MAX: usize = 1024;

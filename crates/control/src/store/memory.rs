@@ -1,0 +1,94 @@
+//! A store in memory, whose failures a test or simulation can switch on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Change, ENDED_LOADED, JobRow, MemberRow, Saved, Store, draw_incarnation, first_job};
+use crate::error::ControlError;
+
+/// Lives as long as its last clone: a clone is the same store, as a file is to a controller that is started again.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    content: Arc<Mutex<Content>>,
+}
+
+#[derive(Debug)]
+struct Content {
+    incarnation: u64,
+    next_job: u32,
+    jobs: BTreeMap<u32, JobRow>,
+    members: BTreeMap<(u32, u32), MemberRow>,
+    failure: Option<String>,
+}
+
+impl MemoryStore {
+    /// An empty store of that incarnation.
+    pub fn new(incarnation: u64) -> MemoryStore {
+        let next_job = first_job(incarnation);
+        let (jobs, members) = (BTreeMap::new(), BTreeMap::new());
+        let content = Content { incarnation, next_job, jobs, members, failure: None };
+        MemoryStore { content: Arc::new(Mutex::new(content)) }
+    }
+
+    /// An empty store of an incarnation that is drawn.
+    pub fn drawn() -> Result<MemoryStore, ControlError> {
+        draw_incarnation().map(MemoryStore::new)
+    }
+
+    /// From now on every save fails with that problem; `None`: saves work.
+    pub fn fail(&self, problem: Option<&str>) {
+        self.content().failure = problem.map(str::to_owned);
+    }
+
+    /// Sets the number that the next job gets if no job has it.
+    pub fn set_next_job(&self, next_job: u32) {
+        self.content().next_job = next_job;
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for MemoryStore {
+    fn load(&mut self) -> Result<Saved, ControlError> {
+        let content = self.content();
+        Ok(Saved {
+            incarnation: content.incarnation,
+            next_job: content.next_job,
+            jobs: content.jobs.values().cloned().collect(),
+            members: content.members.values().cloned().collect(),
+        })
+    }
+
+    fn save(&mut self, changes: &[Change]) -> Result<(), ControlError> {
+        let mut content = self.content();
+        if let Some(problem) = &content.failure {
+            return Err(ControlError::Store { file: "memory".into(), problem: problem.clone() });
+        }
+        for change in changes.iter().cloned() {
+            match change {
+                Change::NextJob(next_job) => content.next_job = next_job,
+                Change::NewJob(job) => {
+                    content.members.retain(|(of, _), _| *of != job.job);
+                    content.jobs.insert(job.job, job);
+                }
+                Change::Job(job) => drop(content.jobs.insert(job.job, job)),
+                Change::Member(row) => drop(content.members.insert((row.job, row.rank), row)),
+            }
+        }
+        let over = |job: &&JobRow| ["ended", "abandoned"].contains(&job.phase.as_str());
+        let mut ended: Vec<&JobRow> = content.jobs.values().filter(over).collect();
+        ended.sort_by(|a, b| a.created_unix_s.total_cmp(&b.created_unix_s));
+        let ended: Vec<u32> = ended.into_iter().map(|job| job.job).collect();
+        for job in &ended[..ended.len().saturating_sub(ENDED_LOADED as usize)] {
+            content.jobs.remove(job);
+            content.members.retain(|(of, _), _| of != job);
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        "memory".to_owned()
+    }
+}

@@ -1,0 +1,191 @@
+//! Jobs and ranks as rows of plain values, and back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netsum_topo::{Fabric, SumOrder, Topology};
+use netsum_wire::tag::JobKey;
+use prost::Message;
+
+use super::Saved;
+use crate::convert::{plan_from_message, plan_message};
+use crate::decide::{AUTO, Job, JobSpec, Loaded, Member, MemberState, Phase};
+use crate::pb;
+
+/// A job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobRow {
+    /// Its number.
+    pub job: u32,
+    /// For people.
+    pub name: String,
+    /// Ranks.
+    pub size: u32,
+    /// The most trees it asked for.
+    pub max_trees: u32,
+    /// Above 0, at most 1.
+    pub release_fraction: f32,
+    /// How workers answer marks, by name.
+    pub congestion: String,
+    /// Smaller buffers go by the host path.
+    pub min_bytes: u64,
+    /// Seconds since 1970.
+    pub created_unix_s: f64,
+    /// "joining", "running", "ended" or "abandoned".
+    pub phase: String,
+    /// The newest epoch that was given out.
+    pub epoch: u16,
+    /// The order of additions, once it is fixed.
+    pub sum_order: Option<String>,
+    /// Likewise.
+    pub fragment_bytes: Option<u32>,
+    /// By name; "auto": the controller chooses.
+    pub protocol: String,
+    /// Whose the job is.
+    pub tenant: String,
+    /// Between reals and integers of slots; 0: shared exponents.
+    pub scale: f32,
+    /// The key of its packets' tags.
+    pub key: Option<[u8; 16]>,
+    /// The plan that its workers have, as a message.
+    pub plan: Option<Vec<u8>>,
+}
+
+/// A rank of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemberRow {
+    /// The job's number.
+    pub job: u32,
+    /// Its index.
+    pub rank: u32,
+    /// "awaited", "present", "left" or "lost".
+    pub state: String,
+    /// Name of its host.
+    pub host: Option<String>,
+    /// `ip:port`.
+    pub udp_address: Option<String>,
+    /// For people.
+    pub mesh_address: String,
+    /// For people.
+    pub pid: u32,
+    /// Of its interface; 0 if unknown.
+    pub mtu: u32,
+}
+
+/// A job as it is now, without its ranks. `fabric` and `topology` give names to what the job holds by number.
+pub(crate) fn job_row(job: &Job, fabric: &Fabric, topology: &Topology) -> JobRow {
+    let plan = job.current.as_ref();
+    JobRow {
+        job: job.id,
+        name: job.spec.name.clone(),
+        size: job.spec.size,
+        max_trees: job.spec.max_trees,
+        release_fraction: job.spec.release_fraction,
+        congestion: job.spec.congestion.to_string(),
+        min_bytes: job.spec.min_bytes,
+        created_unix_s: job.created_unix_s,
+        phase: PHASES
+            .iter()
+            .find(|(phase, _)| *phase == job.phase)
+            .map(|(_, name)| (*name).to_owned())
+            .unwrap_or_default(),
+        epoch: job.epoch,
+        sum_order: job.order.as_ref().map(SumOrder::to_string),
+        fragment_bytes: job.fragment_bytes,
+        protocol: job
+            .spec
+            .protocol
+            .map_or_else(|| AUTO.to_owned(), |protocol| protocol.to_string()),
+        tenant: job.spec.tenant.clone(),
+        scale: job.spec.scale,
+        key: job.key.map(|key| *key.bytes()),
+        plan: plan.map(|plan| plan_message(plan, fabric, topology).encode_to_vec()),
+    }
+}
+
+/// A rank as it is now.
+pub(crate) fn member_row(job: u32, rank: u32, member: &Member, topology: &Topology) -> MemberRow {
+    let state = match member.state {
+        MemberState::Awaited => "awaited",
+        // A stream does not outlive the controller.
+        MemberState::Connected(_) | MemberState::Away { .. } => "present",
+        MemberState::Left => "left",
+        MemberState::Lost => "lost",
+    };
+    MemberRow {
+        job,
+        rank,
+        state: state.to_owned(),
+        host: member.host.map(|host| topology.name(host).to_owned()),
+        udp_address: member.udp_address.map(|address| address.to_string()),
+        mesh_address: member.mesh_address.clone(),
+        pid: member.pid,
+        mtu: member.mtu,
+    }
+}
+
+/// What a controller starts with.
+pub(crate) fn loaded(saved: Saved, topology: &Topology) -> Loaded {
+    let mut jobs: BTreeMap<u32, Job> =
+        saved.jobs.into_iter().map(|row| (row.job, job(row, topology))).collect();
+    for row in saved.members {
+        let Some(job) = jobs.get_mut(&row.job) else { continue };
+        if let Some(place) = job.members.get_mut(row.rank as usize) {
+            *place = Arc::new(member(row, topology));
+        }
+    }
+    let (incarnation, next_job) = (saved.incarnation, saved.next_job);
+    Loaded { incarnation, next_job, jobs: jobs.into_values().collect() }
+}
+
+fn job(row: JobRow, topology: &Topology) -> Job {
+    let spec = JobSpec {
+        name: row.name,
+        size: row.size,
+        max_trees: row.max_trees,
+        release_fraction: row.release_fraction,
+        congestion: row.congestion.parse().unwrap_or_default(),
+        min_bytes: row.min_bytes,
+        protocol: match row.protocol.as_str() {
+            AUTO => None,
+            name => Some(name.parse().unwrap_or_default()),
+        },
+        tenant: row.tenant,
+        scale: row.scale,
+    };
+    let mut job = Job::new(row.job, spec, row.created_unix_s, 0);
+    let phase = PHASES.iter().find(|(_, name)| *name == row.phase);
+    job.phase = phase.map_or(Phase::Running, |(phase, _)| *phase);
+    job.epoch = row.epoch;
+    job.order = row.sum_order.and_then(|order| order.parse().ok());
+    job.fragment_bytes = row.fragment_bytes;
+    job.key = row.key.map(JobKey::new);
+    // A plan with a switch that the fabric file no longer has is of no use.
+    let plan = row.plan.and_then(|body| pb::Plan::decode(body.as_slice()).ok());
+    job.current = plan.and_then(|plan| plan_from_message(&plan, topology).ok());
+    job
+}
+
+fn member(row: MemberRow, topology: &Topology) -> Member {
+    let state = match row.state.as_str() {
+        "present" => MemberState::Away { since_ms: 0, grace_until_ms: 0 },
+        "left" => MemberState::Left,
+        "lost" => MemberState::Lost,
+        _ => MemberState::Awaited,
+    };
+    let mut member = Member::awaited();
+    member.state = state;
+    member.host = row.host.and_then(|name| topology.find(&name));
+    member.udp_address = row.udp_address.and_then(|address| address.parse().ok());
+    member.mesh_address = row.mesh_address;
+    member.pid = row.pid;
+    member.mtu = row.mtu;
+    member
+}
+
+const PHASES: [(Phase, &str); 4] = [
+    (Phase::Joining, "joining"),
+    (Phase::Running, "running"),
+    (Phase::Ended, "ended"),
+    (Phase::Abandoned, "abandoned"),
+];

@@ -1,0 +1,225 @@
+//! Which ranks are lost, which jobs are over, and what a Join may claim.
+
+use netsum_control::decide::{Event, Phase, Settings};
+use netsum_control::pb::worker_event::Event as WorkerMessage;
+use netsum_control::{MemoryStore, pb};
+
+use crate::world::{INCARNATION, World};
+
+fn lost(world: &World) -> Vec<u32> {
+    let lost = world.messages.iter().filter_map(|(_, message)| match message {
+        WorkerMessage::PeerLost(lost) => Some(lost.rank),
+        _ => None,
+    });
+    lost.collect()
+}
+
+fn state_of(world: &World, job: u32, rank: usize) -> String {
+    let status = world.state().status(world.now_ms);
+    let job = status.jobs.into_iter().find(|status| status.job == job).unwrap();
+    job.ranks[rank].state.clone()
+}
+
+#[test]
+fn a_rank_that_its_peers_reach_is_away_and_not_lost() {
+    let mut world = World::standard();
+    let job = world.job();
+    world.messages.clear();
+    world.worker_gone(job, 2);
+    world.wait(120_000);
+    assert_eq!((world.messages.len(), state_of(&world, job, 2).as_str()), (0, "away"));
+    world.join(job, 2, "h2", 1).unwrap();
+    assert_eq!(state_of(&world, job, 2), "connected");
+    assert_eq!(world.plan(job).epoch, 1, "its job was not disturbed");
+}
+
+#[test]
+fn one_peer_that_reaches_a_rank_keeps_it() {
+    let mut world = World::standard();
+    let job = world.job();
+    world.worker_gone(job, 2);
+    world.peers_report_unreachable(job, 2);
+    world.reports.get_mut(&(job, 3)).unwrap().heartbeat.unreachable_ranks.clear();
+    world.wait(30_000);
+    assert!(lost(&world).is_empty());
+    world.peers_report_unreachable(job, 2);
+    world.wait(1_100);
+    assert_eq!(lost(&world), [2, 2, 2]);
+}
+
+#[test]
+fn peers_without_a_connection_have_no_say() {
+    let mut world = World::standard();
+    let job = world.job();
+    world.peers_report_unreachable(job, 2);
+    world.worker_gone(job, 3);
+    world.worker_gone(job, 2);
+    world.reports.get_mut(&(job, 3)).unwrap().heartbeat.unreachable_ranks.clear();
+    world.wait(4_500);
+    assert_eq!(lost(&world), [2, 2]);
+    assert_eq!(state_of(&world, job, 3), "away", "nobody said anything of it");
+}
+
+#[test]
+fn a_job_of_which_nobody_is_connected_is_given_up_and_taken_up_again() {
+    let mut world = World::standard();
+    let job = world.job();
+    (0..4).for_each(|rank| world.worker_gone(job, rank));
+    world.wait(29_000);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
+    world.wait(2_000);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Abandoned);
+    assert!(world.switches.values().all(|(_, leases)| leases.is_empty()), "leases are taken back");
+    assert!(world.join(job, 1, "h1", 0).is_err(), "a new process has no part in it");
+    for rank in 0..4 {
+        world.join(job, rank, &format!("h{rank}"), 1).unwrap();
+    }
+    world.wait(200);
+    assert_eq!(
+        (world.plan(job).trees.len(), world.state().job(job).unwrap().phase),
+        (2, Phase::Running)
+    );
+    assert!(world.plan(job).epoch > 1);
+    world.check_leases();
+}
+
+#[test]
+fn a_job_whose_packets_switches_count_is_not_given_up() {
+    let mut world = World::standard();
+    let job = world.job();
+    (0..4).for_each(|rank| world.worker_gone(job, rank));
+    for contributions in 0..60 {
+        let tree = pb::SwitchTree { job, tree: 1, contributions, ..Default::default() };
+        let counters = pb::SwitchHeartbeat { trees: vec![tree], ..Default::default() };
+        let (session, _) = world.switches["rack0"];
+        world.play(Event::SwitchHeartbeat { session, counters }).unwrap();
+        for (session, _) in world.switches.values().cloned().collect::<Vec<_>>() {
+            let counters = world.state().status(0).switches[0].trees.clone();
+            let counters = pb::SwitchHeartbeat { trees: counters, ..Default::default() };
+            world.play(Event::SwitchHeartbeat { session, counters }).unwrap();
+        }
+        world.now_ms += 1_000;
+        world.play(Event::Tick).unwrap();
+    }
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
+}
+
+#[test]
+fn the_last_rank_of_a_job_that_others_have_left_is_lost_after_its_grace() {
+    let mut world = World::standard();
+    let job = world.job();
+    for rank in 0..3 {
+        let (session, _) = world.workers[&(job, rank)];
+        world.play(Event::WorkerLeft { session }).unwrap();
+    }
+    world.worker_gone(job, 3);
+    world.wait(3_200);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Ended);
+}
+
+#[test]
+fn a_false_epoch_ends_no_job() {
+    let mut world = World::standard();
+    let job = world.job();
+    world.worker_gone(job, 1);
+    for epoch in [65_535, 65_536, u32::MAX, 32_000, 2_000] {
+        let refusal = world.join(job, 1, "h1", epoch).unwrap_err().to_string();
+        assert!(refusal.contains("claims to have a plan of epoch"), "{refusal}");
+    }
+    world.wait(1_000);
+    world.join(job, 1, "h1", 1_000).unwrap();
+    assert_eq!((world.plan(job).epoch, world.plan(job).trees.len()), (1_001, 2));
+}
+
+#[test]
+fn epochs_wrap_around() {
+    let mut world = World::standard();
+    let job = world.job();
+    for step in 1..=66 {
+        // Each claim is within the bound, and each is followed by a plan that is newer for all.
+        let claim = (step * 1_000 - 1) % 65_535 + 1;
+        world.worker_gone(job, 3);
+        world.join(job, 3, "h3", claim).unwrap();
+        world.wait(200);
+        assert_eq!(world.plan(job).epoch, claim % 65_535 + 1);
+    }
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
+    world.down("spine1");
+    assert_eq!(world.roots(job), ["spine0"]);
+    world.check_leases();
+}
+
+#[test]
+fn plans_go_on_past_the_last_epoch() {
+    let mut world = World::standard();
+    let job = world.job();
+    let mut epoch = 1;
+    while epoch < 65_530 {
+        epoch = (epoch + 1_000).min(65_530);
+        world.worker_gone(job, 3);
+        world.join(job, 3, "h3", epoch).unwrap();
+        world.wait(100);
+    }
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        world.down("spine1");
+        seen.push(world.plan(job).epoch);
+        world.up("spine1", &[]).unwrap();
+        world.wait(60_000);
+        seen.push(world.plan(job).epoch);
+        assert_eq!(world.plan(job).trees.len(), 2);
+    }
+    assert!(seen.contains(&65_535) && seen.contains(&1) && !seen.contains(&0), "{seen:?}");
+    world.check_leases();
+}
+
+#[test]
+fn a_number_of_another_store_is_refused() {
+    let mut world = World::standard();
+    let job = world.job();
+    let store = MemoryStore::new(INCARNATION + 1);
+    world.workers.clear();
+    world.restart(Settings::default(), store);
+    let other = world.create(4);
+    assert_ne!(other, job, "stores begin at different numbers");
+    for number in [job, other] {
+        let refusal = world.join(number, 0, "h0", 1).unwrap_err().to_string();
+        assert!(
+            refusal.contains("with another store; start the controller with that store"),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn a_running_job_that_the_store_lacks_is_taken_up_again() {
+    let mut world = World::standard();
+    let job = world.job();
+    let plan = world.plan(job).clone();
+    // The store was restored from a copy of before the job.
+    let store = MemoryStore::new(INCARNATION);
+    let installed: Vec<_> =
+        world.switches.iter().map(|(name, (_, leases))| (name.clone(), leases.clone())).collect();
+    world.workers.clear();
+    world.restart(Settings::default(), store);
+    for (name, leases) in installed {
+        world.up(&name, &leases.into_iter().collect::<Vec<_>>()).unwrap();
+    }
+    let description = pb::CreateJobRequest { size: 4, min_bytes: Some(0), ..Default::default() };
+    let join = |world: &World, rank: u32| pb::Join {
+        description: Some(description.clone()),
+        plan: Some(pb::Plan { trees: Vec::new(), ..plan.clone() }),
+        ..world.join_message(job, rank, &format!("h{rank}"), 1)
+    };
+    assert!(world.join(job, 0, "h0", 1).is_err(), "without a description nobody knows what it is");
+    for rank in 0..4 {
+        let message = join(&world, rank);
+        world.join_as(message).unwrap();
+        world.wait(1_000);
+    }
+    let new = world.plan(job);
+    assert_eq!((new.epoch, new.trees.len(), &new.order, &new.key), (2, 2, &plan.order, &plan.key));
+    assert_eq!(new.fragment_bytes, plan.fragment_bytes);
+    world.check_leases();
+    assert_eq!(world.create(4), job + 1, "its number is taken");
+}
