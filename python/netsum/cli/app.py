@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 import typer
+from rich.text import Text
 
 from netsum.bench.cases import BenchError
 from netsum.cli import bench, demo, doctor, explain, fabric, plan, plan_ocs, recorder, run, sim, top, version
@@ -41,7 +42,7 @@ def _guarded(command: Callable[..., int | None]) -> int:
     try:
         return command(standalone_mode=False) or 0
     except (BenchError, FabricError, DemoError, OcsError, PlanError, RecorderError, SimError) as error:
-        errors.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False, soft_wrap=True)
+        errors.print(Text.assemble(("error:", "bold red"), f" {error}"), highlight=False, soft_wrap=True)
         return 1
     except typer.Exit as ended:
         return ended.exit_code
@@ -56,6 +57,3 @@ def _guarded(command: Callable[..., int | None]) -> int:
             return found
         raise
 
-
-def _plain(error: Exception) -> str:
-    return str(error).replace("[", "\\[")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.doctor.check import Check, Verdict, fail
@@ -68,5 +69,5 @@ def _table(checks: list[Check]) -> Table:
         table.add_column(heading, overflow="fold")
     for check in checks:
         colour = _COLOURS[check.verdict]
-        table.add_row(check.name, f"[{colour}]{check.verdict}[/{colour}]", check.found, check.advice)
+        table.add_row(check.name, Text(check.verdict, style=colour), check.found, check.advice)
     return table

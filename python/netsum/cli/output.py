@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-console = Console()
-errors = Console(stderr=True)
+# Names of jobs, hosts and files are printed as they are: no text is read as markup. Colours are `Text` or `style=`.
+console = Console(markup=False)
+errors = Console(stderr=True, markup=False)
 
 
 def print_json(value: Any) -> None:

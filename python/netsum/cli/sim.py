@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -40,7 +39,7 @@ def run(
         # The report reads the tables.
         require_arrow()
     folder = out or Path("out/sim") / config.stem
-    columns = (BarColumn(), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.description}"))
+    columns = (BarColumn(), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.description}", markup=False))
     with _interruptible(), Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
 
@@ -81,7 +80,7 @@ def sweep(
     stop_on_termination()
     folder = out or Path("out/sim") / file.stem
     plan = Sweep.read(file)
-    columns = (BarColumn(), TextColumn("{task.completed}/{task.total} {task.description}"))
+    columns = (BarColumn(), TextColumn("{task.completed}/{task.total} {task.description}", markup=False))
     with _interruptible(), Progress(*columns, console=errors) as bar:
         task = bar.add_task("", total=len(plan.runs()))
         results = simulate_all(
@@ -129,7 +128,7 @@ def _comparison(plan: Sweep, results: dict[str, Result]) -> Table:
     for figure in ("p99 FCT, short flows, µs", "long flows, Gbit/s", "step, ms", "packet-hops"):
         table.add_column(figure, overflow="fold")
     for name, chosen in plan.chosen().items():
-        table.add_row(*(escape(str(chosen[key])) for key in keys), *_figures(results[name]))
+        table.add_row(*(str(chosen[key]) for key in keys), *_figures(results[name]))
     return table
 
 

@@ -80,7 +80,15 @@ def _watch(address: str, before: ControllerStatus) -> None:
 
 def _screen(before: ControllerStatus, now: ControllerStatus, seconds: float) -> Group:
     links = _links(link_rates(before, now, seconds))
-    return Group(_switches(now), *_slots(now), links, *_jobs(now))
+    return Group(*_store(now), _switches(now), *_slots(now), links, *_jobs(now))
+
+
+def _store(status: ControllerStatus) -> list[Text]:
+    """A line if the controller cannot save: then nothing changes until it can."""
+    store = status["store"]
+    if store is None or not store["problem"]:
+        return []
+    return [Text(f"for {store['failing_for_s']:.0f} s: {store['problem']}", style="red")]
 
 
 def _switches(status: ControllerStatus) -> Table:
@@ -139,7 +147,7 @@ def _links(rates: list[dict[str, Any]]) -> Table:
 
 
 def _jobs(status: ControllerStatus) -> list[Table]:
-    running = [job for job in status["jobs"] if job["state"] != "ended"]
+    running = [job for job in status["jobs"] if job["state"] not in ("ended", "abandoned")]
     return [_job(job) for job in running] or [_new_table("no jobs", ())]
 
 

@@ -19,15 +19,15 @@ class Terminal(Viewer):
 
     def phase(self, title: str) -> None:
         self.close()
-        self._console.print(f"\n[bold]{title}[/bold]")
+        self._console.print(f"\n{title}", style="bold")
         self._link_text = ""
         self._progress = Progress(
-            TextColumn("  {task.description}"),
+            TextColumn("  {task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("steps"),
             TimeElapsedColumn(),
-            TextColumn("[cyan]{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", style="cyan", markup=False),
             console=self._console,
             transient=True,
         )
@@ -60,7 +60,7 @@ class Terminal(Viewer):
         self._link_text = f"rack uplinks {megabytes(spines)}"
 
     def happening(self, text: str) -> None:
-        self._console.print(f"  [bold red]{text}[/bold red]")
+        self._console.print(f"  {text}", style="bold red")
 
     def close(self) -> None:
         if self._progress is not None:

@@ -100,7 +100,8 @@ impl State {
         let driver = self.driver.clone();
         let finished = resume.finished.clone();
         let remaining = finished.zip(driver).map(|(finished, driver)| driver.resolve(finished));
-        let old_fragment_bytes = self.plan.as_ref().map_or(0, |plan| plan.0.plan.fragment_bytes) as u16;
+        let old_fragment_bytes =
+            self.plan.as_ref().map_or(0, |plan| plan.0.plan.fragment_bytes) as u16;
         if let Err(error) = self.adopt(&resume) {
             return self.fail(error);
         }

@@ -2,10 +2,11 @@
 //! milliseconds since the controller's start.
 //!
 //! [`State::decide`] changes the state and returns the [`Action`]s that carry the change out, in the order in which
-//! they must be done. [`crate::Engine`] makes event and save one transaction. Source of the shape: torchft's
+//! they must be done. The engine makes event and save one transaction. Source of the shape: torchft's
 //! `quorum_compute`.
 
 mod event;
+mod faults;
 mod job;
 mod paths;
 mod planning;

@@ -8,17 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsum_topo::{AggregationTree, NodeId, Plan};
 
-use super::job::Job;
 use super::settings::Settings;
-use super::state::State;
 
 /// What is known of a fault on a job's trees.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Suspicion {
-    stage: Stage,
+    pub stage: Stage,
     /// How often a switch was on a silent tree and on no tree that worked.
     scores: BTreeMap<NodeId, u32>,
-    avoided: BTreeSet<NodeId>,
+    pub avoided: BTreeSet<NodeId>,
     /// Plans that met the fault.
     failures: u32,
     /// When the fault was first seen.
@@ -26,7 +24,7 @@ pub(super) struct Suspicion {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// The plan has silent trees; more reports are expected until then.
     Collecting { until_ms: u64 },
     /// Plans avoid the suspected switches until then.
@@ -38,7 +36,7 @@ enum Stage {
 }
 
 impl Suspicion {
-    fn new(now_ms: u64) -> Suspicion {
+    pub(super) fn new(now_ms: u64) -> Suspicion {
         Suspicion {
             stage: Stage::Trial,
             scores: BTreeMap::new(),
@@ -55,7 +53,13 @@ impl Suspicion {
     }
 
     /// Takes note of a plan with `silent` trees: its likeliest culprits are avoided until the next trial.
-    fn meet(&mut self, now_ms: u64, plan: &Plan, silent: &BTreeSet<usize>, settings: &Settings) {
+    pub(super) fn meet(
+        &mut self,
+        now_ms: u64,
+        plan: &Plan,
+        silent: &BTreeSet<usize>,
+        settings: &Settings,
+    ) {
         let working: BTreeSet<NodeId> = trees_where(plan, |tree| !silent.contains(&tree))
             .flat_map(AggregationTree::switches)
             .collect();
@@ -93,75 +97,6 @@ impl Suspicion {
     }
 }
 
-impl State {
-    /// Avoids switches of silent trees, and tries them again.
-    pub(super) fn tick_suspicions(&mut self, now_ms: u64) {
-        let concerned = |job: &Job| job.suspicion.is_some() || !silent_trees(job).is_empty();
-        for id in self.running(concerned) {
-            self.tick_suspicion(now_ms, id);
-        }
-    }
-
-    fn tick_suspicion(&mut self, now_ms: u64, id: u32) {
-        let settings = self.settings.clone();
-        let Some(job) = self.job_mut(id) else { return };
-        if job.pending.is_some() || job.replan_at_ms.is_some_and(|at| at <= now_ms) {
-            // Reports of the plan before say nothing of the next one.
-            return;
-        }
-        let silent = silent_trees(job);
-        let Some(plan) = &job.current else { return };
-        if silent.len() == plan.trees.len() && !silent.is_empty() && !all_report(job, now_ms) {
-            // A rank that does not run stops all trees. No plan helps, and none can be agreed on without it.
-            return;
-        }
-        let mut suspicion = job.suspicion.take().unwrap_or_else(|| Suspicion::new(now_ms));
-        let avoids = suspicion.avoided().next().is_some();
-        match suspicion.stage {
-            Stage::Collecting { until_ms } if until_ms <= now_ms => {
-                suspicion.meet(now_ms, plan, &silent, &settings);
-                job.replan_at_ms = Some(now_ms);
-            }
-            Stage::Collecting { .. } => {}
-            _ if !silent.is_empty() => {
-                if !avoids {
-                    suspicion.avoided.clear();
-                }
-                let until_ms = now_ms + settings.silence_settle_ms;
-                suspicion.stage = Stage::Collecting { until_ms };
-            }
-            Stage::Avoiding { trial_at_ms } if trial_at_ms <= now_ms => {
-                suspicion.stage = Stage::Trial;
-                job.improve_at_ms = Some(now_ms);
-            }
-            Stage::Trial if job.adopted_ms + TRIAL_PASSED_MS <= now_ms => {
-                suspicion.stage = Stage::Passed { forget_at_ms: now_ms + HISTORY_MS };
-            }
-            Stage::Passed { forget_at_ms } if forget_at_ms <= now_ms => return,
-            _ => {}
-        }
-        job.suspicion = Some(suspicion);
-    }
-}
-
-/// Trees of the plan in use that some connected rank reports as silent.
-fn silent_trees(job: &Job) -> BTreeSet<usize> {
-    let Some(plan) = &job.current else { return BTreeSet::new() };
-    let epoch = u32::from(plan.epoch);
-    let reports = job.members.iter().filter(|member| member.session().is_some());
-    let reports = reports.map(|member| &member.statistics).filter(|s| s.plan_epoch == epoch);
-    let trees = reports.flat_map(|statistics| &statistics.silent_trees);
-    trees.map(|&tree| tree as usize).filter(|&tree| tree < plan.trees.len()).collect()
-}
-
-/// Whether every rank is connected and has reported lately.
-fn all_report(job: &Job, now_ms: u64) -> bool {
-    job.members.iter().all(|member| {
-        let lately = |at: u64| at + REPORT_LATE_MS > now_ms;
-        member.session().is_some() && member.reported_ms.is_some_and(lately)
-    })
-}
-
 fn trees_where(
     plan: &Plan,
     wanted: impl Fn(usize) -> bool,
@@ -176,12 +111,6 @@ fn suspects(tree: &AggregationTree, working: &BTreeSet<NodeId>) -> Vec<NodeId> {
     if own.is_empty() { vec![tree.root] } else { own }
 }
 
-/// A plan on trial without a silent tree for so long works: longer than a worker takes to notice silence.
-const TRIAL_PASSED_MS: u64 = 3_000;
-/// A fault that is back within this time goes on from where the last one was.
-const HISTORY_MS: u64 = 30_000;
 /// For so long after a fault's begin, trials come at least every `trial_max_ms`.
 const TRIALS_OFTEN_MS: u64 = 75_000;
 const TRIAL_RARE_MS: u64 = 60_000;
-/// Workers report once a second.
-const REPORT_LATE_MS: u64 = 2_500;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Change, ENDED_LOADED, JobRow, MemberRow, Saved, Store, draw_incarnation, first_job};
+use super::contract::{
+    Change, ENDED_LOADED, JobRow, MemberRow, Saved, Store, draw_incarnation, first_job,
+};
 use crate::error::ControlError;
 
 /// Lives as long as its last clone: a clone is the same store, as a file is to a controller that is started again.

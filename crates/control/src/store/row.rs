@@ -7,70 +7,10 @@ use netsum_topo::{Fabric, SumOrder, Topology};
 use netsum_wire::tag::JobKey;
 use prost::Message;
 
-use super::Saved;
+use super::contract::{JobRow, MemberRow, Saved};
 use crate::convert::{plan_from_message, plan_message};
 use crate::decide::{AUTO, Job, JobSpec, Loaded, Member, MemberState, Phase};
 use crate::pb;
-
-/// A job.
-#[derive(Debug, Clone, PartialEq)]
-pub struct JobRow {
-    /// Its number.
-    pub job: u32,
-    /// For people.
-    pub name: String,
-    /// Ranks.
-    pub size: u32,
-    /// The most trees it asked for.
-    pub max_trees: u32,
-    /// Above 0, at most 1.
-    pub release_fraction: f32,
-    /// How workers answer marks, by name.
-    pub congestion: String,
-    /// Smaller buffers go by the host path.
-    pub min_bytes: u64,
-    /// Seconds since 1970.
-    pub created_unix_s: f64,
-    /// "joining", "running", "ended" or "abandoned".
-    pub phase: String,
-    /// The newest epoch that was given out.
-    pub epoch: u16,
-    /// The order of additions, once it is fixed.
-    pub sum_order: Option<String>,
-    /// Likewise.
-    pub fragment_bytes: Option<u32>,
-    /// By name; "auto": the controller chooses.
-    pub protocol: String,
-    /// Whose the job is.
-    pub tenant: String,
-    /// Between reals and integers of slots; 0: shared exponents.
-    pub scale: f32,
-    /// The key of its packets' tags.
-    pub key: Option<[u8; 16]>,
-    /// The plan that its workers have, as a message.
-    pub plan: Option<Vec<u8>>,
-}
-
-/// A rank of a job.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MemberRow {
-    /// The job's number.
-    pub job: u32,
-    /// Its index.
-    pub rank: u32,
-    /// "awaited", "present", "left" or "lost".
-    pub state: String,
-    /// Name of its host.
-    pub host: Option<String>,
-    /// `ip:port`.
-    pub udp_address: Option<String>,
-    /// For people.
-    pub mesh_address: String,
-    /// For people.
-    pub pid: u32,
-    /// Of its interface; 0 if unknown.
-    pub mtu: u32,
-}
 
 /// A job as it is now, without its ranks. `fabric` and `topology` give names to what the job holds by number.
 pub(crate) fn job_row(job: &Job, fabric: &Fabric, topology: &Topology) -> JobRow {

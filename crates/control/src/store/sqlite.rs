@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, params};
 
-use super::{
+use super::contract::{
     Change, ENDED_KEPT, ENDED_LOADED, JobRow, MemberRow, Saved, Store, draw_incarnation, first_job,
 };
 use crate::error::ControlError;

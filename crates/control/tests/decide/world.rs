@@ -55,7 +55,7 @@ pub struct Report {
     /// Tree and since when it does not answer.
     broken: BTreeMap<u32, u64>,
     pub heartbeat: pb::WorkerHeartbeat,
-    sent_ms: u64,
+    sent_ms: Option<u64>,
 }
 
 impl World {
@@ -352,7 +352,7 @@ impl World {
                 report.heartbeat.plan_epoch = epoch;
                 report.heartbeat.silent_trees.clear();
                 report.broken.clear();
-                report.sent_ms = 0;
+                report.sent_ms = None;
             }
             report.broken.retain(|tree, _| broken.contains(tree));
             for tree in broken {
@@ -360,11 +360,11 @@ impl World {
                 let known = report.heartbeat.silent_trees.contains(&tree);
                 if since_ms + NOTICE_MS <= self.now_ms && !known {
                     report.heartbeat.silent_trees.push(tree);
-                    report.sent_ms = 0;
+                    report.sent_ms = None;
                 }
             }
-            if report.sent_ms + 1_000 <= self.now_ms {
-                report.sent_ms = self.now_ms;
+            if report.sent_ms.is_none_or(|at| at + 1_000 <= self.now_ms) {
+                report.sent_ms = Some(self.now_ms);
                 let statistics = report.heartbeat.clone();
                 self.play(Event::WorkerHeartbeat { session, statistics }).unwrap();
             }

@@ -1,0 +1,83 @@
+//! Faults of the data plane: what workers report of silent trees, and plans that avoid and try suspected switches.
+
+use std::collections::BTreeSet;
+
+use super::job::Job;
+use super::state::State;
+use super::suspicion::{Stage, Suspicion};
+
+impl State {
+    /// Avoids switches of silent trees, and tries them again.
+    pub(super) fn tick_suspicions(&mut self, now_ms: u64) {
+        let concerned = |job: &Job| job.suspicion.is_some() || !silent_trees(job).is_empty();
+        for id in self.running(concerned) {
+            self.tick_suspicion(now_ms, id);
+        }
+    }
+
+    fn tick_suspicion(&mut self, now_ms: u64, id: u32) {
+        let settings = self.settings.clone();
+        let Some(job) = self.job_mut(id) else { return };
+        if job.pending.is_some() || job.replan_at_ms.is_some_and(|at| at <= now_ms) {
+            // Reports of the plan before say nothing of the next one.
+            return;
+        }
+        let silent = silent_trees(job);
+        let Some(plan) = &job.current else { return };
+        if silent.len() == plan.trees.len() && !silent.is_empty() && !all_report(job, now_ms) {
+            // A rank that does not run stops all trees. No plan helps, and none can be agreed on without it.
+            return;
+        }
+        let mut suspicion = job.suspicion.take().unwrap_or_else(|| Suspicion::new(now_ms));
+        let avoids = suspicion.avoided().next().is_some();
+        match suspicion.stage {
+            Stage::Collecting { until_ms } if until_ms <= now_ms => {
+                suspicion.meet(now_ms, plan, &silent, &settings);
+                job.replan_at_ms = Some(now_ms);
+            }
+            Stage::Collecting { .. } => {}
+            _ if !silent.is_empty() => {
+                if !avoids {
+                    suspicion.avoided.clear();
+                }
+                let until_ms = now_ms + settings.silence_settle_ms;
+                suspicion.stage = Stage::Collecting { until_ms };
+            }
+            Stage::Avoiding { trial_at_ms } if trial_at_ms <= now_ms => {
+                suspicion.stage = Stage::Trial;
+                job.improve_at_ms = Some(now_ms);
+            }
+            Stage::Trial if job.adopted_ms + TRIAL_PASSED_MS <= now_ms => {
+                suspicion.stage = Stage::Passed { forget_at_ms: now_ms + HISTORY_MS };
+            }
+            Stage::Passed { forget_at_ms } if forget_at_ms <= now_ms => return,
+            _ => {}
+        }
+        job.suspicion = Some(suspicion);
+    }
+}
+
+/// Trees of the plan in use that some connected rank reports as silent.
+fn silent_trees(job: &Job) -> BTreeSet<usize> {
+    let Some(plan) = &job.current else { return BTreeSet::new() };
+    let epoch = u32::from(plan.epoch);
+    let reports = job.members.iter().filter(|member| member.session().is_some());
+    let reports = reports.map(|member| &member.statistics).filter(|s| s.plan_epoch == epoch);
+    let trees = reports.flat_map(|statistics| &statistics.silent_trees);
+    trees.map(|&tree| tree as usize).filter(|&tree| tree < plan.trees.len()).collect()
+}
+
+/// Whether every rank is connected and has reported lately.
+fn all_report(job: &Job, now_ms: u64) -> bool {
+    job.members.iter().all(|member| {
+        let lately = |at: u64| at + REPORT_LATE_MS > now_ms;
+        member.session().is_some() && member.reported_ms.is_some_and(lately)
+    })
+}
+
+/// A plan on trial without a silent tree for so long works: longer than a worker takes to notice silence.
+const TRIAL_PASSED_MS: u64 = 3_000;
+/// A fault that is back within this time goes on from where the last one was.
+const HISTORY_MS: u64 = 30_000;
+/// Workers report once a second.
+const REPORT_LATE_MS: u64 = 2_500;
