@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use netsum_control::client::{self, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice};
 use netsum_control::decide::Settings;
-use netsum_control::{Config, Controller, pb};
+use netsum_control::{Config, Controller, epoch, pb};
 use netsum_topo::{Addressing, Fabric, Plan, Rate, leaf_spine};
 
 pub const PATIENCE: Duration = Duration::from_secs(8);
@@ -75,7 +75,7 @@ impl FakeSwitch {
                         shared
                             .lock()
                             .unwrap()
-                            .retain(|lease| lease.0 != job.0 || lease.2 > up_to.0.into());
+                            .retain(|lease| lease.0 != job.0 || epoch::is_newer(lease.2, up_to.0.into()));
                     }
                     _ => {}
                 }
