@@ -272,6 +272,9 @@ class WorkerStatistics(TypedDict):
     operations: int
     network_operations: int
     pauses: list[Pause]
+    plan_epoch: int
+    silent_trees: list[int]
+    unreachable_ranks: list[int]
 
 
 class RankStatus(TypedDict):
@@ -291,7 +294,7 @@ class JobStatus(TypedDict):
     job: int
     name: str
     size: int
-    state: Literal["joining", "planning", "running", "ended"]
+    state: Literal["joining", "planning", "running", "ended", "abandoned"]
     epoch: int
     order: str
     trees: list[Tree]
@@ -306,6 +309,16 @@ class JobStatus(TypedDict):
     tags: bool
 
 
+class StoreStatus(TypedDict):
+    """Where a controller keeps its jobs, and whether it can write there."""
+
+    place: str
+    problem: str
+    failing_for_s: float
+    failures: int
+    deferred_events: int
+
+
 class ControllerStatus(TypedDict):
     """What a controller knows."""
 
@@ -317,3 +330,5 @@ class ControllerStatus(TypedDict):
     switches: list[SwitchStatus]
     links: list[LinkStatus]
     jobs: list[JobStatus]
+    incarnation: int
+    store: StoreStatus | None

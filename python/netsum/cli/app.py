@@ -56,4 +56,3 @@ def _guarded(command: Callable[..., int | None]) -> int:
             found: int = error.exit_code
             return found
         raise
-
