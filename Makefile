@@ -22,7 +22,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= decode slots switch topology worker
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup planted fuzz setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup planted fuzz setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,7 +35,7 @@ build: $(STAMPS)/daemons $(STAMPS)/package ## the daemons, and the Python packag
 demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=--kill-switch kills switches on the way
 	$(BIN)/netsum demo $(DEMO)
 
-test: build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
+test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
 	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
 	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch
 	$(BIN)/pytest python/tests/torch
@@ -127,20 +127,23 @@ setup-xdp: ## the tools of the in-kernel switch, from apt if this is root; what 
 	{ echo "clang, libbpf-dev, libelf-dev or zlib1g-dev is missing: install them with your system's packages"; exit 1; }
 	@mkdir -p $(STAMPS) && touch $(STAMPS)/xdp
 
-test-hdl: $(STAMPS)/hdl ## the accelerator's tests; NETSUM_HW_PAIRS=n adder pairs, NETSUM_HW_SEED=n another random run
+test-hdl: $(STAMPS)/hdl vectors-check ## the accelerator's tests; NETSUM_HW_PAIRS=n adder pairs, NETSUM_HW_SEED=n another random run
 	$(BIN)/pytest hw/tests -rs --timeout 1200
 
 prove-hdl: $(STAMPS)/hdl ## the accelerator's control block, every run of about 20 cycles; 5 minutes
 	$(BIN)/python hw/formal/prove.py
 
-planted-hdl: $(STAMPS)/hdl ## 18 faults in the accelerator that its benches must catch; half an hour
+planted-hdl: $(STAMPS)/hdl vectors-check ## 18 faults in the accelerator that its benches must catch; half an hour
 	$(BIN)/python hw/tests/planted/run.py
 
 synth: $(STAMPS)/hdl ## synthesise the accelerator in all shapes, place and route one; hw/synth/report.md; two hours
 	$(BIN)/python hw/synth/report.py
 
-vectors: ## write the golden vectors anew from the switch machines; review the diff
-	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_files_are_what_the_switch_does
+vectors: ## write the golden vectors and their digests anew from the switch machines; review the diff
+	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_switches_do_what_the_digests_say
+
+vectors-check: # the golden vectors that are missing, for tests of other implementations; fails if the switches have changed
+	cargo test --release --quiet -p netsum-proto --test vectors the_switches_do_what_the_digests_say
 
 clean: ## forget the virtual environment and what commands wrote; Rust's target/ stays
 	rm -rf $(VENV) out
