@@ -5,7 +5,7 @@ use netsum_topo::links::{Collective, LinkGraph};
 
 use super::bound;
 use super::net::Net;
-use super::packing::{Flow, Packed, bound_for, net_for};
+use super::packed::{Flow, Packed, bound_for, net_for};
 use super::tree::{Closure, Hop, Tree, hop_arcs};
 use crate::error::PackError;
 

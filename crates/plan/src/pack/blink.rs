@@ -8,9 +8,10 @@
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph};
 
+use super::choice::Choice;
 use super::net::Net;
-use super::offers::Choice;
-use super::packing::{Flow, Packed, bound_for, net_for, pack_net};
+use super::packed::{Flow, Packed, bound_for, net_for};
+use super::packing::pack_net;
 use super::search::Search;
 use super::tree::Tree;
 use crate::error::PackError;

@@ -3,7 +3,7 @@
 use netsum_topo::Ratio;
 use netsum_topo::links::{LinkGraph, PlannedFlow, TREE_PLAN_FORMAT, TreePlan};
 
-use super::packing::Packed;
+use super::packed::Packed;
 use super::tree::{Hop, Tree};
 
 impl Packed {

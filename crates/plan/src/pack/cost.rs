@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::baseline::Baselines;
 use super::net::Net;
-use super::packing::{Flow, Packed};
+use super::packed::{Flow, Packed};
 use super::tree::{Hop, Tree, Ways, hop_arcs};
 
 /// A way to do the collective, and its time at some size.

@@ -2,8 +2,9 @@
 
 use netsum_topo::Ratio;
 
-use super::offers::Choice;
-use super::packing::{Flow, Packed, fit, pack_net};
+use super::choice::Choice;
+use super::packed::{Flow, Packed, fit};
+use super::packing::pack_net;
 use super::tree::Tree;
 
 /// Packings of which none is worse than another in rate, number of trees and height together; the

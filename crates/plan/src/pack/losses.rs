@@ -3,7 +3,8 @@
 use netsum_topo::Rate;
 use netsum_topo::links::{Collective, LinkGraph, WeightedLink};
 
-use super::packing::{Packed, pack};
+use super::packed::Packed;
+use super::packing::pack;
 use crate::error::PackError;
 
 /// What a fabric has no more, or less of. Vertices by index.

@@ -1,28 +1,14 @@
-//! Which trees a packing may use: all there are, low ones only, or some that are given.
+//! Trees for a programme: all there are, low ones only, or some that are given.
 
 use netsum_topo::Ratio;
 
+use super::choice::{Choice, First};
 use super::net::Net;
-use super::phases::{Phases, Servers};
+use super::phases::Phases;
 use super::rails::rails;
 use super::search::Search;
 use super::spread::{Effort, Spread, spread};
 use super::tree::Tree;
-
-/// What to choose from.
-#[derive(Debug, Clone)]
-pub(super) enum Choice {
-    /// All trees; the result is optimal.
-    All,
-    /// A set of trees of equal weight that hardly meet, for fabrics that are too large for more.
-    Spread,
-    /// Trees of at most so many hops, found by a greedy search.
-    Height(usize),
-    /// These.
-    Only(Vec<Tree>),
-    /// Trees in three phases over servers.
-    Phases(Servers),
-}
 
 /// Trees for a programme on one net.
 pub(super) struct Offers<'a> {
@@ -120,26 +106,6 @@ impl<'a> Offers<'a> {
             Some((tree, total))
         };
         roots.iter().filter_map(tree).collect()
-    }
-}
-
-/// What a programme starts from.
-pub(super) struct First {
-    /// Each but once.
-    pub(super) trees: Vec<Tree>,
-    /// Trees of equal weight with which there is nothing left to do.
-    pub(super) done: Option<Spread>,
-}
-
-impl First {
-    fn of(mut found: Vec<Spread>, enough: Option<Ratio>) -> First {
-        if found.last().is_some_and(|best| Some(best.rate()) == enough) {
-            return First { trees: Vec::new(), done: found.pop() };
-        }
-        let mut trees: Vec<Tree> = found.into_iter().flat_map(|spread| spread.trees).collect();
-        trees.sort();
-        trees.dedup();
-        First { trees, done: None }
     }
 }
 

@@ -1,90 +1,14 @@
 //! Packing: which trees carry how much of a collective.
 
-use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph};
 
-use super::bound::{self, Bound};
+use super::bound::Bound;
+use super::choice::Choice;
 use super::net::Net;
-use super::offers::Choice;
+use super::packed::{EXACT_GPUS_MAX, GPUS_MAX, Packed, bound_for, net_for};
 use super::programme::{both_ways, lopsided, rooted, sharded, turned};
-use super::tree::Tree;
+use super::servers::{Local, Servers};
 use crate::error::PackError;
-
-/// A part of the buffer that takes one tree up, one down, or both.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flow {
-    /// Rate, in units of [`Net::unit_bps`].
-    pub weight: Ratio,
-    /// Where the sum is complete, or the data is from: a GPU, or a switch that adds and multicasts.
-    pub root: usize,
-    /// Sums go against its hops, from the leaves to the root.
-    pub up: Option<Tree>,
-    /// Data goes along its hops, from the root to the leaves.
-    pub down: Option<Tree>,
-}
-
-/// Trees with rates, and how far from the optimum.
-#[derive(Debug, Clone)]
-pub struct Packed {
-    /// What is done.
-    pub collective: Collective,
-    /// The fabric it is for.
-    pub net: Net,
-    /// Weights add up to `rate`.
-    pub flows: Vec<Flow>,
-    /// algbw, in units of [`Net::unit_bps`].
-    pub rate: Ratio,
-    /// No algorithm is faster than this. `None` if neither a cut nor the programme gave a proof.
-    pub bound: Option<Bound>,
-}
-
-impl Packed {
-    /// algbw in bits per second.
-    pub fn rate_bps(&self) -> f64 {
-        self.rate.to_f64() * self.net.unit_bps as f64
-    }
-
-    /// Hops of the tallest tree.
-    pub fn height(&self) -> usize {
-        let trees = self.flows.iter().flat_map(|flow| flow.up.iter().chain(&flow.down));
-        trees.map(Tree::height).max().unwrap_or(0)
-    }
-}
-
-/// The fabric with the switches that this collective can use more than as relays.
-pub(super) fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, PackError> {
-    let (adds, multicasts) = match collective {
-        Collective::Broadcast { .. } | Collective::Allgather => (false, true),
-        Collective::Reduce { .. } | Collective::ReduceScatter => (true, false),
-        Collective::Allreduce => (true, true),
-    };
-    let net = Net::new(graph, adds, multicasts)?;
-    if let Collective::Broadcast { root } | Collective::Reduce { root } = collective
-        && root >= net.gpus.len()
-    {
-        return Err(PackError::Root { root, gpus: net.gpus.len() });
-    }
-    Ok(net)
-}
-
-/// The bound that cuts and partitions give, where they give one.
-pub(super) fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
-    Some(match collective {
-        Collective::Broadcast { root } => bound::broadcast(net, net.gpus[root]),
-        Collective::Reduce { root } => bound::broadcast(&net.reversed(), net.gpus[root]),
-        Collective::Allgather => bound::allgather(net),
-        Collective::ReduceScatter => bound::allgather(&net.reversed()),
-        Collective::Allreduce if net.aggregators().is_empty() && net.mirror.is_some() => {
-            bound::allreduce(net)
-        }
-        Collective::Allreduce => {
-            // Everything leaves every GPU once, whoever adds.
-            let cut = bound::broadcast(net, net.gpus[0]);
-            let clusters = net.mirror.as_ref().and_then(|_| bound::allreduce_of_clusters(net));
-            clusters.filter(|clusters| clusters.rate < cut.rate).unwrap_or(cut)
-        }
-    })
-}
 
 /// How fast a collective can be at most, with a proof; `None` where only the packing's dual gives one.
 ///
@@ -137,28 +61,34 @@ pub(super) fn pack_net(
     Packed { collective, net, flows: found.flows, rate, bound }
 }
 
-/// By what all weights can be multiplied until a link is full; `None` without flows.
-pub(super) fn fit(net: &Net, flows: &[Flow]) -> Option<Ratio> {
-    let load = arc_loads(net, flows);
-    let used = net.arcs.iter().zip(load).filter(|(_, load)| load.is_positive());
-    used.map(|(arc, load)| Ratio::from(arc.cap) / load).min()
-}
-
-/// What each arc carries, in units.
-pub(super) fn arc_loads(net: &Net, flows: &[Flow]) -> Vec<Ratio> {
-    let back = net.reversed();
-    let mut load = vec![Ratio::ZERO; net.arcs.len()];
-    for flow in flows {
-        let down = flow.down.iter().flat_map(|tree| tree.arcs(net));
-        let up = flow.up.iter().flat_map(|tree| tree.arcs(&back));
-        for arc in down.chain(up) {
-            load[arc] = load[arc] + flow.weight;
-        }
+/// Three-phase trees for an allreduce: the best there are for up to 128 GPUs.
+///
+/// Its bound is that of any algorithm. Errors: a single server, links of other rates by direction, too many GPUs.
+pub fn pack_phases(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
+    let refuse = |problem: &str| {
+        Err(PackError::Format { format: "method three-phase", problem: problem.to_owned() })
+    };
+    if collective != Collective::Allreduce {
+        return refuse("it plans an allreduce; use exact for the others");
     }
-    load
+    let net = net_for(collective, graph)?;
+    if net.mirror.is_none() {
+        return refuse("links differ by direction; use exact");
+    }
+    if net.gpus.len() > GPUS_MAX {
+        return Err(PackError::Size {
+            what: "GPUs",
+            found: net.gpus.len(),
+            most: GPUS_MAX,
+            advice: "plan for fewer servers",
+        });
+    }
+    if net.servers.len() < 2 {
+        return refuse(
+            "all GPUs are in one server; give links between servers as kind \"nic\", or use exact",
+        );
+    }
+    let locals = net.servers.iter().map(|group| Local::new(&net, group)).collect();
+    let bound = bound_for(collective, &net);
+    Ok(pack_net(net, collective, bound, &Choice::Phases(Servers { locals })))
 }
-
-/// The exact programme's columns and prices are dense in memory: beyond this it is hours, not seconds.
-pub(super) const EXACT_GPUS_MAX: usize = 128;
-/// Plans have a tree per GPU, each with a hop per GPU.
-pub(super) const GPUS_MAX: usize = 2048;

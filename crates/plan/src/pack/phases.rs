@@ -7,75 +7,15 @@
 //! of a server is root of how much is part of the programme, and not the share of the local tree.
 
 use netsum_topo::Ratio;
-use netsum_topo::links::{Collective, LinkGraph};
 
 use super::baseline::rings;
+use super::choice::First;
 use super::net::Net;
-use super::offers::{Choice, First};
-use super::packing::{EXACT_GPUS_MAX, GPUS_MAX, Packed, bound_for, net_for, pack_net};
+use super::packed::EXACT_GPUS_MAX;
 use super::search::Search;
+use super::servers::{Local, Servers, lengths};
 use super::spread::Spread;
 use super::tree::{Closure, Tree, Ways, hop_arcs};
-use crate::error::PackError;
-
-/// Three-phase trees for an allreduce: the best there are for up to 128 GPUs.
-///
-/// Its bound is that of any algorithm. Errors: a single server, links of other rates by direction, too many GPUs.
-pub fn pack_phases(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
-    let refuse = |problem: &str| {
-        Err(PackError::Format { format: "method three-phase", problem: problem.to_owned() })
-    };
-    if collective != Collective::Allreduce {
-        return refuse("it plans an allreduce; use exact for the others");
-    }
-    let net = net_for(collective, graph)?;
-    if net.mirror.is_none() {
-        return refuse("links differ by direction; use exact");
-    }
-    if net.gpus.len() > GPUS_MAX {
-        return Err(PackError::Size {
-            what: "GPUs",
-            found: net.gpus.len(),
-            most: GPUS_MAX,
-            advice: "plan for fewer servers",
-        });
-    }
-    if net.servers.len() < 2 {
-        return refuse(
-            "all GPUs are in one server; give links between servers as kind \"nic\", or use exact",
-        );
-    }
-    let locals = net.servers.iter().map(|group| Local::new(&net, group)).collect();
-    let bound = bound_for(collective, &net);
-    Ok(pack_net(net, collective, bound, &Choice::Phases(Servers { locals })))
-}
-
-/// All servers of a fabric.
-#[derive(Debug, Clone)]
-pub(super) struct Servers {
-    locals: Vec<Local>,
-}
-
-/// A server by itself.
-#[derive(Debug, Clone)]
-pub(super) struct Local {
-    pub(super) net: Net,
-    /// By vertex of `net`, that of the whole fabric.
-    pub(super) vertices: Vec<usize>,
-    /// By arc likewise.
-    pub(super) arcs: Vec<usize>,
-}
-
-impl Local {
-    pub(super) fn new(whole: &Net, vertices: &[usize]) -> Local {
-        let (net, arcs) = whole.part(vertices);
-        Local { net, vertices: vertices.to_vec(), arcs }
-    }
-
-    pub(super) fn gpus(&self) -> impl Iterator<Item = usize> {
-        self.net.gpus.iter().map(|&gpu| self.vertices[gpu])
-    }
-}
 
 /// Finds short three-phase trees.
 pub(super) struct Phases<'a> {
@@ -173,17 +113,6 @@ impl<'a> Phases<'a> {
     }
 }
 
-/// By arc: long where much is carried already. `row`: by arc, the arc whose capacity it shares; `load`: per row.
-pub(super) fn lengths(net: &Net, load: &[i64], row: &[usize]) -> Vec<i64> {
-    let full = |&row: &usize| (load[row] + 1) as f64 / net.arcs[row].cap as f64;
-    let most = row.iter().map(full).fold(f64::MIN_POSITIVE, f64::max);
-    let length = |row: &usize| {
-        let steep = (full(row) / most).powi(POWER) / net.arcs[*row].cap as f64;
-        (steep * UNIT) as i64 + 1
-    };
-    row.iter().map(length).collect()
-}
-
 /// One hop between the centre and a root in every other server.
 struct Exchange {
     centre: usize,
@@ -243,9 +172,5 @@ fn around(net: &Net, closure: &Closure, ring: &[usize]) -> Option<Vec<usize>> {
 }
 
 const ROUNDS: usize = 4;
-/// How fast a length grows with what an arc carries.
-const POWER: i32 = 4;
-/// Mean length of an arc.
-const UNIT: f64 = (1u64 << 30) as f64;
 /// No way.
 const FAR: i64 = i64::MAX >> 16;

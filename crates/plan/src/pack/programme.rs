@@ -3,10 +3,11 @@
 use netsum_topo::Ratio;
 
 use super::bound::{ArcLength, Bound, Certificate};
+use super::choice::{Choice, First};
 use super::lp::{Column, Master, Packing};
 use super::net::Net;
-use super::offers::{Choice, First, Offers};
-use super::packing::{Flow, fit};
+use super::offers::Offers;
+use super::packed::{Flow, fit};
 use super::spread::Spread;
 use super::tree::Tree;
 

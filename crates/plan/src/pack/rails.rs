@@ -7,8 +7,8 @@
 use netsum_topo::Ratio;
 
 use super::net::Net;
-use super::phases::{Local, lengths};
 use super::search::Search;
+use super::servers::{Local, lengths};
 use super::spread::Spread;
 use super::tree::{Hop, Tree, Ways};
 

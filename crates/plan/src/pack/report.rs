@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::baseline::Baselines;
 use super::bound::{Certificate, gbytes};
 use super::cost::{self, Estimate, Exchange, LARGEST_LOG2, Trees};
-use super::packing::{Packed, arc_loads, pack};
+use super::packed::{Packed, arc_loads};
+use super::packing::pack;
 use super::phases::hierarchical_rings;
 use crate::error::PackError;
 
