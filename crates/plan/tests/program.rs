@@ -102,6 +102,44 @@ fn mscclpp_reads_back_and_is_right() {
     assert!(write_mscclpp(&switches).unwrap_err().to_string().contains("plan without switches"));
 }
 
+/// Plans come from files that anybody may have written: what cannot be is refused in words.
+#[test]
+fn crafted_plans_are_refused() {
+    let graph = built("h100").unwrap();
+    let good = plan(&graph, Collective::Allreduce);
+    let refused = |change: &dyn Fn(&mut TreePlan), words: &str| {
+        let mut crafted = good.clone();
+        change(&mut crafted);
+        let fault = verify_plan(&graph, &crafted).unwrap_err().to_string();
+        assert!(fault.contains(words), "{fault}");
+    };
+    refused(&|plan| plan.flows[0].up[0].clear(), "way [] has fewer than two vertices");
+    refused(&|plan| plan.flows[0].down[0].clear(), "way [] has fewer than two vertices");
+    refused(&|plan| plan.flows[0].up[0].truncate(1), "fewer than two vertices");
+    // Primes just below 2⁶³: three of them have no common multiple of 127 bits.
+    let share = |offset: i64| Ratio::new(1, (i64::MAX - offset).into());
+    let fine = |plan: &mut TreePlan| {
+        let flow = plan.flows[0].clone();
+        plan.flows = [24, 164, 258]
+            .map(|offset| share(offset))
+            .map(|share| {
+                let mut flow = flow.clone();
+                flow.share = share;
+                flow
+            })
+            .to_vec();
+    };
+    refused(&fine, "too fine to be added up");
+    let rate = |plan: &mut TreePlan| {
+        plan.flows[0].share = Ratio::new(i64::MAX.into(), 1);
+        plan.rate_bps = Ratio::new(1 << 100, 1);
+    };
+    refused(&rate, "too fine to be added up");
+    let mut nobody = plan(&graph, Collective::Allgather);
+    nobody.gpus.clear();
+    assert!(lower(&nobody).unwrap_err().to_string().contains("it has no GPUs"));
+}
+
 /// All ways to damage a plan in one place, each of which makes it wrong.
 fn damaged_plans(plan: &TreePlan) -> Vec<(String, TreePlan)> {
     let mut found = Vec::new();

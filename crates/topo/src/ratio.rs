@@ -8,8 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A fraction in lowest terms with a positive denominator.
 ///
-/// Arithmetic panics where a numerator or denominator would leave 127 bits: rates of fabrics in
-/// lowest terms and the sizes planned for keep both below 2⁶⁰.
+/// The operators panic where a numerator or denominator would leave 127 bits: rates of fabrics in
+/// lowest terms and the sizes planned for keep both below 2⁶⁰. What computes with numbers that others
+/// have written takes [`Ratio::checked_add`] and [`Ratio::checked_mul`]. Comparisons never panic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ratio {
     num: i128,
@@ -45,6 +46,21 @@ impl Ratio {
         self.num as f64 / self.den as f64
     }
 
+    /// The sum; `None` beyond 127 bits.
+    pub fn checked_add(self, other: Ratio) -> Option<Ratio> {
+        let common = gcd(self.den.unsigned_abs(), other.den.unsigned_abs()) as i128;
+        let (left, right) = (other.den / common, self.den / common);
+        let sum = self.num.checked_mul(left)?.checked_add(other.num.checked_mul(right)?)?;
+        Some(Ratio::new(sum, self.den.checked_mul(left)?))
+    }
+
+    /// The product; `None` beyond 127 bits.
+    pub fn checked_mul(self, other: Ratio) -> Option<Ratio> {
+        let a = Ratio::new(self.num, other.den);
+        let b = Ratio::new(other.num, self.den);
+        Some(Ratio { num: a.num.checked_mul(b.num)?, den: a.den.checked_mul(b.den)? })
+    }
+
     /// Whether it is above 0.
     pub fn is_positive(self) -> bool {
         self.num > 0
@@ -71,9 +87,7 @@ pub fn lcm(a: i128, b: i128) -> Option<i128> {
     (a / gcd(a.unsigned_abs(), b.unsigned_abs()) as i128).checked_mul(b)
 }
 
-fn times(a: i128, b: i128) -> i128 {
-    a.checked_mul(b).expect("fractions stay below 127 bits")
-}
+const TOO_LARGE: &str = "fractions stay below 127 bits";
 
 impl From<i64> for Ratio {
     fn from(value: i64) -> Ratio {
@@ -84,10 +98,7 @@ impl From<i64> for Ratio {
 impl Add for Ratio {
     type Output = Ratio;
     fn add(self, other: Ratio) -> Ratio {
-        let common = gcd(self.den.unsigned_abs(), other.den.unsigned_abs()) as i128;
-        let (left, right) = (other.den / common, self.den / common);
-        let sum = times(self.num, left).checked_add(times(other.num, right));
-        Ratio::new(sum.expect("fractions stay below 127 bits"), times(self.den, left))
+        self.checked_add(other).expect(TOO_LARGE)
     }
 }
 
@@ -108,9 +119,7 @@ impl Sub for Ratio {
 impl Mul for Ratio {
     type Output = Ratio;
     fn mul(self, other: Ratio) -> Ratio {
-        let a = Ratio::new(self.num, other.den);
-        let b = Ratio::new(other.num, self.den);
-        Ratio { num: times(a.num, b.num), den: times(a.den, b.den) }
+        self.checked_mul(other).expect(TOO_LARGE)
     }
 }
 
@@ -136,7 +145,30 @@ impl PartialOrd for Ratio {
 
 impl Ord for Ratio {
     fn cmp(&self, other: &Ratio) -> Ordering {
-        (*self - *other).num.cmp(&0)
+        if self.den == other.den {
+            return self.num.cmp(&other.num);
+        }
+        // Digit by digit, as continued fractions: no product can leave 127 bits.
+        let (mut a, mut b) = (*self, *other);
+        let mut turned = false;
+        loop {
+            let whole = |x: Ratio| x.num.div_euclid(x.den);
+            let rest = |x: Ratio| x.num.rem_euclid(x.den);
+            let digits = whole(a).cmp(&whole(b));
+            let order = match (rest(a), rest(b)) {
+                _ if digits.is_ne() => digits,
+                (0, 0) => Ordering::Equal,
+                (0, _) => Ordering::Less,
+                (_, 0) => Ordering::Greater,
+                (left, right) => {
+                    // x < y exactly if 1/x > 1/y.
+                    (a, b) = (Ratio { num: a.den, den: left }, Ratio { num: b.den, den: right });
+                    turned = !turned;
+                    continue;
+                }
+            };
+            return if turned { order.reverse() } else { order };
+        }
     }
 }
 
@@ -180,7 +212,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn sums_and_products_beyond_127_bits_are_none() {
+        let tiny = |den: i64| Ratio::new(1, den.into());
+        // Three primes just below 2⁶³: their product has 189 bits.
+        let [a, b, c] = [i64::MAX - 24, i64::MAX - 164, i64::MAX - 258].map(tiny);
+        let two = a.checked_add(b).unwrap();
+        assert_eq!((two.checked_add(c), two.checked_mul(c)), (None, None));
+        assert!(two > c && a.checked_mul(b).unwrap() < c, "and they compare");
+    }
+
     proptest! {
+        #[test]
+        fn any_two_compare_as_their_cross_products(
+            a in any::<i64>(), b in 1..=i64::MAX, c in any::<i64>(), d in 1..=i64::MAX,
+        ) {
+            let [a, b, c, d] = [a, b, c, d].map(i128::from);
+            prop_assert_eq!(Ratio::new(a, b).cmp(&Ratio::new(c, d)), (a * d).cmp(&(c * b)));
+        }
+
         #[test]
         fn arithmetic_is_that_of_fractions(a in -999i128..999, b in 1i128..99, c in -999i128..999, d in 1i128..99) {
             let (x, y) = (Ratio::new(a, b), Ratio::new(c, d));

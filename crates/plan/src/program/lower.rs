@@ -61,6 +61,9 @@ impl<'a> Layout<'a> {
     pub(super) fn new(plan: &'a TreePlan) -> Result<Layout<'a>, Fault> {
         let wrong = |problem: String| Fault::Plan(problem);
         let ranks = plan.gpus.len();
+        if ranks == 0 {
+            return Err(wrong("it has no GPUs".to_owned()));
+        }
         let common =
             plan.flows.iter().try_fold(ranks as i128, |all, flow| lcm(all, flow.share.den()));
         let pieces = common.filter(|&pieces| pieces <= PIECES_MAX).ok_or_else(|| {

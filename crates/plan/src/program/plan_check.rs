@@ -34,13 +34,16 @@ pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
             return wrong(format!("flow {index} has a root that is no vertex"));
         }
         for way in flow.up.iter().chain(&flow.down) {
+            if way.len() < 2 {
+                return wrong(format!("flow {index}: way {way:?} has fewer than two vertices"));
+            }
             for pair in way.windows(2) {
                 let arc = (pair[0], pair[1]);
                 if !capacity.contains_key(&arc) {
                     return wrong(format!("flow {index}: no link {}→{}", arc.0, arc.1));
                 }
                 let sum = load.entry(arc).or_insert(Ratio::ZERO);
-                *sum = *sum + flow.share;
+                *sum = sum.checked_add(flow.share).ok_or_else(too_fine)?;
             }
             let inner = way.get(1..way.len().saturating_sub(1)).unwrap_or(&[]);
             if let Some(gpu) = inner.iter().find(|&&v| graph.vertices()[v].role == Role::Gpu) {
@@ -55,13 +58,18 @@ pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
         }
     }
     for (arc, share) in load {
-        let used = share * plan.rate_bps;
+        let used = share.checked_mul(plan.rate_bps).ok_or_else(too_fine)?;
         if used > Ratio::new(capacity[&arc], 1) {
             let (from, to) = (names[arc.0], names[arc.1]);
             return wrong(format!("{from}→{to} would carry {used} of {} bit/s", capacity[&arc]));
         }
     }
     lower_each(plan)?.try_for_each(|(program, part)| check_part(&program, part))
+}
+
+/// Shares or a rate that cannot be added up exactly.
+fn too_fine() -> Fault {
+    Fault::Plan("its shares and rate are too fine to be added up; round them".to_owned())
 }
 
 /// Switches at the ends of ways: joining takes one that adds, branching one that multicasts.
