@@ -4,11 +4,32 @@ use crate::aggregation::{Local, NODE, Payload};
 use crate::job::{BUCKET, JOB_START, Jobs};
 use crate::network::{Happening, Region};
 use crate::packet::Kind;
-use crate::simulation::FlowRecord;
 use crate::tcp::TcpConfig;
 use crate::timer::CLASS;
 use crate::transport::{Owner, Progress, RTO, SLOT, Transport};
 use crate::workload::FlowSpec;
+
+/// A flow that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRecord {
+    /// Place in the workload, from 0.
+    pub number: u32,
+    /// What was asked for.
+    pub spec: FlowSpec,
+    /// When the last byte reached the receiver.
+    pub end_ps: u64,
+    /// Segments sent again.
+    pub resent: u64,
+    /// Time-outs.
+    pub timeouts: u32,
+}
+
+impl FlowRecord {
+    /// Flow completion time: from the start to the last byte at the receiver.
+    pub fn fct_ps(&self) -> u64 {
+        self.end_ps - self.spec.start_ps
+    }
+}
 
 /// Timer classes; [`crate::transport`], [`crate::job`] and [`crate::aggregation`] have more. Faults have the least keys: what
 /// starts in the instant of a fault starts after it.

@@ -8,6 +8,7 @@ use netsum_topo::{AggregationTree, NodeId, Topology};
 use crate::aggregation::{Aggregation, Counts, Kind as Protocol, Payload, Places};
 use crate::error::SimError;
 use crate::faults::{Fault, InForce};
+pub use crate::hosts::FlowRecord;
 use crate::hosts::{FAULT, HostSide, Hosts};
 use crate::job::{JOB_START, JobRecord, JobSpec, Scheme, StepRecord};
 use crate::network::{Network, Switching};
@@ -18,28 +19,6 @@ use crate::timer::CLASS;
 use crate::transport::Transport;
 use crate::windows;
 use crate::workload::FlowSpec;
-
-/// A flow that is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowRecord {
-    /// Place in the workload, from 0.
-    pub number: u32,
-    /// What was asked for.
-    pub spec: FlowSpec,
-    /// When the last byte reached the receiver.
-    pub end_ps: u64,
-    /// Segments sent again.
-    pub resent: u64,
-    /// Time-outs.
-    pub timeouts: u32,
-}
-
-impl FlowRecord {
-    /// Flow completion time: from the start to the last byte at the receiver.
-    pub fn fct_ps(&self) -> u64 {
-        self.end_ps - self.spec.start_ps
-    }
-}
 
 /// One simulation. `P` says what aggregation packets carry.
 pub struct Simulation<P: Payload = Counts> {

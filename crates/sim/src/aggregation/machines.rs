@@ -1,10 +1,11 @@
 //! All nodes and workers of one protocol on the simulated network.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use netsum_proto::{PortId, Time};
-use netsum_topo::{AggregationTree, NodeId};
-use netsum_wire::{Epoch, JobId};
+use netsum_topo::{AggregationTree, Child, NodeId};
+use netsum_wire::{Epoch, JobId, TreeId};
 
 use super::payload::Payload;
 use super::protocol::{Owned, Protocol, WorkerEvent};
@@ -38,6 +39,21 @@ pub(super) enum End {
     Node { node: u32, from: PortId },
     Worker(u32),
     Nowhere,
+}
+
+/// The port by which a node of a tree knows a neighbour: the path to it.
+#[derive(Default)]
+pub(super) struct Ports(HashMap<(TreeId, NodeId, Child), PortId>);
+
+impl Ports {
+    pub(super) fn set(&mut self, tree: TreeId, node: NodeId, neighbour: Child, port: PortId) {
+        self.0.insert((tree, node, neighbour), port);
+    }
+
+    /// The port of a neighbour that has a path.
+    pub(super) fn at(&self, tree: TreeId, node: NodeId, neighbour: Child) -> PortId {
+        self.0[&(tree, node, neighbour)]
+    }
 }
 
 /// A packet's content: what stands for it on a link is a handle.

@@ -2,16 +2,16 @@
 
 use std::marker::PhantomData;
 
-use netsum_proto::switchml::{
-    Content, Event, Fragments, Lease, Submission, Switch, Worker, WorkerConfig,
-};
-use netsum_proto::{PortId, Time};
-use netsum_topo::AggregationTree;
+use netsum_lease::{Terms, leases};
+use netsum_proto::atp::Claim;
+use netsum_proto::switchml::{Content, Event, Fragments, Submission, Switch, Worker, WorkerConfig};
+use netsum_proto::{Lease, PortId, Time};
+use netsum_topo::{AggregationTree, Child, TreeNode};
 use netsum_wire::switchml::{HEADER_LEN, Header};
-use netsum_wire::{Epoch, JobId};
+use netsum_wire::{Epoch, JobId, TreeId};
 
 use super::Aggregation;
-use super::machines::{End, Machines, way_to_root};
+use super::machines::{End, Machines, Ports, way_to_root};
 use super::panama::UDP_BYTES;
 use super::payload::{INTEGERS, Payload};
 use super::protocol::{Protocol, WorkerEvent};
@@ -142,17 +142,33 @@ impl<P: Payload> Aggregation<P> {
     ) -> Result<u32, String> {
         let first = self.pools.next_worker();
         let PoolConfig { slots, fragment_bytes, timeout_ns } = *config;
-        let (mut workers, mut up) = (Vec::new(), Vec::new());
+        let id = TreeId(0);
+        let (mut ports, mut up) = (Ports::default(), Vec::new());
         for (rank, &host) in (0..).zip(placement) {
             let (rising, falling) = self.pools.add_paths(net, &way_to_root(tree, rank, host));
             let from = PortId(falling);
             self.pools.set_end(rising, End::Node { node: tree.root.0, from });
             self.pools.set_end(falling, End::Worker(first + rank));
-            workers.push(from);
+            ports.set(id, tree.root, Child::Rank(rank), from);
             up.push(vec![rising]);
         }
         let epoch = Epoch(1);
-        let lease = Lease { job: JobId(job), epoch, workers, slots, fragment_bytes };
+        let children = (0..placement.len() as u32).map(Child::Rank).collect();
+        let node = TreeNode { switch: tree.root, children, parent: None };
+        let terms = Terms {
+            job: JobId(job),
+            epoch,
+            protocol: netsum_topo::Protocol::Switchml,
+            trees: &[AggregationTree { root: tree.root, nodes: vec![node] }],
+            window: slots,
+            fragment_bytes,
+            release_permille: 1000,
+            slot_space: 0,
+            claim: Claim::default(),
+        };
+        let granted = leases(&terms, |tree, node, neighbour| ports.at(tree, node, neighbour));
+        let lease = granted.map_err(|error| error.to_string())?.remove(0).lease;
+        let Lease::Pool(lease) = lease else { unreachable!("leases of switchml are of pools") };
         let rows = self.sharing.slots;
         let switch =
             self.pools.node(tree.root.0, || Switch::new(rows, ROW_BYTES, P::rows(ROW_BYTES)));

@@ -1,11 +1,13 @@
-//! From a plan's trees to `panama`'s leases, paths and workers.
+//! From a plan's trees to `panama`'s paths, installed leases and workers.
 
-use netsum_proto::PortId;
-use netsum_proto::panama::{Child, Lease, Switch, Worker, WorkerConfig, resolve};
-use netsum_topo::{AggregationTree, Child as Below, NodeId, TreeNode};
+use netsum_lease::{Granted, Terms, leases};
+use netsum_proto::atp::Claim;
+use netsum_proto::panama::{Switch, Worker, WorkerConfig, buffers_per_fragment, resolve};
+use netsum_proto::{Lease, PortId};
+use netsum_topo::{AggregationTree, Child, NodeId, TreeNode};
 use netsum_wire::{Epoch, JobId, Rank, TreeId};
 
-use super::machines::{End, Machines};
+use super::machines::{End, Machines, Ports};
 use super::panama::{Panama, TreeConfig};
 use super::payload::Payload;
 use super::{Aggregation, Done};
@@ -24,8 +26,9 @@ impl<P: Payload> Aggregation<P> {
     ) -> Result<u32, String> {
         let first = self.trees.next_worker();
         let config = &self.granted(job, trees, config);
-        let wiring = Wiring::new(first, job, Epoch(1), self.memory_bytes, config);
-        let up = self.trees.lease(net, wiring, trees, placement)?;
+        let memory_bytes = self.memory_bytes;
+        let wiring = Wiring { first, job, epoch: Epoch(1), memory_bytes, config };
+        let up = self.trees.lease(net, &wiring, trees, placement)?;
         let now = net.now();
         let worker = |rank| {
             Worker::new(
@@ -65,8 +68,8 @@ impl<P: Payload> Aggregation<P> {
         let progress: Vec<_> = states.iter().map(|worker| worker.progress()).collect();
         let finished = resolve(&progress).finished;
         let epoch = states.first().map_or(Epoch(1), |w| Epoch(w.config().epoch.0 + 1));
-        let wiring = Wiring::new(first, job, epoch, self.memory_bytes, config);
-        let up = machines.lease(net, wiring, trees, placement)?;
+        let wiring = Wiring { first, job, epoch, memory_bytes: self.memory_bytes, config };
+        let up = machines.lease(net, &wiring, trees, placement)?;
         machines.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(epoch.0 - 1)));
         let now = net.now();
         let machines = machines.on_hosts();
@@ -102,9 +105,9 @@ impl<P: Payload> Aggregation<P> {
             let leases = machine.into_iter().flat_map(|(_, switch)| switch.leases());
             let others = leases.filter(|lease| lease.job != JobId(job)).count() as u64;
             let own = trees.iter().filter(|tree| tree.node(node.switch).is_some()).count() as u64;
-            // As switches divide it: a share for one more, a buffer per child and two for sums.
+            // As switches divide it: a share for one more.
             let bytes = self.memory_bytes / (others + own + 1);
-            bytes / ((node.children.len() as u64 + 2) * fragment_bytes)
+            bytes / (buffers_per_fragment(node.children.len()) * fragment_bytes)
         };
         let least = trees.iter().flat_map(|tree| &tree.nodes).map(share).min();
         let most = u64::from(config.window_max);
@@ -117,97 +120,85 @@ impl<P: Payload> Machines<Panama<P>> {
     fn lease(
         &mut self,
         net: &mut Network,
-        mut wiring: Wiring,
+        wiring: &Wiring,
         trees: &[AggregationTree],
         placement: &[u32],
     ) -> Result<Vec<Vec<u32>>, String> {
-        let mut up = vec![Vec::new(); placement.len()];
+        let mut made = Paths { up: vec![Vec::new(); placement.len()], ports: Ports::default() };
         for (index, tree) in trees.iter().enumerate() {
-            wiring.begin(index as u8);
-            self.wire(net, tree, tree.root, None, placement, &mut wiring, &mut up)?;
+            let id = TreeId(index as u8);
+            self.wire(net, (id, tree), tree.root, wiring.first, placement, &mut made);
         }
-        Ok(up)
+        let terms = Terms {
+            job: JobId(wiring.job),
+            epoch: wiring.epoch,
+            protocol: netsum_topo::Protocol::Panama,
+            trees,
+            window: wiring.config.window_max,
+            fragment_bytes: wiring.config.fragment_bytes,
+            release_permille: wiring.config.release_permille,
+            slot_space: 0,
+            claim: Claim::default(),
+        };
+        let granted = leases(&terms, |tree, node, neighbour| made.ports.at(tree, node, neighbour));
+        for Granted { node, lease, .. } in granted.map_err(|error| error.to_string())? {
+            let Lease::Tree(lease) = lease else { unreachable!("leases of panama are of trees") };
+            let switch = self.node(node.0, || Switch::new(P::memory(wiring.memory_bytes)));
+            let installed = switch.install(net.now(), lease);
+            installed.map_err(|error| format!("switch {}: {error}", net.topology().name(node)))?;
+        }
+        Ok(made.up)
     }
 
-    /// Leases a node and all below it; `above` is the path to its parent, which is its port there.
-    #[allow(clippy::too_many_arguments)] // A walk: where, whose, what it makes.
+    /// Makes the paths between a node and all below it.
     fn wire(
         &mut self,
         net: &mut Network,
-        tree: &AggregationTree,
+        (id, tree): (TreeId, &AggregationTree),
         node: NodeId,
-        above: Option<u32>,
+        first: u32,
         placement: &[u32],
-        wiring: &mut Wiring,
-        up: &mut [Vec<u32>],
-    ) -> Result<(), String> {
+        made: &mut Paths,
+    ) {
         let here = tree.node(node).expect("a plan names its nodes");
-        let mut children = Vec::new();
-        for child in &here.children {
-            let way = match *child {
-                Below::Rank(rank) => vec![NodeId(placement[rank as usize]), node],
-                Below::Switch(below) => {
+        for &child in &here.children {
+            let way = match child {
+                Child::Rank(rank) => vec![NodeId(placement[rank as usize]), node],
+                Child::Switch(below) => {
                     let parent = tree.node(below).and_then(|n| n.parent.as_ref());
                     let via = parent.map_or(&[][..], |p| &p.via);
                     [&[below], via, &[node]].concat()
                 }
             };
             let (rising, falling) = self.add_paths(net, &way);
-            let ranks = match *child {
-                Below::Rank(rank) => vec![rank],
-                Below::Switch(below) => tree.ranks_below(below),
-            };
-            children.push(Child {
-                port: PortId(falling),
-                ranks: ranks.iter().fold(0, |mask, rank| mask | 1 << (rank % 64)),
-                branch: wiring.branch % 32,
-            });
-            wiring.branch = wiring.branch.wrapping_add(1);
+            made.ports.set(id, node, child, PortId(falling));
             self.set_end(rising, End::Node { node: node.0, from: PortId(falling) });
-            match *child {
-                Below::Rank(rank) => {
-                    self.set_end(falling, End::Worker(wiring.first + rank));
-                    up[rank as usize].push(rising);
+            match child {
+                Child::Rank(rank) => {
+                    self.set_end(falling, End::Worker(first + rank));
+                    made.up[rank as usize].push(rising);
                 }
-                Below::Switch(below) => {
+                Child::Switch(below) => {
+                    made.ports.set(id, below, Child::Switch(node), PortId(rising));
                     self.set_end(falling, End::Node { node: below.0, from: PortId(rising) });
-                    self.wire(net, tree, below, Some(rising), placement, wiring, up)?;
+                    self.wire(net, (id, tree), below, first, placement, made);
                 }
             }
         }
-        let lease = Lease {
-            job: JobId(wiring.job),
-            epoch: wiring.epoch,
-            tree: TreeId(wiring.index),
-            children,
-            parent: above.map(PortId),
-            slots: wiring.config.window_max,
-            fragment_bytes: wiring.config.fragment_bytes,
-            release_permille: wiring.config.release_permille,
-        };
-        let memory_bytes = wiring.memory_bytes;
-        let switch = self.node(node.0, || Switch::new(P::memory(memory_bytes)));
-        let installed = switch.install(net.now(), lease);
-        installed.map_err(|error| format!("switch {}: {error}", net.topology().name(node)))
     }
+}
+
+/// Paths of a job.
+struct Paths {
+    /// By rank, the path to the switch above, by tree.
+    up: Vec<Vec<u32>>,
+    ports: Ports,
 }
 
 struct Wiring<'a> {
     first: u32,
-    branch: u8,
     job: u32,
     epoch: Epoch,
-    index: u8,
     memory_bytes: u64,
     config: &'a TreeConfig,
-}
-
-impl<'a> Wiring<'a> {
-    fn new(first: u32, job: u32, epoch: Epoch, memory_bytes: u64, config: &'a TreeConfig) -> Self {
-        Wiring { first, branch: 0, job, epoch, index: 0, memory_bytes, config }
-    }
-
-    fn begin(&mut self, index: u8) {
-        (self.index, self.branch) = (index, 0);
-    }
 }

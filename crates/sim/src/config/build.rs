@@ -5,7 +5,7 @@ use std::path::Path;
 
 use netsum_topo::{Addressing, Latency, Topology};
 
-use super::check::{ConfigError, Source, read};
+use super::source::{ConfigError, Source, read};
 use super::table::{number, table, whole};
 use super::units::rate_problem;
 use super::{Config, Fabric, Flows, Paths, Scheme, Tcp};

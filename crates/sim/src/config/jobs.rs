@@ -4,8 +4,8 @@ use netsum_topo::Latency;
 use serde::{Deserialize, Serialize};
 
 use super::build::{Builder, Jobs};
-use super::check::ConfigError;
 use super::scheme::Scheme;
+use super::source::ConfigError;
 use super::units::TIME_MAX_NS;
 use super::{Text, defaults};
 use crate::job::{self, Bucket, JobSpec, Model};

@@ -6,16 +6,18 @@ mod jobs;
 mod keys;
 mod scenario;
 mod scheme;
+mod source;
 mod table;
 mod units;
 
 use serde::{Deserialize, Serialize};
 
 pub use build::{Built, Jobs};
-pub use check::{ConfigError, load, parse};
+pub use check::{load, parse};
 pub use jobs::{Job, Layer, Mix};
 pub use scenario::{Happens, Scenario};
 pub use scheme::{Scheme, SchemeKind, SlotPolicy, Slots};
+pub use source::ConfigError;
 pub use units::Text;
 
 use netsum_topo::{Bytes, Latency, Rate};

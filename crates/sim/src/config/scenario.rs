@@ -7,7 +7,7 @@ use netsum_topo::{Latency, NodeId, Topology};
 use serde::{Deserialize, Serialize};
 
 use super::Text;
-use super::check::{ConfigError, Source, read};
+use super::source::{ConfigError, Source, read};
 use crate::faults::Fault;
 use crate::routes::outgoing;
 
@@ -97,7 +97,7 @@ fn after() -> Text<Latency> {
 pub(super) fn load(path: &Path, topology: &Topology) -> Result<Vec<(u64, Fault)>, ConfigError> {
     let text = read(path)?;
     let file = path.display().to_string();
-    let scenario: Scenario = super::check::from_toml(&text, &file)?;
+    let scenario: Scenario = super::source::from_toml(&text, &file)?;
     let source =
         Source { text: &text, file: &file, folder: path.parent().unwrap_or(Path::new(".")) };
     let mut faults = Vec::new();

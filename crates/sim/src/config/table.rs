@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::check::{ConfigError, read};
+use super::source::{ConfigError, read};
 
 /// Lines of `columns` cells between commas, each as `row` reads it; why it cannot is told with file and line. Empty lines and those
 /// that begin with '#' are passed over, and so is a first one with names in place of numbers.

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use netsum_proto::PortId;
-use netsum_proto::atp::{
-    Lease, Members, Neighbour, Place, Rack, Server, ServerLease, Switch, Worker, WorkerConfig,
-};
+use netsum_lease::{Granted, Racks, Terms, leases};
+use netsum_proto::atp::{Place, Server, Switch, Worker, WorkerConfig};
 use netsum_proto::panama::resolve;
-use netsum_topo::NodeId;
-use netsum_wire::atp::Level;
+use netsum_proto::{Lease, PortId};
+use netsum_topo::{AggregationTree, Child, NodeId, Parent, TreeNode};
 use netsum_wire::{Epoch, JobId, TreeId};
 
 use super::{Atp, Node, ROW_BYTES, SlotConfig};
-use crate::aggregation::machines::{End, Machines};
+use crate::aggregation::machines::{End, Machines, Ports};
 use crate::aggregation::payload::Payload;
 use crate::aggregation::protocol::Protocol;
 use crate::aggregation::{Aggregation, Done, SlotSharing};
@@ -149,136 +147,118 @@ impl<P: Payload> Machines<Atp<P>> {
     ) -> Result<Stands, String> {
         let ranks = hosts.placement.len();
         let mut stands = Stands { up: vec![Vec::new(); ranks], places: vec![Vec::new(); ranks] };
-        for (tree, &server) in hosts.servers.iter().enumerate() {
-            self.lease_server(
-                net,
-                wiring,
-                hosts.placement,
-                TreeId(tree as u8),
-                server,
-                &mut stands,
-            )?;
+        let (mut trees, mut ports) = (Vec::new(), Ports::default());
+        for (tree, &server) in (0..).zip(hosts.servers) {
+            let paths = &mut (&mut ports, &mut stands.up);
+            let tree = self.tree(net, wiring, hosts.placement, TreeId(tree), server, paths)?;
+            let racks = Racks::of(&tree).map_err(|error| error.to_string())?;
+            for (rank, places) in (0..).zip(&mut stands.places) {
+                places.push(racks.place(rank).expect("a tree has every rank"));
+            }
+            trees.push(tree);
+        }
+        let terms = Terms {
+            job: JobId(wiring.job),
+            epoch: wiring.epoch,
+            protocol: netsum_topo::Protocol::Atp,
+            trees: &trees,
+            window: wiring.config.window_max,
+            fragment_bytes: wiring.config.fragment_bytes,
+            release_permille: 1000,
+            slot_space: wiring.sharing.slots,
+            claim: wiring.config.claim,
+        };
+        let granted = leases(&terms, |tree, node, neighbour| ports.at(tree, node, neighbour));
+        for Granted { node, lease, .. } in granted.map_err(|error| error.to_string())? {
+            self.install(net, wiring, node, lease)?;
         }
         Ok(stands)
     }
 
-    /// Leases one server and the switches below it. Workers in the server's own rack are racks of one.
-    fn lease_server(
+    /// The tree of one server with the paths along it. Workers in the server's own rack are racks of one.
+    fn tree(
         &mut self,
         net: &mut Network,
         wiring: &Wiring,
         placement: &[u32],
-        tree: TreeId,
+        id: TreeId,
         server: u32,
-        stands: &mut Stands,
-    ) -> Result<(), String> {
+        (ports, ups): &mut (&mut Ports, &mut Vec<Vec<u32>>),
+    ) -> Result<AggregationTree, String> {
         let rack_of = |net: &Network, host: u32| net.far_end(net.uplink(host));
         let top = rack_of(net, server);
         let racks = by_rack(placement, |host| rack_of(net, host), top);
-        let down = net.uplink(server) ^ 1;
-        let (to_server, from_server) = self.add_way(net, &[down]);
+        let (root, middle) = (NodeId(server), NodeId(top));
+        let (to_server, from_server) = self.add_way(net, &[net.uplink(server) ^ 1]);
         self.set_end(to_server, End::Node { node: server, from: PortId(from_server) });
         self.set_end(from_server, End::Node { node: top, from: PortId(to_server) });
-        let server_fan_in = racks.len() as u8;
+        ports.set(id, root, Child::Switch(middle), PortId(from_server));
+        ports.set(id, middle, Child::Switch(root), PortId(to_server));
+        let below = |switch| Some(Parent { switch, via: Vec::new() });
         let mut members = Vec::new();
+        let mut nodes = Vec::new();
         for (rack, (switch, ranks)) in racks.iter().enumerate() {
-            let host = placement[ranks[0] as usize];
-            let workers = ranks.len() as u8;
-            let above = match *switch == top {
-                true => None,
-                false => {
-                    let entropy = (wiring.job ^ u32::from(tree.0) << 8 ^ (rack as u32) << 4) as u16;
-                    let way = net.way(host, server, entropy).ok_or_else(|| {
-                        let name = |node| net.topology().name(NodeId(node));
-                        format!("there is no way from {} to {}", name(host), name(server))
-                    })?;
-                    // Between the two racks: without the hosts' own links.
-                    let (rising, falling) = self.add_way(net, &way[1..way.len() - 1]);
-                    self.set_end(rising, End::Node { node: top, from: PortId(falling) });
-                    self.set_end(falling, End::Node { node: *switch, from: PortId(rising) });
-                    Some((rising, falling))
-                }
-            };
-            let mut below = Vec::new();
-            for (bit, &rank) in ranks.iter().enumerate() {
+            let here = NodeId(*switch);
+            if *switch != top {
+                let host = placement[ranks[0] as usize];
+                let entropy = (wiring.job ^ u32::from(id.0) << 8 ^ (rack as u32) << 4) as u16;
+                let way = net.way(host, server, entropy).ok_or_else(|| {
+                    let name = |node| net.topology().name(NodeId(node));
+                    format!("there is no way from {} to {}", name(host), name(server))
+                })?;
+                // Between the two racks: without the hosts' own links.
+                let (rising, falling) = self.add_way(net, &way[1..way.len() - 1]);
+                self.set_end(rising, End::Node { node: top, from: PortId(falling) });
+                self.set_end(falling, End::Node { node: *switch, from: PortId(rising) });
+                ports.set(id, middle, Child::Switch(here), PortId(falling));
+                ports.set(id, here, Child::Switch(middle), PortId(rising));
+                let children = ranks.iter().copied().map(Child::Rank).collect();
+                nodes.push(TreeNode { switch: here, children, parent: below(middle) });
+                members.push(Child::Switch(here));
+            } else {
+                members.extend(ranks.iter().copied().map(Child::Rank));
+            }
+            for &rank in ranks {
                 let (up, down) = self.add_way(net, &[net.uplink(placement[rank as usize])]);
                 self.set_end(up, End::Node { node: *switch, from: PortId(down) });
                 self.set_end(down, End::Worker(wiring.first + rank));
-                stands.up[rank as usize].push(up);
-                stands.places[rank as usize].push(Place {
-                    level: if above.is_some() { Level::Rack } else { Level::Server },
-                    worker: bit as u8,
-                    rack_fan_in: workers,
-                    rack: rack as u8,
-                    server_fan_in,
-                });
-                below.push(PortId(down));
+                ports.set(id, here, Child::Rank(rank), PortId(down));
+                ups[rank as usize].push(up);
             }
-            let port = match above {
-                None => below[0],
-                Some((rising, falling)) => {
-                    let workers = below;
-                    let of = Members::Rack { workers, rack: rack as u8, racks: server_fan_in };
-                    self.install(net, wiring, tree, *switch, of, PortId(rising))?;
-                    PortId(falling)
-                }
-            };
-            members.push(Rack { port, workers });
         }
-        self.install(
-            net,
-            wiring,
-            tree,
-            top,
-            Members::Server { racks: members },
-            PortId(to_server),
-        )?;
-        let lease = ServerLease {
-            job: JobId(wiring.job),
-            epoch: wiring.epoch,
-            tree,
-            neighbours: vec![Neighbour {
-                port: PortId(from_server),
-                racks: u32::MAX >> (32 - racks.len().min(32)),
-                workers: u32::MAX,
-            }],
-            racks: racks.into_iter().map(|(_, ranks)| ranks).collect(),
-            window: wiring.config.window_max,
-            fragment_bytes: wiring.config.fragment_bytes,
-            slots: wiring.sharing.slots,
-        };
-        let now = net.now();
-        let node = self.node(server, || Node::Server(Server::new(ROW_BYTES, P::rows(ROW_BYTES))));
-        let Node::Server(machine) = node else { unreachable!("hosts have no switch") };
-        let name = net.topology().name(NodeId(server));
-        machine.install(now, lease).map_err(|error| format!("server {name}: {error}"))
+        let above = [
+            TreeNode { switch: root, children: vec![Child::Switch(middle)], parent: None },
+            TreeNode { switch: middle, children: members, parent: below(root) },
+        ];
+        Ok(AggregationTree { root, nodes: above.into_iter().chain(nodes).collect() })
     }
 
     fn install(
         &mut self,
         net: &Network,
         wiring: &Wiring,
-        tree: TreeId,
-        switch: u32,
-        members: Members,
-        parent: PortId,
+        node: NodeId,
+        lease: Lease,
     ) -> Result<(), String> {
-        let lease = Lease {
-            job: JobId(wiring.job),
-            epoch: wiring.epoch,
-            tree,
-            members,
-            parent,
-            window: wiring.config.window_max,
-            fragment_bytes: wiring.config.fragment_bytes,
-            claim: wiring.config.claim,
-        };
-        let new = || Node::Switch(Switch::new(wiring.sharing.switch(), P::rows(ROW_BYTES)));
-        let Node::Switch(machine) = self.node(switch, new) else {
-            unreachable!("switches have no server")
-        };
-        let name = net.topology().name(NodeId(switch));
-        machine.install(net.now(), lease).map_err(|error| format!("switch {name}: {error}"))
+        let (now, name) = (net.now(), net.topology().name(node));
+        let rows = || P::rows(ROW_BYTES);
+        match lease {
+            Lease::Server(lease) => {
+                let new = || Node::Server(Server::new(ROW_BYTES, rows()));
+                let Node::Server(machine) = self.node(node.0, new) else {
+                    unreachable!("hosts have no switch")
+                };
+                machine.install(now, lease).map_err(|error| format!("server {name}: {error}"))
+            }
+            Lease::Slots(lease) => {
+                let new = || Node::Switch(Switch::new(wiring.sharing.switch(), rows()));
+                let Node::Switch(machine) = self.node(node.0, new) else {
+                    unreachable!("switches have no server")
+                };
+                machine.install(now, lease).map_err(|error| format!("switch {name}: {error}"))
+            }
+            Lease::Tree(_) | Lease::Pool(_) => unreachable!("they are of other protocols"),
+        }
     }
 }
 

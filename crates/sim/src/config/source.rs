@@ -1,0 +1,106 @@
+//! The text of a configuration, and errors that name a line of it.
+
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::keys::key_at;
+
+/// Why a run was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A file could not be read.
+    #[error("cannot read {}: {reason}; give the path of a file that is there", path.display())]
+    Unreadable {
+        /// Path.
+        path: PathBuf,
+        /// The system's words.
+        reason: String,
+    },
+    /// Not TOML, an unknown or missing key, a value of the wrong kind.
+    #[error("{file}:{line}: {reason}")]
+    Syntax {
+        /// File.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It can be read, and makes no sense.
+    #[error("{file}:{line}: {key}: {reason}")]
+    Invalid {
+        /// File.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Key, as "flows.0.load".
+        key: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The fabric is not one.
+    #[error(transparent)]
+    Fabric(#[from] netsum_topo::TopoError),
+}
+
+pub(super) fn from_toml<T: serde::de::DeserializeOwned>(
+    text: &str,
+    file: &str,
+) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let (file, reason) = (file.to_owned(), error.message().replace('\n', "; "));
+        match key_at::<T>(text, at, &error) {
+            Some((key, at)) => ConfigError::Invalid { file, line: line_at(text, at), key, reason },
+            None => ConfigError::Syntax { file, line: line_at(text, at), reason },
+        }
+    })
+}
+
+pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// Where a configuration came from, to name lines.
+pub(super) struct Source<'a> {
+    pub text: &'a str,
+    pub file: &'a str,
+    pub folder: &'a Path,
+}
+
+impl Source<'_> {
+    /// An error at a key, given as "flows.0.load"; keys that stand nowhere count as where their table begins.
+    pub(super) fn invalid(&self, key: &str, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Invalid {
+            file: self.file.to_owned(),
+            line: self.line_of(key),
+            key: key.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    fn line_of(&self, key: &str) -> usize {
+        let Ok(table) = DeTable::parse(self.text) else { return 1 };
+        let mut at = 0;
+        let mut value = DeValue::Table(table.into_inner());
+        for part in key.split('.') {
+            let next = match value {
+                DeValue::Table(mut table) => table.remove(part),
+                DeValue::Array(array) => array.into_iter().nth(part.parse().unwrap_or(usize::MAX)),
+                _ => None,
+            };
+            let Some(next) = next else { break };
+            at = next.span().start;
+            value = next.into_inner();
+        }
+        line_at(self.text, at)
+    }
+}
+
+fn line_at(text: &str, byte: usize) -> usize {
+    text[..byte.min(text.len())].matches('\n').count() + 1
+}
