@@ -197,3 +197,88 @@ fn atp_lease<A>(
         claim: terms.claim,
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsum_topo::Parent;
+
+    /// A neighbour as a text: who asks on which tree, and for whom.
+    type Name = (u8, NodeId, Child);
+
+    fn name(tree: TreeId, node: NodeId, neighbour: Child) -> Name {
+        (tree.0, node, neighbour)
+    }
+
+    fn node(switch: u32, children: Vec<Child>, parent: Option<u32>) -> TreeNode {
+        let parent = parent.map(|switch| Parent { switch: NodeId(switch), via: Vec::new() });
+        TreeNode { switch: NodeId(switch), children, parent }
+    }
+
+    fn two_racks() -> AggregationTree {
+        let rack = |a, b| vec![Child::Rank(a), Child::Rank(b)];
+        let racks = vec![Child::Switch(NodeId(1)), Child::Switch(NodeId(2))];
+        let nodes =
+            vec![node(0, racks, None), node(1, rack(0, 64), Some(0)), node(2, rack(1, 2), Some(0))];
+        AggregationTree { root: NodeId(0), nodes }
+    }
+
+    fn terms(protocol: Protocol, trees: &[AggregationTree]) -> Terms<'_> {
+        Terms {
+            job: JobId(7),
+            epoch: Epoch(3),
+            protocol,
+            trees,
+            window: 5,
+            fragment_bytes: 1408,
+            release_permille: 880,
+            slot_space: 9,
+            claim: Claim { guaranteed: 1, limit: 2, priority: 3 },
+        }
+    }
+
+    #[test]
+    fn nodes_of_trees_of_panama() {
+        let trees = [two_racks(), two_racks()];
+        let granted = leases(&terms(Protocol::Panama, &trees), name).unwrap();
+        let nodes: Vec<_> = granted.iter().map(|granted| (granted.tree, granted.node.0)).collect();
+        assert_eq!(nodes, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
+        let Lease::Tree(root) = &granted[3].lease else { panic!("{:?}", granted[3]) };
+        assert_eq!((root.job, root.epoch, root.tree), (JobId(7), Epoch(3), TreeId(1)));
+        assert_eq!((root.slots, root.fragment_bytes, root.release_permille), (5, 1408, 880));
+        assert_eq!(root.parent, None);
+        let Lease::Tree(rack) = &granted[4].lease else { panic!("{:?}", granted[4]) };
+        let here = NodeId(1);
+        assert_eq!(rack.parent, Some((1, here, Child::Switch(NodeId(0)))));
+        let child = |rank, ranks, branch| panama::Child {
+            port: (1, here, Child::Rank(rank)),
+            ranks,
+            branch,
+        };
+        // Bits of ranks are theirs modulo 64; each edge of the tree has a branch of its own.
+        assert_eq!(rack.children, [child(0, 1, 2), child(64, 1, 3)]);
+        assert_eq!(root.children.iter().map(|child| child.ranks).collect::<Vec<_>>(), [1, 0b110]);
+    }
+
+    #[test]
+    fn branches_begin_again_after_the_last() {
+        let children = (0..40).map(Child::Rank).collect();
+        let trees = [AggregationTree { root: NodeId(0), nodes: vec![node(0, children, None)] }];
+        let granted = leases(&terms(Protocol::Panama, &trees), name).unwrap();
+        let Lease::Tree(root) = &granted[0].lease else { panic!("{:?}", granted[0]) };
+        assert_eq!((root.children[31].branch, root.children[32].branch), (31, 0));
+    }
+
+    #[test]
+    fn a_pool_and_a_tree_that_atp_cannot_have() {
+        let children = vec![Child::Rank(0), Child::Rank(1)];
+        let trees = [AggregationTree { root: NodeId(4), nodes: vec![node(4, children, None)] }];
+        let granted = leases(&terms(Protocol::Switchml, &trees), name).unwrap();
+        let Lease::Pool(pool) = &granted[0].lease else { panic!("{:?}", granted[0]) };
+        assert_eq!(pool.workers[1], (0, NodeId(4), Child::Rank(1)));
+        assert_eq!(granted[0].lease.reservation(1408).pool_slots, 5);
+        let mut deep = two_racks();
+        deep.nodes[1].children[0] = Child::Switch(NodeId(2));
+        assert!(leases(&terms(Protocol::Atp, &[deep]), name).is_err());
+    }
+}

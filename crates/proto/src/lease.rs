@@ -3,6 +3,8 @@
 //! Each protocol keeps its own lease beside its machine; [`Lease`] is the sum of them. `P` names a neighbour: a port
 //! number for machines, an address for drivers and the controller, nothing where only sizes matter.
 
+use std::ops::AddAssign;
+
 use netsum_wire::{Epoch, JobId, TreeId};
 
 use crate::{PortId, atp, panama, switchml};
@@ -41,6 +43,50 @@ impl<P> Lease<P> {
             Lease::Pool(lease) => (lease.job, lease.epoch, TreeId(0)),
         };
         LeaseKey { job, epoch, tree }
+    }
+}
+
+/// What leases take of a switch or server for as long as they are installed, whatever their traffic: the controller
+/// books it, machines reserve it and refuse what does not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// Aggregation memory: of a switch for trees of `panama`, of a server for fragments of `atp`. Slots of `atp` at a
+    /// switch are for whoever comes first.
+    pub memory_bytes: u64,
+    /// Slots of the pools of `switchml`.
+    pub pool_slots: u64,
+}
+
+impl AddAssign for Reservation {
+    fn add_assign(&mut self, other: Reservation) {
+        self.memory_bytes += other.memory_bytes;
+        self.pool_slots += other.pool_slots;
+    }
+}
+
+impl<P> Lease<P> {
+    /// What the lease takes. `row_bytes`: largest payload of the rows of a server.
+    pub fn reservation(&self, row_bytes: u16) -> Reservation {
+        let nothing = Reservation::default();
+        match self {
+            Lease::Tree(lease) => Reservation { memory_bytes: lease.memory_bytes(), ..nothing },
+            Lease::Slots(_) => nothing,
+            Lease::Server(lease) => {
+                Reservation { memory_bytes: lease.memory_bytes(row_bytes), ..nothing }
+            }
+            Lease::Pool(lease) => Reservation { pool_slots: lease.slots.into(), ..nothing },
+        }
+    }
+
+    /// The same lease for another number of fragments in flight.
+    pub fn with_window(mut self, window: u16) -> Lease<P> {
+        match &mut self {
+            Lease::Tree(lease) => lease.slots = window,
+            Lease::Slots(lease) => lease.window = window,
+            Lease::Server(lease) => lease.window = window,
+            Lease::Pool(lease) => lease.slots = window,
+        }
+        self
     }
 }
 

@@ -29,5 +29,5 @@ pub mod values;
 pub use congestion::CongestionRule;
 pub use drops::{Drop, DropCounters};
 pub use keys::Keys;
-pub use lease::{Lease, LeaseKey};
+pub use lease::{Lease, LeaseKey, Reservation};
 pub use time::{PortId, Time};

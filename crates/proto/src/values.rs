@@ -35,6 +35,13 @@ pub trait Values {
     fn flushed(&mut self);
 }
 
+/// What a row with payloads of at most `row_bytes` takes of memory, with its bookkeeping.
+pub fn row_cost(row_bytes: u16) -> u64 {
+    u64::from(row_bytes) + ROW_OVERHEAD
+}
+
+const ROW_OVERHEAD: u64 = 64;
+
 /// Handle of a row in [`Rows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowId(u32);

@@ -38,6 +38,7 @@ pub(crate) fn heartbeat(snapshot: &SwitchSnapshot) -> pb::SwitchHeartbeat {
         rows_used: snapshot.rows_used,
         drops: drops.chain(unsent.map(|(reason, count)| (reason.to_owned(), count))).collect(),
         memory_used_bytes: snapshot.memory_used,
+        memory_reserved_bytes: snapshot.memory_reserved,
     }
 }
 
@@ -106,6 +107,7 @@ fn server_counters(server: &ServerSnapshot) -> pb::SwitchTree {
         packets: server.counters.packets,
         duplicates: server.counters.duplicates,
         rehashes: server.counters.rehashes,
+        memory_used_bytes: server.memory_reserved,
         ..of_lease(server.lease, "atp")
     }
 }

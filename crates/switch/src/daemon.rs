@@ -11,6 +11,7 @@ use netsum_net::switch::{self, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::{NetError, mtu_of};
 use netsum_proto::atp::{Policy, SwitchConfig};
+use netsum_proto::values::row_cost;
 use netsum_topo::SlotPolicy;
 use netsum_wire::{Epoch, JobId};
 use tokio::net::TcpListener;
@@ -29,8 +30,6 @@ const ENOUGH_RECEIVE_BUFFER: usize = 16 << 20;
 /// Payloads for MTUs of 1500, about 4200 and 9000; headers of IP, UDP and the protocols take at most `HEADERS`.
 const FRAGMENTS: [u16; 3] = [8832, 4096, 1408];
 const HEADERS: u32 = 74;
-/// Bookkeeping beside a fragment in a server's memory.
-const ROW_OVERHEAD: u64 = 64;
 /// A slot in which nothing was added for so long is let go: more than a round trip on a busy machine.
 const STRAGGLER_NS: u64 = 200_000_000;
 /// Under preemption, one that is idle for so long yields.
@@ -264,7 +263,7 @@ fn role(config: &Config) -> switch::Role {
             switch::Role::Switch(SwitchConfig { slots, row_bytes, policy, straggler_ns })
         }
         Role::Server => {
-            let rows = config.memory / (u64::from(row_bytes) + ROW_OVERHEAD);
+            let rows = config.memory / row_cost(row_bytes);
             switch::Role::Server { row_bytes, rows: rows as usize }
         }
     }

@@ -145,6 +145,11 @@ fn memory(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
     let one = |value: u64| std::iter::once((Vec::new(), value));
     let buffer = snapshot.socket.recv_buffer as u64;
     page.gauges("memory_used_bytes", "Aggregation memory in use", one(snapshot.memory_used))?;
+    page.gauges(
+        "memory_reserved_bytes",
+        "Aggregation memory that leases have reserved",
+        one(snapshot.memory_reserved),
+    )?;
     page.gauges("memory_limit_bytes", "Aggregation memory", one(snapshot.memory_limit))?;
     page.gauges("receive_buffer_bytes", "Socket buffer that the system gave", one(buffer))?;
     let (trees, slots) = (snapshot.trees.len(), snapshot.slots.len());

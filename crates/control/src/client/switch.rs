@@ -82,8 +82,8 @@ pub struct LeaseTerms {
     pub idle_expiry: Option<Duration>,
 }
 
-impl LeaseOffer {
-    fn of(message: &pb::Lease) -> LeaseOffer {
+impl From<&pb::Lease> for LeaseOffer {
+    fn from(message: &pb::Lease) -> LeaseOffer {
         let key = message.key.as_ref().map(pb::JobKey::key).transpose();
         let terms = key.map_err(|error| error.to_string()).and_then(|key| {
             let lease = lease_from_message(message)?;
@@ -186,7 +186,7 @@ impl Role for Switch {
     fn event(&mut self, command: pb::SwitchCommand) -> bool {
         match command.command {
             Some(pb::switch_command::Command::Install(lease)) => {
-                self.notices.send(SwitchNotice::Install(Box::new(LeaseOffer::of(&lease))))
+                self.notices.send(SwitchNotice::Install(Box::new(LeaseOffer::from(&lease))))
             }
             Some(pb::switch_command::Command::Revoke(revoke)) => match revocation(&revoke) {
                 Ok((job, up_to)) => self.notices.send(SwitchNotice::Revoke { job, up_to }),

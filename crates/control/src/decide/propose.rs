@@ -2,8 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use netsum_lease::Terms;
 use netsum_plan::{PlanError, Request, aggregation_trees};
+use netsum_proto::Reservation;
+use netsum_proto::atp::Claim;
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Plan, Protocol, SumOrder};
+use netsum_wire::{Epoch, JobId};
 
 use super::job::{Job, Phase};
 use super::paths::paths_to_parent;
@@ -191,9 +195,21 @@ impl State {
         let taken = self.taken(job.id);
         while !trees.is_empty() {
             let free = |switch| self.free(switch, &taken);
-            let needs = share::needs(protocol, trees, fragment_bytes);
-            match share::window(&needs, free, slots_max) {
-                Ok(window) => return window,
+            let terms = Terms {
+                job: JobId(job.id),
+                epoch: Epoch(job.epoch),
+                protocol,
+                trees,
+                window: 1,
+                fragment_bytes: fragment_bytes.try_into().unwrap_or(u16::MAX),
+                release_permille: 1000,
+                slot_space: 0,
+                claim: Claim::default(),
+            };
+            let row_bytes = |node| self.row_bytes(node, fragment_bytes);
+            let most = slots_max.try_into().unwrap_or(u16::MAX);
+            match share::window(&terms, row_bytes, free, most) {
+                Ok(window) => return window.into(),
                 Err(full) => {
                     let last = trees.iter().rposition(|tree| tree.node(full.switch).is_some());
                     trees.remove(last.expect("a tree of the plan uses the switch that is full"));
@@ -247,17 +263,17 @@ impl State {
             self.jobs.values().filter(|other| other.id != job && other.phase == Phase::Running)
         {
             let mut most: BTreeMap<NodeId, Capacity> = BTreeMap::new();
-            for (switch, part) in other.plans().flat_map(share::taken) {
+            let tenant = self.tenant_of(other);
+            let of_plan = |plan: &Plan| {
+                let row_bytes = |node| self.row_bytes(node, plan.fragment_bytes);
+                share::taken(&Terms::of(plan, &tenant), row_bytes)
+            };
+            for (switch, part) in other.plans().flat_map(of_plan) {
                 let entry = most.entry(switch).or_default();
-                entry.memory = entry.memory.max(part.memory);
-                entry.receive = entry.receive.max(part.receive);
-                entry.slots = entry.slots.max(part.slots);
+                *entry = entry.max(part);
             }
             for (switch, part) in most {
-                let entry = taken.entry(switch).or_default();
-                entry.memory += part.memory;
-                entry.receive += part.receive;
-                entry.slots += part.slots;
+                *taken.entry(switch).or_default() += part;
             }
         }
         taken
@@ -266,25 +282,33 @@ impl State {
     fn free(&self, switch: NodeId, taken: &BTreeMap<NodeId, Capacity>) -> Capacity {
         let hello = &self.switches[&switch].hello;
         let taken = taken.get(&switch).copied().unwrap_or_default();
-        Capacity {
-            memory: hello.memory_bytes.saturating_sub(taken.memory),
-            receive: hello.receive_buffer_bytes.saturating_sub(taken.receive),
-            slots: u64::from(hello.slots).saturating_sub(taken.slots),
-        }
+        let all = Capacity {
+            reserved: Reservation {
+                memory_bytes: hello.memory_bytes,
+                pool_slots: hello.slots.into(),
+            },
+            receive: hello.receive_buffer_bytes,
+        };
+        all.less(taken)
+    }
+
+    /// Largest payload of the rows of a server; of one that has not reported yet, that of the plan.
+    fn row_bytes(&self, node: NodeId, fragment_bytes: u32) -> u16 {
+        let reported = self.switches.get(&node).map_or(0, |state| state.hello.slot_bytes);
+        reported.max(fragment_bytes).try_into().unwrap_or(u16::MAX)
     }
 }
 
 fn shortage(full: &share::Full) -> String {
-    let (needs, free) = (full.needs, full.free);
-    if needs.memory > free.memory {
-        format!("one fragment needs {} bytes of memory, {} are free", needs.memory, free.memory)
-    } else if needs.slots > free.slots {
+    let (needs, free) = (full.needs.reserved, full.free.reserved);
+    if needs.memory_bytes > free.memory_bytes {
+        let (needed, free) = (needs.memory_bytes, free.memory_bytes);
+        format!("one fragment needs {needed} bytes of memory, {free} are free")
+    } else if needs.pool_slots > free.pool_slots {
         "none of its slots is free for a pool".to_owned()
     } else {
-        format!(
-            "one fragment needs {} bytes of receive buffer, {} are free",
-            needs.receive, free.receive
-        )
+        let (needed, free) = (full.needs.receive, full.free.receive);
+        format!("one fragment needs {needed} bytes of receive buffer, {free} are free")
     }
 }
 

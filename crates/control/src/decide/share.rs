@@ -1,27 +1,60 @@
 //! How many fragments of a job may be in flight, so that no switch holds more than it can.
+//!
+//! What a lease takes is computed where switches compute it, by [`Lease::reservation`]; only the receive buffer of the
+//! data socket is estimated here.
 
 use std::collections::BTreeMap;
 
-use netsum_topo::{AggregationTree, NodeId, Plan, Protocol};
+use netsum_lease::{Terms, leases};
+use netsum_proto::{Lease, Reservation};
+use netsum_topo::NodeId;
 
 /// What a switch or server has, or what is taken of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Capacity {
-    /// Aggregation memory, bytes.
-    pub memory: u64,
+    /// What leases reserve.
+    pub reserved: Reservation,
     /// Receive buffer of the data socket, bytes.
     pub receive: u64,
-    /// Slots for pools of protocol `switchml`.
-    pub slots: u64,
 }
 
 impl Capacity {
-    /// How many times `needs` fit into the `part`th part of it.
-    fn holds(self, part: u64, needs: Capacity) -> u64 {
-        let times = |have: u64, need: u64| (have / part).checked_div(need).unwrap_or(u64::MAX);
-        times(self.memory, needs.memory)
-            .min(times(self.receive, needs.receive))
-            .min(times(self.slots, needs.slots))
+    /// Whether `needs` fit into the `part`th part of it.
+    fn holds(self, part: u64, needs: Capacity) -> bool {
+        needs.reserved.memory_bytes <= self.reserved.memory_bytes / part
+            && needs.reserved.pool_slots <= self.reserved.pool_slots / part
+            && needs.receive <= self.receive / part
+    }
+
+    /// The larger of each.
+    pub(super) fn max(self, other: Capacity) -> Capacity {
+        let (a, b) = (self.reserved, other.reserved);
+        Capacity {
+            reserved: Reservation {
+                memory_bytes: a.memory_bytes.max(b.memory_bytes),
+                pool_slots: a.pool_slots.max(b.pool_slots),
+            },
+            receive: self.receive.max(other.receive),
+        }
+    }
+
+    /// What is left of it.
+    pub(super) fn less(self, taken: Capacity) -> Capacity {
+        let (all, taken_of) = (self.reserved, taken.reserved);
+        Capacity {
+            reserved: Reservation {
+                memory_bytes: all.memory_bytes.saturating_sub(taken_of.memory_bytes),
+                pool_slots: all.pool_slots.saturating_sub(taken_of.pool_slots),
+            },
+            receive: self.receive.saturating_sub(taken.receive),
+        }
+    }
+}
+
+impl std::ops::AddAssign for Capacity {
+    fn add_assign(&mut self, other: Capacity) {
+        self.reserved += other.reserved;
+        self.receive += other.receive;
     }
 }
 
@@ -35,78 +68,81 @@ pub(super) struct Full {
     pub free: Capacity,
 }
 
-/// The most fragments in flight per tree that everybody in `needs` can grant, at most `slots_max`.
+/// The most fragments in flight per tree that every switch and server of a plan can grant, at most `slots_max`.
+/// `row_bytes`: largest payload of a server's rows.
 ///
 /// A job takes at most half of what is free, so that the next one finds room; where half is less
 /// than one fragment, all of it may go to that one.
 pub(super) fn window(
-    needs: &BTreeMap<NodeId, Capacity>,
+    terms: &Terms,
+    row_bytes: impl Fn(NodeId) -> u16,
     free: impl Fn(NodeId) -> Capacity,
-    slots_max: u32,
-) -> Result<u32, Full> {
-    let mut window = u64::from(slots_max);
-    for (&switch, &needs) in needs {
-        let free = free(switch);
-        window = window.min(free.holds(2, needs).max(free.holds(1, needs).min(1)));
+    slots_max: u16,
+) -> Result<u16, Full> {
+    let mut window = slots_max;
+    for (switch, leases) in by_node(terms) {
+        let (free, row_bytes) = (free(switch), row_bytes(switch));
+        let needs = |window| needs(&leases, window, row_bytes);
+        // What leases take grows with the window: the largest that fits, and 0 if none does.
+        let (mut fits, mut beyond) = (0, u32::from(window) + 1);
+        while beyond - fits > 1 {
+            let middle = fits.midpoint(beyond);
+            match free.holds(2, needs(middle as u16)) {
+                true => fits = middle,
+                false => beyond = middle,
+            }
+        }
+        window = fits as u16;
+        if window == 0 && free.holds(1, needs(1)) {
+            window = 1;
+        }
         if window == 0 {
-            return Err(Full { switch, needs, free });
+            return Err(Full { switch, needs: needs(1), free });
         }
     }
-    Ok(window as u32)
+    Ok(window)
 }
 
 /// What a plan takes of each switch and server.
-pub(super) fn taken(plan: &Plan) -> BTreeMap<NodeId, Capacity> {
-    let window = u64::from(plan.window_max);
-    let mut taken = needs(plan.protocol, &plan.trees, plan.fragment_bytes);
-    for capacity in taken.values_mut() {
-        capacity.memory *= window;
-        capacity.receive *= window;
-        capacity.slots *= window;
-    }
-    taken
+pub(super) fn taken(
+    terms: &Terms,
+    row_bytes: impl Fn(NodeId) -> u16,
+) -> BTreeMap<NodeId, Capacity> {
+    let needs = |(switch, leases): (NodeId, Vec<_>)| {
+        (switch, needs(&leases, terms.window, row_bytes(switch)))
+    };
+    by_node(terms).into_iter().map(needs).collect()
 }
 
-/// What one fragment in flight on every tree takes of each switch and server.
-pub(super) fn needs(
-    protocol: Protocol,
-    trees: &[AggregationTree],
-    fragment_bytes: u32,
-) -> BTreeMap<NodeId, Capacity> {
-    let mut needs: BTreeMap<NodeId, Capacity> = BTreeMap::new();
-    for tree in trees {
-        for node in &tree.nodes {
-            let children = node.children.len() as u64;
-            let fragment = u64::from(fragment_bytes);
-            let entry = needs.entry(node.switch).or_default();
-            let row = fragment + BUFFER_OVERHEAD;
-            let senders = match protocol {
-                Protocol::Panama => {
-                    // A port buffer per child, a sum that is made and one that is kept.
-                    entry.memory += (children + 2) * row;
-                    children
-                }
-                Protocol::Atp if node.switch == tree.root => {
-                    // Two windows, and at worst the floats of all; and nothing was added on the way.
-                    let ranks = tree.ranks_below(node.switch).len() as u64;
-                    entry.memory += (2 + ranks) * row;
-                    ranks
-                }
-                // Slots are for whoever comes first.
-                Protocol::Atp => children,
-                Protocol::Switchml => {
-                    entry.slots += 1;
-                    children
-                }
-            };
-            entry.receive += senders * (2 * fragment + SKB_OVERHEAD);
-        }
+/// The leases of a plan by switch and server; none of one that no controller has made.
+fn by_node(terms: &Terms) -> BTreeMap<NodeId, Vec<Lease<()>>> {
+    let mut nodes: BTreeMap<NodeId, Vec<Lease<()>>> = BTreeMap::new();
+    for granted in leases(terms, |_, _, _| ()).unwrap_or_default() {
+        nodes.entry(granted.node).or_default().push(granted.lease);
+    }
+    nodes
+}
+
+/// What leases with so many fragments in flight take.
+fn needs(leases: &[Lease<()>], window: u16, row_bytes: u16) -> Capacity {
+    let mut needs = Capacity::default();
+    for lease in leases {
+        let (senders, fragment_bytes) = match lease {
+            Lease::Tree(lease) => (lease.children.len(), lease.fragment_bytes),
+            Lease::Slots(lease) => (lease.members.neighbours().count(), lease.fragment_bytes),
+            // At worst nothing was added on the way.
+            Lease::Server(lease) => (lease.ranks(), lease.fragment_bytes),
+            Lease::Pool(lease) => (lease.workers.len(), lease.fragment_bytes),
+        };
+        let datagram = 2 * u64::from(fragment_bytes) + SKB_OVERHEAD;
+        needs += Capacity {
+            reserved: lease.clone().with_window(window).reservation(row_bytes),
+            receive: senders as u64 * u64::from(window) * datagram,
+        };
     }
     needs
 }
 
-/// Header and bookkeeping beside a payload in aggregation memory.
-const BUFFER_OVERHEAD: u64 = 64;
 /// The kernel charges a datagram to the receive buffer with its bookkeeping, and in memory blocks up
 /// to twice its size.
 const SKB_OVERHEAD: u64 = 1000;
@@ -114,7 +150,9 @@ const SKB_OVERHEAD: u64 = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsum_topo::{Child, TreeNode};
+    use netsum_proto::atp::Claim;
+    use netsum_topo::{AggregationTree, Child, Parent, Protocol, TreeNode};
+    use netsum_wire::{Epoch, JobId};
 
     fn tree(switch: u32, ranks: u32) -> AggregationTree {
         let root = NodeId(switch);
@@ -122,61 +160,80 @@ mod tests {
         AggregationTree { root, nodes: vec![TreeNode { switch: root, children, parent: None }] }
     }
 
-    const PLENTY: Capacity = Capacity { memory: 1 << 40, receive: 1 << 40, slots: 1 << 40 };
+    fn terms(protocol: Protocol, trees: &[AggregationTree]) -> Terms<'_> {
+        Terms {
+            job: JobId(1),
+            epoch: Epoch(1),
+            protocol,
+            trees,
+            window: 1,
+            fragment_bytes: 1408,
+            release_permille: 1000,
+            slot_space: 0,
+            claim: Claim::default(),
+        }
+    }
+
+    fn granted(
+        protocol: Protocol,
+        trees: &[AggregationTree],
+        free: impl Fn(NodeId) -> Capacity,
+    ) -> Result<u16, Full> {
+        window(&terms(protocol, trees), |_| 1408, free, 512)
+    }
+
+    const PLENTY: Capacity = Capacity {
+        reserved: Reservation { memory_bytes: 1 << 40, pool_slots: 1 << 40 },
+        receive: 1 << 40,
+    };
+
+    fn memory(memory_bytes: u64) -> Capacity {
+        Capacity { reserved: Reservation { memory_bytes, ..PLENTY.reserved }, ..PLENTY }
+    }
+
+    /// Of four children: (4 + 2) buffers, each a header of 38 bytes and 1408 in steps of 512.
+    const SLOT: u64 = 6 * (38 + 1536);
 
     #[test]
     fn half_of_what_is_free() {
-        // (4 + 2) * (1408 + 64) = 8832 bytes per slot.
-        let free = |memory| move |_| Capacity { memory, ..PLENTY };
-        assert_eq!(
-            window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(2 * 8832 * 100), 512),
-            Ok(100)
-        );
-        assert_eq!(
-            window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(2 * 8832 * 100 - 1), 512),
-            Ok(99)
-        );
-        assert_eq!(
-            window(
-                &needs(Protocol::Panama, &[tree(0, 4), tree(0, 4)], 1408),
-                free(2 * 8832 * 100),
-                512
-            ),
-            Ok(50)
-        );
-        assert_eq!(window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), |_| PLENTY, 512), Ok(512));
+        let one = [tree(0, 4)];
+        let free = |bytes| move |_| memory(bytes);
+        assert_eq!(granted(Protocol::Panama, &one, free(2 * SLOT * 100)), Ok(100));
+        assert_eq!(granted(Protocol::Panama, &one, free(2 * SLOT * 100 - 1)), Ok(99));
+        let two = [tree(0, 4), tree(0, 4)];
+        assert_eq!(granted(Protocol::Panama, &two, free(2 * SLOT * 100)), Ok(50));
+        assert_eq!(granted(Protocol::Panama, &one, |_| PLENTY), Ok(512));
     }
 
     #[test]
     fn the_receive_buffer_bounds_too() {
         // 4 * (2 * 1408 + 1000) = 15264 bytes per slot.
         let free = |_| Capacity { receive: 425_984, ..PLENTY };
-        assert_eq!(window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free, 512), Ok(13));
+        assert_eq!(granted(Protocol::Panama, &[tree(0, 4)], free), Ok(13));
     }
 
     #[test]
     fn one_slot_may_take_all_and_less_is_full() {
-        let free = |memory| move |_| Capacity { memory, ..PLENTY };
-        assert_eq!(window(&needs(Protocol::Panama, &[tree(0, 4)], 1408), free(8832), 512), Ok(1));
-        let full =
-            window(&needs(Protocol::Panama, &[tree(7, 4)], 1408), free(8831), 512).unwrap_err();
-        assert_eq!((full.switch, full.needs.memory, full.free.memory), (NodeId(7), 8832, 8831));
+        let free = |bytes| move |_| memory(bytes);
+        assert_eq!(granted(Protocol::Panama, &[tree(0, 4)], free(SLOT)), Ok(1));
+        let full = granted(Protocol::Panama, &[tree(7, 4)], free(SLOT - 1)).unwrap_err();
+        assert_eq!(full.switch, NodeId(7));
+        assert_eq!((full.needs.reserved.memory_bytes, full.free), (SLOT, memory(SLOT - 1)));
     }
 
     #[test]
     fn the_tightest_switch_decides() {
-        let free = |switch: NodeId| Capacity { memory: 2 * 8832 * u64::from(switch.0), ..PLENTY };
-        assert_eq!(
-            window(&needs(Protocol::Panama, &[tree(9, 4), tree(5, 4)], 1408), free, 512),
-            Ok(5)
-        );
+        let free = |switch: NodeId| memory(2 * SLOT * u64::from(switch.0));
+        assert_eq!(granted(Protocol::Panama, &[tree(9, 4), tree(5, 4)], free), Ok(5));
     }
 
     #[test]
     fn pools_take_slots_and_servers_what_all_send() {
-        let free = |_| Capacity { slots: 100, ..PLENTY };
-        assert_eq!(window(&needs(Protocol::Switchml, &[tree(0, 4)], 1408), free, 512), Ok(50));
-        let two_levels = AggregationTree {
+        let slots = Reservation { pool_slots: 100, ..PLENTY.reserved };
+        let free = |_| Capacity { reserved: slots, ..PLENTY };
+        assert_eq!(granted(Protocol::Switchml, &[tree(0, 4)], free), Ok(50));
+        let parent = Some(Parent { switch: NodeId(1), via: Vec::new() });
+        let two_levels = [AggregationTree {
             root: NodeId(1),
             nodes: vec![
                 TreeNode {
@@ -184,11 +241,13 @@ mod tests {
                     children: vec![Child::Switch(NodeId(0))],
                     parent: None,
                 },
-                TreeNode { switch: NodeId(0), ..tree(0, 3).nodes.remove(0) },
+                TreeNode { switch: NodeId(0), parent, ..tree(0, 3).nodes.remove(0) },
             ],
-        };
-        let needs = needs(Protocol::Atp, &[two_levels], 1408);
-        assert_eq!((needs[&NodeId(1)].memory, needs[&NodeId(1)].receive), (5 * 1472, 3 * 3816));
-        assert_eq!((needs[&NodeId(0)].memory, needs[&NodeId(0)].receive), (0, 3 * 3816));
+        }];
+        let taken = taken(&terms(Protocol::Atp, &two_levels), |_| 8832);
+        let [middle, server] = [NodeId(0), NodeId(1)].map(|node| taken[&node]);
+        // Two places, and the floats of three ranks, in rows of the server.
+        assert_eq!((server.reserved.memory_bytes, server.receive), (5 * (8832 + 64), 3 * 3816));
+        assert_eq!((middle.reserved, middle.receive), (Reservation::default(), 3 * 3816));
     }
 }

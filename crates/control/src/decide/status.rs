@@ -90,8 +90,12 @@ impl State {
             state_for_s: now_ms.saturating_sub(state.since_ms) as f64 / 1000.0,
             memory_bytes: state.hello.memory_bytes,
             memory_used_bytes: state.counters.memory_used_bytes,
+            memory_reserved_bytes: state.counters.memory_reserved_bytes,
             // No job has the number 0: this is what all jobs have been granted.
-            memory_leased_bytes: self.taken(0).get(&id).map_or(0, |taken| taken.memory),
+            memory_leased_bytes: self
+                .taken(0)
+                .get(&id)
+                .map_or(0, |taken| taken.reserved.memory_bytes),
             receive_buffer_bytes: state.hello.receive_buffer_bytes,
             mtu: state.hello.mtu,
             trees: state.counters.trees.clone(),

@@ -2,6 +2,7 @@
 
 mod data_plane;
 mod membership;
+mod reservations;
 mod slots;
 mod transactions;
 mod world;

@@ -20,6 +20,9 @@ pub const INCARNATION: u64 = 4_294_000;
 /// A worker notices within this time that a tree does not answer.
 pub const NOTICE_MS: u64 = 300;
 
+/// Largest payload of slots and rows.
+pub const SLOT_BYTES: u16 = 8832;
+
 /// A controller with switches that confirm leases and workers that take plans.
 pub struct World {
     pub engine: Engine<MemoryStore>,
@@ -38,6 +41,8 @@ pub struct World {
     pub broken: BTreeSet<String>,
     /// By job and rank: what it says in its heartbeats.
     pub reports: BTreeMap<(u32, u32), Report>,
+    /// Everything that switches were told.
+    pub commands: Vec<(String, Command)>,
     /// Switches that refuse, with the reason.
     pub refusing: BTreeMap<String, String>,
     /// Switches that do not answer.
@@ -74,6 +79,7 @@ impl World {
             granted: Vec::new(),
             broken: BTreeSet::new(),
             reports: BTreeMap::new(),
+            commands: Vec::new(),
             refusing: BTreeMap::new(),
             mute: BTreeSet::new(),
             receive_buffer: 64 << 20,
@@ -151,6 +157,7 @@ impl World {
     fn command(&mut self, session: SessionId, command: Command) {
         let entry = self.switches.iter_mut().find(|(_, switch)| switch.0 == session);
         let (name, (_, leases)) = entry.expect("only open streams are told");
+        self.commands.push((name.clone(), command.clone()));
         match command {
             Command::Hello(hello) => assert_ne!(hello.incarnation, 0),
             Command::Revoke(revoke) => leases
@@ -202,7 +209,7 @@ impl World {
             installed: installed.iter().map(lease).collect(),
             server: switch.is_none() && self.fabric.server(name).is_some(),
             slots: switch.map_or(0, |switch| switch.slots),
-            slot_bytes: 8832,
+            slot_bytes: SLOT_BYTES.into(),
             policy: switch.map(|switch| switch.policy.to_string()).unwrap_or_default(),
         };
         // A new stream may take the place of an old one, which is then closed by an action.

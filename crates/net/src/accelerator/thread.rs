@@ -287,6 +287,7 @@ impl Thread {
             drops: self.drops.iter().collect(),
             failures: self.outbound.failures(),
             memory_used,
+            memory_reserved: memory_used,
             memory_limit,
             socket: self.socket.report(),
             cpu: CpuTime::of_this_thread(),

@@ -22,6 +22,7 @@ pub(super) struct Slots {
     pools: switchml::Switch<Rows>,
     keys: Keys,
     limit: u32,
+    row_bytes: u16,
 }
 
 enum Atp {
@@ -50,8 +51,12 @@ impl Slots {
                 (Atp::Switch(switch), config.row_bytes, config.slots)
             }
             Role::Server { row_bytes, rows } => {
-                let rows = Rows::new(rows + TRANSIT_ROWS, row_bytes.into());
-                (Atp::Server(atp::Server::new(row_bytes, rows)), row_bytes, 0)
+                let values = Rows::new(rows + TRANSIT_ROWS, row_bytes.into());
+                (
+                    Atp::Server(atp::Server::new(row_bytes, values).with_rows(rows as u64)),
+                    row_bytes,
+                    0,
+                )
             }
         };
         let rounds = 2 * limit;
@@ -62,6 +67,7 @@ impl Slots {
             pools: switchml::Switch::new(rounds, row_bytes, values),
             keys: Keys::default(),
             limit,
+            row_bytes,
         }
     }
 
@@ -275,6 +281,7 @@ impl Slots {
         let Atp::Server(server) = &self.atp else { return Vec::new() };
         let of = |(lease, counters): (&atp::ServerLease, &atp::ServerCounters)| ServerSnapshot {
             lease: server_key(lease),
+            memory_reserved: lease.memory_bytes(self.row_bytes),
             counters: *counters,
         };
         let mut servers: Vec<_> = server.leases().map(of).collect();
@@ -314,6 +321,11 @@ impl Slots {
             Atp::Switch(switch) => (switch.held() + self.front.held(), self.limit),
             Atp::Server(_) => (0, 0),
         }
+    }
+
+    /// Memory that leases of a server have reserved, bytes.
+    pub(super) fn memory_reserved(&self) -> u64 {
+        self.servers().iter().map(|server| server.memory_reserved).sum()
     }
 
     /// Rows in use.

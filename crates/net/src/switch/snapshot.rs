@@ -52,6 +52,8 @@ pub struct SlotSnapshot {
 pub struct ServerSnapshot {
     /// Which.
     pub lease: LeaseKey,
+    /// Memory set aside for it, bytes.
+    pub memory_reserved: u64,
     /// What happened in it.
     pub counters: atp::ServerCounters,
 }
@@ -92,6 +94,8 @@ pub struct SwitchSnapshot {
     pub failures: SendFailures,
     /// Aggregation memory in use, bytes.
     pub memory_used: u64,
+    /// Aggregation memory that leases have reserved, bytes; of a server, its rows.
+    pub memory_reserved: u64,
     /// Aggregation memory, bytes.
     pub memory_limit: u64,
     /// What the system gave the socket.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_proto::panama::{self, BufferId, Memory, Slab, Switch, Transmit};
+use netsum_proto::panama::{self, BufferId, Memory, Switch, Transmit};
 use netsum_proto::{Drop, Lease, LeaseKey, PortId};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::tag::JobKey;
@@ -281,15 +281,12 @@ impl Thread {
 
     fn snapshot(&self) -> SwitchSnapshot {
         let memory = self.switch.memory().slab();
-        // The machine gives all three in the same order.
+        // The machine gives all four in the same order.
         let (leases, caps) = (self.switch.leases(), self.switch.window_caps());
-        let trees = leases.zip(caps).zip(self.switch.tree_counters());
+        let trees = leases.zip(caps).zip(self.switch.reserved()).zip(self.switch.tree_counters());
         let mut trees: Vec<_> = trees
-            .map(|((lease, (_, _, window_cap)), (.., counters))| TreeSnapshot {
-                lease: key(lease),
-                window_cap,
-                memory_reserved: reserved(memory, lease, window_cap),
-                counters: *counters,
+            .map(|(((lease, (.., window_cap)), (.., memory_reserved)), (.., counters))| {
+                TreeSnapshot { lease: key(lease), window_cap, memory_reserved, counters: *counters }
             })
             .collect();
         trees.sort_by_key(|t| (t.lease.job, t.lease.tree));
@@ -306,6 +303,8 @@ impl Thread {
             drops: self.drops(),
             failures: self.outbound.failures(),
             memory_used: memory.used(),
+            memory_reserved: self.switch.reserved().map(|(.., bytes)| bytes).sum::<u64>()
+                + self.slots.memory_reserved(),
             memory_limit: memory.limit(),
             socket: self.socket.report(),
             cpu: CpuTime::of_this_thread(),
@@ -320,12 +319,6 @@ fn intern(ports: &mut Ports, outbound: &mut SendBatch<Packet>, address: SocketAd
         outbound.set_destination(port.0 as usize, address);
     }
     port
-}
-
-/// A slot holds a fragment of every child, the sum, and the sum in the making.
-fn reserved(memory: &Slab, lease: &panama::Lease, window_cap: u16) -> u64 {
-    let fragments = lease.children.len() as u64 + 2;
-    u64::from(window_cap) * fragments * memory.cost(lease.fragment_bytes)
 }
 
 fn key(lease: &panama::Lease) -> LeaseKey {

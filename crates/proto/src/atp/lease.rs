@@ -4,6 +4,7 @@ use netsum_wire::atp::{Header, Level, MAX_FAN_IN};
 use netsum_wire::{Epoch, JobId, TreeId};
 
 use crate::PortId;
+use crate::values::row_cost;
 
 /// Grant to one job, for one of its servers, at one switch. `P`: what names a neighbour; the machines take
 /// port numbers, drivers addresses.
@@ -148,6 +149,14 @@ pub enum LeaseError {
         /// All.
         slots: u32,
     },
+    /// The rows of a server are reserved by leases.
+    #[error("the server's memory is full: the lease needs {needed} rows, {free} are free")]
+    NoMemory {
+        /// For two windows, and the floats of all ranks.
+        needed: u64,
+        /// Not reserved by other leases.
+        free: u64,
+    },
     /// An older plan than the one at work.
     #[error("epoch {offered} is not after the installed epoch {installed}")]
     Epoch {
@@ -287,6 +296,29 @@ impl<P: Copy> ServerLease<P> {
     }
 }
 
+impl<P> ServerLease<P> {
+    /// Places for fragments, by sequence number: two windows and more, so that a place is that of one number.
+    pub(super) fn places(&self) -> usize {
+        usize::from(self.window).next_power_of_two() * 2
+    }
+
+    /// Rows that the server may need at once: one for each place, and for each fragment in flight one for the floats of
+    /// each rank; the sum that is made of them takes the place of the fragment's own.
+    pub fn rows(&self) -> u64 {
+        self.places() as u64 + u64::from(self.window) * self.ranks() as u64
+    }
+
+    /// Memory that the lease takes of a server. `row_bytes`: its largest payload.
+    pub fn memory_bytes(&self, row_bytes: u16) -> u64 {
+        self.rows() * row_cost(row_bytes)
+    }
+
+    /// Workers of the job.
+    pub fn ranks(&self) -> usize {
+        self.racks.iter().map(Vec::len).sum()
+    }
+}
+
 impl ServerLease {
     /// Checks everything that does not depend on the server's state.
     pub fn validate(&self, row_bytes: u16) -> Result<(), LeaseError> {
@@ -309,11 +341,6 @@ impl ServerLease {
             }
         }
         check_sizes(self.window, self.fragment_bytes, row_bytes)
-    }
-
-    /// Workers of the job.
-    pub fn ranks(&self) -> usize {
-        self.racks.iter().map(Vec::len).sum()
     }
 }
 

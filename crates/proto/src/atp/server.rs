@@ -23,6 +23,8 @@ use crate::{Drop, DropCounters, PortId, Time, epoch};
 #[derive(Clone)]
 pub struct Server<V: Values> {
     row_bytes: u16,
+    /// Rows that leases may reserve.
+    rows: u64,
     tenants: FxHashMap<(JobId, TreeId), Tenant<V::Buffer>>,
     values: V,
     outbox: VecDeque<Transmit<V::Buffer>>,
@@ -30,16 +32,27 @@ pub struct Server<V: Values> {
 }
 
 impl<V: Values> Server<V> {
-    /// A server without leases. `row_bytes`: largest payload; `values`: room for two windows of each lease
-    /// and for what is on its way out.
+    /// A server without leases. `row_bytes`: largest payload; `values`: room for the rows of each lease and for what is
+    /// on its way out.
     pub fn new(row_bytes: u16, values: V) -> Self {
         Server {
             row_bytes,
+            rows: u64::MAX,
             tenants: FxHashMap::default(),
             values,
             outbox: VecDeque::new(),
             drops: DropCounters::default(),
         }
+    }
+
+    /// The same, which refuses leases that need more than so many rows together.
+    pub fn with_rows(self, rows: u64) -> Self {
+        Server { rows, ..self }
+    }
+
+    /// Rows that leases have reserved.
+    pub fn reserved(&self) -> u64 {
+        self.tenants.values().map(|tenant| tenant.lease.rows()).sum()
     }
 
     /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
@@ -67,8 +80,13 @@ impl<V: Values> Server<V> {
                 return Err(LeaseError::Epoch { offered, installed });
             }
         }
+        let replaced = self.tenants.get(&key).map_or(0, |tenant| tenant.lease.rows());
+        let (needed, free) = (lease.rows(), self.rows - (self.reserved() - replaced));
+        if needed > free {
+            return Err(LeaseError::NoMemory { needed, free });
+        }
         self.clear(key);
-        let places = usize::from(lease.window).next_power_of_two() * 2;
+        let places = lease.places();
         let entry = Entry::new(lease.racks.len());
         let tenant = Tenant {
             table: SlotTable::new(lease.job, lease.tree, lease.window, lease.slots),

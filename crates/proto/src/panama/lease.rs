@@ -43,6 +43,12 @@ pub(crate) fn first_window(slots: u16) -> u16 {
     slots.min(INITIAL_WINDOW)
 }
 
+/// Buffers for each fragment in flight at a node: a port buffer per child, the sum that is made of them and one that is
+/// retained.
+pub fn buffers_per_fragment(children: usize) -> u64 {
+    children as u64 + 2
+}
+
 /// One child of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Child<P = PortId> {
@@ -113,10 +119,9 @@ impl<P: Copy> Lease<P> {
 }
 
 impl<P> Lease<P> {
-    /// Buffers that the tree may need at once: for each fragment in flight a port buffer per child, the sum that is
-    /// made of them and one that is retained.
+    /// Buffers that the tree may need at once.
     pub(crate) fn buffers(&self) -> u64 {
-        u64::from(self.slots) * (self.children.len() as u64 + 2)
+        u64::from(self.slots) * buffers_per_fragment(self.children.len())
     }
 
     /// Aggregation memory that the lease takes of a switch that keeps fragments in a [`Slab`](super::Slab).

@@ -16,7 +16,7 @@ mod switch;
 mod tree;
 mod worker;
 
-pub use lease::{Child, Lease, LeaseError, MAX_BRANCHES, MAX_CHILDREN};
+pub use lease::{Child, Lease, LeaseError, MAX_BRANCHES, MAX_CHILDREN, buffers_per_fragment};
 pub use memory::Memory;
 pub use slab::{BufferId, OpenSum, Slab};
 pub use switch::{Switch, Transmit};

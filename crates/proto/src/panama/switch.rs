@@ -6,7 +6,7 @@ use netsum_wire::panama::{DecodeError, Header, Kind};
 use netsum_wire::{Epoch, JobId, TreeId};
 use rustc_hash::FxHashMap;
 
-use super::lease::{Lease, LeaseError, first_window};
+use super::lease::{Lease, LeaseError, buffers_per_fragment, first_window};
 use super::memory::Memory;
 use super::tree::{Tree, TreeCounters};
 use crate::{Drop, DropCounters, PortId, Time, epoch};
@@ -77,8 +77,9 @@ impl<M: Memory> Switch<M> {
         }
     }
 
-    /// Admits a job's tree. Memory is shared by all (job, tree) pairs: the others' `window_cap` shrinks
-    /// to make room, and what they free is given out as it becomes free. A later epoch of the same
+    /// Admits a job's tree. Where all leases fit at once, as those of a controller do, each has what it says. Else memory
+    /// is shared by all (job, tree) pairs: the others' `window_cap` shrinks to make room, and what they free is given out
+    /// as it becomes free. A later epoch of the same
     /// (job, tree) replaces the older at once; the same lease again changes nothing.
     pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
         self.install_starting_at(now, lease, 0)
@@ -104,7 +105,11 @@ impl<M: Memory> Switch<M> {
                 return Err(LeaseError::Epoch { offered, installed });
             }
         }
-        self.share_memory(1);
+        let others = self.trees.iter().filter(|(other, _)| **other != key);
+        let wanted: u64 = others.map(|(_, tree)| full_bytes(&self.memory, &tree.lease)).sum();
+        if wanted + full_bytes(&self.memory, &lease) > self.memory.limit() {
+            self.share_memory(1);
+        }
         let replaced = self.trees.get(&key).map_or(0, |t| reserved(&self.memory, t));
         let needed = least_bytes(&self.memory, &lease);
         let free = self.free() + replaced;
@@ -221,6 +226,11 @@ impl<M: Memory> Switch<M> {
         self.trees.iter().map(|(&(job, tree), t)| (job, tree, t.accepted_cap()))
     }
 
+    /// Memory that each (job, tree) has reserved here, bytes.
+    pub fn reserved(&self) -> impl Iterator<Item = (JobId, TreeId, u64)> + '_ {
+        self.trees.iter().map(|(&(job, tree), t)| (job, tree, reserved(&self.memory, t)))
+    }
+
     /// Dropped packets by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
@@ -272,11 +282,16 @@ impl<M: Memory> Switch<M> {
         Ok(())
     }
 
-    /// Divides the memory by (job, tree) pairs, not by jobs: all trees of a job may share this switch.
-    /// One share more than there are pairs, and `coming` ones: the next job must find room before
+    /// Gives each lease what it says, if there is that much memory. Else divides the memory by (job, tree) pairs, not by
+    /// jobs: all trees of a job may share this switch. One share more than there are pairs, and `coming` ones: the next job must find room before
     /// the others have shrunk.
     fn share_memory(&mut self, coming: u64) {
-        let share = self.memory.limit() / (self.trees.len() as u64 + 1 + coming);
+        let limit = self.memory.limit();
+        let wanted: u64 = self.trees.values().map(|t| full_bytes(&self.memory, &t.lease)).sum();
+        let share = match coming == 0 && wanted <= limit {
+            true => limit,
+            false => limit / (self.trees.len() as u64 + 1 + coming),
+        };
         for tree in self.trees.values_mut() {
             let fair = fair_cap(&self.memory, tree, share);
             if fair < tree.accepted_cap() {
@@ -314,15 +329,20 @@ fn reserved<M: Memory>(memory: &M, tree: &Tree<M::Buffer>) -> u64 {
     tree.reserved_buffers() * memory.cost(tree.lease.fragment_bytes)
 }
 
+/// Memory of a tree whose whole window is in flight.
+fn full_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
+    lease.buffers() * memory.cost(lease.fragment_bytes)
+}
+
 /// Memory without which a tree cannot be: one fragment in flight, and the sums of a worker's first window.
 fn least_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     let first = u64::from(first_window(lease.slots)) * memory.cost(lease.fragment_bytes);
     sum_bytes(memory, lease) + first
 }
 
-/// Memory of one fragment in flight: a sum that is made, and one that is kept.
+/// Memory of one fragment in flight.
 fn slot_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
-    sum_bytes(memory, lease) + memory.cost(lease.fragment_bytes)
+    buffers_per_fragment(lease.children.len()) * memory.cost(lease.fragment_bytes)
 }
 
 /// A port buffer per child, and the sum that is made of them.

@@ -121,6 +121,11 @@ impl<V: Values> Switch<V> {
         Ok(())
     }
 
+    /// Rows that leases have reserved.
+    pub fn reserved(&self) -> u32 {
+        self.pools.values().map(|pool| pool.lease.rows()).sum()
+    }
+
     /// Takes back a job's lease if its epoch is not after `up_to`.
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
         let pool = self.pools.get(&job);
