@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use netsum_wire::{Epoch, Rank};
 
-use super::machine::{Conclusion, Handover, Phase, Suspicion};
+use super::machine::{Conclusion, Handover, Phase, Results, Suspicion};
 use super::message::{Body, Done, Report};
 use super::{Action, Cause, HandoverError, Path, Plan, Progress, Resume, Serve, resolve};
 use crate::handover::progress::span_is_plausible;
@@ -60,7 +60,7 @@ impl<P: Plan> Handover<P> {
             return;
         }
         let Some(batch) = self.batches.pop_front() else { return };
-        let mut by_rank: BTreeMap<Rank, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
+        let mut by_rank: BTreeMap<Rank, Results> = BTreeMap::new();
         let mut results = results.into_iter();
         for serve in batch {
             let Some(result) = results.next().flatten() else {
@@ -148,7 +148,7 @@ impl<P: Plan> Handover<P> {
         now: Time,
         from: Rank,
         generation: u64,
-        results: Vec<(u64, Vec<u8>)>,
+        results: Results,
     ) -> Result<(), Cause> {
         if generation != self.generation {
             return Err(Cause::Generation { theirs: generation, ours: self.generation });
@@ -167,7 +167,7 @@ impl<P: Plan> Handover<P> {
         &mut self,
         now: Time,
         from: Rank,
-        results: Vec<(u64, Vec<u8>)>,
+        results: Results,
     ) -> Result<(), Cause> {
         if results.iter().any(|(g, _)| self.awaited.get(g) != Some(&from)) {
             return Err(Cause::Unexpected("it serves results that this rank does not lack"));

@@ -43,7 +43,7 @@ pub struct Handover<P> {
     /// Trees of the plan in use that were given up.
     pub(super) given_up: BTreeSet<u8>,
     /// Results that came before this rank had all reports.
-    pub(super) held: Vec<(Rank, Vec<(u64, Vec<u8>)>)>,
+    pub(super) held: Vec<(Rank, Results)>,
     /// Results that are still to come, and from whom.
     pub(super) awaited: BTreeMap<u64, Rank>,
     /// Results that others lack; the first batch is being fetched.
@@ -54,6 +54,9 @@ pub struct Handover<P> {
     transmits: VecDeque<Transmit>,
     actions: VecDeque<Action<P>>,
 }
+
+/// Results by fragment.
+pub(super) type Results = Vec<(u64, Vec<u8>)>;
 
 /// How far a hand-over is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

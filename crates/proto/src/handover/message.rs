@@ -357,7 +357,8 @@ fn put_faults(out: &mut Vec<u8>, faults: &[Vec<u8>]) {
 
 /// Text beyond the limit is cut off.
 fn put_text(out: &mut Vec<u8>, text: &str) {
-    put_bytes(out, &text.as_bytes()[..text.floor_char_boundary(TEXT_MAX)]);
+    let boundary = (0..=text.len().min(TEXT_MAX)).rev().find(|&at| text.is_char_boundary(at));
+    put_bytes(out, &text.as_bytes()[..boundary.unwrap_or(0)]);
 }
 
 fn put_plan<P: Plan>(out: &mut Vec<u8>, plan: &P) {

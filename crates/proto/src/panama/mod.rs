@@ -23,8 +23,8 @@ pub use switch::{Switch, Transmit};
 pub use tree::TreeCounters;
 pub use worker::{Accepted, Event, Outgoing, Worker, WorkerConfig};
 
-pub use crate::lane::TreeStats;
-pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};
 pub use crate::handover::{
     Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve,
 };
+pub use crate::lane::TreeStats;
+pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};

@@ -8,9 +8,9 @@ use netsum_wire::switchml::{Header, Kind};
 use netsum_wire::{Arithmetic, Dtype, ReduceOp};
 
 use super::work::{Accepted, Content, Event, Outgoing, WorkerConfig};
+use crate::handover::{Finished, Progress, TreeProgress};
 use crate::lane::TreeStats;
 use crate::operations::{Operation, Operations, Submission};
-use crate::handover::{Finished, Progress, TreeProgress};
 use crate::{Drop, Time, epoch, sequence};
 
 /// An operation's packets: for reals, `leads` packets that carry the first exponents go before.

@@ -457,3 +457,134 @@ proptest! {
         }
     }
 }
+
+/// Delivers all messages of a small group; returns what each rank was told to do, freezes answered.
+fn settle(machines: &mut [Handover<TestPlan>], now: Time) -> Vec<Vec<Action<TestPlan>>> {
+    let mut actions: Vec<Vec<Action<TestPlan>>> = vec![Vec::new(); machines.len()];
+    let mut messages = VecDeque::new();
+    loop {
+        for (rank, machine) in machines.iter_mut().enumerate() {
+            while let Some(action) = machine.poll_action() {
+                if action == Action::Freeze {
+                    let trees = machine.plan().map_or(0, |plan| plan.trees);
+                    let trees = vec![TreeProgress::default(); trees.into()];
+                    let progress = Progress { trees };
+                    machine.handle_frozen(now, Frozen::Fragments { progress, submitted: 0 });
+                }
+                actions[rank].push(action);
+            }
+            let transmits = std::iter::from_fn(|| machine.poll_transmit());
+            messages.extend(transmits.map(|transmit| (Rank(rank as u32), transmit)));
+        }
+        let Some((from, transmit)) = messages.pop_front() else { return actions };
+        machines[transmit.to.0 as usize].handle_message(now, from, &transmit.bytes).unwrap();
+    }
+}
+
+fn pair() -> Vec<Handover<TestPlan>> {
+    let settings = |rank| Settings {
+        rank: Rank(rank),
+        size: 2,
+        mode: Mode::Leaderless,
+        timeout_ns: 10 * PATIENCE_NS,
+    };
+    let mut machines: Vec<_> = (0..2).map(|rank| Handover::new(settings(rank))).collect();
+    machines[0].handle_plan(Time(0), TestPlan { epoch: 65_535, trees: 2, cut: 0 });
+    settle(&mut machines, Time(0));
+    assert!(machines.iter().all(|machine| machine.path() == Path::Network));
+    machines
+}
+
+#[test]
+fn a_silent_tree_is_named_at_once_and_until_another_plan_comes() {
+    let mut machines = pair();
+    machines[1].handle_silence(Time(100), 1, 50, 7);
+    assert_eq!(machines[1].poll_action(), Some(Action::SilentTrees(vec![1])));
+    // It answers again.
+    machines[1].handle_results(1, 8);
+    assert_eq!(machines[1].poll_action(), Some(Action::SilentTrees(vec![])));
+    assert_eq!(machines[1].poll_timeout(), None);
+    // It does not: the ranks give the trees up.
+    machines[1].handle_silence(Time(200), 1, 50, 8);
+    let end = Time(200 + PATIENCE_NS);
+    assert_eq!(machines[1].poll_timeout(), Some(end));
+    machines[1].handle_timeout(end);
+    let actions = settle(&mut machines, end);
+    for (machine, actions) in machines.iter().zip(&actions) {
+        assert_eq!((machine.path(), machine.silent_trees()), (Path::Hosts, vec![1]));
+        let silent = |action: &Action<TestPlan>| match action {
+            Action::Resume(resume) => Some(resume.silent.clone()),
+            _ => None,
+        };
+        assert_eq!(actions.iter().find_map(silent), Some(vec![1]));
+    }
+    assert_eq!(actions[0].last(), Some(&Action::SilentTrees(vec![1])), "rank 0 did not notice");
+    // The next epoch brings the trees back, past the end of the numbers.
+    machines[0].handle_plan(end, TestPlan { epoch: 0, trees: 2, cut: 0 });
+    let actions = settle(&mut machines, end);
+    for (machine, actions) in machines.iter().zip(&actions) {
+        assert_eq!((machine.path(), machine.silent_trees()), (Path::Network, vec![]));
+        assert_eq!(actions.last(), Some(&Action::SilentTrees(vec![])));
+    }
+}
+
+#[test]
+fn a_plan_that_comes_within_the_patience_spares_the_host_path() {
+    let mut machines = pair();
+    machines[0].handle_silence(Time(100), 0, 50, 7);
+    machines[1].handle_plan(Time(200), TestPlan { epoch: 0, trees: 1, cut: 0 });
+    settle(&mut machines, Time(200));
+    assert!(machines.iter().all(|machine| machine.path() == Path::Network));
+    assert!(machines.iter().all(|machine| machine.silent_trees().is_empty()));
+}
+
+#[test]
+fn waiting_ends_with_the_ranks_that_are_missing() {
+    let mut machines = pair();
+    machines[0].handle_plan(Time(5), TestPlan { epoch: 0, trees: 1, cut: 0 });
+    assert_eq!(machines[0].poll_action(), Some(Action::Freeze));
+    let progress = Progress { trees: vec![TreeProgress::default(); 2] };
+    machines[0].handle_frozen(Time(5), Frozen::Fragments { progress, submitted: 0 });
+    assert_eq!(machines[0].missing(), [Rank(1)]);
+    let operation = Operation { sequence: 3, elements: 1, deadline: Time(50) };
+    machines[0].handle_operation(operation);
+    assert_eq!(machines[0].poll_timeout(), Some(Time(50)), "the operation cannot wait for longer");
+    machines[0].handle_timeout(Time(50));
+    let Some(Action::Fail(error)) = machines[0].poll_action() else { panic!("it goes on") };
+    assert_eq!(error.to_string(), "waited too long for the reports of rank 1");
+    assert!(matches!(error, HandoverError::Timeout { operation: Some(3), .. }));
+}
+
+#[test]
+fn operations_stay_on_the_hosts_where_fragments_are_cut_anew() {
+    let mut machines = pair();
+    // Rank 0 has begun operation 0 on the trees; rank 1 calls it after the hand-over.
+    machines[0].handle_operation(Operation { sequence: 0, elements: 1, deadline: Time(1 << 40) });
+    machines[0].handle_plan(Time(5), TestPlan { epoch: 0, trees: 1, cut: 1 });
+    let actions = settle(&mut machines, Time(5));
+    let rest = |action: &Action<TestPlan>| match action {
+        Action::Resume(resume) => Some(resume.rest),
+        _ => None,
+    };
+    assert_eq!(actions[0].iter().find_map(rest), Some(Path::Hosts));
+    for (sequence, path) in [(0, Path::Hosts), (1, Path::Network)] {
+        let deadline = Time(1 << 40);
+        machines[1].handle_operation(Operation { sequence, elements: 1, deadline });
+        assert_eq!(machines[1].poll_action(), Some(Action::Run { sequence, path }));
+    }
+}
+
+#[test]
+fn results_that_nobody_lacks_are_refused() {
+    let mut machines = pair();
+    machines[0].handle_plan(Time(5), TestPlan { epoch: 0, trees: 1, cut: 0 });
+    machines[0].poll_action();
+    // Version, kind, generation 2, one result of no bytes for fragment 0.
+    let mut bytes = vec![1, 5, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1];
+    bytes.extend([0; 12]);
+    let error = machines[0].handle_message(Time(5), Rank(1), &bytes).unwrap_err();
+    assert_eq!(error.from, Rank(1));
+    bytes[9] = 7;
+    let error = machines[0].handle_message(Time(5), Rank(1), &bytes).unwrap_err();
+    assert!(error.to_string().contains("of hand-over 7, this rank is in 2"), "{error}");
+}

@@ -55,6 +55,8 @@ impl Plan for TestPlan {
 #[derive(Default)]
 struct Network {
     queues: Vec<(u32, u32, VecDeque<Vec<u8>>)>,
+    /// A queue that is served only where there is no other: its messages come after all that follow from others.
+    slow: usize,
 }
 
 impl Network {
@@ -68,9 +70,15 @@ impl Network {
 
     /// Any message that may arrive next.
     fn next(&mut self, random: &mut Random) -> Option<(u32, u32, Vec<u8>)> {
-        let filled: Vec<usize> =
-            (0..self.queues.len()).filter(|&i| !self.queues[i].2.is_empty()).collect();
-        let &chosen = filled.get(random.below(filled.len().max(1) as u64) as usize)?;
+        if random.one_in(100) {
+            self.slow = random.below(self.queues.len() as u64) as usize;
+        }
+        let filled = (0..self.queues.len()).filter(|&i| !self.queues[i].2.is_empty());
+        let mut filled: Vec<usize> = filled.collect();
+        if filled.len() > 1 || !random.one_in(10) {
+            filled.retain(|&i| i != self.slow);
+        }
+        let &chosen = filled.get(random.below(filled.len() as u64) as usize)?;
         let (from, to, queue) = &mut self.queues[chosen];
         Some((*from, *to, queue.pop_front()?))
     }
