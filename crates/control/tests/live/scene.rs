@@ -72,10 +72,9 @@ impl FakeSwitch {
                         }
                     }
                     SwitchNotice::Revoke { job, up_to } => {
-                        shared
-                            .lock()
-                            .unwrap()
-                            .retain(|lease| lease.0 != job.0 || epoch::is_newer(lease.2, up_to.0.into()));
+                        shared.lock().unwrap().retain(|lease| {
+                            lease.0 != job.0 || epoch::is_newer(lease.2, up_to.0.into())
+                        });
                     }
                     _ => {}
                 }

@@ -163,12 +163,7 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    fn deliver(
-        &mut self,
-        now: Time,
-        from: Rank,
-        results: Results,
-    ) -> Result<(), Cause> {
+    fn deliver(&mut self, now: Time, from: Rank, results: Results) -> Result<(), Cause> {
         if results.iter().any(|(g, _)| self.awaited.get(g) != Some(&from)) {
             return Err(Cause::Unexpected("it serves results that this rank does not lack"));
         }

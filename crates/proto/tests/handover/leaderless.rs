@@ -66,6 +66,9 @@ enum Answer {
     Fetched(Vec<u64>),
 }
 
+/// Plan, path of operations, path of the rest, what is finished, silent trees.
+type Agreed = (Option<TestPlan>, Path, Path, Option<Finished>, Vec<u8>);
+
 struct World {
     random: Random,
     now: u64,
@@ -76,7 +79,7 @@ struct World {
     /// Number of the first fragment of each tree: near the width of a vid.
     first: u64,
     /// By generation, what was agreed on.
-    agreed: BTreeMap<u64, (Option<TestPlan>, Path, Path, Option<Finished>, Vec<u8>)>,
+    agreed: BTreeMap<u64, Agreed>,
     failures: Vec<(u32, HandoverError)>,
     hand_overs: usize,
 }
