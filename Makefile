@@ -11,6 +11,8 @@ DEMO   ?=
 export SCALE ?= small
 # Property tests draw their cases from this seed, so that a run can be repeated; `SEED=` draws new ones.
 SEED   ?= 1
+# Processes that run tests at once: a test mostly waits.
+JOBS   ?= 2
 TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 # What can be built here: the in-kernel switch once `make setup-xdp` has found its tools.
@@ -37,9 +39,9 @@ demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=-
 
 test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
 	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
-	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch
-	$(BIN)/pytest python/tests/torch
-	$(BIN)/pytest tests/fabric -rs -m "not figures" --timeout 1800
+	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch -n $(JOBS) --dist worksteal
+	$(BIN)/pytest python/tests/torch -n $(JOBS) --dist worksteal
+	$(BIN)/pytest tests/fabric -rs -m "not figures" -n $(JOBS) --dist loadfile --timeout 1800
 	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, ("jax", "keras", "lightning", "accelerate"))))' || \

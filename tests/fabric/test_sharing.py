@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,7 +19,9 @@ SWITCH_QUEUE_BYTES = 250_000
 
 TCP_SINK = """
 import json, socket, sys, time
-connection, _ = socket.create_server(("0.0.0.0", 5001)).accept()
+server = socket.create_server(("0.0.0.0", 5001))
+print("ready", flush=True)
+connection, _ = server.accept()
 line, total = [(time.time(), 0)], 0
 while block := connection.recv(1 << 16):
     total += len(block)
@@ -74,8 +75,8 @@ def flow(network: Network, source: str, sink: str, control: str) -> list:
     """The time line of one TCP flow of `SECONDS`."""
     receiver = [sys.executable, "-c", TCP_SINK]
     receiver = subprocess.Popen([*network.inside(sink), *receiver], stdout=subprocess.PIPE)
-    time.sleep(0.5)
     try:
+        assert receiver.stdout.readline() == b"ready\n"
         sender = [sys.executable, "-c", TCP_SOURCE, network.address[sink], str(SECONDS), control]
         subprocess.check_call([*network.inside(source), *sender])
         return json.loads(receiver.communicate(timeout=GUARD_S)[0])

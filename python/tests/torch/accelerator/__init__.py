@@ -1,6 +1,7 @@
 """The simulated accelerator of `simulated.cpp`: built once per torch, loaded into processes that ask for it."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,7 +25,8 @@ def build(folder: Path) -> Path:
     if not library.exists():
         includes = [f"-I{path}" for path in cpp_extension.include_paths()]
         linked = [f"-L{path}" for path in cpp_extension.library_paths()] + ["-ltorch", "-ltorch_cpu", "-lc10"]
-        made = library.with_suffix(".new")
+        # Another run may build the same.
+        made = library.with_suffix(f".{os.getpid()}")
         command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", *includes, _SOURCE, "-o", made, *linked]
         subprocess.run(command, check=True)
         made.rename(library)
