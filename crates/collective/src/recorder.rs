@@ -10,12 +10,62 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
-use serde_json::{Value, json};
+use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::Error;
 use crate::core::Core;
 use crate::work::{Operation, Work};
+
+/// A group and its last operations.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recorded {
+    /// Of the file; a reader refuses others.
+    pub format: u32,
+    /// The group's name.
+    pub group: String,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks of the group.
+    pub size: u32,
+    /// Host and process.
+    pub place: String,
+    /// What gave rise to it.
+    pub why: String,
+    /// Why the group cannot be used any more.
+    pub failure: Option<String>,
+    /// By this rank's clock.
+    pub written_unix_s: f64,
+    /// Oldest first.
+    pub operations: Vec<RecordedOperation>,
+}
+
+/// One call.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordedOperation {
+    /// Its place among the group's collectives; `None` for messages.
+    pub number: Option<u64>,
+    /// In words.
+    pub call: String,
+    /// By this rank's clock.
+    pub called_unix_s: f64,
+    /// Until it ended; `None`: it has not.
+    pub seconds: Option<f64>,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// Of a collective.
+    #[serde(flatten)]
+    pub data: Option<RecordedData>,
+}
+
+/// What a collective works on.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordedData {
+    /// Of its elements, where it combines them.
+    pub dtype: Option<&'static str>,
+    /// Per rank.
+    pub bytes: u64,
+}
 
 /// A ring of operations, oldest first.
 #[derive(Default)]
@@ -57,8 +107,8 @@ impl Recorder {
 }
 
 impl Core {
-    /// The group and its last operations, as JSON; `why`: what gave rise to it.
-    pub(crate) fn recorded(&self, why: &str) -> Value {
+    /// The group and its last operations; `why`: what gave rise to it.
+    pub(crate) fn recorded(&self, why: &str) -> Recorded {
         let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
         let unix = unix.unwrap_or(Duration::ZERO).as_secs_f64();
         self.write_down();
@@ -66,32 +116,28 @@ impl Core {
         let line = |work: &Work| {
             let called = unix - now.saturating_duration_since(work.called()).as_secs_f64();
             let seconds = work.ended().map(|ended| (ended - work.called()).as_secs_f64());
-            let error = work.error().map(|error| error.to_string());
-            let mut line = match work.about() {
-                Operation::Collective(call, number) => json!({
-                    "number": number,
-                    "call": call.to_string(),
-                    "dtype": call.dtype().map(|dtype| dtype.name()),
-                    "bytes": call.bytes(),
-                }),
-                other => json!({"number": null, "call": other.to_string()}),
+            let (number, call, data) = match work.about() {
+                Operation::Collective(call, number) => {
+                    let dtype = call.dtype().map(|dtype| dtype.name());
+                    let data = RecordedData { dtype, bytes: call.bytes() };
+                    (Some(*number), call.to_string(), Some(data))
+                }
+                other => (None, other.to_string(), None),
             };
-            line["called_unix_s"] = json!(called);
-            line["seconds"] = json!(seconds);
-            line["error"] = json!(error);
-            line
+            let error = work.error().map(|error| error.to_string());
+            RecordedOperation { number, call, called_unix_s: called, seconds, error, data }
         };
-        json!({
-            "format": FORMAT,
-            "group": self.name,
-            "rank": self.rank,
-            "size": self.size,
-            "place": self.place(self.rank),
-            "why": why,
-            "failure": self.failure().map(|failure| failure.to_string()),
-            "written_unix_s": unix,
-            "operations": ring.iter().map(line).collect::<Vec<_>>(),
-        })
+        Recorded {
+            format: FORMAT,
+            group: self.name.clone(),
+            rank: self.rank,
+            size: self.size,
+            place: self.place(self.rank),
+            why: why.to_owned(),
+            failure: self.failure().map(|failure| failure.to_string()),
+            written_unix_s: unix,
+            operations: ring.iter().map(line).collect(),
+        }
     }
 
     /// Writes [`Core::recorded`] into `folder`; the file's path.
@@ -101,7 +147,9 @@ impl Core {
         let path = folder.join(format!("netsum-{group}-rank{}.json", self.rank));
         let partial = path.with_extension(format!("part{}", std::process::id()));
         std::fs::create_dir_all(folder)?;
-        std::fs::write(&partial, format!("{:#}\n", self.recorded(why)))?;
+        let text =
+            serde_json::to_string_pretty(&self.recorded(why)).map_err(std::io::Error::from)?;
+        std::fs::write(&partial, text + "\n")?;
         std::fs::rename(&partial, &path)?;
         Ok(path)
     }

@@ -7,10 +7,9 @@ use netsum_net::worker::WorkerStats;
 use netsum_proto::panama::TreeStats;
 use netsum_topo::links::TreePlan;
 use serde::Serialize;
-use serde_json::{Value, json};
 
-use crate::Error;
 use crate::planned::Measured;
+use crate::{Error, Link};
 
 /// What the coordinator has last decided; read by callers.
 #[derive(Clone, Debug, Default)]
@@ -37,21 +36,102 @@ pub(crate) struct Status {
     pub(crate) past: Vec<Past>,
 }
 
+/// What a group has done and how it stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupStats {
+    /// `None` without a controller.
+    pub job: Option<u32>,
+    /// Of the controller's plan; 0 before the first.
+    pub epoch: u16,
+    /// Where sums go now.
+    pub path: SumPath,
+    /// Of the controller's plan; empty without one.
+    pub protocol: String,
+    /// Why it is that protocol; empty: it was asked for.
+    pub choice: String,
+    /// The tree plan over hosts in use.
+    pub plan: Option<PlanView>,
+    /// That plan's links as measured at the start.
+    pub links: Vec<LinkView>,
+    /// Why sums do not go on (all) trees; empty: they do.
+    pub reason: String,
+    /// The aggregation trees.
+    pub trees: Vec<TreeView>,
+    /// All so far.
+    pub pauses: Vec<Pause>,
+    /// What the ranks themselves have moved.
+    #[serde(flatten)]
+    pub hosts: HostStats,
+}
+
+/// Where sums go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SumPath {
+    /// Switches add.
+    Trees,
+    /// Ranks add along a tree plan.
+    Plan,
+    /// Ranks add by the algorithms of the hosts' path.
+    Host,
+}
+
+/// Operations and bytes of a group's own ranks.
+#[derive(Clone, Debug, Serialize)]
+pub struct HostStats {
+    /// How ranks reach each other.
+    pub hosts_by: &'static str,
+    /// What the cost model knows.
+    pub link: Link,
+    /// Bytes to other ranks.
+    pub host_bytes_tx: u64,
+    /// Bytes from other ranks.
+    pub host_bytes_rx: u64,
+    /// Connections that were refused, since they did not come from a rank of the group.
+    pub host_strangers: u64,
+    /// Operations that have ended.
+    pub operations: u64,
+    /// Of these, sums on trees.
+    pub network_operations: u64,
+    /// Results that this rank has given to others between epochs.
+    pub served: u64,
+    /// Fragments that were summed again between epochs.
+    pub redone: u64,
+}
+
 /// A tree plan over hosts as people see it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct PlanView {
-    pub(crate) epoch: u64,
-    pub(crate) trees: usize,
-    pub(crate) rate_gbytes: f64,
-    pub(crate) from_bytes: u64,
+pub struct PlanView {
+    /// Its version; counts from 1.
+    pub epoch: u64,
+    /// How many it has.
+    pub trees: usize,
+    /// Of an allreduce, in GB/s.
+    pub rate_gbytes: f64,
+    /// Smaller buffers go over the hosts.
+    pub from_bytes: u64,
+}
+
+/// A link of a tree plan as measured at the start.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkView {
+    /// Names of the vertices that it passes.
+    pub link: Vec<String>,
+    /// As [`Measured::latency_s`].
+    pub latency_s: f64,
+    /// As [`Measured::rate_bps`].
+    pub rate_bps: f64,
 }
 
 /// A time in which nothing could be summed on trees.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Pause {
-    pub(crate) what: String,
-    pub(crate) at_unix_s: f64,
-    pub(crate) seconds: f64,
+pub struct Pause {
+    /// Why.
+    pub what: String,
+    /// When it began.
+    pub at_unix_s: f64,
+    /// How long it was.
+    pub seconds: f64,
 }
 
 impl Pause {
@@ -71,20 +151,29 @@ pub(crate) struct Past {
     marked: u64,
 }
 
-/// One tree as people see it.
+/// One aggregation tree as a rank sees it; counters are of all epochs.
 #[derive(Clone, Debug, Serialize)]
-struct TreeView {
-    tree: usize,
-    switch: String,
-    window: u32,
-    rtt_us: f64,
-    results: u64,
-    retransmits: u64,
-    marks: u64,
-    bytes_tx: u64,
-    bytes_rx: u64,
+pub struct TreeView {
+    /// Its number.
+    pub tree: usize,
+    /// The switch that it begins at.
+    pub switch: String,
+    /// Fragments that may be in flight.
+    pub window: u32,
+    /// Smoothed, of a fragment.
+    pub rtt_us: f64,
+    /// Fragments that came back.
+    pub results: u64,
+    /// Fragments that were sent again.
+    pub retransmits: u64,
+    /// Results with a congestion mark.
+    pub marks: u64,
+    /// Its share of the socket's bytes, by packets.
+    pub bytes_tx: u64,
+    /// As `bytes_tx`.
+    pub bytes_rx: u64,
     /// Ranks (mod 64) for which the tree was last known to wait.
-    waiting_for: u64,
+    pub waiting_for: u64,
 }
 
 impl Status {
@@ -109,23 +198,25 @@ impl Status {
         }
     }
 
-    pub(crate) fn to_json(&self, stats: &WorkerStats, group: Value) -> Value {
-        let mut all = json!({
-            "job": self.job,
-            "epoch": self.epoch,
-            "path": if self.trees { "trees" } else if self.plan.is_some() { "plan" } else { "host" },
-            "protocol": self.protocol,
-            "choice": self.choice,
-            "plan": self.plan,
-            "links": self.links.iter().map(link).collect::<Vec<_>>(),
-            "reason": self.reason,
-            "trees": self.views(stats),
-            "pauses": self.pauses,
-        });
-        if let (Some(all), Value::Object(group)) = (all.as_object_mut(), group) {
-            all.extend(group);
+    pub(crate) fn into_stats(self, stats: &WorkerStats, hosts: HostStats) -> GroupStats {
+        let path = match (self.trees, &self.plan) {
+            (true, _) => SumPath::Trees,
+            (false, Some(_)) => SumPath::Plan,
+            (false, None) => SumPath::Host,
+        };
+        GroupStats {
+            path,
+            links: self.links.iter().map(link).collect(),
+            trees: self.views(stats),
+            job: self.job,
+            epoch: self.epoch,
+            protocol: self.protocol,
+            choice: self.choice,
+            plan: self.plan,
+            reason: self.reason,
+            pauses: self.pauses,
+            hosts,
         }
-        all
     }
 
     pub(crate) fn heartbeat(
@@ -179,8 +270,8 @@ impl Status {
     }
 }
 
-fn link((link, measured): &(Vec<String>, Measured)) -> Value {
-    json!({"link": link, "latency_s": measured.latency_s, "rate_bps": measured.rate_bps})
+fn link((link, measured): &(Vec<String>, Measured)) -> LinkView {
+    LinkView { link: link.clone(), latency_s: measured.latency_s, rate_bps: measured.rate_bps }
 }
 
 pub(crate) fn of_controller(address: &str, timeout: Duration) -> Result<String, Error> {

@@ -45,7 +45,14 @@ fn bits_do_not_depend_on_who_shares_memory() {
                 size,
                 |rank| on_hosts(layout, rank, &options),
                 |rank, group| {
-                    assert!(group.stats().contains("shared memory within hosts"));
+                    assert!(
+                        group
+                            .stats()
+                            .unwrap()
+                            .hosts
+                            .hosts_by
+                            .contains("shared memory within hosts")
+                    );
                     let of = |n, dtypes| sums(group, rank, size, n, dtypes);
                     of(1003, &[Dtype::F32, Dtype::Bf16, Dtype::I16]);
                     [0, 1, 200_000].into_iter().for_each(|n| of(n, &[Dtype::Bf16]));

@@ -145,7 +145,7 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 fn stats(group: &Group) -> Value {
-    serde_json::from_str(&group.stats()).unwrap()
+    serde_json::to_value(group.stats()).unwrap()
 }
 
 /// Adds whole buffers in one order; 16-bit floats stay float32 until the root.

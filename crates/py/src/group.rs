@@ -14,6 +14,7 @@ use netsum_collective::{
     Buffer, Combine, Dtype, Elements, Format, GroupConfig, Link, Options, Terms,
 };
 use pyo3::prelude::*;
+use serde::Serialize;
 
 use crate::work::Work;
 use crate::{callbacks, errors, tree_plan, xla};
@@ -233,9 +234,9 @@ impl Group {
         xla::register(&self.0, self.1, self.2)
     }
 
-    /// What the group has done and how it stands, as JSON.
+    /// What the group has done and how it stands: JSON of `netsum_collective::GroupStats`, "{}" before it is connected.
     fn stats(&self, py: Python<'_>) -> String {
-        py.detach(|| self.0.stats())
+        py.detach(|| json_or_empty(self.0.stats()))
     }
 
     /// The algorithm of the hosts' path for an operation of `nbytes` per rank, with the costs of all: JSON of
@@ -252,10 +253,11 @@ impl Group {
         choice(py, self.0.explain(operation, format, nbytes))
     }
 
-    /// The group and its last operations, oldest first, as JSON. why: what gave rise to it, in words.
+    /// The group and its last operations: JSON of `netsum_collective::Recorded`, "{}" if it is not connected. why: what
+    /// gave rise to it, in words.
     #[pyo3(signature = (why=""))]
     fn recorded(&self, py: Python<'_>, why: &str) -> String {
-        py.detach(|| self.0.recorded(why))
+        py.detach(|| json_or_empty(self.0.recorded(why)))
     }
 
     /// Writes what `recorded` gives into a folder; the path of the file.
@@ -292,6 +294,13 @@ pub(crate) fn explain_hosts(
     let link = Link { ranks, shared_memory: false, latency_s, bytes_per_s, across: None };
     let format = Format { dtype: dtype_of(py, dtype)?, op: combine(py, op, 1.0)?.reduce_op() };
     choice(py, core::explain(&link, operation, format, nbytes, None, None))
+}
+
+fn json_or_empty(report: Option<impl Serialize>) -> String {
+    report.map_or_else(
+        || "{}".to_owned(),
+        |report| serde_json::to_string(&report).expect("reports are plain data"),
+    )
 }
 
 fn choice(py: Python<'_>, found: Result<core::Choice, core::Error>) -> PyResult<String> {

@@ -17,6 +17,7 @@ mod xla;
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use tracing_subscriber::EnvFilter;
 
 /// What the controller at `controller` ("host:port") knows, as JSON.
@@ -40,6 +41,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _ = log.try_init();
     errors::register(py, module)?;
+    module.add("PROTOCOLS", PyTuple::new(py, netsum_collective::PROTOCOLS)?)?;
     module.add_class::<group::Group>()?;
     module.add_class::<work::Work>()?;
     module.add_class::<meeting::Meeting>()?;

@@ -8,7 +8,6 @@ use netsum_net::mesh::{Channel, MeshError, Network};
 use netsum_net::worker::WorkerDriver;
 use netsum_wire::Format;
 use parking_lot::{Mutex, MutexGuard};
-use serde_json::json;
 
 use crate::Link;
 use crate::call::Call;
@@ -17,7 +16,7 @@ use crate::coordinator::{Coordinator, Event};
 use crate::core::{Core, after};
 use crate::lane::{Body, Desk, Job, Lane};
 use crate::planned::session::Session;
-use crate::status::Status;
+use crate::status::{GroupStats, HostStats, Status};
 use crate::terms::{Here, Terms};
 use crate::work::{Operation, Work};
 
@@ -100,7 +99,7 @@ impl Connected {
         self.core.link(self.core.hosts.get())
     }
 
-    pub(super) fn stats(&self) -> String {
+    pub(super) fn stats(&self) -> GroupStats {
         let (sent, received) = self.core.mesh.traffic();
         let (counters, link) = (&self.core.counters, self.link());
         let hosts_by = match (link.shared_memory, &link.across, self.core.mesh.network()) {
@@ -111,19 +110,19 @@ impl Connected {
             (false, None, Network::Ucx) => "UCX",
         };
         let at_once = self.lane.desk().ended_here;
-        let group = json!({
-            "hosts_by": hosts_by,
-            "link": link,
-            "host_bytes_tx": sent,
-            "host_bytes_rx": received,
-            "host_strangers": self.core.mesh.strangers(),
-            "operations": counters.operations.load(Ordering::Relaxed) + at_once,
-            "network_operations": counters.network_operations.load(Ordering::Relaxed),
-            "served": counters.served.load(Ordering::Relaxed),
-            "redone": counters.redone.load(Ordering::Relaxed),
-        });
+        let hosts = HostStats {
+            hosts_by,
+            link,
+            host_bytes_tx: sent,
+            host_bytes_rx: received,
+            host_strangers: self.core.mesh.strangers(),
+            operations: counters.operations.load(Ordering::Relaxed) + at_once,
+            network_operations: counters.network_operations.load(Ordering::Relaxed),
+            served: counters.served.load(Ordering::Relaxed),
+            redone: counters.redone.load(Ordering::Relaxed),
+        };
         let stats = self.driver.as_ref().map(|driver| driver.stats()).unwrap_or_default();
         let status = self.status.lock().clone();
-        status.to_json(&stats, group).to_string()
+        status.into_stats(&stats, hosts)
     }
 }

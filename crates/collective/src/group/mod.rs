@@ -26,8 +26,9 @@ use crate::ledger::Ledger;
 use crate::pace::{self, Paces};
 use crate::planned::session::{ControlMessage, Session, SessionConfig};
 use crate::planned::{Origin, Patience, PlanSource, Ports};
+use crate::recorder::Recorded;
 use crate::shared::Shared;
-use crate::status::Status;
+use crate::status::{GroupStats, Status};
 use crate::{Choice, Error, Format, GroupConfig, Link, Order, explain};
 pub(crate) use connected::Connected;
 use joining::{create_job, place_in_fabric};
@@ -117,10 +118,9 @@ impl Group {
         Ok(())
     }
 
-    /// What the group has done and how it stands, as JSON.
-    pub fn stats(&self) -> String {
-        let Some(connected) = self.connected.load_full() else { return "{}".to_owned() };
-        connected.stats()
+    /// What the group has done and how it stands; `None` if it is not connected.
+    pub fn stats(&self) -> Option<GroupStats> {
+        self.connected.load_full().map(|connected| connected.stats())
     }
 
     /// What the group's messages cost, by the values that all ranks agree on.
@@ -138,10 +138,9 @@ impl Group {
         explain(&link, operation, format, bytes, order, wanted)
     }
 
-    /// The group and its last operations as JSON, oldest first; "{}" if it is not connected.
-    pub fn recorded(&self, why: &str) -> String {
-        let Some(connected) = self.connected.load_full() else { return "{}".to_owned() };
-        connected.core.recorded(why).to_string()
+    /// The group and its last operations, oldest first; `None` if it is not connected. `why`: what gave rise to it.
+    pub fn recorded(&self, why: &str) -> Option<Recorded> {
+        self.connected.load_full().map(|connected| connected.core.recorded(why))
     }
 
     /// Writes [`Group::recorded`] into a folder; the path of the file.

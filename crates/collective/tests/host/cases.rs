@@ -367,7 +367,7 @@ fn statistics_say_that_hosts_do_the_work() {
         |rank| config(rank, 2, "stats"),
         |_, group| {
             group.allreduce(buffer(&[0; 4000]), Dtype::F32, SUM, SOON).wait(None).unwrap();
-            let stats: serde_json::Value = serde_json::from_str(&group.stats()).unwrap();
+            let stats: serde_json::Value = serde_json::to_value(group.stats()).unwrap();
             assert_eq!(stats["path"], "host");
             assert_eq!(stats["reason"], "there is no controller");
             assert_eq!(

@@ -142,12 +142,12 @@ fn averages_scaled_sums_and_the_record_of_asynchronous_sums() {
             assert!(bytes(&average) == bytes(&ones()), "{n}");
             assert!(bytes(&scaled) == 3f32.to_le_bytes().repeat(n), "{n}");
         }
-        let recorded: serde_json::Value = serde_json::from_str(&group.recorded("")).unwrap();
+        let recorded: serde_json::Value = serde_json::to_value(group.recorded("")).unwrap();
         let operations = recorded["operations"].as_array().unwrap();
         let numbers: Vec<_> = operations.iter().map(|o| o["number"].as_u64().unwrap()).collect();
         assert_eq!(numbers, (0..80).collect::<Vec<_>>());
         assert!(operations.iter().all(|o| o["seconds"].is_number()), "{recorded}");
-        let stats: serde_json::Value = serde_json::from_str(&group.stats()).unwrap();
+        let stats: serde_json::Value = serde_json::to_value(group.stats()).unwrap();
         assert!(stats.to_string().contains("\"operations\":80"), "{stats}");
     });
 }

@@ -104,12 +104,12 @@ fn what_ended_at_once_is_recorded() {
             group.barrier(Terms::here(SOON)).wait(None).unwrap();
             group.barrier(SOON).wait(None).unwrap();
         }
-        let recorded: serde_json::Value = serde_json::from_str(&group.recorded("")).unwrap();
+        let recorded: serde_json::Value = serde_json::to_value(group.recorded("")).unwrap();
         let operations = recorded["operations"].as_array().unwrap();
         let numbers: Vec<_> = operations.iter().map(|o| o["number"].as_u64().unwrap()).collect();
         assert_eq!(numbers, (0..10).collect::<Vec<_>>());
         assert!(operations.iter().all(|o| o["seconds"].is_number()), "{recorded}");
-        let stats: serde_json::Value = serde_json::from_str(&group.stats()).unwrap();
+        let stats: serde_json::Value = serde_json::to_value(group.stats()).unwrap();
         assert!(stats.to_string().contains("\"operations\":10"), "{stats}");
     });
 }
@@ -124,7 +124,7 @@ fn the_record_has_no_gap_where_operations_end_at_once() {
         let queued = || group.barrier(SOON).wait(None).unwrap();
         for (count, next) in [(3000, 3000), (700, 3701), (300, 4002), (0, 4003), (20, 4024)] {
             here(count);
-            let recorded: serde_json::Value = serde_json::from_str(&group.recorded("")).unwrap();
+            let recorded: serde_json::Value = serde_json::to_value(group.recorded("")).unwrap();
             let operations = recorded["operations"].as_array().unwrap();
             let numbers = operations.iter().map(|o| o["number"].as_u64().unwrap());
             assert_eq!(numbers.collect::<Vec<_>>(), (next - 512..next).collect::<Vec<_>>());
