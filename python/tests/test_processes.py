@@ -62,7 +62,7 @@ def test_who_ignores_sigterm_is_killed(daemon, monkeypatch):
     assert one.pid() is None
 
 
-def test_a_daemon_that_ends_gives_its_last_words(daemon):
+def test_a_daemon_that_ends_shows_the_end_of_its_log(daemon):
     one = daemon(BROKEN)
     one.start(tied=False)
     with pytest.raises(FabricError, match="ended before it was ready:\n  cannot bind"):

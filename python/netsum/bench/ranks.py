@@ -236,7 +236,7 @@ class NetsumRunner:
         _finish(self._core.allreduce(address, len(numbers), "float64", reduction, 1.0, TIMEOUT_S, True))
         return list(array)
 
-    def tell(self, line: str) -> str:
+    def broadcast_line(self, line: str) -> str:
         """Rank 0's `line` at all ranks."""
         array = ctypes.create_string_buffer(line.encode(), _COMMAND_BYTES)
         _finish(self._core.broadcast(ctypes.addressof(array), _COMMAND_BYTES, ROOT, TIMEOUT_S, True))

@@ -124,7 +124,7 @@ def _as_rank(wanted: list[Case], plan: Plan) -> Iterator[list[Row]] | None:
     runner = NetsumRunner()
     if runner.rank == ROOT:
         return _leading(runner, wanted, plan)
-    while line := runner.tell(""):
+    while line := runner.broadcast_line(""):
         execute(runner, Command.parse(line))
     runner.world.close()
     return None
@@ -132,7 +132,7 @@ def _as_rank(wanted: list[Case], plan: Plan) -> Iterator[list[Row]] | None:
 
 def _leading(runner: NetsumRunner, wanted: list[Case], plan: Plan) -> Iterator[list[Row]]:
     def ask(command: Command) -> tuple[int, list[float]]:
-        runner.tell(command.line())
+        runner.broadcast_line(command.line())
         return execute(runner, command)
 
     for case in wanted:
@@ -141,7 +141,7 @@ def _leading(runner: NetsumRunner, wanted: list[Case], plan: Plan) -> Iterator[l
         for _ in range(plan.rounds):
             take_turn(row, ask, plan, known)
         yield [row]
-    runner.tell("")
+    runner.broadcast_line("")
     runner.world.close()
 
 

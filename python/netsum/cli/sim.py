@@ -43,12 +43,12 @@ def run(
     with _interruptible(), Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
 
-        def on_progress(told: Any) -> None:
+        def on_progress(state: Any) -> None:
             text = (
-                f"{told.simulated_ms:.2f} ms simulated, {told.hops_per_s / 1e6:.1f} M packet-hops/s, "
-                f"{told.flows} flows, {told.steps} steps, {told.left_s:.0f} s left"
+                f"{state.simulated_ms:.2f} ms simulated, {state.hops_per_s / 1e6:.1f} M packet-hops/s, "
+                f"{state.flows} flows, {state.steps} steps, {state.left_s:.0f} s left"
             )
-            bar.update(task, completed=told.share, description=text)
+            bar.update(task, completed=state.share, description=text)
 
         result = simulate(
             config,

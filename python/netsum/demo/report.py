@@ -100,8 +100,8 @@ def _killed(outcome: Outcome, result: dict[str, Any]) -> str:
     rows = "".join(f"<tr><td>{escape(p['what'])}</td><td>{p['seconds']:.2f} s</td></tr>" for p in result["pauses"])
     first = outcome.kills[0].at_unix_s
     plans = [(plan["at_unix_s"], f"rank 0: {plan['what'].rstrip('; ')}") for plan in result["plans"]]
-    happenings = sorted([*outcome.happenings, *plans])
-    story = "".join(f"<li>{at - first:+.2f} s: {escape(text)}</li>" for at, text in happenings)
+    fault_events = sorted([*outcome.fault_events, *plans])
+    story = "".join(f"<li>{at - first:+.2f} s: {escape(text)}</li>" for at, text in fault_events)
     verdict = (
         "The parameters equal those of a run in which nothing was killed, to the bit, and every control sum is exact: "
         "nothing was lost, nothing counted twice."

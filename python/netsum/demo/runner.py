@@ -95,7 +95,7 @@ class Training:
         fresh = self._read_events()
         self._events += fresh
         if code not in (None, 0):
-            raise DemoError(f"the training on {self.backend} failed (exit code {code}):\n{self._last_words()}")
+            raise DemoError(f"the training on {self.backend} failed (exit code {code}):\n{self._log_tail()}")
         return fresh
 
     def running(self) -> bool:
@@ -121,6 +121,6 @@ class Training:
         self._read_bytes += len(whole)
         return [json.loads(line) for line in whole.splitlines()]
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(["  " + line for line in lines[-25:]] + [f"  (log: {self.log}; python: {sys.executable})"])

@@ -37,7 +37,7 @@ class Outcome:
     killed: Record | None
     kills: list[Kill]
     link_bytes: dict[str, int]
-    happenings: list[tuple[float, str]] = field(default_factory=list)
+    fault_events: list[tuple[float, str]] = field(default_factory=list)
     protocol: str = "panama"
 
     @property
@@ -57,7 +57,7 @@ class Viewer:
     def links(self, link_bytes: dict[str, int]) -> None:
         """The counters of the fabric were read."""
 
-    def happening(self, text: str) -> None:
+    def on_fault(self, text: str) -> None:
         """A switch was killed or started."""
 
 
@@ -66,16 +66,18 @@ def run(out: Path, epochs: int, kill_switch: bool, viewer: Viewer, protocol: str
     description = demo_description()
     kills = demo_kills() if kill_switch else []
     killed: Record | None = None
-    happenings: list[tuple[float, str]] = []
+    fault_events: list[tuple[float, str]] = []
     with temporary(description) as fabric:
         viewer.phase(f"netsum, protocol {protocol}: gradients are added by {parts(description)}")
         plain, meter, _ = _train_on_fabric(fabric, out / "netsum", epochs, [], viewer, protocol)
         if kill_switch:
             viewer.phase("netsum again, and switches are killed")
-            killed, meter, happenings = _train_on_fabric(fabric, out / "netsum-killed", epochs, kills, viewer, protocol)
+            killed, meter, fault_events = _train_on_fabric(
+                fabric, out / "netsum-killed", epochs, kills, viewer, protocol
+            )
     viewer.phase("gloo: the same training, hosts add in a ring")
     gloo = _train("gloo", out / "gloo", epochs, {}, viewer, lambda _: None)
-    return Outcome(description, epochs, plain, gloo, killed, kills, meter.link_bytes(), happenings, protocol)
+    return Outcome(description, epochs, plain, gloo, killed, kills, meter.link_bytes(), fault_events, protocol)
 
 
 def _train_on_fabric(
@@ -84,7 +86,7 @@ def _train_on_fabric(
     meter = LinkMeter(fabric.description)
     meter.read(fabric.status())
     script = FaultScript(fabric, kills)
-    happenings: list[tuple[float, str]] = []
+    fault_events: list[tuple[float, str]] = []
     next_look = 0.0
 
     def look(progress: float) -> None:
@@ -97,8 +99,8 @@ def _train_on_fabric(
         viewer.links(meter.link_bytes())
         done = script.advance(progress, status)
         if done:
-            happenings.append((time.time(), done))
-            viewer.happening(done)
+            fault_events.append((time.time(), done))
+            viewer.on_fault(done)
 
     # Ranks are placed by the rule of the core, whatever host the caller may have named for another fabric.
     environment = {"NETSUM_CONTROLLER": fabric.description.controller, "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol}
@@ -107,7 +109,7 @@ def _train_on_fabric(
     meter.read(fabric.status())
     if script.unfinished():
         raise DemoError(f"the training was over before {script.unfinished()[0].switch} was killed; raise --epochs")
-    return record, meter, happenings
+    return record, meter, fault_events
 
 
 def _train(

@@ -59,7 +59,7 @@ class Terminal(Viewer):
         spines = sum(count for name, count in link_bytes.items() if "spine" in name)
         self._link_text = f"rack uplinks {megabytes(spines)}"
 
-    def happening(self, text: str) -> None:
+    def on_fault(self, text: str) -> None:
         self._console.print(f"  {text}", style="bold red")
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Training:
     def run(self) -> None:
         steps = self.steps_per_epoch()
         parameters = sum(p.numel() for p in self.model.parameters())
-        self.tell(
+        self.emit(
             "start", epochs=self.epochs, steps=self.epochs * steps, ranks=self.size, parameters=parameters, batch=BATCH
         )
         for epoch in range(self.epochs):
@@ -57,7 +57,7 @@ class Training:
             loss = self.train_epoch(epoch)
             seconds = time.monotonic() - began
             images = steps * BATCH * self.size
-            self.tell("epoch", epoch=epoch, loss=loss, accuracy=self.accuracy(), images_per_s=images / seconds)
+            self.emit("epoch", epoch=epoch, loss=loss, accuracy=self.accuracy(), images_per_s=images / seconds)
         self.finish()
 
     def train_epoch(self, epoch: int) -> float:
@@ -79,7 +79,7 @@ class Training:
         self.schedule.step()
         trained = time.monotonic()
         self.wrong_elements += control_sum.check(self.rank, self.size, self.step)
-        self.tell("step", step=self.step, loss=loss.item(), seconds=trained - began, wrong=self.wrong_elements)
+        self.emit("step", step=self.step, loss=loss.item(), seconds=trained - began, wrong=self.wrong_elements)
         self.step += 1
         found: float = loss.item()
         return found
@@ -101,13 +101,13 @@ class Training:
         }
         (self.out / f"rank-{self.rank}.json").write_text(json.dumps(record))
         dist.barrier()
-        self.tell("end")
+        self.emit("end")
 
     def steps_per_epoch(self) -> int:
         found: int = len(self.labels) // (BATCH * self.size)
         return found
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def emit(self, event: str, **fields: Any) -> None:
         if self.events:
             self.events.write(json.dumps({"event": event, "at_unix_s": time.time(), **fields}) + "\n")
 

@@ -110,9 +110,9 @@ class LocalFabric:
                 return
             dead = [name for name in missing if self.process(name).pid() is None]
             if dead:
-                raise FabricError(f"{dead[0]} has ended:\n{self.process(dead[0]).last_words()}")
+                raise FabricError(f"{dead[0]} has ended:\n{self.process(dead[0]).log_tail()}")
             if time.monotonic() > deadline:
-                words = self.process(missing[0]).last_words()
+                words = self.process(missing[0]).log_tail()
                 raise FabricError(f"the controller does not see {', '.join(missing)}:\n{words}")
             time.sleep(0.05)
 

@@ -70,9 +70,9 @@ class Daemon:
             if any(line.startswith("ready") for line in _lines(self.out)):
                 return
             if self.pid() is None:
-                raise FabricError(f"{self.name} ended before it was ready:\n{self.last_words()}")
+                raise FabricError(f"{self.name} ended before it was ready:\n{self.log_tail()}")
             time.sleep(0.02)
-        raise FabricError(f"{self.name} was not ready after {READY_S:.0f} s:\n{self.last_words()}")
+        raise FabricError(f"{self.name} was not ready after {READY_S:.0f} s:\n{self.log_tail()}")
 
     def pid(self) -> int | None:
         """The process id, or None where it does not run. A file left over from another process is not believed."""
@@ -112,7 +112,7 @@ class Daemon:
                 _gone(pid, STOP_S)
         self.pid_file.unlink(missing_ok=True)
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The last lines of its log, and where the rest is."""
         lines = _lines(self.log)[-8:]
         return "\n".join(["  " + line for line in lines] + [f"  (log: {self.log})"])

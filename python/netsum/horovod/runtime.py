@@ -85,13 +85,13 @@ class Runtime:
                 )
             self._mine[operation.key] = operation
         self.timeline.begin(request.name, f"NEGOTIATE_{request.kind.upper()}")
-        self._tell(request)
+        self._send_request(request)
         return operation
 
     def close(self) -> None:
         """Shut down; what is under way at any rank fails."""
         if self._ended is None:
-            self._tell(Request(SHUTDOWN, SHUTDOWN))
+            self._send_request(Request(SHUTDOWN, SHUTDOWN))
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -109,7 +109,7 @@ class Runtime:
         assert self._coordinator is not None, "rank 0 alone has the coordinator"
         return self._coordinator
 
-    def _tell(self, request: Request) -> None:
+    def _send_request(self, request: Request) -> None:
         if self._coordinator is None:
             try:
                 mailbox.send(self.world, 0, request.to_bytes())

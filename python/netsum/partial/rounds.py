@@ -93,7 +93,7 @@ class PartialAllreduce:
         with self._changed:
             if not self._leaving:
                 self._leaving = True
-                self._tell(_LEAVES)
+                self._send_note(_LEAVES)
             rounds = self._drain(lambda: self._ended)
         self._thread.join()
         return rounds
@@ -151,15 +151,15 @@ class PartialAllreduce:
 
     def _begin(self, number: int) -> tuple[array.array[Any] | None, bool]:
         """Wait until the round begins here; what this rank gives, and whether it gives no more after it."""
-        size, told, first = self._world.size, False, None
+        size, noted, first = self._world.size, False, None
         with self._changed:
             while True:
                 wait = _LOOK_S
                 if len(self._results) < self._backlog or self._leaving:
                     given = self._given is not None
-                    if given and not told:
-                        told = True
-                        self._tell(number)
+                    if given and not noted:
+                        noted = True
+                        self._send_note(number)
                     there = {rank for rank, last in self._there.items() if last >= number}
                     if given:
                         there.add(self._world.rank)
@@ -180,14 +180,14 @@ class PartialAllreduce:
     def _others(self) -> list[int]:
         return [rank for rank in range(self._world.size) if rank != self._world.rank]
 
-    def _tell(self, what: int) -> None:
+    def _send_note(self, what: int) -> None:
         """Say to all others that this rank has given to a round, or gives no more."""
         note = what.to_bytes(8, "little", signed=True)
         for rank in self._others():
             self._world.send(note, rank, _TAG, wait=False)
 
     def _listen(self, rank: int) -> None:
-        """Hear the next note of a rank, and the ones after it."""
+        """Receive the next note of a rank, and the ones after it."""
         note = self._notes.setdefault(rank, ctypes.c_int64())
         work = self._world.core.recv(ctypes.addressof(note), 8, rank, _TAG, _FOREVER_S)
 

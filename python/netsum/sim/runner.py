@@ -153,15 +153,15 @@ def _follow(process: subprocess.Popen[str], accepted: Any = None, progress: Any 
     trouble: list[str] = []
     for line in process.stderr or ():
         try:
-            told = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             trouble.append(line.removeprefix("error: ").rstrip())
             continue
-        if "notes" in told:
+        if "notes" in message:
             if accepted:
                 accepted()
-            for note in told["notes"] if notes else ():
+            for note in message["notes"] if notes else ():
                 notes(note)
         elif progress:
-            progress(Progress(**told))
+            progress(Progress(**message))
     return "\n".join(trouble)
