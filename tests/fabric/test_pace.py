@@ -34,11 +34,15 @@ def links(network: Network, hosts: list[str]) -> list[dict]:
     return [json.loads(output) for output in outputs]
 
 
-@pytest.mark.parametrize("rate_bps", [8_000_000, 40_000_000])
+# A busy machine does not reach the rate of a fast link.
+FAST = pytest.param(400_000_000, marks=pytest.mark.figures)
+
+
+@pytest.mark.parametrize("rate_bps", [40_000_000, FAST])
 def test_measured_rates_are_those_of_the_links(rate_bps):
     with Network(1, 3, 1, rate_bps) as network:
         found = links(network, network.hosts)
     assert all(link == found[0] for link in found)
-    # Headers take 4 %; a shaped link lets its burst pass at once. The two ranges do not overlap.
+    # Headers take 4 %; a shaped link lets its burst pass at once.
     assert 0.25 < found[0]["bytes_per_s"] * 8 / rate_bps < 1.2, found[0]
     assert found[0]["latency_s"] < 0.1
