@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, final, overload
 
 __all__ = [
+    "PROTOCOLS",
     "ControllerUnavailable",
     "Group",
     "Meeting",
@@ -42,6 +43,9 @@ _Span = tuple[int, int]
 """Address and bytes (for the inputs of `reduce_scatter`, elements) of host memory."""
 _Numbers = tuple[int, int, int, int]
 """Workers, ports of each, devices, ports of each."""
+
+PROTOCOLS: tuple[str, ...]
+"""Aggregation protocols that a job may ask for; with `auto` the controller chooses."""
 
 class NetsumError(RuntimeError):
     """An operation failed; the group may be unusable."""

@@ -35,7 +35,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-PROTOCOLS = ("panama", "atp", "switchml", "auto")
+from netsum._core import PROTOCOLS
+
 CONGESTION_RULES = ("panama", "per-branch", "coupled", "none")
 ORDERS = ("ranks", "hosts")
 NETWORKS = ("tcp", "ucx")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from netsum._core import PROTOCOLS
 from netsum.bench import OPERATIONS, BenchError, Plan, Row, measure, sizes
 from netsum.bench.cases import POINT, REDUCTIONS, WIDTHS, Case, cases
 from netsum.bench.libraries import PEERS, Library, Missing, starter
@@ -17,7 +18,6 @@ from netsum.bench.picture import picture, words
 from netsum.bench.ranks import ROOT, Command, NetsumRunner, execute
 from netsum.cli.output import errors, print_json, stop_on_termination
 from netsum.cli.run import on_fabric
-from netsum.config import PROTOCOLS
 from netsum.pictures import PictureError, png
 
 _HEADER = ("operation", "bytes", "library", "median µs", "best", "p99", "algbw GB/s", "busbw GB/s", "#wrong", "ahead")

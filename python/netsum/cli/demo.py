@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from netsum._core import PROTOCOLS
 from netsum.cli.output import console, errors, print_json, stop_on_termination
-from netsum.config import PROTOCOLS
 from netsum.demo import report, session
 from netsum.demo.errors import DemoError
 from netsum.demo.result import complaints, summarize

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from netsum import plan as planner
+from netsum._core import PROTOCOLS
 from netsum.cli.output import errors, stop_on_termination
-from netsum.config import PROTOCOLS
 from netsum.fabric.builtin import demo_description
 from netsum.fabric.description import Description, parts
 from netsum.fabric.errors import FabricError
