@@ -78,7 +78,7 @@ pub(crate) fn receive(
 
 /// Who waits for the operation moves the messages of `peer`, or of any rank, on.
 fn helper(core: &Arc<Core>, peer: Option<u32>) -> Option<Helper> {
-    if !core.mesh.helps(peer) {
+    if !core.mesh.needs_help(peer) {
         return None;
     }
     // The group keeps its last operations: they must not keep the group.

@@ -5,8 +5,27 @@
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::word::Word;
+
+/// A word that a process can sleep on until another changes it.
+pub(crate) trait Futex: Word {
+    /// Sleeps while the word is `seen`, at most `patience`; may return early for no reason.
+    fn wait(&self, seen: u32, patience: Duration);
+    /// Wakes all who sleep on it.
+    fn wake(&self);
+}
+
+impl Futex for AtomicU32 {
+    fn wait(&self, seen: u32, patience: Duration) {
+        wait(self, seen, patience);
+    }
+    fn wake(&self) {
+        wake(self);
+    }
+}
+
 /// Sleeps while `word` is `seen`, at most `patience`; may return early for no reason.
-pub(crate) fn wait(word: &AtomicU32, seen: u32, patience: Duration) {
+fn wait(word: &AtomicU32, seen: u32, patience: Duration) {
     let patience = libc::timespec {
         tv_sec: patience.as_secs() as libc::time_t,
         tv_nsec: patience.subsec_nanos().into(),
@@ -19,9 +38,64 @@ pub(crate) fn wait(word: &AtomicU32, seen: u32, patience: Duration) {
 }
 
 /// Wakes who waits for `word`.
-pub(crate) fn wake(word: &AtomicU32) {
+fn wake(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE uses the address of a live word as a key and touches nothing.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod model {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use super::Futex;
+    use crate::word::Word;
+
+    /// The model's word: a futex is a lock around "look, then sleep".
+    pub(crate) struct ModelWord {
+        value: loom::sync::atomic::AtomicU32,
+        queue: loom::sync::Mutex<()>,
+        woken: loom::sync::Condvar,
+    }
+
+    impl ModelWord {
+        pub(crate) fn new() -> ModelWord {
+            let (queue, woken) = (loom::sync::Mutex::new(()), loom::sync::Condvar::new());
+            ModelWord { value: loom::sync::atomic::AtomicU32::new(0), queue, woken }
+        }
+    }
+
+    impl Word for ModelWord {
+        fn load(&self, order: Ordering) -> u32 {
+            self.value.load(order)
+        }
+        fn store(&self, value: u32, order: Ordering) {
+            self.value.store(value, order);
+        }
+        fn swap(&self, value: u32, order: Ordering) -> u32 {
+            self.value.swap(value, order)
+        }
+        fn add(&self, value: u32, order: Ordering) -> u32 {
+            self.value.fetch_add(value, order)
+        }
+        fn fence() {
+            <loom::sync::atomic::AtomicU32 as Word>::fence();
+        }
+    }
+
+    impl Futex for ModelWord {
+        /// The kernel looks at the word with its queue locked; nobody is woken by time in the model.
+        fn wait(&self, seen: u32, _: Duration) {
+            let queue = self.queue.lock().unwrap();
+            if self.value.load(Ordering::SeqCst) == seen {
+                drop(self.woken.wait(queue).unwrap());
+            }
+        }
+        fn wake(&self) {
+            drop(self.queue.lock().unwrap());
+            self.woken.notify_all();
+        }
     }
 }

@@ -115,7 +115,7 @@ impl Connected {
             link,
             host_bytes_tx: sent,
             host_bytes_rx: received,
-            host_strangers: self.core.mesh.strangers(),
+            host_strangers: self.core.mesh.unknown_senders(),
             operations: counters.operations.load(Ordering::Relaxed) + at_once,
             network_operations: counters.network_operations.load(Ordering::Relaxed),
             served: counters.served.load(Ordering::Relaxed),

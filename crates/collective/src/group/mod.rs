@@ -86,7 +86,7 @@ impl Group {
         let listener = Listener::bind(ip, config.options.network).map_err(connect)?;
         let memory = memory_port(&config);
         let seat = memory.as_ref().map(ArenaPort::seat);
-        let reached = (listener.address(), listener.ucx_address());
+        let reached = (listener.address(), listener.network_address());
         let (address, ports) = Address::new(&config, reached, host, job, seat)?;
         let opened = Mutex::new(Some(Opened { listener, ports, memory, data }));
         let (connected, desk) = (ArcSwapOption::empty(), Arc::default());

@@ -5,28 +5,10 @@
 //!
 //! Generic over the word, so that a model checker can run the very same steps (`tests.rs`).
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::futex;
-use crate::word::Word;
-
-/// A word that one can sleep on.
-pub(super) trait Futex: Word {
-    /// Sleeps while the word is `seen`, at most `patience`; may return early for no reason.
-    fn wait(&self, seen: u32, patience: Duration);
-    /// Wakes all who sleep on it.
-    fn wake(&self);
-}
-
-impl Futex for AtomicU32 {
-    fn wait(&self, seen: u32, patience: Duration) {
-        futex::wait(self, seen, patience);
-    }
-    fn wake(&self) {
-        futex::wake(self);
-    }
-}
+use crate::futex::Futex;
 
 /// Which round a slot holds. One process publishes, the others wait.
 #[repr(C)]

@@ -32,11 +32,12 @@ use std::sync::atomic::Ordering;
 pub use meet::{ArenaPort, ArenaSeat};
 pub use memory::HEAD_BYTES;
 pub use wait::Waiting;
-pub(crate) use wait::{Strangers, own_cpu};
 
 use memory::Memory;
 use spread::Spread;
 use wait::{Awaited, Ended};
+
+use crate::external_load::{ExternalLoad, own_cpu};
 
 /// What a rank says about a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +82,7 @@ pub struct Arena {
     unwoken: bool,
     /// There are fewer cores than ranks.
     crowded: bool,
-    strangers: Strangers,
+    load: ExternalLoad,
     spread: Spread,
 }
 
@@ -95,7 +96,7 @@ impl Arena {
             seen: vec![0; ranks],
             unwoken: false,
             crowded,
-            strangers: Strangers::default(),
+            load: ExternalLoad::default(),
             spread,
         }
     }
@@ -206,7 +207,7 @@ impl Arena {
         // Published by the flag.
         mark.call.store(stamp.call, Ordering::Relaxed);
         mark.word.store(stamp.word, Ordering::Relaxed);
-        mark.cpu.store(wait::own_cpu(), Ordering::Relaxed);
+        mark.cpu.store(own_cpu(), Ordering::Relaxed);
         mark.flag.hand_over(self.round);
         self.unwoken = true;
     }
@@ -270,7 +271,7 @@ impl Arena {
     #[cold]
     fn spread(&mut self) {
         let cpu = |(rank, &seen): (usize, &u32)| match rank == self.rank {
-            true => wait::own_cpu(),
+            true => own_cpu(),
             false => self.memory.mark(rank, seen).cpu.load(Ordering::Relaxed),
         };
         self.spread.spread(self.rank, self.seen.iter().enumerate().map(cpu));
@@ -312,7 +313,7 @@ impl Arena {
     fn awaited(&self, rank: usize, round: u32) -> Awaited<'_> {
         let flag = &self.memory.mark(rank, round).flag;
         let cpu = &self.memory.mark(rank, self.seen[rank]).cpu;
-        Awaited { rank, round, flag, cpu, crowded: self.crowded, strangers: &self.strangers }
+        Awaited { rank, round, flag, cpu, crowded: self.crowded, load: &self.load }
     }
 
     #[cold]

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::mark::{Flag, Futex};
+use super::mark::Flag;
 use super::{Arena, ArenaError, ArenaPort, Stamp, Waiting};
-use crate::word::Word;
+use crate::futex::model::ModelWord;
 
 /// Arenas of one host, by rank.
 fn arenas(ranks: usize) -> Vec<Arena> {
@@ -171,52 +171,6 @@ fn strangers_and_absentees_make_no_arena() {
         assert!(first.meet(0, &seats, &seats, &[7; 16], quick).is_none());
         assert!(stranger.join().unwrap(), "it does not know the secret");
     });
-}
-
-/// The model's word: a futex is a lock around "look, then sleep".
-struct ModelWord {
-    value: loom::sync::atomic::AtomicU32,
-    queue: loom::sync::Mutex<()>,
-    woken: loom::sync::Condvar,
-}
-
-impl ModelWord {
-    fn new() -> ModelWord {
-        let (queue, woken) = (loom::sync::Mutex::new(()), loom::sync::Condvar::new());
-        ModelWord { value: loom::sync::atomic::AtomicU32::new(0), queue, woken }
-    }
-}
-
-impl Word for ModelWord {
-    fn load(&self, order: Ordering) -> u32 {
-        self.value.load(order)
-    }
-    fn store(&self, value: u32, order: Ordering) {
-        self.value.store(value, order);
-    }
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.value.swap(value, order)
-    }
-    fn add(&self, value: u32, order: Ordering) -> u32 {
-        self.value.fetch_add(value, order)
-    }
-    fn fence() {
-        <loom::sync::atomic::AtomicU32 as Word>::fence();
-    }
-}
-
-impl Futex for ModelWord {
-    /// The kernel looks at the word with its queue locked; nobody is woken by time in the model.
-    fn wait(&self, seen: u32, _: Duration) {
-        let queue = self.queue.lock().unwrap();
-        if self.value.load(Ordering::SeqCst) == seen {
-            drop(self.woken.wait(queue).unwrap());
-        }
-    }
-    fn wake(&self) {
-        drop(self.queue.lock().unwrap());
-        self.woken.notify_all();
-    }
 }
 
 /// All interleavings of one who publishes twice and one who waits for both: no wake-up is lost (loom reports a

@@ -1,8 +1,10 @@
 //! Building the mesh: every rank connects to the lower ones and is connected to by the higher ones.
 //!
-//! Who connects says hello: magic, group, its rank, the rank it wants, and the listener's secret, which only
-//! readers of the rendezvous know; the answer carries the secret of the one who connected. Everything else
+//! The rank that connects sends a hello: magic, group, its rank, the rank it wants, and the listener's secret, which only
+//! readers of the rendezvous know; the answer carries the secret of the one that connected. Everything else
 //! that comes to the port is closed.
+//!
+//! This is the only place that names the transports: to add one, see ARCHITECTURE.md.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -13,66 +15,44 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, unbounded};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::memory::{Memory, Rings};
+use super::error::MeshError;
+use super::events::Events;
+use super::handle::Mesh;
+use super::limits::{ACCEPT_TICK, BACKLOG, HANDSHAKE, HANDSHAKES_MAX, RETRY, TCP_KEEPALIVE};
 use super::poll::{Interest, poll};
-use super::ucx::Ucx;
-use super::{Events, Mesh, MeshError};
+use super::roster::{Network, Roster, SECRET_LEN};
+use super::shared_memory::{Rings, SharedMemory};
+use super::tcp::TcpEndpoint;
+use super::transport::{Endpoint, Transport};
+use super::ucx;
 use crate::NetError;
-use crate::ucx::Worker;
 
-/// Bytes of a rank's secret.
-pub const SECRET_LEN: usize = 16;
-
-/// What carries messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Network {
-    /// TCP connections.
-    #[default]
-    Tcp,
-    /// Whatever UCX finds, as InfiniBand and RoCE; TCP connections beside tell who is alive.
-    Ucx,
+impl Network {
+    /// Errors: this machine cannot use it.
+    fn open(self) -> Result<Box<dyn Endpoint>, NetError> {
+        match self {
+            Network::Tcp => Ok(Box::new(TcpEndpoint)),
+            Network::Ucx => ucx::open(),
+        }
+    }
 }
 
-/// One rank, as the rendezvous gives it.
-#[derive(Clone, Debug)]
-pub struct Seat {
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// What it wants to hear.
-    pub secret: [u8; SECRET_LEN],
-    /// Where UCX reaches it, in a group of that network.
-    pub ucx: Option<Vec<u8>>,
-}
-
-/// Everybody in a group.
-#[derive(Clone, Debug)]
-pub struct Roster {
-    /// Tells groups apart that share hosts.
-    pub group: u64,
-    /// This process's index in `seats`.
-    pub rank: u32,
-    /// By rank.
-    pub seats: Vec<Seat>,
-}
-
-/// A TCP port on which the other ranks will connect, and UCX's end if the network is that.
+/// A TCP port on which the other ranks will connect, and this rank's end of the network.
 pub struct Listener {
     listener: TcpListener,
     address: SocketAddr,
-    ucx: Option<Worker>,
+    network: Network,
+    endpoint: Box<dyn Endpoint>,
 }
 
 impl Listener {
-    /// Listens on a free port of `ip`, which must be this machine's. Errors: also that UCX cannot be had.
+    /// Listens on a free port of `ip`, which must be this machine's. Errors: also that the network
+    /// cannot be used.
     pub fn bind(ip: IpAddr, network: Network) -> Result<Listener, NetError> {
-        let ucx = match network {
-            Network::Tcp => None,
-            Network::Ucx => Some(Worker::open()?),
-        };
+        let endpoint = network.open()?;
         let address = SocketAddr::new(ip, 0);
         let open = || {
             let listener = TcpListener::bind(address)?;
-            // All ranks of a large job connect at once; the kernel cuts this to its own limit.
             SockRef::from(&listener).listen(BACKLOG)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
@@ -81,12 +61,12 @@ impl Listener {
         let opened = open();
         let (listener, address) =
             opened.map_err(|source| NetError::Bind { what: "TCP listener", address, source })?;
-        Ok(Listener { listener, address, ucx })
+        Ok(Listener { listener, address, network, endpoint })
     }
 
-    /// Where UCX reaches this rank, to tell the others.
-    pub fn ucx_address(&self) -> Option<&[u8]> {
-        self.ucx.as_ref().map(Worker::address)
+    /// Where the network reaches this rank, to tell the others, if it has addresses of its own.
+    pub fn network_address(&self) -> Option<&[u8]> {
+        self.endpoint.address()
     }
 
     /// The address to tell the others.
@@ -133,25 +113,14 @@ impl Listener {
             prepare(stream)
                 .map_err(|source| NetError::Io { what: "set-up of a connection", source })?;
         }
-        let ucx = self.ucx.map(|worker| over_ucx(worker, roster)).transpose()?;
-        let memory = meet().map(|(rings, ranks)| Memory::new(rings, &ranks, streams.len()));
-        let start = Mesh::start(roster.rank, streams, (ucx, memory), silence, events);
+        let remote = self.endpoint.connect(roster)?;
+        let local = meet().map(|(rings, ranks)| -> Arc<dyn Transport> {
+            Arc::new(SharedMemory::new(rings, &ranks, streams.len()))
+        });
+        let carriers = (self.network, local.into_iter().chain([remote]).collect());
+        let start = Mesh::start(roster.rank, streams, carriers, silence, events);
         start.map_err(|source| NetError::Thread { name: "netsum-mesh", source })
     }
-}
-
-fn over_ucx(worker: Worker, roster: &Roster) -> Result<Ucx, NetError> {
-    let mut addresses: Vec<_> = roster.seats.iter().map(|seat| seat.ucx.clone()).collect();
-    let own = roster.rank as usize;
-    addresses[own] = None;
-    if let Some(rank) = (0..addresses.len()).find(|&r| r != own && addresses[r].is_none()) {
-        let (rank, address) = (rank as u32, roster.seats[rank].address);
-        let reason = "it has told no address of UCX".to_owned();
-        return Err(MeshError::Unreachable { rank, address, reason }.into());
-    }
-    worker.connect(&addresses)?;
-    let secrets = roster.seats.iter().map(|seat| seat.secret).collect();
-    Ok(Ucx::new(worker, roster.rank, secrets))
 }
 
 /// Connects to the lower ranks, then waits for the higher ones.
@@ -205,10 +174,10 @@ fn call(from: IpAddr, roster: &Roster, rank: u32) -> io::Result<TcpStream> {
     let seat = &roster.seats[rank as usize];
     let socket = Socket::new(Domain::for_address(seat.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
-    socket.connect_timeout(&seat.address.into(), HELLO_TIMEOUT)?;
+    socket.connect_timeout(&seat.address.into(), HANDSHAKE)?;
     let mut stream: TcpStream = socket.into();
-    stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
-    stream.set_write_timeout(Some(HELLO_TIMEOUT))?;
+    stream.set_read_timeout(Some(HANDSHAKE))?;
+    stream.set_write_timeout(Some(HANDSHAKE))?;
     stream.write_all(&hello(roster, roster.rank, rank, &seat.secret))?;
     let mut answer = [0; SECRET_LEN];
     stream.read_exact(&mut answer).map_err(|e| match e.kind() {
@@ -236,7 +205,7 @@ fn accept(
             let Ok((stream, _)) = listener.accept() else {
                 continue;
             };
-            if busy.fetch_add(1, Ordering::Relaxed) >= HELLOS_MAX {
+            if busy.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES_MAX {
                 busy.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
@@ -258,8 +227,8 @@ fn accept(
 /// Reads a hello; returns who it is.
 fn answer(mut stream: &TcpStream, roster: &Roster) -> io::Result<u32> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
-    stream.set_write_timeout(Some(HELLO_TIMEOUT))?;
+    stream.set_read_timeout(Some(HANDSHAKE))?;
+    stream.set_write_timeout(Some(HANDSHAKE))?;
     let mut got = [0; HELLO_LEN];
     stream.read_exact(&mut got)?;
     let rank = u32::from_be_bytes([got[24], got[25], got[26], got[27]]);
@@ -288,7 +257,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     leave_bbr(stream);
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE).with_interval(TCP_KEEPALIVE);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
@@ -305,13 +274,3 @@ fn leave_bbr(stream: &TcpStream) {
 
 const MAGIC: &[u8; 16] = b"netsum mesh   1\n";
 const HELLO_LEN: usize = 32 + SECRET_LEN;
-
-/// A hello is one packet each way; who takes longer is not a rank.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-const RETRY: Duration = Duration::from_millis(50);
-const ACCEPT_TICK: Duration = Duration::from_millis(20);
-const KEEPALIVE: Duration = Duration::from_secs(10);
-const BACKLOG: i32 = 1024;
-
-/// Strangers can hold at most this many threads, for `HELLO_TIMEOUT` each.
-const HELLOS_MAX: usize = 64;

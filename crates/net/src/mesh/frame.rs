@@ -1,4 +1,5 @@
-//! Frames between two ranks: a header of 40 bytes, then over TCP at most [`SEGMENT_MAX`] bytes of payload.
+//! Frames between two ranks: a header of 40 bytes, then at most as many bytes of
+//! payload as the transport allows.
 //!
 //! All numbers big-endian:
 //!
@@ -17,11 +18,7 @@
 /// Bytes of a header.
 pub(super) const HEADER_LEN: usize = 40;
 
-/// Most payload bytes behind one header; longer messages come in several frames, so that small urgent ones
-/// wait for at most this much.
-pub(super) const SEGMENT_MAX: usize = 1 << 20;
-
-/// What a message is about; lanes that never match each other.
+/// What a message is about; messages of different channels never match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
@@ -36,7 +33,7 @@ pub enum Channel {
 /// What a receive must equal to take a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The lane.
+    /// The channel.
     pub channel: Channel,
     /// Sequence number of an operation, or a caller's tag.
     pub tag: u64,
@@ -62,10 +59,10 @@ pub(super) enum Frame {
     Goodbye,
     /// Asks for an announced message, which the asker will read in its sender's memory.
     Borrow { id: u64 },
-    /// An announced message lies there in the sender's memory, and stays there until it has landed.
+    /// An announced message lies there in the sender's memory, and stays there until [`Frame::Returned`].
     Lent { id: u64, at: u64, len: usize },
-    /// A message that was lent has been read, or nobody wants it.
-    Landed { id: u64 },
+    /// A message that was lent has been read, or is not wanted.
+    Returned { id: u64 },
     /// The sender cannot go on because that rank is lost, or (its own) because it was aborted.
     Lost { rank: u32 },
 }
@@ -83,7 +80,7 @@ impl Frame {
             Frame::Lost { rank } => (8, None, 0, u64::from(rank), 0),
             Frame::Borrow { id } => (9, None, 0, id, 0),
             Frame::Lent { id, len, .. } => (10, None, 0, id, len as u64),
-            Frame::Landed { id } => (11, None, 0, id, 0),
+            Frame::Returned { id } => (11, None, 0, id, 0),
         };
         let mut h = [0; HEADER_LEN];
         h[0] = VERSION;
@@ -129,7 +126,7 @@ impl Frame {
                 let len = usize::try_from(len).map_err(|_| "a frame longer than allowed")?;
                 Frame::Lent { id, at: be64(h, 8), len }
             }
-            11 => Frame::Landed { id },
+            11 => Frame::Returned { id },
             _ => return Err("a frame of unknown kind"),
         })
     }
@@ -157,8 +154,10 @@ const VERSION: u8 = 1;
 mod tests {
     use super::*;
 
+    const SEGMENT_MAX: usize = 1 << 20;
+
     #[test]
-    fn frames_survive_the_wire() {
+    fn every_frame_decodes_to_what_was_encoded() {
         let key = Key { channel: Channel::PointToPoint, tag: u64::MAX, part: 7 };
         for frame in [
             Frame::Eager { key, fingerprint: 9, len: SEGMENT_MAX },
@@ -171,14 +170,14 @@ mod tests {
             Frame::Lost { rank: 3 },
             Frame::Borrow { id: 6 },
             Frame::Lent { id: 6, at: u64::MAX, len: 1 << 40 },
-            Frame::Landed { id: 6 },
+            Frame::Returned { id: 6 },
         ] {
             assert_eq!(Frame::decode(&frame.encode(), SEGMENT_MAX), Ok(frame));
         }
     }
 
     #[test]
-    fn nonsense_has_a_reason() {
+    fn malformed_headers_are_rejected_with_a_reason() {
         let good = Frame::Data { id: 5, len: 1 }.encode();
         let with = |at: usize, value: u8| {
             let mut h = good;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::outbox::ALLOWANCE;
+use super::limits::{ALLOWANCE, EARLY_MAX};
 
 /// Messages of one peer: a frame and its payload.
 pub(super) struct InOrder<F> {
@@ -49,9 +49,6 @@ impl<F> InOrder<F> {
         Some(message)
     }
 }
-
-/// Frames that have overtaken one of the same peer.
-const EARLY_MAX: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

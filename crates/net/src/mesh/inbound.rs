@@ -1,12 +1,14 @@
-//! What a frame does at its receiver, whatever network brought it.
+//! What a frame does at its receiver, whatever transport brought it.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::core::Core;
+use super::error::MeshError;
 use super::frame::{Channel, Frame, Key};
-use super::receive::{Slot, Target};
-use super::{MeshError, Peer, Received, Shared, deliver};
+use super::limits::CONTROL_MAX;
+use super::receive::{Received, Slot, Target};
 use crate::Buffer;
 
 /// Where the payload of a frame goes.
@@ -74,10 +76,10 @@ impl Body {
     }
 
     /// The rest will not come: who waits for it has its memory again.
-    pub(super) fn cut(&mut self, shared: &Shared, from: u32) {
+    pub(super) fn cut(&mut self, core: &Core, from: u32) {
         let reason = || {
             let cut = || MeshError::PeerLost { rank: from, reason: "it was cut off".to_owned() };
-            shared.failed.lock().clone().unwrap_or_else(cut)
+            core.failure().unwrap_or_else(cut)
         };
         match std::mem::replace(self, Body::None) {
             Body::Slot { slot, .. } => slot.finish(Err(reason())),
@@ -87,76 +89,76 @@ impl Body {
     }
 }
 
-/// A frame has come; its payload, if it has any, goes to what is returned. `Err` says why its sender cannot be listened to.
-pub(super) fn begin(shared: &Shared, from: u32, frame: Frame) -> Result<Body, &'static str> {
+/// A frame has come; its payload, if it has any, goes to what is returned. `Err` says why nothing more can be taken from its sender.
+pub(super) fn begin(core: &Core, from: u32, frame: Frame) -> Result<Body, &'static str> {
     match frame {
         Frame::Eager { key, fingerprint, len } => {
-            return begin_eager(shared, from, key, fingerprint, len);
+            return begin_eager(core, from, key, fingerprint, len);
         }
         Frame::Announce { key, fingerprint, id, len } => {
-            announced(shared, from, key, fingerprint, id, len)?;
+            announced(core, from, key, fingerprint, id, len)?;
         }
         Frame::Ready { id } => {
-            let peer = peer(shared, from);
-            shared.with_outbox(from, peer, |outbox, _| outbox.ready(id));
+            let peer = core.known_peer(from);
+            core.with_outbox(from, peer, |outbox, _| outbox.ready(id));
         }
         Frame::Data { id, len } => {
-            let (slot, last) = shared.mailbox.lock().data(from, id, len)?;
+            let (slot, last) = core.mailbox.lock().data(from, id, len)?;
             return Ok(Body::Slot { slot, left: len, last });
         }
         Frame::Borrow { id } => {
-            let peer = peer(shared, from);
-            shared.with_outbox(from, peer, |outbox, _| outbox.lend(id));
+            let peer = core.known_peer(from);
+            core.with_outbox(from, peer, |outbox, _| outbox.lend(id));
         }
-        Frame::Lent { id, at, len } => return lent(shared, from, id, at, len),
-        Frame::Landed { id } => {
-            let peer = peer(shared, from);
-            shared.with_outbox(from, peer, |outbox, reports| outbox.landed(id, Ok(()), reports));
+        Frame::Lent { id, at, len } => return lent(core, from, id, at, len),
+        Frame::Returned { id } => {
+            let peer = core.known_peer(from);
+            core.with_outbox(from, peer, |outbox, reports| outbox.completed(id, Ok(()), reports));
         }
-        Frame::Credit { bytes } => peer(shared, from).outbox.lock().credit(bytes),
+        Frame::Credit { bytes } => core.known_peer(from).sending.lock().outbox.credit(bytes),
         Frame::Ping => {}
-        Frame::Goodbye => shared.gone(from),
-        Frame::Lost { rank } => shared.fail(told_of_loss(shared.rank, from, rank)),
+        Frame::Goodbye => core.gone(from),
+        Frame::Lost { rank } => core.fail(told_of_loss(core.rank, from, rank)),
     }
     Ok(Body::None)
 }
 
 fn begin_eager(
-    shared: &Shared,
+    core: &Core,
     from: u32,
     key: Key,
     fingerprint: u32,
     len: usize,
 ) -> Result<Body, &'static str> {
-    let mut mailbox = shared.mailbox.lock();
+    let mut mailbox = core.mailbox.lock();
     mailbox.hold(from, len)?;
-    if !admitted(shared, from, key, fingerprint) {
+    if !admitted(core, from, key, fingerprint) {
         return Ok(Body::Refused { len, left: len });
     }
     if let Some(slot) = mailbox.take_eager(from, key, len) {
         drop(mailbox);
         let fits = slot.accept(from, len as u64);
-        let slot = if fits { slot } else { Slot::swallow() };
+        let slot = if fits { slot } else { Slot::discarding() };
         return Ok(Body::Slot { slot, left: len, last: true });
     }
     Ok(Body::Kept { key, fingerprint, bytes: Vec::with_capacity(len), left: len })
 }
 
 /// A message that we asked for is to be read at its sender's.
-fn lent(shared: &Shared, from: u32, id: u64, at: u64, len: usize) -> Result<Body, &'static str> {
-    let (slot, last) = shared.mailbox.lock().data(from, id, len)?;
+fn lent(core: &Core, from: u32, id: u64, at: u64, len: usize) -> Result<Body, &'static str> {
+    let (slot, last) = core.mailbox.lock().data(from, id, len)?;
     if !last {
         return Err("a message that is shorter than announced");
     }
     let Some((memory, range)) = slot.lend(len) else {
-        shared.push_bare(from, Frame::Landed { id });
+        core.push_bare(from, Frame::Returned { id });
         return Ok(Body::None);
     };
     Ok(Body::Fetch(Fetch { id, slot, memory, range, at }))
 }
 
 fn announced(
-    shared: &Shared,
+    core: &Core,
     from: u32,
     key: Key,
     fingerprint: u32,
@@ -164,24 +166,24 @@ fn announced(
     len: u64,
 ) -> Result<(), &'static str> {
     let ask = {
-        let mut mailbox = shared.mailbox.lock();
+        let mut mailbox = core.mailbox.lock();
         if key.channel == Channel::Control {
-            mailbox.expect(from, id, len, control_slot(shared, from, key, len)?);
+            mailbox.expect(from, id, len, control_slot(core, from, key, len)?);
             true
-        } else if admitted(shared, from, key, fingerprint) {
+        } else if admitted(core, from, key, fingerprint) {
             mailbox.announce(from, key, fingerprint, id, len)?
         } else {
             false
         }
     };
     if ask {
-        shared.ask(from, id, len);
+        core.ask(from, id, len);
     }
     Ok(())
 }
 
 /// All bytes of a payload are there.
-pub(super) fn finish(shared: &Shared, from: u32, body: Body) {
+pub(super) fn finish(core: &Core, from: u32, body: Body) {
     match body {
         Body::None | Body::Fetch(_) => {}
         Body::Slot { slot, last, .. } => {
@@ -189,25 +191,25 @@ pub(super) fn finish(shared: &Shared, from: u32, body: Body) {
                 slot.complete(from);
             }
         }
-        Body::Refused { len, .. } => shared.mailbox.lock().free(from, len),
+        Body::Refused { len, .. } => core.mailbox.lock().free(from, len),
         Body::Kept { key, bytes, .. } if key.channel == Channel::Control => {
-            shared.mailbox.lock().free(from, bytes.len());
-            shared.events.control(from, key, bytes);
+            core.mailbox.lock().free(from, bytes.len());
+            core.events.control(from, key, bytes);
         }
         Body::Kept { key, fingerprint, bytes, .. } => {
-            let mut mailbox = shared.mailbox.lock();
-            if admitted(shared, from, key, fingerprint) {
+            let mut mailbox = core.mailbox.lock();
+            if admitted(core, from, key, fingerprint) {
                 let delivery = mailbox.store(from, key, fingerprint, bytes);
                 drop(mailbox);
                 if let Some((slot, bytes)) = delivery {
-                    deliver(&slot, from, &bytes);
+                    slot.deliver(from, &bytes);
                 }
             } else {
                 mailbox.free(from, bytes.len());
             }
         }
     }
-    shared.return_credit(from);
+    core.return_credit(from);
 }
 
 /// What a peer's last word means.
@@ -220,16 +222,16 @@ fn told_of_loss(own: u32, from: u32, lost: u32) -> MeshError {
     MeshError::PeerLost { rank, reason }
 }
 
-fn admitted(shared: &Shared, from: u32, key: Key, fingerprint: u32) -> bool {
-    key.channel != Channel::Collective || shared.events.admit(from, key, fingerprint)
+fn admitted(core: &Core, from: u32, key: Key, fingerprint: u32) -> bool {
+    key.channel != Channel::Collective || core.events.admit(from, key, fingerprint)
 }
 
-/// A long control message goes straight to the owner's ear.
-fn control_slot(shared: &Shared, from: u32, key: Key, len: u64) -> Result<Arc<Slot>, &'static str> {
+/// A long control message goes straight to [`super::Events::control`].
+fn control_slot(core: &Core, from: u32, key: Key, len: u64) -> Result<Arc<Slot>, &'static str> {
     if len > CONTROL_MAX as u64 {
         return Err("a control message longer than allowed");
     }
-    let events = shared.events.clone();
+    let events = core.events.clone();
     let done = Box::new(move |outcome: Result<Received, MeshError>| {
         if let Ok(received) = outcome {
             events.control(from, key, received.bytes);
@@ -237,10 +239,3 @@ fn control_slot(shared: &Shared, from: u32, key: Key, len: u64) -> Result<Arc<Sl
     });
     Ok(Slot::new(Target::Bytes { max: CONTROL_MAX }, None, Some(done)))
 }
-
-pub(super) fn peer(shared: &Shared, rank: u32) -> &Peer {
-    shared.peer(rank).expect("frames come from peers")
-}
-
-/// A rank's retained results are at most 256 trees × window; a served batch is cut well below this.
-const CONTROL_MAX: usize = 256 << 20;

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::MeshError;
+use super::error::MeshError;
 use super::frame::{Channel, Key};
-use super::outbox::{ALLOWANCE, cost};
+use super::limits::{ALLOWANCE, ANNOUNCED_MAX, CREDIT, cost};
 use super::receive::Slot;
 
 pub(super) struct Mailbox {
@@ -19,7 +19,7 @@ pub(super) struct Mailbox {
     incoming: FxHashMap<(u32, u64), Incoming>,
     peers: Vec<Peer>,
     failed: Option<MeshError>,
-    /// Nothing is posted or stored: said by who looks, unsaid with what comes.
+    /// Nothing is posted or stored: set by a look at both, cleared with what comes.
     empty: Arc<AtomicBool>,
 }
 
@@ -108,7 +108,7 @@ impl Mailbox {
     }
 
     /// Whether no message is kept for that key, and no receive waits for one.
-    pub(super) fn knows_nothing_of(&self, key: Key) -> bool {
+    pub(super) fn has_no_entry(&self, key: Key) -> bool {
         if self.posted.is_empty() && self.stored.is_empty() {
             self.empty.store(true, Ordering::Release);
             return true;
@@ -116,7 +116,7 @@ impl Mailbox {
         !self.stored.contains_key(&key) && !self.posted.contains_key(&key)
     }
 
-    /// Says true where it is known without a look at the mailbox that there is nothing for any key.
+    /// True while it is known without a look at the mailbox that there is nothing for any key.
     pub(super) fn empty(&self) -> Arc<AtomicBool> {
         self.empty.clone()
     }
@@ -172,7 +172,7 @@ impl Mailbox {
 
     /// Expects message `id` of `from` in that slot.
     pub(super) fn expect(&mut self, from: u32, id: u64, len: u64, slot: Arc<Slot>) {
-        let slot = if slot.accept(from, len) { slot } else { Slot::swallow() };
+        let slot = if slot.accept(from, len) { slot } else { Slot::discarding() };
         self.incoming.insert((from, id), Incoming { slot, left: len });
     }
 
@@ -202,7 +202,7 @@ impl Mailbox {
     /// Freed bytes of which the peer should be told now.
     pub(super) fn take_credit(&mut self, peer: u32) -> Option<u64> {
         let freed = &mut self.peers[peer as usize].freed;
-        (*freed >= ALLOWANCE / 8).then(|| std::mem::take(freed))
+        (*freed >= CREDIT).then(|| std::mem::take(freed))
     }
 
     /// Senders and fingerprints of the messages that are here for that tag.
@@ -323,19 +323,15 @@ impl Mailbox {
     }
 }
 
-/// An entry takes about 100 bytes: at most 100 MB for one peer that floods.
-const ANNOUNCED_MAX: usize = 1 << 20;
-
 #[cfg(test)]
 mod tests {
-    use super::super::receive::{Receive, Target};
+    use super::super::receive::Target;
     use super::*;
 
     const KEY: Key = Key { channel: Channel::PointToPoint, tag: 5, part: 0 };
 
-    fn receive() -> (Arc<Slot>, Receive) {
-        let slot = Slot::new(Target::Bytes { max: 100 }, None, None);
-        (slot.clone(), Receive { slot, mesh: None })
+    fn receive() -> Arc<Slot> {
+        Slot::new(Target::Bytes { max: 100 }, None, None)
     }
 
     fn eager(mailbox: &mut Mailbox, from: u32, bytes: &[u8]) {
@@ -355,42 +351,39 @@ mod tests {
         eager(&mut mailbox, 1, b"first");
         assert!(!mailbox.announce(1, KEY, 0, 9, 50).unwrap());
         eager(&mut mailbox, 2, b"other");
-        let first = mailbox.post(Some(1), KEY, 0, receive().0);
+        let first = mailbox.post(Some(1), KEY, 0, receive());
         assert!(matches!(first, Match::Deliver { from: 1, bytes } if bytes == b"first"));
-        let second = mailbox.post(None, KEY, 0, receive().0);
+        let second = mailbox.post(None, KEY, 0, receive());
         assert!(matches!(second, Match::Ask { from: 1, id: 9, len: 50 }));
-        let third = mailbox.post(None, KEY, 0, receive().0);
+        let third = mailbox.post(None, KEY, 0, receive());
         assert!(matches!(third, Match::Deliver { from: 2, .. }));
-        assert!(matches!(mailbox.post(None, KEY, 0, receive().0), Match::Waiting));
+        assert!(matches!(mailbox.post(None, KEY, 0, receive()), Match::Waiting));
     }
 
     #[test]
     fn receives_are_served_in_the_order_of_posting() {
         let mut mailbox = Mailbox::new(3);
-        let (a, wait_a) = receive();
-        let (b, wait_b) = receive();
-        let (c, wait_c) = receive();
-        mailbox.post(Some(2), KEY, 0, a);
-        mailbox.post(None, KEY, 0, b);
-        mailbox.post(Some(1), KEY, 0, c);
+        let (a, b, c) = (receive(), receive(), receive());
+        mailbox.post(Some(2), KEY, 0, a.clone());
+        mailbox.post(None, KEY, 0, b.clone());
+        mailbox.post(Some(1), KEY, 0, c.clone());
         eager(&mut mailbox, 1, b"x");
         eager(&mut mailbox, 1, b"y");
         eager(&mut mailbox, 2, b"z");
-        assert_eq!(wait_b.wait().unwrap().bytes, b"x");
-        assert_eq!(wait_c.wait().unwrap().bytes, b"y");
-        assert_eq!(wait_a.wait().unwrap().bytes, b"z");
+        assert_eq!(b.wait().unwrap().bytes, b"x");
+        assert_eq!(c.wait().unwrap().bytes, b"y");
+        assert_eq!(a.wait().unwrap().bytes, b"z");
     }
 
     #[test]
     fn a_cancelled_receive_takes_no_message() {
         let mut mailbox = Mailbox::new(2);
-        let (a, dropped) = receive();
-        let (b, wait) = receive();
-        mailbox.post(Some(1), KEY, 0, a);
-        mailbox.post(Some(1), KEY, 0, b);
-        drop(dropped);
+        let (a, b) = (receive(), receive());
+        mailbox.post(Some(1), KEY, 0, a.clone());
+        mailbox.post(Some(1), KEY, 0, b.clone());
+        a.cancel();
         eager(&mut mailbox, 1, b"x");
-        assert_eq!(wait.wait().unwrap().bytes, b"x");
+        assert_eq!(b.wait().unwrap().bytes, b"x");
     }
 
     #[test]
@@ -400,38 +393,38 @@ mod tests {
         let refused = (0..9).find_map(|_| mailbox.hold(1, len).err());
         assert_eq!(refused, Some("more bytes at once than allowed"));
         assert!(mailbox.data(1, 77, 1).is_err());
-        mailbox.expect(1, 77, 10, receive().0);
+        mailbox.expect(1, 77, 10, receive());
         assert!(!mailbox.data(1, 77, 9).unwrap().1);
         assert_eq!(mailbox.data(1, 77, 2).err(), Some("more bytes than announced"));
     }
 
     #[test]
-    fn who_waits_for_a_lost_peer_is_found() {
+    fn receives_from_a_lost_peer_are_returned() {
         let mut mailbox = Mailbox::new(3);
         let reason = MeshError::Left { rank: 1 };
-        mailbox.post(Some(1), KEY, 0, receive().0);
-        mailbox.post(Some(2), KEY, 0, receive().0);
+        mailbox.post(Some(1), KEY, 0, receive());
+        mailbox.post(Some(2), KEY, 0, receive());
         assert_eq!(mailbox.peer_gone(1, &reason).len(), 1);
         assert!(
-            matches!(mailbox.post(Some(1), KEY, 0, receive().0), Match::Never(r) if r == reason)
+            matches!(mailbox.post(Some(1), KEY, 0, receive()), Match::Never(r) if r == reason)
         );
         assert_eq!(mailbox.fail(&reason).len(), 1);
     }
 
     #[test]
-    fn who_waits_for_anybody_waits_until_all_have_left() {
+    fn receives_from_any_rank_wait_until_all_ranks_have_left() {
         let mut mailbox = Mailbox::new(3);
         let left = |rank| MeshError::Left { rank };
         let all = [receive(), receive(), receive()];
-        all.iter().for_each(|(slot, _)| {
+        all.iter().for_each(|slot| {
             mailbox.post(None, KEY, 0, slot.clone());
         });
         eager(&mut mailbox, 2, b"taken");
         assert!(mailbox.peer_gone(2, &left(2)).is_empty());
-        assert!(matches!(mailbox.post(None, KEY, 0, receive().0), Match::Waiting));
+        assert!(matches!(mailbox.post(None, KEY, 0, receive()), Match::Waiting));
         eager(&mut mailbox, 1, b"taken");
         assert_eq!(mailbox.peer_gone(1, &left(1)).len(), 2);
-        let never = mailbox.post(None, KEY, 0, receive().0);
+        let never = mailbox.post(None, KEY, 0, receive());
         assert!(matches!(never, Match::Never(MeshError::Left { .. })));
     }
 }

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::MeshError;
-use super::frame::{Channel, Frame, HEADER_LEN, Key, SEGMENT_MAX};
-use super::memory::Sending;
+use super::error::MeshError;
+use super::frame::{Channel, Frame, HEADER_LEN, Key};
+use super::limits::{ALLOWANCE, Limits, cost};
 use crate::Buffer;
 
 /// Bytes to send.
@@ -85,37 +85,22 @@ pub(super) struct Outbox {
     closed: Option<MeshError>,
     pub(super) bytes: u64,
     limits: Limits,
-    /// Where it writes, if its peer is on our host.
-    pub(super) ring: Option<Sending>,
-    /// Messages that were posted, or lent, and whose bytes are still being read: by number, or id.
-    flying: FxHashMap<u64, Flying>,
-    next_flight: u64,
+    /// Messages that were posted, or lent, and whose bytes are still being read: by number, or by id.
+    in_flight: FxHashMap<u64, InFlight>,
+    next_number: u64,
 }
 
-/// What a network takes at once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Longer messages are announced.
-    pub(super) eager: usize,
-    /// Most bytes of an announced message in one frame.
-    pub(super) segment: usize,
-}
-
-impl Limits {
-    pub(super) const TCP: Limits = Limits { eager: SEGMENT_MAX, segment: SEGMENT_MAX };
-}
-
-/// A frame for a network that reads its payload while we do something else.
+/// A frame for a transport that reads its payload while we do something else.
 pub(super) struct Post<'a> {
     pub(super) header: &'a [u8; HEADER_LEN],
-    /// For [`Outbox::landed`].
+    /// For [`Outbox::completed`].
     pub(super) number: u64,
     pub(super) payload: Option<(&'a Buffer, Range<usize>)>,
     /// The receiver must see it behind the others of which this is said.
     pub(super) in_order: bool,
 }
 
-struct Flying {
+struct InFlight {
     message: Message,
     /// It was given up, why and when; its sender is told when its bytes are free.
     given_up: Option<(MeshError, Instant)>,
@@ -152,12 +137,11 @@ pub(super) enum Drained {
 }
 
 impl Outbox {
-    pub(super) fn new(limits: Limits, ring: Option<Sending>) -> Outbox {
+    pub(super) fn new(limits: Limits) -> Outbox {
         Outbox {
             limits,
-            ring,
-            flying: FxHashMap::default(),
-            next_flight: 0,
+            in_flight: FxHashMap::default(),
+            next_number: 0,
             urgent: VecDeque::new(),
             bulk: VecDeque::new(),
             current: None,
@@ -193,7 +177,7 @@ impl Outbox {
 
     /// Whether a message of that length can go before anything else, without being announced.
     #[inline]
-    pub(super) fn has_room_now(&self, len: usize) -> bool {
+    pub(super) fn can_send_now(&self, len: usize) -> bool {
         self.closed.is_none()
             && self.is_flushed()
             && len <= self.limits.eager
@@ -241,8 +225,8 @@ impl Outbox {
             let bytes = message.payload.bytes();
             let (at, len) = (bytes.as_ptr() as u64, bytes.len());
             self.bytes += len as u64;
-            // What is flying has an owner, so the bytes stay where they are.
-            self.flying.insert(id, Flying { message, given_up: None });
+            // A message in flight has an owner, so the bytes stay where they are.
+            self.in_flight.insert(id, InFlight { message, given_up: None });
             self.push_bare(Frame::Lent { id, at, len });
         }
     }
@@ -266,53 +250,53 @@ impl Outbox {
         for (_, message) in self.announced.drain() {
             report(message, Err(reason.clone()), reports);
         }
-        // Who has left in good order may have taken what is flying.
+        // A peer that has left in good order may have taken messages in flight.
         if !matches!(reason, MeshError::Left { .. }) {
-            self.give_up_flying(|_| true, reason);
+            self.give_up_in_flight(|_| true, reason);
         }
         between
     }
 
-    /// What is flying was revoked: nobody takes it for a message any more.
-    pub(super) fn revoked(&mut self, reason: &MeshError, reports: &mut Reports) {
-        for (_, Flying { message, given_up }) in self.flying.drain() {
+    /// Messages in flight have been revoked: the receiver takes none of them for a message any more.
+    pub(super) fn revoke(&mut self, reason: &MeshError, reports: &mut Reports) {
+        for (_, InFlight { message, given_up }) in self.in_flight.drain() {
             let why = given_up.map_or_else(|| reason.clone(), |(why, _)| why);
             report(message, Err(why), reports);
         }
     }
 
-    /// Nothing is queued, announced or flying.
+    /// Nothing is queued, announced or in flight.
     pub(super) fn is_idle(&self) -> bool {
-        self.is_flushed() && self.announced.is_empty() && self.flying.is_empty()
+        self.is_flushed() && self.announced.is_empty() && self.in_flight.is_empty()
     }
 
-    /// Whether messages that `which` picks are flying.
-    pub(super) fn is_flying(&self, which: impl Fn(&Message) -> bool) -> bool {
-        self.flying.values().any(|flying| which(&flying.message))
+    /// Whether messages that `which` picks are in flight.
+    pub(super) fn is_in_flight(&self, which: impl Fn(&Message) -> bool) -> bool {
+        self.in_flight.values().any(|in_flight| which(&in_flight.message))
     }
 
-    /// Whether a message flies on that was given up before `then`.
+    /// Whether a message is in flight that was given up before `then`.
     pub(super) fn is_stuck_since(&self, then: Instant) -> bool {
         let early = |(_, when): &(MeshError, Instant)| *when < then;
-        self.flying.values().any(|flying| flying.given_up.as_ref().is_some_and(early))
+        self.in_flight.values().any(|in_flight| in_flight.given_up.as_ref().is_some_and(early))
     }
 
-    fn give_up_flying(&mut self, which: impl Fn(&Message) -> bool, reason: &MeshError) {
-        for flying in self.flying.values_mut().filter(|flying| which(&flying.message)) {
-            flying.given_up.get_or_insert_with(|| (reason.clone(), Instant::now()));
+    fn give_up_in_flight(&mut self, which: impl Fn(&Message) -> bool, reason: &MeshError) {
+        for in_flight in self.in_flight.values_mut().filter(|in_flight| which(&in_flight.message)) {
+            in_flight.given_up.get_or_insert_with(|| (reason.clone(), Instant::now()));
         }
     }
 
     /// Hands all frames that are queued to `post`, which says whether their payloads are free already; if not,
-    /// [`Outbox::landed`] says so later.
+    /// [`Outbox::completed`] says so later.
     pub(super) fn post_all(
         &mut self,
         mut post: impl FnMut(Post<'_>) -> Result<bool, String>,
         reports: &mut Reports,
     ) -> Result<(), String> {
         while let Some(mut current) = self.next() {
-            let number = self.next_flight;
-            self.next_flight += 1;
+            let number = self.next_number;
+            self.next_number += 1;
             let in_order = matches!(
                 current.item,
                 Item::Eager(_) | Item::Bare(Frame::Announce { .. } | Frame::Goodbye)
@@ -327,7 +311,7 @@ impl Outbox {
             match free {
                 Ok(false) if !matches!(current.item, Item::Bare(_)) => {
                     let message = current.item.message().expect("it is no bare frame");
-                    self.flying.insert(number, Flying { message, given_up: None });
+                    self.in_flight.insert(number, InFlight { message, given_up: None });
                 }
                 Ok(_) => self.written(current, reports),
                 Err(reason) => {
@@ -340,14 +324,14 @@ impl Outbox {
         Ok(())
     }
 
-    /// The bytes of a message that was flying are free.
-    pub(super) fn landed(
+    /// The transport has read a message in flight, or never will: its memory is free.
+    pub(super) fn completed(
         &mut self,
         number: u64,
         outcome: Result<(), MeshError>,
         reports: &mut Reports,
     ) {
-        let Some(Flying { message, given_up }) = self.flying.remove(&number) else { return };
+        let Some(InFlight { message, given_up }) = self.in_flight.remove(&number) else { return };
         let why = given_up.map(|(reason, _)| reason);
         let outcome = match (why, &self.closed) {
             (Some(reason), _) => Err(reason),
@@ -393,7 +377,7 @@ impl Outbox {
                 queue.push_back(item);
             }
         }
-        self.give_up_flying(&which, reason);
+        self.give_up_in_flight(&which, reason);
         if let Some(message) = self.current.as_mut().and_then(|c| c.item.message_mut())
             && which(message)
         {
@@ -432,7 +416,7 @@ impl Outbox {
     fn next(&mut self) -> Option<Current> {
         let item = self.urgent.pop_front().or_else(|| {
             let last = matches!(self.bulk.front(), Some(Item::Bare(Frame::Goodbye)));
-            if last && !self.flying.is_empty() { None } else { self.bulk.pop_front() }
+            if last && !self.in_flight.is_empty() { None } else { self.bulk.pop_front() }
         })?;
         let (frame, segment) = match &item {
             Item::Bare(frame) => (*frame, 0..0),
@@ -521,17 +505,9 @@ fn report(message: Message, outcome: Result<(), MeshError>, reports: &mut Report
     }
 }
 
-/// Room that an eager message takes at the receiver until it is wanted.
-pub(super) fn cost(len: usize) -> u64 {
-    (len + 2 * HEADER_LEN) as u64
-}
-
-/// Room for eager messages that a rank keeps for each peer. Large enough that messages of a pipelined
-/// collective need no announcement, small beside the buffers of a training process.
-pub(super) const ALLOWANCE: u64 = 8 << 20;
-
 #[cfg(test)]
 mod tests {
+    use super::super::limits::{self, SEGMENT_MAX};
     use super::*;
     use parking_lot::Mutex;
     use std::sync::Arc;
@@ -567,7 +543,7 @@ mod tests {
 
     #[test]
     fn small_messages_are_announced_once_the_room_is_used_up() {
-        let mut outbox = Outbox::new(Limits::TCP, None);
+        let mut outbox = Outbox::new(limits::TCP);
         let mut reports = Vec::new();
         for _ in 0..9 {
             outbox.push(message(SEGMENT_MAX - 80, None), &mut reports);
@@ -582,8 +558,8 @@ mod tests {
     }
 
     #[test]
-    fn urgent_frames_go_between_the_segments_of_a_long_message() {
-        let mut outbox = Outbox::new(Limits::TCP, None);
+    fn urgent_frames_overtake_the_segments_of_a_long_message() {
+        let mut outbox = Outbox::new(limits::TCP);
         let mut reports = Vec::new();
         outbox.push(message(2 * SEGMENT_MAX + 5, None), &mut reports);
         assert!(!outbox.is_idle());
@@ -599,8 +575,8 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_partly_away_is_finished_from_a_copy() {
-        let mut outbox = Outbox::new(Limits::TCP, None);
+    fn a_partly_sent_message_is_finished_from_a_copy() {
+        let mut outbox = Outbox::new(limits::TCP);
         let told = Arc::new(Mutex::new(None));
         let by = told.clone();
         let mut reports = Vec::new();
@@ -618,13 +594,13 @@ mod tests {
     }
 
     #[test]
-    fn what_flies_is_told_of_when_it_lands_and_goodbye_waits_for_it() {
+    fn senders_are_told_when_a_message_in_flight_completes_and_goodbye_waits_for_it() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let done = || -> Option<OnSent> {
             let told = told.clone();
             Some(Box::new(move |outcome| told.lock().push(outcome)))
         };
-        let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX }, None);
+        let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX });
         let mut reports = Vec::new();
         let settle = |reports: &mut Reports| {
             reports.drain(..).for_each(|(done, outcome)| done(outcome));
@@ -635,19 +611,19 @@ mod tests {
         }
         outbox.push_last(Frame::Goodbye);
         let mut numbers = Vec::new();
-        let fly = |post: Post<'_>| {
+        let send = |post: Post<'_>| {
             numbers.push(post.number);
             Ok(false)
         };
-        outbox.post_all(fly, &mut reports).unwrap();
+        outbox.post_all(send, &mut reports).unwrap();
         assert_eq!((numbers.len(), settle(&mut reports)), (3, Vec::new()));
-        outbox.landed(numbers[0], Ok(()), &mut reports);
+        outbox.completed(numbers[0], Ok(()), &mut reports);
         assert_eq!(settle(&mut reports), [Ok(())]);
         outbox.release(|_| true, &MeshError::Timeout, &mut reports);
-        outbox.landed(numbers[1], Ok(()), &mut reports);
+        outbox.completed(numbers[1], Ok(()), &mut reports);
         assert_eq!(settle(&mut reports), [Err(MeshError::Timeout)]);
         assert!(outbox.is_stuck_since(Instant::now()));
-        outbox.landed(numbers[2], Ok(()), &mut reports);
+        outbox.completed(numbers[2], Ok(()), &mut reports);
         assert!(!outbox.is_idle(), "goodbye is queued");
         let last = |post: Post<'_>| Ok(post.in_order && header(post.header) == Frame::Goodbye);
         outbox.post_all(last, &mut reports).unwrap();
@@ -655,25 +631,25 @@ mod tests {
     }
 
     #[test]
-    fn what_flies_to_one_who_left_may_have_arrived() {
+    fn a_message_in_flight_to_a_rank_that_left_may_have_arrived() {
         let left = MeshError::Left { rank: 1 };
         for outcome in [Ok(()), Err(MeshError::Cancelled)] {
-            let (told, hear) = crossbeam_channel::unbounded();
-            let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX }, None);
+            let (told, outcomes) = crossbeam_channel::unbounded();
+            let mut outbox = Outbox::new(Limits { eager: 100, segment: usize::MAX });
             let mut reports = Vec::new();
             let done: OnSent = Box::new(move |outcome| told.send(outcome).unwrap());
             outbox.push(message(50, Some(done)), &mut reports);
             outbox.post_all(|_| Ok(false), &mut reports).unwrap();
             outbox.close(&left, &mut reports);
-            outbox.landed(0, outcome.clone(), &mut reports);
+            outbox.completed(0, outcome.clone(), &mut reports);
             reports.drain(..).for_each(|(done, outcome)| done(outcome));
-            assert_eq!(hear.recv().unwrap(), outcome.map_err(|_| left.clone()));
+            assert_eq!(outcomes.recv().unwrap(), outcome.map_err(|_| left.clone()));
         }
     }
 
     #[test]
     fn a_closed_outbox_says_why() {
-        let mut outbox = Outbox::new(Limits::TCP, None);
+        let mut outbox = Outbox::new(limits::TCP);
         let reason = MeshError::Left { rank: 3 };
         let mut reports = Vec::new();
         outbox.push(message(1, Some(Box::new(|_| ()))), &mut reports);

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{MeshError, Shared};
+use super::error::MeshError;
+use super::frame::Key;
+use super::limits::RESERVE_MAX;
 use crate::Buffer;
 
 /// Where the bytes of a message go.
@@ -40,46 +42,15 @@ pub struct Received {
 /// Called once with what became of a receive, by the mesh's thread: it must be short.
 pub type OnReceived = Box<dyn FnOnce(Result<Received, MeshError>) + Send>;
 
-/// Handle to a receive that is under way. Dropping it cancels: when `drop` returns, nobody writes to the
-/// target any more.
-pub struct Receive {
-    pub(super) slot: Arc<Slot>,
-    /// Whose waiting moves messages on, and whom it waits for.
-    pub(super) mesh: Option<(Arc<Shared>, Option<u32>)>,
-}
-
-impl std::fmt::Debug for Receive {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.slot.fmt(f)
-    }
-}
-
-impl Receive {
-    /// Blocks until the message is there or cannot come any more; the receive's deadline bounds it.
-    pub fn wait(self) -> Result<Received, MeshError> {
-        if let Some((mesh, from)) = &self.mesh {
-            mesh.help(*from, None, || self.slot.is_finished());
-        }
-        let mut state = self.slot.state.lock();
-        loop {
-            if let Some(outcome) = state.outcome.take() {
-                return outcome;
-            }
-            self.slot.done.wait(&mut state);
-        }
-    }
-
-    /// Whether the message is there.
-    pub fn has_arrived(&self) -> bool {
-        matches!(self.slot.state.lock().outcome, Some(Ok(_)))
-    }
-}
-
-impl Drop for Receive {
-    fn drop(&mut self) {
-        self.slot.cancel();
-        self.slot.settle();
-    }
+/// Which message a receive takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The sender; `None`: any.
+    pub from: Option<u32>,
+    /// As sent.
+    pub key: Key,
+    /// As sent.
+    pub fingerprint: u32,
 }
 
 /// One receive. The mesh's thread fills it; whoever holds the lock has the target.
@@ -91,7 +62,7 @@ pub(super) struct Slot {
 }
 
 struct State {
-    target: Option<Place>,
+    target: Option<Memory>,
     filled: usize,
     outcome: Option<Result<Received, MeshError>>,
     callback: Option<OnReceived>,
@@ -105,7 +76,7 @@ struct Lent {
     given_up: Option<(MeshError, Instant)>,
 }
 
-enum Place {
+enum Memory {
     Buffer { buffer: Buffer, at: usize, len: usize },
     Bytes { bytes: Vec<u8>, max: usize },
 }
@@ -117,19 +88,42 @@ impl Slot {
         callback: Option<OnReceived>,
     ) -> Arc<Slot> {
         let target = Some(match target {
-            Target::Buffer { buffer, at, len } => Place::Buffer { buffer, at, len },
-            Target::Bytes { max } => Place::Bytes { bytes: Vec::new(), max },
+            Target::Buffer { buffer, at, len } => Memory::Buffer { buffer, at, len },
+            Target::Bytes { max } => Memory::Bytes { bytes: Vec::new(), max },
         });
         let state =
             State { target, filled: 0, outcome: None, callback, finished: false, lent: None };
         Arc::new(Slot { state: Mutex::new(state), done: Condvar::new(), deadline })
     }
 
-    /// A receive that swallows what comes.
-    pub(super) fn swallow() -> Arc<Slot> {
+    /// A receive that drops what comes.
+    pub(super) fn discarding() -> Arc<Slot> {
         let slot = Slot::new(Target::Bytes { max: 0 }, None, None);
         slot.cancel();
         slot
+    }
+
+    /// Blocks until the outcome is there.
+    pub(super) fn wait(&self) -> Result<Received, MeshError> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(outcome) = state.outcome.take() {
+                return outcome;
+            }
+            self.done.wait(&mut state);
+        }
+    }
+
+    pub(super) fn has_arrived(&self) -> bool {
+        matches!(self.state.lock().outcome, Some(Ok(_)))
+    }
+
+    /// Takes a whole message.
+    pub(super) fn deliver(&self, from: u32, bytes: &[u8]) {
+        if self.accept(from, bytes.len() as u64) {
+            self.fill(bytes);
+            self.complete(from);
+        }
     }
 
     /// Whether a message of `len` bytes fits; if not, the receive has failed.
@@ -137,13 +131,13 @@ impl Slot {
         let mut state = self.state.lock();
         let expected = match &mut state.target {
             None => return true,
-            Some(Place::Buffer { len, .. }) => *len as u64,
-            Some(Place::Bytes { bytes, max }) if len <= *max as u64 => {
+            Some(Memory::Buffer { len, .. }) => *len as u64,
+            Some(Memory::Bytes { bytes, max }) if len <= *max as u64 => {
                 // What has not arrived yet is not worth more memory than this.
                 bytes.reserve(usize::try_from(len).unwrap_or(0).min(RESERVE_MAX));
                 return true;
             }
-            Some(Place::Bytes { max, .. }) => *max as u64,
+            Some(Memory::Bytes { max, .. }) => *max as u64,
         };
         if len == expected {
             return true;
@@ -159,8 +153,8 @@ impl Slot {
         let filled = state.filled;
         match &mut state.target {
             None => {}
-            Some(Place::Buffer { buffer, at, .. }) => buffer.write(*at + filled, bytes),
-            Some(Place::Bytes { bytes: to, .. }) => to.extend_from_slice(bytes),
+            Some(Memory::Buffer { buffer, at, .. }) => buffer.write(*at + filled, bytes),
+            Some(Memory::Bytes { bytes: to, .. }) => to.extend_from_slice(bytes),
         }
         state.filled += bytes.len();
     }
@@ -170,8 +164,8 @@ impl Slot {
     pub(super) fn lend(&self, len: usize) -> Option<(Buffer, Range<usize>)> {
         let mut state = self.state.lock();
         let (memory, range) = match state.target.as_ref()? {
-            Place::Buffer { buffer, at, len } => (buffer.clone(), *at..*at + *len),
-            Place::Bytes { .. } => (Buffer::from_vec(vec![0; len]), 0..len),
+            Memory::Buffer { buffer, at, len } => (buffer.clone(), *at..*at + *len),
+            Memory::Bytes { .. } => (Buffer::from_vec(vec![0; len]), 0..len),
         };
         state.lent = Some(Lent { memory: memory.clone(), given_up: None });
         Some((memory, range))
@@ -182,7 +176,7 @@ impl Slot {
         let mut state = self.state.lock();
         let Some(Lent { memory, given_up }) = state.lent.take() else { return };
         if outcome.is_ok()
-            && let Some(Place::Bytes { bytes, .. }) = &mut state.target
+            && let Some(Memory::Bytes { bytes, .. }) = &mut state.target
         {
             *bytes = memory.slice(0..memory.len()).to_vec();
         }
@@ -211,7 +205,7 @@ impl Slot {
     }
 
     /// Waits until no network writes to the memory.
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         let mut state = self.state.lock();
         while state.lent.is_some() {
             self.done.wait(&mut state);
@@ -221,7 +215,7 @@ impl Slot {
     /// All bytes are there.
     pub(super) fn complete(&self, from: u32) {
         let bytes = match &mut self.state.lock().target {
-            Some(Place::Bytes { bytes, .. }) => std::mem::take(bytes),
+            Some(Memory::Bytes { bytes, .. }) => std::mem::take(bytes),
             _ => Vec::new(),
         };
         self.finish(Ok(Received { from, bytes }));
@@ -268,5 +262,3 @@ impl std::fmt::Debug for State {
         write!(f, "{} bytes, finished: {}", self.filled, self.finished)
     }
 }
-
-const RESERVE_MAX: usize = 1 << 20;

@@ -1,16 +1,24 @@
+use std::any::Any;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::frame::Frame;
+use super::shared_memory::SharedMemoryLink;
+use super::ucx::Ucx;
 use super::*;
 use crate::Buffer;
 use crate::arena::ArenaPort;
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
 
-struct Ear {
+struct Observer {
     control: Sender<(u32, Vec<u8>)>,
     failed: Sender<MeshError>,
 }
 
-impl Events for Ear {
+impl Events for Observer {
     fn control(&self, from: u32, _: Key, bytes: Vec<u8>) {
         let _ = self.control.send((from, bytes));
     }
@@ -36,7 +44,7 @@ fn roster(listeners: &[Listener], rank: u32) -> Roster {
     let seat = |(i, l): (usize, &Listener)| Seat {
         address: l.address(),
         secret: [i as u8; 16],
-        ucx: l.ucx_address().map(<[u8]>::to_vec),
+        network_address: l.network_address().map(<[u8]>::to_vec),
     };
     Roster { group: 7, rank, seats: listeners.iter().enumerate().map(seat).collect() }
 }
@@ -80,7 +88,7 @@ fn members(way: Way, size: u32, silence: Duration) -> Vec<Member> {
         let (failed, failures) = unbounded();
         let seats = seats.clone();
         std::thread::spawn(move || {
-            let ear = Arc::new(Ear { control, failed });
+            let observer = Arc::new(Observer { control, failed });
             let rank = roster.rank as usize;
             let meet = || {
                 let rings = || {
@@ -90,7 +98,7 @@ fn members(way: Way, size: u32, silence: Duration) -> Vec<Member> {
                 (rank < seats.len()).then(|| (rings(), (0..here).collect()))
             };
             let until = Instant::now() + SOON;
-            let mesh = listener.connect_on_hosts(&roster, until, silence, ear, meet).unwrap();
+            let mesh = listener.connect_on_hosts(&roster, until, silence, observer, meet).unwrap();
             Member { mesh, control: heard, failed: failures }
         })
     };
@@ -229,7 +237,7 @@ fn random_messages_arrive_as_a_plain_model_says() {
 }
 
 #[test]
-fn a_flood_that_nobody_wants_blocks_nothing_else() {
+fn a_flood_of_unwanted_messages_blocks_nothing_else() {
     for way in ways() {
         let m = members(way, 2, SOON);
         let big = Buffer::from_vec(vec![1; 1 << 20]);
@@ -286,30 +294,30 @@ fn wrong_sizes_and_deadlines_are_errors_of_one_receive() {
 }
 
 #[test]
-fn a_sender_that_is_not_wanted_is_told_when_its_deadline_passes() {
+fn a_sender_of_an_unwanted_message_is_told_when_its_deadline_passes() {
     for way in ways() {
         let m = members(way, 2, SOON);
-        let (told, hear) = unbounded();
+        let (told, outcomes) = unbounded();
         let payload = Payload::Bytes(vec![0; 2 << 20]);
         let deadline = Some(Instant::now() + Duration::from_millis(100));
         let outgoing = Outgoing { key: key(1), fingerprint: 0, payload, deadline };
         m[0].mesh.send(1, outgoing, Some(Box::new(move |outcome| told.send(outcome).unwrap())));
-        assert_eq!(hear.recv_timeout(SOON).unwrap(), Err(MeshError::Timeout));
+        assert_eq!(outcomes.recv_timeout(SOON).unwrap(), Err(MeshError::Timeout));
     }
 }
 
 #[test]
-fn ended_operations_free_their_memory_and_refused_messages_vanish() {
+fn ended_operations_free_their_memory_and_refused_messages_are_dropped() {
     for way in ways() {
         let m = members(way, 2, SOON);
         let op = |part| Key { channel: Channel::Collective, tag: 4, part };
         let owner = Buffer::from_vec(vec![0; 4 << 20]);
-        let (told, hear) = unbounded();
+        let (told, outcomes) = unbounded();
         let done: OnSent = Box::new(move |outcome| told.send(outcome).unwrap());
         let payload = Payload::Buffer(owner.clone(), 0..4 << 20);
         m[0].mesh.send(1, message(op(0), payload), Some(done));
         m[0].mesh.end(Channel::Collective, 4);
-        assert_eq!(hear.try_recv().unwrap(), Err(MeshError::Cancelled));
+        assert_eq!(outcomes.try_recv().unwrap(), Err(MeshError::Cancelled));
         let refused =
             Outgoing { fingerprint: REFUSED, ..message(op(1), Payload::Bytes(vec![1; 8])) };
         m[0].mesh.send(1, refused, None);
@@ -320,7 +328,7 @@ fn ended_operations_free_their_memory_and_refused_messages_vanish() {
 }
 
 #[test]
-fn a_lost_peer_fails_everybody_at_once() {
+fn a_lost_peer_fails_all_ranks_at_once() {
     for way in ways() {
         let mut m = members(way, 3, SOON);
         let waiting = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1), None);
@@ -333,7 +341,7 @@ fn a_lost_peer_fails_everybody_at_once() {
 }
 
 #[test]
-fn who_takes_at_once_takes_only_what_was_asked_for() {
+fn an_immediate_receive_takes_only_the_message_asked_for() {
     for way in [Way::InMemory, Way::Copied] {
         let take = |m: &[Member], tag, fingerprint, len| {
             let wanted = Wanted { from: Some(0), key: key(tag), fingerprint };
@@ -348,7 +356,7 @@ fn who_takes_at_once_takes_only_what_was_asked_for() {
             if take(&m, 2, 0, 8).is_none() {
                 break m;
             }
-            let kept = !m[1].mesh.shared.knows_nothing_of(key(1));
+            let kept = !m[1].mesh.core.has_no_entry(key(1));
             assert!(
                 kept,
                 "another tag comes first, unless the mesh's thread was faster and has put it away"
@@ -374,14 +382,14 @@ fn who_takes_at_once_takes_only_what_was_asked_for() {
 }
 
 #[test]
-fn what_a_failed_rank_had_lent_is_no_message() {
+fn a_message_lent_by_a_failed_rank_is_not_delivered() {
     let m = members(Way::InMemory, 2, SOON);
-    let shared = &m[0].mesh.shared;
-    if !m[1].mesh.shared.memory.as_ref().unwrap().borrows(0, 1 << 20) {
+    let transport = |rank: usize| m[rank].mesh.core.peers[1 - rank].as_ref().unwrap().transport.clone();
+    if !transport(1).borrows(0, 1 << 20) {
         return println!("skipped: this system lets nobody read another's memory");
     }
     // As when it fails while the other reads.
-    shared.memory.as_ref().unwrap().revoke();
+    transport(0).revoke();
     m[0].mesh.send(1, message(key(1), Payload::Bytes(vec![1; 1 << 20])), None);
     let lost = m[1].mesh.receive(wanted(Some(0), key(1)), bytes(1 << 20), soon()).wait();
     assert!(
@@ -392,23 +400,22 @@ fn what_a_failed_rank_had_lent_is_no_message() {
 
 /// Has rank 1 send the beginning of a message of `len` bytes to rank 0, and no more of it.
 fn half(m: &[Member], len: usize) {
-    let shared = &m[1].mesh.shared;
+    let core = &m[1].mesh.core;
     let frame = Frame::Eager { key: key(1), fingerprint: 0, len };
-    match &shared.memory {
-        Some(memory) => {
-            let mut outbox = shared.peer(0).unwrap().outbox.lock();
-            outbox.ring.as_mut().unwrap().half(frame, &pattern(len));
-            memory.sent(shared, 0);
-        }
+    let peer = core.peer(0).unwrap();
+    let mut sending = peer.sending.lock();
+    let link: &mut dyn Any = &mut *sending.link;
+    match link.downcast_mut::<SharedMemoryLink>() {
+        Some(link) => link.write_half(core, frame, &pattern(len)),
         None => {
             let bytes = [&frame.encode()[..], &pattern(len / 2)].concat();
-            (&shared.peer(0).unwrap().stream).write_all(&bytes).unwrap();
+            (&peer.connection).write_all(&bytes).unwrap();
         }
     }
 }
 
 #[test]
-fn a_message_whose_rest_does_not_come_holds_nobody() {
+fn a_receive_of_a_message_cut_in_the_middle_ends() {
     for way in [Way::Over(Network::Tcp), Way::InMemory] {
         let end = |what: &mut dyn FnMut(&mut Vec<Member>), patience| {
             let mut m = members(way, 3, SOON);
@@ -440,13 +447,16 @@ fn a_message_whose_rest_does_not_come_holds_nobody() {
 }
 
 #[test]
-fn who_stops_in_the_middle_of_a_message_over_ucx_holds_nobody() {
+fn a_rank_stopped_in_the_middle_of_a_message_over_ucx_is_lost() {
     if !ways().contains(&Way::Over(Network::Ucx)) {
         return;
     }
     const LEN: usize = 256 << 20;
     let m = members(Way::Over(Network::Ucx), 2, SOON);
-    let ucx = |rank: usize| m[rank].mesh.shared.ucx.as_ref().unwrap();
+    let ucx = |rank: usize| {
+        let transport: &dyn Any = &*m[rank].mesh.core.transports[0];
+        transport.downcast_ref::<Ucx>().expect("it was asked for")
+    };
     // All of it may have come, or on a busy machine none, when it is stopped.
     for tag in 0..20 {
         let (done, sent) = unbounded();
@@ -474,7 +484,7 @@ fn who_stops_in_the_middle_of_a_message_over_ucx_holds_nobody() {
 }
 
 #[test]
-fn who_says_goodbye_is_no_loss_and_its_last_messages_arrive() {
+fn a_goodbye_is_no_loss_and_messages_before_it_arrive() {
     for way in ways() {
         let mut m = members(way, 3, SOON);
         let left = m.remove(2);
@@ -499,7 +509,7 @@ fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
         let (low, high) = (roster(&listeners, 0), roster(&listeners, 1));
         let address = listeners[0].address();
         let (failed, failures) = unbounded();
-        let ear = Arc::new(Ear { control: unbounded().0, failed });
+        let observer = Arc::new(Observer { control: unbounded().0, failed });
         let frozen = std::thread::spawn(move || {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.write_all(&connect_hello(&high)).unwrap();
@@ -508,7 +518,7 @@ fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
         });
         let listener = listeners.into_iter().next().unwrap();
         let silence = Duration::from_millis(400);
-        let mesh = listener.connect(&low, Instant::now() + SOON, silence, ear).unwrap();
+        let mesh = listener.connect(&low, Instant::now() + SOON, silence, observer).unwrap();
         let _stream = frozen.join().unwrap();
         let lost = failures.recv_timeout(SOON).unwrap();
         assert!(
@@ -524,14 +534,14 @@ fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
 
 #[test]
 fn connections_are_not_paced_by_bbr() {
-    for peer in members(Way::Over(Network::Tcp), 3, SOON)[0].mesh.shared.peers.iter().flatten() {
-        let name = socket2::SockRef::from(&peer.stream).tcp_congestion().unwrap();
+    for peer in members(Way::Over(Network::Tcp), 3, SOON)[0].mesh.core.peers.iter().flatten() {
+        let name = socket2::SockRef::from(&peer.connection).tcp_congestion().unwrap();
         assert!(!name.starts_with(b"bbr"), "{}", String::from_utf8_lossy(&name));
     }
 }
 
 #[test]
-fn strangers_are_turned_away_and_absent_ranks_are_named() {
+fn connections_with_a_wrong_secret_are_closed_and_absent_ranks_are_named() {
     let listeners: Vec<_> =
         (0..2).map(|_| Listener::bind(LOCAL.into(), Network::Tcp).unwrap()).collect();
     let mut roster = roster(&listeners, 0);
@@ -539,17 +549,107 @@ fn strangers_are_turned_away_and_absent_ranks_are_named() {
     let address: SocketAddr = listeners[0].address();
     let mut wrong = connect_hello(&Roster { rank: 1, ..roster.clone() });
     wrong[47] ^= 1;
-    let stranger = std::thread::spawn(move || {
+    let intruder = std::thread::spawn(move || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(&wrong).unwrap();
         stream.read(&mut [0; 16])
     });
-    let ear = Arc::new(Ear { control: unbounded().0, failed: unbounded().0 });
+    let observer = Arc::new(Observer { control: unbounded().0, failed: unbounded().0 });
     let deadline = Instant::now() + Duration::from_millis(500);
     let listener = listeners.into_iter().next().unwrap();
-    let error = listener.connect(&roster, deadline, SOON, ear).err().unwrap().to_string();
+    let error = listener.connect(&roster, deadline, SOON, observer).err().unwrap().to_string();
     assert!(error.starts_with("ranks [1] have not connected within 0.5"), "{error}");
-    assert!(matches!(stranger.join().unwrap(), Ok(0) | Err(_)));
+    assert!(matches!(intruder.join().unwrap(), Ok(0) | Err(_)));
+}
+
+/// Two connections that are no ranks send a byte now and then: every read of theirs succeeds in time, and all of it takes five
+/// seconds.
+#[test]
+fn connections_that_drip_bytes_do_not_delay_the_start() {
+    let listeners: Vec<_> =
+        (0..2).map(|_| Listener::bind(LOCAL.into(), Network::Tcp).unwrap()).collect();
+    let rosters = [0, 1].map(|rank| roster(&listeners, rank));
+    let address = listeners[0].address();
+    let (connected, both) = unbounded();
+    let dripping: Vec<_> = (0..2)
+        .map(|_| {
+            let connected = connected.clone();
+            std::thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                for at in 0..47 {
+                    // The listener closes it when it has enough of it.
+                    if stream.write_all(b"n").is_err() {
+                        return;
+                    }
+                    if at == 0 {
+                        connected.send(()).unwrap();
+                    }
+                    std::thread::sleep(Duration::from_millis(110));
+                }
+            })
+        })
+        .collect();
+    both.iter().take(2).for_each(drop);
+    let started = Instant::now();
+    let starting = listeners.into_iter().zip(rosters).map(|(listener, roster)| {
+        std::thread::spawn(move || {
+            let observer = Arc::new(Observer { control: unbounded().0, failed: unbounded().0 });
+            listener.connect(&roster, Instant::now() + SOON, SOON, observer).unwrap()
+        })
+    });
+    let meshes: Vec<_> = starting.collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect();
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    drop(meshes);
+    dripping.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// A rank reached over a connection that answers byte by byte is given up when the handshake's time is over.
+#[test]
+fn an_answer_that_drips_in_is_given_up_at_the_deadline() {
+    let slow = std::net::TcpListener::bind((LOCAL, 0)).unwrap();
+    let listener = Listener::bind(LOCAL.into(), Network::Tcp).unwrap();
+    let seat = |address, secret| Seat { address, secret, network_address: None };
+    let seats = vec![seat(slow.local_addr().unwrap(), [0; 16]), seat(listener.address(), [1; 16])];
+    std::thread::spawn(move || {
+        let (mut stream, _) = slow.accept().unwrap();
+        while stream.write_all(&[1]).is_ok() {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    let observer = Arc::new(Observer { control: unbounded().0, failed: unbounded().0 });
+    let started = Instant::now();
+    let deadline = started + Duration::from_millis(500);
+    let roster = Roster { group: 7, rank: 1, seats };
+    let error = listener.connect(&roster, deadline, SOON, observer).err().unwrap().to_string();
+    assert!(error.starts_with("cannot reach rank 0"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+}
+
+#[test]
+fn unreachable_ranks_are_those_whose_connection_is_silent_or_broken() {
+    for way in ways() {
+        let silence = Duration::from_millis(400);
+        let mut m = members(way, 3, silence);
+        std::thread::sleep(2 * silence);
+        assert_eq!(m[0].mesh.unreachable(silence), [], "{way:?}: keep-alives are heard");
+        let unheard = m[0].mesh.unreachable(Duration::ZERO);
+        assert_eq!(unheard, [1, 2], "{way:?}: nothing is heard for no time at all");
+        drop(m.remove(2));
+        m[0].failed.recv_timeout(SOON).unwrap();
+        assert_eq!(m[0].mesh.unreachable(silence), [2], "{way:?}");
+        std::thread::sleep(2 * silence);
+        assert_eq!(m[0].mesh.unreachable(silence), [2], "{way:?}: as when it failed");
+    }
+}
+
+#[test]
+fn a_rank_that_said_goodbye_is_not_unreachable() {
+    let mut m = members(Way::Over(Network::Tcp), 2, SOON);
+    let left = m.remove(1);
+    left.mesh.leave(SOON);
+    assert!(m[0].mesh.has_left(1));
+    assert_eq!(m[0].mesh.unreachable(Duration::ZERO), []);
 }
 
 /// What rank 1 says to rank 0.

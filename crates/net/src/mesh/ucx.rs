@@ -4,8 +4,8 @@
 //! group ends. Everything else goes by UCX: small messages with their frame, announced ones in one piece to where they
 //! belong once they are asked for. UCX may hand messages over out of order, so those whose order matters are numbered.
 //!
-//! Who waits for a message moves UCX on itself, for a short while; the mesh's thread does it for the others, asleep on
-//! UCX's descriptor where there is nothing to do.
+//! A caller that waits for a message moves UCX on itself, for a short while; the mesh's thread does it for the others, asleep
+//! on UCX's descriptor where there is nothing to do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,22 +14,52 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::connect::SECRET_LEN;
+use super::core::Core;
+use super::error::MeshError;
 use super::frame::{self, Frame};
 use super::in_order::InOrder;
-use super::inbound::{begin, finish, peer};
-use super::outbox::{Limits, Outbox, Post, Reports};
+use super::inbound::{begin, finish};
+use super::limits::{self, GRACE, Limits, NAP, TICK, TURNS, UCX_SPIN};
+use super::outbox::{Outbox, Post, Reports};
 use super::receive::Slot;
-use super::{MeshError, Shared};
+use super::roster::{Roster, SECRET_LEN};
+use super::transport::{Endpoint, Link, Sleep, Transport};
+use crate::NetError;
 use crate::ucx::{Event, HEADER_LEN, Header, How, Outcome, Token, Waiting, Worker};
 
-pub(super) const LIMITS: Limits = Limits { eager: EAGER_MAX, segment: usize::MAX };
+/// UCX before the ranks know each other. Errors: it cannot be had.
+pub(super) fn open() -> Result<Box<dyn Endpoint>, NetError> {
+    Ok(Box::new(UcxEndpoint(Worker::open()?)))
+}
+
+struct UcxEndpoint(Worker);
+
+impl Endpoint for UcxEndpoint {
+    fn address(&self) -> Option<&[u8]> {
+        Some(self.0.address())
+    }
+
+    fn connect(self: Box<Self>, roster: &Roster) -> Result<Arc<dyn Transport>, NetError> {
+        let addresses = roster.seats.iter().map(|seat| seat.network_address.clone());
+        let mut addresses: Vec<_> = addresses.collect();
+        let own = roster.rank as usize;
+        addresses[own] = None;
+        if let Some(rank) = (0..addresses.len()).find(|&r| r != own && addresses[r].is_none()) {
+            let (rank, address) = (rank as u32, roster.seats[rank].address);
+            let reason = "it has given no address of UCX".to_owned();
+            return Err(MeshError::Unreachable { rank, address, reason }.into());
+        }
+        self.0.connect(&addresses)?;
+        let secrets = roster.seats.iter().map(|seat| seat.secret).collect();
+        Ok(Arc::new(Ucx::new(self.0, roster.rank, secrets)))
+    }
+}
 
 /// UCX under a mesh.
 pub(super) struct Ucx {
     worker: Worker,
     rank: u32,
-    /// By rank: what that rank wants to hear; our own is what we do.
+    /// By rank: what a message to that rank must carry; to us, our own.
     secrets: Vec<[u8; SECRET_LEN]>,
     /// By rank: the next number of a message whose order matters.
     numbers: Vec<AtomicU64>,
@@ -37,8 +67,9 @@ pub(super) struct Ucx {
     /// Threads that move messages on while they wait.
     helpers: AtomicUsize,
     helped: AtomicBool,
+    bytes_received: AtomicU64,
     /// Messages that came from no rank of this group.
-    pub(super) strangers: AtomicU64,
+    unknown_senders: AtomicU64,
 }
 
 #[derive(Default)]
@@ -64,7 +95,7 @@ struct Envelope {
 }
 
 impl Ucx {
-    pub(super) fn new(worker: Worker, rank: u32, secrets: Vec<[u8; SECRET_LEN]>) -> Ucx {
+    fn new(worker: Worker, rank: u32, secrets: Vec<[u8; SECRET_LEN]>) -> Ucx {
         let size = secrets.len();
         let peers = (0..size).map(|_| InOrder::default()).collect();
         Ucx {
@@ -75,121 +106,8 @@ impl Ucx {
             receiving: Mutex::new(Receiving { peers, ..Receiving::default() }),
             helpers: AtomicUsize::new(0),
             helped: AtomicBool::new(false),
-            strangers: AtomicU64::new(0),
-        }
-    }
-
-    /// Sends what is queued for a rank; returns why that is impossible, if it is.
-    pub(super) fn flush(
-        &self,
-        shared: &Shared,
-        to: u32,
-        outbox: &mut Outbox,
-        reports: &mut Reports,
-    ) -> Option<String> {
-        let mut under_way = false;
-        let post = |post: Post<'_>| {
-            let len = post.payload.as_ref().map_or(0, |(_, range)| range.len());
-            // Short ones that were announced for want of room have a place by now, and a copy costs less.
-            let how = if len > EAGER_MAX { How::Rendezvous } else { How::Eager };
-            let header = self.envelope(to, &post);
-            let free = self.worker.send((to, post.number), &header, post.payload, how)?;
-            under_way |= !free;
-            Ok(free)
-        };
-        let outcome = outbox.post_all(post, reports);
-        if under_way && self.helpers.load(Ordering::Relaxed) == 0 {
-            // UCX goes on with it when somebody asks.
-            shared.wake();
-        }
-        outcome.err()
-    }
-
-    /// Moves messages on while the caller waits for `done`; gives up after a short time in which nothing comes.
-    pub(super) fn help(&self, shared: &Shared, done: impl Fn() -> bool) {
-        if done() {
-            return;
-        }
-        self.helpers.fetch_add(1, Ordering::Relaxed);
-        self.helped.store(true, Ordering::Relaxed);
-        let mut until = Instant::now() + SPIN;
-        let came = loop {
-            let moved = self.progress(shared);
-            if done() {
-                break true;
-            }
-            let now = Instant::now();
-            if moved {
-                until = now + SPIN;
-            } else if now >= until {
-                break false;
-            } else {
-                // Where ranks share cores the one that is waited for can run.
-                std::thread::yield_now();
-            }
-        };
-        self.helpers.fetch_sub(1, Ordering::Relaxed);
-        if !came {
-            shared.wake();
-        }
-    }
-
-    /// For the mesh's thread: does what there is, then says for how long it may sleep and on which descriptor.
-    pub(super) fn rest(&self, shared: &Shared) -> (Duration, i32) {
-        for _ in 0..TURNS {
-            let moved = self.progress(shared);
-            let helped = self.helped.swap(false, Ordering::Relaxed);
-            if helped || self.helpers.load(Ordering::Relaxed) > 0 {
-                return (NAP, -1);
-            }
-            if !moved && let Some(fd) = self.worker.arm() {
-                return (super::io::TICK, fd);
-            }
-        }
-        std::thread::yield_now();
-        (Duration::ZERO, -1)
-    }
-
-    /// Takes all that has come.
-    pub(super) fn drain(&self, shared: &Shared) {
-        for _ in 0..TURNS {
-            if !self.progress(shared) {
-                return;
-            }
-        }
-    }
-
-    /// Ends receives that UCX serves when their deadlines pass; a peer that stops in the middle of a message is lost.
-    pub(super) fn expire(&self, shared: &Shared, now: Instant) {
-        let Some(then) = now.checked_sub(GRACE) else { return };
-        let mut stuck = shared
-            .live()
-            .find(|(_, peer)| peer.outbox.lock().is_stuck_since(then))
-            .map(|(rank, _)| rank);
-        for fetch in self.receiving.lock().fetches.values() {
-            if fetch.slot.is_late(now) {
-                fetch.slot.finish(Err(MeshError::Timeout));
-            }
-            if fetch.slot.is_stuck_since(then) {
-                stuck.get_or_insert(fetch.from);
-            }
-        }
-        if let Some(rank) = stuck {
-            // Whether it has left or not. Only the end of UCX frees that memory, for which its owner may wait already.
-            let reason = "it stopped in the middle of a message".to_owned();
-            shared.fail(MeshError::PeerLost { rank, reason });
-            self.close(shared);
-        }
-    }
-
-    /// Ends UCX; whoever still waits for it is told.
-    pub(super) fn close(&self, shared: &Shared) {
-        let mut receiving = self.receiving.lock();
-        let mut events = std::mem::take(&mut receiving.events);
-        self.worker.close(&mut events);
-        // What had come by then still counts.
-        for event in events {
-            self.handle(shared, &mut receiving, event);
+            bytes_received: AtomicU64::new(0),
+            unknown_senders: AtomicU64::new(0),
         }
     }
 
@@ -206,33 +124,33 @@ impl Ucx {
     }
 
     /// One turn; false if nothing happened, or somebody else has the turn.
-    fn progress(&self, shared: &Shared) -> bool {
+    fn turn(&self, core: &Core) -> bool {
         let Some(mut receiving) = self.receiving.try_lock() else { return false };
         let mut events = std::mem::take(&mut receiving.events);
         let moved = self.worker.progress(&mut events);
         for event in events.drain(..) {
-            self.handle(shared, &mut receiving, event);
+            self.handle(core, &mut receiving, event);
         }
         receiving.events = events;
         moved
     }
 
-    fn handle(&self, shared: &Shared, receiving: &mut Receiving, event: Event) {
+    fn handle(&self, core: &Core, receiving: &mut Receiving, event: Event) {
         match event {
             Event::Whole { header, bytes } => {
-                let Some(envelope) = self.open(shared, &header) else { return };
+                let Some(envelope) = self.open(core, &header) else { return };
                 let from = envelope.from;
                 let len = (HEADER_LEN + bytes.len()) as u64;
-                shared.bytes_rx.fetch_add(len, Ordering::Relaxed);
-                if let Err(reason) = take(shared, receiving, envelope, bytes) {
-                    shared.lost(from, reason);
+                self.bytes_received.fetch_add(len, Ordering::Relaxed);
+                if let Err(reason) = take(core, receiving, envelope, bytes) {
+                    core.lost(from, reason);
                 }
             }
-            Event::Waiting { header, bytes } => match self.open(shared, &header) {
+            Event::Waiting { header, bytes } => match self.open(core, &header) {
                 Some(envelope) => {
                     let from = envelope.from;
-                    if let Err(reason) = self.fetch(shared, receiving, &envelope, &bytes) {
-                        shared.lost(from, &reason);
+                    if let Err(reason) = self.fetch(core, receiving, &envelope, &bytes) {
+                        core.lost(from, &reason);
                     }
                 }
                 None => self.worker.discard(&bytes),
@@ -240,35 +158,35 @@ impl Ucx {
             Event::Done { token: Token::Fetch { number }, outcome } => {
                 if let Some(Fetch { from, slot }) = receiving.fetches.remove(&number) {
                     slot.give_back(from, ended(from, &outcome));
-                    broken(shared, from, outcome);
+                    broken(core, from, outcome);
                 }
             }
             Event::Done { token: Token::Send { to, number }, outcome } => {
-                // Who does not want a message has given up its receive: that is no error of ours.
+                // A receiver that does not want a message has given up its receive: that is no error of ours.
                 let told = match &outcome {
                     Outcome::Cancelled => Ok(()),
                     outcome => ended(to, outcome),
                 };
-                shared.with_outbox(to, peer(shared, to), |outbox, reports| {
-                    outbox.landed(number, told, reports);
+                core.with_outbox(to, core.known_peer(to), |outbox, reports| {
+                    outbox.completed(number, told, reports);
                 });
-                broken(shared, to, outcome);
+                broken(core, to, outcome);
             }
-            Event::Broken { rank, reason } => shared.lost(rank, &format!("UCX: {reason}")),
+            Event::Broken { rank, reason } => core.lost(rank, &format!("UCX: {reason}")),
         }
     }
 
     /// Has UCX write a message to where it belongs.
     fn fetch(
         &self,
-        shared: &Shared,
+        core: &Core,
         receiving: &mut Receiving,
         envelope: &Envelope,
         bytes: &Waiting,
     ) -> Result<(), String> {
         let from = envelope.from;
         let slot = match envelope.frame {
-            Frame::Data { id, len } if len == bytes.len => shared
+            Frame::Data { id, len } if len == bytes.len => core
                 .mailbox
                 .lock()
                 .data(from, id, len)
@@ -279,7 +197,7 @@ impl Ucx {
             self.worker.discard(bytes);
             return Err("a message that is not what was announced".to_owned());
         };
-        shared.bytes_rx.fetch_add((HEADER_LEN + bytes.len) as u64, Ordering::Relaxed);
+        self.bytes_received.fetch_add((HEADER_LEN + bytes.len) as u64, Ordering::Relaxed);
         let Some((memory, range)) = slot.lend(bytes.len) else {
             self.worker.discard(bytes);
             return Ok(());
@@ -314,42 +232,199 @@ impl Ucx {
     }
 
     /// What a header says, if it comes from a rank that has not left.
-    fn open(&self, shared: &Shared, header: &Header) -> Option<Envelope> {
+    fn open(&self, core: &Core, header: &Header) -> Option<Envelope> {
         let (bytes, rest) = header.split_at(frame::HEADER_LEN);
         let (from, rest) = rest.split_at(NUMBER - FROM);
         let (number, secret) = rest.split_at(SECRET - NUMBER);
         let from = u32::from_be_bytes(from.try_into().ok()?);
         let number = u64::from_be_bytes(number.try_into().ok()?);
-        let known = shared.peer(from).filter(|_| *secret == self.secrets[self.rank as usize]);
+        let known = core.peer(from).filter(|_| *secret == self.secrets[self.rank as usize]);
         let Some(peer) = known else {
-            self.strangers.fetch_add(1, Ordering::Relaxed);
+            self.unknown_senders.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        if peer.left.load(Ordering::Relaxed) {
+        if peer.has_left() {
             return None;
         }
         match Frame::decode(bytes.try_into().ok()?, usize::MAX) {
             Ok(frame) => Some(Envelope { from, number, frame }),
             Err(reason) => {
-                shared.lost(from, reason);
+                core.lost(from, reason);
                 None
             }
         }
     }
 }
 
+impl Transport for Ucx {
+    fn limits(&self) -> Limits {
+        limits::UCX
+    }
+
+    fn reaches(&self, _: u32) -> bool {
+        true
+    }
+
+    fn link(self: Arc<Self>, rank: u32) -> Box<dyn Link> {
+        Box::new(UcxLink { ucx: self, rank })
+    }
+
+    fn is_polled(&self) -> bool {
+        true
+    }
+
+    fn progress(&self, core: &Core) {
+        for _ in 0..TURNS {
+            if !self.turn(core) {
+                return;
+            }
+        }
+    }
+
+    fn help(
+        &self,
+        core: &Core,
+        _from: Option<u32>,
+        _until: Option<Instant>,
+        done: &dyn Fn() -> bool,
+    ) {
+        if done() {
+            return;
+        }
+        self.helpers.fetch_add(1, Ordering::Relaxed);
+        self.helped.store(true, Ordering::Relaxed);
+        let mut until = Instant::now() + UCX_SPIN;
+        let came = loop {
+            let moved = self.turn(core);
+            if done() {
+                break true;
+            }
+            let now = Instant::now();
+            if moved {
+                until = now + UCX_SPIN;
+            } else if now >= until {
+                break false;
+            } else {
+                // Where ranks share cores the one that is waited for can run.
+                std::thread::yield_now();
+            }
+        };
+        self.helpers.fetch_sub(1, Ordering::Relaxed);
+        if !came {
+            core.wake();
+        }
+    }
+
+    fn keeps_memory(&self) -> bool {
+        true
+    }
+
+    fn before_sleep(&self, core: &Core) -> Sleep {
+        for _ in 0..TURNS {
+            let moved = self.turn(core);
+            let helped = self.helped.swap(false, Ordering::Relaxed);
+            if helped || self.helpers.load(Ordering::Relaxed) > 0 {
+                return Sleep { at_most: NAP, readable: None };
+            }
+            if !moved && let Some(fd) = self.worker.arm() {
+                return Sleep { at_most: TICK, readable: Some(fd) };
+            }
+        }
+        std::thread::yield_now();
+        Sleep { at_most: Duration::ZERO, readable: None }
+    }
+
+    fn peer_ended(&self, core: &Core, _rank: u32) {
+        self.progress(core);
+    }
+
+    fn expire(&self, core: &Core, now: Instant) {
+        let Some(then) = now.checked_sub(GRACE) else { return };
+        let mut stuck = core
+            .live()
+            .find(|(_, peer)| peer.sending.lock().outbox.is_stuck_since(then))
+            .map(|(rank, _)| rank);
+        for fetch in self.receiving.lock().fetches.values() {
+            if fetch.slot.is_late(now) {
+                fetch.slot.finish(Err(MeshError::Timeout));
+            }
+            if fetch.slot.is_stuck_since(then) {
+                stuck.get_or_insert(fetch.from);
+            }
+        }
+        if let Some(rank) = stuck {
+            // Whether it has left or not. Only closing UCX frees that memory, for which its owner may wait already.
+            let reason = "it stopped in the middle of a message".to_owned();
+            core.fail(MeshError::PeerLost { rank, reason });
+            self.close(core);
+        }
+    }
+
+    /// Whoever still waits for UCX is told.
+    fn close(&self, core: &Core) {
+        let mut receiving = self.receiving.lock();
+        let mut events = std::mem::take(&mut receiving.events);
+        self.worker.close(&mut events);
+        // What had come by then still counts.
+        for event in events {
+            self.handle(core, &mut receiving, event);
+        }
+    }
+
+    fn bytes_received(&self) -> u64 {
+        self.bytes_received.load(Ordering::Relaxed)
+    }
+
+    fn unknown_senders(&self) -> u64 {
+        self.unknown_senders.load(Ordering::Relaxed)
+    }
+}
+
+/// Sends to one rank.
+struct UcxLink {
+    ucx: Arc<Ucx>,
+    rank: u32,
+}
+
+impl Link for UcxLink {
+    fn flush(
+        &mut self,
+        core: &Core,
+        outbox: &mut Outbox,
+        reports: &mut Reports,
+    ) -> Result<(), String> {
+        let UcxLink { ucx, rank } = self;
+        let mut under_way = false;
+        let post = |post: Post<'_>| {
+            let len = post.payload.as_ref().map_or(0, |(_, range)| range.len());
+            // Short ones that were announced for want of room have a place by now, and a copy costs less.
+            let how = if len > limits::UCX.eager { How::Rendezvous } else { How::Eager };
+            let header = ucx.envelope(*rank, &post);
+            let free = ucx.worker.send((*rank, post.number), &header, post.payload, how)?;
+            under_way |= !free;
+            Ok(free)
+        };
+        let outcome = outbox.post_all(post, reports);
+        if under_way && ucx.helpers.load(Ordering::Relaxed) == 0 {
+            // UCX goes on with it when somebody asks.
+            core.wake();
+        }
+        outcome
+    }
+}
+
 /// A message is here with its bytes.
 fn take(
-    shared: &Shared,
+    core: &Core,
     receiving: &mut Receiving,
     envelope: Envelope,
     bytes: Vec<u8>,
 ) -> Result<(), &'static str> {
     let Envelope { from, number, frame } = envelope;
     match frame {
-        Frame::Ready { .. } | Frame::Credit { .. } => return deliver(shared, from, frame, &bytes),
+        Frame::Ready { .. } | Frame::Credit { .. } => return deliver(core, from, frame, &bytes),
         Frame::Data { id, len } if len == bytes.len() => {
-            let (slot, last) = shared.mailbox.lock().data(from, id, len)?;
+            let (slot, last) = core.mailbox.lock().data(from, id, len)?;
             slot.fill(&bytes);
             if last {
                 slot.complete(from);
@@ -362,28 +437,28 @@ fn take(
         | Frame::Lost { .. }
         | Frame::Borrow { .. }
         | Frame::Lent { .. }
-        | Frame::Landed { .. } => {
-            return Err("a frame that does not come this way");
+        | Frame::Returned { .. } => {
+            return Err("a frame that does not belong on this transport");
         }
     }
     let order = &mut receiving.peers[from as usize];
     let mut turn = order.arrived(number, frame, bytes)?;
     while let Some((frame, bytes)) = turn {
-        deliver(shared, from, frame, &bytes)?;
+        deliver(core, from, frame, &bytes)?;
         turn = receiving.peers[from as usize].next();
     }
     Ok(())
 }
 
 /// A frame's turn has come.
-fn deliver(shared: &Shared, from: u32, frame: Frame, bytes: &[u8]) -> Result<(), &'static str> {
+fn deliver(core: &Core, from: u32, frame: Frame, bytes: &[u8]) -> Result<(), &'static str> {
     let expected = if let Frame::Eager { len, .. } = frame { len } else { 0 };
     if expected != bytes.len() {
         return Err("a frame whose payload has another length");
     }
-    let mut body = begin(shared, from, frame)?;
+    let mut body = begin(core, from, frame)?;
     body.fill(bytes);
-    finish(shared, from, body);
+    finish(core, from, body);
     Ok(())
 }
 
@@ -396,26 +471,11 @@ fn ended(rank: u32, outcome: &Outcome) -> Result<(), MeshError> {
     Err(MeshError::PeerLost { rank, reason })
 }
 
-fn broken(shared: &Shared, rank: u32, outcome: Outcome) {
+fn broken(core: &Core, rank: u32, outcome: Outcome) {
     if let Outcome::Failed(reason) = outcome {
-        shared.lost(rank, &format!("UCX: {reason}"));
+        core.lost(rank, &format!("UCX: {reason}"));
     }
 }
-
-/// Longer messages are announced and fetched: two more round trips, but no copy at either end.
-const EAGER_MAX: usize = 16 << 10;
-
-/// Who waits for a message moves UCX on for so long before it goes to sleep.
-const SPIN: Duration = Duration::from_micros(200);
-
-/// The thread leaves UCX to those who wait for messages for so long.
-const NAP: Duration = Duration::from_millis(1);
-
-/// Then sockets and deadlines get their turn.
-const TURNS: usize = 64;
-
-/// For UCX to let go of memory that its owner wants back.
-pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// Where the parts of a header begin.
 const FROM: usize = frame::HEADER_LEN;

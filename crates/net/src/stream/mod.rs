@@ -1,9 +1,9 @@
 //! Connections between two ranks as streams of bytes: TCP, or memory that two processes of one host share.
 //!
-//! A [`Connection`] is all that a lane needs to know of its medium: one thread reads, one writes.
+//! A [`Connection`] is all that a user needs to know of the medium: one thread reads, one writes.
 
+mod half;
 pub(crate) mod pass;
-mod ring;
 mod shared;
 
 use std::io::{self, Read, Write};

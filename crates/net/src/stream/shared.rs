@@ -8,22 +8,24 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::ring::{Control, Ring};
+use super::half::{ReceiveHalf, SendHalf, end, refuse};
 use super::{Connection, pass};
 use crate::memfd::{self, Map};
+use crate::ring::{Bytes, Positions, SharedBytes};
 
 /// Bytes both ways through two rings in shared memory.
 pub struct SharedMemory {
-    _map: Map,
-    sending: Ring,
-    receiving: Ring,
-    /// Bytes written and read so far.
-    written: Mutex<u32>,
-    read: Mutex<u32>,
+    /// The two rings, to say that they end.
+    outgoing: SharedBytes,
+    incoming: SharedBytes,
+    sending: Mutex<SendHalf<SharedBytes>>,
+    receiving: Mutex<ReceiveHalf<SharedBytes>>,
     socket: UnixStream,
     patience: Duration,
 }
@@ -55,9 +57,12 @@ impl SharedMemory {
     }
 
     fn new(map: Map, socket: UnixStream, side: usize, patience: Duration) -> SharedMemory {
-        let (sending, receiving) = (ring(&map, side), ring(&map, 1 - side));
-        let (written, read) = (Mutex::new(0), Mutex::new(0));
-        SharedMemory { _map: map, sending, receiving, written, read, socket, patience }
+        let map = Arc::new(map);
+        let (outgoing, incoming) = (|| ring(&map, side), || ring(&map, 1 - side));
+        let sending = Mutex::new(SendHalf::new(outgoing()));
+        let receiving = Mutex::new(ReceiveHalf::new(incoming()));
+        let (outgoing, incoming) = (outgoing(), incoming());
+        SharedMemory { outgoing, incoming, sending, receiving, socket, patience }
     }
 
     /// Whether the peer's end of the socket is closed: nothing is ever sent on it after the beginning.
@@ -73,23 +78,23 @@ impl SharedMemory {
 
 impl Connection for SharedMemory {
     fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.receiving.read(&mut self.read.lock(), bytes, || self.gone())
+        self.receiving.lock().read(bytes, SPINS, || self.gone())
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        self.sending.write(&mut self.written.lock(), bytes, self.patience, || self.gone())
+        self.sending.lock().write(bytes, self.patience, SPINS, || self.gone())
     }
 
     fn end(&self) {
-        self.sending.end();
+        end(self.outgoing.positions());
     }
 
     fn close(&self) {
-        self.sending.end();
-        self.receiving.refuse();
+        end(self.outgoing.positions());
+        refuse(self.incoming.positions());
     }
 
     fn medium(&self) -> &'static str {
@@ -104,22 +109,15 @@ impl Drop for SharedMemory {
 }
 
 /// The ring in which side `from` writes.
-fn ring(map: &Map, from: usize) -> Ring {
-    assert!(map.len() == LEN, "the memory of one connection");
-    // SAFETY: both offsets are within the mapping, and the first is aligned as pages are; fresh memory is zero, which is
-    // an empty ring.
-    unsafe {
-        Ring {
-            control: map.start().add(from * CONTROL).cast::<Control>(),
-            data: map.start().add(2 * CONTROL + from * CAPACITY as usize),
-            capacity: CAPACITY,
-        }
-    }
+fn ring(map: &Arc<Map>, from: usize) -> SharedBytes {
+    SharedBytes::new(map, from * CONTROL, 2 * CONTROL + from * CAPACITY as usize, CAPACITY)
 }
 
 /// Bytes of each direction: several chunks, and within the second-level cache of most processors.
 const CAPACITY: u32 = 1 << 20;
-/// A page for each direction's words.
+/// A page for each direction's positions.
 const CONTROL: usize = 4096;
 const LEN: usize = 2 * CONTROL + 2 * CAPACITY as usize;
-const _: () = assert!(size_of::<Control>() <= CONTROL && CAPACITY.is_power_of_two());
+const _: () = assert!(size_of::<Positions<AtomicU32>>() <= CONTROL && CAPACITY.is_power_of_two());
+/// How often the other side's position is looked at before sleeping: a few hundred nanoseconds, less than a system call.
+const SPINS: u32 = 200;

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::half::{ReceiveHalf, SendHalf, end, refuse};
 use super::{Connection, SharedMemory, read_exact, write_all};
+use crate::futex::model::ModelWord;
+use crate::ring::Bytes;
+use crate::ring::tests::{LoomRing, limited_preemptions};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -63,7 +67,7 @@ fn streams_carry_bytes_both_ways_in_order() {
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_what_waits() {
+fn a_dropped_peer_ends_reads_and_writes() {
     let (a, b) = shared(PATIENCE);
     write_all(&*a, b"last words").unwrap();
     drop(a);
@@ -87,7 +91,7 @@ fn close_wakes_a_reader() {
 }
 
 #[test]
-fn a_write_that_nobody_reads_ends() {
+fn a_write_to_a_peer_that_reads_nothing_times_out() {
     let (a, _b) = shared(Duration::from_millis(100));
     let begun = Instant::now();
     let error = write_all(&*a, &vec![0; 4 << 20]).unwrap_err();
@@ -96,7 +100,7 @@ fn a_write_that_nobody_reads_ends() {
 }
 
 #[test]
-fn what_is_no_lane_is_refused() {
+fn anything_but_sealed_shared_memory_is_refused() {
     let take = |socket: UnixStream| {
         SharedMemory::take(socket, &mut [0; 5], PATIENCE).err().expect("refused").kind()
     };
@@ -113,4 +117,45 @@ fn what_is_no_lane_is_refused() {
     let (a, b) = UnixStream::pair().unwrap();
     drop(a);
     assert_eq!(take(b), io::ErrorKind::InvalidData);
+}
+
+/// A writer of more bytes than the ring holds and its reader, which sleep when there is nothing to do: every byte is read once
+/// and in order, the end behind them, and no wake-up is lost (loom reports a deadlock).
+#[test]
+fn bytes_and_the_end_wake_a_side_that_sleeps() {
+    limited_preemptions(|| {
+        let ring = LoomRing::new(ModelWord::new);
+        let writing = loom::thread::spawn({
+            let (mut half, ring) = (SendHalf::new(ring.clone()), ring.clone());
+            move || {
+                let mut left = &[1, 2, 3][..];
+                while !left.is_empty() {
+                    let count = half.write(left, Duration::MAX, 0, || false).unwrap();
+                    left = &left[count..];
+                }
+                end(ring.positions());
+            }
+        });
+        let (mut half, mut found) = (ReceiveHalf::new(ring), Vec::new());
+        let mut bytes = [0; 3];
+        while let count @ 1.. = half.read(&mut bytes, 0, || false).unwrap() {
+            found.extend_from_slice(&bytes[..count]);
+        }
+        assert_eq!(found, [1, 2, 3]);
+        writing.join().unwrap();
+    });
+}
+
+/// A writer that sleeps for want of room, and a reader that will read no more: the writer is woken.
+#[test]
+fn a_refusal_wakes_a_writer_that_sleeps() {
+    loom::model(|| {
+        let ring = LoomRing::new(ModelWord::new);
+        let mut half = SendHalf::new(ring.clone());
+        assert_eq!(half.write(&[1, 2], Duration::MAX, 0, || false).unwrap(), 2);
+        let refusing = loom::thread::spawn(move || refuse(ring.positions()));
+        let refused = half.write(&[3], Duration::MAX, 0, || false).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::BrokenPipe);
+        refusing.join().unwrap();
+    });
 }

@@ -1,0 +1,326 @@
+//! The mesh's state, and what changes it, whatever transport is below: outboxes, the mailbox, failure, goodbye.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::error::MeshError;
+use super::events::Events;
+use super::frame::{Frame, Key};
+use super::mailbox::Mailbox;
+use super::outbox::{Outbox, Reports};
+use super::roster::Network;
+use super::transport::{Link, Transport};
+
+pub(super) struct Core {
+    pub(super) rank: u32,
+    pub(super) network: Network,
+    /// The nearest first.
+    pub(super) transports: Vec<Arc<dyn Transport>>,
+    /// By rank; `None` for our own.
+    pub(super) peers: Vec<Option<Peer>>,
+    pub(super) mailbox: Mutex<Mailbox>,
+    /// Set by the mailbox when it has nothing.
+    mailbox_empty: Arc<AtomicBool>,
+    pub(super) events: Arc<dyn Events>,
+    waker: UnixStream,
+    /// A wake-up is under way.
+    pub(super) woken: AtomicBool,
+    pub(super) silence: Duration,
+    failed: Mutex<Option<(MeshError, Instant)>>,
+    /// When the thread has to end, at the latest.
+    pub(super) stopping: Mutex<Option<Instant>>,
+    /// Bytes received over connections.
+    pub(super) bytes_rx: AtomicU64,
+    started: Instant,
+}
+
+pub(super) struct Peer {
+    /// Tells who is alive; carries frames where the transport uses it.
+    pub(super) connection: TcpStream,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) sending: Mutex<Sending>,
+    /// Said goodbye.
+    pub(super) left: AtomicBool,
+    /// When something last came over the connection: milliseconds since the mesh was started.
+    heard: AtomicU64,
+}
+
+/// What is sent to a peer: what is queued, and where it goes.
+pub(super) struct Sending {
+    pub(super) outbox: Outbox,
+    pub(super) link: Box<dyn Link>,
+}
+
+impl Peer {
+    fn new(rank: u32, connection: TcpStream, transports: &[Arc<dyn Transport>]) -> Peer {
+        let reaches = transports.iter().find(|transport| transport.reaches(rank));
+        let transport = reaches.expect("a group's network reaches all ranks").clone();
+        let outbox = Outbox::new(transport.limits());
+        let link = transport.clone().link(rank);
+        let sending = Mutex::new(Sending { outbox, link });
+        let (left, heard) = (AtomicBool::new(false), AtomicU64::new(0));
+        Peer { connection, transport, sending, left, heard }
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+}
+
+impl Core {
+    /// `connections`: by rank; `None` for our own. `transports`: the nearest first; every rank goes by the first that reaches
+    /// it. Also what is readable when the mesh's thread is to wake up.
+    pub(super) fn new(
+        rank: u32,
+        connections: Vec<Option<TcpStream>>,
+        (network, transports): (Network, Vec<Arc<dyn Transport>>),
+        silence: Duration,
+        events: Arc<dyn Events>,
+    ) -> std::io::Result<(Core, UnixStream)> {
+        let (waker, woken) = UnixStream::pair()?;
+        waker.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
+        let mailbox = Mailbox::new(connections.len() as u32);
+        let peer = |(rank, connection): (usize, Option<TcpStream>)| {
+            connection.map(|connection| Peer::new(rank as u32, connection, &transports))
+        };
+        let peers = connections.into_iter().enumerate().map(peer).collect();
+        let core = Core {
+            rank,
+            network,
+            transports,
+            peers,
+            mailbox_empty: mailbox.empty(),
+            mailbox: Mutex::new(mailbox),
+            events,
+            waker,
+            woken: AtomicBool::new(false),
+            silence,
+            failed: Mutex::new(None),
+            stopping: Mutex::new(None),
+            bytes_rx: AtomicU64::new(0),
+            started: Instant::now(),
+        };
+        Ok((core, woken))
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    pub(super) fn peer(&self, rank: u32) -> Option<&Peer> {
+        self.peers.get(rank as usize)?.as_ref()
+    }
+
+    /// The peer from which a frame came, or to which one goes.
+    pub(super) fn known_peer(&self, rank: u32) -> &Peer {
+        self.peer(rank).expect("frames come from peers and go to them")
+    }
+
+    pub(super) fn live(&self) -> impl Iterator<Item = (u32, &Peer)> {
+        let peers = self.peers.iter().enumerate();
+        peers.filter_map(|(rank, peer)| peer.as_ref().map(|peer| (rank as u32, peer)))
+    }
+
+    /// Has the mesh's thread look at everything, once more.
+    pub(super) fn wake(&self) {
+        // One that was told and has not looked yet sees this, too.
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            let _ = (&self.waker).write(&[1]);
+        }
+    }
+
+    /// Wakes the mesh's thread of a rank whose frames do not go through its connection. Nothing else but keep-alives is
+    /// written there, so it has room; if not, that thread is awake already.
+    #[cold]
+    pub(super) fn ping(&self, rank: u32) {
+        let _ = (&self.known_peer(rank).connection).write(&Frame::Ping.encode());
+    }
+
+    /// Changes an outbox, then sends what the transport takes.
+    pub(super) fn with_outbox(
+        &self,
+        rank: u32,
+        peer: &Peer,
+        change: impl FnOnce(&mut Outbox, &mut Reports),
+    ) {
+        let mut reports = Reports::new();
+        let mut sending = peer.sending.lock();
+        let Sending { outbox, link } = &mut *sending;
+        change(outbox, &mut reports);
+        let flushed = link.flush(self, outbox, &mut reports);
+        drop(sending);
+        report(reports);
+        if let Err(reason) = flushed {
+            self.lost(rank, &reason);
+        }
+    }
+
+    /// Whether the mailbox has neither a message nor a receive with that key.
+    #[inline]
+    pub(super) fn has_no_entry(&self, key: Key) -> bool {
+        self.mailbox_empty.load(Ordering::Acquire) || self.mailbox.lock().has_no_entry(key)
+    }
+
+    /// The transports by which a message `from` that rank (`None`: any) may come, and which a waiting caller must poll.
+    fn polled(&self, from: Option<u32>) -> impl Iterator<Item = &Arc<dyn Transport>> + Clone {
+        let one = from.and_then(|rank| self.peer(rank)).map(|peer| &peer.transport);
+        let all = if from.is_none() { &self.transports[..] } else { &[] };
+        one.into_iter().chain(all).filter(|transport| transport.is_polled())
+    }
+
+    /// Whether a caller that waits for a message of that rank, or of any, is to call [`Core::help`].
+    pub(super) fn needs_help(&self, from: Option<u32>) -> bool {
+        self.polled(from).next().is_some()
+    }
+
+    /// Moves messages of a rank, or of any, on for a short while, at most `until` then, or until `done`.
+    pub(super) fn help(
+        &self,
+        from: Option<u32>,
+        until: Option<Instant>,
+        done: impl Fn() -> bool,
+    ) {
+        let mut polled = self.polled(from);
+        let Some(nearest) = polled.next() else { return };
+        let progress_and_done = || {
+            polled.clone().for_each(|transport| transport.progress(self));
+            done()
+        };
+        nearest.help(self, from, until, &progress_and_done);
+    }
+
+    /// Queues a frame without payload, ahead of bulk.
+    pub(super) fn push_bare(&self, rank: u32, frame: Frame) {
+        if let Some(peer) = self.peer(rank) {
+            self.with_outbox(rank, peer, |outbox, _| outbox.push_bare(frame));
+        }
+    }
+
+    /// Asks for an announced message.
+    pub(super) fn ask(&self, from: u32, id: u64, len: u64) {
+        let borrows = self.peer(from).is_some_and(|peer| peer.transport.borrows(from, len));
+        self.push_bare(from, if borrows { Frame::Borrow { id } } else { Frame::Ready { id } });
+    }
+
+    pub(super) fn return_credit(&self, rank: u32) {
+        let credit = self.mailbox.lock().take_credit(rank);
+        if let Some(bytes) = credit {
+            self.push_bare(rank, Frame::Credit { bytes });
+        }
+    }
+
+    /// Something has come over the connection to that rank.
+    pub(super) fn heard(&self, rank: u32, now: Instant) {
+        let at = now.saturating_duration_since(self.started).as_millis() as u64;
+        self.known_peer(rank).heard.store(at, Ordering::Relaxed);
+    }
+
+    /// Our own thread did not listen for so long: no peer was silent meanwhile.
+    pub(super) fn was_stopped(&self, rank: u32, pause: Duration) {
+        let pause = pause.as_millis() as u64;
+        self.known_peer(rank).heard.fetch_add(pause, Ordering::Relaxed);
+    }
+
+    /// For how long nothing has come over the connection to that rank.
+    pub(super) fn silence_of(&self, rank: u32, now: Instant) -> Duration {
+        let heard = self.known_peer(rank).heard.load(Ordering::Relaxed);
+        now.saturating_duration_since(self.started + Duration::from_millis(heard))
+    }
+
+    /// Ranks whose connection is broken, or from which nothing has come for `silence`. After a failure: as it was then.
+    pub(super) fn unreachable(&self, silence: Duration) -> Vec<u32> {
+        let failed = self.failed.lock().clone();
+        let now = failed.as_ref().map_or_else(Instant::now, |(_, when)| *when);
+        let lost = match failed {
+            Some((MeshError::PeerLost { rank, .. }, _)) => Some(rank),
+            _ => None,
+        };
+        let unreachable = |&(rank, peer): &(u32, &Peer)| {
+            !peer.has_left() && (lost == Some(rank) || self.silence_of(rank, now) >= silence)
+        };
+        self.live().filter(unreachable).map(|(rank, _)| rank).collect()
+    }
+
+    /// A connection is broken: after a goodbye that is no loss.
+    pub(super) fn lost(&self, rank: u32, reason: &str) {
+        if self.peer(rank).is_some_and(Peer::has_left) {
+            self.gone(rank);
+        } else {
+            self.fail(MeshError::PeerLost { rank, reason: reason.to_owned() });
+        }
+    }
+
+    /// A peer has left in good order.
+    pub(super) fn gone(&self, rank: u32) {
+        let Some(peer) = self.peer(rank) else { return };
+        peer.left.store(true, Ordering::Release);
+        let reason = MeshError::Left { rank };
+        let slots = self.mailbox.lock().peer_gone(rank, &reason);
+        slots.iter().for_each(|slot| slot.finish(Err(reason.clone())));
+        let mut reports = Reports::new();
+        self.close_outbox(peer, &reason, &mut reports);
+        // Our end of the stream tells the peer that its goodbye was read; it may be gone already.
+        let _ = peer.connection.shutdown(Shutdown::Write);
+        report(reports);
+    }
+
+    /// Nothing more is sent to a peer. Whether its connection stands between two frames, the first time.
+    fn close_outbox(&self, peer: &Peer, reason: &MeshError, reports: &mut Reports) -> bool {
+        let mut sending = peer.sending.lock();
+        let outbox = &mut sending.outbox;
+        let opened = !outbox.is_closed();
+        // What is cut off in the middle is elsewhere than in the connection, if that carries keep-alives alone.
+        let between = outbox.close(reason, reports) || !peer.transport.uses_connection();
+        if !peer.transport.keeps_memory() {
+            outbox.revoke(reason, reports);
+        }
+        opened && between
+    }
+
+    /// Why nothing works any more, if so.
+    pub(super) fn failure(&self) -> Option<MeshError> {
+        self.failed.lock().as_ref().map(|(reason, _)| reason.clone())
+    }
+
+    /// Fails everything that waits, and everything from now on. The first reason counts.
+    pub(super) fn fail(&self, reason: MeshError) {
+        {
+            let mut failed = self.failed.lock();
+            if failed.is_some() {
+                return;
+            }
+            *failed = Some((reason.clone(), Instant::now()));
+        }
+        let last_word = match reason {
+            MeshError::PeerLost { rank, .. } => Frame::Lost { rank },
+            _ => Frame::Lost { rank: self.rank },
+        };
+        let slots = self.mailbox.lock().fail(&reason);
+        slots.iter().for_each(|slot| slot.finish(Err(reason.clone())));
+        self.transports.iter().for_each(|transport| transport.revoke());
+        let mut reports = Reports::new();
+        for (_, peer) in self.live() {
+            // A peer that only sees our connection end would take us for the cause.
+            if self.close_outbox(peer, &reason, &mut reports) {
+                let _ = (&peer.connection).write(&last_word.encode());
+            }
+        }
+        report(reports);
+        self.events.failed(&reason);
+        self.wake();
+    }
+}
+
+/// Tells senders what became of their messages; no lock is held.
+fn report(reports: Reports) {
+    for (done, outcome) in reports {
+        done(outcome);
+    }
+}

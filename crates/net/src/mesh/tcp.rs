@@ -1,0 +1,86 @@
+//! Frames through the TCP connection of a pair. The mesh's thread reads all connections ([`super::thread`]); here is what
+//! writes.
+
+use std::io::{IoSlice, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::core::Core;
+use super::limits::{self, Limits};
+use super::outbox::{Drained, Outbox, Reports};
+use super::roster::Roster;
+use super::transport::{Endpoint, Link, Transport};
+use crate::NetError;
+
+/// Before the ranks know each other there is nothing to open: the listener is all.
+pub(super) struct TcpEndpoint;
+
+impl Endpoint for TcpEndpoint {
+    fn address(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn connect(self: Box<Self>, roster: &Roster) -> Result<Arc<dyn Transport>, NetError> {
+        Ok(Arc::new(Tcp { blocked: roster.seats.iter().map(|_| AtomicBool::new(false)).collect() }))
+    }
+}
+
+struct Tcp {
+    /// By rank: the socket took no more; the thread waits until it does.
+    blocked: Vec<AtomicBool>,
+}
+
+impl Transport for Tcp {
+    fn limits(&self) -> Limits {
+        limits::TCP
+    }
+
+    fn reaches(&self, _: u32) -> bool {
+        true
+    }
+
+    fn link(self: Arc<Self>, rank: u32) -> Box<dyn Link> {
+        Box::new(TcpLink { tcp: self, rank })
+    }
+
+    fn uses_connection(&self) -> bool {
+        true
+    }
+
+    fn is_blocked(&self, rank: u32) -> bool {
+        self.blocked[rank as usize].load(Ordering::Relaxed)
+    }
+
+    fn unblock(&self, rank: u32) {
+        self.blocked[rank as usize].store(false, Ordering::Relaxed);
+    }
+}
+
+struct TcpLink {
+    tcp: Arc<Tcp>,
+    rank: u32,
+}
+
+impl Link for TcpLink {
+    fn flush(
+        &mut self,
+        core: &Core,
+        outbox: &mut Outbox,
+        reports: &mut Reports,
+    ) -> Result<(), String> {
+        let blocked = &self.tcp.blocked[self.rank as usize];
+        if blocked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut connection = &core.known_peer(self.rank).connection;
+        let write = |parts: &[IoSlice<'_>]| connection.write_vectored(parts);
+        match outbox.drain(write, reports).map_err(|error| error.to_string())? {
+            Drained::Empty => {}
+            Drained::Blocked => {
+                blocked.store(true, Ordering::Relaxed);
+                core.wake();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! The mesh's thread: reads all connections, sends what senders could not, watches deadlines and silence.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::core::Core;
+use super::error::MeshError;
+use super::frame::{Frame, HEADER_LEN};
+use super::inbound::{Body, begin, finish};
+use super::limits::{
+    KEEPALIVES, READ_BYTES, READS_PER_TURN, SEGMENT_MAX, STOPPED_TICKS, TICK,
+};
+use super::outbox::{Message, Reports};
+use super::poll::{Interest, poll};
+
+/// Runs until the mesh stops.
+pub(super) fn run(core: &Core, woken: &UnixStream) {
+    let mut io = Io {
+        core,
+        streams: core.live().map(|(rank, _)| Stream::new(rank)).collect(),
+        buffer: vec![0; READ_BYTES],
+        checked: Instant::now(),
+    };
+    let connections = 1 + core.transports.len();
+    while !io.is_over() {
+        let mut at_most = TICK;
+        let mut interests = vec![Interest::new(woken, true, false)];
+        for transport in &core.transports {
+            let sleep = transport.before_sleep(core);
+            at_most = at_most.min(sleep.at_most);
+            interests.push(Interest::new(&sleep.readable.unwrap_or(-1), true, false));
+        }
+        interests.extend(io.streams.iter().map(|stream| stream.interest(core)));
+        if let Err(e) = poll(&mut interests, at_most)
+            && e.kind() != io::ErrorKind::Interrupted
+        {
+            core.fail(MeshError::Aborted(format!("waiting for sockets failed: {e}")));
+            break;
+        }
+        core.transports.iter().for_each(|transport| transport.after_sleep());
+        if interests[0].readable() {
+            let _ = (&mut &*woken).read(&mut io.buffer);
+            // A wake-up from here on needs another look.
+            core.woken.swap(false, Ordering::AcqRel);
+        }
+        for (at, interest) in interests[connections..].iter().enumerate() {
+            io.serve(at, interest);
+        }
+        io.tick();
+    }
+    io.streams.iter_mut().for_each(|stream| stream.body.cut(core, stream.rank));
+    core.transports.iter().for_each(|transport| transport.close(core));
+    for (_, peer) in core.live() {
+        let _ = peer.connection.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+struct Io<'a> {
+    core: &'a Core,
+    streams: Vec<Stream>,
+    buffer: Vec<u8>,
+    checked: Instant,
+}
+
+/// One connection's reading side.
+struct Stream {
+    rank: u32,
+    header: [u8; HEADER_LEN],
+    /// Bytes of the header that are here.
+    have: usize,
+    body: Body,
+    ended: bool,
+    pinged: Instant,
+}
+
+impl Stream {
+    fn new(rank: u32) -> Stream {
+        let now = Instant::now();
+        let header = [0; HEADER_LEN];
+        Stream { rank, header, have: 0, body: Body::None, ended: false, pinged: now }
+    }
+
+    fn interest(&self, core: &Core) -> Interest {
+        if self.ended {
+            return Interest::new(&-1, false, false);
+        }
+        let peer = core.known_peer(self.rank);
+        Interest::new(&peer.connection, true, peer.transport.is_blocked(self.rank))
+    }
+}
+
+impl Io<'_> {
+    fn is_over(&self) -> bool {
+        let Some(until) = *self.core.stopping.lock() else {
+            return false;
+        };
+        let failed = self.core.failure().is_some();
+        // Bytes that nobody has read when a socket closes make the kernel reset the connection, and the
+        // peer may lose what it has not read of ours: so wait until the peers have closed, too.
+        failed || self.streams.iter().all(|stream| stream.ended) || Instant::now() >= until
+    }
+
+    fn serve(&mut self, at: usize, interest: &Interest) {
+        let rank = self.streams[at].rank;
+        if interest.writable() {
+            let peer = self.core.known_peer(rank);
+            peer.transport.unblock(rank);
+            self.core.with_outbox(rank, peer, |_, _| ());
+        }
+        if !interest.readable() || self.streams[at].ended {
+            return;
+        }
+        match self.read(at) {
+            Ok(true) => {}
+            Ok(false) => self.end(at, "the connection was closed"),
+            Err(reason) => self.end(at, &reason),
+        }
+    }
+
+    /// Reads what is there, within a bound; false at the end of the stream.
+    fn read(&mut self, at: usize) -> Result<bool, String> {
+        let stream = &mut self.streams[at];
+        for _ in 0..READS_PER_TURN {
+            let n = match (&self.core.known_peer(stream.rank).connection).read(&mut self.buffer) {
+                Ok(0) => return Ok(false),
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e.to_string()),
+            };
+            self.core.heard(stream.rank, Instant::now());
+            self.core.bytes_rx.fetch_add(n as u64, Ordering::Relaxed);
+            consume(self.core, stream, &self.buffer[..n]).map_err(str::to_owned)?;
+            if n < self.buffer.len() {
+                return Ok(true);
+            }
+        }
+        Ok(true)
+    }
+
+    fn end(&mut self, at: usize, reason: &str) {
+        let stream = &mut self.streams[at];
+        stream.ended = true;
+        // A goodbye may have come by the transport.
+        let peer = self.core.known_peer(stream.rank);
+        peer.transport.peer_ended(self.core, stream.rank);
+        let leaving = self.core.stopping.lock().is_some();
+        if leaving {
+            self.core.gone(stream.rank);
+        } else {
+            self.core.lost(stream.rank, reason);
+        }
+        stream.body.cut(self.core, stream.rank);
+    }
+
+    /// Deadlines and silence, a few times a second.
+    fn tick(&mut self) {
+        let now = Instant::now();
+        if now - self.checked < TICK {
+            return;
+        }
+        // A thread that was stopped itself has not listened: nobody was silent meanwhile.
+        let stopped = (now - self.checked).saturating_sub(TICK * STOPPED_TICKS);
+        self.checked = now;
+        let expired = self.core.mailbox.lock().expire(now);
+        expired.iter().for_each(|slot| slot.finish(Err(MeshError::Timeout)));
+        self.core.transports.iter().for_each(|transport| transport.expire(self.core, now));
+        let failed = self.core.failure();
+        for stream in self.streams.iter_mut().filter(|stream| !stream.ended) {
+            self.core.was_stopped(stream.rank, stopped);
+            stream.body.expire(failed.as_ref(), now);
+            watch(self.core, stream, now);
+        }
+    }
+}
+
+fn watch(core: &Core, stream: &mut Stream, now: Instant) {
+    let peer = core.known_peer(stream.rank);
+    let ping = now - stream.pinged >= core.silence / KEEPALIVES;
+    if ping {
+        stream.pinged = now;
+    }
+    if ping && !peer.transport.uses_connection() {
+        core.ping(stream.rank);
+    }
+    core.with_outbox(stream.rank, peer, |outbox, reports: &mut Reports| {
+        let late = |m: &Message| m.deadline.is_some_and(|deadline| deadline <= now);
+        if !outbox.is_idle() {
+            outbox.release(late, &MeshError::Timeout, reports);
+        }
+        if ping && peer.transport.uses_connection() && outbox.is_flushed() {
+            outbox.push_bare(Frame::Ping);
+        }
+    });
+    let silent = core.silence_of(stream.rank, now);
+    if silent >= core.silence && !peer.has_left() {
+        core.lost(stream.rank, &format!("not a byte for {:.1} s", silent.as_secs_f32()));
+    }
+}
+
+/// Takes bytes of the stream apart. `Err` says why the stream cannot be read on.
+fn consume(core: &Core, stream: &mut Stream, mut bytes: &[u8]) -> Result<(), &'static str> {
+    loop {
+        if let Some(left) = stream.body.left() {
+            let n = bytes.len().min(*left);
+            let (now, rest) = bytes.split_at(n);
+            *left -= n;
+            let done = *left == 0;
+            bytes = rest;
+            stream.body.fill(now);
+            if !done {
+                return Ok(());
+            }
+            finish(core, stream.rank, std::mem::replace(&mut stream.body, Body::None));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let n = bytes.len().min(HEADER_LEN - stream.have);
+        stream.header[stream.have..stream.have + n].copy_from_slice(&bytes[..n]);
+        stream.have += n;
+        bytes = &bytes[n..];
+        if stream.have < HEADER_LEN {
+            return Ok(());
+        }
+        stream.have = 0;
+        let frame = Frame::decode(&stream.header, SEGMENT_MAX)?;
+        if matches!(frame, Frame::Borrow { .. } | Frame::Lent { .. } | Frame::Returned { .. }) {
+            return Err("a frame that does not belong on this transport");
+        }
+        stream.body = begin(core, stream.rank, frame)?;
+    }
+}
