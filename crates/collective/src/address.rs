@@ -217,7 +217,8 @@ pub(crate) fn roster(own: &Address, all: &[Address]) -> Roster {
     // FNV-1a of the name: tells groups apart that share an address by mistake; the secrets do the rest.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let group = own.group.bytes().fold(0xcbf2_9ce4_8422_2325, step);
-    let seat = |a: &Address| Seat { address: a.mesh, secret: a.secret, network_address: a.ucx.clone() };
+    let seat =
+        |a: &Address| Seat { address: a.mesh, secret: a.secret, network_address: a.ucx.clone() };
     Roster { group, rank: own.rank, seats: all.iter().map(seat).collect() }
 }
 

@@ -11,6 +11,7 @@ pub mod accelerator;
 pub mod arena;
 pub mod buffer;
 mod clock;
+mod deadline;
 mod error;
 mod external_load;
 mod futex;

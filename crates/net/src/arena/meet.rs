@@ -1,6 +1,6 @@
 //! How ranks of a host come to share an arena: the lowest makes the memory and passes it to the others.
 //!
-//! All or none: who has mapped it says so, and waits for the word that all have. A rank that cannot (no Unix sockets, no
+//! All or none: a rank that has mapped it says so, and waits to be told that all have. A rank that cannot (no Unix sockets, no
 //! memory, another container) makes all take the other way, not fail.
 
 use std::io::{self, Read, Write};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::Arena;
 use super::memory::Memory;
 use super::spread::Spread;
+use crate::deadline::left;
 use crate::mesh::SECRET_LEN;
 use crate::stream::pass;
 
@@ -68,13 +69,13 @@ impl ArenaPort {
         patience: Duration,
     ) -> Option<Arena> {
         let ranks = seats.len();
-        let crowded = crowded(&self.seat, around);
+        let oversubscribed = oversubscribed(&self.seat, around);
         let slot_bytes = slot_bytes(ranks);
         let make = || Memory::create(ranks, slot_bytes);
         let open = |fd: &OwnedFd| Memory::open(fd, ranks, slot_bytes);
         let memory = self.share(rank, seats, secret, patience, make, open);
         let spread = Spread::new(shared_cpus(seats));
-        memory.map(|memory| Arena::new(memory, rank, ranks, crowded, spread))
+        memory.map(|memory| Arena::new(memory, rank, ranks, oversubscribed, spread))
     }
 
     /// Memory that the ranks of all `seats` share, made by the lowest and opened by the others; `None` where one of them cannot.
@@ -104,20 +105,25 @@ impl ArenaPort {
     ) -> io::Result<M> {
         let until = Instant::now() + patience;
         let mut members: Vec<Option<UnixStream>> = (0..ranks).map(|_| None).collect();
+        let mut hellos = Vec::new();
         while members[1..].iter().any(Option::is_none) {
+            left(until)?;
             match self.listener.accept() {
-                Ok((socket, _)) => {
-                    if let Ok(rank) = listen(&socket, ranks, secret) {
-                        members[rank] = Some(socket);
-                    }
+                Ok((socket, _)) if hellos.len() < HELLOS_MAX => {
+                    hellos.push(Hello::new(socket)?);
+                    continue;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    left(until)?;
-                    std::thread::sleep(TICK);
-                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
+            let known = members.iter().flatten().count();
+            hellos = read_hellos(hellos, secret, &mut members);
+            if members.iter().flatten().count() == known {
+                std::thread::sleep(TICK);
+            }
         }
+        drop(hellos);
         let (memory, fd) = make()?;
         let members = || members.iter().flatten();
         let agreed =
@@ -135,15 +141,67 @@ impl ArenaPort {
     }
 }
 
-/// A member's hello: which rank it is.
-fn listen(mut socket: &UnixStream, ranks: usize, secret: &[u8; SECRET_LEN]) -> io::Result<usize> {
-    socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(HELLO_PATIENCE))?;
-    let mut hello = [0; HELLO];
-    socket.read_exact(&mut hello)?;
-    let rank = u32::from_le_bytes([hello[0], hello[1], hello[2], hello[3]]) as usize;
-    let known = (1..ranks).contains(&rank) && hello[4..] == secret[..];
-    if known { Ok(rank) } else { Err(io::ErrorKind::InvalidData.into()) }
+/// A connection that has not said yet which rank it is. All of them are read at once: one that is slow delays no other.
+struct Hello {
+    socket: UnixStream,
+    bytes: [u8; HELLO],
+    /// How many of `bytes` are here.
+    have: usize,
+    until: Instant,
+}
+
+impl Hello {
+    fn new(socket: UnixStream) -> io::Result<Hello> {
+        socket.set_nonblocking(true)?;
+        let until = Instant::now() + HELLO_PATIENCE;
+        Ok(Hello { socket, bytes: [0; HELLO], have: 0, until })
+    }
+
+    /// Reads what has come; whether all of it is here. Errors: nothing more will come, or not in time.
+    fn read(&mut self) -> io::Result<bool> {
+        while self.have < HELLO {
+            match (&self.socket).read(&mut self.bytes[self.have..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.have += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return left(self.until).map(|_| false);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Which rank it is, if it is one of so many and knows the secret.
+    fn rank(&self, ranks: usize, secret: &[u8; SECRET_LEN]) -> Option<usize> {
+        let [a, b, c, d, known @ ..] = &self.bytes;
+        let rank = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+        ((1..ranks).contains(&rank) && known == secret).then_some(rank)
+    }
+}
+
+/// Makes members of those that have said who they are; the others that may still do so.
+fn read_hellos(
+    hellos: Vec<Hello>,
+    secret: &[u8; SECRET_LEN],
+    members: &mut [Option<UnixStream>],
+) -> Vec<Hello> {
+    let mut unfinished = Vec::new();
+    for mut hello in hellos {
+        match hello.read() {
+            Ok(false) => unfinished.push(hello),
+            Ok(true) => {
+                if let Some(rank) = hello.rank(members.len(), secret)
+                    && hello.socket.set_nonblocking(false).is_ok()
+                {
+                    members[rank] = Some(hello.socket);
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    unfinished
 }
 
 fn follow<M>(
@@ -172,7 +230,7 @@ fn follow<M>(
 }
 
 /// Whether fewer cores than ranks are on the machine of `own`.
-pub(super) fn crowded(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
+pub(super) fn oversubscribed(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
     let boot = |seat: &ArenaSeat| seat.machine.split('/').next().map(str::to_owned);
     let here = || around.iter().filter(|seat| boot(seat) == boot(own));
     let mut cpus: Vec<usize> = here().flat_map(|seat| seat.cpus.clone()).collect();
@@ -218,11 +276,6 @@ fn parse_cpus(list: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
 /// Room for a chunk and a rank's share of the sums of another. Fewer chunks are fewer waits, and fewer turns of ranks that take
 /// turns on a core; with many ranks the arena stays small enough for a last-level cache.
 fn slot_bytes(ranks: usize) -> usize {
@@ -236,12 +289,14 @@ const CHUNK_BYTES_MIN: usize = 32 << 10;
 const CHUNK_BYTES_ALL: usize = 2 << 20;
 const HELLO: usize = 4 + SECRET_LEN;
 const TICK: Duration = Duration::from_micros(200);
-/// A hello is sent with the call that connects.
+/// For all of a hello, which is sent as soon as its rank has connected.
 const HELLO_PATIENCE: Duration = Duration::from_secs(1);
+/// Connections that have not said who they are, twice as many as wait in the listener's queue; more are closed.
+const HELLOS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use super::{ArenaSeat, crowded, parse_cpus, shared_cpus};
+    use super::{ArenaSeat, oversubscribed, parse_cpus, shared_cpus};
 
     #[test]
     fn ranks_of_other_namespaces_want_the_same_cores() {
@@ -251,12 +306,12 @@ mod tests {
             cpus: cpus.to_vec(),
         };
         let around = [seat("a/1", &[0, 1]), seat("a/2", &[1, 2]), seat("b/1", &[0])];
-        assert!(!crowded(&around[0], &around));
-        assert!(crowded(
+        assert!(!oversubscribed(&around[0], &around));
+        assert!(oversubscribed(
             &around[0],
             &[&around[..], &[seat("a/3", &[2]), seat("a/3", &[0])]].concat()
         ));
-        assert!(!crowded(&around[2], &around));
+        assert!(!oversubscribed(&around[2], &around));
         assert!(shared_cpus(&around).is_empty());
         assert_eq!(shared_cpus(&[seat("a/1", &[0, 2]), seat("a/1", &[0, 2])]), [0, 2]);
         assert!(shared_cpus(&[seat("a/1", &[0, 1, 2]), seat("a/1", &[0, 1, 2])]).is_empty());

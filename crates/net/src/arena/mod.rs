@@ -81,13 +81,19 @@ pub struct Arena {
     /// Who sleeps until the round that we published last has not been woken.
     unwoken: bool,
     /// There are fewer cores than ranks.
-    crowded: bool,
+    oversubscribed: bool,
     load: ExternalLoad,
     spread: Spread,
 }
 
 impl Arena {
-    fn new(memory: Memory, rank: usize, ranks: usize, crowded: bool, spread: Spread) -> Arena {
+    fn new(
+        memory: Memory,
+        rank: usize,
+        ranks: usize,
+        oversubscribed: bool,
+        spread: Spread,
+    ) -> Arena {
         let memory = Arc::new(memory);
         Arena {
             memory,
@@ -95,7 +101,7 @@ impl Arena {
             round: 0,
             seen: vec![0; ranks],
             unwoken: false,
-            crowded,
+            oversubscribed,
             load: ExternalLoad::default(),
             spread,
         }
@@ -114,7 +120,7 @@ impl Arena {
     /// Whether there are fewer cores than ranks.
     #[inline]
     pub fn is_crowded(&self) -> bool {
-        self.crowded
+        self.oversubscribed
     }
 
     /// Bytes of a slot, a multiple of 64; equal at all ranks.
@@ -313,7 +319,7 @@ impl Arena {
     fn awaited(&self, rank: usize, round: u32) -> Awaited<'_> {
         let flag = &self.memory.mark(rank, round).flag;
         let cpu = &self.memory.mark(rank, self.seen[rank]).cpu;
-        Awaited { rank, round, flag, cpu, crowded: self.crowded, load: &self.load }
+        Awaited { rank, round, flag, cpu, oversubscribed: self.oversubscribed, load: &self.load }
     }
 
     #[cold]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::meet::{ArenaPort, ArenaSeat, crowded};
+use super::meet::{ArenaPort, ArenaSeat, oversubscribed};
 use crate::mesh::{Rings, SECRET_LEN};
 
 impl ArenaPort {
@@ -19,6 +19,6 @@ impl ArenaPort {
         let make = || Rings::create(seats.len());
         let open = |fd: &_| Rings::open(fd, seats.len());
         let rings = self.share(rank, seats, secret, patience, make, open)?;
-        Some(rings.at(rank, crowded(self.seat(), around)))
+        Some(rings.at(rank, oversubscribed(self.seat(), around)))
     }
 }

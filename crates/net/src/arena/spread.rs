@@ -3,7 +3,7 @@
 //! A rank that waits yields and never sleeps for long, so that to the scheduler no core is idle and every rank has run a moment ago: it leaves
 //! three ranks on one core and one on the other for as long as it may. Ranks know where the others are, as a slot's mark says it.
 //! One that is on the fullest core moves itself to the emptiest. It does not stay bound: the scheduler may move it
-//! again, and a thread that was bound to a core by its user is never moved. Beside strangers ranks leave it to the scheduler, which
+//! again, and a thread that was bound to a core by its user is never moved. Beside other programs ranks leave it to the scheduler, which
 //! knows where those are.
 
 #![allow(unsafe_code)]
@@ -96,7 +96,7 @@ fn move_to(cpu: u32) -> bool {
 
 /// From one look at where ranks are to the next: a fraction of a millisecond of small sums.
 const WAITS: u32 = 64;
-/// A move takes some ten microseconds, and as long to find out that there are strangers: little of the time, if the scheduler
+/// A move takes some ten microseconds, and as long to find out that there are other programs: little of the time, if the scheduler
 /// undoes each move, or they stay.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_counted() {
+    fn other_programs_are_counted() {
         assert_eq!(running("0.42 0.31 0.20 3/467 4711\n"), Some(3));
         assert_eq!(running("0.42 0.31 0.20"), None);
         let here = std::fs::read_to_string("/proc/loadavg").unwrap();

@@ -160,16 +160,51 @@ fn an_alarm_wakes_who_sleeps() {
     });
 }
 
+/// Three connections that are no ranks send a byte now and then: every read of theirs succeeds in time.
 #[test]
-fn strangers_and_absentees_make_no_arena() {
+fn connections_that_drip_bytes_do_not_delay_an_arena() {
+    use std::io::Write;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+    let ports = [ArenaPort::open().unwrap(), ArenaPort::open().unwrap()];
+    let seats: Vec<_> = ports.iter().map(|port| port.seat().clone()).collect();
+    let address = SocketAddr::from_abstract_name(&seats[0].name).unwrap();
+    let dripping: Vec<_> = (0..3)
+        .map(|_| {
+            let mut socket = UnixStream::connect_addr(&address).unwrap();
+            thread::spawn(move || {
+                // The leader closes it when it has enough of it.
+                while socket.write_all(b"n").is_ok() {
+                    thread::sleep(Duration::from_millis(300));
+                }
+            })
+        })
+        .collect();
+    let started = Instant::now();
+    let arenas = thread::scope(|scope| {
+        let meet = |(rank, port): (usize, ArenaPort)| {
+            let seats = &seats;
+            scope.spawn(move || port.meet(rank, seats, seats, &[7; 16], Duration::from_secs(30)))
+        };
+        let meeting = ports.into_iter().enumerate().map(meet).collect::<Vec<_>>();
+        meeting.into_iter().filter_map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+    });
+    let took = started.elapsed();
+    assert_eq!(arenas.len(), 2);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    dripping.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn wrong_secrets_and_absent_ranks_make_no_arena() {
     let ports = [ArenaPort::open().unwrap(), ArenaPort::open().unwrap()];
     let seats: Vec<_> = ports.iter().map(|port| port.seat().clone()).collect();
     let [first, second] = ports;
     let quick = Duration::from_millis(200);
     thread::scope(|scope| {
-        let stranger = scope.spawn(|| second.meet(1, &seats, &seats, &[8; 16], quick).is_none());
+        let intruder = scope.spawn(|| second.meet(1, &seats, &seats, &[8; 16], quick).is_none());
         assert!(first.meet(0, &seats, &seats, &[7; 16], quick).is_none());
-        assert!(stranger.join().unwrap(), "it does not know the secret");
+        assert!(intruder.join().unwrap(), "it does not know the secret");
     });
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Awaited<'a> {
     /// The processor on which the rank was when it published last.
     pub(super) cpu: &'a AtomicU32,
     /// There are fewer cores than ranks.
-    pub(super) crowded: bool,
+    pub(super) oversubscribed: bool,
     pub(super) load: &'a ExternalLoad,
 }
 
@@ -43,7 +43,7 @@ impl Awaited<'_> {
         if (0..FIRST_LOOKS).any(|_| self.is_here()) {
             return true;
         }
-        !self.crowded && self.appears_later()
+        !self.oversubscribed && self.appears_later()
     }
 
     #[inline(never)]
@@ -64,7 +64,7 @@ impl Awaited<'_> {
     /// Whether looking again costs the time of the one that is waited for: there are fewer cores than ranks, or the scheduler
     /// has both of us on one.
     fn takes_turns(&self) -> bool {
-        self.crowded || self.cpu.load(Ordering::Relaxed) == own_cpu()
+        self.oversubscribed || self.cpu.load(Ordering::Relaxed) == own_cpu()
     }
 
     /// Where ranks take turns: whether the round is there when others have run.
@@ -102,7 +102,7 @@ impl Awaited<'_> {
                 return Ok(());
             }
             let now = Instant::now();
-            if !self.crowded {
+            if !self.oversubscribed {
                 self.load.between_looks(last, now);
             }
             last = now;
@@ -113,7 +113,7 @@ impl Awaited<'_> {
             if now >= waiting.deadline {
                 return Err(Ended::Deadline);
             }
-            if now - began > self.load.awake(now, self.crowded) {
+            if now - began > self.load.awake(now, self.oversubscribed) {
                 let seen = self.flag.round();
                 if seen != self.round {
                     self.flag.sleep(seen, SLEEP.min(waiting.deadline - now));

@@ -6,7 +6,7 @@
 //!
 //! This is the only place that names the transports: to add one, see ARCHITECTURE.md.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,6 +26,7 @@ use super::tcp::TcpEndpoint;
 use super::transport::{Endpoint, Transport};
 use super::ucx;
 use crate::NetError;
+use crate::deadline::{left, read_exact};
 
 impl Network {
     /// Errors: this machine cannot use it.
@@ -158,7 +159,7 @@ fn reach(
 ) -> Result<TcpStream, MeshError> {
     let seat = &roster.seats[rank as usize];
     loop {
-        let error = match call(from, roster, rank) {
+        let error = match call(from, roster, rank, deadline.min(Instant::now() + HANDSHAKE)) {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };
@@ -170,18 +171,22 @@ fn reach(
     }
 }
 
-fn call(from: IpAddr, roster: &Roster, rank: u32) -> io::Result<TcpStream> {
+/// Connects to one rank and shakes hands by `until`.
+fn call(from: IpAddr, roster: &Roster, rank: u32, until: Instant) -> io::Result<TcpStream> {
     let seat = &roster.seats[rank as usize];
     let socket = Socket::new(Domain::for_address(seat.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
-    socket.connect_timeout(&seat.address.into(), HANDSHAKE)?;
+    socket.connect_timeout(&seat.address.into(), left(until)?)?;
     let mut stream: TcpStream = socket.into();
-    stream.set_read_timeout(Some(HANDSHAKE))?;
-    stream.set_write_timeout(Some(HANDSHAKE))?;
+    stream.set_write_timeout(Some(left(until)?))?;
     stream.write_all(&hello(roster, roster.rank, rank, &seat.secret))?;
     let mut answer = [0; SECRET_LEN];
-    stream.read_exact(&mut answer).map_err(|e| match e.kind() {
+    let never = (&(|| false) as &dyn Fn() -> bool, HANDSHAKE);
+    read_exact(&stream, &mut answer, until, never).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => io::Error::other("it refused the hello"),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, "it has not answered in time")
+        }
         _ => e,
     })?;
     if answer != roster.seats[roster.rank as usize].secret {
@@ -211,7 +216,7 @@ fn accept(
             }
             let busy = &busy;
             let started = std::thread::Builder::new().spawn_scoped(scope, move || {
-                if let Ok(rank) = answer(&stream, roster) {
+                if let Ok(rank) = answer(&stream, roster, over) {
                     // Nobody listens any more once all are there.
                     let _ = found.send((rank, stream));
                 }
@@ -224,13 +229,14 @@ fn accept(
     });
 }
 
-/// Reads a hello; returns who it is.
-fn answer(mut stream: &TcpStream, roster: &Roster) -> io::Result<u32> {
+/// Reads a hello; returns the rank that it comes from. Ends when the handshake's time is over, or all ranks are there.
+fn answer(mut stream: &TcpStream, roster: &Roster, over: &AtomicBool) -> io::Result<u32> {
+    let until = Instant::now() + HANDSHAKE;
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(HANDSHAKE))?;
-    stream.set_write_timeout(Some(HANDSHAKE))?;
     let mut got = [0; HELLO_LEN];
-    stream.read_exact(&mut got)?;
+    let over = || over.load(Ordering::Relaxed);
+    read_exact(stream, &mut got, until, (&over, ACCEPT_TICK))?;
+    stream.set_write_timeout(Some(left(until)?))?;
     let rank = u32::from_be_bytes([got[24], got[25], got[26], got[27]]);
     let own = &roster.seats[roster.rank as usize].secret;
     let known = rank > roster.rank && (rank as usize) < roster.seats.len();

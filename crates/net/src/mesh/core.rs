@@ -181,12 +181,7 @@ impl Core {
     }
 
     /// Moves messages of a rank, or of any, on for a short while, at most `until` then, or until `done`.
-    pub(super) fn help(
-        &self,
-        from: Option<u32>,
-        until: Option<Instant>,
-        done: impl Fn() -> bool,
-    ) {
+    pub(super) fn help(&self, from: Option<u32>, until: Option<Instant>, done: impl Fn() -> bool) {
         let mut polled = self.polled(from);
         let Some(nearest) = polled.next() else { return };
         let progress_and_done = || {

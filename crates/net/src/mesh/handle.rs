@@ -103,9 +103,8 @@ impl Mesh {
     /// often; its sender. If not, nothing has happened, and a receive is to be posted.
     #[inline]
     pub fn receive_now(&self, wanted: &Wanted, into: &Buffer, looks: u32) -> Option<u32> {
-        let receive = |transport: &Arc<dyn Transport>| {
-            transport.receive_now(&self.core, wanted, into, looks)
-        };
+        let receive =
+            |transport: &Arc<dyn Transport>| transport.receive_now(&self.core, wanted, into, looks);
         match wanted.from {
             Some(rank) => receive(&self.core.peer(rank)?.transport),
             None => self.core.transports.iter().find_map(receive),

@@ -405,9 +405,7 @@ mod tests {
         mailbox.post(Some(1), KEY, 0, receive());
         mailbox.post(Some(2), KEY, 0, receive());
         assert_eq!(mailbox.peer_gone(1, &reason).len(), 1);
-        assert!(
-            matches!(mailbox.post(Some(1), KEY, 0, receive()), Match::Never(r) if r == reason)
-        );
+        assert!(matches!(mailbox.post(Some(1), KEY, 0, receive()), Match::Never(r) if r == reason));
         assert_eq!(mailbox.fail(&reason).len(), 1);
     }
 

@@ -384,7 +384,8 @@ fn an_immediate_receive_takes_only_the_message_asked_for() {
 #[test]
 fn a_message_lent_by_a_failed_rank_is_not_delivered() {
     let m = members(Way::InMemory, 2, SOON);
-    let transport = |rank: usize| m[rank].mesh.core.peers[1 - rank].as_ref().unwrap().transport.clone();
+    let transport =
+        |rank: usize| m[rank].mesh.core.peers[1 - rank].as_ref().unwrap().transport.clone();
     if !transport(1).borrows(0, 1 << 20) {
         return println!("skipped: this system lets nobody read another's memory");
     }
@@ -597,7 +598,8 @@ fn connections_that_drip_bytes_do_not_delay_the_start() {
             listener.connect(&roster, Instant::now() + SOON, SOON, observer).unwrap()
         })
     });
-    let meshes: Vec<_> = starting.collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect();
+    let meshes: Vec<_> =
+        starting.collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect();
     let took = started.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
     drop(meshes);

@@ -9,9 +9,7 @@ use super::core::Core;
 use super::error::MeshError;
 use super::frame::{Frame, HEADER_LEN};
 use super::inbound::{Body, begin, finish};
-use super::limits::{
-    KEEPALIVES, READ_BYTES, READS_PER_TURN, SEGMENT_MAX, STOPPED_TICKS, TICK,
-};
+use super::limits::{KEEPALIVES, READ_BYTES, READS_PER_TURN, SEGMENT_MAX, STOPPED_TICKS, TICK};
 use super::outbox::{Message, Reports};
 use super::poll::{Interest, poll};
 

@@ -186,11 +186,9 @@ impl Ucx {
     ) -> Result<(), String> {
         let from = envelope.from;
         let slot = match envelope.frame {
-            Frame::Data { id, len } if len == bytes.len => core
-                .mailbox
-                .lock()
-                .data(from, id, len)
-                .map(|(slot, last)| last.then_some(slot))?,
+            Frame::Data { id, len } if len == bytes.len => {
+                core.mailbox.lock().data(from, id, len).map(|(slot, last)| last.then_some(slot))?
+            }
             _ => None,
         };
         let Some(slot) = slot else {

@@ -19,8 +19,14 @@ pub(crate) struct SharedBytes {
 impl SharedBytes {
     /// `positions`, `bytes`: where both begin, in bytes from the start of the mapping. Fresh memory is zero, which is an empty
     /// ring. Of one ring there is to be one writer and one reader in all processes.
-    pub(crate) fn new(map: &Arc<Map>, positions: usize, bytes: usize, capacity: u32) -> SharedBytes {
-        let within = |at: usize, len: usize| at.checked_add(len).is_some_and(|end| end <= map.len());
+    pub(crate) fn new(
+        map: &Arc<Map>,
+        positions: usize,
+        bytes: usize,
+        capacity: u32,
+    ) -> SharedBytes {
+        let within =
+            |at: usize, len: usize| at.checked_add(len).is_some_and(|end| end <= map.len());
         assert!(within(positions, size_of::<Positions<AtomicU32>>()), "positions at {positions}");
         assert!(positions.is_multiple_of(align_of::<Positions<AtomicU32>>()), "aligned");
         assert!(within(bytes, capacity as usize) && capacity.is_power_of_two(), "bytes at {bytes}");

@@ -96,7 +96,11 @@ impl<R: Cells> Writer<R> {
 
     /// Whether there is what was missing when it could not go on.
     pub(super) fn can_go_on(&mut self) -> bool {
-        if self.wants_cell { self.has_cell() } else { self.bytes.free(1).is_ok_and(|free| free > 0) }
+        if self.wants_cell {
+            self.has_cell()
+        } else {
+            self.bytes.free(1).is_ok_and(|free| free > 0)
+        }
     }
 
     #[inline]

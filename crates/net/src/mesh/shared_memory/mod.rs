@@ -57,7 +57,10 @@ impl Rings {
     /// For `ranks` ranks of a host; what the others are given.
     pub(crate) fn create(ranks: usize) -> io::Result<(Rings, OwnedFd)> {
         let (layout, fd) = Layout::create(ranks)?;
-        Ok((Rings { layout: Arc::new(layout), place: 0, oversubscribed: false, borrowing: true }, fd))
+        Ok((
+            Rings { layout: Arc::new(layout), place: 0, oversubscribed: false, borrowing: true },
+            fd,
+        ))
     }
 
     /// Those that another rank has made. Errors: they are not.
@@ -181,7 +184,8 @@ impl SharedMemory {
     ) -> Option<u32> {
         let Receiving { reader, body, ended, unreturned } = receiving;
         let (header, here) = reader.header();
-        let Ok(Frame::Eager { key, fingerprint, len }) = Frame::decode(&header, limits::SHARED_MEMORY.eager)
+        let Ok(Frame::Eager { key, fingerprint, len }) =
+            Frame::decode(&header, limits::SHARED_MEMORY.eager)
         else {
             return None;
         };
@@ -353,8 +357,9 @@ impl SharedMemory {
         let count = fetch.range.len().min(FETCH);
         let next = fetch.range.start + count;
         let identity = self.layout.identity(pair.place);
-        let read =
-            fetch.memory.update(fetch.range.start..next, |to| process_memory::read(identity, fetch.at, to));
+        let read = fetch
+            .memory
+            .update(fetch.range.start..next, |to| process_memory::read(identity, fetch.at, to));
         pair.count(count);
         fetch.at += count as u64;
         fetch.range.start = next;
@@ -442,13 +447,7 @@ impl Transport for SharedMemory {
     }
 
     #[inline]
-    fn receive_now(
-        &self,
-        core: &Core,
-        wanted: &Wanted,
-        into: &Buffer,
-        looks: u32,
-    ) -> Option<u32> {
+    fn receive_now(&self, core: &Core, wanted: &Wanted, into: &Buffer, looks: u32) -> Option<u32> {
         if !core.has_no_entry(wanted.key) {
             return None;
         }
@@ -528,7 +527,8 @@ impl Transport for SharedMemory {
         let receiving = self.pairs().filter_map(|(_, pair)| pair.receiving.try_lock());
         receiving.for_each(|receiving| receiving.body.expire(failed.as_ref(), now));
         let Some(then) = now.checked_sub(GRACE) else { return };
-        let is_stuck = |&rank: &u32| core.known_peer(rank).sending.lock().outbox.is_stuck_since(then);
+        let is_stuck =
+            |&rank: &u32| core.known_peer(rank).sending.lock().outbox.is_stuck_since(then);
         if let Some(rank) = self.paired.iter().copied().find(is_stuck) {
             let reason = "it stopped in the middle of a message".to_owned();
             core.fail(MeshError::PeerLost { rank, reason });

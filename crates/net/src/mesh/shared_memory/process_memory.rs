@@ -98,7 +98,10 @@ mod tests {
         let (from, mut to) = (vec![7u8; 1000], vec![0; 1000]);
         let at = from.as_ptr() as u64;
         assert!(read(&identity, at, &mut to).is_ok() && to == from);
-        assert_eq!(read(&identity, 8, &mut to).map_err(|e| e.raw_os_error()), Err(Some(libc::EFAULT)));
+        assert_eq!(
+            read(&identity, 8, &mut to).map_err(|e| e.raw_os_error()),
+            Err(Some(libc::EFAULT))
+        );
         identity.nonce.fetch_add(1, Ordering::Relaxed);
         let other = read(&identity, at, &mut to).map_err(|e| e.to_string());
         assert_eq!(other, Err("it is another process".to_owned()));

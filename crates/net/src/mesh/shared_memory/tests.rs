@@ -188,7 +188,8 @@ fn a_writer_without_room_is_woken_when_there_is_room() {
         let mut writer = Writer::new(model.clone());
         assert_eq!(writer.begin(&[1; HEADER_LEN], &LONG, 2), Some(2));
         let reading = loom::thread::spawn({
-            let (mut reader, presence, rings) = (Reader::new(model), presence.clone(), rings.clone());
+            let (mut reader, presence, rings) =
+                (Reader::new(model), presence.clone(), rings.clone());
             move || {
                 reader.take_cell(reader.header().1).unwrap();
                 assert_eq!(reader.take(2, |_| ()), Ok(2));
