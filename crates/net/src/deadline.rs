@@ -1,5 +1,5 @@
-//! A handshake that ends by one moment. A socket's own timeout counts anew with every byte, so a peer that sends one now and
-//! then would keep it open for as long as it likes.
+//! A handshake that ends by one moment. A socket's own timeout counts anew with every byte, so a peer that sends one
+//! now and then would keep it open for as long as it likes.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -11,8 +11,8 @@ pub(crate) fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads all of `bytes` by `until`, or until `stopped`, which is looked at every `tick`. Leaves the stream with some read
-/// timeout.
+/// Reads all of `bytes` by `until`, or until `stopped`, which is looked at every `tick`. Leaves the stream with some
+/// read timeout.
 pub(crate) fn read_exact(
     mut stream: &TcpStream,
     mut bytes: &mut [u8],

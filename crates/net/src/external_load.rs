@@ -1,8 +1,8 @@
 //! What ranks that wait for each other on one host do about programs that want the same cores.
 //!
-//! A rank that waits loses its core to such a program for a slice of the scheduler's, milliseconds, in which the others wait
-//! for it. It sees that by the clock, and asks the scheduler for short turns then: it gets no more time than before, but soon
-//! after it was woken.
+//! A rank that waits loses its core to such a program for a slice of the scheduler's, milliseconds, in which the others
+//! wait for it. It sees that by the clock, and asks the scheduler for short turns then: it gets no more time than
+//! before, but soon after it was woken.
 
 #![allow(unsafe_code)]
 
@@ -34,8 +34,8 @@ impl ExternalLoad {
     }
 }
 
-/// Asks the scheduler to let this thread run soon after it is woken, and for a short time then: a slice of [`TURN_NS`]. Whether
-/// it has that: Linux knows it from 6.12 on, for threads without a priority of their own. It stays so.
+/// Asks the scheduler to let this thread run soon after it is woken, and for a short time then: a slice of [`TURN_NS`].
+/// Whether it has that: Linux knows it from 6.12 on, for threads without a priority of their own. It stays so.
 #[cold]
 fn take_short_turns() -> bool {
     thread_local! {
@@ -46,8 +46,8 @@ fn take_short_turns() -> bool {
 
 fn ask_for_short_turns() -> bool {
     let len = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the calls are about this thread; they fill and read a plain struct, whose length they are told, and which is
-    // valid when zeroed.
+    // SAFETY: the calls are about this thread; they fill and read a plain struct, whose length they are told, and which
+    // is valid when zeroed.
     unsafe {
         let mut turns: libc::sched_attr = std::mem::zeroed();
         let asked = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut turns, len, 0);
@@ -69,8 +69,8 @@ pub(crate) fn own_cpu() -> u32 {
     unsafe { libc::sched_getcpu() as u32 }
 }
 
-/// With a core for every rank: longer than a scheduler's slice. A rank that lost its core to another program finds us where we
-/// were.
+/// With a core for every rank: longer than a scheduler's slice. A rank that lost its core to another program finds us
+/// where we were.
 const AWAKE: Duration = Duration::from_millis(4);
 /// Beside other programs, with short turns: a thread that is woken runs at once.
 const WARY_AWAKE: Duration = Duration::from_micros(100);
@@ -80,8 +80,8 @@ const LOST: Duration = Duration::from_micros(500);
 const WARY: Duration = Duration::from_secs(1);
 /// The shortest that Linux grants.
 const TURN_NS: u64 = 100_000;
-/// With fewer: the core goes to whoever asks for it, most likely the rank that is waited for. A system call to sleep and
-/// one to be woken cost more than that.
+/// With fewer: the core goes to whoever asks for it, most likely the rank that is waited for. A system call to sleep
+/// and one to be woken cost more than that.
 const OVERSUBSCRIBED_AWAKE: Duration = Duration::from_micros(200);
 
 #[cfg(test)]

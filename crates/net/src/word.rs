@@ -1,5 +1,5 @@
-//! A word of memory that processes share. What is built on it is generic over the word, so that a model checker can run the
-//! very same steps.
+//! A word of memory that processes share. What is built on it is generic over the word, so that a model checker can run
+//! the very same steps.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 

@@ -26,7 +26,7 @@ fn transition(members: &[Member]) -> Vec<Vec<Operation>> {
 }
 
 #[test]
-fn what_a_dead_switch_left_is_completed_with_the_same_bits() {
+fn sums_left_by_a_dead_switch_are_completed_with_the_same_bits() {
     let format = format(Dtype::F32, ReduceOp::Sum);
     let numel = 2_000_000;
     let expected = expected(format, 3, numel);

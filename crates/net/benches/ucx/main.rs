@@ -195,13 +195,13 @@ impl Events for Quiet {
 
 fn rank_of_two(rank: u32) {
     let listener = Listener::bind(Ipv4Addr::LOCALHOST.into(), Network::Ucx).expect("UCX");
-    println!("{}", json!({"mesh": listener.address(), "ucx": listener.ucx_address()}));
+    println!("{}", json!({"mesh": listener.address(), "ucx": listener.network_address()}));
     let seats = std::io::stdin().lines().take(2).enumerate().map(|(place, line)| {
         let address: Value = serde_json::from_str(&line.expect("a line")).expect("an address");
         Seat {
             address: serde_json::from_value(address["mesh"].clone()).expect("an address"),
             secret: [place as u8; SECRET_LEN],
-            ucx: serde_json::from_value(address["ucx"].clone()).expect("bytes"),
+            network_address: serde_json::from_value(address["ucx"].clone()).expect("bytes"),
         }
     });
     let roster = Roster { group: 1, rank, seats: seats.collect() };

@@ -1,7 +1,7 @@
 //! The flag in front of a slot: which round it holds, and who sleeps until it holds another.
 //!
-//! Publishing is two steps, so that who publishes need not wait for the line of memory between them: [`Flag::hand_over`]
-//! is a plain store, and [`Flag::wake`] comes when the line is there most likely.
+//! Publishing is two steps, so that who publishes need not wait for the line of memory between them:
+//! [`Flag::hand_over`] is a plain store, and [`Flag::wake`] comes when the line is there most likely.
 //!
 //! Generic over the word, so that a model checker can run the very same steps (`tests.rs`).
 

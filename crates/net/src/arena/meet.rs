@@ -1,7 +1,7 @@
 //! How ranks of a host come to share an arena: the lowest makes the memory and passes it to the others.
 //!
-//! All or none: a rank that has mapped it says so, and waits to be told that all have. A rank that cannot (no Unix sockets, no
-//! memory, another container) makes all take the other way, not fail.
+//! All or none: a rank that has mapped it says so, and waits to be told that all have. A rank that cannot (no Unix
+//! sockets, no memory, another container) makes all take the other way, not fail.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -78,7 +78,8 @@ impl ArenaPort {
         memory.map(|memory| Arena::new(memory, rank, ranks, oversubscribed, spread))
     }
 
-    /// Memory that the ranks of all `seats` share, made by the lowest and opened by the others; `None` where one of them cannot.
+    /// Memory that the ranks of all `seats` share, made by the lowest and opened by the others; `None` where one of
+    /// them cannot.
     pub(super) fn share<M>(
         &self,
         rank: usize,
@@ -134,7 +135,7 @@ impl ArenaPort {
                 })
             });
         if agreed.is_ok() {
-            // Who does not hear it has died, which its connections tell.
+            // A rank that does not receive it has died, which its connections show.
             members().for_each(|mut socket| drop(socket.write_all(&[1])));
         }
         agreed.map(|()| memory)
@@ -181,7 +182,7 @@ impl Hello {
     }
 }
 
-/// Makes members of those that have said who they are; the others that may still do so.
+/// Makes members of connections whose hello is complete; returns those that are not.
 fn read_hellos(
     hellos: Vec<Hello>,
     secret: &[u8; SECRET_LEN],
@@ -211,7 +212,7 @@ fn follow<M>(
     patience: Duration,
     open: impl FnOnce(&OwnedFd) -> io::Result<M>,
 ) -> io::Result<M> {
-    // The leader decides; who follows waits for its word a little longer than that takes.
+    // The leader decides; the others wait for its decision a little longer than that takes.
     let until = Instant::now() + 2 * patience;
     let address = SocketAddr::from_abstract_name(&leader.name)?;
     let mut socket = UnixStream::connect_addr(&address)?;
@@ -239,8 +240,8 @@ pub(super) fn oversubscribed(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
     here().count() > cpus.len()
 }
 
-/// The processors that all of `seats` may run on, if they need them all; none if they may run on different ones, as somebody
-/// chose them.
+/// The processors that all of `seats` may run on, if they need them all; none if they may run on different ones, as
+/// somebody chose them.
 fn shared_cpus(seats: &[ArenaSeat]) -> Vec<u32> {
     let alike = seats.iter().all(|seat| seat.cpus == seats[0].cpus);
     if alike && seats[0].cpus.len() <= seats.len() {
@@ -276,8 +277,8 @@ fn parse_cpus(list: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Room for a chunk and a rank's share of the sums of another. Fewer chunks are fewer waits, and fewer turns of ranks that take
-/// turns on a core; with many ranks the arena stays small enough for a last-level cache.
+/// Room for a chunk and a rank's share of the sums of another. Fewer chunks are fewer waits, and fewer turns of ranks
+/// that take turns on a core; with many ranks the arena stays small enough for a last-level cache.
 fn slot_bytes(ranks: usize) -> usize {
     let chunk = (CHUNK_BYTES_ALL / ranks).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
     // A share may be an element more than others'.

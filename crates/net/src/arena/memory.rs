@@ -96,9 +96,9 @@ fn len(ranks: usize, slot_bytes: usize) -> usize {
 pub(super) const SLOTS: u32 = 4;
 /// What a line of 64 bytes has left beside the flag and what goes with it.
 pub const HEAD_BYTES: usize = 32;
-/// Slots begin at the middle of a page, as callers' buffers most often begin near the beginning of one: a processor tells a
-/// load that follows a store from one of the same bytes by its place in a page, and a copy whose ends are at the same place
-/// waits for itself. Between cores that are far from each other sums of 1 MiB took 1.8 times as long.
+/// Slots begin at the middle of a page, as callers' buffers most often begin near the beginning of one: a processor
+/// tells a load that follows a store from one of the same bytes by its place in a page, and a copy whose ends are at
+/// the same place waits for itself. Between cores that are far from each other sums of 1 MiB took 1.8 times as long.
 const LEAD: usize = PAGE / 2;
 const PAGE: usize = 4096;
 const _: () = assert!(SLOTS.is_power_of_two() && size_of::<Mark>() == 64);

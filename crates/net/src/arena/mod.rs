@@ -8,14 +8,15 @@
 //! different ones find out in the round in which they part.
 //!
 //! What is small travels in the line of the flag itself ([`Arena::head`]). A rank may also answer in another's slot
-//! ([`Arena::answer`]): a part of it that ranks agree on is the answerer's from the round that it saw to the one that it
-//! publishes next. The line goes there and back, and nobody fetches one that the other holds to write a sum of its own.
+//! ([`Arena::answer`]): a part of it that ranks agree on is the answerer's from the round that it saw to the one that
+//! it publishes next. The line goes there and back, and nobody fetches one that the other holds to write a sum of its
+//! own.
 //!
 //! Processes that share an arena trust each other: one that writes where it may not garbles sums, as one that sends
 //! wrong values does.
 //!
-//! Start reading at [`Arena::open`]; `mark` is how a slot is handed over, `wait` how ranks wait, `spread` how they get to
-//! different cores, `meet` how they come to share memory.
+//! Start reading at [`Arena::open`]; `mark` is how a slot is handed over, `wait` how ranks wait, `spread` how they get
+//! to different cores, `meet` how they come to share memory.
 
 #![allow(unsafe_code)]
 
@@ -170,10 +171,10 @@ impl Arena {
         );
         assert!(len <= self.memory.slot_bytes(), "{len} bytes of a slot");
         let start = self.memory.payload(rank, self.round);
-        // SAFETY: the bytes are of the mapping. Their owner has published them, which the flag's acquire saw, reads them
-        // when it has seen our next round, and writes them again when we have published the one after that; `publish`
-        // takes the arena mutably, which ends this borrow. Nobody else touches them, which the caller promises as it
-        // promises not to write what it may not.
+        // SAFETY: the bytes are of the mapping. Their owner has published them, which the flag's acquire saw, reads
+        // them when it has seen our next round, and writes them again when we have published the one after that;
+        // `publish` takes the arena mutably, which ends this borrow. Nobody else touches them, which the caller
+        // promises as it promises not to write what it may not.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
@@ -202,8 +203,9 @@ impl Arena {
         self.wake();
     }
 
-    /// As [`Arena::publish`] for who waits next ([`Arena::await_all`], [`Arena::await_rank`] or [`Arena::all_appear`]): the
-    /// wait wakes who sleeps. So nothing stands still until the line of our flag has come from the rank that read it last.
+    /// As [`Arena::publish`] for who waits next ([`Arena::await_all`], [`Arena::await_rank`] or [`Arena::all_appear`]):
+    /// the wait wakes who sleeps. So nothing stands still until the line of our flag has come from the rank that read
+    /// it last.
     #[inline]
     pub fn hand_over(&mut self, stamp: Stamp) {
         assert!(!self.unwoken, "nobody waited since the last round was handed over");
@@ -238,8 +240,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Whether everybody publishes the round that we published last, and of the same operation, while we look for a moment.
-    /// [`Arena::await_all`] goes on where not, and says why.
+    /// Whether everybody publishes the round that we published last, and of the same operation, while we look for a
+    /// moment. [`Arena::await_all`] goes on where not, and says why.
     #[inline]
     pub fn all_appear(&mut self) -> bool {
         let all = (self.rank + 1..self.seen.len()).all(|rank| self.appears(rank))

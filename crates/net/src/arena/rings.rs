@@ -6,8 +6,8 @@ use super::meet::{ArenaPort, ArenaSeat, oversubscribed};
 use crate::mesh::{Rings, SECRET_LEN};
 
 impl ArenaPort {
-    /// Rings for messages between all `seats`, by rank, of which `rank` is ours; `None` where one of them cannot. Arguments as
-    /// of [`ArenaPort::meet`], which is to come later.
+    /// Rings for messages between all `seats`, by rank, of which `rank` is ours; `None` where one of them cannot.
+    /// Arguments as of [`ArenaPort::meet`], which is to come later.
     pub fn rings(
         &self,
         rank: usize,

@@ -1,10 +1,10 @@
 //! Ranks spread over the cores that they share, where they need all of them.
 //!
-//! A rank that waits yields and never sleeps for long, so that to the scheduler no core is idle and every rank has run a moment ago: it leaves
-//! three ranks on one core and one on the other for as long as it may. Ranks know where the others are, as a slot's mark says it.
-//! One that is on the fullest core moves itself to the emptiest. It does not stay bound: the scheduler may move it
-//! again, and a thread that was bound to a core by its user is never moved. Beside other programs ranks leave it to the scheduler, which
-//! knows where those are.
+//! A rank that waits yields and never sleeps for long, so that to the scheduler no core is idle and every rank has run
+//! a moment ago: it leaves three ranks on one core and one on the other for as long as it may. Ranks know where the
+//! others are, as a slot's mark says it. One that is on the fullest core moves itself to the emptiest. It does not stay
+//! bound: the scheduler may move it again, and a thread that was bound to a core by its user is never moved. Beside
+//! other programs ranks leave it to the scheduler, which knows where those are.
 
 #![allow(unsafe_code)]
 
@@ -27,8 +27,8 @@ impl Spread {
         Spread { cpus, waits: 0, ranks: Vec::new(), looked: None }
     }
 
-    /// Whether a rank that has to wait looks where the others are. It does so by its own count of waits: of two ranks on a core
-    /// each waits in every other round only.
+    /// Whether a rank that has to wait looks where the others are. It does so by its own count of waits: of two ranks
+    /// on a core each waits in every other round only.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         self.waits = self.waits.wrapping_add(1);
@@ -62,8 +62,8 @@ fn running(loadavg: &str) -> Option<usize> {
     loadavg.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
-/// Where a rank should move: the last rank of the fullest core goes to the emptiest, if that makes them more alike. All ranks
-/// agree who that is if they see the same `ranks`.
+/// Where a rank should move: the last rank of the fullest core goes to the emptiest, if that makes them more alike. All
+/// ranks agree who that is if they see the same `ranks`.
 fn better(rank: usize, ranks: &[u32], cpus: &[u32]) -> Option<u32> {
     let on = |cpu: &u32| ranks.iter().filter(|&of| of == cpu).count();
     let fullest = *cpus.iter().max_by_key(|cpu| on(cpu))?;
@@ -78,7 +78,8 @@ fn move_to(cpu: u32) -> bool {
     if cpu as usize >= libc::CPU_SETSIZE as usize {
         return false;
     }
-    // SAFETY: the calls are about this thread; they fill and read plain bit sets, whose length they are told and in which
+    // SAFETY: the calls are about this thread; they fill and read plain bit sets, whose length they are told and in
+    // which
     // `cpu` has a bit, as checked.
     unsafe {
         let mut free: libc::cpu_set_t = std::mem::zeroed();
@@ -96,8 +97,8 @@ fn move_to(cpu: u32) -> bool {
 
 /// From one look at where ranks are to the next: a fraction of a millisecond of small sums.
 const WAITS: u32 = 64;
-/// A move takes some ten microseconds, and as long to find out that there are other programs: little of the time, if the scheduler
-/// undoes each move, or they stay.
+/// A move takes some ten microseconds, and as long to find out that there are other programs: little of the time, if
+/// the scheduler undoes each move, or they stay.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_is_as_free_as_before() {
+    fn a_moved_thread_may_run_where_it_could_before() {
         // Each test has a thread of its own.
         let allowed = || {
             // SAFETY: as in `move_to`.

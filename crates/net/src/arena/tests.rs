@@ -122,7 +122,7 @@ fn heads_and_answers_reach_the_other_rank() {
 }
 
 #[test]
-fn who_is_late_or_elsewhere_is_named() {
+fn ranks_that_are_late_or_in_another_call_are_named() {
     let mut all = arenas(3);
     let (mut third, mut second, mut first) =
         (all.pop().unwrap(), all.pop().unwrap(), all.pop().unwrap());
@@ -277,10 +277,10 @@ fn an_answer_is_there_when_its_round_is() {
     });
 }
 
-/// All interleavings of two ranks that hand over, look once, wake who sleeps only then, and sleep if they saw nothing: as
-/// [`Arena::hand_over`] and the waits behind it.
+/// All interleavings of two ranks that hand over, look once, wake who sleeps only then, and sleep if they saw nothing:
+/// as [`Arena::hand_over`] and the waits behind it.
 #[test]
-fn who_wakes_after_looking_loses_no_wake_up() {
+fn waking_after_looking_loses_no_wake_up() {
     use loom::sync::Arc;
     loom::model(|| {
         let flags = Arc::new([(); 2].map(|()| Flag::new(ModelWord::new(), ModelWord::new())));
@@ -304,7 +304,7 @@ fn who_wakes_after_looking_loses_no_wake_up() {
 
 #[test]
 #[should_panic(expected = "nobody waited since the last round was handed over")]
-fn who_hands_over_must_wait_before_the_next_round() {
+fn a_rank_that_hands_over_must_wait_before_the_next_round() {
     let mut all = arenas(2);
     for _ in 0..2 {
         all[0].hand_over(Stamp::default());

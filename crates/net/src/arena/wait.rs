@@ -36,8 +36,8 @@ pub(super) struct Awaited<'a> {
 }
 
 impl Awaited<'_> {
-    /// Whether the round is there while we look, without giving the core away: for as long as a rank of the same pace takes,
-    /// or, with fewer cores than ranks, hardly at all.
+    /// Whether the round is there while we look, without giving the core away: for as long as a rank of the same pace
+    /// takes, or, with fewer cores than ranks, hardly at all.
     #[inline(always)]
     pub(super) fn appears(&self) -> bool {
         if (0..FIRST_LOOKS).any(|_| self.is_here()) {
@@ -61,8 +61,8 @@ impl Awaited<'_> {
         self.is_here()
     }
 
-    /// Whether looking again costs the time of the one that is waited for: there are fewer cores than ranks, or the scheduler
-    /// has both of us on one.
+    /// Whether looking again costs the time of the one that is waited for: there are fewer cores than ranks, or the
+    /// scheduler has both of us on one.
     fn takes_turns(&self) -> bool {
         self.oversubscribed || self.cpu.load(Ordering::Relaxed) == own_cpu()
     }
@@ -141,8 +141,8 @@ impl Awaited<'_> {
 
 /// The answer of a rank that computes at the same pace is here within them, some microseconds.
 const LOOKS: u32 = 200;
-/// Without a pause between them, which may be as long as a line of memory takes from one core to another. With more ranks
-/// than cores the one that is waited for is most likely not running, and there are no others.
+/// Without a pause between them, which may be as long as a line of memory takes from one core to another. With more
+/// ranks than cores the one that is waited for is most likely not running, and there are no others.
 const FIRST_LOOKS: u32 = 20;
 /// As long as a line of memory takes between any two cores: where both are on one core, it is time to say so.
 const TURN_LOOKS: u32 = 16;

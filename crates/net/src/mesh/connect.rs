@@ -1,8 +1,8 @@
 //! Building the mesh: every rank connects to the lower ones and is connected to by the higher ones.
 //!
-//! The rank that connects sends a hello: magic, group, its rank, the rank it wants, and the listener's secret, which only
-//! readers of the rendezvous know; the answer carries the secret of the one that connected. Everything else
-//! that comes to the port is closed.
+//! The rank that connects sends a hello: magic, group, its rank, the rank it wants, and the listener's secret, which
+//! only readers of the rendezvous know; the answer carries the secret of the one that connected. Everything else that
+//! comes to the port is closed.
 //!
 //! This is the only place that names the transports: to add one, see ARCHITECTURE.md.
 
@@ -88,8 +88,9 @@ impl Listener {
         self.connect_on_hosts(roster, deadline, silence, events, || None)
     }
 
-    /// As [`Listener::connect`]; `meet` is called when all are connected, and gives the memory through which the ranks of
-    /// our host talk, and who they are, in the order of their places there. All of them must give the same.
+    /// As [`Listener::connect`]; `meet` is called when all are connected, and gives the memory through which the ranks
+    /// of our host exchange messages, and those ranks in the order of their places there. All of them must give the
+    /// same.
     pub fn connect_on_hosts(
         self,
         roster: &Roster,
@@ -190,12 +191,12 @@ fn call(from: IpAddr, roster: &Roster, rank: u32, until: Instant) -> io::Result<
         _ => e,
     })?;
     if answer != roster.seats[roster.rank as usize].secret {
-        return Err(io::Error::other("somebody else answers there"));
+        return Err(io::Error::other("another process answers at that address"));
     }
     Ok(stream)
 }
 
-/// Answers who connects until `over`.
+/// Answers ranks that connect until `over`.
 fn accept(
     listener: &TcpListener,
     roster: &Roster,
@@ -217,7 +218,7 @@ fn accept(
             let busy = &busy;
             let started = std::thread::Builder::new().spawn_scoped(scope, move || {
                 if let Ok(rank) = answer(&stream, roster, over) {
-                    // Nobody listens any more once all are there.
+                    // The receiving end is gone once all ranks are connected.
                     let _ = found.send((rank, stream));
                 }
                 busy.fetch_sub(1, Ordering::Relaxed);

@@ -41,7 +41,7 @@ pub(super) struct Core {
 }
 
 pub(super) struct Peer {
-    /// Tells who is alive; carries frames where the transport uses it.
+    /// Shows whether the peer is alive; carries frames where the transport uses it.
     pub(super) connection: TcpStream,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) sending: Mutex<Sending>,
@@ -74,8 +74,8 @@ impl Peer {
 }
 
 impl Core {
-    /// `connections`: by rank; `None` for our own. `transports`: the nearest first; every rank goes by the first that reaches
-    /// it. Also what is readable when the mesh's thread is to wake up.
+    /// `connections`: by rank; `None` for our own. `transports`: the nearest first; every rank goes by the first that
+    /// reaches it. Also what is readable when the mesh's thread is to wake up.
     pub(super) fn new(
         rank: u32,
         connections: Vec<Option<TcpStream>>,
@@ -130,7 +130,7 @@ impl Core {
 
     /// Has the mesh's thread look at everything, once more.
     pub(super) fn wake(&self) {
-        // One that was told and has not looked yet sees this, too.
+        // A thread that was woken and has not looked yet sees this, too.
         if !self.woken.swap(true, Ordering::AcqRel) {
             let _ = (&self.waker).write(&[1]);
         }

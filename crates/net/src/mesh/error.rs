@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Why a message was not sent or received. Cloned to everybody who waits.
+/// Why a message was not sent or received. Cloned to all who wait.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
     /// A rank could not be reached while the mesh was built.
@@ -19,7 +19,7 @@ pub enum MeshError {
     /// Ranks that did not connect in time while the mesh was built.
     #[error("ranks {ranks:?} have not connected within {} s", waited.as_secs_f32())]
     NotConnected {
-        /// Who is missing.
+        /// The missing ranks.
         ranks: Vec<u32>,
         /// How long they had.
         waited: Duration,

@@ -83,8 +83,8 @@ impl Mesh {
         self.core.with_outbox(to, peer, |outbox, reports| outbox.push(message, reports));
     }
 
-    /// Sends a short message, if it can be away when this returns; if not, nothing has happened, and [`Mesh::send`] is to be
-    /// called.
+    /// Sends a short message, if it can be away when this returns; if not, nothing has happened, and [`Mesh::send`] is
+    /// to be called.
     #[inline]
     pub fn send_now(&self, to: u32, key: Key, fingerprint: u32, bytes: &[u8]) -> bool {
         let Some(peer) = self.core.peer(to) else { return false };
@@ -99,8 +99,8 @@ impl Mesh {
         sent
     }
 
-    /// Takes a message that is just as long as `into`, if it is the next of its sender and here, or comes while we look so
-    /// often; its sender. If not, nothing has happened, and a receive is to be posted.
+    /// Takes a message that is just as long as `into`, if it is the next of its sender and here, or comes while we look
+    /// so often; its sender. If not, nothing has happened, and a receive is to be posted.
     #[inline]
     pub fn receive_now(&self, wanted: &Wanted, into: &Buffer, looks: u32) -> Option<u32> {
         let receive =
@@ -136,8 +136,8 @@ impl Mesh {
         self.core.needs_help(from)
     }
 
-    /// For a caller that waits for messages of a rank, or of any: moves them on for a short while, at most `until` then, or
-    /// until `done`, where the transport leaves that to its callers.
+    /// For a caller that waits for messages of a rank, or of any: moves them on for a short while, at most `until`
+    /// then, or until `done`, where the transport leaves that to its callers.
     pub fn help(&self, from: Option<u32>, until: Option<Instant>, done: impl Fn() -> bool) {
         self.core.help(from, until, done);
     }
@@ -183,9 +183,9 @@ impl Mesh {
         self.core.peer(rank).is_some_and(Peer::has_left)
     }
 
-    /// Ranks whose connection is broken, or from which nothing, not even a keep-alive, has come for `silence`; once the mesh
-    /// has failed, as it was at that moment. Ranks that said goodbye are not among them. Keep-alives are sent four times in
-    /// the silence after which a peer is lost: a shorter `silence` here than half of that names healthy ranks.
+    /// Ranks whose connection is broken, or from which nothing, not even a keep-alive, has come for `silence`; once the
+    /// mesh has failed, as it was at that moment. Ranks that said goodbye are not among them. Keep-alives are sent four
+    /// times in the silence after which a peer is lost: a shorter `silence` here than half of that names healthy ranks.
     pub fn unreachable(&self, silence: Duration) -> Vec<u32> {
         self.core.unreachable(silence)
     }
@@ -256,7 +256,7 @@ impl Drop for Mesh {
     }
 }
 
-/// Handle to a receive that is under way. Dropping it cancels: when `drop` returns, nobody writes to the
+/// Handle to a receive that is under way. Dropping it cancels: when `drop` returns, nothing writes to the
 /// target any more.
 pub struct Receive {
     pub(super) slot: Arc<Slot>,

@@ -19,8 +19,8 @@ impl<F> Default for InOrder<F> {
 }
 
 impl<F> InOrder<F> {
-    /// A message has come: gives it back if it is its turn, and then [`InOrder::next`] has what it had held up. Errors: the
-    /// number was there before, or more has overtaken others than a peer may have under way.
+    /// A message has come: gives it back if it is its turn, and then [`InOrder::next`] has what it had held up. Errors:
+    /// the number was there before, or more has overtaken others than a peer may have under way.
     #[inline]
     pub(super) fn arrived(
         &mut self,

@@ -64,8 +64,8 @@ impl Body {
         }
     }
 
-    /// Ends the receive of which nobody else knows, as its message has begun, if the mesh has failed or its deadline has
-    /// passed. What still comes of the message goes nowhere.
+    /// Ends the receive that only this frame refers to, as its message has begun, if the mesh has failed or its
+    /// deadline has passed. What still comes of the message goes nowhere.
     pub(super) fn expire(&self, failed: Option<&MeshError>, now: Instant) {
         let (Body::Slot { slot, .. } | Body::Fetch(Fetch { slot, .. })) = self else { return };
         match failed {
@@ -75,7 +75,7 @@ impl Body {
         }
     }
 
-    /// The rest will not come: who waits for it has its memory again.
+    /// The rest will not come: the receive ends.
     pub(super) fn cut(&mut self, core: &Core, from: u32) {
         let reason = || {
             let cut = || MeshError::PeerLost { rank: from, reason: "it was cut off".to_owned() };
@@ -89,7 +89,8 @@ impl Body {
     }
 }
 
-/// A frame has come; its payload, if it has any, goes to what is returned. `Err` says why nothing more can be taken from its sender.
+/// A frame has come; its payload, if it has any, goes to what is returned. `Err` says why nothing more can be taken
+/// from its sender.
 pub(super) fn begin(core: &Core, from: u32, frame: Frame) -> Result<Body, &'static str> {
     match frame {
         Frame::Eager { key, fingerprint, len } => {

@@ -16,8 +16,8 @@ pub(super) struct Limits {
 /// TCP: one announcement costs a round trip, so whatever fits in a segment goes without it.
 pub(super) const TCP: Limits = Limits { eager: SEGMENT_MAX, segment: SEGMENT_MAX };
 
-/// Shared memory: a longer message goes straight from the ring to where it belongs, or is read in its sender's memory. A round
-/// trip between two processes takes as long as copying some ten kilobytes.
+/// Shared memory: a longer message goes straight from the ring to where it belongs, or is read in its sender's memory.
+/// A round trip between two processes takes as long as copying some ten kilobytes.
 pub(super) const SHARED_MEMORY: Limits = Limits { eager: 64 << 10, segment: SEGMENT_MAX };
 
 /// UCX: a longer message costs two more round trips, but no copy at either end. UCX cuts messages itself.
@@ -25,16 +25,16 @@ pub(super) const UCX: Limits = Limits { eager: 16 << 10, segment: usize::MAX };
 
 // Memory that a peer can make a rank hold.
 
-/// Most payload bytes behind one header in a stream or a ring. A small urgent message waits for at most one segment: 1 MiB is
-/// under a millisecond at 10 Gbit/s, and 26,000 times as long as the header.
+/// Most payload bytes behind one header in a stream or a ring. A small urgent message waits for at most one segment: 1
+/// MiB is under a millisecond at 10 Gbit/s, and 26,000 times as long as the header.
 pub(super) const SEGMENT_MAX: usize = 1 << 20;
 
-/// Room for eager messages that a rank keeps for each peer: eight segments, so messages of a pipelined collective need no
-/// announcement; small beside the buffers of a training process.
+/// Room for eager messages that a rank keeps for each peer: eight segments, so messages of a pipelined collective need
+/// no announcement; small beside the buffers of a training process.
 pub(super) const ALLOWANCE: u64 = 8 << 20;
 
-/// Freed room is reported in parts of this size: an eighth of the allowance, so that a sender is told before it has used up
-/// the rest, for one frame of 40 bytes per MiB.
+/// Freed room is reported in parts of this size: an eighth of the allowance, so that a sender is told before it has
+/// used up the rest, for one frame of 40 bytes per MiB.
 pub(super) const CREDIT: u64 = ALLOWANCE / 8;
 
 /// Room that an eager message takes at the receiver until it is wanted: its bytes and what is kept beside them.
@@ -43,14 +43,16 @@ pub(super) const fn cost(len: usize) -> u64 {
     (len + 2 * HEADER_LEN) as u64
 }
 
-/// Announced messages of one peer without a receive. An entry takes about 100 bytes: at most 100 MB for a peer that floods.
+/// Announced messages of one peer without a receive. An entry takes about 100 bytes: at most 100 MB for a peer that
+/// floods.
 pub(super) const ANNOUNCED_MAX: usize = 1 << 20;
 
-/// Frames that have overtaken one of the same peer. Their payloads count against [`ALLOWANCE`]; this bounds those without.
+/// Frames that have overtaken one of the same peer. Their payloads count against [`ALLOWANCE`]; this bounds those
+/// without.
 pub(super) const EARLY_MAX: usize = 1 << 16;
 
-/// The longest control message. A rank's retained results are at most 256 trees × window; a served batch is cut well below
-/// this.
+/// The longest control message. A rank's retained results are at most 256 trees × window; a served batch is cut well
+/// below this.
 pub(super) const CONTROL_MAX: usize = 256 << 20;
 
 /// Memory reserved for a message that has been announced: the rest only as it arrives.
@@ -76,8 +78,8 @@ pub(super) const READS_PER_TURN: usize = SEGMENT_MAX / READ_BYTES;
 /// Turns of a polled transport before sockets and deadlines get theirs.
 pub(super) const TURNS: usize = 64;
 
-/// The thread leaves a polled transport to those who wait for messages for so long: a fiftieth of a tick, and longer than
-/// most waits.
+/// The thread leaves a polled transport to callers that wait for messages for so long: a fiftieth of a tick, and longer
+/// than most waits.
 pub(super) const NAP: Duration = Duration::from_millis(1);
 
 /// For a transport to let go of memory that its owner wants back; then the peer is lost. Many times what any message in
@@ -86,13 +88,13 @@ pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 // UCX.
 
-/// Who waits for a message polls UCX for so long before going to sleep: some round trips.
+/// A caller that waits for a message polls UCX for so long before going to sleep: some round trips.
 pub(super) const UCX_SPIN: Duration = Duration::from_micros(200);
 
 // Shared memory.
 
-/// Writer and reader of a ring copy at the same time: the reader begins when so much has been written. Half of a first-level
-/// cache.
+/// Writer and reader of a ring copy at the same time: the reader begins when so much has been written. Half of a
+/// first-level cache.
 pub(super) const PIECE: usize = 16 << 10;
 
 /// Read of a message in its sender's memory at once: the receive may be given up between two reads.
@@ -121,7 +123,8 @@ pub(super) const RINGS: u32 = 4 << 20;
 
 // Building the mesh.
 
-/// For the whole of a handshake, from the connection on: one packet each way, so a connection that takes longer is not a rank.
+/// For the whole of a handshake, from the connection on: one packet each way, so a connection that takes longer is not
+/// a rank.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Between two attempts to connect to a rank that does not listen yet.
@@ -130,10 +133,12 @@ pub(super) const RETRY: Duration = Duration::from_millis(50);
 /// How soon the accepting side sees that all ranks are connected.
 pub(super) const ACCEPT_TICK: Duration = Duration::from_millis(20);
 
-/// Connections that wait to be accepted: all ranks of a large job connect at once. The kernel cuts this to its own limit.
+/// Connections that wait to be accepted: all ranks of a large job connect at once. The kernel cuts this to its own
+/// limit.
 pub(super) const BACKLOG: i32 = 1024;
 
-/// Handshakes under way at a time. Connections that are not ranks can hold at most this many threads, for [`HANDSHAKE`] each.
+/// Handshakes under way at a time. Connections that are not ranks can hold at most this many threads, for [`HANDSHAKE`]
+/// each.
 pub(super) const HANDSHAKES_MAX: usize = 64;
 
 /// TCP's own keep-alive, for connections whose host has disappeared while nobody writes.

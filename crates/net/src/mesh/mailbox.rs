@@ -24,7 +24,7 @@ pub(super) struct Mailbox {
 }
 
 struct Posted {
-    /// `None` takes a message from anybody.
+    /// `None` takes a message from any rank.
     from: Option<u32>,
     slot: Arc<Slot>,
 }
@@ -183,7 +183,7 @@ impl Mailbox {
         id: u64,
         len: usize,
     ) -> Result<(Arc<Slot>, bool), &'static str> {
-        let entry = self.incoming.get_mut(&(from, id)).ok_or("bytes that nobody asked for")?;
+        let entry = self.incoming.get_mut(&(from, id)).ok_or("bytes that were not asked for")?;
         entry.left = entry.left.checked_sub(len as u64).ok_or("more bytes than announced")?;
         let (slot, last) = (entry.slot.clone(), entry.left == 0);
         if last {
@@ -245,8 +245,8 @@ impl Mailbox {
         self.peers[from as usize].gone.clone()
     }
 
-    /// Nothing more will come from that peer; returns the receives that only it could have served, or that it was the last
-    /// to serve.
+    /// Nothing more will come from that peer; returns the receives that only it could have served, or that it was the
+    /// last to serve.
     pub(super) fn peer_gone(&mut self, peer: u32, reason: &MeshError) -> Vec<Arc<Slot>> {
         self.peers[peer as usize].gone = Some(reason.clone());
         let last = self.why_never(None).is_some();
@@ -256,7 +256,7 @@ impl Mailbox {
         gone
     }
 
-    /// Nothing more will come from anybody; returns all receives.
+    /// Nothing more will come from any rank; returns all receives.
     pub(super) fn fail(&mut self, reason: &MeshError) -> Vec<Arc<Slot>> {
         self.failed.get_or_insert_with(|| reason.clone());
         let mut all = self.take_posted_if(|_| true);

@@ -235,7 +235,7 @@ impl Outbox {
         self.unfreed = self.unfreed.saturating_sub(bytes);
     }
 
-    /// Nothing more can be sent; everybody who waits is told why. True if the stream stands between two frames.
+    /// Nothing more can be sent; all waiting senders are told why. True if the stream stands between two frames.
     pub(super) fn close(&mut self, reason: &MeshError, reports: &mut Reports) -> bool {
         if self.closed.is_some() {
             return false;
@@ -315,7 +315,7 @@ impl Outbox {
                 }
                 Ok(_) => self.written(current, reports),
                 Err(reason) => {
-                    // The message is told of with all others when the connection is given up.
+                    // The message is reported with all others when the connection is given up.
                     self.current = Some(current);
                     return Err(reason);
                 }
@@ -487,7 +487,7 @@ impl Item {
     }
 }
 
-/// Leaves a copy of the message in its place and returns the original's sender to be told.
+/// Leaves a copy of the message in its place and returns the original, to be reported.
 fn detach(message: &mut Message) -> Message {
     let copy = Payload::Bytes(message.payload.bytes().to_vec());
     Message {

@@ -1,4 +1,4 @@
-//! A receive: where a message goes, and who is told when it is there.
+//! A receive: where a message goes, and how its outcome is reported.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -160,7 +160,7 @@ impl Slot {
     }
 
     /// The memory for a whole message of `len` bytes, for a network that writes there by itself until
-    /// [`Slot::give_back`]; `None` if nobody wants the message any more. `accept` said that it fits.
+    /// [`Slot::give_back`]; `None` if the receive has been given up. `accept` said that it fits.
     pub(super) fn lend(&self, len: usize) -> Option<(Buffer, Range<usize>)> {
         let mut state = self.state.lock();
         let (memory, range) = match state.target.as_ref()? {
@@ -221,8 +221,8 @@ impl Slot {
         self.finish(Ok(Received { from, bytes }));
     }
 
-    /// Tells who waits; only the first call counts. Afterwards nothing touches the target; what a network writes
-    /// to is told of when it is given back.
+    /// Reports the outcome; only the first call counts. Afterwards nothing touches the target. While a network writes
+    /// to it, the outcome is reported by [`Slot::give_back`].
     pub(super) fn finish(&self, outcome: Result<Received, MeshError>) {
         let mut state = self.state.lock();
         if state.finished {

@@ -11,7 +11,7 @@ pub enum Network {
     /// TCP connections.
     #[default]
     Tcp,
-    /// Whatever UCX finds, as InfiniBand and RoCE; TCP connections beside tell who is alive.
+    /// Whatever UCX finds, as InfiniBand and RoCE; TCP connections beside show which ranks are alive.
     Ucx,
 }
 
@@ -26,7 +26,7 @@ pub struct Seat {
     pub network_address: Option<Vec<u8>>,
 }
 
-/// Everybody in a group.
+/// All ranks of a group.
 #[derive(Clone, Debug)]
 pub struct Roster {
     /// Tells groups apart that share hosts.

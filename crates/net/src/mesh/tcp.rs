@@ -1,5 +1,5 @@
-//! Frames through the TCP connection of a pair. The mesh's thread reads all connections ([`super::thread`]); here is what
-//! writes.
+//! Frames through the TCP connection of a pair. The mesh's thread reads all connections ([`super::thread`]); here is
+//! what writes.
 
 use std::io::{IoSlice, Write};
 use std::sync::Arc;

@@ -157,8 +157,8 @@ fn messages_of_every_size_arrive_whole() {
     }
 }
 
-/// Random messages between three ranks, in both directions at once, with few tags and many sizes, some taken from any source and
-/// some by who waits at once: each receive gets the next message of its sender and tag.
+/// Random messages between three ranks, in both directions at once, with few tags and many sizes, some taken from any
+/// source and some by who waits at once: each receive gets the next message of its sender and tag.
 #[test]
 fn random_messages_arrive_as_a_plain_model_says() {
     use std::collections::{BTreeMap, VecDeque};
@@ -563,8 +563,8 @@ fn connections_with_a_wrong_secret_are_closed_and_absent_ranks_are_named() {
     assert!(matches!(intruder.join().unwrap(), Ok(0) | Err(_)));
 }
 
-/// Two connections that are no ranks send a byte now and then: every read of theirs succeeds in time, and all of it takes five
-/// seconds.
+/// Two connections that are no ranks send a byte now and then: every read of theirs succeeds in time, and all of it
+/// takes five seconds.
 #[test]
 fn connections_that_drip_bytes_do_not_delay_the_start() {
     let listeners: Vec<_> =

@@ -95,7 +95,7 @@ impl Io<'_> {
             return false;
         };
         let failed = self.core.failure().is_some();
-        // Bytes that nobody has read when a socket closes make the kernel reset the connection, and the
+        // Unread bytes when a socket closes make the kernel reset the connection, and the
         // peer may lose what it has not read of ours: so wait until the peers have closed, too.
         failed || self.streams.iter().all(|stream| stream.ended) || Instant::now() >= until
     }
@@ -159,7 +159,7 @@ impl Io<'_> {
         if now - self.checked < TICK {
             return;
         }
-        // A thread that was stopped itself has not listened: nobody was silent meanwhile.
+        // A thread that was stopped itself has not listened: no peer was silent meanwhile.
         let stopped = (now - self.checked).saturating_sub(TICK * STOPPED_TICKS);
         self.checked = now;
         let expired = self.core.mailbox.lock().expire(now);

@@ -1,7 +1,8 @@
-//! What the mesh needs of a transport: a [`Transport`] for all pairs that it carries, with a [`Link`] for each, which sends.
+//! What the mesh needs of a transport: a [`Transport`] for all pairs that it carries, with a [`Link`] for each, which
+//! sends.
 //!
-//! A transport hands what it receives to [`super::inbound`], and tells [`Core::lost`] of a peer that cannot be reached. It
-//! never decides what a frame means, in which order messages match, or when an operation ends.
+//! A transport hands what it receives to [`super::inbound`], and tells [`Core::lost`] of a peer that cannot be reached.
+//! It never decides what a frame means, in which order messages match, or when an operation ends.
 
 use std::any::Any;
 use std::os::fd::RawFd;
@@ -48,8 +49,8 @@ pub(super) trait Transport: Any + Send + Sync {
     /// Takes what has come, within a bound.
     fn progress(&self, _core: &Core) {}
 
-    /// Moves messages on for a caller that waits for one `from` that rank (`None`: any), until `done`, at most `until` then;
-    /// gives up after a short time in which nothing comes.
+    /// Moves messages on for a caller that waits for one `from` that rank (`None`: any), until `done`, at most `until`
+    /// then; gives up after a short time in which nothing comes.
     fn help(
         &self,
         _core: &Core,
@@ -59,8 +60,8 @@ pub(super) trait Transport: Any + Send + Sync {
     ) {
     }
 
-    /// Takes a message that is just as long as `into`, if it is the next of its sender and here, or comes while we look so
-    /// often; its sender. `None`: nothing has happened.
+    /// Takes a message that is just as long as `into`, if it is the next of its sender and here, or comes while we look
+    /// so often; its sender. `None`: nothing has happened.
     fn receive_now(
         &self,
         _core: &Core,
@@ -101,8 +102,8 @@ pub(super) trait Transport: Any + Send + Sync {
     /// The connection to that rank has ended: takes what it sent before, then no more of it.
     fn peer_ended(&self, _core: &Core, _rank: u32) {}
 
-    /// Ends receives that only the transport knows of when their deadlines pass or the mesh has failed, and gives up peers
-    /// that have kept memory for longer than [`super::limits::GRACE`].
+    /// Ends receives that only the transport knows of when their deadlines pass or the mesh has failed, and gives up
+    /// peers that have kept memory for longer than [`super::limits::GRACE`].
     fn expire(&self, _core: &Core, _now: Instant) {}
 
     /// The mesh has failed: from here on the memory of messages in flight may change.
@@ -131,8 +132,8 @@ pub(super) struct Sleep {
 
 /// Sends to one rank. Used with the lock of that rank's outbox held.
 pub(super) trait Link: Any + Send {
-    /// Sends what is queued, as far as it can without waiting; a transport that had to stop goes on by itself later. `Err`:
-    /// why the peer cannot be reached.
+    /// Sends what is queued, as far as it can without waiting; a transport that had to stop goes on by itself later.
+    /// `Err`: why the peer cannot be reached.
     fn flush(
         &mut self,
         core: &Core,

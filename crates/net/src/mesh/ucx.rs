@@ -1,11 +1,12 @@
 //! The mesh's frames as active messages of UCX.
 //!
-//! TCP connections stay beside: they tell who is who (the hello), who is alive (pings, the end of a stream) and why a
-//! group ends. Everything else goes by UCX: small messages with their frame, announced ones in one piece to where they
-//! belong once they are asked for. UCX may hand messages over out of order, so those whose order matters are numbered.
+//! TCP connections stay beside: they show which rank is which (the hello), which are alive (pings, the end of a stream)
+//! and why a group ends. Everything else goes by UCX: small messages with their frame, announced ones in one piece to
+//! where they belong once they are asked for. UCX may hand messages over out of order, so those whose order matters are
+//! numbered.
 //!
-//! A caller that waits for a message moves UCX on itself, for a short while; the mesh's thread does it for the others, asleep
-//! on UCX's descriptor where there is nothing to do.
+//! A caller that waits for a message moves UCX on itself, for a short while; the mesh's thread does it for the others,
+//! asleep on UCX's descriptor where there is nothing to do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -87,7 +88,7 @@ struct Fetch {
     slot: Arc<Slot>,
 }
 
-/// What stands before a frame: who sends it, its number if its order matters, the receiver's secret.
+/// What stands before a frame: its sender, its number if its order matters, the receiver's secret.
 struct Envelope {
     from: u32,
     number: u64,
@@ -123,7 +124,7 @@ impl Ucx {
         self.receiving.lock()
     }
 
-    /// One turn; false if nothing happened, or somebody else has the turn.
+    /// One turn; false if nothing happened, or another thread has the turn.
     fn turn(&self, core: &Core) -> bool {
         let Some(mut receiving) = self.receiving.try_lock() else { return false };
         let mut events = std::mem::take(&mut receiving.events);
@@ -163,12 +164,12 @@ impl Ucx {
             }
             Event::Done { token: Token::Send { to, number }, outcome } => {
                 // A receiver that does not want a message has given up its receive: that is no error of ours.
-                let told = match &outcome {
+                let result = match &outcome {
                     Outcome::Cancelled => Ok(()),
                     outcome => ended(to, outcome),
                 };
                 core.with_outbox(to, core.known_peer(to), |outbox, reports| {
-                    outbox.completed(number, told, reports);
+                    outbox.completed(number, result, reports);
                 });
                 broken(core, to, outcome);
             }
@@ -358,7 +359,7 @@ impl Transport for Ucx {
         }
     }
 
-    /// Whoever still waits for UCX is told.
+    /// Ends all that still waits for UCX.
     fn close(&self, core: &Core) {
         let mut receiving = self.receiving.lock();
         let mut events = std::mem::take(&mut receiving.events);
@@ -404,7 +405,7 @@ impl Link for UcxLink {
         };
         let outcome = outbox.post_all(post, reports);
         if under_way && ucx.helpers.load(Ordering::Relaxed) == 0 {
-            // UCX goes on with it when somebody asks.
+            // UCX goes on with it when it is polled.
             core.wake();
         }
         outcome

@@ -1,14 +1,14 @@
 //! A bounded ring of bytes between one writer and one reader, which may be two processes that share memory.
 //!
-//! Positions count bytes and wrap at 2³². Each side believes its own position and checks the other's: a process that writes
-//! where it may not can garble bytes, but never makes the other side leave the ring. The reader publishes its position in
-//! parts ([`PARTS`]), so that the line of memory does not go back and forth with every read.
+//! Positions count bytes and wrap at 2³². Each side believes its own position and checks the other's: a process that
+//! writes where it may not can garble bytes, but never makes the other side leave the ring. The reader publishes its
+//! position in parts ([`PARTS`]), so that the line of memory does not go back and forth with every read.
 //!
-//! A side that has nothing to do sleeps in three steps: it raises its [`Waiting`] flag, looks once more, and sleeps. The other
-//! side moves its position, then takes the flag down, and wakes whoever had raised it.
+//! A side that has nothing to do sleeps in three steps: it raises its [`Waiting`] flag, looks once more, and sleeps.
+//! The other side moves its position, then takes the flag down, and wakes whoever had raised it.
 //!
-//! Generic over where the ring lies, so that a model checker runs the very same steps (`tests.rs`). Used by streams between
-//! two processes (`crate::stream`) and below the cells in which the mesh sends messages (`crate::mesh`).
+//! Generic over where the ring lies, so that a model checker runs the very same steps (`tests.rs`). Used by streams
+//! between two processes (`crate::stream`) and below the cells in which the mesh sends messages (`crate::mesh`).
 
 mod shared;
 #[cfg(test)]
@@ -212,6 +212,6 @@ impl<R: Bytes> Reader<R> {
     }
 }
 
-/// The reader publishes room in so many parts of the ring. Less than one part is not published, so a writer that waits is told
-/// before the reader has nothing left.
+/// The reader publishes room in so many parts of the ring. Less than one part is not published, so a writer that waits
+/// is told before the reader has nothing left.
 pub(crate) const PARTS: u32 = 8;

@@ -17,8 +17,8 @@ pub(crate) struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// `positions`, `bytes`: where both begin, in bytes from the start of the mapping. Fresh memory is zero, which is an empty
-    /// ring. Of one ring there is to be one writer and one reader in all processes.
+    /// `positions`, `bytes`: where both begin, in bytes from the start of the mapping. Fresh memory is zero, which is
+    /// an empty ring. Of one ring there is to be one writer and one reader in all processes.
     pub(crate) fn new(
         map: &Arc<Map>,
         positions: usize,
@@ -52,8 +52,8 @@ impl Bytes for SharedBytes {
 
     #[inline(always)]
     fn positions(&self) -> &Positions<AtomicU32> {
-        // SAFETY: within the mapping and aligned, as `new` has checked (mappings are aligned to pages); atomics, for which any
-        // bits are valid.
+        // SAFETY: within the mapping and aligned, as `new` has checked (mappings are aligned to pages); atomics, for
+        // which any bits are valid.
         unsafe { &*self.map.start().add(self.positions).cast() }
     }
 
@@ -65,8 +65,8 @@ impl Bytes for SharedBytes {
     fn write(&self, at: u32, bytes: &[u8]) {
         let [(first, count), (second, _)] = self.parts(at, bytes.len());
         let (start, rest) = bytes.split_at(count);
-        // SAFETY: the parts lie within the ring; the reader has read what was there. A reader that says so wrongly reads
-        // garbled bytes.
+        // SAFETY: the parts lie within the ring; the reader has read what was there. A reader that says so wrongly
+        // reads garbled bytes.
         unsafe {
             first.copy_from_nonoverlapping(start.as_ptr(), start.len());
             second.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
@@ -75,8 +75,8 @@ impl Bytes for SharedBytes {
 
     fn read(&self, at: u32, len: usize, mut take: impl FnMut(&[u8])) {
         for (start, count) in self.parts(at, len).into_iter().filter(|(_, count)| *count > 0) {
-            // SAFETY: within the ring; the writer leaves the bytes alone until they are read. A writer that does not can only
-            // garble what it sends.
+            // SAFETY: within the ring; the writer leaves the bytes alone until they are read. A writer that does not
+            // can only garble what it sends.
             take(unsafe { std::slice::from_raw_parts(start, count) });
         }
     }

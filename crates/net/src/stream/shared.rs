@@ -119,5 +119,6 @@ const CAPACITY: u32 = 1 << 20;
 const CONTROL: usize = 4096;
 const LEN: usize = 2 * CONTROL + 2 * CAPACITY as usize;
 const _: () = assert!(size_of::<Positions<AtomicU32>>() <= CONTROL && CAPACITY.is_power_of_two());
-/// How often the other side's position is looked at before sleeping: a few hundred nanoseconds, less than a system call.
+/// How often the other side's position is looked at before sleeping: a few hundred nanoseconds, less than a system
+/// call.
 const SPINS: u32 = 200;

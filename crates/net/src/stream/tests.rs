@@ -119,8 +119,8 @@ fn anything_but_sealed_shared_memory_is_refused() {
     assert_eq!(take(b), io::ErrorKind::InvalidData);
 }
 
-/// A writer of more bytes than the ring holds and its reader, which sleep when there is nothing to do: every byte is read once
-/// and in order, the end behind them, and no wake-up is lost (loom reports a deadlock).
+/// A writer of more bytes than the ring holds and its reader, which sleep when there is nothing to do: every byte is
+/// read once and in order, the end behind them, and no wake-up is lost (loom reports a deadlock).
 #[test]
 fn bytes_and_the_end_wake_a_side_that_sleeps() {
     limited_preemptions(|| {

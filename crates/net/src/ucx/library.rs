@@ -1,5 +1,5 @@
-//! What is used of UCX's C interface (`ucp/api/ucp.h` of 1.13, whose types grow at their ends behind field masks), found
-//! in the library at run time: nothing of UCX is needed to build.
+//! What is used of UCX's C interface (`ucp/api/ucp.h` of 1.13, whose types grow at their ends behind field masks),
+//! found in the library at run time: nothing of UCX is needed to build.
 
 #![allow(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Active messages over UCX, which takes what there is: InfiniBand, RoCE, its own shared memory, TCP. Its variables choose
-//! (`UCX_TLS`, `UCX_NET_DEVICES`); `ucx_info -d` lists what a machine has.
+//! Active messages over UCX, which takes what there is: InfiniBand, RoCE, its own shared memory, TCP. Its variables
+//! choose (`UCX_TLS`, `UCX_NET_DEVICES`); `ucx_info -d` lists what a machine has.
 //!
-//! Owns: the library, found at run time, and a [`Worker`] per mesh. Must not know: what messages are about.
-//! UCX's callbacks only put down what came; whoever calls [`Worker::progress`] takes it from there. Threads take turns by a
+//! Owns: the library, found at run time, and a [`Worker`] per mesh. Must not know: what messages are about. UCX's
+//! callbacks only put down what came; whoever calls [`Worker::progress`] takes it from there. Threads take turns by a
 //! lock, so that UCX needs none of its own.
 
 #![allow(unsafe_code)]
@@ -169,7 +169,8 @@ impl Worker {
         self.inner.lock().as_mut().is_some_and(|inner| inner.progress(events))
     }
 
-    /// The descriptor that becomes readable when there is something to do; none (-1) after the end. `None`: there is already.
+    /// The descriptor that becomes readable when there is something to do; none (-1) after the end. `None`: there is
+    /// already.
     pub(crate) fn arm(&self) -> Option<RawFd> {
         let inner = self.inner.lock();
         let Some(inner) = inner.as_ref() else { return Some(-1) };

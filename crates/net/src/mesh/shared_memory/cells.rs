@@ -1,9 +1,9 @@
 //! One direction between two ranks: frames through cells, one behind the other.
 //!
-//! A cell's number is written last and says that the cell is full, so a short message costs one line of memory that goes from
-//! one core to the other. Payloads that have no room in a cell go through the ring of bytes ([`crate::ring`]) beside the cells;
-//! their cell says how much of them is there already. The reader publishes the cells that it has taken in the ring's `extra`
-//! word.
+//! A cell's number is written last and says that the cell is full, so a short message costs one line of memory that
+//! goes from one core to the other. Payloads that have no room in a cell go through the ring of bytes ([`crate::ring`])
+//! beside the cells; their cell says how much of them is there already. The reader publishes the cells that it has
+//! taken in the ring's `extra` word.
 //!
 //! Generic over where it lies, so that a model checker can run the very same steps (`tests.rs`).
 
@@ -51,7 +51,8 @@ impl<R: Cells> Writer<R> {
         fits && self.begin(header, payload, usize::MAX).is_some()
     }
 
-    /// Writes a frame with the first bytes of its payload, at most `most` of those that do not go in its cell; how many, or
+    /// Writes a frame with the first bytes of its payload, at most `most` of those that do not go in its cell; how
+    /// many, or
     /// `None`, and nothing has happened, where no cell is free.
     #[inline]
     pub(super) fn begin(
@@ -78,8 +79,8 @@ impl<R: Cells> Writer<R> {
         Some(count)
     }
 
-    /// Writes the next bytes of a payload; how many, at most `most`. Where the reader's position cannot be, there is no room:
-    /// the peer is lost when its connection ends.
+    /// Writes the next bytes of a payload; how many, at most `most`. Where the reader's position cannot be, there is no
+    /// room: the peer is lost when its connection ends.
     pub(super) fn go_on(&mut self, payload: &[u8], most: usize) -> usize {
         let count = self.bytes.write(payload, most).unwrap_or(0);
         if count == 0 {
@@ -169,7 +170,8 @@ impl<R: Cells> Reader<R> {
         self.bytes.read(most, take)
     }
 
-    /// Lets the writer have the room, if it is enough to be worth it; whether the writer waits for it and has to be woken.
+    /// Lets the writer have the room, if it is enough to be worth it; whether the writer waits for it and has to be
+    /// woken.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         let cells = self.cell.wrapping_sub(self.published) >= self.room().cells() / PARTS;

@@ -1,5 +1,5 @@
-//! Where rings lie in the memory that the ranks of a host share: presence and identity of all ranks, then a ring with its cells for
-//! every ordered pair. Pages that nobody touches take no memory.
+//! Where rings lie in the memory that the ranks of a host share: presence and identity of all ranks, then a ring with
+//! its cells for every ordered pair. Untouched pages take no memory.
 
 #![allow(unsafe_code)]
 
@@ -50,8 +50,8 @@ impl Layout {
     /// By place on the host.
     pub(super) fn identity(&self, place: usize) -> &Identity {
         assert!(place < self.ranks, "rank {place} of {} on a host", self.ranks);
-        // SAFETY: behind the presences, within the mapping and aligned, as `head` has room for both and a presence is as large
-        // as it is aligned; atomics, for which any bits are valid.
+        // SAFETY: behind the presences, within the mapping and aligned, as `head` has room for both and a presence is
+        // as large as it is aligned; atomics, for which any bits are valid.
         unsafe {
             let presences = self.map.start().cast::<Presence<AtomicU32>>();
             &*presences.add(self.ranks).cast::<Identity>().add(place)
@@ -78,9 +78,9 @@ pub(super) struct Ring {
     cells: *mut u8,
 }
 
-// SAFETY: cells' numbers are atomics. All else is reached by `Writer` and `Reader`, of which each side has one, used by one
-// thread at a time; the numbers keep them on different cells. A process that breaks this can only garble what it sends, as all
-// that is read is checked.
+// SAFETY: cells' numbers are atomics. All else is reached by `Writer` and `Reader`, of which each side has one, used by
+// one thread at a time; the numbers keep them on different cells. A process that breaks this can only garble what it
+// sends, as all that is read is checked.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -129,8 +129,8 @@ impl Cells for Ring {
     fn fill_cell(&self, cell: u32, header: &[u8; HEADER_LEN], here: u32, payload: &[u8]) {
         assert!(payload.len() <= INLINE, "{} bytes for a cell", payload.len());
         let start = self.cell(cell);
-        // SAFETY: number, `here`, header and at most `INLINE` bytes are the cell. It is ours: the reader has taken it, and
-        // reads it again when its number is written, which follows.
+        // SAFETY: number, `here`, header and at most `INLINE` bytes are the cell. It is ours: the reader has taken it,
+        // and reads it again when its number is written, which follows.
         unsafe {
             start.add(4).cast::<u32>().write(here);
             start.add(8).cast::<[u8; HEADER_LEN]>().write(*header);
@@ -146,8 +146,8 @@ impl Cells for Ring {
     #[inline]
     fn header(&self, cell: u32) -> ([u8; HEADER_LEN], u32) {
         let start = self.cell(cell);
-        // SAFETY: within the cell, which is full and not written before we say that it is taken; copied once, so that what is
-        // checked is what is used.
+        // SAFETY: within the cell, which is full and not written before we say that it is taken; copied once, so that
+        // what is checked is what is used.
         unsafe {
             (start.add(8).cast::<[u8; HEADER_LEN]>().read(), start.add(4).cast::<u32>().read())
         }

@@ -1,14 +1,14 @@
 //! The mesh's frames through memory that the ranks of a host share.
 //!
-//! For every ordered pair there is a ring ([`cells`]). The TCP connections stay beside: they tell who is who, who is alive
-//! and why a group ends, and a ping on one wakes a rank that sleeps. Everything else between ranks of a host goes through
-//! the rings, in the same frames, with the same matching, allowances and errors.
+//! For every ordered pair there is a ring ([`cells`]). The TCP connections stay beside: they show which rank is which,
+//! which are alive and why a group ends, and a ping on one wakes a rank that sleeps. Everything else between ranks of a
+//! host goes through the rings, in the same frames, with the same matching, allowances and errors.
 //!
 //! Long messages are read in their sender's memory, where the kernel allows it ([`process_memory`]).
 //!
-//! A caller that waits for a message reads the rings itself, and sleeps when nothing has come for a while; the mesh's thread
-//! does it for all others. Where somebody waits often, that thread keeps away for a millisecond at a time, so that it does
-//! not take the core that the ranks need.
+//! A caller that waits for a message reads the rings itself, and sleeps when nothing has come for a while; the mesh's
+//! thread does it for all others. Where callers wait often, that thread keeps away for a millisecond at a time, so that
+//! it does not take the core that the ranks need.
 //!
 //! Processes that share the memory trust each other as those of an arena do: one that writes where it may not garbles
 //! messages. What is read is checked all the same: a length or a position that cannot be is the end of that peer.
@@ -172,7 +172,7 @@ impl SharedMemory {
         }
     }
 
-    /// The next frame of `rank`, if it is a whole message that is wanted, and nobody wanted it before.
+    /// The next frame of `rank`, if it is a whole message that is wanted, and no receive was posted for it before.
     #[inline]
     fn take_now(
         &self,
@@ -191,7 +191,7 @@ impl SharedMemory {
         };
         let fits = key == wanted.key && fingerprint == wanted.fingerprint && len == into.len();
         let free = matches!(body, Body::None) && !*ended && here == len;
-        // Who posts a receive from here on posts it behind ours.
+        // A receive posted from here on comes after ours.
         if !fits || !free || !core.has_no_entry(key) {
             return None;
         }
@@ -305,8 +305,8 @@ impl SharedMemory {
         read > 0
     }
 
-    /// Reads a frame's header with what there is of its payload, or more of a payload; how many bytes. Errors: nothing more can
-    /// be taken from the peer.
+    /// Reads a frame's header with what there is of its payload, or more of a payload; how many bytes. Errors: nothing
+    /// more can be taken from the peer.
     fn read_some(
         &self,
         core: &Core,
@@ -352,7 +352,8 @@ impl SharedMemory {
         Ok(count)
     }
 
-    /// Reads the next bytes of a message in its sender's memory; how many. Nothing is left when it has ended, well or not.
+    /// Reads the next bytes of a message in its sender's memory; how many. Nothing is left when it has ended, well or
+    /// not.
     fn fetch(&self, core: &Core, (rank, pair): (u32, &Pair), fetch: &mut Fetch) -> usize {
         let count = fetch.range.len().min(FETCH);
         let next = fetch.range.start + count;
@@ -374,7 +375,7 @@ impl SharedMemory {
             Ok(()) => Ok(()),
         };
         fetch.range.start = fetch.range.end;
-        // Its sender may have the memory again, before we tell who waits for the message.
+        // Its sender may have the memory again, before the receive is finished.
         core.push_bare(rank, Frame::Returned { id: fetch.id });
         let failed = outcome.clone().err();
         fetch.slot.give_back(rank, outcome);
@@ -394,7 +395,7 @@ impl Pair {
 }
 
 impl Receiving {
-    /// Nothing is read any more; who waits for a message that is being read has its memory again.
+    /// Nothing is read any more; a receive of a message that is being read has ended.
     fn end(&mut self, core: &Core, rank: u32) {
         self.ended = true;
         self.body.cut(core, rank);

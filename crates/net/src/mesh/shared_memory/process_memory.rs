@@ -1,8 +1,9 @@
 //! Reading a message in its sender's memory: one copy, where the kernel allows it.
 //!
-//! Containers and hardened systems forbid it (ptrace's rules), and then messages go through the rings. So every rank publishes
-//! where a random number of its own lies: a rank that reads it there has found the right process and may read. The number is
-//! read again with every message: a process that got the process id of one that died is not taken for it.
+//! Containers and hardened systems forbid it (ptrace's rules), and then messages go through the rings. So every rank
+//! publishes where a random number of its own lies: a rank that reads it there has found the right process and may
+//! read. The number is read again with every message: a process that got the process id of one that died is not taken
+//! for it.
 
 #![allow(unsafe_code)]
 
@@ -53,8 +54,8 @@ impl Access {
     }
 }
 
-/// Fills `to` with what lies at that address of the process that published its identity. Errors: the kernel does not allow it, there is
-/// no such memory, or it is another process.
+/// Fills `to` with what lies at that address of the process that published its identity. Errors: the kernel does not
+/// allow it, there is no such memory, or it is another process.
 pub(super) fn read(identity: &Identity, at: u64, to: &mut [u8]) -> io::Result<()> {
     let wanted = to.len() + size_of::<u64>();
     let mut nonce = 0u64;
@@ -63,7 +64,8 @@ pub(super) fn read(identity: &Identity, at: u64, to: &mut [u8]) -> io::Result<()
     let nonce_at = identity.at.load(Ordering::Relaxed);
     let remote = [piece(at as *mut _, to.len()), piece(nonce_at as *mut _, 8)];
     let pid = identity.pid.load(Ordering::Acquire) as libc::pid_t;
-    // SAFETY: the kernel writes to the local pieces only, which are ours and as long as said; it checks the remote ones.
+    // SAFETY: the kernel writes to the local pieces only, which are ours and as long as said; it checks the remote
+    // ones.
     let count = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
     match usize::try_from(count) {
         Err(_) => Err(io::Error::last_os_error()),

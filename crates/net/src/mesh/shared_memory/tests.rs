@@ -110,8 +110,8 @@ fn cells_are_read_only_when_full_and_filled_only_when_read() {
     });
 }
 
-/// The same of a payload that goes through the ring of bytes, in pieces, of which the first comes with its cell; the writer
-/// asks to be told of room and looks again, as it does before it sleeps.
+/// The same of a payload that goes through the ring of bytes, in pieces, of which the first comes with its cell; the
+/// writer asks to be told of room and looks again, as it does before it sleeps.
 #[test]
 fn payload_bytes_are_read_only_after_they_were_written() {
     limited_preemptions(|| {
@@ -148,8 +148,8 @@ fn payload_bytes_are_read_only_after_they_were_written() {
     });
 }
 
-/// All interleavings of one who writes and rings where it must, and one who arms its presence, looks and sleeps: it never sleeps on
-/// with a frame there that nobody will ring for.
+/// All interleavings of one who writes and rings where it must, and one who arms its presence, looks and sleeps: it
+/// never sleeps on with a frame there that nobody will ring for.
 #[test]
 fn a_sleeping_reader_is_woken() {
     loom::model(|| {
@@ -296,7 +296,8 @@ proptest! {
         prop_assert!(rest.is_empty() && reading.is_empty() && under_way.is_empty());
     }
 
-    /// Words and cells of any bits: the reader says what is wrong or reads bytes of the ring, and the writer writes in the ring.
+    /// Words and cells of any bits: the reader says what is wrong or reads bytes of the ring, and the writer writes in
+    /// the ring.
     #[test]
     fn arbitrary_bits_in_the_memory_never_leave_the_ring(words in prop::collection::vec(any::<u32>(), 6), here: u32, most in 0..PIECE) {
         let (layout, _fd) = Layout::create(2).unwrap();
