@@ -634,7 +634,11 @@ fn unreachable_ranks_are_those_whose_connection_is_silent_or_broken() {
         let silence = Duration::from_millis(400);
         let mut m = members(way, 3, silence);
         std::thread::sleep(2 * silence);
-        assert_eq!(m[0].mesh.unreachable(silence), [], "{way:?}: keep-alives are heard");
+        assert_eq!(
+            m[0].mesh.unreachable(silence),
+            Vec::<u32>::new(),
+            "{way:?}: keep-alives are heard"
+        );
         let unheard = m[0].mesh.unreachable(Duration::ZERO);
         assert_eq!(unheard, [1, 2], "{way:?}: nothing is heard for no time at all");
         drop(m.remove(2));
@@ -651,7 +655,7 @@ fn a_rank_that_said_goodbye_is_not_unreachable() {
     let left = m.remove(1);
     left.mesh.leave(SOON);
     assert!(m[0].mesh.has_left(1));
-    assert_eq!(m[0].mesh.unreachable(Duration::ZERO), []);
+    assert_eq!(m[0].mesh.unreachable(Duration::ZERO), Vec::<u32>::new());
 }
 
 /// What rank 1 says to rank 0.
