@@ -24,7 +24,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= decode slots switch topology worker
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup planted fuzz setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -54,6 +54,10 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults: 99 million states in all; ten minutes of two free cores, 0.6 GB
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
 
+simulate: ## the whole system on simulated time with faults from seeds; SEEDS=a..b, SEED=n TRACE=1 replays, MINIMISE=n shrinks
+	cargo run --release --quiet -p netsum-simulate -- $(if $(TRACE),--trace) $(if $(JSON),--json) \
+		$(if $(MINIMISE),--minimise $(MINIMISE),--seeds $(or $(SEEDS),$(if $(filter command line,$(origin SEED)),$(SEED)),1..1000))
+
 check: $(STAMPS)/tools ## formats, lints, types, and the documentation's links, lines and file names
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --quiet $(FEATURES) -- -D warnings
@@ -65,6 +69,7 @@ check: $(STAMPS)/tools ## formats, lints, types, and the documentation's links, 
 planted: ## 56 faults in wire and proto, one at a time, that the tests must find; half an hour; PLANTED=name for one
 	$(PYTHON) tests/planted/run.py $(PLANTED)
 	$(if $(PLANTED),,$(PYTHON) tests/planted/simulator.py)
+	$(if $(PLANTED),,$(PYTHON) tests/planted/system.py)
 
 fuzz: ## bytes made up by a fuzzer for decoders and machines, FUZZ_SECONDS each; FUZZ=name for one; needs nightly Rust and cargo-fuzz
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \

@@ -16,7 +16,7 @@ pub mod pb;
 mod server;
 mod store;
 
-pub use convert::{plan_from_bytes, plan_to_bytes};
+pub use convert::{lease_from_message, plan_from_bytes, plan_to_bytes};
 pub use engine::{Engine, Failure, Outcome};
 pub use error::ControlError;
 pub use netsum_lease::{Attachment, JobPlan};

@@ -106,7 +106,7 @@ pub(crate) fn lease_message(
 }
 
 /// Checks a lease that came over the network; `Err` says in words what is wrong with it.
-pub(crate) fn lease_from_message(lease: &pb::Lease) -> Result<Lease<SocketAddr>, String> {
+pub fn lease_from_message(lease: &pb::Lease) -> Result<Lease<SocketAddr>, String> {
     match (lease.protocol.as_str(), &lease.slot) {
         ("" | "panama", _) => tree_lease(lease).map(Lease::Tree),
         ("switchml", _) => pool(lease).map(Lease::Pool),

@@ -9,7 +9,8 @@ use netsum_wire::tag::JobKey;
 use crate::error::ControlError;
 use crate::pb;
 
-pub(crate) use lease::{idle_expiry, lease_from_message, lease_message, revocation};
+pub use lease::lease_from_message;
+pub(crate) use lease::{idle_expiry, lease_message, revocation};
 pub use plan::{plan_from_bytes, plan_to_bytes};
 pub(crate) use plan::{plan_from_message, plan_message};
 
@@ -21,7 +22,7 @@ impl From<JobKey> for pb::JobKey {
 
 impl pb::JobKey {
     /// Errors: another length.
-    pub(crate) fn key(&self) -> Result<JobKey, ControlError> {
+    pub fn key(&self) -> Result<JobKey, ControlError> {
         let bytes = self.value.as_slice().try_into();
         bytes.map(JobKey::new).map_err(|_| ControlError::Malformed {
             what: "job key",

@@ -1,0 +1,187 @@
+//! What every operation must give, computed from the contributions alone and apart from the code that adds in
+//! production.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use netsum_topo::SumOrder;
+use netsum_wire::{Dtype, Format, ReduceOp};
+
+use crate::random::Random;
+use crate::scenario::JobShape;
+
+/// One operation of a job: what each rank contributes and what all must get.
+#[derive(Debug)]
+pub struct Truth {
+    /// Type and operation.
+    pub format: Format,
+    /// Elements.
+    pub numel: usize,
+    /// By rank, little-endian.
+    pub contributions: Vec<Vec<u8>>,
+}
+
+/// The operations of one job.
+#[derive(Debug)]
+pub struct Oracle {
+    seed: u64,
+    job: u64,
+    shape: JobShape,
+    operations: BTreeMap<u64, Rc<Truth>>,
+    sums: BTreeMap<u64, Rc<Vec<u8>>>,
+    order: Option<SumOrder>,
+}
+
+impl Oracle {
+    /// The operations of job number `job` of a scenario.
+    pub fn new(seed: u64, job: u64, shape: &JobShape) -> Oracle {
+        let (operations, sums) = (BTreeMap::new(), BTreeMap::new());
+        Oracle { seed, job, shape: shape.clone(), operations, sums, order: None }
+    }
+
+    /// Operation `number`.
+    pub fn operation(&mut self, number: u64) -> Rc<Truth> {
+        let (seed, job, shape) = (self.seed, self.job, &self.shape);
+        let truth = || Rc::new(Truth::draw(seed, job, shape, number));
+        self.operations.entry(number).or_insert_with(truth).clone()
+    }
+
+    /// Fixes the order of additions: that of the job's first plan. False if it was fixed to another.
+    pub fn set_order(&mut self, order: &SumOrder) -> bool {
+        *self.order.get_or_insert_with(|| order.clone()) == *order
+    }
+
+    /// The result of operation `number`.
+    pub fn sum(&mut self, number: u64) -> Rc<Vec<u8>> {
+        if let Some(sum) = self.sums.get(&number) {
+            return sum.clone();
+        }
+        let truth = self.operation(number);
+        let size = truth.contributions.len() as u32;
+        let order = self.order.clone().unwrap_or_else(|| SumOrder::flat(size));
+        let inputs: Vec<&[u8]> = truth.contributions.iter().map(Vec::as_slice).collect();
+        let sum = Rc::new(sum(truth.format, &order, &inputs));
+        self.sums.insert(number, sum.clone());
+        sum
+    }
+
+    /// Operations below `number` are over everywhere.
+    pub fn forget_below(&mut self, number: u64) {
+        self.operations = self.operations.split_off(&number);
+        self.sums = self.sums.split_off(&number);
+    }
+}
+
+impl Truth {
+    fn draw(seed: u64, job: u64, shape: &JobShape, number: u64) -> Truth {
+        let mut random = Random::of(seed, &[20, job, number]);
+        let format = match random.below(8) {
+            0 => Format { dtype: Dtype::I32, op: ReduceOp::Sum },
+            1 => Format { dtype: Dtype::I32, op: random.pick(&[ReduceOp::Min, ReduceOp::Max]) },
+            2 => Format { dtype: Dtype::I64, op: ReduceOp::Sum },
+            _ => Format { dtype: Dtype::F32, op: ReduceOp::Sum },
+        };
+        let numel = random.within(1..=shape.elements.into()) as usize;
+        // Protocols that add integers are exact on small whole numbers alone.
+        let whole = shape.protocol != "panama";
+        let mut element = || match format.dtype {
+            Dtype::I32 => (random.next() as i32).to_le_bytes().to_vec(),
+            Dtype::I64 => (random.next() as i64).to_le_bytes().to_vec(),
+            _ if whole => ((random.below(2001) as i32 - 1000) as f32).to_le_bytes().to_vec(),
+            _ => {
+                let mantissa = (random.next() >> 40) as f32 / (1 << 23) as f32 - 1.0;
+                (mantissa * 2f32.powi(random.below(9) as i32 - 4)).to_le_bytes().to_vec()
+            }
+        };
+        let ranks = shape.hosts.len();
+        let contributions =
+            (0..ranks).map(|_| (0..numel).flat_map(|_| element()).collect()).collect();
+        Truth { format, numel, contributions }
+    }
+
+    /// Bytes of a range of elements.
+    pub fn bytes(&self, elements: &Range<u64>) -> Range<usize> {
+        let size = self.format.dtype.size();
+        elements.start as usize * size..elements.end as usize * size
+    }
+}
+
+/// Adds whole inputs, by rank, in an order.
+pub fn sum(format: Format, order: &SumOrder, inputs: &[&[u8]]) -> Vec<u8> {
+    let len = inputs.first().map_or(0, |input| input.len());
+    let starts = (0..len).step_by(format.dtype.size());
+    match format.dtype {
+        Dtype::I32 => {
+            let read = |rank: usize, at: usize| i32::from_le_bytes(four(&inputs[rank][at..]));
+            let combine = |a: i32, b: i32| match format.op {
+                ReduceOp::Min => a.min(b),
+                ReduceOp::Max => a.max(b),
+                _ => a.wrapping_add(b),
+            };
+            starts.flat_map(|at| fold(order, &|r| read(r, at), &combine).to_le_bytes()).collect()
+        }
+        Dtype::I64 => {
+            let read = |rank: usize, at: usize| {
+                i64::from_le_bytes(inputs[rank][at..at + 8].try_into().expect("8 bytes"))
+            };
+            let combine = |a: i64, b: i64| a.wrapping_add(b);
+            starts.flat_map(|at| fold(order, &|r| read(r, at), &combine).to_le_bytes()).collect()
+        }
+        _ => {
+            let read = |rank: usize, at: usize| f32::from_le_bytes(four(&inputs[rank][at..]));
+            let combine = |a: f32, b: f32| a + b;
+            starts.flat_map(|at| fold(order, &|r| read(r, at), &combine).to_le_bytes()).collect()
+        }
+    }
+}
+
+fn four(bytes: &[u8]) -> [u8; 4] {
+    [bytes[0], bytes[1], bytes[2], bytes[3]]
+}
+
+/// Level by level: neighbours at positions 2i and 2i + 1 combine until one is left.
+fn fold<T: Copy>(order: &SumOrder, of: &dyn Fn(usize) -> T, combine: &dyn Fn(T, T) -> T) -> T {
+    match order {
+        SumOrder::Rank(rank) => of(*rank as usize),
+        SumOrder::Sum(children) => {
+            let mut level: Vec<T> = children.iter().map(|c| fold(c, of, combine)).collect();
+            while level.len() > 1 {
+                let pair = |pair: &[T]| match pair {
+                    [a, b] => combine(*a, *b),
+                    rest => rest[0],
+                };
+                level = level.chunks(2).map(pair).collect();
+            }
+            level[0]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn additions_follow_the_order() {
+        let inputs: Vec<[u8; 4]> =
+            [1e8f32, -1e8, 1.0, 1.0].iter().map(|x| x.to_le_bytes()).collect();
+        let inputs: Vec<&[u8]> = inputs.iter().map(|bytes| bytes.as_slice()).collect();
+        let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+        let of = |order: &str| {
+            f32::from_le_bytes(four(&sum(format, &order.parse().unwrap(), &inputs)))
+        };
+        assert_eq!(of("[0,1,2,3]"), 2.0);
+        assert_eq!(of("[[0,2],[1,3]]"), 0.0);
+    }
+
+    #[test]
+    fn operations_do_not_depend_on_what_was_asked_before() {
+        let scenario = crate::Scenario::of_seed(7);
+        let draw = |numbers: &[u64]| {
+            let mut oracle = Oracle::new(7, 0, &scenario.jobs[0]);
+            numbers.iter().map(|&n| oracle.operation(n).contributions.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(&[3]), draw(&[1, 2, 3])[2..]);
+    }
+}

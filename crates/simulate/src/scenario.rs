@@ -1,0 +1,340 @@
+//! What a run is made of: the fabric, the jobs, the noise of the network and the faults, all drawn from a seed.
+
+use netsum_topo::{
+    Addressing, Bytes, Fabric, Rate, Server, SlotPolicy, leaf_spine,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::{Direction, Fault, Kind, LinkLoss, Process, StoreAfter};
+use crate::random::Random;
+
+/// A run, whole: two runs of equal scenarios are the same event for event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scenario {
+    /// Of all draws during the run.
+    pub seed: u64,
+    /// Hosts, switches, servers.
+    pub fabric: FabricShape,
+    /// What the network does all the time.
+    pub noise: Noise,
+    /// In the order of their numbers.
+    pub jobs: Vec<JobShape>,
+    /// In the order of their times.
+    pub faults: Vec<Fault>,
+    /// An operation that has not ended by then fails, milliseconds.
+    pub operation_timeout_ms: u64,
+    /// A peer that cannot be reached for so long is lost to the mesh, milliseconds.
+    pub mesh_silence_ms: u64,
+    /// Leases of silent neighbours go after so long while the controller is away, seconds.
+    pub idle_expiry_s: u32,
+}
+
+/// A leaf-spine fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricShape {
+    /// Racks, with a switch each.
+    pub racks: u32,
+    /// Hosts of a rack.
+    pub hosts: u32,
+    /// Spines; with one rack there need be none.
+    pub spines: u32,
+    /// Servers, on the first hosts.
+    pub servers: u32,
+    /// Aggregation memory of a switch or server, bytes.
+    pub memory: u64,
+    /// Slots of a switch.
+    pub slots: u32,
+    /// Receive buffer of a switch, bytes.
+    pub receive_buffer: u64,
+    /// Of every interface, bytes.
+    pub mtu: u32,
+    /// Whether packets carry no keyed tags.
+    pub trusted: bool,
+    /// How jobs share slots: partition, first-come or preempt.
+    pub policy: String,
+}
+
+/// Probabilities are in millionths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noise {
+    /// A packet is lost.
+    pub loss: u32,
+    /// A packet comes twice.
+    pub duplication: u32,
+    /// A bit of a packet is wrong; the checksum shows most of them.
+    pub corruption: u32,
+    /// A packet is marked for congestion.
+    pub marking: u32,
+    /// Packets take up to so much longer, microseconds.
+    pub jitter_us: u32,
+    /// A packet takes up to `SLOW_MS` longer.
+    pub slow: u32,
+    /// Messages of control plane and mesh take up to so much longer, microseconds.
+    pub message_jitter_us: u32,
+    /// Clocks run up to so many thousandths faster or slower.
+    pub drift_permille: u32,
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobShape {
+    /// panama, atp, switchml or auto.
+    pub protocol: String,
+    /// By rank: the host's place in the fabric file.
+    pub hosts: Vec<u32>,
+    /// When it is created, milliseconds.
+    pub starts_ms: u64,
+    /// Most trees; 0: all.
+    pub max_trees: u32,
+    /// Between operations, on average, milliseconds.
+    pub gap_ms: u64,
+    /// Elements of an operation, at most.
+    pub elements: u32,
+    /// Operations under way at a time.
+    pub depth: u32,
+    /// The fixed scale of atp's integers; 0: shared exponents.
+    pub scale: u32,
+    /// How workers answer marks.
+    pub congestion: String,
+}
+
+/// How much longer a slow packet takes at most.
+pub const SLOW_MS: u64 = 50;
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn of_seed(seed: u64) -> Scenario {
+        let mut random = Random::of(seed, &[1]);
+        let fabric = FabricShape::draw(&mut Random::of(seed, &[2]));
+        let hosts = fabric.racks * fabric.hosts;
+        let jobs: Vec<JobShape> = (0..random.within(1..=4))
+            .map(|job| JobShape::draw(&mut Random::of(seed, &[3, job]), hosts, &fabric))
+            .collect();
+        let mut scenario = Scenario {
+            seed,
+            noise: Noise::draw(&mut Random::of(seed, &[4])),
+            faults: Vec::new(),
+            operation_timeout_ms: 90_000,
+            mesh_silence_ms: random.within(5..=30) * 1000,
+            idle_expiry_s: random.pick(&[0, 30, 900]),
+            fabric,
+            jobs,
+        };
+        scenario.faults = draw_faults(&mut Random::of(seed, &[5]), &scenario);
+        scenario
+    }
+
+    /// The fabric file.
+    pub fn build_fabric(&self) -> Fabric {
+        let shape = &self.fabric;
+        let addressing = Addressing { memory: Bytes(shape.memory), ..Addressing::default() };
+        let rate = Rate(10_000_000_000);
+        let mut fabric =
+            leaf_spine(shape.racks, shape.hosts, shape.spines, rate, rate, addressing)
+                .expect("shapes are within the builder's bounds");
+        fabric.trusted = shape.trusted;
+        let policy: SlotPolicy = shape.policy.parse().unwrap_or_default();
+        for switch in &mut fabric.switches {
+            (switch.slots, switch.policy) = (shape.slots, policy);
+        }
+        for number in 0..shape.servers as usize {
+            let host = &fabric.hosts[number * fabric.hosts.len() / shape.servers as usize];
+            fabric.servers.push(Server {
+                name: format!("server{number}"),
+                address: (host.address, 7711 + number as u16).into(),
+                memory: Bytes(shape.memory),
+                metrics: None,
+            });
+        }
+        fabric
+    }
+
+    /// When all faults that end have ended, milliseconds.
+    pub fn faults_end_ms(&self) -> u64 {
+        self.faults.iter().filter_map(Fault::end_ms).max().unwrap_or(0)
+    }
+
+    /// Switches and servers.
+    pub fn aggregators(&self) -> u32 {
+        self.fabric.racks + self.fabric.spines + self.fabric.servers
+    }
+
+    /// Links of the fabric file.
+    pub fn links(&self) -> u32 {
+        self.fabric.racks * (self.fabric.hosts + self.fabric.spines)
+    }
+}
+
+impl FabricShape {
+    fn draw(random: &mut Random) -> FabricShape {
+        let racks = random.within(1..=3) as u32;
+        let hosts = match racks {
+            1 => random.within(2..=8),
+            2 => random.within(1..=4),
+            _ => random.within(1..=2),
+        } as u32;
+        let short = random.chance(200_000);
+        FabricShape {
+            racks,
+            hosts,
+            spines: random.within(u64::from(racks > 1)..=3) as u32,
+            servers: random.within(1..=2) as u32,
+            memory: if short { random.within(8..=64) << 10 } else { 4 << 20 },
+            slots: if short { random.within(4..=32) } else { random.within(64..=512) } as u32,
+            receive_buffer: if short { 64 << 10 } else { 16 << 20 },
+            mtu: random.pick(&[138, 202, 330]),
+            trusted: random.chance(300_000),
+            policy: random.pick(&["partition", "first-come", "preempt", "preempt"]).to_owned(),
+        }
+    }
+}
+
+impl Noise {
+    fn draw(random: &mut Random) -> Noise {
+        let mut rare = |most: u64| {
+            if random.chance(500_000) { random.below(most) as u32 } else { 0 }
+        };
+        Noise {
+            loss: rare(30_000),
+            duplication: rare(30_000),
+            corruption: rare(10_000),
+            marking: rare(300_000),
+            jitter_us: rare(2_000),
+            slow: rare(3_000),
+            message_jitter_us: rare(20_000),
+            drift_permille: rare(101),
+        }
+    }
+}
+
+impl JobShape {
+    fn draw(random: &mut Random, hosts: u32, fabric: &FabricShape) -> JobShape {
+        let protocol = match random.below(20) {
+            0..=9 => "panama",
+            10..=14 => "atp",
+            15..=18 => "switchml",
+            _ => "auto",
+        };
+        let size = random.within(2..=8.min(u64::from(hosts).max(2))) as u32;
+        let first = random.below(u64::from(hosts)) as u32;
+        let step = random.pick(&[1, 1, fabric.hosts]);
+        JobShape {
+            protocol: protocol.to_owned(),
+            hosts: (0..size).map(|rank| place(first, rank * step, hosts)).collect(),
+            starts_ms: if random.chance(600_000) { 0 } else { random.below(4000) },
+            max_trees: random.pick(&[0, 0, 0, 1, 2]),
+            gap_ms: random.pick(&[20, 50, 100, 300]),
+            elements: random.pick(&[1, 16, 64, 300, 300, 1000]),
+            depth: random.within(1..=3) as u32,
+            scale: random.pick(&[0, 0, 1024]),
+            congestion: random.pick(&["panama", "per-branch", "coupled", "none"]).to_owned(),
+        }
+    }
+}
+
+/// Steps that share a divisor with the number of hosts still reach them all.
+fn place(first: u32, offset: u32, hosts: u32) -> u32 {
+    (first + offset + offset / hosts) % hosts
+}
+
+fn draw_faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
+    let count = random.pick(&[0, 1, 1, 2, 2, 3, 4, 6, 8]);
+    let horizon_ms = random.pick(&[3_000, 6_000, 12_000, 25_000]);
+    let mut faults: Vec<Fault> =
+        (0..count).map(|_| draw_fault(random, scenario, horizon_ms)).collect();
+    faults.sort_by_key(|fault| fault.at_ms);
+    faults
+}
+
+fn draw_fault(random: &mut Random, scenario: &Scenario, horizon_ms: u64) -> Fault {
+    let at_ms = random.below(horizon_ms);
+    let length = random.below(4);
+    let for_ms = match length {
+        0 => random.within(1..=200),
+        1 => random.within(200..=2_000),
+        2 => random.within(2_000..=6_000),
+        _ => random.within(5_000..=20_000),
+    };
+    let (kind, instant) = match random.below(100) {
+        0..=11 => (Kind::Kill { process: Process::Controller, store: store(random) }, false),
+        12..=27 => {
+            (Kind::Kill { process: aggregator(random, scenario), store: StoreAfter::Kept }, false)
+        }
+        28..=29 => (Kind::Kill { process: rank(random, scenario), store: StoreAfter::Kept }, true),
+        30..=45 => (Kind::Stop { process: any(random, scenario) }, false),
+        46..=60 => (partition(random, scenario), false),
+        61..=74 => (link(random, scenario), false),
+        75..=79 => (Kind::Loss { per_million: random.within(10_000..=400_000) as u32 }, false),
+        80..=83 => (Kind::Delay { ms: random.within(1..=1500) as u32 }, false),
+        84..=91 => (Kind::BreakStream { process: not_controller(random, scenario) }, true),
+        92..=94 => (Kind::DiskFull, false),
+        95..=98 => {
+            let ms = random.within(1..=8_000) as u32;
+            (Kind::ClockJump { process: any(random, scenario), ms }, true)
+        }
+        _ => (Kind::StopJob { job: random.below(scenario.jobs.len() as u64) as u32 }, true),
+    };
+    let endless = !instant && random.chance(20_000);
+    let for_ms = if instant { Some(0) } else { (!endless).then_some(for_ms) };
+    Fault { at_ms, for_ms, kind }
+}
+
+fn store(random: &mut Random) -> StoreAfter {
+    match random.below(10) {
+        0 => StoreAfter::Lost,
+        1 => StoreAfter::Truncated(random.within(1..=5) as u32),
+        _ => StoreAfter::Kept,
+    }
+}
+
+fn aggregator(random: &mut Random, scenario: &Scenario) -> Process {
+    Process::Aggregator(random.below(scenario.aggregators().into()) as u32)
+}
+
+fn rank(random: &mut Random, scenario: &Scenario) -> Process {
+    let job = random.below(scenario.jobs.len() as u64);
+    let size = scenario.jobs[job as usize].hosts.len() as u64;
+    Process::Rank(job as u32, random.below(size) as u32)
+}
+
+fn not_controller(random: &mut Random, scenario: &Scenario) -> Process {
+    match random.chance(500_000) {
+        true => rank(random, scenario),
+        false => aggregator(random, scenario),
+    }
+}
+
+fn any(random: &mut Random, scenario: &Scenario) -> Process {
+    match random.below(4) {
+        0 => Process::Controller,
+        _ => not_controller(random, scenario),
+    }
+}
+
+fn partition(random: &mut Random, scenario: &Scenario) -> Kind {
+    let members = random.within(1..=3);
+    let mut group: Vec<Process> = (0..members).map(|_| any(random, scenario)).collect();
+    group.sort();
+    group.dedup();
+    let [data, control, mesh] = random.pick(&[
+        [true, true, true],
+        [true, false, false],
+        [true, false, false],
+        [false, true, false],
+        [false, true, false],
+        [false, false, true],
+    ]);
+    Kind::Partition { group, data, control, mesh }
+}
+
+fn link(random: &mut Random, scenario: &Scenario) -> Kind {
+    Kind::Link {
+        link: random.below(scenario.links().into()) as u32,
+        direction: random.pick(&[Direction::Both, Direction::Forward, Direction::Backward]),
+        loss: match random.below(4) {
+            0 => LinkLoss::Large,
+            1 => LinkLoss::Some(random.within(50_000..=900_000) as u32),
+            _ => LinkLoss::All,
+        },
+    }
+}

@@ -1,0 +1,376 @@
+//! The simulated world: processes, what connects them, and what happens next.
+
+pub mod clock;
+mod aggregators;
+mod checks;
+mod client;
+mod controller;
+mod faults;
+mod host_path;
+mod mesh;
+mod network;
+mod queue;
+mod ranks;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::fmt::Arguments;
+use std::net::SocketAddr;
+
+use netsum_proto::{PortId, Time};
+use netsum_topo::{Fabric, Topology};
+
+use crate::fault::Process;
+use crate::oracle::Oracle;
+use crate::random::Random;
+use crate::report::{Class, Report, Violation};
+use crate::scenario::Scenario;
+use crate::trace::Trace;
+use aggregators::AggregatorProcess;
+use clock::{Clock, MS, Nanos, SECOND};
+use controller::ControllerProcess;
+use faults::Active;
+use mesh::Mesh;
+use network::Network;
+use queue::Queue;
+use ranks::RankProcess;
+use streams::{Side, StreamId, Streams};
+
+/// A process's place in the world's list: the controller, then switches and servers, then ranks by job.
+type Place = usize;
+
+/// Where the controller stands.
+const CONTROLLER: Place = 0;
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A packet arrives.
+    Packet { from: Place, to: Place, ce: bool, bytes: Vec<u8> },
+    /// A process's timer runs out; those of an earlier incarnation are ignored.
+    Timer { place: Place, incarnation: u32, timer: Timer },
+    /// A message of a stream arrives at the controller.
+    Up(StreamId),
+    /// A message of a stream arrives at the controller's peer.
+    Down(StreamId),
+    /// The controller's task of a stream has ended.
+    SessionEnded(StreamId),
+    /// One side of a stream finds that the other does not answer.
+    KeepAlive { stream: StreamId, side: Side, since: Nanos },
+    /// A message arrives at another rank.
+    Mesh { from: Place, to: Place },
+    /// A rank finds that another does not answer.
+    MeshSilence { from: Place, to: Place, since: Nanos },
+    /// Somebody wants a job.
+    CreateJob(usize),
+    FaultBegins(usize),
+    FaultEnds(usize),
+    /// No new operations are begun.
+    Drain,
+    CheckRecovery,
+    CheckBound,
+    CheckEnd,
+}
+
+/// A process's timers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    /// The controller's clock, and the daemon's.
+    Tick,
+    /// Try to reach the controller.
+    Connect,
+    /// The controller has not answered.
+    OpenTimeout(StreamId),
+    /// Statistics for the controller.
+    Heartbeat,
+    /// A state machine's deadline.
+    Machine,
+    /// Hand-overs and operations that took too long.
+    Group,
+    /// The application begins an operation.
+    Application,
+    /// The process ends.
+    Exit,
+}
+
+/// What all processes have.
+struct ProcessState {
+    name: String,
+    alive: bool,
+    /// How many faults stop it.
+    stopped: u32,
+    incarnation: u32,
+    clock: Clock,
+    random: Random,
+    /// What came while it was stopped.
+    held: Vec<Event>,
+}
+
+/// A job of the scenario.
+struct Job {
+    /// The controller's number.
+    id: Option<u32>,
+    /// Of the store that gave it.
+    incarnation: u64,
+    /// Attempts to create it.
+    attempts: u32,
+    first: Place,
+    size: u32,
+    oracle: Oracle,
+    /// Operations below are done before the ranks leave.
+    last: Option<u64>,
+    /// Why it may end in an error.
+    excuse: Option<String>,
+}
+
+/// All of a run.
+pub struct World {
+    scenario: Scenario,
+    fabric: Fabric,
+    topology: Topology,
+    addresses: BTreeMap<SocketAddr, Place>,
+    queue: Queue<Event>,
+    trace: Trace,
+    report: Report,
+    processes: Vec<ProcessState>,
+    controller: ControllerProcess,
+    aggregators: Vec<AggregatorProcess>,
+    ranks: Vec<RankProcess>,
+    /// Place of the first rank.
+    first_rank: Place,
+    jobs: Vec<Job>,
+    network: Network,
+    streams: Streams,
+    mesh: Mesh,
+    active: Active,
+    checks: checks::Checks,
+    over: bool,
+}
+
+impl World {
+    /// A world before its first event.
+    pub fn new(scenario: &Scenario, lines: bool) -> World {
+        let fabric = scenario.build_fabric();
+        let topology = fabric.topology();
+        let mut processes = vec![ProcessState::new(scenario, Process::Controller, "controller")];
+        let mut addresses = BTreeMap::new();
+        let aggregators = AggregatorProcess::all(scenario, &fabric);
+        for (number, aggregator) in aggregators.iter().enumerate() {
+            addresses.insert(aggregator.address, processes.len());
+            let process = Process::Aggregator(number as u32);
+            processes.push(ProcessState::new(scenario, process, &aggregator.name));
+        }
+        let first_rank = processes.len();
+        let (mut ranks, mut jobs) = (Vec::new(), Vec::new());
+        for (number, shape) in scenario.jobs.iter().enumerate() {
+            let (first, size) = (processes.len(), shape.hosts.len() as u32);
+            for rank in 0..size {
+                let host = &fabric.hosts[shape.hosts[rank as usize] as usize];
+                let port = 20_000 + 100 * number as u16 + rank as u16;
+                let process = RankProcess::new(number, rank, size, scenario, host, port);
+                addresses.insert(process.address, processes.len());
+                let name = format!("rank {rank} of job #{number}");
+                let id = Process::Rank(number as u32, rank);
+                processes.push(ProcessState::new(scenario, id, &name));
+                ranks.push(process);
+            }
+            let oracle = Oracle::new(scenario.seed, number as u64, shape);
+            let (id, incarnation, attempts, last, excuse) = (None, 0, 0, None, None);
+            jobs.push(Job { id, incarnation, attempts, first, size, oracle, last, excuse });
+        }
+        let mut world = World {
+            network: Network::new(scenario, &fabric, &topology, &aggregators, &ranks),
+            controller: ControllerProcess::new(scenario.seed),
+            streams: Streams::new(),
+            mesh: Mesh::new(),
+            active: Active::default(),
+            checks: checks::Checks::default(),
+            queue: Queue::new(),
+            trace: Trace::new(lines),
+            report: Report { seed: scenario.seed, ..Report::default() },
+            scenario: scenario.clone(),
+            fabric,
+            topology,
+            addresses,
+            processes,
+            aggregators,
+            ranks,
+            first_rank,
+            jobs,
+            over: false,
+        };
+        world.set_up();
+        world
+    }
+
+    fn set_up(&mut self) {
+        self.start_controller(crate::fault::StoreAfter::Kept);
+        for place in 1..self.first_rank {
+            self.start_aggregator(place);
+        }
+        for number in 0..self.jobs.len() {
+            let at = 5 * MS + self.scenario.jobs[number].starts_ms * MS;
+            self.queue.at(at, Event::CreateJob(number));
+        }
+        for (number, fault) in self.scenario.faults.iter().enumerate() {
+            self.queue.at(fault.at_ms * MS, Event::FaultBegins(number));
+            if let Some(end) = fault.end_ms().filter(|_| fault.for_ms != Some(0)) {
+                self.queue.at(end * MS, Event::FaultEnds(number));
+            }
+        }
+        let jobs_start = self.scenario.jobs.iter().map(|job| job.starts_ms).max().unwrap_or(0);
+        let calm = (self.scenario.faults_end_ms() + 1).max(jobs_start + 1000) * MS;
+        self.queue.at(calm + RECOVERY, Event::CheckRecovery);
+        self.queue.at(calm + RECOVERY + SECOND, Event::Drain);
+        self.queue.at(calm + BOUND, Event::CheckBound);
+        let timeout = self.scenario.operation_timeout_ms * MS;
+        self.queue.at(calm + BOUND + 2 * timeout, Event::CheckEnd);
+    }
+
+    /// Runs until all is done, or an invariant does not hold.
+    pub fn run(&mut self) {
+        while !self.over {
+            let Some(event) = self.queue.next() else { return };
+            self.report.events += 1;
+            self.handle(event);
+        }
+    }
+
+    /// What was found, and the trace.
+    pub fn into_report(mut self) -> (Report, Vec<String>) {
+        self.report.digest = self.trace.digest();
+        self.report.simulated_ns = self.queue.now();
+        (self.report, self.trace.into_lines())
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Packet { to, .. } if !self.processes[to].alive => {}
+            Event::Packet { to, .. } if self.processes[to].stopped > 0 => {
+                let held = &mut self.processes[to].held;
+                if held.len() < SOCKET_BUFFER {
+                    held.push(event);
+                }
+            }
+            Event::Packet { from, to, ce, bytes } => self.packet(from, to, ce, &bytes),
+            Event::Timer { place, incarnation, timer } => {
+                let process = &mut self.processes[place];
+                if !process.alive || process.incarnation != incarnation {
+                    return;
+                }
+                if process.stopped > 0 {
+                    process.held.push(event);
+                    return;
+                }
+                self.timer(place, timer);
+            }
+            Event::Up(stream) => self.stream_up(stream),
+            Event::Down(stream) => self.stream_down(stream),
+            Event::SessionEnded(stream) => self.session_ended(stream),
+            Event::KeepAlive { stream, side, since } => self.keep_alive(stream, side, since),
+            Event::Mesh { from, to } => self.mesh_arrives(from, to),
+            Event::MeshSilence { from, to, since } => self.mesh_silence(from, to, since),
+            Event::CreateJob(job) => self.create_job(job),
+            Event::FaultBegins(number) => self.fault_begins(number),
+            Event::FaultEnds(number) => self.fault_ends(number),
+            Event::Drain => self.drain(),
+            Event::CheckRecovery => self.check_recovery(),
+            Event::CheckBound => self.check_bound(),
+            Event::CheckEnd => self.check_end(),
+        }
+    }
+
+    fn packet(&mut self, from: Place, to: Place, ce: bool, bytes: &[u8]) {
+        self.trace.note(self.queue.now(), 1, (from as u64) << 32 | to as u64);
+        if to < self.first_rank {
+            self.aggregator_takes(from, to, ce, bytes);
+        } else {
+            self.rank_takes(from, to, ce, bytes);
+        }
+    }
+
+    fn timer(&mut self, place: Place, timer: Timer) {
+        match timer {
+            Timer::Tick if place == CONTROLLER => self.controller_tick(),
+            Timer::Tick => self.aggregator_tick(place),
+            Timer::Connect => self.connect(place),
+            Timer::OpenTimeout(stream) => self.open_timeout(place, stream),
+            Timer::Heartbeat => self.heartbeat(place),
+            Timer::Machine if place < self.first_rank => self.aggregator_timeout(place),
+            Timer::Machine => self.rank_timeout(place),
+            Timer::Group => self.group_timeout(place),
+            Timer::Application => self.application(place),
+            Timer::Exit => self.exit(place),
+        }
+    }
+
+    /// What a process's clock shows.
+    fn local(&self, place: Place) -> Time {
+        Time(self.processes[place].clock.local(self.queue.now()))
+    }
+
+    /// Starts a timer that runs out after so much of the process's own time.
+    fn after(&mut self, place: Place, local_ns: Nanos, timer: Timer) {
+        let process = &self.processes[place];
+        let (ns, incarnation) = (process.clock.duration(local_ns), process.incarnation);
+        self.queue.after(ns, Event::Timer { place, incarnation, timer });
+    }
+
+    /// Starts a timer that runs out when the process's clock shows `deadline`.
+    fn at_local(&mut self, place: Place, deadline: Time, timer: Timer) {
+        let process = &self.processes[place];
+        let (at, incarnation) = (process.clock.global(deadline.0), process.incarnation);
+        self.queue.at(at, Event::Timer { place, incarnation, timer });
+    }
+
+    fn port(&self, address: SocketAddr) -> PortId {
+        PortId(self.addresses.get(&address).map_or(u32::MAX, |&place| place as u32))
+    }
+
+    fn is_up(&self, place: Place) -> bool {
+        self.processes[place].alive && self.processes[place].stopped == 0
+    }
+
+    fn say(&mut self, place: Place, what: Arguments<'_>) {
+        if self.trace.is_on() {
+            self.trace.say(self.queue.now(), &self.processes[place].name, what);
+        }
+    }
+
+    /// An invariant does not hold. What leaves the job's sums right does not end the run.
+    pub fn violation(&mut self, class: Class, rule: &'static str, what: String) {
+        let violation = Violation { class, rule, at: self.queue.now(), what };
+        self.trace.say(self.queue.now(), &"VIOLATION", format_args!("{violation}"));
+        self.report.violations.push(violation);
+        self.over |= class < Class::Control;
+    }
+}
+
+impl ProcessState {
+    fn new(scenario: &Scenario, process: Process, name: &str) -> ProcessState {
+        let key = match process {
+            Process::Controller => [10, 0, 0],
+            Process::Aggregator(number) => [11, number.into(), 0],
+            Process::Rank(job, rank) => [12, job.into(), rank.into()],
+        };
+        let mut random = Random::of(scenario.seed, &key);
+        let drift = u64::from(scenario.noise.drift_permille.min(100));
+        let permille = random.within(1000 - drift..=1000 + drift);
+        ProcessState {
+            name: name.to_owned(),
+            alive: false,
+            stopped: 0,
+            incarnation: 0,
+            clock: Clock::new(random.below(1000 * SECOND), permille),
+            random,
+            held: Vec::new(),
+        }
+    }
+}
+
+/// Packets that wait for a stopped process.
+const SOCKET_BUFFER: usize = 256;
+/// After all faults have ended a job is back on its trees within that.
+const RECOVERY: Nanos = 2 * SECOND;
+/// And has ended within that: operations are no longer begun a second after recovery.
+const BOUND: Nanos = 45 * SECOND;

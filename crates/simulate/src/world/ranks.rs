@@ -1,0 +1,742 @@
+//! Ranks as processes: the application that calls operations, the hand-over machine, the data plane, the client of the
+//! controller.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+
+use netsum_control::pb::worker_event::Event as FromController;
+use netsum_control::{epoch, pb, plan_from_bytes, plan_to_bytes};
+use netsum_lease::JobPlan;
+use netsum_proto::handover::{
+    Action, Frozen, Handover, Mode, Operation as Begun, Path, Resume, Settings,
+};
+use netsum_proto::operations::{Fragments, Submission, elements_per_fragment};
+use netsum_proto::{PortId, Time};
+use netsum_topo::{Host, Protocol, SumOrder};
+use netsum_wire::{Epoch, Rank};
+
+use super::client::{Client, ClientState};
+use super::clock::{MS, Nanos, SECOND};
+use super::host_path::HostPath;
+use super::mesh::Message;
+use super::streams::Up;
+use super::{Place, Timer, World};
+use crate::dataplane::{Accepted, DataPlane, Event, Operation};
+use crate::lease;
+use crate::report::Class;
+use crate::scenario::Scenario;
+
+pub(super) struct RankProcess {
+    pub job: usize,
+    pub rank: u32,
+    pub host: String,
+    pub address: SocketAddr,
+    pub client: Client,
+    pub handover: Handover<Plan>,
+    pub hosts: HostPath,
+    /// How it ended.
+    pub outcome: Option<Result<(), Failure>>,
+    /// Whether the first plan is in use.
+    pub ready: bool,
+    data: DataPlane,
+    /// Operations under way: until when, and where.
+    operations: BTreeMap<u64, UnderWay>,
+    /// The next operation.
+    pub next: u64,
+    /// It would have begun one, had there not been too many.
+    blocked: bool,
+    byes: BTreeSet<Place>,
+    leaving: bool,
+    known_epoch: u32,
+    /// The plan that the controller sent last, without its trees.
+    known_plan: Option<pb::Plan>,
+    /// Ranks whose connection has ended.
+    unreachable: Vec<u32>,
+    /// What the controller was told last of silent trees, unreachable ranks and the plan in use.
+    news: (Vec<u32>, Vec<u32>, u32),
+    armed: Option<Time>,
+    group_armed: Option<Time>,
+    network_operations: u64,
+}
+
+struct UnderWay {
+    deadline: Time,
+    on_trees: bool,
+}
+
+/// Why a rank ended in an error.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    /// The control plane said so.
+    pub by_controller: bool,
+    /// In words.
+    pub reason: String,
+}
+
+/// A plan of the controller, validated.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Plan(pub Rc<JobPlan>);
+
+impl netsum_proto::handover::Plan for Plan {
+    fn epoch(&self) -> Epoch {
+        Epoch(self.0.plan.epoch)
+    }
+
+    fn has_trees(&self) -> bool {
+        !self.0.plan.trees.is_empty()
+    }
+
+    fn continues(&self, before: &Plan) -> bool {
+        self.0.plan.fragment_bytes == before.0.plan.fragment_bytes
+    }
+
+    fn patience_ns(&self) -> u64 {
+        match self.0.plan.protocol {
+            Protocol::Switchml => POOL_PATIENCE,
+            Protocol::Panama | Protocol::Atp => PATIENCE,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(plan_to_bytes(&self.0));
+    }
+
+    fn decode(bytes: &[u8], size: u32) -> Result<Plan, String> {
+        let plan = plan_from_bytes(bytes, size).map_err(|error| error.to_string())?;
+        Ok(Plan(Rc::new(plan)))
+    }
+}
+
+impl RankProcess {
+    pub(super) fn new(
+        job: usize,
+        rank: u32,
+        size: u32,
+        scenario: &Scenario,
+        host: &Host,
+        port: u16,
+    ) -> RankProcess {
+        let settings = Settings {
+            rank: Rank(rank),
+            size,
+            mode: Mode::Leaderless,
+            timeout_ns: scenario.operation_timeout_ms * MS,
+        };
+        RankProcess {
+            job,
+            rank,
+            host: host.name.clone(),
+            address: (host.address, port).into(),
+            client: Client::default(),
+            handover: Handover::new(settings),
+            hosts: HostPath::default(),
+            outcome: None,
+            ready: false,
+            data: DataPlane::default(),
+            operations: BTreeMap::new(),
+            next: 0,
+            blocked: false,
+            byes: BTreeSet::new(),
+            leaving: false,
+            known_epoch: 0,
+            known_plan: None,
+            unreachable: Vec::new(),
+            news: (Vec::new(), Vec::new(), 0),
+            armed: None,
+            group_armed: None,
+            network_operations: 0,
+        }
+    }
+
+    /// Operations that have begun and are not over.
+    pub(super) fn under_way(&self) -> Vec<u64> {
+        self.operations.keys().copied().collect()
+    }
+}
+
+impl World {
+    fn rank(&mut self, place: Place) -> &mut RankProcess {
+        &mut self.ranks[place - self.first_rank]
+    }
+
+    /// The job has a number: its ranks begin.
+    pub(super) fn start_ranks(&mut self, job: usize) {
+        let (first, size) = (self.jobs[job].first, self.jobs[job].size as usize);
+        for place in first..first + size {
+            if self.rank(place).outcome.is_some() {
+                continue;
+            }
+            let process = &mut self.processes[place];
+            process.alive = true;
+            process.incarnation += 1;
+            let wait = process.random.below(50 * MS);
+            self.after(place, wait, Timer::Connect);
+            self.after(place, GROUP_TICK, Timer::Group);
+        }
+    }
+
+    pub(super) fn join(&self, place: Place) -> pb::Join {
+        let rank = &self.ranks[place - self.first_rank];
+        pb::Join {
+            job: self.jobs[rank.job].id.unwrap_or(0),
+            rank: rank.rank,
+            host: rank.host.clone(),
+            udp_address: rank.address.to_string(),
+            mesh_address: String::new(),
+            pid: place as u32 + 1000,
+            mtu: self.scenario.fabric.mtu,
+            known_epoch: rank.known_epoch,
+            incarnation: self.jobs[rank.job].incarnation,
+            description: Some(self.description(rank.job)),
+            plan: rank.known_plan.clone(),
+        }
+    }
+
+    pub(super) fn statistics(&self, place: Place) -> pb::WorkerHeartbeat {
+        let rank = &self.ranks[place - self.first_rank];
+        pb::WorkerHeartbeat {
+            operations: rank.next,
+            network_operations: rank.network_operations,
+            plan_epoch: rank.handover.plan().map_or(0, |plan| plan.0.plan.epoch.into()),
+            silent_trees: rank.handover.silent_trees().into_iter().map(u32::from).collect(),
+            unreachable_ranks: rank.unreachable.clone(),
+            ..Default::default()
+        }
+    }
+
+    /// Sends at once what the controller has to act upon.
+    fn report_news(&mut self, place: Place) {
+        let statistics = self.statistics(place);
+        let pb::WorkerHeartbeat { silent_trees, unreachable_ranks, plan_epoch, .. } = &statistics;
+        let news = (silent_trees.clone(), unreachable_ranks.clone(), *plan_epoch);
+        let rank = self.rank(place);
+        if rank.news != news {
+            rank.news = news;
+            if let ClientState::Open(stream) = rank.client.state {
+                let report = pb::worker_report::Report::Heartbeat(statistics);
+                self.send_up(stream, Up::Worker(report));
+            }
+        }
+    }
+
+    /// The controller says something.
+    pub(super) fn rank_hears(&mut self, place: Place, event: FromController) {
+        match event {
+            FromController::Plan(plan) => self.plan_arrives(place, plan),
+            FromController::PeerLost(lost) => {
+                let reason = format!("rank {} is lost: {}", lost.rank, lost.reason);
+                self.rank_fails(place, Failure { by_controller: true, reason });
+            }
+            FromController::JobFailed(failed) => {
+                self.rank(place).client.state = ClientState::Ended;
+                let reason = failed.reason;
+                self.rank_fails(place, Failure { by_controller: true, reason });
+            }
+        }
+    }
+
+    fn plan_arrives(&mut self, place: Place, message: pb::Plan) {
+        let rank = &self.ranks[place - self.first_rank];
+        let job = &self.jobs[rank.job];
+        let plan = JobPlan::try_from(&message).map_err(|error| error.to_string());
+        let plan = plan.and_then(|plan| match plan.validate(job.size) {
+            Ok(()) if Some(plan.plan.job) == job.id => Ok(plan),
+            Ok(()) => Err(format!("the plan is for job {}", plan.plan.job)),
+            Err(error) => Err(error.to_string()),
+        });
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(problem) => {
+                let what = format!("{}: {problem}", self.processes[place].name);
+                return self.violation(Class::Correctness, "plans make sense", what);
+            }
+        };
+        let epoch = u32::from(plan.plan.epoch);
+        if !epoch::is_newer(epoch, rank.known_epoch) {
+            return;
+        }
+        let (trees, reason) = (plan.plan.trees.len(), &plan.plan.reason);
+        self.say(place, format_args!("hears of plan {epoch} with {trees} trees {reason}"));
+        self.rank(place).known_epoch = epoch;
+        self.rank(place).known_plan = Some(pb::Plan { trees: Vec::new(), ..message });
+        let now = self.local(place);
+        self.rank(place).handover.handle_plan(now, Plan(Rc::new(plan)));
+        self.pump_rank(place);
+    }
+
+    /// The controller does not want this rank.
+    pub(super) fn rank_refused(&mut self, place: Place, words: String) {
+        if !self.rank(place).ready {
+            self.rank_fails(place, Failure { by_controller: true, reason: words });
+        }
+    }
+
+    /// A packet came.
+    pub(super) fn rank_takes(&mut self, from: Place, place: Place, ce: bool, bytes: &[u8]) {
+        let now = self.local(place);
+        match self.rank(place).data.take(now, PortId(from as u32), ce, bytes) {
+            Ok(Some(accepted)) => self.check_accepted(place, &accepted, "accepts"),
+            Ok(None) => {}
+            Err(reason) => self.trace.note(self.queue.now(), 3, reason as u64),
+        }
+        self.pump_rank(place);
+    }
+
+    pub(super) fn rank_timeout(&mut self, place: Place) {
+        let now = self.local(place);
+        let rank = self.rank(place);
+        rank.armed = None;
+        if rank.data.poll_timeout().is_some_and(|due| due <= now) {
+            rank.data.handle_timeout(now);
+        }
+        self.pump_rank(place);
+    }
+
+    /// Regularly, and when a deadline of the hand-over passes.
+    pub(super) fn group_timeout(&mut self, place: Place) {
+        let now = self.local(place);
+        let rank = self.rank(place);
+        rank.group_armed = None;
+        for tree in rank.handover.silent_trees() {
+            let results = rank.data.results(tree.into());
+            rank.handover.handle_results(tree, results);
+        }
+        if rank.handover.poll_timeout().is_some_and(|due| due <= now) {
+            rank.handover.handle_timeout(now);
+        }
+        let late = rank.operations.iter().find(|(_, under_way)| under_way.deadline <= now);
+        if let Some((&operation, _)) = late {
+            let reason = format!("operation {operation} took longer than its time-out");
+            self.rank_fails(place, Failure { by_controller: false, reason });
+        }
+        self.pump_rank(place);
+        self.at_local(place, now.after(GROUP_TICK), Timer::Group);
+    }
+
+    /// Another rank says something.
+    pub(super) fn rank_receives(&mut self, from: Place, place: Place, message: Message) {
+        if self.rank(place).outcome.is_some() {
+            return;
+        }
+        match message {
+            Message::Handover(bytes) => {
+                let now = self.local(place);
+                let peer = Rank(self.rank(from).rank);
+                if let Err(error) = self.rank(place).handover.handle_message(now, peer, &bytes) {
+                    let reason = error.to_string();
+                    self.rank_fails(place, Failure { by_controller: false, reason });
+                }
+                self.pump_rank(place);
+            }
+            Message::Elements { operation, ranges, bytes } => {
+                self.elements_arrive(from, place, operation, ranges, bytes);
+            }
+            Message::Bye => {
+                self.rank(place).byes.insert(from);
+                self.leave_if_done(place);
+            }
+            Message::Closed if self.rank(place).byes.contains(&from) => {}
+            Message::Closed => {
+                let reason = format!("the connection to {} has ended", self.processes[from].name);
+                let lost = self.rank(from).rank;
+                self.rank(place).unreachable.push(lost);
+                self.report_news(place);
+                self.rank_fails(place, Failure { by_controller: false, reason });
+            }
+        }
+    }
+
+    /// Does what the machines ask for, until they ask for nothing.
+    fn pump_rank(&mut self, place: Place) {
+        loop {
+            let mut idle = true;
+            while let Some(event) = self.rank(place).data.poll_event() {
+                idle = false;
+                self.data_event(place, event);
+            }
+            while let Some(action) = self.rank(place).handover.poll_action() {
+                idle = false;
+                self.perform(place, action);
+            }
+            if idle {
+                break;
+            }
+        }
+        while let Some(transmit) = self.rank(place).handover.poll_transmit() {
+            let job = self.rank(place).job;
+            let to = self.jobs[job].first + transmit.to.0 as usize;
+            self.mesh_send(place, to, Message::Handover(transmit.bytes));
+        }
+        let now = self.local(place);
+        while let Some((to, bytes)) = self.rank(place).data.poll_transmit(now) {
+            self.send(place, to.0 as usize, bytes);
+        }
+        let rank = self.rank(place);
+        let due = rank.data.poll_timeout();
+        if due.is_some() && due != rank.armed {
+            rank.armed = due;
+            self.at_local(place, due.unwrap_or_default(), Timer::Machine);
+        }
+    }
+
+    fn data_event(&mut self, place: Place, event: Event) {
+        match event {
+            Event::Done(operation) => {
+                self.operation_ends(place, operation.submission.id, operation.buffer, true);
+            }
+            Event::Mismatch(operation) => {
+                let what = format!("{}: operation {operation}", self.processes[place].name);
+                self.violation(Class::Correctness, "ranks agree on what they reduce", what);
+            }
+            Event::Silent(tree, for_ns) => {
+                let ms = for_ns / MS;
+                self.say(place, format_args!("tree {tree} has been silent for {ms} ms"));
+                let now = self.local(place);
+                let rank = self.rank(place);
+                let results = rank.data.results(tree.0.into());
+                rank.handover.handle_silence(now, tree.0, for_ns, results);
+            }
+        }
+    }
+
+    fn perform(&mut self, place: Place, action: Action<Plan>) {
+        let now = self.local(place);
+        match action {
+            Action::Freeze => {
+                let rank = self.rank(place);
+                let submitted = rank.data.submitted();
+                let progress = rank.data.freeze();
+                self.say(place, format_args!("stops its trees: {}", summary(&progress)));
+                let frozen = Frozen::Fragments { progress, submitted };
+                self.rank(place).handover.handle_frozen(now, frozen);
+            }
+            Action::Fetch(fragments) => {
+                let rank = self.rank(place);
+                let results = fragments.iter().map(|&g| rank.data.fetch(g)).collect();
+                rank.handover.handle_fetched(now, results);
+                self.say(place, format_args!("serves results {fragments:?}"));
+            }
+            Action::Deliver(results) => {
+                for (g, bytes) in results {
+                    if let Some(accepted) = self.rank(place).data.deliver(g, &bytes) {
+                        self.check_accepted(place, &accepted, "is served");
+                    }
+                }
+            }
+            Action::Resume(resume) => self.resume(place, *resume),
+            Action::Run { sequence, path } => {
+                if self.rank(place).operations.contains_key(&sequence) {
+                    let operation = self.whole(place, sequence);
+                    self.give(place, operation, path);
+                }
+            }
+            Action::SilentTrees(trees) => {
+                self.say(place, format_args!("trees that do not answer: {trees:?}"));
+                self.report_news(place);
+            }
+            Action::Fail(error) => {
+                let reason = error.to_string();
+                self.rank_fails(place, Failure { by_controller: false, reason });
+            }
+            Action::Plan { .. } | Action::Faults { .. } | Action::Exchange { .. } | Action::Over { .. } => {
+                let what = "an action of the led mode".to_owned();
+                self.violation(Class::Correctness, "the leaderless mode stays leaderless", what);
+            }
+        }
+    }
+
+    /// Goes over to what was agreed on.
+    fn resume(&mut self, place: Place, resume: Resume<Plan>) {
+        self.report.handovers += 1;
+        let now = self.local(place);
+        let number = self.rank(place).job;
+        let fragment_bytes = self.fragment_bytes(place);
+        let epoch = resume.plan.as_ref().map(|plan| plan.0.plan.epoch);
+        self.say(place, format_args!("hand-over {}: plan {epoch:?}, {:?}", resume.generation, resume.path));
+        let rest = match &resume.finished {
+            Some(finished) => self.rank(place).data.resolve(finished),
+            None => Vec::new(),
+        };
+        // What is over is reported after the rest has its place on the new path: the application may begin the next.
+        if let Some(plan) = &resume.plan {
+            if !self.jobs[number].oracle.set_order(&plan.0.plan.order) {
+                let epoch = plan.0.plan.epoch;
+                let what = format!("plan {epoch} of job #{number} adds in another order");
+                return self.violation(Class::Correctness, "the order of additions is fixed", what);
+            }
+            if resume.path == Path::Network {
+                let (rank, size) = (self.rank(place).rank, self.jobs[number].size);
+                let (config, switches) =
+                    lease::worker(&plan.0, rank, size).expect("the plan is validated");
+                let switches = switches.into_iter().map(|address| self.port(address)).collect();
+                self.rank(place).data.begin(now, config, switches, plan.0.key);
+            }
+        }
+        for operation in rest {
+            if resume.rest == Path::Network && self.carries(place, &operation.submission) {
+                self.give(place, operation, Path::Network);
+            } else {
+                let ranges = ranges(&operation.submission, fragment_bytes);
+                let sequence = operation.submission.id;
+                if let Some(under_way) = self.rank(place).operations.get_mut(&sequence) {
+                    under_way.on_trees = false;
+                }
+                self.begin_on_hosts(place, sequence, ranges, operation.buffer);
+            }
+        }
+        self.report_news(place);
+        if !std::mem::replace(&mut self.rank(place).ready, true) {
+            self.after(place, MS, Timer::Application);
+        }
+    }
+
+    /// Gives an operation to a path.
+    fn give(&mut self, place: Place, operation: Operation, path: Path) {
+        let on_trees = path == Path::Network && self.carries(place, &operation.submission);
+        let sequence = operation.submission.id;
+        if let Some(under_way) = self.rank(place).operations.get_mut(&sequence) {
+            under_way.on_trees = on_trees;
+        }
+        if on_trees {
+            self.rank(place).data.submit(operation);
+        } else {
+            let all = std::iter::once(0..operation.submission.numel).collect();
+            self.begin_on_hosts(place, sequence, all, operation.buffer);
+        }
+    }
+
+    fn whole(&mut self, place: Place, sequence: u64) -> Operation {
+        let RankProcess { job, rank, .. } = *self.rank(place);
+        let truth = self.jobs[job].oracle.operation(sequence);
+        let numel = truth.numel as u64;
+        let submission = Submission {
+            id: sequence,
+            format: truth.format,
+            numel,
+            fingerprint: (sequence as u32).wrapping_mul(0x9e37_79b9) ^ numel as u32,
+            fragments: Fragments::All,
+        };
+        Operation { submission, buffer: truth.contributions[rank as usize].clone() }
+    }
+
+    fn carries(&mut self, place: Place, submission: &Submission) -> bool {
+        let protocol = self.rank(place).handover.plan().map(|plan| plan.0.plan.protocol);
+        protocol.is_some_and(|protocol| lease::supports(protocol, submission.format))
+    }
+
+    /// Fragment size of the plan in use, which is that of all plans of the job.
+    fn fragment_bytes(&mut self, place: Place) -> u16 {
+        self.rank(place).handover.plan().map_or(0, |plan| plan.0.plan.fragment_bytes as u16)
+    }
+
+    /// Bytes of an element of an operation.
+    pub(super) fn element_bytes(&mut self, place: Place, operation: u64) -> usize {
+        let job = self.rank(place).job;
+        self.jobs[job].oracle.operation(operation).format.dtype.size()
+    }
+
+    /// The order in which a rank adds.
+    pub(super) fn order_of(&mut self, place: Place) -> SumOrder {
+        let job = self.rank(place).job;
+        let size = self.jobs[job].size;
+        let plan = self.rank(place).handover.plan();
+        plan.map_or_else(|| SumOrder::flat(size), |plan| plan.0.plan.order.clone())
+    }
+
+    /// The application's turn.
+    pub(super) fn application(&mut self, place: Place) {
+        let shape = &self.scenario.jobs[self.ranks[place - self.first_rank].job];
+        let (gap, depth) = (shape.gap_ms * MS, shape.depth as usize);
+        let random = &mut self.processes[place].random;
+        let wait = if random.chance(10_000) { 20 * gap } else { random.below(2 * gap) + MS };
+        self.after(place, wait, Timer::Application);
+        let rank = self.rank(place);
+        if rank.outcome.is_some() || rank.leaving {
+            return;
+        }
+        if rank.operations.len() >= depth {
+            rank.blocked = true;
+            return;
+        }
+        self.begin_operation(place);
+    }
+
+    fn begin_operation(&mut self, place: Place) {
+        let rank = &self.ranks[place - self.first_rank];
+        let (number, sequence) = (rank.job, rank.next);
+        if self.jobs[number].last.is_some_and(|last| sequence >= last) {
+            return self.leave_if_done(place);
+        }
+        let now = self.local(place);
+        let deadline = now.after(self.scenario.operation_timeout_ms * MS);
+        let elements = self.jobs[number].oracle.operation(sequence).numel as u64;
+        let rank = self.rank(place);
+        rank.next += 1;
+        rank.operations.insert(sequence, UnderWay { deadline, on_trees: false });
+        self.say(place, format_args!("begins operation {sequence} of {elements} elements"));
+        let begun = Begun { sequence, elements, deadline };
+        self.rank(place).handover.handle_operation(begun);
+        self.pump_rank(place);
+    }
+
+    /// All sums of an operation are in the rank's buffer.
+    pub(super) fn operation_ends(
+        &mut self,
+        place: Place,
+        operation: u64,
+        buffer: Vec<u8>,
+        on_trees: bool,
+    ) {
+        let number = self.rank(place).job;
+        let truth = self.jobs[number].oracle.operation(operation);
+        let sum = self.jobs[number].oracle.sum(operation);
+        if let Some(at) = (0..buffer.len()).find(|&at| buffer[at] != sum[at]) {
+            let element = at / truth.format.dtype.size();
+            let what = format!(
+                "{}: element {element} of operation {operation} ({} {}) is wrong",
+                self.processes[place].name,
+                truth.format.dtype,
+                if on_trees { "from trees" } else { "from hosts" },
+            );
+            return self.violation(Class::Correctness, "sums are exact", what);
+        }
+        self.say(place, format_args!("has all sums of operation {operation}"));
+        self.trace.note(self.queue.now(), 4, operation);
+        self.report.operations += 1;
+        self.report.on_trees += u64::from(on_trees);
+        let rank = self.rank(place);
+        if rank.operations.remove(&operation).is_none() {
+            let what = format!("{}: operation {operation}", self.processes[place].name);
+            return self.violation(Class::Correctness, "an operation ends once", what);
+        }
+        rank.network_operations += u64::from(on_trees);
+        if operation.is_multiple_of(FORGET_EVERY) {
+            self.forget_operations(number);
+        }
+        let rank = self.rank(place);
+        if std::mem::replace(&mut rank.blocked, false) {
+            self.begin_operation(place);
+        } else {
+            self.leave_if_done(place);
+        }
+    }
+
+    /// Operations that are over everywhere need not be known any more.
+    fn forget_operations(&mut self, number: usize) {
+        let first = self.jobs[number].first - self.first_rank;
+        let ranks = &self.ranks[first..first + self.jobs[number].size as usize];
+        let oldest = |rank: &RankProcess| rank.under_way().first().map_or(rank.next, |&first| first);
+        let oldest = ranks.iter().map(oldest).min().unwrap_or(0);
+        self.jobs[number].oracle.forget_below(oldest);
+    }
+
+    /// Says goodbye when all is done, and leaves when all have said it.
+    pub(super) fn leave_if_done(&mut self, place: Place) {
+        let rank = &self.ranks[place - self.first_rank];
+        let last = self.jobs[rank.job].last;
+        let over = last.is_some_and(|last| rank.next >= last) && rank.operations.is_empty();
+        if !over || rank.outcome.is_some() || !self.processes[place].alive {
+            return;
+        }
+        if !std::mem::replace(&mut self.rank(place).leaving, true) {
+            for peer in self.peers(place) {
+                self.mesh_send(place, peer, Message::Bye);
+            }
+        }
+        let job = self.rank(place).job;
+        let size = self.jobs[job].size as usize;
+        if self.rank(place).byes.len() + 1 < size {
+            return;
+        }
+        self.say(place, format_args!("has done all of its work"));
+        self.rank(place).outcome = Some(Ok(()));
+        self.report.completed += 1;
+        self.rank(place).data.finish();
+        self.pump_rank(place);
+        self.after(place, MS, Timer::Exit);
+        self.rank_is_over();
+    }
+
+    /// A rank ends in an error.
+    pub(super) fn rank_fails(&mut self, place: Place, failure: Failure) {
+        if self.rank(place).outcome.is_some() {
+            return;
+        }
+        self.say(place, format_args!("FAILS: {}", failure.reason));
+        self.check_failure(place, &failure);
+        let rank = self.rank(place);
+        rank.outcome = Some(Err(failure));
+        rank.data.cancel();
+        rank.operations.clear();
+        self.report.failed += 1;
+        self.after(place, 10 * MS, Timer::Exit);
+        self.rank_is_over();
+    }
+
+    /// The process ends in order.
+    pub(super) fn exit(&mut self, place: Place) {
+        if let ClientState::Open(stream) = self.client(place).state {
+            let leave = pb::worker_report::Report::Leave(pb::Leave {});
+            self.send_up(stream, Up::Worker(leave));
+            self.close_from_peer(stream);
+        }
+        self.client(place).state = ClientState::Ended;
+        self.close_mesh_of(place);
+        self.processes[place].alive = false;
+        self.say(place, format_args!("exits"));
+    }
+
+    /// A result was written into a rank's buffer.
+    fn check_accepted(&mut self, place: Place, accepted: &Accepted, how: &str) {
+        let Accepted { id, elements } = accepted;
+        self.say(place, format_args!("{how} elements {elements:?} of operation {id}"));
+        self.trace.note(self.queue.now(), 5, id << 32 | elements.start);
+        let number = self.rank(place).job;
+        let truth = self.jobs[number].oracle.operation(*id);
+        let sum = self.jobs[number].oracle.sum(*id);
+        let bytes = truth.bytes(elements);
+        let Some(here) = self.rank(place).data.peek(*id, elements) else { return };
+        if *here != sum[bytes] {
+            let what = format!(
+                "{} {how} wrong sums: elements {elements:?} of operation {id} ({} {:?})",
+                self.processes[place].name, truth.format.dtype, truth.format.op
+            );
+            self.violation(Class::Correctness, "sums are exact", what);
+        }
+    }
+}
+
+/// The elements that a submission covers, as few ranges as possible.
+fn ranges(submission: &Submission, fragment_bytes: u16) -> Vec<Range<u64>> {
+    let Fragments::Some(list) = &submission.fragments else {
+        return std::iter::once(0..submission.numel).collect();
+    };
+    let step = elements_per_fragment(fragment_bytes, submission.format.dtype);
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for &fragment in list {
+        let start = u64::from(fragment) * step;
+        let end = submission.numel.min(start + step);
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => ranges.push(start..end),
+        }
+    }
+    ranges
+}
+
+fn summary(progress: &netsum_proto::handover::Progress) -> String {
+    let tree = |tree: &netsum_proto::handover::TreeProgress| {
+        let above = tree.above.iter().filter(|&&here| here).count();
+        format!("{} and {above} above", tree.base)
+    };
+    progress.trees.iter().map(tree).collect::<Vec<_>>().join(", ")
+}
+
+/// Operations after which what is over everywhere is forgotten.
+const FORGET_EVERY: u64 = 16;
+const GROUP_TICK: Nanos = 50 * MS;
+/// As `collective` has them.
+const PATIENCE: Nanos = SECOND;
+const POOL_PATIENCE: Nanos = 20 * SECOND;

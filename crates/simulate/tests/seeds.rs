@@ -1,0 +1,69 @@
+//! A bounded run of the simulation, as part of the tests.
+
+use std::time::{Duration, Instant};
+
+use netsum_simulate::scenario::Noise;
+use netsum_simulate::{Class, Scenario, run};
+
+/// Without faults and noise every job does all of its work on its trees.
+#[test]
+fn jobs_complete_without_faults() {
+    for seed in 1..=12 {
+        let mut scenario = Scenario::of_seed(seed);
+        scenario.faults.clear();
+        scenario.noise = calm();
+        let ranks: usize = scenario.jobs.iter().map(|job| job.hosts.len()).sum();
+        let report = run(&scenario);
+        assert_eq!(report.violations, [], "seed {seed}");
+        assert_eq!((report.completed as usize, report.failed), (ranks, 0), "seed {seed}");
+    }
+}
+
+/// A seed can be replayed: two runs are the same event for event.
+#[test]
+fn a_run_depends_on_its_seed_alone() {
+    for seed in 1..=12 {
+        let scenario = Scenario::of_seed(seed);
+        assert_eq!(run(&scenario), run(&scenario), "seed {seed}");
+    }
+}
+
+/// Scenarios are data: what is written is what is read.
+#[test]
+fn scenarios_are_json() {
+    for seed in 0..200 {
+        let scenario = Scenario::of_seed(seed);
+        let text = serde_json::to_string(&scenario).unwrap();
+        assert_eq!(serde_json::from_str::<Scenario>(&text).unwrap(), scenario);
+    }
+}
+
+/// No crash, no wrong sum, nothing that does not end.
+#[test]
+fn invariants_hold_on_the_first_seeds() {
+    let begun = Instant::now();
+    for seed in 1..=200 {
+        let report = run(&Scenario::of_seed(seed));
+        let worst = report.worst().filter(|worst| worst.class < Class::Control);
+        assert_eq!(worst, None, "make simulate SEED={seed} TRACE=1");
+        if begun.elapsed() > BUDGET {
+            return;
+        }
+    }
+}
+
+fn calm() -> Noise {
+    Noise {
+        loss: 0,
+        duplication: 0,
+        corruption: 0,
+        marking: 0,
+        jitter_us: 0,
+        slow: 0,
+        message_jitter_us: 0,
+        drift_permille: 0,
+    }
+}
+
+/// Of the last test.
+const BUDGET: Duration = Duration::from_secs(12);

@@ -1,0 +1,100 @@
+"""Plants bugs in controller, hand-over, switch and worker, and demands that the simulation of the whole system finds each.
+
+    python tests/planted/system.py [--seeds N] [--only PART-OF-A-NAME ...]
+
+Works on a copy of the crates. All bugs are compiled into one `netsum-simulate`, each behind a switch that an environment
+variable turns on, so the copy is built once. A bug is found if some seed of 1..N shows a violation that the same seed does
+not show without a bug. Exit code 1 if a bug is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+TARGET = REPOSITORY / "target" / "planted-system"
+# Seeds of one run of the program; between runs the results are compared.
+STEP = 50
+SWITCH = """
+
+/// Whether bug `number` is planted.
+#[allow(missing_docs)]
+pub fn planted(number: usize) -> bool {
+    static PLANTED: std::sync::LazyLock<Option<usize>> =
+        std::sync::LazyLock::new(|| std::env::var("NETSUM_PLANTED").ok()?.parse().ok());
+    *PLANTED == Some(number)
+}
+"""
+
+
+def main() -> int:
+    """Builds the copy, then looks for each bug."""
+    bugs = json.loads((pathlib.Path(__file__).parent / "system.json").read_text())
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=1000, help="the most seeds for each bug")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="bugs whose names contain one of these")
+    arguments = parser.parse_args()
+    chosen = [i for i, bug in enumerate(bugs) if not arguments.only or any(o in bug["what"] for o in arguments.only)]
+    with tempfile.TemporaryDirectory() as name:
+        program = build(pathlib.Path(name), bugs)
+        clean: dict[int, set[tuple[int, str]]] = {}
+        missed = []
+        for number in chosen:
+            found = look_for(program, number, arguments.seeds, clean)
+            missed += [] if found else [bugs[number]["what"]]
+            print(f"{found or 'MISSED':60}  {bugs[number]['part']}: {bugs[number]['what']}", flush=True)
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} planted bugs were found")
+    return 1 if missed else 0
+
+
+def build(folder: pathlib.Path, bugs: list[dict]) -> pathlib.Path:
+    """The program with all bugs."""
+    for name in ("Cargo.toml", "Cargo.lock"):
+        shutil.copy2(REPOSITORY / name, folder)
+    shutil.copytree(REPOSITORY / "crates", folder / "crates")
+    for number, bug in enumerate(bugs):
+        path = folder / bug["file"]
+        text = path.read_text()
+        if text.count(bug["find"]) != 1:
+            times = text.count(bug["find"])
+            sys.exit(f"{bug['what']}: {bug['file']} has the text {times} times; the code has changed, change the bug too")
+        planted = bug["replace"].replace("$PLANTED", f"netsum_wire::planted({number})")
+        path.write_text(text.replace(bug["find"], planted.replace("netsum_wire::", "crate::") if "/wire/" in bug["file"] else planted))
+    with (folder / "crates" / "wire" / "src" / "lib.rs").open("a") as wire:
+        wire.write(SWITCH)
+    environment = os.environ | {"CARGO_TARGET_DIR": str(TARGET)}
+    command = ["cargo", "build", "--release", "--quiet", "-p", "netsum-simulate"]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
+    return TARGET / "release" / "netsum-simulate"
+
+
+def look_for(program: pathlib.Path, number: int, seeds: int, clean: dict[int, set[tuple[int, str]]]) -> str:
+    """Where a bug shows first and as what; empty if it does not."""
+    for start in range(1, seeds + 1, STEP):
+        if start not in clean:
+            clean[start] = violations(program, start, None)
+        new = sorted(violations(program, start, number) - clean[start])
+        if new:
+            seed, rule = new[0]
+            return f"seed {seed}: {rule}"
+    return ""
+
+
+def violations(program: pathlib.Path, start: int, number: int | None) -> set[tuple[int, str]]:
+    """Seeds and the rules that are broken there."""
+    environment = os.environ | ({} if number is None else {"NETSUM_PLANTED": str(number)})
+    command = [program, "--seeds", f"{start}..{start + STEP - 1}", "--json"]
+    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False, text=True)
+    found = json.loads(run.stdout)["violations"]
+    return {(seed, violation["rule"]) for violation in found for seed in violation["seeds"]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
