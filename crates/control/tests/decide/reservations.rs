@@ -43,7 +43,7 @@ impl Machines {
         let rows = || Rows::new(usize::MAX, SLOT_BYTES.into());
         let all = memory / row_cost(SLOT_BYTES);
         Machines {
-            trees: panama::Switch::new(Slab::new(memory)),
+            trees: panama::Switch::new(Slab::new(memory)).with_firm_leases(),
             pools: switchml::Switch::new(2 * SLOTS_USUAL, SLOT_BYTES, rows()),
             server: atp::Server::new(SLOT_BYTES, rows()).with_rows(all),
             ports: HashMap::new(),

@@ -64,7 +64,7 @@ impl Thread {
         let slots = Slots::new(options.role, socket.local_addr(), interfaces);
         Thread {
             socket,
-            switch: Switch::new(Store::new(options.memory)),
+            switch: Switch::new(Store::new(options.memory)).with_firm_leases(),
             slots,
             ports: Ports::default(),
             inbox,

@@ -62,6 +62,8 @@ impl<B> Outbox<B> {
 pub struct Switch<M: Memory> {
     trees: FxHashMap<(JobId, TreeId), Tree<M::Buffer>>,
     memory: M,
+    /// Leases have all that they say, where they fit together.
+    firm: bool,
     outbox: Outbox<M::Buffer>,
     drops: DropCounters,
 }
@@ -72,14 +74,20 @@ impl<M: Memory> Switch<M> {
         Switch {
             trees: FxHashMap::default(),
             memory,
+            firm: false,
             outbox: Outbox { data: VecDeque::new(), control: VecDeque::new() },
             drops: DropCounters::default(),
         }
     }
 
-    /// Admits a job's tree. Where all leases fit at once, as those of a controller do, each has what it says. Else memory
-    /// is shared by all (job, tree) pairs: the others' `window_cap` shrinks to make room, and what they free is given out
-    /// as it becomes free. A later epoch of the same
+    /// The same for leases of a controller, which grants no more than there is: each has its whole window as long as all
+    /// fit together, and none shrinks to leave room for the next.
+    pub fn with_firm_leases(self) -> Self {
+        Switch { firm: true, ..self }
+    }
+
+    /// Admits a job's tree. Memory is shared by all (job, tree) pairs: the others' `window_cap` shrinks
+    /// to make room, and what they free is given out as it becomes free. A later epoch of the same
     /// (job, tree) replaces the older at once; the same lease again changes nothing.
     pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
         self.install_starting_at(now, lease, 0)
@@ -107,7 +115,8 @@ impl<M: Memory> Switch<M> {
         }
         let others = self.trees.iter().filter(|(other, _)| **other != key);
         let wanted: u64 = others.map(|(_, tree)| full_bytes(&self.memory, &tree.lease)).sum();
-        if wanted + full_bytes(&self.memory, &lease) > self.memory.limit() {
+        let fits = wanted + full_bytes(&self.memory, &lease) <= self.memory.limit();
+        if !(self.firm && fits) {
             self.share_memory(1);
         }
         let replaced = self.trees.get(&key).map_or(0, |t| reserved(&self.memory, t));
@@ -282,13 +291,13 @@ impl<M: Memory> Switch<M> {
         Ok(())
     }
 
-    /// Gives each lease what it says, if there is that much memory. Else divides the memory by (job, tree) pairs, not by
-    /// jobs: all trees of a job may share this switch. One share more than there are pairs, and `coming` ones: the next job must find room before
-    /// the others have shrunk.
+    /// Gives each firm lease what it says, if there is that much memory. Else divides the memory by (job, tree) pairs,
+    /// not by jobs: all trees of a job may share this switch. One share more than there are pairs, and `coming` ones: the
+    /// next job must find room before the others have shrunk.
     fn share_memory(&mut self, coming: u64) {
         let limit = self.memory.limit();
         let wanted: u64 = self.trees.values().map(|t| full_bytes(&self.memory, &t.lease)).sum();
-        let share = match coming == 0 && wanted <= limit {
+        let share = match self.firm && coming == 0 && wanted <= limit {
             true => limit,
             false => limit / (self.trees.len() as u64 + 1 + coming),
         };
