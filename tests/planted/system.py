@@ -1,10 +1,10 @@
-"""Plants bugs in controller, hand-over, switch and worker, and demands that the simulation of the whole system finds each.
+"""Plants bugs in controller, hand-over, switch and worker, and demands that the simulation finds each.
 
     python tests/planted/system.py [--seeds N] [--only PART-OF-A-NAME ...]
 
-Works on a copy of the crates. All bugs are compiled into one `netsum-simulate`, each behind a switch that an environment
-variable turns on, so the copy is built once. A bug is found if some seed of 1..N shows a violation that the same seed does
-not show without a bug. Exit code 1 if a bug is not found.
+Works on a copy of the crates. All bugs are compiled into one `netsum-simulate`, each behind a switch that an
+environment variable turns on, so the copy is built once. A bug is found if some seed of 1..N shows a violation that the
+same seed does not show without a bug. Exit code 1 if a bug is not found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import sys
 import tempfile
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-TARGET = REPOSITORY / "target" / "planted-system"
+# Dependencies are built once for both; only the crates of the workspace are built again.
+TARGET = REPOSITORY / "target"
 # Seeds of one run of the program; between runs the results are compared.
 STEP = 50
 SWITCH = """
@@ -63,16 +64,17 @@ def build(folder: pathlib.Path, bugs: list[dict]) -> pathlib.Path:
         path = folder / bug["file"]
         text = path.read_text()
         if text.count(bug["find"]) != 1:
-            times = text.count(bug["find"])
-            sys.exit(f"{bug['what']}: {bug['file']} has the text {times} times; the code has changed, change the bug too")
+            sys.exit(f"{bug['what']}: {bug['file']} has the text {text.count(bug['find'])} times; change the bug too")
         planted = bug["replace"].replace("$PLANTED", f"netsum_wire::planted({number})")
-        path.write_text(text.replace(bug["find"], planted.replace("netsum_wire::", "crate::") if "/wire/" in bug["file"] else planted))
+        if "/wire/" in bug["file"]:
+            planted = planted.replace("netsum_wire::", "crate::")
+        path.write_text(text.replace(bug["find"], planted))
     with (folder / "crates" / "wire" / "src" / "lib.rs").open("a") as wire:
         wire.write(SWITCH)
     environment = os.environ | {"CARGO_TARGET_DIR": str(TARGET)}
     command = ["cargo", "build", "--release", "--quiet", "-p", "netsum-simulate"]
     subprocess.run(command, cwd=folder, env=environment, check=True)
-    return TARGET / "release" / "netsum-simulate"
+    return pathlib.Path(shutil.copy2(TARGET / "release" / "netsum-simulate", folder / "netsum-simulate"))
 
 
 def look_for(program: pathlib.Path, number: int, seeds: int, clean: dict[int, set[tuple[int, str]]]) -> str:

@@ -8,7 +8,9 @@ use netsum_proto::values::{Rows, Values};
 use netsum_proto::{Keys, Lease, PortId, Time, atp, panama, switchml};
 use netsum_topo::{Protocol, SlotPolicy};
 use netsum_wire::tag::JobKey;
-use netsum_wire::{Epoch, JobId, atp as atp_wire, panama as panama_wire, switchml as switchml_wire};
+use netsum_wire::{
+    Epoch, JobId, atp as atp_wire, panama as panama_wire, switchml as switchml_wire,
+};
 
 /// What a daemon is started with.
 #[derive(Clone, Debug)]
@@ -21,6 +23,8 @@ pub struct Config {
     pub slots: u32,
     /// How jobs share them.
     pub policy: SlotPolicy,
+    /// As workers start at.
+    pub first_number: u64,
     /// Largest payload of protocols with slots.
     pub row_bytes: u16,
 }
@@ -81,18 +85,26 @@ impl Aggregator {
         key: Option<JobKey>,
         port: impl Fn(SocketAddr) -> PortId,
     ) -> Result<(), String> {
+        let first = self.config.first_number;
         match (lease, &mut self.atp) {
             (Lease::Tree(lease), _) => {
-                return self.trees.install(now, lease.map(port)).map_err(|e| e.to_string());
+                let installed = self.trees.install_starting_at(now, lease.map(port), first);
+                return installed.map_err(|e| e.to_string());
             }
             (Lease::Slots(lease), Atp::Switch(switch)) => {
-                switch.install(now, lease.map(port)).map_err(|e| e.to_string())?;
+                switch
+                    .install_starting_at(now, lease.map(port), first)
+                    .map_err(|e| e.to_string())?;
             }
             (Lease::Server(lease), Atp::Server(server)) => {
-                server.install(now, lease.map(port)).map_err(|e| e.to_string())?;
+                server
+                    .install_starting_at(now, lease.map(port), first)
+                    .map_err(|e| e.to_string())?;
             }
             (Lease::Pool(lease), Atp::Switch(_)) => {
-                self.pools.install(now, lease.map(port)).map_err(|e| e.to_string())?;
+                self.pools
+                    .install_starting_at(now, lease.map(port), first)
+                    .map_err(|e| e.to_string())?;
             }
             _ => return Err("the lease is for another role".to_owned()),
         }
@@ -229,7 +241,8 @@ impl Aggregator {
 
     /// Leases at work, in order.
     pub fn leases(&self) -> Vec<LeaseName> {
-        let name = |job: JobId, tree: u8, epoch: Epoch| (job.0, u32::from(tree), u32::from(epoch.0));
+        let name =
+            |job: JobId, tree: u8, epoch: Epoch| (job.0, u32::from(tree), u32::from(epoch.0));
         let trees = self.trees.leases().map(|l| name(l.job, l.tree.0, l.epoch));
         let pools = self.pools.leases().map(|(l, _)| name(l.job, 0, l.epoch));
         let mut leases: Vec<LeaseName> = trees.chain(pools).collect();
@@ -247,14 +260,16 @@ impl Aggregator {
 
     /// What each lease has counted: its name, its protocol, packets that were taken.
     pub fn counters(&self) -> Vec<(LeaseName, Protocol, u64)> {
-        let name = |job: JobId, tree: u8, epoch: Epoch| (job.0, u32::from(tree), u32::from(epoch.0));
+        let name =
+            |job: JobId, tree: u8, epoch: Epoch| (job.0, u32::from(tree), u32::from(epoch.0));
         let trees = self.trees.leases().zip(self.trees.tree_counters());
         let trees = trees.map(|(l, (.., counters))| {
             (name(l.job, l.tree.0, l.epoch), Protocol::Panama, counters.contributions)
         });
-        let pools = self.pools.leases().map(|(l, counters)| {
-            (name(l.job, 0, l.epoch), Protocol::Switchml, counters.added)
-        });
+        let pools = self
+            .pools
+            .leases()
+            .map(|(l, counters)| (name(l.job, 0, l.epoch), Protocol::Switchml, counters.added));
         let mut all: Vec<(LeaseName, Protocol, u64)> = trees.chain(pools).collect();
         match &self.atp {
             Atp::Switch(switch) => all.extend(switch.leases().map(|(l, _, counters)| {

@@ -74,27 +74,28 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    /// Starts an epoch. `switches`: where to send, by tree.
+    /// Starts an epoch. `switches`: where to send, by tree; `first`: results that every tree has behind it.
     pub fn begin(
         &mut self,
         now: Time,
         config: WorkerConfig,
         switches: Vec<PortId>,
         key: Option<JobKey>,
+        first: u64,
     ) {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
         let (machine, window, key) = match config {
             WorkerConfig::Panama(config) => {
                 let window = usize::from(config.window_max) * usize::from(config.trees);
-                (Machine::Panama(panama::Worker::new(now, config)), window, None)
+                (Machine::Panama(panama::Worker::starting_at(now, config, first)), window, None)
             }
             WorkerConfig::Atp(config, scaling) => {
                 let window = usize::from(config.window_max) * config.places.len();
-                (Machine::Atp(atp::Worker::new(now, config), scaling), window, key)
+                (Machine::Atp(atp::Worker::starting_at(now, config, first), scaling), window, key)
             }
             WorkerConfig::Switchml(config) => {
                 let window = usize::from(config.slots);
-                (Machine::Switchml(switchml::Worker::new(now, config)), window, key)
+                (Machine::Switchml(switchml::Worker::starting_at(now, config, first)), window, key)
             }
         };
         let retained = BTreeMap::new();
@@ -384,5 +385,6 @@ impl Epoch {
 }
 
 fn room(elements: Option<&Range<u64>>, dtype: netsum_wire::Dtype) -> Vec<u8> {
-    elements.map_or_else(Vec::new, |range| vec![0; (range.end - range.start) as usize * dtype.size()])
+    elements
+        .map_or_else(Vec::new, |range| vec![0; (range.end - range.start) as usize * dtype.size()])
 }

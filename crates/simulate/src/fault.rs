@@ -153,7 +153,9 @@ impl fmt::Display for Kind {
             Kind::Kill { process: Process::Controller, store } => {
                 let store = match store {
                     StoreAfter::Kept => "and starts again with its store".to_owned(),
-                    StoreAfter::Truncated(n) => format!("and starts again without its last {n} commits"),
+                    StoreAfter::Truncated(n) => {
+                        format!("and starts again without its last {n} commits")
+                    }
                     StoreAfter::Lost => "and starts again without its store".to_owned(),
                 };
                 write!(f, "the controller is killed {store}")

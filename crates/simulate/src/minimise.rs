@@ -98,6 +98,7 @@ fn simplifications(scenario: &Scenario) -> Vec<Scenario> {
     list.push(changed(scenario, |s| s.noise.message_jitter_us = 0));
     list.push(changed(scenario, |s| s.noise.drift_permille = 0));
     list.push(changed(scenario, |s| s.fabric.trusted = true));
+    list.push(changed(scenario, |s| (s.first_number, s.first_job) = (0, None)));
     list.push(changed(scenario, |s| {
         (s.fabric.memory, s.fabric.slots, s.fabric.receive_buffer) = (4 << 20, 512, 16 << 20);
     }));
@@ -174,7 +175,8 @@ mod tests {
         scenario.faults[7].kind = Kind::DiskFull;
         scenario.faults[13].kind = Kind::Kill { process, store: StoreAfter::Kept };
         let shows = |scenario: &Scenario| {
-            let has = |wanted: &dyn Fn(&Kind) -> bool| scenario.faults.iter().any(|f| wanted(&f.kind));
+            let has =
+                |wanted: &dyn Fn(&Kind) -> bool| scenario.faults.iter().any(|f| wanted(&f.kind));
             has(&|kind| *kind == Kind::DiskFull) && has(&|kind| matches!(kind, Kind::Kill { .. }))
         };
         let smallest = minimise(scenario, shows, || true);

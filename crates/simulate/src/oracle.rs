@@ -168,9 +168,8 @@ mod tests {
             [1e8f32, -1e8, 1.0, 1.0].iter().map(|x| x.to_le_bytes()).collect();
         let inputs: Vec<&[u8]> = inputs.iter().map(|bytes| bytes.as_slice()).collect();
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
-        let of = |order: &str| {
-            f32::from_le_bytes(four(&sum(format, &order.parse().unwrap(), &inputs)))
-        };
+        let of =
+            |order: &str| f32::from_le_bytes(four(&sum(format, &order.parse().unwrap(), &inputs)));
         assert_eq!(of("[0,1,2,3]"), 2.0);
         assert_eq!(of("[[0,2],[1,3]]"), 0.0);
     }

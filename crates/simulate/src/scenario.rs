@@ -1,8 +1,6 @@
 //! What a run is made of: the fabric, the jobs, the noise of the network and the faults, all drawn from a seed.
 
-use netsum_topo::{
-    Addressing, Bytes, Fabric, Rate, Server, SlotPolicy, leaf_spine,
-};
+use netsum_topo::{Addressing, Bytes, Fabric, Rate, Server, SlotPolicy, leaf_spine};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Direction, Fault, Kind, LinkLoss, Process, StoreAfter};
@@ -25,6 +23,10 @@ pub struct Scenario {
     pub operation_timeout_ms: u64,
     /// A peer that cannot be reached for so long is lost to the mesh, milliseconds.
     pub mesh_silence_ms: u64,
+    /// Results that every tree has behind it when an epoch begins: numbers that wrap around are tested so.
+    pub first_number: u64,
+    /// The first number of a job, if it is not the store's own choice; numbers of jobs wrap around, too.
+    pub first_job: Option<u32>,
     /// Leases of silent neighbours go after so long while the controller is away, seconds.
     pub idle_expiry_s: u32,
 }
@@ -116,6 +118,8 @@ impl Scenario {
             faults: Vec::new(),
             operation_timeout_ms: 90_000,
             mesh_silence_ms: random.within(5..=30) * 1000,
+            first_number: draw_first(&mut random),
+            first_job: random.chance(200_000).then_some(u32::MAX - 1),
             idle_expiry_s: random.pick(&[0, 30, 900]),
             fabric,
             jobs,
@@ -129,9 +133,8 @@ impl Scenario {
         let shape = &self.fabric;
         let addressing = Addressing { memory: Bytes(shape.memory), ..Addressing::default() };
         let rate = Rate(10_000_000_000);
-        let mut fabric =
-            leaf_spine(shape.racks, shape.hosts, shape.spines, rate, rate, addressing)
-                .expect("shapes are within the builder's bounds");
+        let mut fabric = leaf_spine(shape.racks, shape.hosts, shape.spines, rate, rate, addressing)
+            .expect("shapes are within the builder's bounds");
         fabric.trusted = shape.trusted;
         let policy: SlotPolicy = shape.policy.parse().unwrap_or_default();
         for switch in &mut fabric.switches {
@@ -229,6 +232,16 @@ impl JobShape {
             scale: random.pick(&[0, 0, 1024]),
             congestion: random.pick(&["panama", "per-branch", "coupled", "none"]).to_owned(),
         }
+    }
+}
+
+/// Mostly 0, else shortly before a 16- or a 32-bit number wraps around.
+fn draw_first(random: &mut Random) -> u64 {
+    match random.below(6) {
+        0 => (1 << 16) - random.within(1..=100),
+        1 => (1 << 32) - random.within(1..=100),
+        2 => (1 << 31) - random.within(1..=100),
+        _ => 0,
     }
 }
 

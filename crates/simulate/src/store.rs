@@ -9,15 +9,20 @@ use netsum_control::{Change, ControlError, MemoryStore, Saved, Store};
 #[derive(Clone, Debug)]
 pub struct SimulatedStore {
     incarnation: u64,
+    first_job: Option<u32>,
     rows: MemoryStore,
     /// Transactions, oldest first.
     log: Arc<Mutex<Vec<Vec<Change>>>>,
 }
 
 impl SimulatedStore {
-    /// An empty store.
-    pub fn new(incarnation: u64) -> SimulatedStore {
-        SimulatedStore { incarnation, rows: MemoryStore::new(incarnation), log: Arc::default() }
+    /// An empty store. `first_job`: the number of its first job, if the store does not choose it.
+    pub fn new(incarnation: u64, first_job: Option<u32>) -> SimulatedStore {
+        let rows = MemoryStore::new(incarnation);
+        if let Some(first) = first_job {
+            rows.set_next_job(first);
+        }
+        SimulatedStore { incarnation, first_job, rows, log: Arc::default() }
     }
 
     /// From now on the disk is full, or has room again.
@@ -27,7 +32,7 @@ impl SimulatedStore {
 
     /// The machine lost its power: what is left without the last `commits`.
     pub fn without_last(&self, commits: usize) -> SimulatedStore {
-        let mut rest = SimulatedStore::new(self.incarnation);
+        let mut rest = SimulatedStore::new(self.incarnation, self.first_job);
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         for changes in &log[..log.len().saturating_sub(commits)] {
             rest.save(changes).expect("a store in memory with room takes all");

@@ -75,8 +75,8 @@ fn scenario(arguments: &Arguments) -> Result<Option<Scenario>, String> {
     if let Some(file) = &arguments.scenario {
         let text = std::fs::read_to_string(file)
             .map_err(|error| format!("{}: {error}", file.display()))?;
-        let scenario = serde_json::from_str(&text)
-            .map_err(|error| format!("{}: {error}", file.display()))?;
+        let scenario =
+            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
         return Ok(Some(scenario));
     }
     let one = arguments.seeds.start() == arguments.seeds.end() || arguments.show;
@@ -132,7 +132,12 @@ fn many(arguments: &Arguments) -> ExitCode {
                         stop.store(true, Ordering::Relaxed);
                     }
                     if progress && totals.runs.is_multiple_of(64) {
-                        eprint!("\r{} of {} seeds, {} with a violation ", totals.runs, end - start + 1, totals.seeds.len());
+                        eprint!(
+                            "\r{} of {} seeds, {} with a violation ",
+                            totals.runs,
+                            end - start + 1,
+                            totals.seeds.len()
+                        );
                     }
                 }
             });
@@ -292,7 +297,8 @@ fn threads() -> usize {
 }
 
 fn seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
-    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
+    let number =
+        |text: &str| text.trim().parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
     match text.split_once("..") {
         Some((start, end)) => {
             let range = number(start)?..=number(end.trim_start_matches('='))?;

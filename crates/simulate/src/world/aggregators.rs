@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use netsum_control::{lease_from_message, pb};
 use netsum_control::pb::switch_command::Command;
 use netsum_control::pb::switch_report::Report;
+use netsum_control::{lease_from_message, pb};
 use netsum_proto::{PortId, Time};
 use netsum_topo::{Fabric, Protocol};
 use netsum_wire::{Epoch, JobId};
@@ -41,6 +41,7 @@ impl AggregatorProcess {
             memory,
             slots,
             policy,
+            first_number: scenario.first_number,
             row_bytes: row_bytes(shape.mtu),
         };
         let new = |name: &String, address, config| AggregatorProcess {
@@ -58,9 +59,10 @@ impl AggregatorProcess {
             .switches
             .iter()
             .map(|s| new(&s.name, s.address, config(false, s.memory.0, s.slots, s.policy)));
-        let servers = fabric.servers.iter().map(|s| {
-            new(&s.name, s.address, config(true, s.memory.0, 0, Default::default()))
-        });
+        let servers = fabric
+            .servers
+            .iter()
+            .map(|s| new(&s.name, s.address, config(true, s.memory.0, 0, Default::default())));
         switches.chain(servers).collect()
     }
 }
@@ -110,7 +112,10 @@ impl World {
             let protocol = protocol.to_string();
             pb::SwitchTree { job, tree, epoch, protocol, contributions, ..Default::default() }
         };
-        pb::SwitchHeartbeat { trees: counters.into_iter().map(tree).collect(), ..Default::default() }
+        pb::SwitchHeartbeat {
+            trees: counters.into_iter().map(tree).collect(),
+            ..Default::default()
+        }
     }
 
     pub(super) fn connected(&mut self, place: Place) {

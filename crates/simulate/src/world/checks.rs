@@ -39,7 +39,11 @@ impl World {
     /// The controller tells a worker something.
     pub(super) fn check_message(&mut self, message: &Message) {
         let Message::Plan(plan) = message else { return };
-        let before = self.checks.plans.entry((plan.incarnation, plan.job, plan.epoch)).or_insert_with(|| plan.clone());
+        let before = self
+            .checks
+            .plans
+            .entry((plan.incarnation, plan.job, plan.epoch))
+            .or_insert_with(|| plan.clone());
         // The reason of a plan without trees is brought up to date in place.
         let same = pb::Plan { reason: String::new(), ..before.clone() }
             == pb::Plan { reason: String::new(), ..plan.clone() };
@@ -84,9 +88,11 @@ impl World {
             }
             Kind::Partition { group, mesh: true, .. } => {
                 // Partitions may overlap, so that one takes over where another ends.
-                let other = self.scenario.faults.iter().filter(|other| {
-                    matches!(other.kind, Kind::Partition { mesh: true, .. })
-                });
+                let other = self
+                    .scenario
+                    .faults
+                    .iter()
+                    .filter(|other| matches!(other.kind, Kind::Partition { mesh: true, .. }));
                 let together: Option<u64> = other.map(|other| other.for_ms).sum();
                 if together.is_none_or(|ms| ms + 1000 >= self.scenario.mesh_silence_ms) {
                     let jobs = (0..self.jobs.len()).filter(|&job| self.is_split(job, group));
@@ -109,7 +115,8 @@ impl World {
     }
 
     fn is_split(&self, job: usize, group: &[Process]) -> bool {
-        let inside = |process: &Process| matches!(process, Process::Rank(of, _) if *of as usize == job);
+        let inside =
+            |process: &Process| matches!(process, Process::Rank(of, _) if *of as usize == job);
         let members = group.iter().filter(|process| inside(process)).count();
         members > 0 && members < self.jobs[job].size as usize
     }
@@ -249,7 +256,8 @@ impl World {
     /// A rank has ended; when all have, what is left over is looked at after a while.
     pub(super) fn rank_is_over(&mut self) {
         let over = |job: &super::Job| {
-            let ranks = job.first - self.first_rank..job.first - self.first_rank + job.size as usize;
+            let ranks =
+                job.first - self.first_rank..job.first - self.first_rank + job.size as usize;
             self.ranks[ranks].iter().all(|rank| rank.outcome.is_some())
         };
         let faults = self.scenario.faults_end_ms() * MS;
@@ -268,9 +276,10 @@ impl World {
         }
         if let Some(state) = self.controller.state() {
             // After a power cut a job may be back in the state in which its ranks had not come.
-            let live = self.checks.numbers.iter().find(|((_, id), _)| {
-                state.job(*id).is_some_and(|job| job.phase == Phase::Running)
-            });
+            let live =
+                self.checks.numbers.iter().find(|((_, id), _)| {
+                    state.job(*id).is_some_and(|job| job.phase == Phase::Running)
+                });
             if let Some(((_, id), number)) = live {
                 let what = format!("job {id} (#{number}) has no ranks and is not over");
                 return self.violation(Class::Liveness, "jobs without ranks end", what);

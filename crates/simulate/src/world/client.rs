@@ -75,7 +75,8 @@ impl World {
     /// A message of the controller.
     pub(super) fn peer_receives(&mut self, place: Place, stream: StreamId, message: Down) {
         let state = self.client(place).state;
-        let current = matches!(state, ClientState::Opening(s) | ClientState::Open(s) if s == stream);
+        let current =
+            matches!(state, ClientState::Opening(s) | ClientState::Open(s) if s == stream);
         if !current {
             return;
         }

@@ -11,6 +11,7 @@ use super::{CONTROLLER, Event, Timer, World};
 use crate::fault::StoreAfter;
 use crate::random::Random;
 use crate::report::Class;
+use crate::scenario::Scenario;
 use crate::store::SimulatedStore;
 
 pub(super) struct ControllerProcess {
@@ -24,9 +25,9 @@ pub(super) struct ControllerProcess {
 }
 
 impl ControllerProcess {
-    pub(super) fn new(seed: u64) -> ControllerProcess {
-        let mut random = Random::of(seed, &[13]);
-        let store = SimulatedStore::new(random.next() | 1);
+    pub(super) fn new(scenario: &Scenario) -> ControllerProcess {
+        let mut random = Random::of(scenario.seed, &[13]);
+        let store = SimulatedStore::new(random.next() | 1, scenario.first_job);
         ControllerProcess { engine: None, store, random, next_session: 1, started: 0 }
     }
 
@@ -53,7 +54,10 @@ impl World {
             StoreAfter::Truncated(commits) => {
                 controller.store = controller.store.without_last(commits as usize);
             }
-            StoreAfter::Lost => controller.store = SimulatedStore::new(controller.random.next() | 1),
+            StoreAfter::Lost => {
+                let incarnation = controller.random.next() | 1;
+                controller.store = SimulatedStore::new(incarnation, self.scenario.first_job);
+            }
         }
         controller.store.set_full(self.active.disk_is_full());
         let process = &mut self.processes[CONTROLLER];
@@ -85,18 +89,27 @@ impl World {
                 if let Some(stream) = self.streams.get_mut(id) {
                     stream.controller_open = false;
                 }
-                self.say(CONTROLLER, format_args!("stream of {} ends", self.processes[peer].name.clone()));
+                self.say(
+                    CONTROLLER,
+                    format_args!("stream of {} ends", self.processes[peer].name.clone()),
+                );
                 self.session_ended(id);
             }
             (Up::Worker(pb::worker_report::Report::Join(join)), None) => {
                 let (job, rank, known) = (join.job, join.rank, join.known_epoch);
                 let open = |session| Happens::WorkerJoined { session, join };
                 let outcome = self.open_session(id, open);
-                self.say(CONTROLLER, format_args!("rank {rank} of job {job} joins, it knows epoch {known}: {outcome}"));
+                self.say(
+                    CONTROLLER,
+                    format_args!(
+                        "rank {rank} of job {job} joins, it knows epoch {known}: {outcome}"
+                    ),
+                );
             }
             (Up::Switch(pb::switch_report::Report::Hello(hello)), None) => {
                 let (name, leases) = (hello.name.clone(), hello.installed.len());
-                let outcome = self.open_session(id, |session| Happens::SwitchHello { session, hello });
+                let outcome =
+                    self.open_session(id, |session| Happens::SwitchHello { session, hello });
                 self.say(CONTROLLER, format_args!("{name} comes with {leases} leases: {outcome}"));
             }
             (Up::Worker(report), Some(session)) => {
@@ -105,7 +118,10 @@ impl World {
                         Happens::WorkerHeartbeat { session, statistics }
                     }
                     pb::worker_report::Report::Leave(_) => {
-                        self.say(CONTROLLER, format_args!("{} leaves", self.processes[peer].name.clone()));
+                        self.say(
+                            CONTROLLER,
+                            format_args!("{} leaves", self.processes[peer].name.clone()),
+                        );
                         Happens::WorkerLeft { session }
                     }
                     pb::worker_report::Report::Join(_) => return,
@@ -127,11 +143,7 @@ impl World {
     }
 
     /// The first report of a stream.
-    fn open_session(
-        &mut self,
-        id: StreamId,
-        event: impl FnOnce(SessionId) -> Happens,
-    ) -> String {
+    fn open_session(&mut self, id: StreamId, event: impl FnOnce(SessionId) -> Happens) -> String {
         let session = SessionId(self.controller.next_session);
         self.controller.next_session += 1;
         if let Some(stream) = self.streams.get_mut(id) {
@@ -205,7 +217,8 @@ impl World {
     pub(super) fn stop_job(&mut self, number: usize) {
         let Some(job) = self.jobs[number].id else { return };
         if self.is_up(CONTROLLER) {
-            let _ = self.decide(Happens::StopJob { job, reason: "stopped by an operator".to_owned() });
+            let _ =
+                self.decide(Happens::StopJob { job, reason: "stopped by an operator".to_owned() });
         }
     }
 

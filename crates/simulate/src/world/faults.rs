@@ -25,9 +25,7 @@ pub(super) struct Cut {
 impl Active {
     /// Whether a partition on a network, which `of` names, is between two processes.
     pub(super) fn separated(&self, a: Place, b: Place, of: impl Fn(&Cut) -> bool) -> bool {
-        self.cuts
-            .iter()
-            .any(|(_, cut)| of(cut) && cut.group.contains(&a) != cut.group.contains(&b))
+        self.cuts.iter().any(|(_, cut)| of(cut) && cut.group.contains(&a) != cut.group.contains(&b))
     }
 
     pub(super) fn links(&self) -> impl Iterator<Item = (u32, Direction, LinkLoss)> + '_ {
@@ -82,9 +80,10 @@ impl World {
                 self.active.cuts.push((number, Cut { group, data, control, mesh }));
             }
             Kind::Link { link, direction, loss } => {
-                let ends = self.network.ends(link).map(|(a, b)| {
-                    format!("{} - {}", self.topology.name(a), self.topology.name(b))
-                });
+                let ends = self
+                    .network
+                    .ends(link)
+                    .map(|(a, b)| format!("{} - {}", self.topology.name(a), self.topology.name(b)));
                 let ends = ends.unwrap_or_default();
                 self.trace.say(self.queue.now(), &"FAULT", format_args!("link {link} is {ends}"));
                 self.active.links.push((number, (link, direction, loss)));

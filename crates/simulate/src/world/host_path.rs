@@ -40,11 +40,8 @@ impl World {
         }
         self.say(place, format_args!("sums operation {operation} over the hosts: {ranges:?}"));
         for peer in self.peers(place) {
-            let message = Message::Elements {
-                operation,
-                ranges: ranges.clone(),
-                bytes: bytes.clone(),
-            };
+            let message =
+                Message::Elements { operation, ranges: ranges.clone(), bytes: bytes.clone() };
             self.mesh_send(place, peer, message);
         }
         let rank = &mut self.ranks[place - self.first_rank];

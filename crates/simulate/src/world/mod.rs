@@ -1,9 +1,9 @@
 //! The simulated world: processes, what connects them, and what happens next.
 
-pub mod clock;
 mod aggregators;
 mod checks;
 mod client;
+pub mod clock;
 mod controller;
 mod faults;
 mod host_path;
@@ -46,9 +46,18 @@ const CONTROLLER: Place = 0;
 #[derive(Clone, Debug)]
 enum Event {
     /// A packet arrives.
-    Packet { from: Place, to: Place, ce: bool, bytes: Vec<u8> },
+    Packet {
+        from: Place,
+        to: Place,
+        ce: bool,
+        bytes: Vec<u8>,
+    },
     /// A process's timer runs out; those of an earlier incarnation are ignored.
-    Timer { place: Place, incarnation: u32, timer: Timer },
+    Timer {
+        place: Place,
+        incarnation: u32,
+        timer: Timer,
+    },
     /// A message of a stream arrives at the controller.
     Up(StreamId),
     /// A message of a stream arrives at the controller's peer.
@@ -56,11 +65,22 @@ enum Event {
     /// The controller's task of a stream has ended.
     SessionEnded(StreamId),
     /// One side of a stream finds that the other does not answer.
-    KeepAlive { stream: StreamId, side: Side, since: Nanos },
+    KeepAlive {
+        stream: StreamId,
+        side: Side,
+        since: Nanos,
+    },
     /// A message arrives at another rank.
-    Mesh { from: Place, to: Place },
+    Mesh {
+        from: Place,
+        to: Place,
+    },
     /// A rank finds that another does not answer.
-    MeshSilence { from: Place, to: Place, since: Nanos },
+    MeshSilence {
+        from: Place,
+        to: Place,
+        since: Nanos,
+    },
     /// Somebody wants a job.
     CreateJob(usize),
     FaultBegins(usize),
@@ -180,7 +200,7 @@ impl World {
         }
         let mut world = World {
             network: Network::new(scenario, &fabric, &topology, &aggregators, &ranks),
-            controller: ControllerProcess::new(scenario.seed),
+            controller: ControllerProcess::new(scenario),
             streams: Streams::new(),
             mesh: Mesh::new(),
             active: Active::default(),

@@ -440,7 +440,10 @@ impl World {
                 let reason = error.to_string();
                 self.rank_fails(place, Failure { by_controller: false, reason });
             }
-            Action::Plan { .. } | Action::Faults { .. } | Action::Exchange { .. } | Action::Over { .. } => {
+            Action::Plan { .. }
+            | Action::Faults { .. }
+            | Action::Exchange { .. }
+            | Action::Over { .. } => {
                 let what = "an action of the led mode".to_owned();
                 self.violation(Class::Correctness, "the leaderless mode stays leaderless", what);
             }
@@ -454,7 +457,10 @@ impl World {
         let number = self.rank(place).job;
         let fragment_bytes = self.fragment_bytes(place);
         let epoch = resume.plan.as_ref().map(|plan| plan.0.plan.epoch);
-        self.say(place, format_args!("hand-over {}: plan {epoch:?}, {:?}", resume.generation, resume.path));
+        self.say(
+            place,
+            format_args!("hand-over {}: plan {epoch:?}, {:?}", resume.generation, resume.path),
+        );
         let rest = match &resume.finished {
             Some(finished) => self.rank(place).data.resolve(finished),
             None => Vec::new(),
@@ -471,7 +477,8 @@ impl World {
                 let (config, switches) =
                     lease::worker(&plan.0, rank, size).expect("the plan is validated");
                 let switches = switches.into_iter().map(|address| self.port(address)).collect();
-                self.rank(place).data.begin(now, config, switches, plan.0.key);
+                let first = self.scenario.first_number;
+                self.rank(place).data.begin(now, config, switches, plan.0.key, first);
             }
         }
         for operation in rest {
@@ -627,7 +634,8 @@ impl World {
     fn forget_operations(&mut self, number: usize) {
         let first = self.jobs[number].first - self.first_rank;
         let ranks = &self.ranks[first..first + self.jobs[number].size as usize];
-        let oldest = |rank: &RankProcess| rank.under_way().first().map_or(rank.next, |&first| first);
+        let oldest =
+            |rank: &RankProcess| rank.under_way().first().map_or(rank.next, |&first| first);
         let oldest = ranks.iter().map(oldest).min().unwrap_or(0);
         self.jobs[number].oracle.forget_below(oldest);
     }

@@ -33,7 +33,10 @@ pub(super) enum Down {
     /// The first report is accepted.
     Accepted,
     /// It is not; `finally`: the controller says that another attempt makes no sense.
-    Refused { finally: bool, words: String },
+    Refused {
+        finally: bool,
+        words: String,
+    },
     Worker(pb::worker_event::Event),
     Switch(pb::switch_command::Command),
     Closed,
@@ -281,9 +284,8 @@ impl World {
     fn forget_if_closed(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get(id) else { return };
         let process = &self.processes[stream.peer];
-        let peer = stream.peer_open
-            && process.alive
-            && process.incarnation == stream.peer_incarnation;
+        let peer =
+            stream.peer_open && process.alive && process.incarnation == stream.peer_incarnation;
         let controller = &self.processes[CONTROLLER];
         let same = controller.incarnation == stream.controller_incarnation && controller.alive;
         let waits_for_controller = same && !stream.up.is_empty();
