@@ -21,7 +21,7 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
 # What `make fuzz` runs, and for how long each.
-FUZZ         ?= decode slots switch topology worker
+FUZZ         ?= decode handover slots switch topology worker
 FUZZ_SECONDS ?= 60
 
 .PHONY: help setup simulate planted fuzz setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic

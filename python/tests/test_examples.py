@@ -120,7 +120,9 @@ def test_nccl_program(tmp_path: Path) -> None:
     assert sorted(text.splitlines()) == [f"rank {rank}: 10.0" for rank in range(4)]
 
 
-@pytest.mark.skipif(not RUST.exists(), reason="not built: cargo build --release -p netsum-collective --example allreduce")
+@pytest.mark.skipif(
+    not RUST.exists(), reason="not built: cargo build --release -p netsum-collective --example allreduce"
+)
 def test_allreduce_from_rust() -> None:
     assert sorted(output([str(RUST)]).splitlines()) == [f"rank {rank}: 6" for rank in range(4)]
 
