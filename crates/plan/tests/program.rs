@@ -121,7 +121,7 @@ fn crafted_plans_are_refused() {
     let fine = |plan: &mut TreePlan| {
         let flow = plan.flows[0].clone();
         plan.flows = [24, 164, 258]
-            .map(|offset| share(offset))
+            .map(share)
             .map(|share| {
                 let mut flow = flow.clone();
                 flow.share = share;

@@ -9,6 +9,10 @@ use crate::pb;
 pub struct SessionId(pub u64);
 
 /// An input of the controller.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "events are handled one at a time, never stored in bulk"
+)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A client asks for a new job.

@@ -249,7 +249,7 @@ impl Member {
 impl Job {
     /// A job that nobody has joined; it fails unless all have by `join_by_ms`.
     pub fn new(id: u32, spec: JobSpec, created_unix_s: f64, join_by_ms: u64) -> Job {
-        let members = vec![Arc::new(Member::awaited()); spec.size as usize];
+        let members = (0..spec.size).map(|_| Arc::new(Member::awaited())).collect();
         Job {
             id,
             spec,
