@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use netsum_proto::panama::{
     Child, Fragments, Lease, Memory, Slab, Submission, Switch, Transmit, Worker, WorkerConfig,
 };
-use netsum_proto::{CongestionRule, PortId, Time};
+use netsum_proto::{Aggregator, CongestionRule, PortId, Time, WorkerMachine};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp, TreeId};
 

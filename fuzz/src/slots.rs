@@ -6,9 +6,9 @@ use netsum_proto::atp::{
     Claim, Lease, Members, Neighbour, Place, Policy, Scaling, Server, ServerLease, Submission,
     Switch, SwitchConfig, Worker, WorkerConfig,
 };
-use netsum_proto::operations::{self, Fragments};
+use netsum_proto::operations::Fragments;
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{CongestionRule, PortId, Time, switchml};
+use netsum_proto::{Aggregator, CongestionRule, PortId, Time, WorkerMachine, switchml};
 use netsum_wire::atp::{HEADER_LEN, Header, Kind, Level};
 use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId};
 
@@ -122,7 +122,7 @@ pub fn switchml(bytes: &[u8]) -> u64 {
         packet.resize(packet.len() + 8, worker);
         if let Ok((header, payload)) = netsum_wire::switchml::Header::decode(&packet) {
             let from = PortId(u32::from(worker >> 1 & 1));
-            let _ = switch.handle(Time(0), from, &header, payload);
+            let _ = switch.handle(Time(0), from, false, &header, payload);
         }
         while let Some(sent) = switch.poll_transmit() {
             assert!(sent.to.0 < 2);
@@ -180,12 +180,13 @@ fn worker() -> Worker {
             fragment_bytes: ROW,
             slots: 4,
             congestion: CongestionRule::Aimd { packet_bytes: 306 },
+            scaling: Scaling::Shared,
         },
     );
     let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
     let fragments = Fragments::All;
-    let what = operations::Submission { id: 0, format, numel: 50, fingerprint: 0, fragments };
-    worker.submit(Submission { what, scaling: Scaling::Shared });
+    let what = Submission { id: 0, format, numel: 50, fingerprint: 0, fragments };
+    worker.submit(what);
     worker
 }
 

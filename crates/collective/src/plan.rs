@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use netsum_control::{plan_from_bytes, plan_to_bytes};
 use netsum_lease::{JobPlan, PlanError};
-use netsum_net::worker::{PlanConfig, WorkerPlan};
+use netsum_net::worker::WorkerPlan;
 use netsum_proto::CongestionRule as Rule;
-use netsum_proto::{atp, handover, panama, switchml};
+use netsum_proto::{WorkerConfig, atp, handover, panama, switchml};
 use netsum_topo::{CongestionRule, Plan, Protocol};
 use netsum_wire::fixed::Scale;
-use netsum_wire::{Epoch, Format, JobId, Rank};
+use netsum_wire::{Epoch, JobId, Rank};
+
+pub(crate) use netsum_proto::supports;
 
 /// A plan of the controller, validated, as ranks hand over from one to the next.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,10 +32,7 @@ impl handover::Plan for ControllerPlan {
     }
 
     fn patience_ns(&self) -> u64 {
-        match self.0.plan.protocol {
-            Protocol::Switchml => POOL_PATIENCE_NS,
-            Protocol::Panama | Protocol::Atp => PATIENCE_NS,
-        }
+        if self.0.plan.protocol.has_pools() { POOL_PATIENCE_NS } else { PATIENCE_NS }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
@@ -46,14 +45,6 @@ impl handover::Plan for ControllerPlan {
     }
 }
 
-/// Whether switches and servers of a protocol can do a format; the rest goes over the hosts.
-pub(crate) fn supports(protocol: Protocol, format: Format) -> bool {
-    match protocol {
-        Protocol::Panama => format.in_network(),
-        Protocol::Atp => atp::supports(format),
-        Protocol::Switchml => switchml::supports(format),
-    }
-}
 
 /// The plan as the driver needs it; it has trees, and is validated.
 pub(crate) fn worker_plan(plan: &JobPlan, rank: u32, size: u32) -> Result<WorkerPlan, PlanError> {
@@ -63,18 +54,17 @@ pub(crate) fn worker_plan(plan: &JobPlan, rank: u32, size: u32) -> Result<Worker
     let config = match plan.plan.protocol {
         Protocol::Panama => panama_config(&plan.plan, rank, size).into(),
         Protocol::Atp => {
-            let config = atp_config(&plan.plan, plan.places(rank)?, size);
             let scaling = Scale::new(scale).map_or(atp::Scaling::Shared, atp::Scaling::Fixed);
-            PlanConfig::Atp(config, scaling)
+            atp_config(&plan.plan, plan.places(rank)?, size, scaling).into()
         }
-        Protocol::Switchml => PlanConfig::Switchml(switchml::WorkerConfig {
+        Protocol::Switchml => WorkerConfig::Switchml(switchml::WorkerConfig {
             job: JobId(plan.plan.job),
             epoch: Epoch(plan.plan.epoch),
             worker: attachments.first().map_or(0, |a| a.child),
             workers: size as u8,
             slots: plan.plan.window_max as u16,
             fragment_bytes: plan.plan.fragment_bytes as u16,
-            timeout_ns: SWITCHML_TIMEOUT_NS,
+            timeout_ns: switchml::TIMEOUT_NS,
         }),
     };
     Ok(WorkerPlan { config, switches })
@@ -102,7 +92,12 @@ fn panama_config(plan: &Plan, rank: u32, size: u32) -> panama::WorkerConfig {
     }
 }
 
-fn atp_config(plan: &Plan, places: Vec<atp::Place>, size: u32) -> atp::WorkerConfig {
+fn atp_config(
+    plan: &Plan,
+    places: Vec<atp::Place>,
+    size: u32,
+    scaling: atp::Scaling,
+) -> atp::WorkerConfig {
     let (window_max, fragment_bytes) = (plan.window_max as u16, plan.fragment_bytes as u16);
     let on_the_wire = fragment_bytes.saturating_add(HEADERS);
     atp::WorkerConfig {
@@ -113,6 +108,7 @@ fn atp_config(plan: &Plan, places: Vec<atp::Place>, size: u32) -> atp::WorkerCon
         window_max,
         fragment_bytes,
         slots: plan.slot_space,
+        scaling,
         congestion: match plan.congestion {
             CongestionRule::None => Rule::Fixed(window_max),
             CongestionRule::Panama | CongestionRule::PerBranch | CongestionRule::Coupled => {
@@ -121,9 +117,6 @@ fn atp_config(plan: &Plan, places: Vec<atp::Place>, size: u32) -> atp::WorkerCon
         },
     }
 }
-
-/// SwitchML's first time-out.
-const SWITCHML_TIMEOUT_NS: u64 = 10_000_000;
 /// Ethernet 14, IPv4 and UDP 28, protocol atp 46.
 const HEADERS: u16 = 88;
 /// A tree that has been silent gets this long for a new plan to come before the ranks give it up.

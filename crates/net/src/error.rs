@@ -62,7 +62,7 @@ pub enum NetError {
     SlotLease(#[from] netsum_proto::atp::LeaseError),
     /// The pool cannot be installed.
     #[error(transparent)]
-    PoolLease(#[from] netsum_proto::switchml::LeaseError),
+    PoolLease(#[from] netsum_proto::registry::PoolLeaseError),
     /// The accelerator is not there, or cannot take the lease.
     #[error(transparent)]
     Accelerator(#[from] crate::accelerator::AcceleratorError),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions, SwitchSnapshot};
 use netsum_net::udp::SocketOptions;
-use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
+use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
 use netsum_net::{Buffer, NetError};
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
@@ -137,8 +137,9 @@ impl Fabric {
                 fragment_bytes: ROW,
                 slots: self.slots,
                 congestion: CongestionRule::Aimd { packet_bytes: 1496 },
+                scaling,
             };
-            let config = PlanConfig::Atp(config, scaling);
+            let config = config.into();
             let plan = WorkerPlan { config, switches: vec![next_hop; servers] };
             worker.begin_with(plan, self.key);
         }
@@ -360,7 +361,7 @@ fn pools_of_one_switch() {
             fragment_bytes: ROW,
             timeout_ns: 10_000_000,
         };
-        let config = PlanConfig::Switchml(config);
+        let config = config.into();
         worker.begin(WorkerPlan { config, switches: vec![middle.local_addr()] });
     }
     let inputs = integers(100_000, 3);
@@ -494,7 +495,7 @@ fn packets_under_a_key_are_added_and_others_are_not() {
             fragment_bytes: ROW,
             timeout_ns: 10_000_000,
         };
-        let config = PlanConfig::Switchml(config);
+        let config = config.into();
         let plan = WorkerPlan { config, switches: vec![middle.local_addr()] };
         // The last one has no key: its packets are not added, and it takes no results.
         worker.begin_with(plan, (rank < 2).then_some(KEY));

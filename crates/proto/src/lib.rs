@@ -9,25 +9,31 @@
 //! warm, nothing is random. Bytes from the network never panic a machine: what is wrong is a [`Drop`]
 //! with a reason, and counted.
 
+mod aggregator;
 pub mod atp;
 pub mod congestion;
 mod drops;
 mod epoch;
 mod flight;
+mod flow;
 pub mod handover;
 mod keys;
-mod lane;
 mod lease;
 pub mod operations;
 pub mod panama;
+pub mod registry;
 mod rtt;
 mod sequence;
 pub mod switchml;
 mod time;
 pub mod values;
+mod worker;
 
+pub use aggregator::Aggregator;
 pub use congestion::CongestionRule;
 pub use drops::{Drop, DropCounters};
 pub use keys::Keys;
-pub use lease::{Lease, LeaseKey, Reservation};
+pub use lease::{LeaseKey, Reservation};
+pub use registry::{Lease, Worker, WorkerConfig, supports};
 pub use time::{PortId, Time};
+pub use worker::{AcceptedResult, Event, OutgoingPacket, Settings, WorkerMachine};

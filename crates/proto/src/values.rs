@@ -1,6 +1,7 @@
 //! Where the protocols with slots keep the values of fragments: real numbers in a daemon, counts in the
 //! simulator.
 
+use crate::PortId;
 use netsum_wire::{Arithmetic, Dtype, Encoding, Format, Input, ReduceOp, reduce};
 
 /// Memory for the values of fragments, by handle.
@@ -41,6 +42,17 @@ pub fn row_cost(row_bytes: u16) -> u64 {
 }
 
 const ROW_OVERHEAD: u64 = 64;
+
+/// A packet to be sent by a machine that keeps values: `H` is its header, `B` a handle of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowTransmit<H, B> {
+    /// Neighbour.
+    pub to: PortId,
+    /// Header.
+    pub header: H,
+    /// Values that follow it.
+    pub payload: Option<B>,
+}
 
 /// Handle of a row in [`Rows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -230,8 +230,8 @@ proptest! {
             let (format, numel) = (operation.what.format, operation.what.numel as usize);
             operation.buffer = bits(format, numel, seed_of(1, 0, rank));
             operation.done = false;
-            let submission = Submission { what: operation.what.clone(), scaling: operation.scaling };
-            world.hosts[host].machine.as_mut().unwrap().submit(submission);
+            let (what, scaling) = (operation.what.clone(), operation.scaling);
+            world.hosts[host].machine.as_mut().unwrap().submit_scaled(what, scaling);
             world.pump_host(host);
         }
         // A fourth comes.

@@ -151,6 +151,7 @@ impl State {
                 fragment_bytes: 4,
                 slots,
                 congestion,
+                scaling: Scaling::Shared,
             };
             let mut worker = Worker::new(Time(0), config);
             let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
@@ -161,7 +162,7 @@ impl State {
                 fingerprint: 7,
                 fragments: Fragments::All,
             };
-            worker.submit(Submission { what, scaling: Scaling::Shared });
+            worker.submit(what);
             worker
         };
         let workers = places.map(worker).to_vec();

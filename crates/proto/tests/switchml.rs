@@ -143,7 +143,7 @@ impl World {
             self.take(to, &header, payload);
             return self.pump(to);
         }
-        let _ = self.switch.handle(self.network.now, PortId(from as u32), &header, payload);
+        let _ = self.switch.handle(self.network.now, PortId(from as u32), false, &header, payload);
         while let Some(Transmit { to, header, payload }) = self.switch.poll_transmit() {
             let payload = payload.map_or(&[][..], |row| self.switch.values().get(row));
             self.network.send(SWITCH, to.0 as usize, encode(&header, payload));
@@ -153,7 +153,9 @@ impl World {
 
     fn take(&mut self, host: usize, header: &Header, payload: &[u8]) {
         let host = &mut self.hosts[host];
-        let Ok(Some(accepted)) = host.machine.handle(self.network.now, header) else { return };
+        let Ok(Some(accepted)) = host.machine.handle(self.network.now, false, header) else {
+            return;
+        };
         let size = accepted.dtype.size();
         let range = match &accepted.content {
             Content::Nothing => 0..0,
@@ -182,7 +184,7 @@ impl World {
         let h = &mut self.hosts[host];
         while let Some(event) = h.machine.poll_event() {
             match event {
-                Event::Done { id } => {
+                Event::Done { id, .. } => {
                     let done = &mut h.operations[id as usize].2;
                     assert!(!std::mem::replace(done, true), "operation {id} is done twice");
                 }
@@ -374,7 +376,7 @@ fn every_reason_to_drop_is_told_apart() {
     let payload = [0; 64];
     let mut drop = |from: u32, header: Header| {
         let payload = &payload[..header.payload_len()];
-        world.switch.handle(Time(0), PortId(from), &header, payload).err()
+        world.switch.handle(Time(0), PortId(from), false, &header, payload).err()
     };
     let refused = [
         (0, Header { job: JobId(7), ..good }, Drop::NoLease),

@@ -30,6 +30,7 @@ fn act(switch: &mut Switch<Rows>, header: &Header) -> String {
     let outcome = switch.handle(
         Time(0),
         PortId(header.worker.into()),
+        false,
         header,
         &[1 << header.worker, 0, 0, 0],
     );

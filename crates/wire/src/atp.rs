@@ -7,9 +7,12 @@
 use crate::arithmetic::Arithmetic;
 use crate::field::{DecodeError, be16, be32, put16, put32};
 use crate::ids::{Epoch, JobId, Sequence, SlotIndex, TreeId};
+use crate::packet::packet_header;
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 46;
+/// First byte of the tag.
+pub(crate) const TAG: usize = 38;
 /// First byte of every packet: protocol 2, version 1.
 pub const VERSION: u8 = 0x21;
 /// Most workers of a rack and racks of a job: the width of a bitmap.
@@ -245,6 +248,8 @@ impl Flags {
             | bit(self.ecn, ECN)
     }
 }
+
+packet_header!(Header, tree: |h| h.tree);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Bytes and numbers: packet headers as views over bytes, ids, number formats and their exact sums.
 //!
-//! Owns: the wire format of each protocol (`panama`, `atp`, `switchml`), the ids that travel in it, what a
+//! Owns: the wire format of each protocol and its name ([`names`]), the ids that travel in it, what a
 //! dtype is and in which order its elements are added, how floats become integers that any order adds
 //! alike. Must not know: state, sockets, time.
 //! Start reading at [`panama::Header`], then [`reduce`] and [`fixed`].
@@ -12,6 +12,8 @@ mod field;
 pub mod fixed;
 pub mod format;
 pub mod ids;
+pub mod names;
+mod packet;
 pub mod panama;
 mod reduce;
 pub mod switchml;
@@ -21,4 +23,6 @@ pub use arithmetic::Arithmetic;
 pub use field::DecodeError;
 pub use format::{Dtype, Encoding, Format, ReduceOp};
 pub use ids::{ChildIndex, Epoch, JobId, Rank, Sequence, SlotIndex, TreeId, Vid};
+pub use names::{CongestionRule, Protocol, SlotPolicy};
+pub use packet::PacketHeader;
 pub use reduce::{Input, accumulate, average, combine_both, reduce, scale};

@@ -7,6 +7,7 @@
 use crate::field::{be16, be32};
 use crate::format::{Encoding, Format};
 use crate::ids::{Epoch, JobId, TreeId, Vid};
+use crate::packet::packet_header;
 
 pub use crate::field::DecodeError;
 
@@ -162,6 +163,8 @@ impl Header {
         encoding.map_or(0, |e| usize::from(self.n_elems) * e.size(self.format.dtype))
     }
 }
+
+packet_header!(Header, tree: |h| h.tree, missing: |h| h.missing);
 
 #[cfg(test)]
 mod tests {

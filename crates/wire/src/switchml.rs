@@ -8,9 +8,12 @@
 use crate::arithmetic::Arithmetic;
 use crate::field::{DecodeError, be16, be32, put16, put32};
 use crate::ids::{Epoch, JobId};
+use crate::packet::packet_header;
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 38;
+/// First byte of the tag.
+pub(crate) const TAG: usize = 24;
 /// First byte of every packet: protocol 3, version 1.
 pub const VERSION: u8 = 0x31;
 
@@ -135,6 +138,8 @@ impl Header {
         usize::from(elements) * Arithmetic::ELEMENT_BYTES
     }
 }
+
+packet_header!(Header, tree: |_h| crate::TreeId(0));
 
 #[cfg(test)]
 mod tests {

@@ -6,17 +6,15 @@
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
-use crate::{atp, switchml};
+use crate::{Protocol, atp};
 
 /// A job's key: known to its workers, and to the switches and servers that hold its leases.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct JobKey([u8; 16]);
 
-/// Header bytes that go in first, zeros after the last; a multiple of a hash's word.
+/// Header bytes that go in first, those before the tag and then zeros; a multiple of a hash's word. Whatever follows the
+/// tag in a header is 0.
 const HEAD: usize = 40;
-/// Where the tags lie. `atp` has nothing behind it, `switchml` zeros.
-const ATP_TAG: usize = 38;
-const SWITCHML_TAG: usize = 24;
 
 impl JobKey {
     /// A key of these bytes, which must not be guessable.
@@ -29,8 +27,8 @@ impl JobKey {
         &self.0
     }
 
-    /// Puts the tag into a header. `head`: a whole header of `atp` or `switchml`, and what stands between it and
-    /// `payload`; other protocols' have no tag and stay as they are.
+    /// Puts the tag into a header. `head`: a whole header, and what stands between it and `payload`;
+    /// headers of protocols that have no tag stay as they are.
     pub fn seal(&self, head: &mut [u8], payload: &[u8]) {
         if let Some((place, tag)) = self.tag(head, payload) {
             head[place..place + 8].copy_from_slice(&tag.to_be_bytes());
@@ -47,14 +45,12 @@ impl JobKey {
 
     fn tag(&self, head: &[u8], payload: &[u8]) -> Option<(usize, u64)> {
         let mut first = [0; HEAD];
-        let (place, header_len) = match *head.first()? {
-            atp::VERSION => (ATP_TAG, atp::HEADER_LEN),
-            switchml::VERSION => (SWITCHML_TAG, switchml::HEADER_LEN),
-            _ => return None,
-        };
-        let (header, rest) = head.split_at_checked(header_len)?;
+        let protocol = Protocol::of_version(*head.first()?)?;
+        let layout = protocol.layout();
+        let place = layout.tag?;
+        let (header, rest) = head.split_at_checked(layout.header_len)?;
         first[..place].copy_from_slice(&header[..place]);
-        if place == ATP_TAG {
+        if protocol == Protocol::Atp {
             first[1] &= !atp::LEVEL_BIT;
             first[2] &= !(atp::COLLISION | atp::ECN);
         }
@@ -89,9 +85,9 @@ mod tests {
 
     #[test]
     fn every_bit_counts_but_those_that_switches_set() {
-        for (version, header_len) in
-            [(atp::VERSION, atp::HEADER_LEN), (switchml::VERSION, switchml::HEADER_LEN)]
-        {
+        let versions = (0..=u8::MAX).filter_map(|v| Some((v, Protocol::of_version(v)?.layout())));
+        let tagged = versions.filter_map(|(v, layout)| Some((v, layout.header_len, layout.tag?)));
+        for (version, header_len, tag) in tagged {
             let good = packet(version, header_len);
             assert!(KEY.has_sealed(&good));
             let free: &[(usize, u8)] = match version {
@@ -103,7 +99,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut other = good.clone();
                     other[at] ^= 1 << bit;
-                    let reserved = version == switchml::VERSION && (32..38).contains(&at);
+                    let reserved = (tag + 8..header_len).contains(&at);
                     let same = free.contains(&(at, 1 << bit)) || reserved;
                     assert_eq!(KEY.has_sealed(&other), same, "byte {at} bit {bit} of {version:x}");
                 }

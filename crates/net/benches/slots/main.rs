@@ -17,7 +17,7 @@ use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
-use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
+use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
@@ -138,8 +138,9 @@ impl Job {
                 fragment_bytes,
                 slots: SLOTS,
                 congestion: CongestionRule::Aimd { packet_bytes: fragment_bytes + 88 },
+                scaling: Scaling::Shared,
             };
-            let config = PlanConfig::Atp(config, Scaling::Shared);
+            let config = config.into();
             let plan = WorkerPlan { config, switches: vec![switch.local_addr()] };
             worker.begin_with(plan, key);
         }

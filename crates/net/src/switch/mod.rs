@@ -2,7 +2,7 @@
 //!
 //! One thread owns socket and state machines. It takes all that has arrived in one call, feeds the machine of
 //! each packet's protocol, and sends what came out as trains. Everybody else talks to it by commands.
-//! Protocol `panama` has memory in buffers that are packets ready to send; `atp` and `switchml` have rows.
+//! Protocol `panama` has memory in buffers that are packets ready to send; the others have rows.
 
 #[cfg_attr(not(feature = "xdp"), path = "no_front.rs")]
 mod front;
@@ -48,7 +48,7 @@ pub struct SwitchOptions {
 /// A switch or a server of protocol `atp`; servers hold no other leases.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// Adds what finds a slot. Pools of `switchml` have as many rounds as there are slots, twice.
+    /// Adds what finds a slot. Static pools have as many rounds as there are slots, twice.
     Switch(atp::SwitchConfig),
     /// Ends what does not.
     Server {
@@ -184,7 +184,7 @@ impl SwitchDriver {
 
     /// Takes back a job's leases of epochs up to `up_to`.
     pub fn revoke(&self, job: JobId, up_to: Epoch) -> Result<(), NetError> {
-        self.tell(Command::Revoke(job, up_to))
+        self.send_command(Command::Revoke(job, up_to))
     }
 
     /// Takes back leases whose neighbours have all been silent for `idle`, and returns them.
@@ -204,18 +204,18 @@ impl SwitchDriver {
 
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, NetError> {
         let (reply, answer): (Sender<T>, Receiver<T>) = bounded(1);
-        self.tell(command(reply))?;
+        self.send_command(command(reply))?;
         answer.recv().map_err(|_| NetError::Stopped)
     }
 
-    fn tell(&self, command: Command) -> Result<(), NetError> {
+    fn send_command(&self, command: Command) -> Result<(), NetError> {
         self.commands.send(command).map_err(|_| NetError::Stopped)?;
         self.wake.ring();
         Ok(())
     }
 
     fn end(&mut self) {
-        let _ = self.tell(Command::Stop);
+        let _ = self.send_command(Command::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use netsum_proto::panama::TreeCounters;
-use netsum_proto::{LeaseKey, atp, switchml};
+use netsum_proto::registry::PoolCounters;
+use netsum_proto::{LeaseKey, atp};
 
 use crate::clock::CpuTime;
 use crate::udp::{SendFailures, SocketReport, Traffic};
@@ -58,7 +59,7 @@ pub struct ServerSnapshot {
     pub counters: atp::ServerCounters,
 }
 
-/// A pool of `switchml`.
+/// A static pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSnapshot {
     /// Which; its tree is 0.
@@ -66,7 +67,7 @@ pub struct PoolSnapshot {
     /// Slots.
     pub slots: u16,
     /// What happened in it.
-    pub counters: switchml::Counters,
+    pub counters: PoolCounters,
 }
 
 /// All of a switch's figures at one moment.
@@ -80,7 +81,7 @@ pub struct SwitchSnapshot {
     pub slots: Vec<SlotSnapshot>,
     /// Leases of `atp` at a server.
     pub servers: Vec<ServerSnapshot>,
-    /// Pools of `switchml`.
+    /// Static pools.
     pub pools: Vec<PoolSnapshot>,
     /// Slots in use, of all leases.
     pub slots_held: u32,

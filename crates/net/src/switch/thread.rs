@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_proto::panama::{self, BufferId, Memory, Switch, Transmit};
-use netsum_proto::{Drop, Lease, LeaseKey, PortId};
+use netsum_proto::{Aggregator, Drop, Lease, LeaseKey, PortId};
+use netsum_wire::Protocol;
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::tag::JobKey;
-use netsum_wire::{atp, switchml};
 use rustc_hash::FxHashSet;
 
 use super::ports::Ports;
@@ -121,16 +121,11 @@ impl Thread {
                 let packet = self.switch.memory().batch().bytes(place);
                 packets += 1;
                 bytes += packet.len() as u64;
-                match packet.first() {
-                    Some(&atp::VERSION) => {
-                        self.slots.take_atp(now, port, message.ce || congested, packet);
-                        continue;
-                    }
-                    Some(&switchml::VERSION) => {
-                        self.slots.take_switchml(now, port, packet);
-                        continue;
-                    }
-                    _ => {}
+                let protocol = packet.first().and_then(|&version| Protocol::of_version(version));
+                if let Some(protocol) = protocol.filter(|&p| p != Protocol::Panama) {
+                    let ce = message.ce || congested;
+                    self.slots.take(protocol, now, port, ce, packet);
+                    continue;
                 }
                 match Header::decode(packet) {
                     // What is dropped is counted by the machine.
@@ -261,12 +256,8 @@ impl Thread {
     }
 
     fn forget_ports(&mut self) {
-        let ports = |lease: &panama::Lease| {
-            let children = lease.children.iter().map(|c| c.port);
-            children.chain(lease.parent).collect::<Vec<_>>()
-        };
-        let trees = self.switch.leases().flat_map(ports);
-        let leased: FxHashSet<PortId> = trees.chain(self.slots.ports()).collect();
+        let ports = [self.switch.ports(), self.slots.ports()].concat();
+        let leased: FxHashSet<PortId> = ports.into_iter().collect();
         let outbound = &self.outbound;
         let sent = |port: PortId| outbound.sent(port.0 as usize);
         self.ports.retain(&leased, sent);

@@ -3,17 +3,16 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use netsum_proto::Time;
+use netsum_proto::{Time, Worker};
 use netsum_wire::TreeId;
 use netsum_wire::tag::JobKey;
 
-use super::machine::Machine;
 use super::retained::Retained;
-use super::{Operation, PlanConfig, WorkerPlan};
+use super::{Operation, WorkerPlan};
 
 /// A plan at work.
 pub(super) struct Epoch {
-    pub(super) machine: Machine,
+    pub(super) worker: Worker,
     pub(super) retained: Retained,
     /// Nothing more is sent or accepted.
     pub(super) frozen: bool,
@@ -37,17 +36,18 @@ pub(super) struct Active {
 
 impl Epoch {
     pub(super) fn new(now: Time, plan: WorkerPlan, key: Option<JobKey>) -> Epoch {
-        // `panama` has no tags, so there is nothing to check.
-        let key = key.filter(|_| !matches!(plan.config, PlanConfig::Panama(_)));
+        // Where packets have no tags there is nothing to check.
+        let key = key.filter(|_| plan.config.protocol().has_tags());
         let WorkerPlan { config, switches } = plan;
         let mut destinations = switches.clone();
         destinations.sort();
         destinations.dedup();
         let place = |s: &SocketAddr| destinations.binary_search(s).expect("it is among them");
+        let settings = config.settings();
         Epoch {
             places: switches.iter().map(place).collect(),
-            retained: Retained::new(config.window(), config.fragment_bytes()),
-            machine: Machine::new(now, config),
+            retained: Retained::new(settings.retained, settings.fragment_bytes.into()),
+            worker: Worker::new(now, config),
             frozen: false,
             key,
             switches,

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use netsum_proto::panama::{Finished, Progress, Submission, TreeStats};
-use netsum_proto::{DropCounters, atp, panama, switchml};
+use netsum_proto::{DropCounters, WorkerConfig};
 use netsum_wire::TreeId;
 use netsum_wire::tag::JobKey;
 
@@ -28,55 +28,9 @@ use crate::{Buffer, NetError};
 #[derive(Clone, Debug)]
 pub struct WorkerPlan {
     /// For the state machine.
-    pub config: PlanConfig,
+    pub config: WorkerConfig,
     /// Where to send, by tree; results from elsewhere are not taken.
     pub switches: Vec<SocketAddr>,
-}
-
-/// What the machine of a plan's protocol is made of.
-#[derive(Clone, Debug)]
-pub enum PlanConfig {
-    /// Trees.
-    Panama(panama::WorkerConfig),
-    /// Slots and servers, and how reals become integers.
-    Atp(atp::WorkerConfig, atp::Scaling),
-    /// A pool of slots.
-    Switchml(switchml::WorkerConfig),
-}
-
-impl PlanConfig {
-    /// Trees, servers, or the one switch.
-    pub fn trees(&self) -> usize {
-        match self {
-            PlanConfig::Panama(config) => config.trees.into(),
-            PlanConfig::Atp(config, _) => config.places.len(),
-            PlanConfig::Switchml(_) => 1,
-        }
-    }
-
-    /// Results that another worker may lack.
-    fn window(&self) -> usize {
-        match self {
-            PlanConfig::Panama(config) => usize::from(config.window_max) * self.trees(),
-            PlanConfig::Atp(config, _) => usize::from(config.window_max) * self.trees(),
-            // One for each slot: who contributes to a slot's next round has the result of this one.
-            PlanConfig::Switchml(config) => config.slots.into(),
-        }
-    }
-
-    fn fragment_bytes(&self) -> usize {
-        usize::from(match self {
-            PlanConfig::Panama(config) => config.fragment_bytes,
-            PlanConfig::Atp(config, _) => config.fragment_bytes,
-            PlanConfig::Switchml(config) => config.fragment_bytes,
-        })
-    }
-}
-
-impl From<panama::WorkerConfig> for PlanConfig {
-    fn from(config: panama::WorkerConfig) -> PlanConfig {
-        PlanConfig::Panama(config)
-    }
 }
 
 /// An allreduce in place.
@@ -115,6 +69,16 @@ pub enum Event {
     },
     /// The socket fails, or (`Stopped`) the thread has died and every later call gets empty answers.
     Io(NetError),
+}
+
+impl From<netsum_proto::Event> for Event {
+    fn from(event: netsum_proto::Event) -> Event {
+        match event {
+            netsum_proto::Event::Done { id, missing } => Event::Done { id, missing },
+            netsum_proto::Event::Mismatch { id } => Event::Mismatch { id },
+            netsum_proto::Event::Silent { tree, for_ns } => Event::Silent { tree, for_ns },
+        }
+    }
 }
 
 /// All of a worker's figures at one moment.
@@ -204,9 +168,9 @@ impl WorkerDriver {
 
     /// The same for a job whose packets carry tags under `key`; `None`: they carry none. Protocol `panama` has no tags.
     pub fn begin_with(&self, plan: WorkerPlan, key: Option<JobKey>) {
-        let (trees, switches) = (plan.config.trees(), plan.switches.len());
+        let (trees, switches) = (plan.config.settings().trees, plan.switches.len());
         assert_eq!(trees, switches, "a plan names one switch per tree");
-        self.tell(Command::Begin(plan, key));
+        self.send_command(Command::Begin(plan, key));
     }
 
     /// Starts an operation; without an epoch it waits for one. Panics if the buffer is too small.
@@ -215,7 +179,7 @@ impl WorkerDriver {
         let needed = numel * format.dtype.size() as u64;
         let len = operation.buffer.len() as u64;
         assert!(needed <= len, "{numel} {} in {len} bytes", format.dtype);
-        self.tell(Command::Submit(operation));
+        self.send_command(Command::Submit(operation));
     }
 
     /// Stops the epoch: once this returns nothing more is sent or accepted.
@@ -232,7 +196,7 @@ impl WorkerDriver {
     /// Writes results that a peer served to their places. Wrong lengths and unknown fragments are left out
     /// and counted as drops.
     pub fn deliver(&self, results: Vec<(u64, Vec<u8>)>) {
-        self.tell(Command::Deliver(results));
+        self.send_command(Command::Deliver(results));
     }
 
     /// Ends the frozen epoch. Operations that `finished` completes are reported done; the others come back
@@ -260,11 +224,11 @@ impl WorkerDriver {
     /// `None` if the thread has died.
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Option<T> {
         let (reply, answer) = bounded(1);
-        self.tell(command(reply));
+        self.send_command(command(reply));
         answer.recv().ok()
     }
 
-    fn tell(&self, command: Command) {
+    fn send_command(&self, command: Command) {
         // A dead thread has reported itself by an event.
         if self.commands.send(command).is_ok() {
             self.wake.ring();
@@ -272,7 +236,7 @@ impl WorkerDriver {
     }
 
     fn end(&mut self) {
-        self.tell(Command::Stop);
+        self.send_command(Command::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -12,7 +12,7 @@ use netsum_wire::TreeId;
 use netsum_wire::tag::JobKey;
 
 use super::epoch::{Active, Epoch};
-use super::machine::{Operations, Packet};
+use super::machine::{self, Operations, Packet};
 use super::queue::SmallQueue;
 use super::{Command, Event, INITIAL_QUEUE, Operation, Remaining, WorkerPlan, WorkerStats};
 use crate::NetError;
@@ -79,7 +79,7 @@ impl Thread {
 
     /// Works until it is told to stop.
     pub(super) fn run(mut self) {
-        let _obituary = Obituary(self.events.clone());
+        let _reporter = PanicReporter(self.events.clone());
         let mut batch = RecvBatch::new();
         let mut busy = Instant::now();
         loop {
@@ -147,7 +147,7 @@ impl Thread {
             Ok(())
         };
         let (operations, retained) = (&mut self.operations, &mut epoch.retained);
-        epoch.machine.take(now, ce, packet, sender, operations, retained)
+        machine::take(&mut epoch.worker, now, ce, packet, sender, operations, retained)
     }
 
     fn keep_time(&mut self) {
@@ -156,9 +156,9 @@ impl Thread {
             self.socket.limit_send_buffer(bytes);
         }
         if let Some(epoch) = self.running() {
-            let due = epoch.machine.poll_timeout();
+            let due = epoch.worker.poll_timeout();
             if due.is_some_and(|due| due <= now) {
-                epoch.machine.handle_timeout(now);
+                epoch.worker.handle_timeout(now);
             }
         }
     }
@@ -191,7 +191,7 @@ impl Thread {
         while self.queue.has_room(|| false)
             && self.scratch.len() < SCRATCH_BYTES
             && let Some((tree, packet)) =
-                epoch.machine.poll_transmit(now, &self.operations, &mut self.scratch)
+                machine::poll_transmit(&mut epoch.worker, now, &self.operations, &mut self.scratch)
         {
             if let Some(key) = &epoch.key {
                 // The protocols that have tags quantise what they send: the payload is in the scratch memory too.
@@ -206,10 +206,11 @@ impl Thread {
 
     /// Passes the machine's events on.
     fn report(&mut self) {
-        while let Some(event) = self.running().and_then(|e| e.machine.poll_event()) {
+        while let Some(event) = self.running().and_then(|e| e.worker.poll_event().map(Event::from))
+        {
             match event {
                 Event::Done { id, missing } => self.done(id, missing),
-                event => self.tell(event),
+                event => self.send_event(event),
             }
         }
     }
@@ -217,10 +218,10 @@ impl Thread {
     /// Lets go of the buffer first: who hears of it may use it.
     fn done(&mut self, id: u64, missing: u64) {
         self.operations.remove(&id);
-        self.tell(Event::Done { id, missing });
+        self.send_event(Event::Done { id, missing });
     }
 
-    fn tell(&self, event: Event) {
+    fn send_event(&self, event: Event) {
         // Nobody listens if the caller is about to stop us.
         let _ = self.events.send(event);
     }
@@ -229,14 +230,14 @@ impl Thread {
         self.receive_errors += 1;
         if self.receive_errors.is_power_of_two() {
             let what = "receiving from switches";
-            self.tell(Event::Io(NetError::Io { what, source }));
+            self.send_event(Event::Io(NetError::Io { what, source }));
         }
         self.socket.wait(&self.wake, AFTER_ERROR);
     }
 
     fn until_deadline(&self) -> Duration {
         let epoch = self.epoch.as_ref().filter(|epoch| !epoch.frozen);
-        let due = epoch.and_then(|epoch| epoch.machine.poll_timeout());
+        let due = epoch.and_then(|epoch| epoch.worker.poll_timeout());
         due.map_or(SLEEP, |due| Duration::from_nanos(due.since(self.clock.now())).min(SLEEP))
     }
 
@@ -294,7 +295,7 @@ impl Thread {
             self.backlog.push(operation);
             return;
         };
-        epoch.machine.submit(operation.submission.clone());
+        epoch.worker.submit(operation.submission.clone());
         let active = Active::new(operation);
         let id = active.operation.submission.id;
         let twice = self.operations.insert(id, active);
@@ -306,7 +307,7 @@ impl Thread {
         self.report();
         self.epoch.as_mut().map_or_else(Progress::default, |epoch| {
             epoch.frozen = true;
-            epoch.machine.progress()
+            epoch.worker.progress()
         })
     }
 
@@ -325,7 +326,7 @@ impl Thread {
                 // Of a packet without elements, which the next epoch does not need.
                 continue;
             }
-            let place = epoch.machine.place_of(*fragment);
+            let place = epoch.worker.place_of(*fragment);
             let active = place.and_then(|(id, at)| Some((self.operations.get(&id)?, at)));
             let Some((active, elements)) = active else {
                 self.drops.count(Drop::Unexpected);
@@ -345,7 +346,7 @@ impl Thread {
             return std::mem::take(&mut self.backlog);
         };
         let mut remaining = Vec::new();
-        for submission in epoch.machine.remaining(finished) {
+        for submission in epoch.worker.remaining(finished) {
             if let Some(active) = self.operations.remove(&submission.id) {
                 let buffer = active.operation.buffer;
                 remaining.push(Remaining { submission, buffer });
@@ -356,7 +357,7 @@ impl Thread {
         for (id, active) in done {
             let missing = active.missing;
             drop(active);
-            self.tell(Event::Done { id, missing });
+            self.send_event(Event::Done { id, missing });
         }
         remaining.append(&mut self.backlog);
         remaining
@@ -364,18 +365,18 @@ impl Thread {
 
     fn say_goodbye(&mut self) {
         if let Some(epoch) = self.running()
-            && epoch.machine.is_idle()
+            && epoch.worker.is_idle()
         {
-            epoch.machine.finish();
+            epoch.worker.finish();
             self.send();
         }
     }
 
     fn stats(&self) -> WorkerStats {
-        let machine = self.epoch.as_ref().map(|epoch| &epoch.machine);
+        let worker = self.epoch.as_ref().map(|epoch| &epoch.worker);
         WorkerStats {
-            trees: machine.map_or_else(Vec::new, |machine| machine.tree_stats()),
-            submitted: machine.map_or(0, |machine| machine.submitted()),
+            trees: worker.map_or_else(Vec::new, |worker| worker.tree_stats()),
+            submitted: worker.map_or(0, |worker| worker.submitted()),
             received: self.received,
             sent: self.sent(),
             drops: self.drops.clone(),
@@ -399,9 +400,9 @@ impl Thread {
 }
 
 /// Reports the thread's death if it panics, so that nobody waits for it.
-struct Obituary(Sender<Event>);
+struct PanicReporter(Sender<Event>);
 
-impl std::ops::Drop for Obituary {
+impl std::ops::Drop for PanicReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = self.0.send(Event::Io(NetError::Stopped));

@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
-use netsum_net::worker::{Event, Operation, PlanConfig, WorkerDriver, WorkerPlan};
+use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
@@ -118,8 +118,9 @@ impl Fabric {
                 fragment_bytes: ROW,
                 slots: SLOTS,
                 congestion: CongestionRule::Aimd { packet_bytes: 1496 },
+                scaling: Scaling::Shared,
             };
-            let config = PlanConfig::Atp(config, Scaling::Shared);
+            let config = config.into();
             worker.begin(WorkerPlan { config, switches: vec![address(usize::from(rank == 2))] });
         }
         Job { workers }

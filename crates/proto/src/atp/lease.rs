@@ -4,6 +4,7 @@ use netsum_wire::atp::{Header, Level, MAX_FAN_IN};
 use netsum_wire::{Epoch, JobId, TreeId};
 
 use crate::PortId;
+use crate::lease::{Granted, LeaseKey, Superseded};
 use crate::values::row_cost;
 
 /// Grant to one job, for one of its servers, at one switch. `P`: what names a neighbour; the machines take
@@ -128,7 +129,7 @@ pub enum LeaseError {
     /// Neighbours of a server leave workers out.
     #[error("no neighbour speaks for rack {0}")]
     Unreachable(u32),
-    /// Zero or absurd.
+    /// Window out of range.
     #[error("a window of {0} is not between 1 and 16384")]
     Window(u16),
     /// Fragment size.
@@ -358,4 +359,22 @@ fn check_sizes(window: u16, fragment_bytes: u16, row: u16) -> Result<(), LeaseEr
         return Err(LeaseError::FragmentBytes { fragment: fragment_bytes, row });
     }
     Ok(())
+}
+
+impl Granted for Lease {
+    fn key(&self) -> LeaseKey {
+        LeaseKey { job: self.job, epoch: self.epoch, tree: self.tree }
+    }
+}
+
+impl Granted for ServerLease {
+    fn key(&self) -> LeaseKey {
+        LeaseKey { job: self.job, epoch: self.epoch, tree: self.tree }
+    }
+}
+
+impl From<Superseded> for LeaseError {
+    fn from(Superseded { offered, installed }: Superseded) -> LeaseError {
+        LeaseError::Epoch { offered, installed }
+    }
 }

@@ -12,6 +12,7 @@
 
 mod gather;
 mod lease;
+mod node;
 mod payload;
 mod place;
 mod policy;
@@ -25,6 +26,7 @@ mod work;
 mod worker;
 
 pub use lease::{Claim, Lease, LeaseError, Members, Neighbour, Rack, ServerLease};
+pub use node::{Node, NodeLease, NodeLeaseError};
 pub use policy::Policy;
 pub use served::ServerCounters;
 pub use server::Server;
@@ -32,10 +34,10 @@ pub use slots::SlotState;
 pub use switch::{Switch, SwitchConfig, Transmit};
 pub use table::SlotTable;
 pub use tenant::Counters;
-pub use work::{
-    Accepted, Content, Event, Outgoing, Place, Scaling, Submission, WorkerConfig, supports,
-};
+pub use work::{Accepted, Content, Outgoing, Place, Scaling, WorkerConfig, supports};
 pub use worker::Worker;
 
-pub use crate::lane::TreeStats;
-pub use crate::operations::Fragments;
+pub use crate::aggregator::Aggregator;
+pub use crate::flow::TreeStats;
+pub use crate::operations::{Fragments, Submission};
+pub use crate::worker::{Event, WorkerMachine};

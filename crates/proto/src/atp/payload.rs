@@ -7,13 +7,14 @@ use netsum_wire::fixed::{Exponent, Fit, dequantise, narrow, quantise, widen};
 
 use super::work::{Accepted, Content, Outgoing};
 use super::worker::{Stage, Worker};
+use crate::worker::WorkerMachine;
 
 impl Worker {
     /// Writes the payload of a packet of `poll_transmit`; `out` has its length. If the integers may not
     /// fit, the header says so afterwards.
     ///
     /// `elements`: bytes of the operation's buffer that hold a range of its elements.
-    pub fn write<'a>(
+    pub(super) fn write_payload<'a>(
         &self,
         outgoing: &mut Outgoing,
         elements: impl Fn(Range<u64>) -> &'a [u8],
@@ -43,7 +44,7 @@ impl Worker {
 
     /// Takes in the payload of a result that `handle` accepted. `out`: bytes of the operation's buffer
     /// that hold the content's elements; empty for exponents, which the machine itself wants.
-    pub fn read(&mut self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
+    pub(super) fn read_payload(&mut self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
         match &accepted.content {
             Content::Exponents(numbers) => {
                 let values = payload.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b));

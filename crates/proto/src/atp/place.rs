@@ -17,7 +17,7 @@ impl<V: Values> Switch<V> {
         header: &Header,
         payload: &V::Payload,
     ) -> Result<(), Drop> {
-        let tenant = &self.tenants[&(header.job, header.tree)];
+        let tenant = &self.tenant((header.job, header.tree));
         let everyone = tenant.lease.everyone();
         let row = self.config.policy.row(&tenant.share, header.slot, self.config.slots);
         let at_server = matches!(tenant.lease.members, Members::Server { .. });
@@ -63,7 +63,7 @@ impl<V: Values> Switch<V> {
         payload: &V::Payload,
     ) -> Result<(), Drop> {
         let key = (header.job, header.tree);
-        let share = &self.tenants[&key].share;
+        let share = &self.tenant(key).share;
         if header.flags.resend || !self.config.policy.may_take(share) {
             return self.pass_up(header, payload);
         }
@@ -81,7 +81,7 @@ impl<V: Values> Switch<V> {
         if self.next_scan.is_none() {
             self.next_scan = Some(self.scan_after(now));
         }
-        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         tenant.share.held += 1;
         tenant.counters.added += 1;
         Ok(())
@@ -132,8 +132,8 @@ impl<V: Values> Switch<V> {
     fn preempt(&mut self, now: Time, row: usize, header: &Header) -> bool {
         let Slot::Held(sum) = &self.slots[row] else { return true };
         let key = sum.fragment.tenant();
-        let holder = &self.tenants[&key].share;
-        let contender = &self.tenants[&(header.job, header.tree)].share;
+        let holder = &self.tenant(key).share;
+        let contender = &self.tenant((header.job, header.tree)).share;
         let policy = self.config.policy;
         let wanted = !header.flags.resend && policy.may_take(contender);
         if !wanted || !policy.yields(now, sum.touched, sum.complete, holder, contender) {
@@ -148,7 +148,7 @@ impl<V: Values> Switch<V> {
     fn send_up(&mut self, row: usize, resend: bool) {
         let Slot::Held(sum) = &self.slots[row] else { return };
         let first = *sum.fragment.header();
-        let lease = &self.tenants[&sum.fragment.tenant()].lease;
+        let lease = &self.tenant(sum.fragment.tenant()).lease;
         let (workers, racks) = match &lease.members {
             Members::Rack { rack, .. } => (sum.arrived, 1 << rack),
             Members::Server { .. } if sum.arrived.count_ones() == 1 => (first.workers, sum.arrived),
@@ -176,7 +176,8 @@ impl<V: Values> Switch<V> {
         if let Slot::Held(sum) = std::mem::replace(&mut self.slots[row], Slot::Empty) {
             self.values.free(sum.values);
             self.held -= 1;
-            if let Some(tenant) = self.tenants.get_mut(&sum.fragment.tenant()) {
+            let (job, tree) = sum.fragment.tenant();
+            if let Some(tenant) = self.tenants.get_mut(job, tree) {
                 tenant.share.held -= 1;
             }
         }
@@ -185,7 +186,7 @@ impl<V: Values> Switch<V> {
     /// A packet goes on towards the server unchanged but for marks.
     fn pass_up(&mut self, header: &Header, payload: &V::Payload) -> Result<(), Drop> {
         let values = self.values.store(payload).ok_or(Drop::NoMemory)?;
-        let tenant = self.tenants.get_mut(&(header.job, header.tree)).expect("it was found");
+        let tenant = self.tenants.get_mut(header.job, header.tree).expect("it was found");
         tenant.counters.passed += 1;
         let header = Header { level: Level::Server, ..*header };
         self.outbox.push_back(Transmit { to: tenant.lease.parent, header, payload: Some(values) });

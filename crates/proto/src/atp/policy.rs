@@ -8,7 +8,7 @@ use crate::Time;
 /// How a switch shares its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Each lease has `guaranteed` slots of its own and no others (SwitchML's way): never in anybody's
+    /// Each lease has `guaranteed` slots of its own and no others (static pools): never in anybody's
     /// way, idle whenever its job is.
     Partition,
     /// All slots are for whoever comes first (ATP's way).

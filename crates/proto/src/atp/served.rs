@@ -6,7 +6,9 @@ use netsum_wire::atp::{Flags, Header, Kind, Level};
 use super::gather::{Entry, Phase};
 use super::lease::{Neighbour, ServerLease};
 use super::table::SlotTable;
+use crate::lease::Tenancy;
 use crate::sequence::distance;
+use crate::values::Values;
 use crate::{Drop, Time};
 
 /// What happened to one lease's fragments at a server.
@@ -65,6 +67,11 @@ impl<B: Copy> Tenant<B> {
         }
     }
 
+    /// Gives everything back.
+    pub(super) fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
+        self.ring.iter_mut().for_each(|entry| entry.clear(values));
+    }
+
     pub(super) fn advance(&mut self) {
         loop {
             let entry = &self.ring[self.base as usize & (self.ring.len() - 1)];
@@ -88,6 +95,18 @@ impl<B: Copy> Tenant<B> {
             ..down(&entry.header, Kind::Result)
         };
         (header, Some(values))
+    }
+}
+
+impl<B> Tenancy for Tenant<B> {
+    type Lease = ServerLease;
+
+    fn lease(&self) -> &ServerLease {
+        &self.lease
+    }
+
+    fn heard(&self) -> Time {
+        self.heard
     }
 }
 

@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use netsum_wire::atp::{Flags, Header, Kind};
-use netsum_wire::{Arithmetic, DecodeError, Epoch, JobId, TreeId};
-use rustc_hash::FxHashMap;
+use netsum_wire::{Arithmetic, Epoch, JobId, TreeId};
 
 use super::gather::{Entry, Merge, Phase};
 use super::lease::{LeaseError, ServerLease};
 use super::served::{ServerCounters, Tenant, down};
 use super::switch::Transmit;
 use super::table::SlotTable;
+use crate::aggregator::Aggregator;
+use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::values::Values;
 use crate::{Drop, DropCounters, PortId, Time, epoch};
 
@@ -25,67 +26,35 @@ pub struct Server<V: Values> {
     row_bytes: u16,
     /// Rows that leases may reserve.
     rows: u64,
-    tenants: FxHashMap<(JobId, TreeId), Tenant<V::Buffer>>,
+    tenants: LeaseTable<Tenant<V::Buffer>>,
     values: V,
     outbox: VecDeque<Transmit<V::Buffer>>,
     drops: DropCounters,
 }
 
-impl<V: Values> Server<V> {
-    /// A server without leases. `row_bytes`: largest payload; `values`: room for the rows of each lease and for what is
-    /// on its way out.
-    pub fn new(row_bytes: u16, values: V) -> Self {
-        Server {
-            row_bytes,
-            rows: u64::MAX,
-            tenants: FxHashMap::default(),
-            values,
-            outbox: VecDeque::new(),
-            drops: DropCounters::default(),
-        }
-    }
+impl<V: Values> Aggregator for Server<V> {
+    type Header = Header;
+    type Payload = V::Payload;
+    type Transmit = Transmit<V::Buffer>;
+    type Lease = ServerLease;
+    type Refusal = LeaseError;
 
-    /// The same, which refuses leases that need more than so many rows together.
-    pub fn with_rows(self, rows: u64) -> Self {
-        Server { rows, ..self }
-    }
-
-    /// Rows that leases have reserved.
-    pub fn reserved(&self) -> u64 {
-        self.tenants.values().map(|tenant| tenant.lease.rows()).sum()
-    }
-
-    /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
-    pub fn install(&mut self, now: Time, lease: ServerLease) -> Result<(), LeaseError> {
-        self.install_starting_at(now, lease, 0)
-    }
-
-    /// As `install`, with workers that start at number `first` ([`Worker::starting_at`]).
-    ///
-    /// [`Worker::starting_at`]: super::Worker::starting_at
-    pub fn install_starting_at(
+    fn install_starting_at(
         &mut self,
         now: Time,
         lease: ServerLease,
         first: u64,
     ) -> Result<(), LeaseError> {
         lease.validate(self.row_bytes)?;
-        let key = (lease.job, lease.tree);
-        if let Some(old) = self.tenants.get(&key) {
-            if old.lease == lease {
-                return Ok(());
-            }
-            let (offered, installed) = (lease.epoch, old.lease.epoch);
-            if epoch::compare(offered, installed).is_le() {
-                return Err(LeaseError::Epoch { offered, installed });
-            }
+        if !self.tenants.admits(&lease)? {
+            return Ok(());
         }
-        let replaced = self.tenants.get(&key).map_or(0, |tenant| tenant.lease.rows());
+        let replaced = self.tenants.get(lease.job, lease.tree);
+        let replaced = replaced.map_or(0, |tenant| tenant.lease.rows());
         let (needed, free) = (lease.rows(), self.rows - (self.reserved() - replaced));
         if needed > free {
             return Err(LeaseError::NoMemory { needed, free });
         }
-        self.clear(key);
         let places = lease.places();
         let entry = Entry::new(lease.racks.len());
         let tenant = Tenant {
@@ -97,24 +66,26 @@ impl<V: Values> Server<V> {
             counters: ServerCounters::default(),
             lease,
         };
-        self.tenants.insert(key, tenant);
+        if let Some(mut old) = self.tenants.insert(tenant) {
+            old.clear(&mut self.values);
+        }
         Ok(())
     }
 
-    /// Takes back a job's leases of epochs up to `up_to`.
-    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
-        self.remove(|l, _| l.job == job && epoch::compare(l.epoch, up_to).is_le());
+    fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        for mut tenant in self.tenants.revoke(job, up_to) {
+            tenant.clear(&mut self.values);
+        }
     }
 
-    /// Takes back leases whose neighbours have been silent for `idle_ns`, and returns them.
-    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<ServerLease> {
-        self.remove(|_, heard| now.since(heard) >= idle_ns)
+    fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<ServerLease> {
+        let mut gone = self.tenants.expire(now, idle_ns);
+        gone.iter_mut().for_each(|tenant| tenant.clear(&mut self.values));
+        gone.into_iter().map(|tenant| tenant.lease).collect()
     }
 
-    /// Takes a packet from neighbour `from`. `ce`: its IP header says congestion experienced. Errors are
-    /// reasons to drop it; they are counted.
     #[inline]
-    pub fn handle(
+    fn handle(
         &mut self,
         now: Time,
         from: PortId,
@@ -129,20 +100,55 @@ impl<V: Values> Server<V> {
         outcome
     }
 
-    /// Counts bytes that are no packet.
-    pub fn count_decode_error(&mut self, error: DecodeError) {
-        self.drops.count(error.into());
+    #[inline]
+    fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
+        self.outbox.pop_front()
     }
 
-    /// Counts a packet that the driver could not attribute.
-    pub fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: Drop) {
         self.drops.count(reason);
     }
 
-    /// The next packet to send.
-    #[inline]
-    pub fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
-        self.outbox.pop_front()
+    fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn flushed(&mut self) {
+        self.values.flushed();
+    }
+
+    fn lease_keys(&self) -> impl Iterator<Item = LeaseKey> {
+        self.tenants.values().map(|at_work| at_work.lease.key())
+    }
+
+    fn ports(&self) -> Vec<PortId> {
+        let leases = self.tenants.values().map(|tenant| &tenant.lease);
+        leases.flat_map(|lease| lease.neighbours.iter().map(|n| n.port)).collect()
+    }
+}
+
+impl<V: Values> Server<V> {
+    /// A server without leases. `row_bytes`: largest payload; `values`: room for two windows of each lease
+    /// and for what is on its way out.
+    pub fn new(row_bytes: u16, values: V) -> Self {
+        Server {
+            row_bytes,
+            rows: u64::MAX,
+            tenants: LeaseTable::new(),
+            values,
+            outbox: VecDeque::new(),
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// The same, which refuses leases that need more than so many rows together.
+    pub fn with_rows(self, rows: u64) -> Self {
+        Server { rows, ..self }
+    }
+
+    /// Rows that leases have reserved.
+    pub fn reserved(&self) -> u64 {
+        self.tenants.values().map(|tenant| tenant.lease.rows()).sum()
     }
 
     /// Where the payloads of `poll_transmit` are.
@@ -160,11 +166,6 @@ impl<V: Values> Server<V> {
         self.tenants.values().map(|t| (&t.lease, &t.counters))
     }
 
-    /// Dropped packets by reason.
-    pub fn drops(&self) -> &DropCounters {
-        &self.drops
-    }
-
     /// What decides on all that can happen next: states with the same digest behave alike.
     pub fn digest(&self, state: &mut impl Hasher)
     where
@@ -172,9 +173,7 @@ impl<V: Values> Server<V> {
         V::Buffer: Hash,
     {
         self.values.hash(state);
-        let mut tenants: Vec<_> = self.tenants.iter().collect();
-        tenants.sort_by_key(|(key, _)| **key);
-        for (key, tenant) in tenants {
+        for (key, tenant) in self.tenants.sorted() {
             (key, &tenant.ring, tenant.base, &tenant.finished, &tenant.table).hash(state);
         }
     }
@@ -188,7 +187,7 @@ impl<V: Values> Server<V> {
         payload: &V::Payload,
     ) -> Result<(), Drop> {
         let key = (header.job, header.tree);
-        let tenant = self.tenants.get_mut(&key).ok_or(Drop::NoLease)?;
+        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(Drop::NoLease)?;
         epoch::check(header.epoch, tenant.lease.epoch)?;
         let neighbour = tenant.lease.neighbours.iter().find(|n| n.port == from);
         let neighbour = neighbour.ok_or(Drop::NotANeighbour)?;
@@ -213,7 +212,7 @@ impl<V: Values> Server<V> {
         payload: &V::Payload,
     ) -> Result<(), Drop> {
         let key = (header.job, header.tree);
-        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let index = header.sequence.0 as usize & (tenant.ring.len() - 1);
         let entry = &mut tenant.ring[index];
         entry.begin(header, &mut self.values);
@@ -253,7 +252,7 @@ impl<V: Values> Server<V> {
 
     /// If all workers are in: the result to everybody, or a request for floats.
     fn release(&mut self, key: (JobId, TreeId), index: usize) -> Result<(), Drop> {
-        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let entry = &mut tenant.ring[index];
         if matches!(entry.phase, Phase::Done(_)) || !entry.is_full(&tenant.lease) {
             return Ok(());
@@ -283,7 +282,7 @@ impl<V: Values> Server<V> {
 
     /// Something came again that is counted: who sent it hears where it stands.
     fn answer(&mut self, key: (JobId, TreeId), index: usize, to: PortId, asked: &Header) {
-        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let (header, payload) = match &tenant.ring[index].phase {
             Phase::Done(_) => {
                 tenant.counters.answered += 1;
@@ -304,14 +303,15 @@ impl<V: Values> Server<V> {
     /// Tells all workers.
     fn notify(&mut self, key: (JobId, TreeId), about: &Header, kind: Kind) {
         let header = down(about, kind);
-        for neighbour in &self.tenants[&key].lease.neighbours {
+        let tenant = self.tenants.get(key.0, key.1).expect("it was found");
+        for neighbour in &tenant.lease.neighbours {
             self.outbox.push_back(Transmit { to: neighbour.port, header, payload: None });
         }
     }
 
     /// Workers send no more; after the last one nothing is kept.
     fn finish(&mut self, key: (JobId, TreeId), header: &Header) {
-        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         for rack in 0..tenant.finished.len() {
             if header.racks >> rack & 1 == 1 {
                 let workers = tenant.lease.workers_of(rack, header);
@@ -320,23 +320,7 @@ impl<V: Values> Server<V> {
         }
         let all = tenant.lease.racks.iter().map(|r| Header::all(r.len() as u8));
         if tenant.finished.iter().copied().eq(all) {
-            self.clear(key);
-        }
-    }
-
-    fn remove(&mut self, gone: impl Fn(&ServerLease, Time) -> bool) -> Vec<ServerLease> {
-        let of = self.tenants.iter().filter(|(_, t)| gone(&t.lease, t.heard));
-        let keys: Vec<_> = of.map(|(key, _)| *key).collect();
-        let removed = keys.into_iter().filter_map(|key| {
-            self.clear(key);
-            self.tenants.remove(&key)
-        });
-        removed.map(|t| t.lease).collect()
-    }
-
-    fn clear(&mut self, key: (JobId, TreeId)) {
-        if let Some(tenant) = self.tenants.get_mut(&key) {
-            tenant.ring.iter_mut().for_each(|entry| entry.clear(&mut self.values));
+            tenant.clear(&mut self.values);
         }
     }
 }

@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use netsum_wire::atp::{Flags, Header, Kind, Level};
-use netsum_wire::{DecodeError, Epoch, JobId, TreeId};
-use rustc_hash::FxHashMap;
+use netsum_wire::{Epoch, JobId, TreeId};
 
 use super::lease::{Lease, LeaseError, Members};
 use super::policy::{Policy, Share};
 use super::slots::{Slot, SlotState};
 use super::tenant::{Counters, Tenant};
+use crate::aggregator::Aggregator;
+use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::sequence::raise_to;
-use crate::values::Values;
+use crate::values::{RowTransmit, Values};
 use crate::{Drop, DropCounters, PortId, Time, epoch};
 
 /// What a switch is made of.
@@ -31,15 +32,7 @@ pub struct SwitchConfig {
 }
 
 /// A packet to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit<B> {
-    /// Neighbour.
-    pub to: PortId,
-    /// Header.
-    pub header: Header,
-    /// Values that follow it.
-    pub payload: Option<B>,
-}
+pub type Transmit<B> = RowTransmit<Header, B>;
 
 /// Protocol `atp`'s switch as a state machine; `V` says what values are.
 ///
@@ -48,7 +41,7 @@ pub struct Transmit<B> {
 #[derive(Clone)]
 pub struct Switch<V: Values> {
     pub(super) config: SwitchConfig,
-    pub(super) tenants: FxHashMap<(JobId, TreeId), Tenant>,
+    pub(super) tenants: LeaseTable<Tenant>,
     pub(super) slots: Vec<Slot<V::Buffer>>,
     pub(super) held: u32,
     pub(super) next_scan: Option<Time>,
@@ -57,72 +50,46 @@ pub struct Switch<V: Values> {
     drops: DropCounters,
 }
 
-impl<V: Values> Switch<V> {
-    /// A switch without leases. `values`: room for every slot, and for packets on their way through.
-    pub fn new(config: SwitchConfig, values: V) -> Self {
-        Switch {
-            config,
-            tenants: FxHashMap::default(),
-            slots: (0..config.slots.max(1)).map(|_| Slot::Empty).collect(),
-            held: 0,
-            next_scan: None,
-            values,
-            outbox: VecDeque::new(),
-            drops: DropCounters::default(),
-        }
-    }
+impl<V: Values> Aggregator for Switch<V> {
+    type Header = Header;
+    type Payload = V::Payload;
+    type Transmit = Transmit<V::Buffer>;
+    type Lease = Lease;
+    type Refusal = LeaseError;
 
-    /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
-    /// Errors leave everything as it was.
-    pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
-        self.install_starting_at(now, lease, 0)
-    }
-
-    /// As `install`, with workers that start at number `first` ([`Worker::starting_at`]).
-    ///
-    /// [`Worker::starting_at`]: super::Worker::starting_at
-    pub fn install_starting_at(
+    fn install_starting_at(
         &mut self,
         now: Time,
         lease: Lease,
         first: u64,
     ) -> Result<(), LeaseError> {
         lease.validate(self.config.row_bytes)?;
-        let key = (lease.job, lease.tree);
-        if let Some(old) = self.tenants.get(&key) {
-            if old.lease == lease {
-                return Ok(());
-            }
-            let (offered, installed) = (lease.epoch, old.lease.epoch);
-            if epoch::compare(offered, installed).is_le() {
-                return Err(LeaseError::Epoch { offered, installed });
-            }
+        if !self.tenants.admits(&lease)? {
+            return Ok(());
         }
+        let key = (lease.job, lease.tree);
         let first_slot = self.find_room(key, lease.claim.guaranteed)?;
         self.release_all(key);
         let share = Share { claim: lease.claim, held: 0, first: first_slot };
         let counters = Counters::default();
         let passed = first as u32;
         let tenant = Tenant { lease, share, passed, finished: 0, heard: now, counters };
-        self.tenants.insert(key, tenant);
+        self.tenants.insert(tenant);
         Ok(())
     }
 
-    /// Takes back a job's leases of epochs up to `up_to`; its slots are free at once.
-    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
-        let of = |t: &Tenant| t.lease.job == job && epoch::compare(t.lease.epoch, up_to).is_le();
-        self.remove(of);
+    fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        let gone = self.tenants.revoke(job, up_to);
+        self.release_tenants(gone);
     }
 
-    /// Takes back leases whose neighbours have been silent for `idle_ns`, and returns them.
-    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
-        self.remove(|t| now.since(t.heard) >= idle_ns)
+    fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
+        let gone = self.tenants.expire(now, idle_ns);
+        self.release_tenants(gone)
     }
 
-    /// Takes a packet from neighbour `from`. `ce`: its IP header says congestion experienced. Errors are
-    /// reasons to drop it; they are counted.
     #[inline]
-    pub fn handle(
+    fn handle(
         &mut self,
         now: Time,
         from: PortId,
@@ -137,23 +104,16 @@ impl<V: Values> Switch<V> {
         outcome
     }
 
-    /// Counts bytes that are no packet.
-    pub fn count_decode_error(&mut self, error: DecodeError) {
-        self.drops.count(error.into());
+    #[inline]
+    fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
+        self.outbox.pop_front()
     }
 
-    /// Counts a packet that the driver could not attribute.
-    pub fn count_drop(&mut self, reason: Drop) {
-        self.drops.count(reason);
-    }
-
-    /// When `handle_timeout` must be called.
-    pub fn poll_timeout(&self) -> Option<Time> {
+    fn poll_timeout(&self) -> Option<Time> {
         self.next_scan
     }
 
-    /// Lets go of slots in which nothing was added for long: partial sums go on to the server.
-    pub fn handle_timeout(&mut self, now: Time) {
+    fn handle_timeout(&mut self, now: Time) {
         if self.next_scan.is_none_or(|at| at > now) {
             return;
         }
@@ -169,10 +129,44 @@ impl<V: Values> Switch<V> {
         self.next_scan = (self.held > 0).then(|| self.scan_after(now));
     }
 
-    /// The next packet to send.
-    #[inline]
-    pub fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
-        self.outbox.pop_front()
+    fn count_drop(&mut self, reason: Drop) {
+        self.drops.count(reason);
+    }
+
+    fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn flushed(&mut self) {
+        self.values.flushed();
+    }
+
+    fn lease_keys(&self) -> impl Iterator<Item = LeaseKey> {
+        self.tenants.values().map(|at_work| at_work.lease.key())
+    }
+
+    fn ports(&self) -> Vec<PortId> {
+        let of = |tenant: &Tenant| {
+            let Lease { members, parent, .. } = &tenant.lease;
+            members.neighbours().chain([*parent]).collect::<Vec<_>>()
+        };
+        self.tenants.values().flat_map(of).collect()
+    }
+}
+
+impl<V: Values> Switch<V> {
+    /// A switch without leases. `values`: room for every slot, and for packets on their way through.
+    pub fn new(config: SwitchConfig, values: V) -> Self {
+        Switch {
+            config,
+            tenants: LeaseTable::new(),
+            slots: (0..config.slots.max(1)).map(|_| Slot::Empty).collect(),
+            held: 0,
+            next_scan: None,
+            values,
+            outbox: VecDeque::new(),
+            drops: DropCounters::default(),
+        }
     }
 
     /// Where the payloads of `poll_transmit` are.
@@ -203,12 +197,12 @@ impl<V: Values> Switch<V> {
     /// Where a lease stands, for a data plane in front of this one: its first slot (0 where slots are shared), one past
     /// the highest number whose result has passed here.
     pub fn standing(&self, job: JobId, tree: TreeId) -> Option<(u32, u32)> {
-        self.tenants.get(&(job, tree)).map(|t| (t.share.first, t.passed))
+        self.tenants.get(job, tree).map(|t| (t.share.first, t.passed))
     }
 
     /// Whether all children of a lease have said that nothing more comes in this epoch.
     pub fn is_finished(&self, job: JobId, tree: TreeId) -> bool {
-        self.tenants.get(&(job, tree)).is_some_and(|t| t.finished == t.lease.everyone())
+        self.tenants.get(job, tree).is_some_and(|t| t.finished == t.lease.everyone())
     }
 
     /// Sends a packet as it is, for a data plane in front of this one. False if the memory is full.
@@ -221,14 +215,9 @@ impl<V: Values> Switch<V> {
 
     /// A data plane in front of this one has heard of a lease's neighbours.
     pub fn heard(&mut self, job: JobId, tree: TreeId, at: Time) {
-        if let Some(tenant) = self.tenants.get_mut(&(job, tree)) {
+        if let Some(tenant) = self.tenants.get_mut(job, tree) {
             tenant.heard = tenant.heard.max(at);
         }
-    }
-
-    /// Dropped packets by reason.
-    pub fn drops(&self) -> &DropCounters {
-        &self.drops
     }
 
     /// What decides on all that can happen next: states with the same digest behave alike.
@@ -238,9 +227,7 @@ impl<V: Values> Switch<V> {
         V::Buffer: Hash,
     {
         (&self.slots, &self.values, self.next_scan).hash(state);
-        let mut tenants: Vec<_> = self.tenants.iter().collect();
-        tenants.sort_by_key(|(key, _)| **key);
-        for (key, tenant) in tenants {
+        for (key, tenant) in self.tenants.sorted() {
             (key, tenant.passed, tenant.finished).hash(state);
         }
     }
@@ -254,7 +241,7 @@ impl<V: Values> Switch<V> {
         payload: &V::Payload,
     ) -> Result<(), Drop> {
         let key = (header.job, header.tree);
-        let tenant = self.tenants.get_mut(&key).ok_or(Drop::NoLease)?;
+        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(Drop::NoLease)?;
         epoch::check(header.epoch, tenant.lease.epoch)?;
         if header.payload_len() > usize::from(tenant.lease.fragment_bytes) {
             return Err(Drop::TooLarge);
@@ -287,7 +274,7 @@ impl<V: Values> Switch<V> {
         if !header.kind.is_down() {
             return Err(Drop::WrongDirection);
         }
-        let tenant = self.tenants.get_mut(&(header.job, header.tree)).expect("it was found");
+        let tenant = self.tenants.get_mut(header.job, header.tree).expect("it was found");
         tenant.admit(header)?;
         if header.kind == Kind::Result {
             raise_to(&mut tenant.passed, header.sequence.0.wrapping_add(1));
@@ -306,7 +293,8 @@ impl<V: Values> Switch<V> {
             false => None,
         };
         let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
-        let lease = &self.tenants[&(header.job, header.tree)].lease;
+        let tenant = self.tenants.get(header.job, header.tree).expect("it was found");
+        let lease = &tenant.lease;
         let addressed = lease.members.addressed(header);
         for (bit, to) in lease.members.neighbours().enumerate() {
             if addressed >> bit & 1 == 1 {
@@ -322,7 +310,7 @@ impl<V: Values> Switch<V> {
 
     /// The child sends no more; after the last one the lease's slots are free.
     fn finish(&mut self, key: (JobId, TreeId), child: usize, header: &Header) {
-        let tenant = self.tenants.get_mut(&key).expect("it was found");
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         tenant.finished |= 1 << child;
         if tenant.finished != tenant.lease.everyone() {
             return;
@@ -339,20 +327,18 @@ impl<V: Values> Switch<V> {
 
     /// First slot of a partition, or 0 where slots are shared.
     fn find_room(&self, key: (JobId, TreeId), wanted: u32) -> Result<u32, LeaseError> {
-        let others = self.tenants.iter().filter(|(k, _)| **k != key).map(|(_, t)| &t.share);
+        let others = self.tenants.others(key.0, key.1).map(|t| &t.share);
         let slots = self.config.slots;
         let room = self.config.policy.room(slots, wanted, others);
         room.map_err(|free| LeaseError::Slots { wanted, free, slots })
     }
 
-    fn remove(&mut self, gone: impl Fn(&Tenant) -> bool) -> Vec<Lease> {
-        let keys = self.tenants.iter().filter(|(_, t)| gone(t)).map(|(key, _)| *key);
-        let keys: Vec<_> = keys.collect();
-        let removed = keys.into_iter().filter_map(|key| {
-            self.release_all(key);
-            self.tenants.remove(&key)
-        });
-        removed.map(|t| t.lease).collect()
+    /// Empties the slots of leases that are not in the table any more.
+    fn release_tenants(&mut self, gone: Vec<Tenant>) -> Vec<Lease> {
+        for tenant in &gone {
+            self.release_all((tenant.lease.job, tenant.lease.tree));
+        }
+        gone.into_iter().map(|tenant| tenant.lease).collect()
     }
 
     fn release_all(&mut self, key: (JobId, TreeId)) {
@@ -365,9 +351,14 @@ impl<V: Values> Switch<V> {
     }
 
     pub(super) fn count(&mut self, key: (JobId, TreeId), count: impl FnOnce(&mut Counters)) {
-        if let Some(tenant) = self.tenants.get_mut(&key) {
+        if let Some(tenant) = self.tenants.get_mut(key.0, key.1) {
             count(&mut tenant.counters);
         }
+    }
+
+    /// A lease that is in the table.
+    pub(super) fn tenant(&self, (job, tree): (JobId, TreeId)) -> &Tenant {
+        self.tenants.get(job, tree).expect("its packets were admitted")
     }
 
     pub(super) fn scan_after(&self, now: Time) -> Time {

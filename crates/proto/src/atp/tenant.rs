@@ -4,6 +4,7 @@ use netsum_wire::atp::Header;
 
 use super::lease::Lease;
 use super::policy::Share;
+use crate::lease::Tenancy;
 use crate::sequence::distance;
 use crate::{Drop, Time};
 
@@ -68,5 +69,17 @@ impl Tenant {
             _ if ahead < -window => Err(Drop::TooOld),
             _ => Ok(()),
         }
+    }
+}
+
+impl Tenancy for Tenant {
+    type Lease = Lease;
+
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    fn heard(&self) -> Time {
+        self.heard
     }
 }

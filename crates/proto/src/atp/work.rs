@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use netsum_wire::atp::{Header, Level};
 use netsum_wire::fixed::Scale;
-use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId};
+use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp};
 
 use crate::CongestionRule;
-use crate::operations;
+use crate::worker::{AcceptedResult, OutgoingPacket};
 
 /// What a worker must know of its job's plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WorkerConfig {
     /// Job.
     pub job: JobId,
@@ -28,6 +28,8 @@ pub struct WorkerConfig {
     pub slots: u32,
     /// Reaction to congestion.
     pub congestion: CongestionRule,
+    /// How reals become integers.
+    pub scaling: Scaling,
 }
 
 /// Where a worker stands beneath one server.
@@ -43,15 +45,6 @@ pub struct Place {
     pub rack: u8,
     /// Racks of the job.
     pub server_fan_in: u8,
-}
-
-/// An allreduce, and how its reals become integers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Submission {
-    /// What to reduce; its format must be one that `supports` does.
-    pub what: operations::Submission,
-    /// For a sum of reals.
-    pub scaling: Scaling,
 }
 
 /// How reals become integers.
@@ -98,33 +91,41 @@ pub struct Outgoing {
     pub payload: Option<(u64, Content)>,
 }
 
-/// What the caller must hear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Every fragment of the operation is summed.
-    Done {
-        /// Operation.
-        id: u64,
-    },
-    /// The workers do not agree on what they reduce; the operation will not end.
-    Mismatch {
-        /// Operation.
-        id: u64,
-    },
-    /// Something is in flight and the server has not answered for this long. Repeated.
-    Silent {
-        /// Server.
-        tree: TreeId,
-        /// How long.
-        for_ns: u64,
-    },
-}
-
 /// Whether this protocol can do a format; the rest goes over the hosts.
 pub fn supports(format: Format) -> bool {
     match (format.dtype, format.op) {
         (Dtype::F32 | Dtype::F16 | Dtype::Bf16, ReduceOp::Sum) => true,
         (Dtype::I32, op) => matches!(op, ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max),
         _ => false,
+    }
+}
+
+impl AcceptedResult for Accepted {
+    fn g(&self) -> u64 {
+        self.g
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn elements(&self) -> Option<Range<u64>> {
+        self.content.elements()
+    }
+}
+
+impl OutgoingPacket for Outgoing {
+    type Header = Header;
+
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn operation(&self) -> Option<u64> {
+        self.payload.as_ref().map(|(id, _)| *id)
+    }
+
+    fn elements(&self) -> Option<Range<u64>> {
+        self.payload.as_ref().and_then(|(_, content)| content.elements())
     }
 }

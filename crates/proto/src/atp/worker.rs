@@ -10,12 +10,11 @@ use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp, Sequence, SlotIndex, Tree
 use rustc_hash::FxHashSet;
 
 use super::table::SlotTable;
-use super::work::{
-    Accepted, Content, Event, Outgoing, Scaling, Submission, WorkerConfig, supports,
-};
+use super::work::{Accepted, Content, Outgoing, Scaling, WorkerConfig, supports};
+use crate::flow::{Signals, TreeFlow, TreeStats};
+use crate::operations::{self, Fragments, Operations, Submission};
 use crate::handover::{Finished, Progress};
-use crate::lane::{Lane, Signals, TreeStats};
-use crate::operations::{self, Fragments, Operations};
+use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{Drop, Time, epoch};
 
 /// What the fragments of an entry in the queue of operations are.
@@ -36,7 +35,7 @@ pub(super) enum Stage {
 #[derive(Clone)]
 pub struct Worker {
     config: WorkerConfig,
-    lanes: Vec<Lane>,
+    flows: Vec<TreeFlow>,
     tables: Vec<SlotTable>,
     pub(super) operations: Operations<Stage>,
     /// Fragments that the server asked for in float.
@@ -47,21 +46,31 @@ pub struct Worker {
     turn: usize,
 }
 
-impl Worker {
-    /// A worker at the start of an epoch. Panics if the plan has no server.
-    pub fn new(now: Time, config: WorkerConfig) -> Self {
-        Self::starting_at(now, config, 0)
+impl WorkerMachine for Worker {
+    type Config = WorkerConfig;
+    type Header = Header;
+    type Accepted = Accepted;
+    type Outgoing = Outgoing;
+
+    fn supports(format: Format) -> bool {
+        supports(format)
     }
 
-    /// A worker that has `first` results of every server behind it: numbers that wrap are tested so.
-    pub fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
+    fn settings(config: &WorkerConfig) -> Settings {
+        let trees = config.places.len();
+        let retained = usize::from(config.window_max) * trees;
+        Settings { trees, retained, fragment_bytes: config.fragment_bytes }
+    }
+
+    fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
         assert!(!config.places.is_empty(), "a plan without servers has nothing for this machine");
-        let lane = Lane::new(now, config.congestion, config.window_max, config.window_max, first);
+        let flow =
+            TreeFlow::new(now, config.congestion, config.window_max, config.window_max, first);
         let trees = config.places.len();
         let table =
             |tree| SlotTable::new(config.job, TreeId(tree as u8), config.window_max, config.slots);
         Worker {
-            lanes: vec![lane; trees],
+            flows: vec![flow; trees],
             tables: (0..trees).map(table).collect(),
             operations: Operations::new(first * trees as u64),
             floats: FxHashSet::default(),
@@ -72,10 +81,120 @@ impl Worker {
         }
     }
 
-    /// Adds an operation. Every worker must submit the same ones in the same order. Panics for a format
-    /// that the protocol does not support.
-    pub fn submit(&mut self, submission: Submission) {
-        let Submission { what, scaling } = submission;
+    fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    fn submit(&mut self, submission: Submission) {
+        let scaling = self.config.scaling;
+        self.submit_scaled(submission, scaling);
+    }
+
+    fn handle(&mut self, now: Time, ce: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
+        self.check_addressee(header)?;
+        let outcome = match header.kind {
+            Kind::Result => self.take_result(now, ce, header).map(Some),
+            Kind::Waiting => self.take_waiting(now, header).map(|()| None),
+            Kind::FloatRequest => self.take_float_request(now, header).map(|()| None),
+            Kind::Mismatch => self.take_mismatch(header).map(|()| None),
+            Kind::Contribution | Kind::Fin => Err(Drop::WrongDirection),
+        };
+        if outcome.is_err() {
+            self.flow(header).stats.dropped += 1;
+        }
+        outcome
+    }
+
+    fn read(&mut self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
+        self.read_payload(accepted, payload, out);
+    }
+
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(notice);
+        }
+        let (trees, ready) = (self.flows.len(), self.ready());
+        for _ in 0..trees {
+            let tree = self.turn;
+            self.turn = (self.turn + 1) % trees;
+            let limit = operations::tree_end(ready, tree, trees);
+            if let Some((number, resent)) = self.flows[tree].next(now, limit) {
+                return Some(self.outgoing(tree, number, resent));
+            }
+        }
+        None
+    }
+
+    fn write<'a>(
+        &self,
+        outgoing: &mut Outgoing,
+        elements: impl Fn(Range<u64>) -> &'a [u8],
+        out: &mut [u8],
+    ) {
+        self.write_payload(outgoing, elements, out);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.flows.iter().filter_map(TreeFlow::deadline).min()
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        for (i, flow) in self.flows.iter_mut().enumerate() {
+            if let Some(for_ns) = flow.handle_timeout(now) {
+                self.events.push_back(Event::Silent { tree: TreeId(i as u8), for_ns });
+            }
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn finish(&mut self) {
+        for tree in 0..self.flows.len() {
+            let number = self.flows[tree].flight.next();
+            let header = Header { kind: Kind::Fin, n_elems: 0, ..self.blank(tree, number) };
+            self.notices.push_back(Outgoing { header, payload: None });
+        }
+    }
+
+    fn outstanding(&self) -> impl Iterator<Item = &Submission> {
+        let real = self.operations.outstanding().filter(|o| !matches!(o.state, Stage::Exponents));
+        real.map(|o| &o.submission)
+    }
+
+    fn tree_stats(&self) -> impl Iterator<Item = TreeStats> {
+        self.flows.iter().map(TreeFlow::stats)
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { trees: self.flows.iter().map(|l| l.flight.progress()).collect() }
+    }
+
+    fn submitted(&self) -> u64 {
+        self.operations.submitted()
+    }
+
+    fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
+        let trees = self.flows.len() as u64;
+        if self.flows[(g % trees) as usize].flight.is_received(g / trees) {
+            return None;
+        }
+        let operation = self.operations.find(g)?;
+        let elements = operation.fragment(g).1;
+        (!matches!(operation.state, Stage::Exponents))
+            .then_some((operation.submission.id, elements))
+    }
+
+    fn remaining(self, finished: &Finished) -> Vec<Submission> {
+        let rest = self.operations.remaining(finished);
+        rest.filter(|(_, stage)| !matches!(stage, Stage::Exponents)).map(|(what, _)| what).collect()
+    }
+}
+
+impl Worker {
+    /// As `submit`, with another way from reals to integers than the plan's.
+    pub fn submit_scaled(&mut self, what: Submission, scaling: Scaling) {
         assert!(supports(what.format), "{:?} goes over the hosts", what.format);
         let id = what.id;
         let per_fragment = self.elements_per_fragment();
@@ -86,147 +205,27 @@ impl Worker {
                 let count = what.count(per_fragment);
                 let format = Format { dtype: Dtype::I32, op: ReduceOp::Max };
                 let fragments = Fragments::All;
-                let exponents =
-                    operations::Submission { format, numel: count, fragments, ..what.clone() };
+                let exponents = Submission { format, numel: count, fragments, ..what.clone() };
                 self.operations.submit(exponents, per_fragment, Stage::Exponents);
                 Stage::Shared { scales: vec![None; count as usize], known: 0 }
             }
         };
         if !self.operations.submit(what, per_fragment, stage) {
-            self.events.push_back(Event::Done { id });
+            self.events.push_back(Event::Done { id, missing: 0 });
         }
-    }
-
-    /// Takes a packet that came from a server; says where its payload belongs. Errors are reasons to drop
-    /// it.
-    pub fn handle(
-        &mut self,
-        now: Time,
-        ce: bool,
-        header: &Header,
-    ) -> Result<Option<Accepted>, Drop> {
-        self.check_addressee(header)?;
-        let outcome = match header.kind {
-            Kind::Result => self.take_result(now, ce, header).map(Some),
-            Kind::Waiting => self.take_waiting(now, header).map(|()| None),
-            Kind::FloatRequest => self.take_float_request(now, header).map(|()| None),
-            Kind::Mismatch => self.take_mismatch(header).map(|()| None),
-            Kind::Contribution | Kind::Fin => Err(Drop::WrongDirection),
-        };
-        if outcome.is_err() {
-            self.lane(header).stats.dropped += 1;
-        }
-        outcome
-    }
-
-    /// The next packet to send, the servers in turn: fragment *k* goes to server *k mod T*.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
-        if let Some(notice) = self.notices.pop_front() {
-            return Some(notice);
-        }
-        let (trees, ready) = (self.lanes.len(), self.ready());
-        for _ in 0..trees {
-            let tree = self.turn;
-            self.turn = (self.turn + 1) % trees;
-            let limit = operations::tree_end(ready, tree, trees);
-            if let Some((number, resent)) = self.lanes[tree].next(now, limit) {
-                return Some(self.outgoing(tree, number, resent));
-            }
-        }
-        None
-    }
-
-    /// When `handle_timeout` must be called.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        self.lanes.iter().filter_map(Lane::deadline).min()
-    }
-
-    /// Deadlines up to `now` have passed.
-    pub fn handle_timeout(&mut self, now: Time) {
-        for (i, lane) in self.lanes.iter_mut().enumerate() {
-            if let Some(for_ns) = lane.handle_timeout(now) {
-                self.events.push_back(Event::Silent { tree: TreeId(i as u8), for_ns });
-            }
-        }
-    }
-
-    /// What the caller must hear.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-
-    /// Says to every server that nothing more will come; to be sent once all operations are done.
-    pub fn finish(&mut self) {
-        for tree in 0..self.lanes.len() {
-            let number = self.lanes[tree].flight.next();
-            let header = Header { kind: Kind::Fin, n_elems: 0, ..self.blank(tree, number) };
-            self.notices.push_back(Outgoing { header, payload: None });
-        }
-    }
-
-    /// Operations that are not done.
-    pub fn outstanding(&self) -> impl Iterator<Item = &operations::Submission> {
-        let real = self.operations.outstanding().filter(|o| !matches!(o.state, Stage::Exponents));
-        real.map(|o| &o.submission)
-    }
-
-    /// Each server's figures.
-    pub fn tree_stats(&self) -> impl Iterator<Item = TreeStats> + '_ {
-        self.lanes.iter().map(Lane::stats)
-    }
-
-    /// Plan at work.
-    pub fn config(&self) -> &WorkerConfig {
-        &self.config
-    }
-
-    /// Which results have come: what a worker tells the others when an epoch ends early.
-    pub fn progress(&self) -> Progress {
-        Progress { trees: self.lanes.iter().map(|l| l.flight.progress()).collect() }
-    }
-
-    /// Fragments that have a number in this epoch, those of exponents too.
-    pub fn submitted(&self) -> u64 {
-        self.operations.submitted()
-    }
-
-    /// Operation and elements of a fragment that has no result here; `None` for one of exponents.
-    pub fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
-        let trees = self.lanes.len() as u64;
-        if self.lanes[(g % trees) as usize].flight.is_received(g / trees) {
-            return None;
-        }
-        let operation = self.operations.find(g)?;
-        let elements = operation.fragment(g).1;
-        (!matches!(operation.state, Stage::Exponents))
-            .then_some((operation.submission.id, elements))
-    }
-
-    /// Ends the epoch: what is left of each operation once `finished` holds, in order. Operations of
-    /// which nothing is left are not among them.
-    pub fn remaining(self, finished: &Finished) -> Vec<Submission> {
-        let rest = self.operations.remaining(finished).filter_map(|(what, stage)| {
-            let scaling = match stage {
-                Stage::Exponents => return None,
-                Stage::Fixed(scale) => Scaling::Fixed(scale),
-                Stage::Integers | Stage::Shared { .. } => Scaling::Shared,
-            };
-            Some(Submission { what, scaling })
-        });
-        rest.collect()
     }
 
     /// What decides on all that can happen next but for windows: states with the same digest behave
     /// alike.
     pub fn digest(&self, state: &mut impl Hasher) {
-        self.lanes.iter().for_each(|lane| lane.digest(state));
+        self.flows.iter().for_each(|flow| flow.digest(state));
         let mut floats: Vec<_> = self.floats.iter().collect();
         floats.sort();
         (&self.tables, floats, self.ready()).hash(state);
     }
 
     fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
-        if header.job != self.config.job || usize::from(header.tree.0) >= self.lanes.len() {
+        if header.job != self.config.job || usize::from(header.tree.0) >= self.flows.len() {
             return Err(Drop::NoLease);
         }
         epoch::check(header.epoch, self.config.epoch)
@@ -237,20 +236,20 @@ impl Worker {
         let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
         let (id, dtype) = (operation.submission.id, operation.submission.format.dtype);
         if operation.finish_one() && !matches!(operation.state, Stage::Exponents) {
-            self.events.push_back(Event::Done { id });
+            self.events.push_back(Event::Done { id, missing: 0 });
         }
         self.floats.remove(&g);
         self.tables[usize::from(header.tree.0)].set_next(header.sequence, header.next_slot);
         let signals = Signals { marks: header.flags.ecn.into(), down: ce, cap: u16::MAX };
         let number = self.number_of(header).ok_or(Drop::Unexpected)?;
-        self.lane(header).acknowledge(now, number, signals);
+        self.flow(header).acknowledge(now, number, signals);
         self.operations.forget_done();
         Ok(Accepted { g, id, dtype, content })
     }
 
     fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
         let number = self.number_of(header).ok_or(Drop::Unexpected)?;
-        self.lane(header).wait(now, number, 0)
+        self.flow(header).wait(now, number, 0)
     }
 
     /// The server has the fragment, and cannot use it: it is sent again, as floats.
@@ -262,9 +261,9 @@ impl Worker {
         }
         self.floats.insert(g);
         let number = self.number_of(header).ok_or(Drop::Unexpected)?;
-        let lane = self.lane(header);
-        lane.flight.queue(number);
-        lane.wait(now, number, 0)
+        let flow = self.flow(header);
+        flow.flight.queue(number);
+        flow.wait(now, number, 0)
     }
 
     fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
@@ -282,7 +281,7 @@ impl Worker {
     fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), Drop> {
         let tree = usize::from(header.tree.0);
         let number = self.number_of(header).ok_or(Drop::Duplicate)?;
-        let flight = &self.lanes[tree].flight;
+        let flight = &self.flows[tree].flight;
         if flight.is_received(number) {
             return Err(Drop::Duplicate);
         }
@@ -386,13 +385,13 @@ impl Worker {
         }
     }
 
-    fn lane(&mut self, header: &Header) -> &mut Lane {
-        &mut self.lanes[usize::from(header.tree.0)]
+    fn flow(&mut self, header: &Header) -> &mut TreeFlow {
+        &mut self.flows[usize::from(header.tree.0)]
     }
 
     /// The number of the fragment that a packet is about; `None` if it lies before the first.
     fn number_of(&self, header: &Header) -> Option<u64> {
-        self.lanes[usize::from(header.tree.0)].flight.expand(header.sequence.0)
+        self.flows[usize::from(header.tree.0)].flight.expand(header.sequence.0)
     }
 
     /// Number in the epoch of the fragment in flight that a packet carries.
@@ -402,7 +401,7 @@ impl Worker {
     }
 
     fn g_of(&self, tree: usize, number: u64) -> u64 {
-        number * self.lanes.len() as u64 + tree as u64
+        number * self.flows.len() as u64 + tree as u64
     }
 
     fn elements_per_fragment(&self) -> u64 {

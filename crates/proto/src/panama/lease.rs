@@ -5,6 +5,7 @@ use netsum_wire::{Epoch, JobId, TreeId};
 use super::slab::buffer_bytes;
 use crate::PortId;
 use crate::congestion::INITIAL_WINDOW;
+use crate::lease::{Granted, LeaseKey, Superseded};
 
 /// Children that one tree node may have: the width of an `arrived` bitmap.
 pub const MAX_CHILDREN: usize = 64;
@@ -72,7 +73,7 @@ pub enum LeaseError {
     /// Branch number.
     #[error("branch {0} is not below {MAX_BRANCHES}")]
     Branch(u8),
-    /// Zero or absurd.
+    /// Slot count out of range.
     #[error("a lease of {0} slots is not between 1 and 16384")]
     Slots(u16),
     /// Fraction.
@@ -166,5 +167,17 @@ impl Lease {
             return Err(LeaseError::FragmentBytes(self.fragment_bytes));
         }
         Ok(())
+    }
+}
+
+impl Granted for Lease {
+    fn key(&self) -> LeaseKey {
+        LeaseKey { job: self.job, epoch: self.epoch, tree: self.tree }
+    }
+}
+
+impl From<Superseded> for LeaseError {
+    fn from(Superseded { offered, installed }: Superseded) -> LeaseError {
+        LeaseError::Epoch { offered, installed }
     }
 }

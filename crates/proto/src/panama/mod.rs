@@ -21,10 +21,12 @@ pub use memory::Memory;
 pub use slab::{BufferId, OpenSum, Slab};
 pub use switch::{Switch, Transmit};
 pub use tree::TreeCounters;
-pub use worker::{Accepted, Event, Outgoing, Worker, WorkerConfig};
+pub use worker::{Accepted, Outgoing, Worker, WorkerConfig};
 
+pub use crate::aggregator::Aggregator;
+pub use crate::flow::TreeStats;
+pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};
 pub use crate::handover::{
     Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve,
 };
-pub use crate::lane::TreeStats;
-pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};
+pub use crate::worker::{Event, WorkerMachine};

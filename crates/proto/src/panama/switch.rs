@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use netsum_wire::panama::{DecodeError, Header, Kind};
+use netsum_wire::panama::{Header, Kind};
 use netsum_wire::{Epoch, JobId, TreeId};
-use rustc_hash::FxHashMap;
 
 use super::lease::{Lease, LeaseError, buffers_per_fragment, first_window};
 use super::memory::Memory;
 use super::tree::{Tree, TreeCounters};
+use crate::aggregator::Aggregator;
+use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::{Drop, DropCounters, PortId, Time, epoch};
 
 /// A packet to be sent.
@@ -60,7 +61,7 @@ impl<B> Outbox<B> {
 /// Drive it so: `handle` a packet, drain `poll_transmit`, send, call `flushed`. Every reason for which a
 /// packet is dropped is counted here.
 pub struct Switch<M: Memory> {
-    trees: FxHashMap<(JobId, TreeId), Tree<M::Buffer>>,
+    trees: LeaseTable<Tree<M::Buffer>>,
     memory: M,
     /// Leases have all that they say, where they fit together.
     firm: bool,
@@ -68,112 +69,64 @@ pub struct Switch<M: Memory> {
     drops: DropCounters,
 }
 
-impl<M: Memory> Switch<M> {
-    /// A switch without leases.
-    pub fn new(memory: M) -> Self {
-        Switch {
-            trees: FxHashMap::default(),
-            memory,
-            firm: false,
-            outbox: Outbox { data: VecDeque::new(), control: VecDeque::new() },
-            drops: DropCounters::default(),
-        }
-    }
+impl<M: Memory> Aggregator for Switch<M> {
+    type Header = Header;
+    type Payload = M::Payload;
+    type Transmit = Transmit<M::Buffer>;
+    type Lease = Lease;
+    type Refusal = LeaseError;
 
-    /// The same for leases of a controller, which grants no more than there is: each has its whole window as long as all
-    /// fit together, and none shrinks to leave room for the next.
-    pub fn with_firm_leases(self) -> Self {
-        Switch { firm: true, ..self }
-    }
-
-    /// Admits a job's tree. Memory is shared by all (job, tree) pairs: the others' `window_cap` shrinks
-    /// to make room, and what they free is given out as it becomes free. A later epoch of the same
-    /// (job, tree) replaces the older at once; the same lease again changes nothing.
-    pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
-        self.install_starting_at(now, lease, 0)
-    }
-
-    /// As `install`, with workers that start at number `first` ([`Worker::starting_at`]).
-    ///
-    /// [`Worker::starting_at`]: super::Worker::starting_at
-    pub fn install_starting_at(
+    fn install_starting_at(
         &mut self,
         now: Time,
         lease: Lease,
         first: u64,
     ) -> Result<(), LeaseError> {
         lease.validate()?;
-        let key = (lease.job, lease.tree);
-        if let Some(old) = self.trees.get(&key) {
-            if old.lease == lease {
-                return Ok(());
-            }
-            let (offered, installed) = (lease.epoch, old.epoch());
-            if epoch::compare(offered, installed).is_le() {
-                return Err(LeaseError::Epoch { offered, installed });
-            }
+        if !self.trees.admits(&lease)? {
+            return Ok(());
         }
-        let others = self.trees.iter().filter(|(other, _)| **other != key);
-        let wanted: u64 = others.map(|(_, tree)| full_bytes(&self.memory, &tree.lease)).sum();
+        let (job, id) = (lease.job, lease.tree);
+        let others = self.trees.others(job, id).map(|tree| full_bytes(&self.memory, &tree.lease));
+        let wanted: u64 = others.sum();
         let fits = wanted + full_bytes(&self.memory, &lease) <= self.memory.limit();
         if !(self.firm && fits) {
             self.share_memory(1);
         }
-        let replaced = self.trees.get(&key).map_or(0, |t| reserved(&self.memory, t));
+        let replaced = self.trees.get(job, id).map_or(0, |t| reserved(&self.memory, t));
         let needed = least_bytes(&self.memory, &lease);
         let free = self.free() + replaced;
         if needed > free {
             self.share_memory(0);
             return Err(LeaseError::NoMemory { needed, free });
         }
-        if let Some(mut old) = self.trees.remove(&key) {
-            old.clear(&mut self.memory);
-        }
         let mut tree = Tree::new(lease, now, first as u32);
         tree.raise_cap(1);
-        self.trees.insert(key, tree);
+        if let Some(mut old) = self.trees.insert(tree) {
+            old.clear(&mut self.memory);
+        }
         self.share_memory(0);
         Ok(())
     }
 
-    /// Takes back a job's leases of epochs up to `up_to`; its memory is free at once.
-    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
-        let memory = &mut self.memory;
-        self.trees.retain(|(of, _), tree| {
-            let keep = *of != job || epoch::compare(tree.epoch(), up_to).is_gt();
-            if !keep {
-                tree.clear(memory);
-            }
-            keep
-        });
+    fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        for mut tree in self.trees.revoke(job, up_to) {
+            tree.clear(&mut self.memory);
+        }
         self.share_memory(0);
     }
 
-    /// Takes back leases whose neighbours have been silent for `idle_ns`: a dead job's memory comes back
-    /// even while no controller is there. Returns them.
-    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
-        let memory = &mut self.memory;
-        let mut expired = Vec::new();
-        self.trees.retain(|_, tree| {
-            let keep = now.since(tree.heard) < idle_ns;
-            if !keep {
-                tree.clear(memory);
-                expired.push(tree.lease.clone());
-            }
-            keep
-        });
+    fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
+        let mut expired = self.trees.expire(now, idle_ns);
+        expired.iter_mut().for_each(|tree| tree.clear(&mut self.memory));
         if !expired.is_empty() {
             self.share_memory(0);
         }
-        expired
+        expired.into_iter().map(|tree| tree.lease).collect()
     }
 
-    /// Takes a packet from neighbour `from`. `ce`: its IP header says congestion experienced.
-    ///
-    /// Errors are reasons to drop it; they are counted, and no state changed but where a packet sent
-    /// again is answered.
     #[inline]
-    pub fn handle(
+    fn handle(
         &mut self,
         now: Time,
         from: PortId,
@@ -188,26 +141,53 @@ impl<M: Memory> Switch<M> {
         outcome
     }
 
-    /// Counts bytes that are no packet.
-    pub fn count_decode_error(&mut self, error: DecodeError) {
-        self.drops.count(error.into());
-    }
-
-    /// Counts a packet that the driver could not attribute.
-    pub fn count_drop(&mut self, reason: Drop) {
-        self.drops.count(reason);
-    }
-
-    /// The next packet to send.
     #[inline]
-    pub fn poll_transmit(&mut self) -> Option<Transmit<M::Buffer>> {
+    fn poll_transmit(&mut self) -> Option<Transmit<M::Buffer>> {
         self.outbox.next()
     }
 
-    /// Everything polled so far is on the wire.
     #[inline]
-    pub fn flushed(&mut self) {
+    fn flushed(&mut self) {
         self.memory.flushed();
+    }
+
+    fn count_drop(&mut self, reason: Drop) {
+        self.drops.count(reason);
+    }
+
+    fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn lease_keys(&self) -> impl Iterator<Item = LeaseKey> {
+        self.trees.values().map(|at_work| at_work.lease.key())
+    }
+
+    fn ports(&self) -> Vec<PortId> {
+        let of = |tree: &Tree<M::Buffer>| {
+            let children = tree.lease.children.iter().map(|child| child.port);
+            children.chain(tree.lease.parent).collect::<Vec<_>>()
+        };
+        self.trees.values().flat_map(of).collect()
+    }
+}
+
+impl<M: Memory> Switch<M> {
+    /// A switch without leases.
+    pub fn new(memory: M) -> Self {
+        Switch {
+            trees: LeaseTable::new(),
+            memory,
+            firm: false,
+            outbox: Outbox { data: VecDeque::new(), control: VecDeque::new() },
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// The same for leases of a controller, which grants no more than there is: each has its whole window as long as all
+    /// fit together, and none shrinks to leave room for the next.
+    pub fn with_firm_leases(self) -> Self {
+        Switch { firm: true, ..self }
     }
 
     /// Where the buffers of `poll_transmit` are.
@@ -227,22 +207,18 @@ impl<M: Memory> Switch<M> {
 
     /// Counters of each (job, tree).
     pub fn tree_counters(&self) -> impl Iterator<Item = (JobId, TreeId, &TreeCounters)> {
-        self.trees.iter().map(|(&(job, tree), t)| (job, tree, &t.counters))
+        self.trees.values().map(|t| (t.lease.job, t.lease.tree, &t.counters))
     }
 
     /// Fragments in flight that each (job, tree) may have here.
     pub fn window_caps(&self) -> impl Iterator<Item = (JobId, TreeId, u16)> + '_ {
-        self.trees.iter().map(|(&(job, tree), t)| (job, tree, t.accepted_cap()))
+        self.trees.values().map(|t| (t.lease.job, t.lease.tree, t.accepted_cap()))
     }
 
     /// Memory that each (job, tree) has reserved here, bytes.
     pub fn reserved(&self) -> impl Iterator<Item = (JobId, TreeId, u64)> + '_ {
-        self.trees.iter().map(|(&(job, tree), t)| (job, tree, reserved(&self.memory, t)))
-    }
-
-    /// Dropped packets by reason.
-    pub fn drops(&self) -> &DropCounters {
-        &self.drops
+        let of = |t: &Tree<M::Buffer>| (t.lease.job, t.lease.tree, reserved(&self.memory, t));
+        self.trees.values().map(of)
     }
 
     fn dispatch(
@@ -253,7 +229,7 @@ impl<M: Memory> Switch<M> {
         header: &Header,
         payload: &M::Payload,
     ) -> Result<(), Drop> {
-        let tree = self.trees.get_mut(&(header.job, header.tree)).ok_or(Drop::NoLease)?;
+        let tree = self.trees.get_mut(header.job, header.tree).ok_or(Drop::NoLease)?;
         epoch::check(header.epoch, tree.epoch())?;
         tree.heard = now;
         let (memory, out) = (&mut self.memory, &mut self.outbox);

@@ -14,6 +14,7 @@ use netsum_wire::{Epoch, Format, Vid};
 use super::lease::{Lease, first_window};
 use super::memory::Memory;
 use super::switch::Outbox;
+use crate::lease::Tenancy;
 use crate::sequence::{distance, raise_to};
 use crate::{Drop, PortId, Time};
 
@@ -634,6 +635,18 @@ impl<B: Copy> Tree<B> {
             out.control(self.lease.children[child].port, notice);
         }
         Drop::Duplicate
+    }
+}
+
+impl<B> Tenancy for Tree<B> {
+    type Lease = Lease;
+
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    fn heard(&self) -> Time {
+        self.heard
     }
 }
 

@@ -8,9 +8,10 @@ use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
 use super::lease::first_window;
 use crate::congestion::CongestionRule;
-use crate::handover::{Finished, Progress};
-use crate::lane::{Lane, Signals, TreeStats};
+use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::operations::{Operations, Submission, elements_per_fragment};
+use crate::handover::{Finished, Progress};
+use crate::worker::{AcceptedResult, Event, OutgoingPacket, Settings, WorkerMachine};
 use crate::{Drop, Time, epoch};
 
 /// What a worker must know of its job's plan.
@@ -58,35 +59,11 @@ pub struct Outgoing {
     pub payload: Option<(u64, Range<u64>)>,
 }
 
-/// What the caller must hear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Every fragment of the operation is summed.
-    Done {
-        /// Operation.
-        id: u64,
-        /// Ranks (mod 64) that some fragment lacks (partial synchronisation).
-        missing: u64,
-    },
-    /// The workers do not agree on what they reduce; the operation will not end.
-    Mismatch {
-        /// Operation.
-        id: u64,
-    },
-    /// Something is in flight and the tree's switch has not answered for this long. Repeated.
-    Silent {
-        /// Tree.
-        tree: TreeId,
-        /// How long.
-        for_ns: u64,
-    },
-}
-
 /// Protocol `panama`'s worker as a state machine, for one epoch. It holds no payload: the driver copies
 /// elements between packets and buffers as `Outgoing` and `Accepted` say.
 pub struct Worker {
     config: WorkerConfig,
-    trees: Vec<Lane>,
+    trees: Vec<TreeFlow>,
     /// Own progress that each tree's switch knows of (partial synchronisation).
     told: Vec<u64>,
     /// Below this vid results may have come before their operation was submitted (likewise).
@@ -101,19 +78,30 @@ pub struct Worker {
 /// Ranks (mod 64) that some result of an operation lacks.
 type Missing = u64;
 
-impl Worker {
-    /// A worker at the start of an epoch. Panics if the plan has no tree.
-    pub fn new(now: Time, config: WorkerConfig) -> Self {
-        Self::starting_at(now, config, 0)
+impl WorkerMachine for Worker {
+    type Config = WorkerConfig;
+    type Header = Header;
+    type Accepted = Accepted;
+    type Outgoing = Outgoing;
+
+    const IN_PLACE: bool = true;
+
+    fn supports(format: Format) -> bool {
+        format.in_network()
     }
 
-    /// A worker that has `first` results of every tree behind it: numbers that wrap are tested so.
-    pub fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
+    fn settings(config: &WorkerConfig) -> Settings {
+        let trees = config.trees.into();
+        let retained = usize::from(config.window_max) * trees;
+        Settings { trees, retained, fragment_bytes: config.fragment_bytes }
+    }
+
+    fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
         assert!(config.trees > 0, "a plan without trees has nothing for this machine");
         let cap = first_window(config.window_max);
-        let lane = Lane::new(now, config.congestion, config.window_max, cap, first);
+        let flow = TreeFlow::new(now, config.congestion, config.window_max, cap, first);
         Worker {
-            trees: vec![lane; usize::from(config.trees)],
+            trees: vec![flow; usize::from(config.trees)],
             told: vec![first; usize::from(config.trees)],
             missed_below: vec![first; usize::from(config.trees)],
             operations: Operations::new(first * u64::from(config.trees)),
@@ -124,8 +112,11 @@ impl Worker {
         }
     }
 
-    /// Adds an operation. Every worker must submit the same ones in the same order.
-    pub fn submit(&mut self, submission: Submission) {
+    fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    fn submit(&mut self, submission: Submission) {
         let id = submission.id;
         let elements = elements_per_fragment(self.config.fragment_bytes, submission.format.dtype);
         if !self.operations.submit(submission, elements, 0) {
@@ -133,13 +124,7 @@ impl Worker {
         }
     }
 
-    /// Takes a packet that came down a tree; says where its payload belongs. Errors are reasons to drop it.
-    pub fn handle(
-        &mut self,
-        now: Time,
-        ce: bool,
-        header: &Header,
-    ) -> Result<Option<Accepted>, Drop> {
+    fn handle(&mut self, now: Time, ce: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
         self.check_addressee(header)?;
         let outcome = match header.kind {
             Kind::Result => self.take_result(now, ce, header).map(Some),
@@ -153,8 +138,11 @@ impl Worker {
         outcome
     }
 
-    /// The next packet to send, the trees in turn: fragment *k* goes to tree *k mod T*.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+    fn read(&mut self, _: &Accepted, payload: &[u8], out: &mut [u8]) {
+        out.copy_from_slice(payload);
+    }
+
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
@@ -168,13 +156,22 @@ impl Worker {
         None
     }
 
-    /// When `handle_timeout` must be called.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        self.trees.iter().filter_map(Lane::deadline).min()
+    fn write<'a>(
+        &self,
+        outgoing: &mut Outgoing,
+        elements: impl Fn(Range<u64>) -> &'a [u8],
+        out: &mut [u8],
+    ) {
+        if let Some((_, range)) = &outgoing.payload {
+            out.copy_from_slice(elements(range.clone()));
+        }
     }
 
-    /// Deadlines up to `now` have passed.
-    pub fn handle_timeout(&mut self, now: Time) {
+    fn poll_timeout(&self) -> Option<Time> {
+        self.trees.iter().filter_map(TreeFlow::deadline).min()
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
         for (i, tree) in self.trees.iter_mut().enumerate() {
             if let Some(for_ns) = tree.handle_timeout(now) {
                 self.events.push_back(Event::Silent { tree: TreeId(i as u8), for_ns });
@@ -182,62 +179,49 @@ impl Worker {
         }
     }
 
-    /// What the caller must hear.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Says to every tree that nothing more will come; to be sent once all operations are done.
-    pub fn finish(&mut self) {
+    fn finish(&mut self) {
         for tree in 0..self.trees.len() {
             let vid = self.trees[tree].flight.next();
             self.notice(tree, Kind::Fin, vid);
         }
     }
 
-    /// Operations that are not done.
-    pub fn outstanding(&self) -> impl Iterator<Item = &Submission> {
+    fn outstanding(&self) -> impl Iterator<Item = &Submission> {
         self.operations.outstanding().map(|o| &o.submission)
     }
 
-    /// Each tree's figures.
-    pub fn tree_stats(&self) -> impl Iterator<Item = TreeStats> + '_ {
-        self.trees.iter().map(Lane::stats)
+    fn tree_stats(&self) -> impl Iterator<Item = TreeStats> {
+        self.trees.iter().map(TreeFlow::stats)
     }
 
-    /// Plan at work.
-    pub fn config(&self) -> &WorkerConfig {
-        &self.config
-    }
-
-    /// Which results have come: what a worker tells the others when an epoch ends early.
-    pub fn progress(&self) -> Progress {
+    fn progress(&self) -> Progress {
         Progress { trees: self.trees.iter().map(|t| t.flight.progress()).collect() }
     }
 
-    /// Fragments that have a number in this epoch.
-    pub fn submitted(&self) -> u64 {
+    fn submitted(&self) -> u64 {
         self.operations.submitted()
     }
 
-    /// Where the result of fragment `g` belongs, if it has not come: for results that a peer serves.
-    pub fn place_of(&self, g: u64) -> Option<Accepted> {
+    fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
         let trees = self.trees.len() as u64;
         let (tree, vid) = ((g % trees) as usize, g / trees);
         if self.trees[tree].flight.is_received(vid) {
             return None;
         }
         let operation = self.operations.find(g)?;
-        let (_, elements) = operation.fragment(g);
-        Some(Accepted { g, id: operation.submission.id, elements })
+        Some((operation.submission.id, operation.fragment(g).1))
     }
 
-    /// Ends the epoch: what is left of each operation once `finished` holds, in order.
-    /// Operations of which nothing is left are not among them.
-    pub fn remaining(self, finished: &Finished) -> Vec<Submission> {
+    fn remaining(self, finished: &Finished) -> Vec<Submission> {
         self.operations.remaining(finished).map(|(rest, _)| rest).collect()
     }
+}
 
+impl Worker {
     fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
         if header.job != self.config.job {
             return Err(Drop::NoLease);
@@ -367,5 +351,35 @@ impl Worker {
 
     fn g_of(&self, tree: usize, vid: u64) -> u64 {
         vid * self.trees.len() as u64 + tree as u64
+    }
+}
+
+impl AcceptedResult for Accepted {
+    fn g(&self) -> u64 {
+        self.g
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn elements(&self) -> Option<Range<u64>> {
+        Some(self.elements.clone())
+    }
+}
+
+impl OutgoingPacket for Outgoing {
+    type Header = Header;
+
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn operation(&self) -> Option<u64> {
+        self.payload.as_ref().map(|(id, _)| *id)
+    }
+
+    fn elements(&self) -> Option<Range<u64>> {
+        self.payload.as_ref().map(|(_, elements)| elements.clone())
     }
 }

@@ -1,10 +1,11 @@
 //! What a controller grants a job at a switch.
 
-use netsum_wire::{Epoch, JobId};
+use netsum_wire::{Epoch, JobId, TreeId};
 
 use crate::PortId;
+use crate::lease::{Granted, LeaseKey, Superseded};
 
-/// Most workers of a job, as in SwitchML.
+/// Most workers of a job, as in the paper.
 pub(crate) const MAX_WORKERS: usize = 32;
 
 /// Grant to one job at the one switch that adds for it. `P`: what names a worker; the machine takes port
@@ -99,5 +100,17 @@ impl Lease {
     /// Rows of memory.
     pub(crate) fn rows(&self) -> u32 {
         2 * u32::from(self.slots)
+    }
+}
+
+impl Granted for Lease {
+    fn key(&self) -> LeaseKey {
+        LeaseKey { job: self.job, epoch: self.epoch, tree: TreeId(0) }
+    }
+}
+
+impl From<Superseded> for LeaseError {
+    fn from(Superseded { offered, installed }: Superseded) -> LeaseError {
+        LeaseError::Epoch { offered, installed }
     }
 }

@@ -16,9 +16,16 @@ mod worker;
 
 pub use lease::{Lease, LeaseError};
 pub use switch::{Counters, Switch, Transmit};
-pub use work::{Accepted, Content, Event, Outgoing, WorkerConfig};
+pub use work::{Accepted, Content, Outgoing, WorkerConfig};
 pub use worker::Worker;
 
+pub use crate::aggregator::Aggregator;
 pub use crate::atp::supports;
-pub use crate::lane::TreeStats;
+pub use crate::flow::TreeStats;
 pub use crate::operations::{Fragments, Submission};
+pub use crate::worker::{Event, WorkerMachine};
+
+use netsum_wire::switchml::{Header, Kind, NOBODY};
+
+/// First time-out of SwitchML.
+pub const TIMEOUT_NS: u64 = 10_000_000;

@@ -6,6 +6,7 @@ use netsum_wire::fixed::{Exponent, Fit, dequantise, quantise};
 
 use super::work::{Accepted, Content, Outgoing};
 use super::worker::Worker;
+use crate::worker::WorkerMachine;
 
 /// In place of an exponent: some value is not finite.
 const NOT_FINITE: i16 = i16::MAX;
@@ -13,7 +14,7 @@ const NOT_FINITE: i16 = i16::MAX;
 impl Worker {
     /// Writes the payload of a packet of `poll_transmit`, and the exponent into its header; `out` has the
     /// payload's length. `elements`: bytes of the operation's buffer that hold a range of its elements.
-    pub fn write<'a>(
+    pub(super) fn write_payload<'a>(
         &self,
         outgoing: &mut Outgoing,
         elements: impl Fn(Range<u64>) -> &'a [u8],
@@ -43,7 +44,7 @@ impl Worker {
 
     /// Writes the payload of a result that `handle` accepted into `out`: bytes of the operation's buffer
     /// that hold the content's elements, if it has any.
-    pub fn read(&self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
+    pub(super) fn read_payload(&self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
         match &accepted.content {
             Content::Nothing => {}
             Content::Integers(_) => out.copy_from_slice(payload),

@@ -2,25 +2,18 @@
 
 use std::collections::VecDeque;
 
-use netsum_wire::switchml::{Header, Kind, NOBODY};
-use netsum_wire::{DecodeError, Epoch, JobId};
-use rustc_hash::FxHashMap;
+use netsum_wire::{Epoch, JobId, TreeId};
 
 use super::lease::{Lease, LeaseError};
+use super::{Header, Kind, NOBODY};
+use crate::aggregator::Aggregator;
+use crate::lease::{Granted, LeaseKey, LeaseTable, Tenancy};
 use crate::sequence::distance;
-use crate::values::Values;
+use crate::values::{RowTransmit, Values};
 use crate::{Drop, DropCounters, PortId, Time, epoch};
 
 /// A packet to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit<B> {
-    /// Neighbour.
-    pub to: PortId,
-    /// Header.
-    pub header: Header,
-    /// Values that follow it.
-    pub payload: Option<B>,
-}
+pub type Transmit<B> = RowTransmit<Header, B>;
 
 /// What happened in one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,12 +30,15 @@ pub struct Counters {
     pub mismatches: u64,
 }
 
+/// A job has one pool at a switch.
+const POOL: TreeId = TreeId(0);
+
 /// One round of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Round<B> {
     /// Of its first contribution; the exponent is the greatest so far.
     header: Header,
-    /// Who is in, by number (SwitchML's `seen`).
+    /// Who is in, by number (the paper's `seen`).
     arrived: u32,
     values: Option<B>,
 }
@@ -58,100 +54,67 @@ struct Pool<B> {
     counters: Counters,
 }
 
-/// Protocol `switchml`'s switch as a state machine; `V` says what values are. Driven like the others.
+/// The switch as a state machine; `V` says what values are. Driven like the others.
 pub struct Switch<V: Values> {
     row_bytes: u16,
     rows: u32,
-    pools: FxHashMap<JobId, Pool<V::Buffer>>,
+    pools: LeaseTable<Pool<V::Buffer>>,
     values: V,
     outbox: VecDeque<Transmit<V::Buffer>>,
     drops: DropCounters,
 }
 
-impl<V: Values> Switch<V> {
-    /// A switch without leases. `rows`: of all pools together, of `row_bytes` each; `values` has room for
-    /// them and for as many rounds as begin between two calls of `flushed`.
-    pub fn new(rows: u32, row_bytes: u16, values: V) -> Self {
-        Switch {
-            row_bytes,
-            rows,
-            pools: FxHashMap::default(),
-            values,
-            outbox: VecDeque::new(),
-            drops: DropCounters::default(),
-        }
-    }
+impl<V: Values> Aggregator for Switch<V> {
+    type Header = Header;
+    type Payload = V::Payload;
+    type Transmit = Transmit<V::Buffer>;
+    type Lease = Lease;
+    type Refusal = LeaseError;
 
-    /// Admits a job. A later epoch replaces the older at once; the same lease again changes nothing.
-    pub fn install(&mut self, now: Time, lease: Lease) -> Result<(), LeaseError> {
-        self.install_starting_at(now, lease, 0)
-    }
-
-    /// As `install`, with workers that start at round `first` ([`Worker::starting_at`]).
-    ///
-    /// [`Worker::starting_at`]: super::Worker::starting_at
-    pub fn install_starting_at(
+    fn install_starting_at(
         &mut self,
         now: Time,
         lease: Lease,
         first: u64,
     ) -> Result<(), LeaseError> {
         lease.validate(self.row_bytes)?;
-        if let Some(old) = self.pools.get(&lease.job) {
-            if old.lease == lease {
-                return Ok(());
-            }
-            let (offered, installed) = (lease.epoch, old.lease.epoch);
-            if epoch::compare(offered, installed).is_le() {
-                return Err(LeaseError::Epoch { offered, installed });
-            }
+        if !self.pools.admits(&lease)? {
+            return Ok(());
         }
-        let others = self.pools.values().filter(|p| p.lease.job != lease.job);
+        let others = self.pools.others(lease.job, POOL);
         let free = self.rows - others.map(|p| p.lease.rows()).sum::<u32>();
         let needed = lease.rows();
         if needed > free {
             return Err(LeaseError::NoMemory { needed, free });
         }
-        self.clear(lease.job);
         let rounds = (0..needed).map(|_| None).collect();
         let counters = Counters::default();
         let first = first as u32;
         let pool = Pool { rounds, first, finished: 0, heard: now, counters, lease };
-        self.pools.insert(pool.lease.job, pool);
+        if let Some(mut old) = self.pools.insert(pool) {
+            old.clear(&mut self.values);
+        }
         Ok(())
     }
 
-    /// Rows that leases have reserved.
-    pub fn reserved(&self) -> u32 {
-        self.pools.values().map(|pool| pool.lease.rows()).sum()
-    }
-
-    /// Takes back a job's lease if its epoch is not after `up_to`.
-    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
-        let pool = self.pools.get(&job);
-        if pool.is_some_and(|pool| epoch::compare(pool.lease.epoch, up_to).is_le()) {
-            self.clear(job);
-            self.pools.remove(&job);
+    fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        for mut pool in self.pools.revoke(job, up_to) {
+            pool.clear(&mut self.values);
         }
     }
 
-    /// Takes back leases whose workers have been silent for `idle_ns`, and returns them.
-    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
-        let idle = self.pools.values().filter(|p| now.since(p.heard) >= idle_ns);
-        let jobs: Vec<JobId> = idle.map(|p| p.lease.job).collect();
-        let gone = jobs.into_iter().filter_map(|job| {
-            self.clear(job);
-            self.pools.remove(&job)
-        });
-        gone.map(|pool| pool.lease).collect()
+    fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Lease> {
+        let mut gone = self.pools.expire(now, idle_ns);
+        gone.iter_mut().for_each(|pool| pool.clear(&mut self.values));
+        gone.into_iter().map(|pool| pool.lease).collect()
     }
 
-    /// Takes a worker's packet. Errors are reasons to drop it; they are counted.
     #[inline]
-    pub fn handle(
+    fn handle(
         &mut self,
         now: Time,
         from: PortId,
+        _: bool,
         header: &Header,
         payload: &V::Payload,
     ) -> Result<(), Drop> {
@@ -162,20 +125,44 @@ impl<V: Values> Switch<V> {
         outcome
     }
 
-    /// Counts bytes that are no packet.
-    pub fn count_decode_error(&mut self, error: DecodeError) {
-        self.drops.count(error.into());
+    #[inline]
+    fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
+        self.outbox.pop_front()
     }
 
-    /// Counts a packet that the driver refused.
-    pub fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: Drop) {
         self.drops.count(reason);
     }
 
-    /// The next packet to send.
-    #[inline]
-    pub fn poll_transmit(&mut self) -> Option<Transmit<V::Buffer>> {
-        self.outbox.pop_front()
+    fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn flushed(&mut self) {
+        self.values.flushed();
+    }
+
+    fn lease_keys(&self) -> impl Iterator<Item = LeaseKey> {
+        self.pools.values().map(|at_work| at_work.lease.key())
+    }
+
+    fn ports(&self) -> Vec<PortId> {
+        self.pools.values().flat_map(|pool| pool.lease.workers.iter().copied()).collect()
+    }
+}
+
+impl<V: Values> Switch<V> {
+    /// A switch without leases. `rows`: of all pools together, of `row_bytes` each; `values` has room for
+    /// them and for as many rounds as begin between two calls of `flushed`.
+    pub fn new(rows: u32, row_bytes: u16, values: V) -> Self {
+        Switch {
+            row_bytes,
+            rows,
+            pools: LeaseTable::new(),
+            values,
+            outbox: VecDeque::new(),
+            drops: DropCounters::default(),
+        }
     }
 
     /// Where the payloads of `poll_transmit` are.
@@ -188,14 +175,19 @@ impl<V: Values> Switch<V> {
         &mut self.values
     }
 
+    /// Rows that leases have reserved.
+    pub fn reserved(&self) -> u32 {
+        self.pools.values().map(|pool| pool.lease.rows()).sum()
+    }
+
+    /// Pools at work: lease, slots, what happened.
+    pub fn pools(&self) -> impl Iterator<Item = (LeaseKey, u16, &Counters)> {
+        self.pools.values().map(|pool| (pool.lease.key(), pool.lease.slots, &pool.counters))
+    }
+
     /// Leases at work and what happened.
     pub fn leases(&self) -> impl Iterator<Item = (&Lease, &Counters)> {
         self.pools.values().map(|p| (&p.lease, &p.counters))
-    }
-
-    /// Dropped packets by reason.
-    pub fn drops(&self) -> &DropCounters {
-        &self.drops
     }
 
     fn dispatch(
@@ -205,7 +197,7 @@ impl<V: Values> Switch<V> {
         header: &Header,
         payload: &V::Payload,
     ) -> Result<(), Drop> {
-        let pool = self.pools.get_mut(&header.job).ok_or(Drop::NoLease)?;
+        let pool = self.pools.get_mut(header.job, POOL).ok_or(Drop::NoLease)?;
         epoch::check(header.epoch, pool.lease.epoch)?;
         let worker = pool.lease.workers.iter().position(|&p| p == from);
         let worker = worker.ok_or(Drop::NotANeighbour)?;
@@ -221,7 +213,7 @@ impl<V: Values> Switch<V> {
             Kind::Fin => {
                 pool.finished |= 1 << worker;
                 if pool.finished.count_ones() as usize == pool.lease.workers.len() {
-                    self.clear(header.job);
+                    pool.clear(&mut self.values);
                 }
                 Ok(())
             }
@@ -235,7 +227,7 @@ impl<V: Values> Switch<V> {
         header: &Header,
         payload: &V::Payload,
     ) -> Result<(), Drop> {
-        let pool = self.pools.get_mut(&header.job).expect("it was found");
+        let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
         let index = pool.place(header)?;
         let round = &mut pool.rounds[index];
         let begun = round.as_ref().is_some_and(|r| r.header.round == header.round);
@@ -276,7 +268,7 @@ impl<V: Values> Switch<V> {
 
     /// A contribution that is in comes again: its worker may lack the result.
     fn answer(&mut self, index: usize, worker: usize, header: &Header) -> Drop {
-        let pool = self.pools.get_mut(&header.job).expect("it was found");
+        let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
         pool.counters.duplicates += 1;
         let round = pool.rounds[index].as_ref().expect("it has begun");
         let complete = round.arrived.count_ones() as usize == pool.lease.workers.len();
@@ -290,20 +282,32 @@ impl<V: Values> Switch<V> {
     }
 
     fn multicast(&mut self, job: JobId, header: Header, payload: Option<V::Buffer>) {
-        for &to in &self.pools[&job].lease.workers {
+        let pool = self.pools.get(job, POOL).expect("it was found");
+        for &to in &pool.lease.workers {
             self.outbox.push_back(Transmit { to, header, payload });
-        }
-    }
-
-    fn clear(&mut self, job: JobId) {
-        if let Some(pool) = self.pools.get_mut(&job) {
-            let rounds = pool.rounds.iter_mut().filter_map(Option::take);
-            rounds.filter_map(|r| r.values).for_each(|values| self.values.free(values));
         }
     }
 }
 
+impl<B> Tenancy for Pool<B> {
+    type Lease = Lease;
+
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    fn heard(&self) -> Time {
+        self.heard
+    }
+}
+
 impl<B: Copy> Pool<B> {
+    /// Gives everything back.
+    fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
+        let rounds = self.rounds.iter_mut().filter_map(Option::take);
+        rounds.filter_map(|round| round.values).for_each(|row| values.free(row));
+    }
+
     /// Where a contribution belongs: the round at work, the one before, or the one that may begin.
     fn place(&self, header: &Header) -> Result<usize, Drop> {
         let first = 2 * usize::from(header.slot);

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use netsum_wire::fixed::Scale;
-use netsum_wire::switchml::Header;
 use netsum_wire::{Dtype, Epoch, JobId};
+
+use super::Header;
+use crate::worker::{AcceptedResult, OutgoingPacket};
 
 /// What a worker must know of its job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +23,7 @@ pub struct WorkerConfig {
     pub slots: u16,
     /// Largest payload, in steps of 4.
     pub fragment_bytes: u16,
-    /// First time-out; SwitchML's is 10 ms.
+    /// First time-out; usually [`super::TIMEOUT_NS`].
     pub timeout_ns: u64,
 }
 
@@ -75,22 +77,32 @@ pub struct Outgoing {
     pub next: Option<Range<u64>>,
 }
 
-/// What the caller must hear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Every fragment of the operation is summed.
-    Done {
-        /// Operation.
-        id: u64,
-    },
-    /// The workers do not agree on what they reduce; the operation will not end.
-    Mismatch {
-        /// Operation.
-        id: u64,
-    },
-    /// Something is in flight and no result has come for this long. Repeated.
-    Silent {
-        /// How long.
-        for_ns: u64,
-    },
+impl AcceptedResult for Accepted {
+    fn g(&self) -> u64 {
+        self.g
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn elements(&self) -> Option<Range<u64>> {
+        self.content.elements()
+    }
+}
+
+impl OutgoingPacket for Outgoing {
+    type Header = Header;
+
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn operation(&self) -> Option<u64> {
+        self.payload.as_ref().map(|(id, _)| *id)
+    }
+
+    fn elements(&self) -> Option<Range<u64>> {
+        self.payload.as_ref().and_then(|(_, content)| content.elements())
+    }
 }

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::{Header, Kind};
 use netsum_wire::fixed::{Exponent, Scale};
-use netsum_wire::switchml::{Header, Kind};
-use netsum_wire::{Arithmetic, Dtype, ReduceOp};
+use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp, TreeId};
 
-use super::work::{Accepted, Content, Event, Outgoing, WorkerConfig};
-use crate::handover::{Finished, Progress, TreeProgress};
-use crate::lane::TreeStats;
+use super::work::{Accepted, Content, Outgoing, WorkerConfig};
+use crate::flow::TreeStats;
 use crate::operations::{Operation, Operations, Submission};
+use crate::handover::{Finished, Progress, TreeProgress};
+use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{Drop, Time, epoch, sequence};
 
 /// An operation's packets: for reals, `leads` packets that carry the first exponents go before.
@@ -29,7 +30,7 @@ struct Slot {
     in_flight: bool,
 }
 
-/// Protocol `switchml`'s worker as a state machine, for one epoch. It holds no payload.
+/// The worker as a state machine, for one epoch. It holds no payload.
 pub struct Worker {
     config: WorkerConfig,
     slots: Vec<Slot>,
@@ -56,14 +57,23 @@ const SILENT_NS: u64 = 1_500_000_000;
 /// In place of an exponent: the packet carries none.
 const NO_EXPONENT: i16 = i16::MIN;
 
-impl Worker {
-    /// A worker at the start of an epoch.
-    pub fn new(now: Time, config: WorkerConfig) -> Self {
-        Self::starting_at(now, config, 0)
+impl WorkerMachine for Worker {
+    type Config = WorkerConfig;
+    type Header = Header;
+    type Accepted = Accepted;
+    type Outgoing = Outgoing;
+
+    fn supports(format: Format) -> bool {
+        super::supports(format)
     }
 
-    /// A worker that has `first` rounds of every slot behind it: numbers that wrap are tested so.
-    pub fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
+    fn settings(config: &WorkerConfig) -> Settings {
+        // Who contributes to a slot's next round has the result of this one.
+        let retained = config.slots.into();
+        Settings { trees: 1, retained, fragment_bytes: config.fragment_bytes }
+    }
+
+    fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
         Worker {
             slots: vec![Slot { round: first, in_flight: false }; config.slots.into()],
             operations: Operations::new(first * u64::from(config.slots)),
@@ -80,9 +90,11 @@ impl Worker {
         }
     }
 
-    /// Adds an operation. Every worker must submit the same ones in the same order. Panics for a format
-    /// that the protocol does not support.
-    pub fn submit(&mut self, what: Submission) {
+    fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    fn submit(&mut self, what: Submission) {
         assert!(super::supports(what.format), "{:?} goes over the hosts", what.format);
         let id = what.id;
         let per_fragment = u64::from(self.config.fragment_bytes) / Arithmetic::ELEMENT_BYTES as u64;
@@ -92,12 +104,11 @@ impl Worker {
         let exponents = vec![None; if reals { fragments as usize } else { 0 }];
         let stage = Stage { leads, exponents, what: what.clone() };
         if !self.operations.submit_with_leads(what, per_fragment, leads, stage) {
-            self.events.push_back(Event::Done { id });
+            self.events.push_back(Event::Done { id, missing: 0 });
         }
     }
 
-    /// Takes a packet of the switch; says where its payload belongs. Errors are reasons to drop it.
-    pub fn handle(&mut self, now: Time, header: &Header) -> Result<Option<Accepted>, Drop> {
+    fn handle(&mut self, now: Time, _: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
         if header.job != self.config.job || header.slot >= self.config.slots {
             return Err(Drop::NoLease);
         }
@@ -118,8 +129,11 @@ impl Worker {
         }
     }
 
-    /// The next packet to send: into a slot that is free, or what is lost again.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+    fn read(&mut self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
+        self.read_payload(accepted, payload, out);
+    }
+
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
@@ -147,13 +161,20 @@ impl Worker {
         None
     }
 
-    /// When `handle_timeout` must be called.
-    pub fn poll_timeout(&self) -> Option<Time> {
+    fn write<'a>(
+        &self,
+        outgoing: &mut Outgoing,
+        elements: impl Fn(Range<u64>) -> &'a [u8],
+        out: &mut [u8],
+    ) {
+        self.write_payload(outgoing, elements, out);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
         self.deadlines.front().map(|(at, ..)| *at)
     }
 
-    /// Deadlines up to `now` have passed.
-    pub fn handle_timeout(&mut self, now: Time) {
+    fn handle_timeout(&mut self, now: Time) {
         while let Some(&(at, slot, round)) = self.deadlines.front() {
             let state = self.slots[usize::from(slot)];
             let lost = state.in_flight && state.round == round;
@@ -175,43 +196,28 @@ impl Worker {
         let silent = now.since(self.heard);
         if silent >= SILENT_NS && self.slots.iter().any(|s| s.in_flight) {
             self.heard = now;
-            self.events.push_back(Event::Silent { for_ns: silent });
+            self.events.push_back(Event::Silent { tree: TreeId(0), for_ns: silent });
         }
     }
 
-    /// What the caller must hear.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Says to the switch that nothing more will come; to be sent once all operations are done.
-    pub fn finish(&mut self) {
+    fn finish(&mut self) {
         let header = Header { kind: Kind::Fin, ..self.blank(0, self.slots[0].round) };
         self.notices.push_back(Outgoing { header, payload: None, next: None });
     }
 
-    /// Operations that are not done.
-    pub fn outstanding(&self) -> impl Iterator<Item = &Submission> {
+    fn outstanding(&self) -> impl Iterator<Item = &Submission> {
         self.operations.outstanding().map(|o| &o.submission)
     }
 
-    /// Figures; the window is the pool.
-    pub fn stats(&self) -> TreeStats {
-        TreeStats {
-            window: self.config.slots.into(),
-            window_cap: self.config.slots,
-            in_flight: self.slots.iter().filter(|slot| slot.in_flight).count() as u32,
-            ..self.stats
-        }
+    fn tree_stats(&self) -> impl Iterator<Item = TreeStats> {
+        std::iter::once(self.stats())
     }
 
-    /// Packets that have a number in this epoch, those that carry exponents alone too.
-    pub fn submitted(&self) -> u64 {
-        self.operations.submitted()
-    }
-
-    /// Which results have come: what a worker tells the others when an epoch ends early.
-    pub fn progress(&self) -> Progress {
+    fn progress(&self) -> Progress {
         let slots = self.slots.len() as u64;
         let has = |g: u64| self.slots[(g % slots) as usize].round > g / slots;
         let rounds = self.slots.iter().map(|slot| slot.round);
@@ -221,8 +227,11 @@ impl Worker {
         Progress { trees: vec![TreeProgress { base, above }] }
     }
 
-    /// Operation and elements of a fragment that has no result here; `None` for a packet without elements.
-    pub fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
+    fn submitted(&self) -> u64 {
+        self.operations.submitted()
+    }
+
+    fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
         let slots = self.slots.len() as u64;
         if self.slots[(g % slots) as usize].round > g / slots {
             return None;
@@ -232,15 +241,20 @@ impl Worker {
         Some((operation.submission.id, operation.fragment_at(index).1))
     }
 
-    /// Ends the epoch: what is left of each operation once `finished` holds, in order. Operations of
-    /// which nothing is left are not among them.
-    pub fn remaining(self, finished: &Finished) -> Vec<Submission> {
+    fn remaining(self, finished: &Finished) -> Vec<Submission> {
         self.operations.remaining(finished).map(|(what, _)| what).collect()
     }
+}
 
-    /// Plan at work.
-    pub fn config(&self) -> &WorkerConfig {
-        &self.config
+impl Worker {
+    /// Figures; the window is the pool.
+    pub fn stats(&self) -> TreeStats {
+        TreeStats {
+            window: self.config.slots.into(),
+            window_cap: self.config.slots,
+            in_flight: self.slots.iter().filter(|slot| slot.in_flight).count() as u32,
+            ..self.stats
+        }
     }
 
     fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, Drop> {
@@ -263,7 +277,7 @@ impl Worker {
             operation.state.exponents[next as usize] = Some(exponent);
         }
         if operation.finish_one() {
-            self.events.push_back(Event::Done { id });
+            self.events.push_back(Event::Done { id, missing: 0 });
         }
         self.operations.forget_done();
         self.heard = now;

@@ -133,6 +133,7 @@ impl World {
                 fragment_bytes: self.layout.fragment_bytes,
                 slots: self.layout.slots,
                 congestion: self.layout.congestion,
+                scaling: Scaling::Shared,
             };
             self.hosts[host].machine =
                 Some(Worker::starting_at(self.network.now, config, self.layout.start.number));
@@ -259,9 +260,13 @@ impl World {
             fingerprint: (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24,
             fragments: Fragments::All,
         };
-        let submission = Submission { what: what.clone(), scaling };
-        self.hosts[host].operations.push(Operation { what, scaling, buffer, done: false });
-        self.hosts[host].machine.as_mut().unwrap().submit(submission);
+        self.hosts[host].operations.push(Operation {
+            what: what.clone(),
+            scaling,
+            buffer,
+            done: false,
+        });
+        self.hosts[host].machine.as_mut().unwrap().submit_scaled(what, scaling);
         self.pump_host(host);
     }
 
@@ -343,7 +348,7 @@ impl World {
         let h = &mut self.hosts[host];
         while let Some(event) = h.machine.as_mut().and_then(|m| m.poll_event()) {
             match event {
-                Event::Done { id } => {
+                Event::Done { id, .. } => {
                     let operation = &mut h.operations[id as usize];
                     assert!(!operation.done, "operation {id} is done twice");
                     operation.done = true;

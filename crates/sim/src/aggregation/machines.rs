@@ -3,12 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use netsum_proto::{PortId, Time};
+use netsum_proto::operations::{Fragments, Submission};
+use netsum_proto::{
+    AcceptedResult, Aggregator, Event, OutgoingPacket, PortId, Time, WorkerMachine,
+};
 use netsum_topo::{AggregationTree, Child, NodeId};
-use netsum_wire::{Epoch, JobId, TreeId};
+use netsum_wire::{Epoch, JobId, PacketHeader, TreeId};
 
+use super::panama::UDP_BYTES;
 use super::payload::Payload;
-use super::protocol::{Owned, Protocol, WorkerEvent};
+use super::protocol::{Header, Owned, Protocol};
 use super::{Done, NODE, Violation, WORKER};
 use crate::network::{Network, Region};
 use crate::packet::{Kind, Packet};
@@ -57,7 +61,7 @@ impl Ports {
 }
 
 /// A packet's content: what stands for it on a link is a handle.
-pub(super) type Parcel<R> = (<R as Protocol>::Header, Owned<R>);
+pub(super) type Parcel<R> = (Header<R>, Owned<R>);
 
 /// The machines of one protocol.
 pub struct Machines<R: Protocol> {
@@ -219,7 +223,9 @@ impl<R: Protocol> Residents<R> {
     /// A worker hands over an allreduce of so many bytes.
     pub(super) fn submit(&mut self, net: &mut Region, worker: u32, id: u64, bytes: u64) {
         let Some(state) = &mut self.workers[worker as usize] else { return };
-        R::submit(&mut state.machine, id, bytes.div_ceil(4).max(1));
+        let (numel, fingerprint) = (bytes.div_ceil(4).max(1), id as u32);
+        let (format, fragments) = (R::FORMAT, Fragments::All);
+        state.machine.submit(Submission { id, format, numel, fingerprint, fragments });
         self.pump_worker(net, worker);
     }
 
@@ -266,8 +272,8 @@ impl<R: Protocol> Residents<R> {
         let Some(state) = &mut self.workers[worker as usize] else { return };
         state.timer.ring(net.now_ps());
         let now = net.now();
-        if R::timeout(&state.machine).is_some_and(|at| at <= now) {
-            R::on_timeout(&mut state.machine, now);
+        if state.machine.poll_timeout().is_some_and(|at| at <= now) {
+            state.machine.handle_timeout(now);
         }
         self.pump_worker(net, worker);
     }
@@ -276,8 +282,8 @@ impl<R: Protocol> Residents<R> {
         let Some(state) = &mut self.nodes[node as usize] else { return };
         state.timer.ring(net.now_ps());
         let now = net.now();
-        if R::node_timeout(&state.machine).is_some_and(|at| at <= now) {
-            R::on_node_timeout(&mut state.machine, now);
+        if state.machine.poll_timeout().is_some_and(|at| at <= now) {
+            state.machine.handle_timeout(now);
         }
         self.pump_node(net, node);
     }
@@ -293,9 +299,9 @@ impl<R: Protocol> Residents<R> {
     pub(super) fn revoke(&mut self, at_ps: u64, job: u32) {
         for (node, state) in self.nodes.iter_mut().enumerate() {
             let Some(NodeState { machine, .. }) = state else { continue };
-            R::revoke(machine, JobId(job), LAST_EPOCH);
+            machine.revoke(JobId(job), LAST_EPOCH);
             let (used, _) = R::memory(machine);
-            if R::leases(machine) == 0 && used > 0 {
+            if machine.lease_keys().next().is_none() && used > 0 {
                 let what = format!("node {node} keeps {used} of its memory, and has no job");
                 self.violations.push(Violation { at_ps, job, what });
             }
@@ -318,10 +324,11 @@ impl<R: Protocol> Residents<R> {
     fn take_result(&mut self, net: &Region, worker: u32, packet: &Packet) {
         let Some(state) = &mut self.workers[worker as usize] else { return };
         let (header, payload) = &self.in_flight[packet.seq as usize];
-        let accepted = R::accept(&mut state.machine, net.now(), packet.ce(), header);
-        let Some((id, start)) = accepted else { return };
+        let accepted = state.machine.handle(net.now(), packet.ce(), header);
+        let Ok(Some(accepted)) = accepted else { return };
+        let (id, Some(elements)) = (accepted.id(), accepted.elements()) else { return };
         if let Some(contributions) = R::Payload::contributions(payload) {
-            let missing = R::missing(header);
+            let missing = header.missing().count_ones();
             // A bit stands for one rank only where there are no more than 64.
             let right = match state.ranks <= 64 {
                 true => contributions == state.ranks - missing.min(state.ranks),
@@ -336,35 +343,41 @@ impl<R: Protocol> Residents<R> {
             }
         }
         if let Some(inspector) = &mut self.inspector {
-            inspector(state.job, state.rank, id, start, payload);
+            inspector(state.job, state.rank, id, elements.start, payload);
         }
     }
 
     pub(super) fn pump_worker(&mut self, net: &mut Region, worker: u32) {
         let Some(state) = &mut self.workers[worker as usize] else { return };
         let now = net.now();
-        while let Some((tree, header, payload)) =
-            R::poll_worker(&mut state.machine, now, state.rank)
-        {
-            let path = state.up[usize::from(tree)];
+        while let Some(outgoing) = state.machine.poll_transmit(now) {
+            let header = *outgoing.header();
+            let payload = match outgoing.operation().zip(outgoing.elements()) {
+                Some((id, elements)) => {
+                    let count = elements.end - elements.start;
+                    R::Payload::contribution(state.rank, id, elements.start, count)
+                }
+                None => R::Payload::nothing(),
+            };
+            let path = state.up[usize::from(header.tree().0)];
             let parcel = (header, payload);
             let handle = keep::<R>(&mut self.in_flight, &mut self.unused, parcel);
             net.send(state.uplink, packet::<R>(path, handle, &header));
         }
-        while let Some(event) = R::event(&mut state.machine) {
+        while let Some(event) = state.machine.poll_event() {
             match event {
-                WorkerEvent::Done(id) => {
+                Event::Done { id, .. } => {
                     self.done.push(Done { job: state.job, rank: state.rank, id });
                 }
-                WorkerEvent::Mismatch(id) => self.violations.push(Violation {
+                Event::Mismatch { id } => self.violations.push(Violation {
                     at_ps: net.now_ps(),
                     job: state.job,
                     what: format!("the workers disagree on operation {id}"),
                 }),
-                WorkerEvent::Silent => {}
+                Event::Silent { .. } => {}
             }
         }
-        if let Some(Time(at_ns)) = R::timeout(&state.machine) {
+        if let Some(Time(at_ns)) = state.machine.poll_timeout() {
             state.timer.set(net, at_ns * 1000, key::<R>(WORKER, worker));
         }
     }
@@ -376,8 +389,8 @@ impl<R: Protocol> Residents<R> {
             let handle = keep::<R>(&mut self.in_flight, &mut self.unused, parcel);
             net.send(net.path_start(to.0), packet::<R>(to.0, handle, &header));
         }
-        R::flushed(&mut state.machine);
-        if let Some(Time(at_ns)) = R::node_timeout(&state.machine) {
+        state.machine.flushed();
+        if let Some(Time(at_ns)) = state.machine.poll_timeout() {
             state.timer.set(net, at_ns * 1000, key::<R>(NODE, node));
         }
     }
@@ -422,8 +435,9 @@ fn keep<R: Protocol>(
 
 /// What stands for a packet on links; `path` is its path, and its port at the sender.
 #[inline]
-fn packet<R: Protocol>(path: u32, handle: u32, header: &R::Header) -> Packet {
-    Packet { dst: R::NUMBER, ..Packet::new(Kind::Tree, path, handle, R::wire_bytes(header)) }
+fn packet<R: Protocol>(path: u32, handle: u32, header: &Header<R>) -> Packet {
+    let bytes = UDP_BYTES + (Header::<R>::LEN + header.payload_len()) as u16;
+    Packet { dst: R::NUMBER, ..Packet::new(Kind::Tree, path, handle, bytes) }
 }
 
 /// No job lives to see it.

@@ -19,8 +19,8 @@ use crate::timer::CLASS;
 pub use machines::{Inspector, Machines};
 pub use panama::{OVERHEAD_BYTES, Panama, TreeConfig};
 pub use payload::{Counts, FORMAT, Payload, value};
-pub use pools::{PoolConfig, SwitchMl};
-pub use protocol::{Protocol, WorkerEvent};
+pub use pools::{PoolConfig, Switchml};
+pub use protocol::Protocol;
 pub(crate) use slots::Places;
 pub use slots::{Atp, SlotConfig, SlotSharing};
 
@@ -72,7 +72,7 @@ pub struct Aggregation<P: Payload> {
     /// Protocol `atp`.
     pub slots: Machines<Atp<P>>,
     /// Protocol `switchml`.
-    pub pools: Machines<SwitchMl<P>>,
+    pub pools: Machines<Switchml<P>>,
     /// Memory of a switch, for each protocol.
     pub(crate) memory_bytes: u64,
     /// How switches share the slots of `atp`.
@@ -136,7 +136,7 @@ pub(crate) struct Local<'a, P: Payload> {
     pub net: &'a mut Region,
     trees: &'a mut Residents<Panama<P>>,
     slots: &'a mut Residents<Atp<P>>,
-    pools: &'a mut Residents<SwitchMl<P>>,
+    pools: &'a mut Residents<Switchml<P>>,
     checked: bool,
     check_at_hop: u64,
 }
@@ -147,7 +147,7 @@ pub(crate) struct Mail<P: Payload> {
     /// What the `Tree` packets carry, in their order.
     trees: Vec<Parcel<Panama<P>>>,
     slots: Vec<Parcel<Atp<P>>>,
-    pools: Vec<Parcel<SwitchMl<P>>>,
+    pools: Vec<Parcel<Switchml<P>>>,
 }
 
 impl<P: Payload> Default for Mail<P> {

@@ -2,16 +2,14 @@
 
 use std::marker::PhantomData;
 
-use netsum_proto::panama::{
-    Event, Fragments, Submission, Switch, Transmit, TreeCounters, TreeStats, Worker,
-};
-use netsum_proto::{CongestionRule, DropCounters, PortId, Time};
+use netsum_proto::panama::{Switch, Transmit, TreeCounters, TreeStats, Worker};
+use netsum_proto::{Aggregator, CongestionRule, DropCounters, PortId, Time, WorkerMachine};
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::{Epoch, JobId};
+use netsum_wire::{Format, JobId};
 
 use super::machines::Machines;
-use super::payload::{FORMAT, Payload};
-use super::protocol::{Protocol, WorkerEvent};
+use super::payload::Payload;
+use super::protocol::Protocol;
 
 /// How a job's trees are driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,20 +47,12 @@ pub struct Panama<P>(PhantomData<P>);
 
 impl<P: Payload> Protocol for Panama<P> {
     type Payload = P;
-    type Header = Header;
     type Node = Switch<P>;
     type Worker = Worker;
 
     const NUMBER: u16 = 0;
 
-    #[inline]
-    fn wire_bytes(header: &Header) -> u16 {
-        OVERHEAD_BYTES + header.payload_len() as u16
-    }
-
-    fn missing(header: &Header) -> u32 {
-        header.missing.count_ones()
-    }
+    const FORMAT: Format = super::payload::FORMAT;
 
     #[inline]
     fn handle(
@@ -88,59 +78,8 @@ impl<P: Payload> Protocol for Panama<P> {
         })
     }
 
-    fn flushed(node: &mut Switch<P>) {
-        node.flushed();
-    }
-
     fn memory(node: &Switch<P>) -> (u64, u64) {
         (node.memory().used(), node.memory().limit())
-    }
-
-    fn leases(node: &Switch<P>) -> usize {
-        node.leases().count()
-    }
-
-    fn revoke(node: &mut Switch<P>, job: JobId, epoch: Epoch) {
-        node.revoke(job, epoch);
-    }
-
-    fn submit(worker: &mut Worker, id: u64, numel: u64) {
-        let (format, fragments) = (FORMAT, Fragments::All);
-        worker.submit(Submission { id, format, numel, fingerprint: id as u32, fragments });
-    }
-
-    #[inline]
-    fn accept(worker: &mut Worker, now: Time, ce: bool, header: &Header) -> Option<(u64, u64)> {
-        let accepted = worker.handle(now, ce, header).ok()??;
-        Some((accepted.id, accepted.elements.start))
-    }
-
-    #[inline]
-    fn poll_worker(worker: &mut Worker, now: Time, rank: u32) -> Option<(u8, Header, P::Owned)> {
-        let outgoing = worker.poll_transmit(now)?;
-        let payload = match &outgoing.payload {
-            Some((id, elements)) => {
-                P::contribution(rank, *id, elements.start, elements.end - elements.start)
-            }
-            None => P::nothing(),
-        };
-        Some((outgoing.tree.0, outgoing.header, payload))
-    }
-
-    fn event(worker: &mut Worker) -> Option<WorkerEvent> {
-        Some(match worker.poll_event()? {
-            Event::Done { id, .. } => WorkerEvent::Done(id),
-            Event::Mismatch { id } => WorkerEvent::Mismatch(id),
-            Event::Silent { .. } => WorkerEvent::Silent,
-        })
-    }
-
-    fn timeout(worker: &Worker) -> Option<Time> {
-        worker.poll_timeout()
-    }
-
-    fn on_timeout(worker: &mut Worker, now: Time) {
-        worker.handle_timeout(now);
     }
 }
 

@@ -4,17 +4,16 @@ use std::marker::PhantomData;
 
 use netsum_lease::{Terms, leases};
 use netsum_proto::atp::Claim;
-use netsum_proto::switchml::{Content, Event, Fragments, Submission, Switch, Worker, WorkerConfig};
-use netsum_proto::{Lease, PortId, Time};
+use netsum_proto::switchml::{Switch, Worker, WorkerConfig};
+use netsum_proto::{Aggregator, Lease, PortId, Time, WorkerMachine};
 use netsum_topo::{AggregationTree, Child, TreeNode};
-use netsum_wire::switchml::{HEADER_LEN, Header};
-use netsum_wire::{Epoch, JobId, TreeId};
+use netsum_wire::switchml::Header;
+use netsum_wire::{Epoch, Format, JobId, TreeId};
 
 use super::Aggregation;
 use super::machines::{End, Machines, Ports, way_to_root};
-use super::panama::UDP_BYTES;
-use super::payload::{INTEGERS, Payload};
-use super::protocol::{Protocol, WorkerEvent};
+use super::payload::Payload;
+use super::protocol::Protocol;
 use super::slots::ROW_BYTES;
 use crate::network::Network;
 
@@ -30,35 +29,32 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// SwitchML's.
-    pub const TIMEOUT_NS: u64 = 10_000_000;
+    /// The paper's.
+    pub const TIMEOUT_NS: u64 = netsum_proto::switchml::TIMEOUT_NS;
 }
 
 /// Protocol `switchml`.
-pub struct SwitchMl<P>(PhantomData<P>);
+pub struct Switchml<P>(PhantomData<P>);
 
-impl<P: Payload> Protocol for SwitchMl<P> {
+impl<P: Payload> Protocol for Switchml<P> {
     type Payload = P;
-    type Header = Header;
     type Node = Switch<P::Rows>;
     type Worker = Worker;
 
     const NUMBER: u16 = 2;
 
-    fn wire_bytes(header: &Header) -> u16 {
-        UDP_BYTES + HEADER_LEN as u16 + header.payload_len() as u16
-    }
+    const FORMAT: Format = super::payload::INTEGERS;
 
     fn handle(
         node: &mut Switch<P::Rows>,
         now: Time,
         from: PortId,
-        _: bool,
+        ce: bool,
         header: &Header,
         payload: &P::Owned,
     ) {
         // A drop has a reason, which the machine counts.
-        let _ = node.handle(now, from, header, P::view(payload));
+        let _ = node.handle(now, from, ce, header, P::view(payload));
     }
 
     fn poll_node(node: &mut Switch<P::Rows>) -> Option<(PortId, Header, P::Owned)> {
@@ -67,62 +63,9 @@ impl<P: Payload> Protocol for SwitchMl<P> {
         let payload = transmit.payload.map_or_else(P::nothing, |row| P::copy_row(rows, row));
         Some((transmit.to, transmit.header, payload))
     }
-
-    fn flushed(node: &mut Switch<P::Rows>) {
-        use netsum_proto::values::Values;
-        node.values_mut().flushed();
-    }
-
-    fn leases(node: &Switch<P::Rows>) -> usize {
-        node.leases().count()
-    }
-
-    fn revoke(node: &mut Switch<P::Rows>, job: JobId, epoch: Epoch) {
-        node.revoke(job, epoch);
-    }
-
-    fn submit(worker: &mut Worker, id: u64, numel: u64) {
-        let (format, fragments) = (INTEGERS, Fragments::All);
-        worker.submit(Submission { id, format, numel, fingerprint: id as u32, fragments });
-    }
-
-    fn accept(worker: &mut Worker, now: Time, _: bool, header: &Header) -> Option<(u64, u64)> {
-        let accepted = worker.handle(now, header).ok()??;
-        match accepted.content {
-            Content::Integers(elements) => Some((accepted.id, elements.start)),
-            _ => None,
-        }
-    }
-
-    fn poll_worker(worker: &mut Worker, now: Time, rank: u32) -> Option<(u8, Header, P::Owned)> {
-        let outgoing = worker.poll_transmit(now)?;
-        let payload = match &outgoing.payload {
-            Some((id, Content::Integers(elements))) => {
-                P::contribution(rank, *id, elements.start, elements.end - elements.start)
-            }
-            _ => P::nothing(),
-        };
-        Some((0, outgoing.header, payload))
-    }
-
-    fn event(worker: &mut Worker) -> Option<WorkerEvent> {
-        Some(match worker.poll_event()? {
-            Event::Done { id } => WorkerEvent::Done(id),
-            Event::Mismatch { id } => WorkerEvent::Mismatch(id),
-            Event::Silent { .. } => WorkerEvent::Silent,
-        })
-    }
-
-    fn timeout(worker: &Worker) -> Option<Time> {
-        worker.poll_timeout()
-    }
-
-    fn on_timeout(worker: &mut Worker, now: Time) {
-        worker.handle_timeout(now);
-    }
 }
 
-impl<P: Payload> Machines<SwitchMl<P>> {
+impl<P: Payload> Machines<Switchml<P>> {
     /// Whether some switch holds a job's pool.
     pub(crate) fn is_leased(&self, job: u32) -> bool {
         self.nodes().any(|(_, node)| node.leases().any(|(lease, _)| lease.job == JobId(job)))

@@ -7,18 +7,15 @@ pub(crate) use wiring::Places;
 use std::marker::PhantomData;
 
 use netsum_proto::atp::{
-    Claim, Content, Counters, Event, Fragments, Policy, Scaling, Server, ServerCounters,
-    Submission, Switch, SwitchConfig, TreeStats, Worker,
+    Claim, Counters, Node, Policy, ServerCounters, SwitchConfig, TreeStats, Worker,
 };
-use netsum_proto::{CongestionRule, PortId, Time, operations};
-use netsum_wire::atp::{HEADER_LEN, Header};
-use netsum_wire::fixed::Scale;
-use netsum_wire::{Epoch, JobId};
+use netsum_proto::{Aggregator, CongestionRule, PortId, Time, WorkerMachine};
+use netsum_wire::atp::Header;
+use netsum_wire::{Format, JobId};
 
 use super::machines::Machines;
-use super::panama::UDP_BYTES;
-use super::payload::{INTEGERS, Payload};
-use super::protocol::{Protocol, WorkerEvent};
+use super::payload::Payload;
+use super::protocol::Protocol;
 
 /// How a job uses slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,28 +55,17 @@ pub(super) const ROW_BYTES: u16 = 8960;
 /// Protocol `atp`.
 pub struct Atp<P>(PhantomData<P>);
 
-/// A switch of either level, or a server.
-pub enum Node<P: Payload> {
-    /// Adds in slots.
-    Switch(Switch<P::Rows>),
-    /// Adds the rest, and answers.
-    Server(Server<P::Rows>),
-}
-
 impl<P: Payload> Protocol for Atp<P> {
     type Payload = P;
-    type Header = Header;
-    type Node = Node<P>;
+    type Node = Node<P::Rows>;
     type Worker = Worker;
 
     const NUMBER: u16 = 1;
 
-    fn wire_bytes(header: &Header) -> u16 {
-        UDP_BYTES + HEADER_LEN as u16 + header.payload_len() as u16
-    }
+    const FORMAT: Format = super::payload::INTEGERS;
 
     fn handle(
-        node: &mut Node<P>,
+        node: &mut Node<P::Rows>,
         now: Time,
         from: PortId,
         ce: bool,
@@ -87,100 +73,21 @@ impl<P: Payload> Protocol for Atp<P> {
         payload: &P::Owned,
     ) {
         // A drop has a reason, which the machine counts.
-        let _ = match node {
-            Node::Switch(switch) => switch.handle(now, from, ce, header, P::view(payload)),
-            Node::Server(server) => server.handle(now, from, ce, header, P::view(payload)),
-        };
+        let _ = node.handle(now, from, ce, header, P::view(payload));
     }
 
-    fn poll_node(node: &mut Node<P>) -> Option<(PortId, Header, P::Owned)> {
-        let (transmit, rows) = match node {
-            Node::Switch(switch) => (switch.poll_transmit()?, switch.values()),
-            Node::Server(server) => (server.poll_transmit()?, server.values()),
-        };
+    fn poll_node(node: &mut Node<P::Rows>) -> Option<(PortId, Header, P::Owned)> {
+        let transmit = node.poll_transmit()?;
+        let rows = node.values();
         let payload = transmit.payload.map_or_else(P::nothing, |row| P::copy_row(rows, row));
         Some((transmit.to, transmit.header, payload))
     }
 
-    fn flushed(node: &mut Node<P>) {
-        use netsum_proto::values::Values;
-        match node {
-            Node::Switch(switch) => switch.values_mut().flushed(),
-            Node::Server(server) => server.values_mut().flushed(),
-        }
-    }
-
-    fn node_timeout(node: &Node<P>) -> Option<Time> {
-        match node {
-            Node::Switch(switch) => switch.poll_timeout(),
-            Node::Server(_) => None,
-        }
-    }
-
-    fn on_node_timeout(node: &mut Node<P>, now: Time) {
-        if let Node::Switch(switch) = node {
-            switch.handle_timeout(now);
-        }
-    }
-
-    fn memory(node: &Node<P>) -> (u64, u64) {
+    fn memory(node: &Node<P::Rows>) -> (u64, u64) {
         match node {
             Node::Switch(switch) => (switch.held().into(), switch.slots().count() as u64),
             Node::Server(_) => (0, 0),
         }
-    }
-
-    fn leases(node: &Node<P>) -> usize {
-        match node {
-            Node::Switch(switch) => switch.leases().count(),
-            Node::Server(server) => server.leases().count(),
-        }
-    }
-
-    fn revoke(node: &mut Node<P>, job: JobId, epoch: Epoch) {
-        match node {
-            Node::Switch(switch) => switch.revoke(job, epoch),
-            Node::Server(server) => server.revoke(job, epoch),
-        }
-    }
-
-    fn submit(worker: &mut Worker, id: u64, numel: u64) {
-        let (format, fragments) = (INTEGERS, Fragments::All);
-        let what = operations::Submission { id, format, numel, fingerprint: id as u32, fragments };
-        // Of no consequence: integers have no scale.
-        worker.submit(Submission { what, scaling: Scaling::Fixed(Scale::PAPER) });
-    }
-
-    fn accept(worker: &mut Worker, now: Time, ce: bool, header: &Header) -> Option<(u64, u64)> {
-        let accepted = worker.handle(now, ce, header).ok()??;
-        Some((accepted.id, accepted.content.elements()?.start))
-    }
-
-    fn poll_worker(worker: &mut Worker, now: Time, rank: u32) -> Option<(u8, Header, P::Owned)> {
-        let outgoing = worker.poll_transmit(now)?;
-        let payload = match &outgoing.payload {
-            Some((id, Content::Integers(elements))) => {
-                P::contribution(rank, *id, elements.start, elements.end - elements.start)
-            }
-            _ => P::nothing(),
-        };
-        Some((outgoing.header.tree.0, outgoing.header, payload))
-    }
-
-    fn event(worker: &mut Worker) -> Option<WorkerEvent> {
-        Some(match worker.poll_event()? {
-            Event::Done { id } => WorkerEvent::Done(id),
-            Event::Mismatch { id } => WorkerEvent::Mismatch(id),
-            Event::Silent { .. } => WorkerEvent::Silent,
-        })
-    }
-
-    fn timeout(worker: &Worker) -> Option<Time> {
-        worker.poll_timeout()
-    }
-
-    fn on_timeout(worker: &mut Worker, now: Time) {
-        worker.handle_timeout(now);
     }
 }
 

@@ -3,7 +3,7 @@
 use netsum_lease::{Granted, Terms, leases};
 use netsum_proto::atp::Claim;
 use netsum_proto::panama::{Switch, Worker, WorkerConfig, buffers_per_fragment, resolve};
-use netsum_proto::{Lease, PortId};
+use netsum_proto::{Aggregator, Lease, PortId, WorkerMachine};
 use netsum_topo::{AggregationTree, Child, NodeId, TreeNode};
 use netsum_wire::{Epoch, JobId, Rank, TreeId};
 

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 pub use build::{Built, Jobs};
 pub use check::{load, parse};
 pub use jobs::{Job, Layer, Mix};
+pub use netsum_wire::SlotPolicy;
 pub use scenario::{Happens, Scenario};
-pub use scheme::{Scheme, SchemeKind, SlotPolicy, Slots};
+pub use scheme::{Scheme, SchemeKind, Slots};
 pub use source::ConfigError;
 pub use units::Text;
 
@@ -187,7 +188,7 @@ pub struct Switch {
     pub paths: Paths,
     /// For sums; of every switch, whatever a fabric file says of one.
     pub memory: Text<Bytes>,
-    /// For `atp` and `switchml`.
+    /// For protocols with slots.
     pub slots: Slots,
 }
 

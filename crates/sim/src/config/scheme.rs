@@ -3,6 +3,7 @@
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::{Claim, Policy};
 use netsum_topo::Latency;
+use netsum_wire::SlotPolicy;
 use serde::{Deserialize, Serialize};
 
 use super::Text;
@@ -70,7 +71,7 @@ pub enum SchemeKind {
     ParameterServer,
     /// Trees without congestion control.
     #[serde(rename = "switchml*")]
-    SwitchMl,
+    TreesNoControl,
     /// Trees with the paper's control: one window per tree, marks of all branches in one.
     #[serde(rename = "panama")]
     Panama,
@@ -94,7 +95,7 @@ pub enum SchemeKind {
     AtpNoControl,
     /// A static pool at one switch, and no control. At most 32 workers.
     #[serde(rename = "switchml")]
-    Pool,
+    Switchml,
 }
 
 /// How switches share the slots of `atp`.
@@ -122,18 +123,6 @@ impl Default for Slots {
             patience: Text(Latency(1_000_000)),
         }
     }
-}
-
-/// Who gets which slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SlotPolicy {
-    /// Each job has its guaranteed slots and no others.
-    Partition,
-    /// Whoever comes first.
-    FirstCome,
-    /// Guarantees and priorities take slots from others.
-    Preempt,
 }
 
 impl Slots {
@@ -175,7 +164,7 @@ impl Scheme {
             }
             SchemeKind::HalvingDoubling => hosts(HostAlgorithm::HalvingDoubling),
             SchemeKind::ParameterServer => hosts(HostAlgorithm::ParameterServer),
-            SchemeKind::SwitchMl => config(CongestionRule::Fixed(self.window), 1000),
+            SchemeKind::TreesNoControl => config(CongestionRule::Fixed(self.window), 1000),
             SchemeKind::Fluid => unreachable!("a run of fluids has no jobs: it was checked"),
             SchemeKind::Panama | SchemeKind::Ideal => config(CongestionRule::Panama, 1000),
             SchemeKind::Panama88 => config(CongestionRule::Panama, 875),
@@ -189,7 +178,7 @@ impl Scheme {
                 self.slots(CongestionRule::Aimd { packet_bytes })
             }
             SchemeKind::AtpNoControl => self.slots(CongestionRule::Fixed(self.window)),
-            SchemeKind::Pool => job::Scheme::Pool(PoolConfig {
+            SchemeKind::Switchml => job::Scheme::Pool(PoolConfig {
                 slots: self.window,
                 fragment_bytes: self.fragment_bytes,
                 timeout_ns: PoolConfig::TIMEOUT_NS,

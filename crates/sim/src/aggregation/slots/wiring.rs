@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 
 use netsum_lease::{Granted, Racks, Terms, leases};
-use netsum_proto::atp::{Place, Server, Switch, Worker, WorkerConfig};
+use netsum_proto::atp::{Node, Place, Scaling, Server, Switch, Worker, WorkerConfig};
 use netsum_proto::panama::resolve;
-use netsum_proto::{Lease, PortId};
+use netsum_proto::{Aggregator, Lease, PortId, WorkerMachine};
 use netsum_topo::{AggregationTree, Child, NodeId, Parent, TreeNode};
 use netsum_wire::{Epoch, JobId, TreeId};
 
-use super::{Atp, Node, ROW_BYTES, SlotConfig};
+use super::{Atp, ROW_BYTES, SlotConfig};
 use crate::aggregation::machines::{End, Machines, Ports};
 use crate::aggregation::payload::Payload;
-use crate::aggregation::protocol::Protocol;
 use crate::aggregation::{Aggregation, Done, SlotSharing};
 use crate::network::Network;
 
@@ -49,6 +48,8 @@ impl<P: Payload> Aggregation<P> {
                     fragment_bytes: config.fragment_bytes,
                     slots: wiring.sharing.slots,
                     congestion: config.congestion,
+                    // Of no consequence: integers have no scale.
+                    scaling: Scaling::Shared,
                 },
             )
         };
@@ -74,7 +75,7 @@ impl<P: Payload> Aggregation<P> {
         let wiring = Wiring { first, job, epoch, sharing: self.sharing, config };
         let stands = machines.lease(net, &wiring, hosts)?;
         let old = Epoch(epoch.0 - 1);
-        machines.nodes_mut().for_each(|node| Atp::<P>::revoke(node, JobId(job), old));
+        machines.nodes_mut().for_each(|node| node.revoke(JobId(job), old));
         let now = net.now();
         let machines = machines.on_hosts();
         for ((worker, up), places) in range.clone().zip(stands.up).zip(stands.places) {
@@ -83,7 +84,7 @@ impl<P: Payload> Aggregation<P> {
             let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
             let old = std::mem::replace(&mut state.machine, Worker::new(now, config));
             let rest = old.remaining(&finished);
-            let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.what.id != *id));
+            let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.id != *id));
             let (job, rank) = (state.job, state.rank);
             machines.done.extend(complete.map(|id| Done { job, rank, id }));
             rest.into_iter().for_each(|submission| state.machine.submit(submission));

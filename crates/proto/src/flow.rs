@@ -56,7 +56,7 @@ pub(crate) struct Signals {
 
 /// Window, round trips and recovery of one tree.
 #[derive(Clone)]
-pub(crate) struct Lane {
+pub(crate) struct TreeFlow {
     pub(crate) flight: Flight,
     pub(crate) stats: TreeStats,
     window: Window,
@@ -76,7 +76,7 @@ pub(crate) struct Lane {
     reported_silent: Time,
 }
 
-impl Lane {
+impl TreeFlow {
     /// `cap`: the most in flight until the first result says what aggregators allow; `first`: the first number.
     pub(crate) fn new(
         now: Time,
@@ -84,8 +84,8 @@ impl Lane {
         window_max: u16,
         cap: u16,
         first: u64,
-    ) -> Lane {
-        Lane {
+    ) -> TreeFlow {
+        TreeFlow {
             flight: Flight::new(window_max, first),
             stats: TreeStats::default(),
             window: Window::new(rule, cap),

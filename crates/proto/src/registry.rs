@@ -1,0 +1,256 @@
+//! The protocols that there are: the one place that lists them for drivers.
+//!
+//! Drivers are generic over [`WorkerMachine`], and choose here: a `match` per call, no virtual one per packet.
+
+use std::ops::Range;
+
+use netsum_wire::{Format, Protocol, TreeId};
+
+use crate::flow::TreeStats;
+use crate::lease::{LeaseKey, Reservation};
+use crate::operations::Submission;
+use crate::handover::{Finished, Progress};
+use crate::worker::{Event, Settings, WorkerMachine};
+use crate::{PortId, Time, atp, panama, switchml};
+
+/// Any protocol's worker.
+#[allow(clippy::large_enum_variant)] // One per process.
+pub enum Worker {
+    /// Trees.
+    Panama(panama::Worker),
+    /// Slots and servers.
+    Atp(atp::Worker),
+    /// A pool of slots.
+    Switchml(switchml::Worker),
+}
+
+/// What a worker of any protocol is made of.
+#[derive(Clone, Debug)]
+pub enum WorkerConfig {
+    /// Trees.
+    Panama(panama::WorkerConfig),
+    /// Slots and servers.
+    Atp(atp::WorkerConfig),
+    /// A pool of slots.
+    Switchml(switchml::WorkerConfig),
+}
+
+/// Grant to one job at one switch or server. `P` names a neighbour: a port number for machines, an address for drivers and
+/// the controller, nothing where only sizes matter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lease<P = PortId> {
+    /// A node of a tree of `panama`.
+    Tree(panama::Lease<P>),
+    /// Slots of `atp` at a switch.
+    Slots(atp::Lease<P>),
+    /// A job's fragments at a server of `atp`.
+    Server(atp::ServerLease<P>),
+    /// A static pool.
+    Pool(switchml::Lease<P>),
+}
+
+pub use crate::switchml::{
+    Counters as PoolCounters, LeaseError as PoolLeaseError, Switch as PoolSwitch,
+};
+
+/// Evaluates an expression with the machine of whichever protocol a [`Worker`] is.
+#[macro_export]
+macro_rules! with_worker {
+    ($worker:expr, $machine:ident => $body:expr) => {
+        match $worker {
+            $crate::Worker::Panama($machine) => $body,
+            $crate::Worker::Atp($machine) => $body,
+            $crate::Worker::Switchml($machine) => $body,
+        }
+    };
+}
+
+/// Whether switches and servers of a protocol can do a format; the rest goes over the hosts.
+pub fn supports(protocol: Protocol, format: Format) -> bool {
+    match protocol {
+        Protocol::Panama => panama::Worker::supports(format),
+        Protocol::Atp => atp::Worker::supports(format),
+        Protocol::Switchml => switchml::Worker::supports(format),
+    }
+}
+
+impl WorkerConfig {
+    /// Its protocol.
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            WorkerConfig::Panama(_) => Protocol::Panama,
+            WorkerConfig::Atp(_) => Protocol::Atp,
+            WorkerConfig::Switchml(_) => Protocol::Switchml,
+        }
+    }
+
+    /// What drivers must know of it.
+    pub fn settings(&self) -> Settings {
+        match self {
+            WorkerConfig::Panama(config) => panama::Worker::settings(config),
+            WorkerConfig::Atp(config) => atp::Worker::settings(config),
+            WorkerConfig::Switchml(config) => switchml::Worker::settings(config),
+        }
+    }
+}
+
+impl Worker {
+    /// A worker at the start of an epoch. Panics if the plan has no tree.
+    pub fn new(now: Time, config: WorkerConfig) -> Worker {
+        match config {
+            WorkerConfig::Panama(config) => Worker::Panama(WorkerMachine::new(now, config)),
+            WorkerConfig::Atp(config) => Worker::Atp(WorkerMachine::new(now, config)),
+            WorkerConfig::Switchml(config) => Worker::Switchml(WorkerMachine::new(now, config)),
+        }
+    }
+
+    /// As [`WorkerMachine::submit`].
+    pub fn submit(&mut self, submission: Submission) {
+        with_worker!(self, machine => WorkerMachine::submit(machine, submission));
+    }
+
+    /// As [`WorkerMachine::poll_timeout`].
+    pub fn poll_timeout(&self) -> Option<Time> {
+        with_worker!(self, machine => machine.poll_timeout())
+    }
+
+    /// As [`WorkerMachine::handle_timeout`].
+    pub fn handle_timeout(&mut self, now: Time) {
+        with_worker!(self, machine => machine.handle_timeout(now));
+    }
+
+    /// As [`WorkerMachine::poll_event`].
+    pub fn poll_event(&mut self) -> Option<Event> {
+        with_worker!(self, machine => machine.poll_event())
+    }
+
+    /// Whether every operation is done.
+    pub fn is_idle(&self) -> bool {
+        with_worker!(self, machine => machine.outstanding().next().is_none())
+    }
+
+    /// As [`WorkerMachine::finish`].
+    pub fn finish(&mut self) {
+        with_worker!(self, machine => machine.finish());
+    }
+
+    /// As [`WorkerMachine::progress`].
+    pub fn progress(&self) -> Progress {
+        with_worker!(self, machine => machine.progress())
+    }
+
+    /// As [`WorkerMachine::submitted`].
+    pub fn submitted(&self) -> u64 {
+        with_worker!(self, machine => machine.submitted())
+    }
+
+    /// As [`WorkerMachine::place_of`].
+    pub fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
+        with_worker!(self, machine => machine.place_of(g))
+    }
+
+    /// As [`WorkerMachine::remaining`].
+    pub fn remaining(self, finished: &Finished) -> Vec<Submission> {
+        with_worker!(self, machine => machine.remaining(finished))
+    }
+
+    /// As [`WorkerMachine::tree_stats`].
+    pub fn tree_stats(&self) -> Vec<TreeStats> {
+        with_worker!(self, machine => machine.tree_stats().collect())
+    }
+}
+
+impl From<panama::WorkerConfig> for WorkerConfig {
+    fn from(config: panama::WorkerConfig) -> WorkerConfig {
+        WorkerConfig::Panama(config)
+    }
+}
+
+impl From<atp::WorkerConfig> for WorkerConfig {
+    fn from(config: atp::WorkerConfig) -> WorkerConfig {
+        WorkerConfig::Atp(config)
+    }
+}
+
+impl From<switchml::WorkerConfig> for WorkerConfig {
+    fn from(config: switchml::WorkerConfig) -> WorkerConfig {
+        WorkerConfig::Switchml(config)
+    }
+}
+
+impl<P> Lease<P> {
+    /// Job, epoch and tree.
+    pub fn key(&self) -> LeaseKey {
+        let (job, epoch, tree) = match self {
+            Lease::Tree(lease) => (lease.job, lease.epoch, lease.tree),
+            Lease::Slots(lease) => (lease.job, lease.epoch, lease.tree),
+            Lease::Server(lease) => (lease.job, lease.epoch, lease.tree),
+            Lease::Pool(lease) => (lease.job, lease.epoch, TreeId(0)),
+        };
+        LeaseKey { job, epoch, tree }
+    }
+}
+
+impl<P> Lease<P> {
+    /// What the lease takes. `row_bytes`: largest payload of the rows of a server.
+    pub fn reservation(&self, row_bytes: u16) -> Reservation {
+        let nothing = Reservation::default();
+        match self {
+            Lease::Tree(lease) => Reservation { memory_bytes: lease.memory_bytes(), ..nothing },
+            Lease::Slots(_) => nothing,
+            Lease::Server(lease) => {
+                Reservation { memory_bytes: lease.memory_bytes(row_bytes), ..nothing }
+            }
+            Lease::Pool(lease) => Reservation { pool_slots: lease.slots.into(), ..nothing },
+        }
+    }
+
+    /// The same lease for another number of fragments in flight.
+    pub fn with_window(mut self, window: u16) -> Lease<P> {
+        match &mut self {
+            Lease::Tree(lease) => lease.slots = window,
+            Lease::Slots(lease) => lease.window = window,
+            Lease::Server(lease) => lease.window = window,
+            Lease::Pool(lease) => lease.slots = window,
+        }
+        self
+    }
+}
+
+impl<P: Copy> Lease<P> {
+    /// Every neighbour that it names.
+    pub fn neighbours(&self) -> Vec<P> {
+        match self {
+            Lease::Tree(lease) => {
+                lease.children.iter().map(|child| child.port).chain(lease.parent).collect()
+            }
+            Lease::Slots(lease) => lease.members.neighbours().chain([lease.parent]).collect(),
+            Lease::Server(lease) => lease.neighbours.iter().map(|n| n.port).collect(),
+            Lease::Pool(lease) => lease.workers.clone(),
+        }
+    }
+}
+
+impl<P> From<panama::Lease<P>> for Lease<P> {
+    fn from(lease: panama::Lease<P>) -> Lease<P> {
+        Lease::Tree(lease)
+    }
+}
+
+impl<P> From<atp::Lease<P>> for Lease<P> {
+    fn from(lease: atp::Lease<P>) -> Lease<P> {
+        Lease::Slots(lease)
+    }
+}
+
+impl<P> From<atp::ServerLease<P>> for Lease<P> {
+    fn from(lease: atp::ServerLease<P>) -> Lease<P> {
+        Lease::Server(lease)
+    }
+}
+
+impl<P> From<switchml::Lease<P>> for Lease<P> {
+    fn from(lease: switchml::Lease<P>) -> Lease<P> {
+        Lease::Pool(lease)
+    }
+}

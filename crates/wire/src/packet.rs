@@ -1,0 +1,77 @@
+//! What drivers know of every protocol's packets.
+
+use crate::{DecodeError, JobId, TreeId};
+
+/// A header, by which drivers that are generic over protocols read and write packets.
+pub trait PacketHeader: Copy + Send {
+    /// First byte of each packet.
+    const VERSION: u8;
+    /// Bytes of the header.
+    const LEN: usize;
+
+    /// Splits a packet into header and payload; nothing of a hostile packet is trusted before this.
+    fn decode(packet: &[u8]) -> Result<(Self, &[u8]), DecodeError>;
+
+    /// Writes the header into `out`, which has [`PacketHeader::LEN`] bytes.
+    fn write(&self, out: &mut [u8]);
+
+    /// Bytes that follow the header.
+    fn payload_len(&self) -> usize;
+
+    /// Job.
+    fn job(&self) -> JobId;
+
+    /// Tree, 0 in protocols that have one only.
+    fn tree(&self) -> TreeId;
+
+    /// Ranks (mod 64) whose contributions a result lacks.
+    fn missing(&self) -> u64 {
+        0
+    }
+}
+
+/// Implements [`PacketHeader`] by the methods that each `Header` has.
+macro_rules! packet_header {
+    ($header:ident, tree: |$h:ident| $tree:expr $(, missing: |$m:ident| $missing:expr)?) => {
+        impl $crate::PacketHeader for $header {
+            const VERSION: u8 = VERSION;
+            const LEN: usize = HEADER_LEN;
+
+            #[inline]
+            fn decode(packet: &[u8]) -> Result<($header, &[u8]), DecodeError> {
+                $header::decode(packet)
+            }
+
+            #[inline]
+            fn write(&self, out: &mut [u8]) {
+                self.encode(out.first_chunk_mut().expect("a header's length"));
+            }
+
+            #[inline]
+            fn payload_len(&self) -> usize {
+                $header::payload_len(self)
+            }
+
+            #[inline]
+            fn job(&self) -> $crate::JobId {
+                self.job
+            }
+
+            #[inline]
+            fn tree(&self) -> $crate::TreeId {
+                let $h = self;
+                $tree
+            }
+
+            $(
+                #[inline]
+                fn missing(&self) -> u64 {
+                    let $m = self;
+                    $missing
+                }
+            )?
+        }
+    };
+}
+
+pub(crate) use packet_header;
