@@ -4,14 +4,22 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netsum_topo::CongestionRule;
+use netsum_topo::{CongestionRule, Protocol};
 
 use crate::algorithm::{OPERATIONS, names};
 use crate::planned::PlanSource;
 use crate::{Error, Network};
 
 /// What a job may ask for; with `auto` the controller chooses.
-pub const PROTOCOLS: [&str; 4] = ["panama", "atp", "switchml", "auto"];
+pub const PROTOCOLS: [&str; Protocol::ALL.len() + 1] = {
+    let mut names = ["auto"; Protocol::ALL.len() + 1];
+    let mut i = 0;
+    while i < Protocol::ALL.len() {
+        names[i] = Protocol::ALL[i].name();
+        i += 1;
+    }
+    names
+};
 
 /// Along which floats are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +234,10 @@ mod tests {
         );
         assert_eq!(
             error("protocol", "tcp"),
-            "option protocol = \"tcp\": use panama, atp, switchml, auto"
+            format!(
+                "option protocol = \"tcp\": use {}, auto",
+                PROTOCOLS[..Protocol::ALL.len()].join(", ")
+            )
         );
         assert_eq!(parse("protocol", "atp").unwrap().protocol, "atp");
         assert_eq!(parse("scale", "1e8").unwrap().scale, 1e8);

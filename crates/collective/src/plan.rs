@@ -45,7 +45,6 @@ impl handover::Plan for ControllerPlan {
     }
 }
 
-
 /// The plan as the driver needs it; it has trees, and is validated.
 pub(crate) fn worker_plan(plan: &JobPlan, rank: u32, size: u32) -> Result<WorkerPlan, PlanError> {
     let attachments = plan.attachments(rank)?;

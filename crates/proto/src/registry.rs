@@ -7,11 +7,14 @@ use std::ops::Range;
 use netsum_wire::{Format, Protocol, TreeId};
 
 use crate::flow::TreeStats;
+use crate::handover::{Finished, Progress};
 use crate::lease::{LeaseKey, Reservation};
 use crate::operations::Submission;
-use crate::handover::{Finished, Progress};
 use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{PortId, Time, atp, panama, switchml};
+
+/// The protocol of static pools.
+pub const POOLS: Protocol = Protocol::Switchml;
 
 /// Any protocol's worker.
 #[allow(clippy::large_enum_variant)] // One per process.

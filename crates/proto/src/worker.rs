@@ -6,8 +6,8 @@ use std::ops::Range;
 use netsum_wire::{Format, PacketHeader, TreeId};
 
 use crate::flow::TreeStats;
-use crate::operations::Submission;
 use crate::handover::{Finished, Progress};
+use crate::operations::Submission;
 use crate::{Drop, Time};
 
 /// A protocol's worker as a state machine, for one epoch. It holds no payload: the driver copies elements between packets

@@ -307,11 +307,10 @@ impl Transition<'_> {
             Action::Deliver(results) => {
                 for (g, payload) in results {
                     let worker = self.workers[rank].as_ref().unwrap();
-                    let accepted = worker.place_of(g).expect("it lacks the result");
-                    let operation = &mut self.world.hosts[host].operations[accepted.id as usize];
+                    let (id, elements) = worker.place_of(g).expect("it lacks the result");
+                    let operation = &mut self.world.hosts[host].operations[id as usize];
                     let size = operation.format.dtype.size();
-                    let place = accepted.elements.start as usize * size
-                        ..accepted.elements.end as usize * size;
+                    let place = elements.start as usize * size..elements.end as usize * size;
                     operation.buffer[place].copy_from_slice(&payload);
                 }
             }

@@ -211,7 +211,8 @@ impl<P: Payload> Simulation<P> {
     fn pool_stands(&self, job: u32) -> Result<(), String> {
         if !self.aggregation.pools.is_leased(job) {
             return Err(
-                "its pool has died; protocol switchml ends with the switch of its pool".to_owned()
+                "its pool has died; a job with a static pool ends with the switch of the pool"
+                    .to_owned(),
             );
         }
         match self.trees.get(&job).is_none_or(|trees| self.stand(trees)) {

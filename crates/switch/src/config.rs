@@ -38,7 +38,7 @@ pub struct Arguments {
     /// Aggregation memory, as 64MiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub memory: Bytes,
-    /// Slots of a switch for protocol atp, and as many for pools of switchml; 0 for none
+    /// Slots of a switch for protocol atp, and as many for static pools; 0 for none
     #[arg(long, value_name = "N", default_value_t = SLOTS_USUAL)]
     pub slots: u32,
     /// How jobs share the slots: partition, first-come or preempt

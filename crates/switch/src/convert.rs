@@ -5,6 +5,8 @@ use netsum_net::switch::{
     Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot, TreeSnapshot,
 };
 use netsum_proto::LeaseKey;
+use netsum_proto::registry::POOLS;
+use netsum_topo::Protocol;
 
 /// Leases in use, of the controller of that incarnation.
 pub(crate) fn installed(snapshot: &SwitchSnapshot, incarnation: u64) -> Vec<pb::InstalledLease> {
@@ -79,7 +81,7 @@ fn tree(tree: &TreeSnapshot) -> pb::SwitchTree {
         marks: tree.counters.marked,
         memory_used_bytes: tree.memory_reserved,
         duplicates: tree.counters.duplicates,
-        ..of_lease(tree.lease, "panama")
+        ..of_lease(tree.lease, Protocol::Panama.name())
     }
 }
 
@@ -93,7 +95,7 @@ fn slot_counters(slots: &SlotSnapshot) -> pb::SwitchTree {
         expired: slots.counters.expired,
         preempted: slots.counters.preempted,
         duplicates: slots.counters.duplicates,
-        ..of_lease(slots.lease, "atp")
+        ..of_lease(slots.lease, Protocol::Atp.name())
     }
 }
 
@@ -108,7 +110,7 @@ fn server_counters(server: &ServerSnapshot) -> pb::SwitchTree {
         duplicates: server.counters.duplicates,
         rehashes: server.counters.rehashes,
         memory_used_bytes: server.memory_reserved,
-        ..of_lease(server.lease, "atp")
+        ..of_lease(server.lease, Protocol::Atp.name())
     }
 }
 
@@ -119,6 +121,6 @@ fn pool_counters(pool: &PoolSnapshot) -> pb::SwitchTree {
         retransmits_answered: pool.counters.answered,
         slots_held: pool.slots.into(),
         duplicates: pool.counters.duplicates,
-        ..of_lease(pool.lease, "switchml")
+        ..of_lease(pool.lease, POOLS.name())
     }
 }

@@ -52,7 +52,7 @@ pub struct Switch {
     pub memory: Bytes,
     /// Prometheus over HTTP, if wanted.
     pub metrics: Option<SocketAddr>,
-    /// Slots of protocol `atp`, and as many rounds of pools of `switchml`; beside the memory.
+    /// Slots of protocol `atp`, and as many rounds of static pools; beside the memory.
     pub slots: u32,
     /// How jobs share the slots.
     pub policy: SlotPolicy,

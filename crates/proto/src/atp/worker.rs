@@ -12,8 +12,8 @@ use rustc_hash::FxHashSet;
 use super::table::SlotTable;
 use super::work::{Accepted, Content, Outgoing, Scaling, WorkerConfig, supports};
 use crate::flow::{Signals, TreeFlow, TreeStats};
-use crate::operations::{self, Fragments, Operations, Submission};
 use crate::handover::{Finished, Progress};
+use crate::operations::{self, Fragments, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{Drop, Time, epoch};
 

@@ -9,8 +9,8 @@ use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 use super::lease::first_window;
 use crate::congestion::CongestionRule;
 use crate::flow::{Signals, TreeFlow, TreeStats};
-use crate::operations::{Operations, Submission, elements_per_fragment};
 use crate::handover::{Finished, Progress};
+use crate::operations::{Operations, Submission, elements_per_fragment};
 use crate::worker::{AcceptedResult, Event, OutgoingPacket, Settings, WorkerMachine};
 use crate::{Drop, Time, epoch};
 

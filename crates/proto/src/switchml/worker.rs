@@ -9,8 +9,8 @@ use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp, TreeId};
 
 use super::work::{Accepted, Content, Outgoing, WorkerConfig};
 use crate::flow::TreeStats;
-use crate::operations::{Operation, Operations, Submission};
 use crate::handover::{Finished, Progress, TreeProgress};
+use crate::operations::{Operation, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{Drop, Time, epoch, sequence};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use netsum_proto::panama::{Child, Lease, Slab, Switch, Transmit};
-use netsum_proto::{PortId, Time};
+use netsum_proto::{Aggregator, PortId, Time};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::*;
 use serde_json::Value;

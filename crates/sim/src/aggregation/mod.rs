@@ -19,7 +19,7 @@ use crate::timer::CLASS;
 pub use machines::{Inspector, Machines};
 pub use panama::{OVERHEAD_BYTES, Panama, TreeConfig};
 pub use payload::{Counts, FORMAT, Payload, value};
-pub use pools::{PoolConfig, Switchml};
+pub use pools::{PoolConfig, Pools};
 pub use protocol::Protocol;
 pub(crate) use slots::Places;
 pub use slots::{Atp, SlotConfig, SlotSharing};
@@ -61,7 +61,7 @@ pub enum Kind {
     Trees,
     /// Protocol `atp`.
     Slots,
-    /// Protocol `switchml`.
+    /// Static pools.
     Pools,
 }
 
@@ -71,8 +71,8 @@ pub struct Aggregation<P: Payload> {
     pub trees: Machines<Panama<P>>,
     /// Protocol `atp`.
     pub slots: Machines<Atp<P>>,
-    /// Protocol `switchml`.
-    pub pools: Machines<Switchml<P>>,
+    /// Static pools.
+    pub pools: Machines<Pools<P>>,
     /// Memory of a switch, for each protocol.
     pub(crate) memory_bytes: u64,
     /// How switches share the slots of `atp`.
@@ -136,7 +136,7 @@ pub(crate) struct Local<'a, P: Payload> {
     pub net: &'a mut Region,
     trees: &'a mut Residents<Panama<P>>,
     slots: &'a mut Residents<Atp<P>>,
-    pools: &'a mut Residents<Switchml<P>>,
+    pools: &'a mut Residents<Pools<P>>,
     checked: bool,
     check_at_hop: u64,
 }
@@ -147,7 +147,7 @@ pub(crate) struct Mail<P: Payload> {
     /// What the `Tree` packets carry, in their order.
     trees: Vec<Parcel<Panama<P>>>,
     slots: Vec<Parcel<Atp<P>>>,
-    pools: Vec<Parcel<Switchml<P>>>,
+    pools: Vec<Parcel<Pools<P>>>,
 }
 
 impl<P: Payload> Default for Mail<P> {

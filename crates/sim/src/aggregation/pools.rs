@@ -34,9 +34,9 @@ impl PoolConfig {
 }
 
 /// Protocol `switchml`.
-pub struct Switchml<P>(PhantomData<P>);
+pub struct Pools<P>(PhantomData<P>);
 
-impl<P: Payload> Protocol for Switchml<P> {
+impl<P: Payload> Protocol for Pools<P> {
     type Payload = P;
     type Node = Switch<P::Rows>;
     type Worker = Worker;
@@ -65,7 +65,7 @@ impl<P: Payload> Protocol for Switchml<P> {
     }
 }
 
-impl<P: Payload> Machines<Switchml<P>> {
+impl<P: Payload> Machines<Pools<P>> {
     /// Whether some switch holds a job's pool.
     pub(crate) fn is_leased(&self, job: u32) -> bool {
         self.nodes().any(|(_, node)| node.leases().any(|(lease, _)| lease.job == JobId(job)))
