@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::panama::{Memory, Slab, Transmit};
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Keys, Lease, PortId, Time, atp, panama, switchml};
+use netsum_proto::{Aggregator as _, Keys, Lease, PortId, Time, atp, panama, switchml};
 use netsum_topo::{Protocol, SlotPolicy};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{
@@ -142,7 +142,7 @@ impl Aggregator {
             Some(&atp_wire::VERSION) => self.take_atp(now, from, ce, packet),
             Some(&switchml_wire::VERSION) => match switchml_wire::Header::decode(packet) {
                 Ok((header, payload)) => match self.keys.check(header.job, packet) {
-                    Ok(()) => _ = self.pools.handle(now, from, &header, payload),
+                    Ok(()) => _ = self.pools.handle(now, from, ce, &header, payload),
                     Err(reason) => self.pools.count_drop(reason),
                 },
                 Err(error) => self.pools.count_decode_error(error),

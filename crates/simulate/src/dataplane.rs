@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use netsum_proto::operations::Submission;
 use netsum_proto::panama::{Finished, Progress};
-use netsum_proto::{Drop, PortId, Time, atp, panama, switchml};
+use netsum_proto::{
+    AcceptedResult, Drop, OutgoingPacket, PortId, Time, Worker, WorkerConfig, WorkerMachine,
+    with_worker,
+};
 use netsum_wire::tag::JobKey;
-use netsum_wire::{TreeId, atp as atp_wire, panama as panama_wire, switchml as switchml_wire};
-
-use crate::lease::WorkerConfig;
+use netsum_wire::{PacketHeader, TreeId};
 
 /// An operation that trees carry.
 #[derive(Clone, Debug)]
@@ -49,14 +50,8 @@ pub struct Accepted {
     pub elements: Range<u64>,
 }
 
-enum Machine {
-    Panama(panama::Worker),
-    Atp(atp::Worker, atp::Scaling),
-    Switchml(switchml::Worker),
-}
-
 struct Epoch {
-    machine: Machine,
+    worker: Worker,
     retained: BTreeMap<u64, Vec<u8>>,
     window: usize,
     frozen: bool,
@@ -84,22 +79,11 @@ impl DataPlane {
         first: u64,
     ) {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
-        let (machine, window, key) = match config {
-            WorkerConfig::Panama(config) => {
-                let window = usize::from(config.window_max) * usize::from(config.trees);
-                (Machine::Panama(panama::Worker::starting_at(now, config, first)), window, None)
-            }
-            WorkerConfig::Atp(config, scaling) => {
-                let window = usize::from(config.window_max) * config.places.len();
-                (Machine::Atp(atp::Worker::starting_at(now, config, first), scaling), window, key)
-            }
-            WorkerConfig::Switchml(config) => {
-                let window = usize::from(config.slots);
-                (Machine::Switchml(switchml::Worker::starting_at(now, config, first)), window, key)
-            }
-        };
+        let window = config.settings().retained;
+        let key = key.filter(|_| config.protocol().has_tags());
+        let worker = Worker::starting_at(now, config, first);
         let retained = BTreeMap::new();
-        self.epoch = Some(Epoch { machine, retained, window, frozen: false, key, switches });
+        self.epoch = Some(Epoch { worker, retained, window, frozen: false, key, switches });
         for operation in std::mem::take(&mut self.backlog) {
             self.submit(operation);
         }
@@ -113,13 +97,7 @@ impl DataPlane {
         };
         let what = operation.submission.clone();
         let id = what.id;
-        match &mut epoch.machine {
-            Machine::Panama(machine) => machine.submit(what),
-            Machine::Atp(machine, scaling) => {
-                machine.submit(atp::Submission { what, scaling: *scaling });
-            }
-            Machine::Switchml(machine) => machine.submit(what),
-        }
+        epoch.worker.submit(what);
         let twice = self.operations.insert(id, operation);
         assert!(twice.is_none(), "operation {id} is at work already");
     }
@@ -142,32 +120,11 @@ impl DataPlane {
             Some(switch) if *switch != from => Err(Drop::UnknownSender),
             Some(_) => Ok(()),
         };
-        let (g, id, elements, result) = match &mut epoch.machine {
-            Machine::Panama(machine) => {
-                let (header, payload) = panama_wire::Header::decode(packet)?;
-                check(header.tree)?;
-                let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(None) };
-                (accepted.g, accepted.id, Some(accepted.elements), payload.to_vec())
-            }
-            Machine::Atp(machine, _) => {
-                let (header, payload) = atp_wire::Header::decode(packet)?;
-                check(header.tree)?;
-                let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(None) };
-                let elements = accepted.content.elements();
-                let mut out = room(elements.as_ref(), accepted.dtype);
-                machine.read(&accepted, payload, &mut out);
-                (accepted.g, accepted.id, elements, out)
-            }
-            Machine::Switchml(machine) => {
-                let (header, payload) = switchml_wire::Header::decode(packet)?;
-                check(TreeId(0))?;
-                let Some(accepted) = machine.handle(now, &header)? else { return Ok(None) };
-                let elements = accepted.content.elements();
-                let mut out = room(elements.as_ref(), accepted.dtype);
-                machine.read(&accepted, payload, &mut out);
-                (accepted.g, accepted.id, elements, out)
-            }
-        };
+        let size = |id: u64| self.operations[&id].submission.format.dtype.size();
+        let taken = with_worker!(&mut epoch.worker, machine => {
+            take(machine, now, ce, packet, check, size)?
+        });
+        let Some((g, id, elements, result)) = taken else { return Ok(None) };
         epoch.keep(g, result.clone());
         let Some(elements) = elements else { return Ok(None) };
         let operation = self.operations.get_mut(&id).expect("the machine knows its operations");
@@ -184,38 +141,8 @@ impl DataPlane {
             let operation = &operations[&id];
             &operation.buffer[operation.bytes(&range)]
         };
-        let (tree, mut packet) = match &mut epoch.machine {
-            Machine::Panama(machine) => {
-                let outgoing = machine.poll_transmit(now)?;
-                let mut packet = vec![0; panama_wire::HEADER_LEN];
-                outgoing.header.encode(packet.first_chunk_mut().expect("it has that length"));
-                if let Some((id, range)) = outgoing.payload {
-                    packet.extend_from_slice(elements(id, range));
-                }
-                (outgoing.tree, packet)
-            }
-            Machine::Atp(machine, _) => {
-                let mut outgoing = machine.poll_transmit(now)?;
-                let mut packet = vec![0; atp_wire::HEADER_LEN + outgoing.header.payload_len()];
-                let (head, payload) = packet.split_first_chunk_mut().expect("it is longer");
-                if let Some((id, _)) = outgoing.payload {
-                    machine.write(&mut outgoing, |range| elements(id, range), payload);
-                }
-                outgoing.header.encode(head);
-                (outgoing.header.tree, packet)
-            }
-            Machine::Switchml(machine) => {
-                let mut outgoing = machine.poll_transmit(now)?;
-                let len = switchml_wire::HEADER_LEN + outgoing.header.payload_len();
-                let mut packet = vec![0; len];
-                let (head, payload) = packet.split_first_chunk_mut().expect("it is longer");
-                if let Some((id, _)) = outgoing.payload {
-                    machine.write(&mut outgoing, |range| elements(id, range), payload);
-                }
-                outgoing.header.encode(head);
-                (TreeId(0), packet)
-            }
-        };
+        let worker = &mut epoch.worker;
+        let (tree, mut packet) = with_worker!(worker, machine => next(machine, now, elements))?;
         if let Some(key) = &epoch.key {
             key.seal(&mut packet, &[]);
         }
@@ -232,21 +159,13 @@ impl DataPlane {
     /// When `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         let epoch = self.epoch.as_ref().filter(|epoch| !epoch.frozen)?;
-        match &epoch.machine {
-            Machine::Panama(machine) => machine.poll_timeout(),
-            Machine::Atp(machine, _) => machine.poll_timeout(),
-            Machine::Switchml(machine) => machine.poll_timeout(),
-        }
+        epoch.worker.poll_timeout()
     }
 
     /// Deadlines up to `now` have passed.
     pub fn handle_timeout(&mut self, now: Time) {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else { return };
-        match &mut epoch.machine {
-            Machine::Panama(machine) => machine.handle_timeout(now),
-            Machine::Atp(machine, _) => machine.handle_timeout(now),
-            Machine::Switchml(machine) => machine.handle_timeout(now),
-        }
+        epoch.worker.handle_timeout(now)
     }
 
     /// What the owner must know.
@@ -258,22 +177,10 @@ impl DataPlane {
         let done = |operations: &mut BTreeMap<u64, Operation>, id| {
             Event::Done(operations.remove(&id).expect("an operation ends once"))
         };
-        Some(match &mut epoch.machine {
-            Machine::Panama(machine) => match machine.poll_event()? {
-                panama::Event::Done { id, .. } => done(&mut self.operations, id),
-                panama::Event::Mismatch { id } => Event::Mismatch(id),
-                panama::Event::Silent { tree, for_ns } => Event::Silent(tree, for_ns),
-            },
-            Machine::Atp(machine, _) => match machine.poll_event()? {
-                atp::Event::Done { id } => done(&mut self.operations, id),
-                atp::Event::Mismatch { id } => Event::Mismatch(id),
-                atp::Event::Silent { tree, for_ns } => Event::Silent(tree, for_ns),
-            },
-            Machine::Switchml(machine) => match machine.poll_event()? {
-                switchml::Event::Done { id } => done(&mut self.operations, id),
-                switchml::Event::Mismatch { id } => Event::Mismatch(id),
-                switchml::Event::Silent { for_ns } => Event::Silent(TreeId(0), for_ns),
-            },
+        Some(match epoch.worker.poll_event()? {
+            netsum_proto::Event::Done { id, .. } => done(&mut self.operations, id),
+            netsum_proto::Event::Mismatch { id } => Event::Mismatch(id),
+            netsum_proto::Event::Silent { tree, for_ns } => Event::Silent(tree, for_ns),
         })
     }
 
@@ -281,30 +188,18 @@ impl DataPlane {
     pub fn freeze(&mut self) -> Progress {
         let Some(epoch) = &mut self.epoch else { return Progress::default() };
         epoch.frozen = true;
-        match &epoch.machine {
-            Machine::Panama(machine) => machine.progress(),
-            Machine::Atp(machine, _) => machine.progress(),
-            Machine::Switchml(machine) => machine.progress(),
-        }
+        epoch.worker.progress()
     }
 
     /// Fragments that have a number in this epoch.
     pub fn submitted(&self) -> u64 {
-        self.epoch.as_ref().map_or(0, |epoch| match &epoch.machine {
-            Machine::Panama(machine) => machine.submitted(),
-            Machine::Atp(machine, _) => machine.submitted(),
-            Machine::Switchml(machine) => machine.submitted(),
-        })
+        self.epoch.as_ref().map_or(0, |epoch| epoch.worker.submitted())
     }
 
     /// Results of a tree so far.
     pub fn results(&self, tree: usize) -> u64 {
-        let stats = self.epoch.as_ref().and_then(|epoch| match &epoch.machine {
-            Machine::Panama(machine) => machine.tree_stats().nth(tree),
-            Machine::Atp(machine, _) => machine.tree_stats().nth(tree),
-            Machine::Switchml(machine) => Some(machine.stats()),
-        });
-        stats.map_or(0, |stats| stats.results)
+        let stats = self.epoch.as_ref().map(|epoch| epoch.worker.tree_stats());
+        stats.and_then(|stats| stats.get(tree).map(|stats| stats.results)).unwrap_or(0)
     }
 
     /// A retained result.
@@ -318,11 +213,7 @@ impl DataPlane {
         if payload.is_empty() {
             return None;
         }
-        let (id, elements) = match &epoch.machine {
-            Machine::Panama(machine) => machine.place_of(g).map(|at| (at.id, at.elements)),
-            Machine::Atp(machine, _) => machine.place_of(g),
-            Machine::Switchml(machine) => machine.place_of(g),
-        }?;
+        let (id, elements) = epoch.worker.place_of(g)?;
         let operation = self.operations.get_mut(&id)?;
         let place = operation.bytes(&elements);
         if place.len() != payload.len() {
@@ -335,13 +226,7 @@ impl DataPlane {
     /// Ends the frozen epoch; what is left of each operation.
     pub fn resolve(&mut self, finished: &Finished) -> Vec<Operation> {
         let Some(epoch) = self.epoch.take() else { return std::mem::take(&mut self.backlog) };
-        let left = match epoch.machine {
-            Machine::Panama(machine) => machine.remaining(finished),
-            Machine::Atp(machine, _) => {
-                machine.remaining(finished).into_iter().map(|rest| rest.what).collect()
-            }
-            Machine::Switchml(machine) => machine.remaining(finished),
-        };
+        let left = epoch.worker.remaining(finished);
         let mut remaining = Vec::new();
         for submission in left {
             if let Some(operation) = self.operations.remove(&submission.id) {
@@ -364,11 +249,7 @@ impl DataPlane {
         if !self.operations.is_empty() {
             return;
         }
-        match &mut epoch.machine {
-            Machine::Panama(machine) => machine.finish(),
-            Machine::Atp(machine, _) => machine.finish(),
-            Machine::Switchml(machine) => machine.finish(),
-        }
+        epoch.worker.finish()
     }
 }
 
@@ -384,7 +265,40 @@ impl Epoch {
     }
 }
 
-fn room(elements: Option<&Range<u64>>, dtype: netsum_wire::Dtype) -> Vec<u8> {
-    elements
-        .map_or_else(Vec::new, |range| vec![0; (range.end - range.start) as usize * dtype.size()])
+/// Fragment, operation, elements and their new values.
+type Taken = (u64, u64, Option<Range<u64>>, Vec<u8>);
+
+/// Takes a packet; `size` is that of an element of an operation.
+fn take<W: WorkerMachine>(
+    machine: &mut W,
+    now: Time,
+    ce: bool,
+    packet: &[u8],
+    check: impl FnOnce(TreeId) -> Result<(), Drop>,
+    size: impl FnOnce(u64) -> usize,
+) -> Result<Option<Taken>, Drop> {
+    let (header, payload) = W::Header::decode(packet)?;
+    check(header.tree())?;
+    let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(None) };
+    let (g, id, elements) = (accepted.g(), accepted.id(), accepted.elements());
+    let count = elements.as_ref().map_or(0, |range| (range.end - range.start) as usize);
+    let mut out = vec![0; if count > 0 { count * size(id) } else { 0 }];
+    machine.read(&accepted, payload, &mut out);
+    Ok(Some((g, id, elements, out)))
+}
+
+/// The next packet, and its tree.
+fn next<'a, W: WorkerMachine>(
+    machine: &mut W,
+    now: Time,
+    elements: impl Fn(u64, Range<u64>) -> &'a [u8],
+) -> Option<(TreeId, Vec<u8>)> {
+    let mut outgoing = machine.poll_transmit(now)?;
+    let mut packet = vec![0; W::Header::LEN + outgoing.header().payload_len()];
+    let (head, payload) = packet.split_at_mut(W::Header::LEN);
+    if let Some(id) = outgoing.operation() {
+        machine.write(&mut outgoing, |range| elements(id, range), payload);
+    }
+    outgoing.header().write(head);
+    Some((outgoing.header().tree(), packet))
 }

@@ -3,20 +3,12 @@
 use std::net::SocketAddr;
 
 use netsum_lease::{JobPlan, PlanError};
-use netsum_proto::{CongestionRule as Rule, atp, panama, switchml};
+use netsum_proto::{CongestionRule as Rule, WorkerConfig, atp, panama, switchml};
 use netsum_topo::{CongestionRule, Protocol};
 use netsum_wire::fixed::Scale;
-use netsum_wire::{Epoch, Format, JobId, Rank};
+use netsum_wire::{Epoch, JobId, Rank};
 
-/// What the machine of a plan's protocol is made of.
-pub enum WorkerConfig {
-    /// Trees.
-    Panama(panama::WorkerConfig),
-    /// Slots and servers.
-    Atp(atp::WorkerConfig, atp::Scaling),
-    /// A pool.
-    Switchml(switchml::WorkerConfig),
-}
+pub use netsum_proto::supports;
 
 /// A validated plan as one worker needs it: the machine's configuration, and by tree where to send.
 pub fn worker(
@@ -53,7 +45,8 @@ pub fn worker(
                 CongestionRule::None => Rule::Fixed(window_max),
                 _ => Rule::Aimd { packet_bytes: fragment_bytes.saturating_add(ATP_HEADERS) },
             };
-            let config = atp::WorkerConfig {
+            let scaling = Scale::new(plan.scale).map_or(atp::Scaling::Shared, atp::Scaling::Fixed);
+            WorkerConfig::Atp(atp::WorkerConfig {
                 job,
                 epoch,
                 ranks: size,
@@ -62,9 +55,8 @@ pub fn worker(
                 fragment_bytes,
                 slots: plan.slot_space,
                 congestion,
-            };
-            let scaling = Scale::new(plan.scale).map_or(atp::Scaling::Shared, atp::Scaling::Fixed);
-            WorkerConfig::Atp(config, scaling)
+                scaling,
+            })
         }
         Protocol::Switchml => WorkerConfig::Switchml(switchml::WorkerConfig {
             job,
@@ -73,22 +65,11 @@ pub fn worker(
             workers: size as u8,
             slots: window_max,
             fragment_bytes,
-            timeout_ns: SWITCHML_TIMEOUT_NS,
+            timeout_ns: switchml::TIMEOUT_NS,
         }),
     };
     Ok((config, switches))
 }
 
-/// Whether the switches of a protocol can do a format.
-pub fn supports(protocol: Protocol, format: Format) -> bool {
-    match protocol {
-        Protocol::Panama => format.in_network(),
-        Protocol::Atp => atp::supports(format),
-        Protocol::Switchml => switchml::supports(format),
-    }
-}
-
-/// SwitchML's first time-out.
-const SWITCHML_TIMEOUT_NS: u64 = 10_000_000;
 /// Ethernet 14, IPv4 and UDP 28, protocol atp 46.
 const ATP_HEADERS: u16 = 88;
