@@ -2,7 +2,7 @@
 
 use netsum_proto::atp::{LeaseError, Neighbour, Server, ServerLease};
 use netsum_proto::values::Rows;
-use netsum_proto::{PortId, Time};
+use netsum_proto::{Aggregator, PortId, Time};
 use netsum_wire::atp::{Flags, Header, Kind, Level};
 use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
 use proptest::prelude::*;
