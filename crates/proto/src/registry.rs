@@ -100,10 +100,17 @@ impl WorkerConfig {
 impl Worker {
     /// A worker at the start of an epoch. Panics if the plan has no tree.
     pub fn new(now: Time, config: WorkerConfig) -> Worker {
+        Worker::starting_at(now, config, 0)
+    }
+
+    /// As [`WorkerMachine::starting_at`].
+    pub fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Worker {
         match config {
-            WorkerConfig::Panama(config) => Worker::Panama(WorkerMachine::new(now, config)),
-            WorkerConfig::Atp(config) => Worker::Atp(WorkerMachine::new(now, config)),
-            WorkerConfig::Switchml(config) => Worker::Switchml(WorkerMachine::new(now, config)),
+            WorkerConfig::Panama(c) => Worker::Panama(WorkerMachine::starting_at(now, c, first)),
+            WorkerConfig::Atp(c) => Worker::Atp(WorkerMachine::starting_at(now, c, first)),
+            WorkerConfig::Switchml(c) => {
+                Worker::Switchml(WorkerMachine::starting_at(now, c, first))
+            }
         }
     }
 

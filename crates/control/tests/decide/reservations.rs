@@ -8,6 +8,7 @@ use netsum_control::client::LeaseOffer;
 use netsum_control::decide::{Event, Settings};
 use netsum_control::pb;
 use netsum_control::pb::switch_command::Command;
+use netsum_proto::Aggregator;
 use netsum_proto::panama::{self, Slab, Transmit};
 use netsum_proto::values::{Rows, row_cost};
 use netsum_proto::{Lease, PortId, Time, atp, switchml};
