@@ -65,13 +65,15 @@ class Fabric:
         controller_options: tuple[str, ...] = (),
         slots: Slots = Slots(),
         in_kernel: bool = False,
+        store: bool = True,
     ):
-        """in_kernel: switches add what they can in their drivers' hooks."""
+        """in_kernel: switches add what they can in their drivers' hooks. store: whether the controller has one."""
         self.network, self.slots, self.in_kernel = network, slots, in_kernel
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="netsum-fabric-"))
         self.file = self.directory / "fabric.toml"
         self.file.write_text(description(network, memory, slots))
         self.controller_options = controller_options
+        self.store = self.directory / "controller.sqlite" if store else None
         self.processes: dict[str, subprocess.Popen] = {}
 
     def __enter__(self) -> Fabric:
@@ -101,8 +103,7 @@ class Fabric:
         return pathlib.Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{what}-"))
 
     def start_controller(self) -> None:
-        store = self.directory / "controller.sqlite"
-        options = ("--fabric", str(self.file), "--store", str(store), *self.controller_options)
+        options = ("--fabric", str(self.file), "--store", str(self.store or "none"), *self.controller_options)
         self._start("controller", self.network.spines[0], "netsum-controller", *options)
 
     def start_switch(self, name: str) -> None:
