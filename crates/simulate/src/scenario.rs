@@ -295,7 +295,6 @@ fn draw_fault(random: &mut Random, scenario: &Scenario, horizon_ms: u64) -> Faul
 fn store(random: &mut Random) -> StoreAfter {
     match random.below(10) {
         0 => StoreAfter::Lost,
-        1 => StoreAfter::Truncated(random.within(1..=5) as u32),
         _ => StoreAfter::Kept,
     }
 }

@@ -1,8 +1,11 @@
 //! Faults of the data plane: what workers report of silent trees, and plans that avoid and try suspected switches.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::job::Job;
+use netsum_topo::Protocol;
+
+use super::job::{Job, Member};
 use super::state::State;
 use super::suspicion::{Stage, Suspicion};
 
@@ -57,14 +60,23 @@ impl State {
     }
 }
 
-/// Trees of the plan in use that some connected rank reports as silent.
+/// Trees of the plan in use that connected ranks report as silent: some rank, or for a pool every rank. A pool answers
+/// nobody until all have contributed, so a single late rank looks to the others like a dead switch.
 fn silent_trees(job: &Job) -> BTreeSet<usize> {
     let Some(plan) = &job.current else { return BTreeSet::new() };
     let epoch = u32::from(plan.epoch);
-    let reports = job.members.iter().filter(|member| member.session().is_some());
-    let reports = reports.map(|member| &member.statistics).filter(|s| s.plan_epoch == epoch);
-    let trees = reports.flat_map(|statistics| &statistics.silent_trees);
-    trees.map(|&tree| tree as usize).filter(|&tree| tree < plan.trees.len()).collect()
+    let connected = || job.members.iter().filter(|member| member.session().is_some());
+    let is_silent = |tree: &usize| {
+        let says = |member: &Arc<Member>| {
+            let statistics = &member.statistics;
+            statistics.plan_epoch == epoch && statistics.silent_trees.contains(&(*tree as u32))
+        };
+        match plan.protocol {
+            Protocol::Switchml => connected().next().is_some() && connected().all(says),
+            Protocol::Panama | Protocol::Atp => connected().any(says),
+        }
+    };
+    (0..plan.trees.len()).filter(is_silent).collect()
 }
 
 /// Whether every rank is connected and has reported lately.

@@ -108,6 +108,8 @@ impl State {
         let better = match proposal.protocol {
             // A rack's switch that is back is no tree more, but adds again.
             Protocol::Atp => (proposal.trees.len(), aggregators(&proposal.trees)) > have,
+            // A pool that left the nearest switch comes back to it.
+            Protocol::Switchml if job.is_degraded() && proposal.reason.is_empty() => true,
             _ => proposal.trees.len() > have.0,
         };
         if better {

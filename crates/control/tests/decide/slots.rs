@@ -229,6 +229,47 @@ fn a_pool_stands_at_the_switch_nearest_to_all() {
 }
 
 #[test]
+fn a_pool_comes_back_to_the_nearest_switch() {
+    let mut world = world(fabric());
+    let request =
+        pb::CreateJobRequest { size: 2, protocol: "switchml".to_owned(), ..Default::default() };
+    let job = world.create_as(request);
+    for rank in 0..2 {
+        world.join(job, rank, &format!("h{rank}"), 0).unwrap();
+    }
+    assert_eq!(world.roots(job), ["rack0"]);
+    world.down("rack0");
+    assert_ne!(world.roots(job), ["rack0"]);
+    world.up("rack0", &[]).unwrap();
+    world.wait(2_000);
+    assert_eq!((world.roots(job), world.plan(job).reason.as_str()), (vec!["rack0"], ""));
+    world.check_leases();
+}
+
+#[test]
+fn a_late_rank_is_no_dead_switch_of_a_pool() {
+    let mut world = world(fabric());
+    let job = world.job_of("switchml", "");
+    let plan_epoch = world.plan(job).epoch;
+    let silent_at = |world: &mut World, ranks: std::ops::Range<u32>| {
+        for rank in ranks {
+            let session = world.workers[&(job, rank)].0;
+            let statistics =
+                pb::WorkerHeartbeat { plan_epoch, silent_trees: vec![0], ..Default::default() };
+            world.play(Event::WorkerHeartbeat { session, statistics }).unwrap();
+        }
+        for _ in 0..3 {
+            world.now_ms += 100;
+            world.play(Event::Tick).unwrap();
+        }
+    };
+    silent_at(&mut world, 0..3);
+    assert_eq!(world.plan(job).epoch, plan_epoch, "rank 3 is late");
+    silent_at(&mut world, 0..4);
+    assert_ne!(world.plan(job).epoch, plan_epoch, "nobody is answered");
+}
+
+#[test]
 fn auto_says_what_it_takes_and_why() {
     let mut plain = fabric();
     plain.servers.clear();

@@ -138,6 +138,11 @@ impl World {
             return;
         }
         let what = format!("{}: {}", self.processes[place].name, failure.reason);
+        if failure.by_controller && !self.ranks[place - self.first_rank].ready {
+            // A job without a plan has no data plane yet.
+            self.jobs[number].excuse = Some(failure.reason.clone());
+            return;
+        }
         // One violation for each job: the others follow from it.
         self.jobs[number].excuse = Some(failure.reason.clone());
         if failure.by_controller {
@@ -168,6 +173,10 @@ impl World {
             return None;
         }
         let state = self.controller.state()?;
+        if job.incarnation != state.incarnation() {
+            // Another store's controller refuses the job, which goes on over the hosts.
+            return None;
+        }
         let Some(planned) = state.job(id).and_then(|job| job.current.as_ref()) else {
             return Some("the controller has no plan".to_owned());
         };

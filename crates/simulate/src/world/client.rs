@@ -13,6 +13,8 @@ pub(super) struct Client {
     pub state: ClientState,
     /// Since the controller last answered.
     attempts: u32,
+    /// The first segment of a connection was sent again.
+    resent: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,8 +43,15 @@ impl World {
             return;
         }
         if self.active.separated(place, CONTROLLER, |cut| cut.control) {
-            return self.retry(place, CONNECT_TIMEOUT);
+            // TCP sends its first segment again after a second; after two the client gives up.
+            let client = self.client(place);
+            client.resent = !client.resent;
+            return match client.resent {
+                true => self.after(place, SYN_AGAIN, Timer::Connect),
+                false => self.retry(place, CONNECT_TIMEOUT - SYN_AGAIN),
+            };
         }
+        self.client(place).resent = false;
         if !self.processes[CONTROLLER].alive {
             return self.retry(place, 1_000_000);
         }
@@ -123,5 +132,6 @@ impl World {
 }
 
 const CONNECT_TIMEOUT: Nanos = 2 * SECOND;
+const SYN_AGAIN: Nanos = SECOND;
 const OPEN_TIMEOUT: Nanos = 5 * SECOND;
 const HEARTBEAT: Nanos = SECOND;
