@@ -36,9 +36,8 @@ impl SqliteStore {
         // One controller per file: the lock is taken with the first access and held.
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(fail)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(fail)?;
-        // After a power cut the last instants may be missing, never the consistency; after the death
-        // of the process alone nothing is missing.
-        connection.pragma_update(None, "synchronous", "NORMAL").map_err(fail)?;
+        // A commit that a power cut undoes would let a number be given twice, so each commit reaches the disk.
+        connection.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
         let version: u32 =
             connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(fail)?;
         if version > SCHEMA_VERSION {

@@ -181,6 +181,9 @@ fn shrink(arguments: &Arguments, seed: u64) -> ExitCode {
     ExitCode::from(class.exit_code())
 }
 
+/// A violation: seed, class, the rule that is broken, what happened.
+type Found = (u64, Class, &'static str, String);
+
 /// Sums over runs.
 #[derive(Default)]
 struct Totals {
@@ -193,7 +196,7 @@ struct Totals {
     failed: u64,
     simulated_ns: u64,
     /// Seeds with a violation, and the worst of each.
-    seeds: Vec<(u64, Class, &'static str, String)>,
+    seeds: Vec<Found>,
 }
 
 impl Totals {
@@ -214,7 +217,7 @@ impl Totals {
         worst.is_some()
     }
 
-    fn by_rule(&self) -> BTreeMap<(Class, &'static str), Vec<&(u64, Class, &'static str, String)>> {
+    fn by_rule(&self) -> BTreeMap<(Class, &'static str), Vec<&Found>> {
         let mut rules: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for seed in &self.seeds {
             rules.entry((seed.1, seed.2)).or_default().push(seed);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use netsum_control::decide::SessionId;
 use netsum_control::pb;
 
-use super::clock::{MS, Nanos, SECOND};
+use super::clock::{MS, Nanos};
 use super::{CONTROLLER, Event, Place, World};
 
 /// Names a stream; never reused in a run.
@@ -21,6 +21,7 @@ pub(super) enum Side {
 
 /// A message to the controller.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "messages are in flight for a moment only")]
 pub(super) enum Up {
     Worker(pb::worker_report::Report),
     Switch(pb::switch_report::Report),
@@ -290,7 +291,7 @@ impl World {
         let same = controller.incarnation == stream.controller_incarnation && controller.alive;
         let waits_for_controller = same && !stream.up.is_empty();
         let waits_for_peer = peer && !stream.down.is_empty();
-        let open = same && (stream.controller_open || peer) || peer;
+        let open = peer || same && stream.controller_open;
         if !open && !waits_for_controller && !waits_for_peer {
             self.streams.open.remove(&id);
         }
@@ -298,7 +299,7 @@ impl World {
 
     /// Time after which a new attempt to reach the controller is made: doubles, with a random part.
     pub(super) fn backoff(&mut self, place: Place, attempts: u32) -> Nanos {
-        let due = (50 * MS << attempts.min(10)).min(2 * SECOND);
+        let due = ((50 * MS) << attempts.min(10)).min(500 * MS);
         due / 2 + self.processes[place].random.below(due / 2 + 1)
     }
 }
