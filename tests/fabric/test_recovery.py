@@ -74,13 +74,16 @@ class Job:
         back = end
         for rank in range(len(self.workers.hosts)):
             sums = self.sums(rank)
-            on_all = [each.by_switches and each.trees == self.trees for each in sums]
+            on_all = [self.is_on_all_trees(each) for each in sums]
             since = len(on_all) - on_all[::-1].index(False) if False in on_all else 0
             held = [each.at for each in sums[since:] if each.at > end]
             if not held or held[-1] < held[0] + STEADY_S:
                 return None
             back = max(back, held[0])
         return back
+
+    def is_on_all_trees(self, each: Sum) -> bool:
+        return each.by_switches and each.trees == self.trees
 
     def finish(self) -> list[dict]:
         self.workers.finish()
@@ -119,20 +122,28 @@ def link_down(network: Network, a: str, b: str, *packets: str) -> Iterator[None]
         yield
 
 
+@contextlib.contextmanager
+def rack_cut_off(network: Network, *packets: str) -> Iterator[None]:
+    with link_down(network, "rack0", "spine0", *packets), link_down(network, "rack0", "spine1", *packets):
+        yield
+
+
 UDP = ("-p", "udp")
 LARGE = ("-p", "udp", "-m", "length", "--length", "600:65535")
-Fault = Callable[[Fabric], contextlib.AbstractContextManager[None]]
+Fault = Callable[[Fabric, str], contextlib.AbstractContextManager[None]]
 FAULTS: dict[str, Fault] = {
-    "spine stopped": lambda fabric: stopped(fabric, "spine1"),
-    "rack stopped": lambda fabric: stopped(fabric, "rack0"),
-    "link of a spine": lambda fabric: link_down(fabric.network, "rack0", "spine1", *UDP),
-    "link of a spine upwards": lambda fabric: dropped(fabric.network, "spine1", "-i", "rack0", *UDP),
-    "link of a spine downwards": lambda fabric: dropped(fabric.network, "rack0", "-i", "spine1", *UDP),
-    "link of a spine, large packets": lambda fabric: link_down(fabric.network, "rack0", "spine1", *LARGE),
-    "link of a worker": lambda fabric: link_down(fabric.network, "h0", "rack0", *UDP),
-    "link of a worker, large packets": lambda fabric: link_down(fabric.network, "h0", "rack0", *LARGE),
-    "link of a worker, all packets": lambda fabric: link_down(fabric.network, "h0", "rack0"),
-    "server stopped": lambda fabric: stopped(fabric, "server0"),
+    "spine stopped": lambda fabric, spine: stopped(fabric, spine),
+    "rack stopped": lambda fabric, _: stopped(fabric, "rack0"),
+    "server stopped": lambda fabric, _: stopped(fabric, "server0"),
+    "link of a spine": lambda fabric, spine: link_down(fabric.network, "rack0", spine, *UDP),
+    "link of a spine upwards": lambda fabric, spine: dropped(fabric.network, spine, "-i", "rack0", *UDP),
+    "link of a spine downwards": lambda fabric, spine: dropped(fabric.network, "rack0", "-i", spine, *UDP),
+    "link of a spine, large packets": lambda fabric, spine: link_down(fabric.network, "rack0", spine, *LARGE),
+    "links between racks": lambda fabric, _: rack_cut_off(fabric.network, *UDP),
+    "links between racks, large packets": lambda fabric, _: rack_cut_off(fabric.network, *LARGE),
+    "link of a worker": lambda fabric, _: link_down(fabric.network, "h0", "rack0", *UDP),
+    "link of a worker, large packets": lambda fabric, _: link_down(fabric.network, "h0", "rack0", *LARGE),
+    "link of a worker, all packets": lambda fabric, _: link_down(fabric.network, "h0", "rack0"),
 }
 
 
@@ -140,12 +151,19 @@ def recover(network: Network, protocol: str, fault: str, seconds: float) -> None
     """A job that meets a fault, and is back in time with the right sums."""
     with Fabric(network, slots=SLOTS) as fabric:
         job = Job(fabric, protocol)
-        with FAULTS[fault](fabric):
+        root = fabric.status()["jobs"][-1]["trees"][-1]["root"]
+        with FAULTS[fault](fabric, root):
+            began = time.time()
             time.sleep(seconds)
-        back = job.back_after(time.time())
+            end = time.time()
+        back = job.back_after(end)
         job.finish()
+        sums = [each for rank in range(4) for each in job.sums(rank) if began + 0.5 < each.at < end]
     MEASURED[f"{protocol}: {fault} for {seconds} s"] = round(back, 2)
     assert back <= BACK_WITHIN_S, f"{back:.1f} s"
+    assert not any(job.is_on_all_trees(each) for each in sums), "the fault has stopped no tree"
+    if seconds >= 4 and "all packets" not in fault:
+        assert sums, "the job has not gone on during the fault"
 
 
 BRIEF = [
@@ -155,12 +173,13 @@ BRIEF = [
     ("atp", "rack stopped", 3.0),
     ("switchml", "link of a spine", 3.0),
 ]
+LINKS = [fault for fault in FAULTS if fault.startswith("link")]
 THOROUGH = [
     *(("panama", f"{which} stopped", seconds) for which in ("spine", "rack") for seconds in (0.3, 3.0, 8.0)),
-    *(("panama", fault, 4.0) for fault in FAULTS if fault.startswith("link")),
-    *(("atp", fault, 4.0) for fault in FAULTS),
-    *(("switchml", fault, 4.0) for fault in FAULTS if not fault.startswith("server")),
+    *(("panama", fault, 4.0) for fault in LINKS),
     ("panama", "link of a spine", 15.0),
+    *(("atp", fault, 4.0) for fault in ("rack stopped", "server stopped", *LINKS) if "spine" not in fault),
+    *(("switchml", fault, 4.0) for fault in ("spine stopped", *LINKS)),
 ]
 
 
