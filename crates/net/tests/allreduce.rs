@@ -76,6 +76,32 @@ fn two_trees_share_the_work_and_many_operations_are_in_flight() {
     assert!(stats.sent.packets >= fragments && stats.received.packets >= fragments);
 }
 
+/// A tree's numbers have 32 bits in packets.
+#[test]
+fn sums_are_exact_while_the_numbers_of_trees_wrap_around() {
+    let (a, b, members) = (switch(), switch(), members(3));
+    star_starting_at(0xffff_8000, 1, &[&a, &b], &members);
+    let format = format(Dtype::F32, ReduceOp::Sum);
+    // Twelve sums of some 2,850 fragments on each of the two trees pass the last 32,768 numbers.
+    let numel = 2_000_000;
+    let expected = expected(format, 3, numel);
+    for id in 0..12 {
+        let submit = |(rank, member): (usize, &Member)| {
+            let operation = operation(id, format, &numbers(Dtype::F32, rank, numel));
+            let buffer = operation.buffer.clone();
+            member.driver.submit(operation);
+            buffer
+        };
+        let buffers: Vec<_> = members.iter().enumerate().map(submit).collect();
+        for (member, buffer) in members.iter().zip(&buffers) {
+            wait_done(member, id);
+            assert!(bytes_of(buffer) == expected, "sum {id}");
+        }
+    }
+    let submitted = members[0].driver.stats().submitted;
+    assert!(submitted > 2 << 32, "{submitted}");
+}
+
 #[test]
 fn a_tree_of_two_levels_adds_in_its_nested_order() {
     let (root, left, right, members) = (switch(), switch(), switch(), members(5));

@@ -51,6 +51,8 @@ struct Fabric {
     servers: Vec<SwitchDriver>,
     /// Of every job.
     key: Option<JobKey>,
+    /// The number that each job's trees start at.
+    first: u64,
 }
 
 struct Job {
@@ -66,6 +68,7 @@ impl Fabric {
             middle: switch(slots),
             servers: (0..servers).map(|_| server()).collect(),
             key: None,
+            first: 0,
         }
     }
 
@@ -100,7 +103,8 @@ impl Fabric {
             for (rack, switch) in self.racks.iter().enumerate() {
                 let workers = at[2 * rack..2 * rack + 2].to_vec();
                 let members = Members::Rack { workers, rack: rack as u8, racks: 3 };
-                switch.install_with(lease(members, middle), self.key).unwrap();
+                let lease = lease(members, middle);
+                switch.install_starting_at(lease, self.key, self.first).unwrap();
             }
             let racks = vec![
                 Rack { port: self.racks[0].local_addr(), workers: 2 },
@@ -109,13 +113,13 @@ impl Fabric {
             ];
             let members = Members::Server { racks };
             let grant = lease(members, server.local_addr());
-            self.middle.install_with(grant, self.key).unwrap();
+            self.middle.install_starting_at(grant, self.key, self.first).unwrap();
             let neighbours = vec![Neighbour { port: middle, racks: 0b111, workers: u32::MAX }];
             let racks = vec![vec![0, 1], vec![2, 3], vec![4]];
             let (window, fragment_bytes, slots) = (WINDOW, ROW, self.slots);
             let lease =
                 ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-            server.install_with(lease, self.key).unwrap();
+            server.install_starting_at(lease, self.key, self.first).unwrap();
         }
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let (rack, of_rack) = ((rank / 2) as u8, (rank % 2) as u8);
@@ -141,7 +145,7 @@ impl Fabric {
             };
             let config = config.into();
             let plan = WorkerPlan { config, switches: vec![next_hop; servers] };
-            worker.begin_with(plan, self.key);
+            worker.begin_starting_at(plan, self.key, self.first);
         }
     }
 
@@ -335,6 +339,57 @@ fn an_epoch_that_ends_early_loses_and_repeats_no_sum() {
             _ => check_integers(&results, &inputs),
         }
     }
+}
+
+/// A tree's numbers have 32 bits in packets.
+#[test]
+fn sums_are_exact_while_the_numbers_of_trees_wrap_around() {
+    for slots in [1024, 12] {
+        let mut fabric = Fabric::new(slots, 2);
+        fabric.first = (1 << 32) - 300;
+        let job = fabric.add_job(1, Scaling::Shared);
+        for id in 0..4 {
+            let inputs = integers(100_000, id as u32);
+            check_integers(&job.reduce(id, INTEGERS, inputs.clone()), &inputs);
+        }
+        let inputs = floats(20_000);
+        let results = job.reduce(9, SUM, inputs.clone());
+        assert!(results.iter().all(|r| *r == results[0]), "the same bits at every rank");
+        check_floats(&results[0], &inputs, |i| if i / 352 == 1 { 2.6 / 8192.0 } else { 1e-5 });
+        let submitted = job.workers[0].0.stats().submitted;
+        assert!(submitted > 2 << 32, "{submitted}");
+    }
+}
+
+/// Rounds of a pool's slots have 32 bits in packets.
+#[test]
+fn sums_are_exact_while_the_rounds_of_a_pool_wrap_around() {
+    let middle = switch(32);
+    let workers: Vec<_> = (0..5).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect();
+    let job = Job { id: JobId(3), workers };
+    let workers: Vec<SocketAddr> = job.workers.iter().map(|(w, _)| w.local_addr()).collect();
+    let (id, epoch, slots, first) = (job.id, Epoch(1), 16, (1 << 32) - 20);
+    let lease = switchml::Lease { job: id, epoch, workers, slots, fragment_bytes: ROW };
+    middle.install_starting_at(lease, None, first).unwrap();
+    for (rank, (worker, _)) in job.workers.iter().enumerate() {
+        let config = switchml::WorkerConfig {
+            job: id,
+            epoch,
+            worker: rank as u8,
+            workers: 5,
+            slots,
+            fragment_bytes: ROW,
+            timeout_ns: 10_000_000,
+        };
+        let plan = WorkerPlan { config: config.into(), switches: vec![middle.local_addr()] };
+        worker.begin_starting_at(plan, None, first);
+    }
+    for operation in 0..4 {
+        let inputs = integers(100_000, operation as u32);
+        check_integers(&job.reduce(operation, INTEGERS, inputs.clone()), &inputs);
+    }
+    let submitted = job.workers[0].0.stats().submitted;
+    assert!(submitted > u64::from(slots) << 32, "{submitted}");
 }
 
 #[test]

@@ -217,7 +217,7 @@ impl Thread {
             // Who asked may have gone; then nobody needs the answer.
             match command {
                 // Trees have no tags, so a key is of no use here.
-                Command::Install(grant, _, reply) => {
+                Command::Install(grant, _, _, reply) => {
                     let installed = self.install(grant);
                     let _ = reply.send(installed);
                 }

@@ -79,7 +79,8 @@ struct Work {
 
 /// What the thread is asked to do.
 pub(crate) enum Command {
-    Install(Lease<SocketAddr>, Option<JobKey>, Sender<Result<(), NetError>>),
+    /// With the number that workers start at.
+    Install(Lease<SocketAddr>, Option<JobKey>, u64, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
     Snapshot(Sender<SwitchSnapshot>),
@@ -173,13 +174,24 @@ impl SwitchDriver {
         lease: impl Into<Lease<SocketAddr>>,
         key: Option<JobKey>,
     ) -> Result<(), NetError> {
+        self.install_starting_at(lease, key, 0)
+    }
+
+    /// As `install_with`, for workers that start at number `first` ([`netsum_proto::Worker::starting_at`]). An
+    /// accelerator starts at 0 whatever is asked.
+    pub fn install_starting_at(
+        &self,
+        lease: impl Into<Lease<SocketAddr>>,
+        key: Option<JobKey>,
+        first: u64,
+    ) -> Result<(), NetError> {
         let lease = lease.into();
         let mut seen = lease.neighbours();
         seen.sort();
         if let Some(twice) = seen.windows(2).find(|w| w[0] == w[1]) {
             return Err(NetError::DuplicateNeighbour { address: twice[0] });
         }
-        self.ask(|reply| Command::Install(lease, key, reply))?
+        self.ask(|reply| Command::Install(lease, key, first, reply))?
     }
 
     /// Takes back a job's leases of epochs up to `up_to`.

@@ -65,26 +65,27 @@ impl Slots {
         }
     }
 
-    /// Admits a job; `port` gives neighbours their numbers.
+    /// Admits a job whose workers start at number `first`; `port` gives neighbours their numbers.
     pub(super) fn install(
         &mut self,
         now: Time,
         lease: &Lease<SocketAddr>,
         key: Option<JobKey>,
+        first: u64,
         port: impl FnMut(SocketAddr) -> PortId,
     ) -> Result<(), NetError> {
         let job = match (lease, &mut self.atp) {
             (Lease::Slots(lease), Node::Switch(switch)) => {
-                switch.install(now, lease.map(port))?;
+                switch.install_starting_at(now, lease.map(port), first)?;
                 self.front.offer(switch, lease, key);
                 lease.job
             }
             (Lease::Server(lease), Node::Server(server)) => {
-                server.install(now, lease.map(port))?;
+                server.install_starting_at(now, lease.map(port), first)?;
                 lease.job
             }
             (Lease::Pool(lease), Node::Switch(_)) => {
-                self.pools.install(now, lease.map(port))?;
+                self.pools.install_starting_at(now, lease.map(port), first)?;
                 lease.job
             }
             (_, Node::Switch(_)) => return Err(NetError::WrongRole("switch")),

@@ -206,8 +206,8 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Who asked may have gone; then nobody needs the answer.
             match command {
-                Command::Install(lease, key, reply) => {
-                    let installed = self.install(&lease, key);
+                Command::Install(lease, key, first, reply) => {
+                    let installed = self.install(&lease, key, first);
                     // Ports of the lease that this one replaced, or of this one if it was refused.
                     self.forget_ports();
                     let _ = reply.send(installed);
@@ -232,13 +232,20 @@ impl Thread {
         false
     }
 
-    fn install(&mut self, lease: &Lease<SocketAddr>, key: Option<JobKey>) -> Result<(), NetError> {
+    fn install(
+        &mut self,
+        lease: &Lease<SocketAddr>,
+        key: Option<JobKey>,
+        first: u64,
+    ) -> Result<(), NetError> {
         let now = self.clock.now();
         let (ports, outbound) = (&mut self.ports, &mut self.outbound);
         let port = |address| intern(ports, outbound, address);
         match lease {
-            Lease::Tree(lease) => Ok(self.switch.install(now, lease.map(port))?),
-            lease => self.slots.install(now, lease, key, port),
+            Lease::Tree(lease) => {
+                Ok(self.switch.install_starting_at(now, lease.map(port), first)?)
+            }
+            lease => self.slots.install(now, lease, key, first, port),
         }
     }
 

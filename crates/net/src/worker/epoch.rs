@@ -35,7 +35,7 @@ pub(super) struct Active {
 }
 
 impl Epoch {
-    pub(super) fn new(now: Time, plan: WorkerPlan, key: Option<JobKey>) -> Epoch {
+    pub(super) fn new(now: Time, plan: WorkerPlan, key: Option<JobKey>, first: u64) -> Epoch {
         // Where packets have no tags there is nothing to check.
         let key = key.filter(|_| plan.config.protocol().has_tags());
         let WorkerPlan { config, switches } = plan;
@@ -47,7 +47,7 @@ impl Epoch {
         Epoch {
             places: switches.iter().map(place).collect(),
             retained: Retained::new(settings.retained, settings.fragment_bytes.into()),
-            worker: Worker::new(now, config),
+            worker: Worker::starting_at(now, config, first),
             frozen: false,
             key,
             switches,

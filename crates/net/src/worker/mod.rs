@@ -115,7 +115,8 @@ pub struct WorkerDriver {
 
 /// What the thread is asked to do.
 enum Command {
-    Begin(WorkerPlan, Option<JobKey>),
+    /// With the number that every tree starts at.
+    Begin(WorkerPlan, Option<JobKey>, u64),
     Submit(Operation),
     Freeze(Sender<Progress>),
     Fetch(Vec<u64>, Sender<Vec<Option<Vec<u8>>>>),
@@ -168,9 +169,15 @@ impl WorkerDriver {
 
     /// The same for a job whose packets carry tags under `key`; `None`: they carry none. Protocol `panama` has no tags.
     pub fn begin_with(&self, plan: WorkerPlan, key: Option<JobKey>) {
+        self.begin_starting_at(plan, key, 0);
+    }
+
+    /// As `begin_with`, with a machine that starts at number `first` ([`netsum_proto::Worker::starting_at`]). All of the
+    /// job's switches must start there too.
+    pub fn begin_starting_at(&self, plan: WorkerPlan, key: Option<JobKey>, first: u64) {
         let (trees, switches) = (plan.config.settings().trees, plan.switches.len());
         assert_eq!(trees, switches, "a plan names one switch per tree");
-        self.send_command(Command::Begin(plan, key));
+        self.send_command(Command::Begin(plan, key, first));
     }
 
     /// Starts an operation; without an epoch it waits for one. Panics if the buffer is too small.

@@ -246,7 +246,7 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Who asked may have gone; then nobody needs the answer.
             match command {
-                Command::Begin(plan, key) => self.begin(plan, key),
+                Command::Begin(plan, key, first) => self.begin(plan, key, first),
                 Command::Submit(operation) => self.submit(operation),
                 Command::Freeze(reply) => {
                     let _ = reply.send(self.freeze());
@@ -276,10 +276,10 @@ impl Thread {
         false
     }
 
-    fn begin(&mut self, plan: WorkerPlan, key: Option<JobKey>) {
+    fn begin(&mut self, plan: WorkerPlan, key: Option<JobKey>, first: u64) {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
         self.sent_before = self.sent();
-        let epoch = Epoch::new(self.clock.now(), plan, key);
+        let epoch = Epoch::new(self.clock.now(), plan, key, first);
         for (index, switch) in epoch.destinations().iter().enumerate() {
             self.outbound.set_destination(index, *switch);
         }

@@ -81,20 +81,35 @@ pub fn lease(
 
 /// A star: every switch is the root of one tree over all members.
 pub fn star(epoch: u16, switches: &[&SwitchDriver], members: &[Member]) {
+    star_starting_at(0, epoch, switches, members);
+}
+
+/// The same, whose trees have `first` sums behind them.
+pub fn star_starting_at(first: u64, epoch: u16, switches: &[&SwitchDriver], members: &[Member]) {
     let children: Vec<_> =
         members.iter().enumerate().map(|(rank, m)| (m.driver.local_addr(), 1 << rank)).collect();
     for (tree, switch) in switches.iter().enumerate() {
         let lease = lease(epoch, tree as u8, &children, None);
-        switch.install(lease).unwrap();
+        switch.install_starting_at(lease, None, first).unwrap();
     }
     let addresses: Vec<_> = switches.iter().map(|s| s.local_addr()).collect();
     for rank in 0..members.len() {
-        begin(epoch, members, rank, &addresses);
+        begin_starting_at(first, epoch, members, rank, &addresses);
     }
 }
 
 pub fn begin(epoch: u16, members: &[Member], rank: usize, switches: &[SocketAddr]) {
-    members[rank].driver.begin(WorkerPlan {
+    begin_starting_at(0, epoch, members, rank, switches);
+}
+
+fn begin_starting_at(
+    first: u64,
+    epoch: u16,
+    members: &[Member],
+    rank: usize,
+    switches: &[SocketAddr],
+) {
+    let plan = WorkerPlan {
         config: WorkerConfig {
             job: JOB,
             epoch: Epoch(epoch),
@@ -108,7 +123,8 @@ pub fn begin(epoch: u16, members: &[Member], rank: usize, switches: &[SocketAddr
         }
         .into(),
         switches: switches.to_vec(),
-    });
+    };
+    members[rank].driver.begin_starting_at(plan, None, first);
 }
 
 pub fn operation(id: u64, format: Format, bytes: &[u8]) -> Operation {
