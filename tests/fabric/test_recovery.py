@@ -159,7 +159,7 @@ def recover(network: Network, protocol: str, fault: str, seconds: float) -> None
             end = time.time()
         back = job.back_after(end)
         job.finish()
-    sums = [each.at for each in job.sums(0)]
+        sums = [each.at for each in job.sums(0)]
     pauses = {later: later - earlier for earlier, later in itertools.pairwise(sums)}
     longest = max(pause for later, pause in pauses.items() if later > began)
     MEASURED[f"{protocol}: {fault} for {seconds} s"] = {"back": round(back, 2), "longest pause": round(longest, 2)}
