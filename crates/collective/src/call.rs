@@ -3,49 +3,9 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use netsum_wire::{Dtype, ReduceOp};
+use netsum_wire::Dtype;
 
-/// How a caller wants elements combined.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Combine {
-    /// As the wire knows it.
-    Plain(ReduceOp),
-    /// A sum, divided by the number of ranks in it.
-    Average,
-    /// Every rank's values times its own factor, then a sum.
-    ScaledSum(f64),
-}
-
-impl Combine {
-    /// What travels.
-    pub fn reduce_op(self) -> ReduceOp {
-        match self {
-            Combine::Plain(op) => op,
-            Combine::Average | Combine::ScaledSum(_) => ReduceOp::Sum,
-        }
-    }
-}
-
-impl Combine {
-    /// What ranks must agree on; factors may differ.
-    fn code(self) -> u64 {
-        match self {
-            Combine::Plain(op) => op as u64,
-            Combine::Average => 100,
-            Combine::ScaledSum(_) => 101,
-        }
-    }
-}
-
-impl fmt::Display for Combine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Combine::Plain(op) => f.write_str(op.name()),
-            Combine::Average => f.write_str("avg"),
-            Combine::ScaledSum(_) => f.write_str("premul_sum"),
-        }
-    }
-}
+use crate::combine::Combine;
 
 /// What moved bytes are, where the caller says it: ranks must agree on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -277,6 +237,8 @@ impl fmt::Display for Sizes<'_> {
 
 #[cfg(test)]
 mod tests {
+    use netsum_wire::ReduceOp;
+
     use super::*;
 
     #[test]

@@ -8,9 +8,9 @@ use netsum_net::Buffer;
 use netsum_net::mesh::{Channel, Key, MeshError, Outgoing, Payload, Receive, Target, Wanted};
 use parking_lot::{Condvar, Mutex};
 
-use crate::algorithm::Link;
 use crate::core::Core;
 use crate::hosts::Hosts;
+use crate::link::Link;
 use crate::shared::{Rounds, Shared};
 use crate::terms::Here;
 
@@ -105,7 +105,7 @@ impl<'a> Comm<'a> {
 
     /// What this operation's messages cost.
     pub(crate) fn link(&self) -> Link {
-        self.core.link(self.hosts)
+        self.core.paces.link(self.core.size, self.hosts)
     }
 
     /// The algorithm that the group's options name for an operation.

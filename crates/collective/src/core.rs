@@ -3,23 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Sender, bounded};
 use netsum_net::arena::Alarm;
 use netsum_net::mesh::{Channel, Key, Mesh, MeshError, Outgoing, Payload};
 use netsum_topo::SumOrder;
 use parking_lot::{Condvar, Mutex};
 
-use crate::coordinator::Event;
+use crate::Error;
 use crate::error::of_mesh;
-use crate::hosts::Hosts;
-use crate::lane::Desk;
+use crate::events::GroupEvents;
 use crate::ledger::Ledger;
-use crate::pace::{Pace, Paces};
-use crate::recorder::Recorder;
-use crate::{Across, Error, Link, Options};
+use crate::link::Paces;
+use crate::messages::MessageKind;
+use crate::recorder::{self, Recorded, Recorder, UnrecordedOperations};
 
 /// State of a connected group.
 pub(crate) struct Core {
@@ -30,27 +28,25 @@ pub(crate) struct Core {
     pub(crate) ledger: Arc<Ledger>,
     /// By rank: "host h0, pid 123".
     pub(crate) places: Vec<String>,
-    /// Of messages, for the cost model: as measured, or as given.
-    pub(crate) paces: OnceLock<Paces>,
-    /// Which ranks share memory.
-    pub(crate) hosts: OnceLock<Arc<Hosts>>,
+    /// What messages cost, as measured or as given; the default until then.
+    pub(crate) paces: Paces,
     /// Algorithms by operation, where the options name them.
     pub(crate) algorithms: BTreeMap<String, String>,
     /// In which all ranks are added, on every path.
     pub(crate) order: ArcSwap<SumOrder>,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
-    /// Of the lane on which numbers are given.
-    pub(crate) desk: Arc<Mutex<Desk>>,
+    /// Operations that have ended and that the recorder does not know yet.
+    unrecorded: Arc<dyn UnrecordedOperations>,
     /// Smaller buffers go by the host path; of the first plan, so the same at all ranks. Unset: no controller.
     pub(crate) min_bytes: OnceLock<u64>,
-    /// Wakes who waits in shared memory.
-    pub(crate) alarm: OnceLock<Alarm>,
+    /// Wakes threads that wait in shared memory.
+    pub(crate) alarm: Option<Alarm>,
     failure: Mutex<Option<Error>>,
     /// There is a failure: most calls ask, and hardly ever is there one.
     has_failed: Arc<AtomicBool>,
     failed: Condvar,
-    coordinator: Sender<Event>,
+    pub(crate) events: Arc<dyn GroupEvents>,
 }
 
 /// What a group has done.
@@ -64,16 +60,23 @@ pub(crate) struct Counters {
     pub(crate) redone: AtomicU64,
 }
 
+/// What the state of a group is made of.
+pub(crate) struct CoreParts {
+    pub(crate) name: String,
+    pub(crate) mesh: Mesh,
+    pub(crate) ledger: Arc<Ledger>,
+    /// By rank: "host h0, pid 123".
+    pub(crate) places: Vec<String>,
+    pub(crate) algorithms: BTreeMap<String, String>,
+    pub(crate) recorder: Recorder,
+    pub(crate) unrecorded: Arc<dyn UnrecordedOperations>,
+    pub(crate) events: Arc<dyn GroupEvents>,
+}
+
 impl Core {
-    pub(crate) fn new(
-        name: String,
-        options: &Options,
-        mesh: Mesh,
-        ledger: Arc<Ledger>,
-        desk: Arc<Mutex<Desk>>,
-        places: Vec<String>,
-        coordinator: Sender<Event>,
-    ) -> Core {
+    pub(crate) fn new(parts: CoreParts) -> Core {
+        let CoreParts { name, mesh, ledger, places, algorithms, recorder, unrecorded, events } =
+            parts;
         let (rank, size) = (mesh.rank(), mesh.size());
         Core {
             name,
@@ -82,42 +85,24 @@ impl Core {
             mesh,
             ledger,
             places,
-            paces: OnceLock::new(),
-            hosts: OnceLock::new(),
-            algorithms: options.algorithms.clone(),
+            paces: Paces::default(),
+            algorithms,
             order: ArcSwap::from_pointee(SumOrder::flat(size)),
             counters: Counters::default(),
-            recorder: Recorder::new(options.recorder.clone()),
-            desk,
+            recorder,
+            unrecorded,
             min_bytes: OnceLock::new(),
-            alarm: OnceLock::new(),
+            alarm: None,
             failure: Mutex::new(None),
             has_failed: Arc::default(),
             failed: Condvar::new(),
-            coordinator,
+            events,
         }
     }
 
-    /// What messages cost where `hosts` tells who shares memory; `None`: nobody.
-    pub(crate) fn link(&self, hosts: Option<&Arc<Hosts>>) -> Link {
-        let Paces { all, across } = self.paces.get().copied().unwrap_or_default();
-        let mixed = hosts.filter(|hosts| hosts.are_mixed());
-        let across = mixed.map(|hosts| Across {
-            hosts: hosts.clone(),
-            latency_s: across.latency_s,
-            bytes_per_s: across.bytes_per_s,
-        });
-        let Pace { latency_s, bytes_per_s } = all;
-        let shared_memory = hosts.is_some_and(|hosts| hosts.is_one());
-        Link { ranks: self.size, shared_memory, latency_s, bytes_per_s, across }
-    }
-
-    /// Waits until the coordinator has heard all that came before: a rank says why it fails before it leaves.
+    /// Waits until the coordinator has handled all events so far: a rank says why it fails before it leaves.
     pub(crate) fn settle(&self) {
-        let (reply, settled) = bounded(1);
-        if self.coordinator.send(Event::Settle(reply)).is_ok() {
-            let _ = settled.recv_timeout(SETTLE_PATIENCE);
-        }
+        self.events.settle(SETTLE_PATIENCE);
     }
 
     /// Why the group cannot be used any more, if so.
@@ -129,18 +114,6 @@ impl Core {
     /// Says true when there is a failure.
     pub(crate) fn has_failed(&self) -> Arc<AtomicBool> {
         self.has_failed.clone()
-    }
-
-    /// Records what stands in the desk's log: all that other ranks can know of, as who publishes before it is written there
-    /// stands at the desk until it is.
-    pub(crate) fn write_down(&self) {
-        self.desk.lock().write_down(&self.ledger, &self.recorder);
-    }
-
-    /// Another rank called something else than we did as operation `sequence`.
-    pub(crate) fn differs(&self, sequence: u64) {
-        // A coordinator that has ended has failed the group.
-        let _ = self.coordinator.send(Event::Differs(sequence));
     }
 
     /// Waits until the group fails; false if it does not until `deadline`.
@@ -161,13 +134,36 @@ impl Core {
             self.has_failed.store(true, Ordering::Release);
         }
         self.failed.notify_all();
-        if let Some(alarm) = self.alarm.get() {
+        if let Some(alarm) = &self.alarm {
             alarm.ring();
         }
         for sequence in self.ledger.live() {
             self.mesh.end(Channel::Collective, sequence);
         }
         self.note(&error);
+    }
+
+    /// The group and its last operations; `why`: what gave rise to it.
+    pub(crate) fn recorded(&self, why: &str) -> Recorded {
+        let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
+        let unix_s = unix.unwrap_or(Duration::ZERO).as_secs_f64();
+        self.unrecorded.flush_log(&self.ledger, &self.recorder);
+        Recorded {
+            format: recorder::FORMAT,
+            group: self.name.clone(),
+            rank: self.rank,
+            size: self.size,
+            place: self.place(self.rank),
+            why: why.to_owned(),
+            failure: self.failure().map(|failure| failure.to_string()),
+            written_unix_s: unix_s,
+            operations: self.recorder.operations(now, unix_s),
+        }
+    }
+
+    /// An operation or the group has failed: the group writes its operations where its options say.
+    pub(crate) fn note(&self, error: &Error) {
+        self.recorder.note(error, |why| self.recorded(why));
     }
 
     /// The error of an operation that the mesh could not go on with.
@@ -216,16 +212,16 @@ impl Core {
     }
 
     /// Sends a message about the group itself to one rank.
-    pub(crate) fn tell(&self, to: u32, about: About, part: u64, bytes: Vec<u8>) {
-        let key = Key { channel: Channel::Control, tag: about as u64, part };
+    pub(crate) fn send(&self, to: u32, kind: MessageKind, part: u64, bytes: Vec<u8>) {
+        let key = Key { channel: Channel::Control, tag: kind as u64, part };
         let payload = Payload::Bytes(bytes);
         self.mesh.send(to, Outgoing { key, fingerprint: 0, payload, deadline: None }, None);
     }
 
     /// The same to all others.
-    pub(crate) fn tell_all(&self, about: About, part: u64, bytes: &[u8]) {
+    pub(crate) fn send_all(&self, kind: MessageKind, part: u64, bytes: &[u8]) {
         for to in (0..self.size).filter(|&to| to != self.rank) {
-            self.tell(to, about, part, bytes.to_vec());
+            self.send(to, kind, part, bytes.to_vec());
         }
     }
 
@@ -237,36 +233,5 @@ impl Core {
     }
 }
 
-/// What a control message is about; its `part` says which one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum About {
-    /// A call, as text; part: its sequence number.
-    Call = 1,
-    /// A message of the hand-over between a controller's plans.
-    Handover = 2,
-    /// Why a rank cannot go on, as text; all others must end, too.
-    Failed = 4,
-    /// A message of the hand-over between tree plans that rank 0 brings.
-    PlanHandover = 5,
-}
-
-impl About {
-    pub(crate) fn from_tag(tag: u64) -> Option<About> {
-        let all = [About::Call, About::Handover, About::Failed, About::PlanHandover];
-        all.into_iter().find(|&about| about as u64 == tag)
-    }
-}
-
 /// The coordinator is never busy for long.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// `timeout` from now; far away if it cannot be told.
-pub(crate) fn deadline(timeout: Duration) -> Instant {
-    after(Instant::now(), timeout)
-}
-
-/// `timeout` from `now`; far away if it cannot be told.
-pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {
-    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
-}

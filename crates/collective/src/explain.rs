@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::algorithm::{
-    ALLGATHER, ALLREDUCE, ALLTOALL, Addition, Algorithm, BARRIER, BROADCAST, GATHER, Link,
-    OPERATIONS, Pieces, REDUCE, REDUCE_SCATTER, Request, SCATTER, Scattered, choose,
+    ALLGATHER, ALLREDUCE, ALLTOALL, Addition, BARRIER, BROADCAST, GATHER, Pieces, REDUCE,
+    REDUCE_SCATTER, Registry, Request, SCATTER, Scattered, operations,
 };
+use crate::link::Link;
 
 /// The algorithm of an operation of one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -69,20 +70,21 @@ pub fn explain(
         "alltoall" => Ok(choice(&ALLTOALL, link, &(), wanted)),
         "barrier" => Ok(choice(&BARRIER, link, &(), wanted)),
         _ => Err(Error::Unsupported(format!(
-            "{operation} is no operation with several ways; those are {OPERATIONS}"
+            "{operation} is no operation with several ways; those are {}",
+            operations()
         ))),
     }
 }
 
-fn choice<R: Request>(
-    all: &[Algorithm<R>],
+fn choice<R: Request + 'static>(
+    all: &Registry<R>,
     link: &Link,
     shape: &R::Shape,
     wanted: Option<&str>,
 ) -> Choice {
-    let costs = all.iter().map(|a| Cost { name: a.name, seconds: (a.cost)(link, shape) });
+    let costs = all.all().map(|a| Cost { name: a.name, seconds: (a.cost)(link, shape) });
     let costs: Vec<Cost> = costs.collect();
-    let chosen = choose(all, wanted, link, shape).name;
+    let chosen = all.choose(wanted, link, shape).name;
     let why = match wanted {
         Some(wanted) if wanted == chosen => "the options name it",
         Some(_) => "the one that the options name cannot do it; the least cost of the others",

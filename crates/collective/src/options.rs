@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netsum_topo::{CongestionRule, Protocol};
 
-use crate::algorithm::{OPERATIONS, names};
+use crate::algorithm::{names, operations};
 use crate::planned::PlanSource;
 use crate::{Error, Network};
 
@@ -200,7 +200,7 @@ fn algorithms(value: &str) -> Result<BTreeMap<String, String>, String> {
     let mut all = BTreeMap::new();
     for pair in value.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (operation, name) = pair.split_once('=').unwrap_or((pair, ""));
-        let usual = || format!("OPERATION=NAME,… for {OPERATIONS}");
+        let usual = || format!("OPERATION=NAME,… for {}", operations());
         let names = names(operation).ok_or_else(usual)?;
         if !names.contains(&name) {
             return Err(format!("one of {} for {operation}", names.join(", ")));

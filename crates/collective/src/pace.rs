@@ -9,33 +9,12 @@ use std::time::Instant;
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
-use crate::algorithm::{CHUNK, pieces};
 use crate::comm::{Comm, Ticket};
 use crate::core::Core;
 use crate::hosts::Hosts;
+use crate::link::{Pace, Paces};
+use crate::pieces::{CHUNK, pieces};
 use crate::{Error, Options};
-
-/// Latency and rate of a rank's messages; see [`crate::Link`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Pace {
-    pub(crate) latency_s: f64,
-    pub(crate) bytes_per_s: f64,
-}
-
-/// Of a group's messages.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Paces {
-    /// Between any two ranks, while all send.
-    pub(crate) all: Pace,
-    /// Between hosts, while each lane sends to its likes: [`crate::Across`].
-    pub(crate) across: Pace,
-}
-
-impl Default for Paces {
-    fn default() -> Paces {
-        Paces { all: USUAL, across: USUAL }
-    }
-}
 
 /// Measures what `options` do not give; all ranks call it, and get the same. Errors name ranks that were not heard
 /// from until `deadline`.
@@ -203,9 +182,6 @@ impl Probe<'_> {
         Ok(worst)
     }
 }
-
-/// Of links that nobody has measured: a switch away, 10 Gbit/s.
-const USUAL: Pace = Pace { latency_s: 30e-6, bytes_per_s: 1.25e9 };
 
 /// No operation comes so far.
 const SEQUENCE: u64 = u64::MAX;

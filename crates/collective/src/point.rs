@@ -9,7 +9,8 @@ use std::time::Instant;
 use netsum_net::Buffer;
 use netsum_net::mesh::{Channel, Key, Outgoing, Payload, Target, Wanted};
 
-use crate::core::{Core, after};
+use crate::core::Core;
+use crate::deadline::after;
 use crate::terms::Terms;
 use crate::work::{Helper, Operation, Work};
 

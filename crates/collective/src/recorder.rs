@@ -2,19 +2,19 @@
 //!
 //! What is kept are the callers' own handles, so recording costs an operation a place in a ring and nothing else; words
 //! and times are made when somebody asks. An operation that ended at once, within a microsecond or two, has no time of its
-//! end, and its `seconds` are 0; it stands in the desk's log until somebody asks or another operation is written down. A
+//! end, and its `seconds` are 0; it is in the log of the operation queue until somebody asks or another operation is recorded. A
 //! group with a folder writes itself there when it fails.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::core::Core;
+use crate::ledger::Ledger;
 use crate::work::{Operation, Work};
 
 /// A group and its last operations.
@@ -97,24 +97,11 @@ impl Recorder {
         Recorder::keep_the_last(ring);
     }
 
-    fn keep_the_last(mut ring: MutexGuard<'_, VecDeque<Work>>) {
-        let many = ring.len().saturating_sub(KEPT);
-        let oldest: SmallVec<[Work; 1]> = ring.drain(..many).collect();
-        drop(ring);
-        // Freed without the lock.
-        drop(oldest);
-    }
-}
-
-impl Core {
-    /// The group and its last operations; `why`: what gave rise to it.
-    pub(crate) fn recorded(&self, why: &str) -> Recorded {
-        let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
-        let unix = unix.unwrap_or(Duration::ZERO).as_secs_f64();
-        self.write_down();
-        let ring: Vec<Work> = self.recorder.ring.lock().iter().cloned().collect();
+    /// The last operations, with the times of this rank's clock: `now` is `unix_s` seconds after 1970.
+    pub(crate) fn operations(&self, now: Instant, unix_s: f64) -> Vec<RecordedOperation> {
+        let ring: Vec<Work> = self.ring.lock().iter().cloned().collect();
         let line = |work: &Work| {
-            let called = unix - now.saturating_duration_since(work.called()).as_secs_f64();
+            let called = unix_s - now.saturating_duration_since(work.called()).as_secs_f64();
             let seconds = work.ended().map(|ended| (ended - work.called()).as_secs_f64());
             let (number, call, data) = match work.about() {
                 Operation::Collective(call, number) => {
@@ -127,48 +114,54 @@ impl Core {
             let error = work.error().map(|error| error.to_string());
             RecordedOperation { number, call, called_unix_s: called, seconds, error, data }
         };
-        Recorded {
-            format: FORMAT,
-            group: self.name.clone(),
-            rank: self.rank,
-            size: self.size,
-            place: self.place(self.rank),
-            why: why.to_owned(),
-            failure: self.failure().map(|failure| failure.to_string()),
-            written_unix_s: unix,
-            operations: ring.iter().map(line).collect(),
-        }
+        ring.iter().map(line).collect()
     }
 
-    /// Writes [`Core::recorded`] into `folder`; the file's path.
-    pub(crate) fn dump(&self, folder: &Path, why: &str) -> std::io::Result<PathBuf> {
-        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
-        let group: String = self.name.chars().map(plain).collect();
-        let path = folder.join(format!("netsum-{group}-rank{}.json", self.rank));
-        let partial = path.with_extension(format!("part{}", std::process::id()));
-        std::fs::create_dir_all(folder)?;
-        let text =
-            serde_json::to_string_pretty(&self.recorded(why)).map_err(std::io::Error::from)?;
-        std::fs::write(&partial, text + "\n")?;
-        std::fs::rename(&partial, &path)?;
-        Ok(path)
-    }
-
-    /// An operation or the group has failed: the group writes itself where it is told to. The first reason is kept.
-    pub(crate) fn note(&self, error: &Error) {
-        let Some(folder) = &self.recorder.folder else { return };
+    /// An operation or the group has failed: the group writes its operations where its options say. The first reason
+    /// is kept.
+    pub(crate) fn note(&self, error: &Error, recorded: impl FnOnce(&str) -> Recorded) {
+        let Some(folder) = &self.folder else { return };
         if matches!(error, Error::Closed(_)) {
             return;
         }
-        let mut why = self.recorder.why.lock();
+        let mut why = self.why.lock();
         let why = why.get_or_insert_with(|| error.to_string());
-        if let Err(problem) = self.dump(folder, why) {
+        if let Err(problem) = recorded(why).write(folder) {
             tracing::warn!(%problem, folder = %folder.display(), "the last operations cannot be written");
         }
+    }
+
+    fn keep_the_last(mut ring: MutexGuard<'_, VecDeque<Work>>) {
+        let many = ring.len().saturating_sub(KEPT);
+        let oldest: SmallVec<[Work; 1]> = ring.drain(..many).collect();
+        drop(ring);
+        // Freed without the lock.
+        drop(oldest);
+    }
+}
+
+/// Operations that have ended and are not in the recorder yet.
+pub(crate) trait UnrecordedOperations: Send + Sync {
+    /// Records them.
+    fn flush_log(&self, ledger: &Ledger, recorder: &Recorder);
+}
+
+impl Recorded {
+    /// Writes the operations into `folder`; the file's path.
+    pub(crate) fn write(&self, folder: &Path) -> std::io::Result<PathBuf> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+        let group: String = self.group.chars().map(plain).collect();
+        let path = folder.join(format!("netsum-{group}-rank{}.json", self.rank));
+        let partial = path.with_extension(format!("part{}", std::process::id()));
+        std::fs::create_dir_all(folder)?;
+        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)?;
+        std::fs::write(&partial, text + "\n")?;
+        std::fs::rename(&partial, &path)?;
+        Ok(path)
     }
 }
 
 /// Operations: several steps of a training, and some hundred kilobytes as JSON.
 pub(crate) const KEPT: usize = 512;
 /// Of the file; a reader refuses others.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::Error;
-use crate::core::deadline;
+use crate::deadline::deadline;
 
 /// What all ranks of one meeting know and others do not.
 pub type Token = [u8; TOKEN_LEN];

@@ -8,8 +8,9 @@ use netsum_proto::panama::TreeStats;
 use netsum_topo::links::TreePlan;
 use serde::Serialize;
 
+use crate::Error;
+use crate::link::Link;
 use crate::planned::Measured;
-use crate::{Error, Link};
 
 /// What the coordinator has last decided; read by callers.
 #[derive(Clone, Debug, Default)]

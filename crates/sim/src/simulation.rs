@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use netsum_plan::{Request, aggregation_trees};
 use netsum_topo::{AggregationTree, NodeId, Topology};
 
+pub use crate::aggregation::MEMORY_BYTES;
 use crate::aggregation::{Aggregation, Counts, Kind as Protocol, Payload, Places};
 use crate::error::SimError;
 use crate::faults::{Fault, InForce};
@@ -42,9 +43,6 @@ pub struct Simulation<P: Payload = Counts> {
     pub(crate) stalled: BTreeMap<u32, String>,
     pub(crate) checked: bool,
 }
-
-/// Aggregation memory of a switch in PANAMA's study.
-pub const MEMORY_BYTES: u64 = 64_000_000;
 
 impl Simulation {
     /// A simulation at time 0 without anything to do, whose aggregation packets carry counts.

@@ -5,8 +5,9 @@ use std::ops::Range;
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, CHUNK, Cast, pieces};
+use super::{Algorithm, Cast};
 use crate::comm::Comm;
+use crate::pieces::{CHUNK, pieces};
 
 /// Each rank passes on to those of which the place differs in one bit.
 pub(super) const BINOMIAL: Algorithm<Cast> = Algorithm {

@@ -5,8 +5,10 @@
 
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, Gather, Link, Pieces, copy};
+use super::{Algorithm, Gather, Pieces};
 use crate::comm::Comm;
+use crate::link::Link;
+use crate::pieces::copy;
 
 pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm { name: "bruck", cost, run };
 

@@ -2,8 +2,10 @@
 
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, CHUNK, Cast, Link, pieces};
+use super::{Algorithm, Cast};
 use crate::comm::Comm;
+use crate::link::Link;
+use crate::pieces::{CHUNK, pieces};
 
 pub(super) const BROADCAST: Algorithm<Cast> = Algorithm { name: "chain", cost, run };
 

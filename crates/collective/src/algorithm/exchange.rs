@@ -2,8 +2,10 @@
 
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, Collect, Deal, Exchange, Gather, Link, TYPICAL, copy};
+use super::{Algorithm, Collect, Deal, Exchange, Gather};
 use crate::comm::Comm;
+use crate::link::Link;
+use crate::pieces::{TYPICAL, copy};
 
 /// Everybody's `input` to everybody's `outputs`.
 pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm {

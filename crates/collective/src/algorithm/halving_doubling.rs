@@ -13,8 +13,9 @@ use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::{Encoding, Format, Input, reduce};
 
-use super::{Addition, Algorithm, Link, Sum};
+use super::{Addition, Algorithm, Sum};
 use crate::comm::Comm;
+use crate::link::Link;
 
 pub(super) const ALGORITHM: Algorithm<Sum> = Algorithm { name: "halving-doubling", cost, run };
 

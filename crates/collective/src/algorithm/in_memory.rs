@@ -1,9 +1,10 @@
 //! Where all ranks share memory, that is the way.
 
 use super::{
-    Algorithm, Cast, Collect, Deal, Exchange, Gather, Link, Meeting, Reduction, Scattering, Sum,
-    TYPICAL,
+    Algorithm, Cast, Collect, Deal, Exchange, Gather, Meeting, Reduction, Scattering, Sum,
 };
+use crate::link::Link;
+use crate::pieces::TYPICAL;
 use crate::shared;
 
 pub(super) const ALLREDUCE: Algorithm<Sum> = Algorithm {

@@ -9,9 +9,10 @@ use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
 
-use super::{Algorithm, CHUNK, Reduction, Scattering, pieces};
+use super::{Algorithm, Reduction, Scattering};
 use crate::comm::{Comm, Ticket};
 use crate::order::Adder;
+use crate::pieces::{CHUNK, pieces};
 
 /// Everybody's whole buffer to the root.
 pub(super) const REDUCE: Algorithm<Reduction> = Algorithm {

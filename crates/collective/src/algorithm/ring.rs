@@ -8,8 +8,10 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_wire::{Encoding, Input, reduce};
 
-use super::{Addition, Algorithm, Gather, Link, Pieces, Sum, copy, share};
+use super::{Addition, Algorithm, Gather, Pieces, Sum};
 use crate::comm::Comm;
+use crate::link::Link;
+use crate::pieces::{copy, share};
 
 pub(super) const ALLREDUCE: Algorithm<Sum> =
     Algorithm { name: "ring", cost: allreduce_cost, run: allreduce };

@@ -14,7 +14,7 @@ use netsum_wire::Rank;
 use super::State;
 use super::rest::count;
 use crate::Error;
-use crate::core::About;
+use crate::messages::MessageKind;
 use crate::plan::{ControllerPlan, worker_plan};
 use crate::status::Pause;
 
@@ -48,7 +48,7 @@ impl State {
     pub(super) fn drive(&mut self) {
         loop {
             while let Some(transmit) = self.machine.poll_transmit() {
-                self.core.tell(transmit.to.0, About::Handover, 0, transmit.bytes);
+                self.core.send(transmit.to.0, MessageKind::Handover, 0, transmit.bytes);
             }
             let Some(action) = self.machine.poll_action() else { return };
             if self.core.failure().is_some() {
@@ -197,7 +197,7 @@ impl State {
 
     /// The ranks cannot agree: all must hear of it.
     fn give_up(&mut self, reason: String) {
-        self.core.tell_all(About::Failed, 0, reason.as_bytes());
+        self.core.send_all(MessageKind::Failed, 0, reason.as_bytes());
         self.fail(Error::Internal(reason));
     }
 }

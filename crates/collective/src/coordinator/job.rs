@@ -12,10 +12,10 @@ use super::State;
 use super::rest::ranges;
 use crate::Error;
 use crate::algorithm::{Sum, allreduce, allreduce_ranges};
-use crate::call::Combine;
+use crate::combine::Combine;
 use crate::comm::Comm;
-use crate::lane::{Body, Job};
 use crate::plan::supports;
+use crate::queue::{Body, Job};
 use crate::work::Work;
 
 /// One allreduce.
@@ -116,7 +116,7 @@ impl State {
             Ok(())
         };
         let body: Body = Box::new(body);
-        self.lane.push(Job { sequence, fingerprint, deadline, work, here: None, body });
+        self.queue.push(Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
     /// The driver has all sums of a job.

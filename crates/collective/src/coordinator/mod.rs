@@ -6,6 +6,7 @@
 
 mod handover;
 mod job;
+mod mesh_handler;
 mod rest;
 
 use std::collections::BTreeMap;
@@ -14,27 +15,28 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 use netsum_control::client::{WorkerClient, WorkerNotice};
 use netsum_control::pb;
-use netsum_net::mesh::{Channel, Events, Key, MeshError};
+use netsum_net::mesh::{Channel, Key, MeshError};
 use netsum_net::worker::{self, WorkerDriver};
 use netsum_proto::handover::{Handover, Mode, Settings};
 use netsum_wire::Rank;
 use parking_lot::Mutex;
 
 pub(crate) use job::{Place, TreeJob};
+pub(crate) use mesh_handler::MeshHandler;
 
 use crate::Error;
-use crate::core::{About, Core};
+use crate::core::Core;
 use crate::error::of_mesh;
-use crate::lane::Lane;
-use crate::ledger::{Ledger, Verdict};
+use crate::events::GroupEvents;
+use crate::messages::MessageKind;
 use crate::plan::ControllerPlan;
-use crate::planned::session::ControlMessage;
+use crate::queue::OpQueue;
 use crate::status::Status;
 
-/// What the coordinator's thread hears.
+/// What the coordinator's thread handles.
 pub(crate) enum Event {
     /// An allreduce that switches can do.
     Submit(TreeJob),
@@ -54,44 +56,22 @@ pub(crate) enum Event {
     Close,
 }
 
-/// The mesh's ear.
-pub(crate) struct Ear {
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) events: Sender<Event>,
-    /// Words about tree plans.
-    pub(crate) plans: Sender<ControlMessage>,
-}
+impl GroupEvents for Sender<Event> {
+    fn differs(&self, sequence: u64) {
+        // A coordinator that has ended has failed the group.
+        let _ = self.send(Event::Differs(sequence));
+    }
 
-impl Events for Ear {
-    fn control(&self, from: u32, key: Key, bytes: Vec<u8>) {
-        if key.tag == About::PlanHandover as u64 {
-            // A group without a plan has nobody to tell.
-            let _ = self.plans.send(ControlMessage { from, bytes });
-            return;
+    fn failed(&self, error: Error) {
+        // As above.
+        let _ = self.send(Event::Fail(error));
+    }
+
+    fn settle(&self, patience: Duration) {
+        let (reply, settled) = bounded(1);
+        if self.send(Event::Settle(reply)).is_ok() {
+            let _ = settled.recv_timeout(patience);
         }
-        self.tell(Event::Control { from, key, bytes });
-    }
-
-    fn admit(&self, _: u32, key: Key, fingerprint: u32) -> bool {
-        match self.ledger.judge(key.tag, fingerprint) {
-            Verdict::Keep => true,
-            Verdict::Stale => false,
-            Verdict::Differs => {
-                self.tell(Event::Differs(key.tag));
-                false
-            }
-        }
-    }
-
-    fn failed(&self, reason: &MeshError) {
-        self.tell(Event::MeshFailed(reason.clone()));
-    }
-}
-
-impl Ear {
-    fn tell(&self, event: Event) {
-        // The thread ends before the mesh does when a group is closed.
-        let _ = self.events.send(event);
     }
 }
 
@@ -126,7 +106,7 @@ impl Coordinator {
                 (Some(fabric.driver), fabric.events, Some(fabric.client))
             }
         };
-        let lane = Lane::start(core.clone(), "netsum-redo", None)?;
+        let queue = OpQueue::start(core.clone(), Arc::default(), "netsum-redo", None)?;
         let settings = Settings {
             rank: Rank(core.rank),
             size: core.size,
@@ -139,7 +119,7 @@ impl Coordinator {
             driver,
             driver_events,
             client,
-            lane,
+            queue,
             status,
             ready: Some(ready),
             jobs: BTreeMap::new(),
@@ -155,14 +135,14 @@ impl Coordinator {
         Ok((Coordinator { events: sender, thread: Mutex::new(Some(thread)) }, settled))
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn send(&self, event: Event) {
         // A thread that has ended failed everything it had; the caller finds the group's failure.
         let _ = self.events.send(event);
     }
 
     /// Ends the thread; the job is left in good order.
     pub(crate) fn close(&self) {
-        self.tell(Event::Close);
+        self.send(Event::Close);
         if let Some(thread) = self.thread.lock().take() {
             // A panic was reported by the panic hook.
             let _ = thread.join();
@@ -197,7 +177,7 @@ struct State {
     driver_events: Receiver<worker::Event>,
     client: Option<WorkerClient>,
     /// For what the trees cannot do now.
-    lane: Lane,
+    queue: OpQueue,
     status: Arc<Mutex<Status>>,
     ready: Option<Sender<Result<(), Error>>>,
     /// Operations that wait or are on the trees, by number.
@@ -235,7 +215,7 @@ impl State {
             self.tick();
         }
         self.fail(Error::Closed(self.core.name.clone()));
-        self.lane.close();
+        self.queue.close();
         if let Some(client) = self.client.take() {
             client.leave();
         }
@@ -279,21 +259,21 @@ impl State {
 
     fn control(&mut self, from: u32, key: Key, bytes: Vec<u8>) {
         debug_assert_eq!(key.channel, Channel::Control);
-        match About::from_tag(key.tag) {
-            Some(About::Call) => {
+        match MessageKind::from_tag(key.tag) {
+            Some(MessageKind::Call) => {
                 let call = String::from_utf8_lossy(&bytes[..bytes.len().min(CALL_MAX)]);
                 if self.core.ledger.hear(key.part, from, call.into_owned()) {
                     self.compare(key.part);
                 }
             }
-            Some(About::Handover) => self.take_handover(from, &bytes),
-            Some(About::Failed) => {
+            Some(MessageKind::Handover) => self.take_handover(from, &bytes),
+            Some(MessageKind::Failed) => {
                 let reason = String::from_utf8_lossy(&bytes[..bytes.len().min(CALL_MAX)]);
                 let mismatch = key.part == 1;
                 self.fail(Error::Told { rank: from, reason: reason.into_owned(), mismatch });
             }
             // Those go past us.
-            Some(About::PlanHandover) => {}
+            Some(MessageKind::PlanHandover) => {}
             None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
         }
     }
@@ -301,11 +281,11 @@ impl State {
     /// Some rank called something else under this number: everybody tells what it called.
     fn compare(&mut self, sequence: u64) {
         if let Some(call) = self.core.ledger.announce(sequence) {
-            self.core.tell_all(About::Call, sequence, call.as_bytes());
+            self.core.send_all(MessageKind::Call, sequence, call.as_bytes());
         }
         if let Some(error) = self.core.ledger.mismatch(sequence, self.core.rank) {
             // A rank whose part of the operation was over when we noticed must hear of it, too.
-            self.core.tell_all(About::Failed, 1, error.to_string().as_bytes());
+            self.core.send_all(MessageKind::Failed, 1, error.to_string().as_bytes());
             self.fail(error);
         }
     }

@@ -9,20 +9,24 @@ use netsum_net::worker::WorkerDriver;
 use netsum_wire::Format;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::Link;
 use crate::call::Call;
 use crate::comm::Comm;
-use crate::coordinator::{Coordinator, Event};
-use crate::core::{Core, after};
-use crate::lane::{Body, Desk, Job, Lane};
+use crate::coordinator::Coordinator;
+use crate::core::Core;
+use crate::deadline::after;
+use crate::hosts::Hosts;
+use crate::link::Link;
 use crate::planned::session::Session;
+use crate::queue::{Body, Job, OpQueue, QueueState};
 use crate::status::{GroupStats, HostStats, Status};
 use crate::terms::{Here, Terms};
 use crate::work::{Operation, Work};
 
 pub(crate) struct Connected {
     pub(crate) core: Arc<Core>,
-    pub(super) lane: Lane,
+    pub(super) queue: Arc<OpQueue>,
+    /// Which ranks share memory.
+    pub(super) hosts: Arc<Hosts>,
     pub(super) session: Option<Session>,
     pub(super) coordinator: Coordinator,
     pub(super) driver: Option<Arc<WorkerDriver>>,
@@ -39,7 +43,7 @@ pub(super) struct Issued<'a> {
     pub(super) work: Work,
     here: Option<Here>,
     /// Held until the operation is queued: numbers are given and queues are filled in the same order.
-    pub(super) turn: MutexGuard<'a, Desk>,
+    pub(super) turn: MutexGuard<'a, QueueState>,
 }
 
 impl Connected {
@@ -51,14 +55,14 @@ impl Connected {
     ) -> Work {
         let called = Instant::now();
         let fingerprint = call.fingerprint();
-        let mut turn = self.lane.desk();
-        turn.write_down(&self.core.ledger, &self.core.recorder);
+        let mut turn = self.queue.lock();
+        turn.flush_log(&self.core.ledger, &self.core.recorder);
         let sequence = turn.number();
         let told = self.core.ledger.enter(sequence, call.clone(), fingerprint);
         let differs = |(_, other): &(u32, u32)| *other != fingerprint;
         let stored = || self.core.mesh.stored(Channel::Collective, sequence);
         if told || !self.silent && stored().iter().any(differs) {
-            self.coordinator.tell(Event::Differs(sequence));
+            self.core.events.differs(sequence);
         }
         let work = Work::new(Operation::Collective(call, sequence), called);
         self.core.recorder.add(&work);
@@ -74,13 +78,13 @@ impl Connected {
     ) {
         let Issued { sequence, fingerprint, deadline, work, here, mut turn } = issued;
         if here.is_some()
-            && let Some(run) = self.lane.turn(&mut turn)
+            && let Some(run) = self.queue.turn(&mut turn)
         {
             drop(turn);
             return run.run(Job { sequence, fingerprint, deadline, work, here, body });
         }
         let body: Body = Box::new(body);
-        self.lane.push_at(turn, Job { sequence, fingerprint, deadline, work, here: None, body });
+        self.queue.push_at(turn, Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
     /// Whether an allreduce goes to the trees' lane; all ranks decide alike, whatever the plan of the moment.
@@ -96,7 +100,7 @@ impl Connected {
     }
 
     pub(super) fn link(&self) -> Link {
-        self.core.link(self.core.hosts.get())
+        self.core.paces.link(self.core.size, Some(&self.hosts))
     }
 
     pub(super) fn stats(&self) -> GroupStats {
@@ -109,7 +113,7 @@ impl Connected {
             (false, None, Network::Tcp) => "TCP",
             (false, None, Network::Ucx) => "UCX",
         };
-        let at_once = self.lane.desk().ended_here;
+        let at_once = self.queue.lock().ended_at_once;
         let hosts = HostStats {
             hosts_by,
             link,

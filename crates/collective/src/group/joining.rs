@@ -10,8 +10,8 @@ use netsum_control::pb;
 use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
 
-use super::Group;
-use crate::address::{Address, JobNumber};
+use super::context::Context;
+use crate::address::JobNumber;
 use crate::coordinator::Fabric;
 use crate::status::{Status, controller_error};
 use crate::{Error, GroupConfig};
@@ -23,36 +23,34 @@ impl GroupConfig {
     }
 }
 
-impl Group {
-    pub(super) fn join(
-        &self,
-        data: (Arc<WorkerDriver>, Receiver<worker::Event>),
-        all: &[Address],
-        status: &Mutex<Status>,
-    ) -> Result<Fabric, Error> {
-        let (driver, events) = data;
-        let JobNumber { job, incarnation } = all[0].job.ok_or_else(|| Error::Connect {
-            group: self.config.name.clone(),
-            reason: "rank 0 has registered no job; give all ranks the same controller".to_owned(),
-        })?;
-        status.lock().job = Some(job);
-        let join = pb::Join {
-            job,
-            rank: self.config.rank,
-            host: self.address.host.clone(),
-            udp_address: driver.local_addr().to_string(),
-            mesh_address: self.address.mesh.to_string(),
-            pid: self.address.pid,
-            mtu: netsum_net::mtu_of(driver.local_addr().ip()).unwrap_or(MTU_USUAL),
-            incarnation,
-            description: Some(description(&self.config)),
-            ..pb::Join::default()
-        };
-        let controller = self.config.controller.as_deref().unwrap_or_default();
-        let started = WorkerClient::start(controller, join, self.config.size);
-        let (client, notices) = started.map_err(|e| controller_error(&e))?;
-        Ok(Fabric { driver, events, client, notices })
-    }
+pub(super) fn join(
+    context: &Context<'_>,
+    data: (Arc<WorkerDriver>, Receiver<worker::Event>),
+    status: &Mutex<Status>,
+) -> Result<Fabric, Error> {
+    let Context { config, address, all, .. } = *context;
+    let (driver, events) = data;
+    let JobNumber { job, incarnation } = all[0].job.ok_or_else(|| Error::Connect {
+        group: config.name.clone(),
+        reason: "rank 0 has registered no job; give all ranks the same controller".to_owned(),
+    })?;
+    status.lock().job = Some(job);
+    let join = pb::Join {
+        job,
+        rank: config.rank,
+        host: address.host.clone(),
+        udp_address: driver.local_addr().to_string(),
+        mesh_address: address.mesh.to_string(),
+        pid: address.pid,
+        mtu: netsum_net::mtu_of(driver.local_addr().ip()).unwrap_or(MTU_USUAL),
+        incarnation,
+        description: Some(description(config)),
+        ..pb::Join::default()
+    };
+    let controller = config.controller.as_deref().unwrap_or_default();
+    let started = WorkerClient::start(controller, join, config.size);
+    let (client, notices) = started.map_err(|e| controller_error(&e))?;
+    Ok(Fabric { driver, events, client, notices })
 }
 
 pub(super) fn place_in_fabric(

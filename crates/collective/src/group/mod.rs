@@ -1,38 +1,32 @@
 //! A group of ranks: what a framework calls.
 
 mod connected;
+mod context;
 mod joining;
+mod meshed;
+mod opened;
 mod operations;
 mod quick;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use netsum_net::Process;
-use netsum_net::arena::ArenaPort;
-use netsum_net::mesh::{Listener, Rings};
-use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
 
-use crate::address::{self, Address, FirstPlan};
-use crate::coordinator::{Coordinator, Ear, Event};
-use crate::core::{Core, deadline};
-use crate::hosts::Hosts;
-use crate::lane::{Desk, Lane, Quick};
-use crate::ledger::Ledger;
-use crate::pace::{self, Paces};
-use crate::planned::session::{ControlMessage, Session, SessionConfig};
-use crate::planned::{Origin, Patience, PlanSource, Ports};
+use self::connected::Connected;
+use self::context::Context;
+use self::opened::Opened;
+use crate::address::{self, Address};
+use crate::coordinator::Event;
+use crate::deadline::deadline;
+use crate::link::Link;
+use crate::queue::{QueueState, Quick};
 use crate::recorder::Recorded;
-use crate::shared::Shared;
-use crate::status::{GroupStats, Status};
-use crate::{Choice, Error, Format, GroupConfig, Link, Order, explain};
-pub(crate) use connected::Connected;
-use joining::{create_job, place_in_fabric};
-pub(crate) use operations::{conclude, prepare};
+use crate::status::GroupStats;
+use crate::{Choice, Error, Format, GroupConfig, explain};
 
 /// One rank's handle to its group. Operations return soon, whoever is late; ranks must call collectives in the same order.
 pub struct Group {
@@ -42,15 +36,8 @@ pub struct Group {
     /// What was opened before the others are known.
     opened: Mutex<Option<Opened>>,
     connected: ArcSwapOption<Connected>,
-    /// Of the connected group; it is here for operations that end while their caller stands at it.
-    desk: Arc<Mutex<Desk>>,
-}
-
-struct Opened {
-    listener: Listener,
-    ports: Option<Ports>,
-    memory: Option<ArenaPort>,
-    data: Option<(Arc<WorkerDriver>, Receiver<worker::Event>)>,
+    /// The state of the connected group's queue; it is here for operations that end while their caller holds its lock.
+    state: Arc<Mutex<QueueState>>,
 }
 
 impl Group {
@@ -64,33 +51,10 @@ impl Group {
             let problem = "a group has a tree plan or a controller, not both; unset one of them";
             return Err(Error::Unsupported(problem.to_owned()));
         }
-        let connect = |e: netsum_net::NetError| Error::Connect {
-            group: config.name.clone(),
-            reason: e.to_string(),
-        };
-        let (ip, host, job, data) = match config.fabric_controller() {
-            None => {
-                let (ip, host) = address::local(&config)?;
-                (ip, host, None, None)
-            }
-            Some(controller) => {
-                let (ip, host) = place_in_fabric(&config, controller)?;
-                let job = match config.rank {
-                    0 => Some(create_job(&config, controller)?),
-                    _ => None,
-                };
-                let (driver, events) = WorkerDriver::start(ip).map_err(connect)?;
-                (ip, host, job, Some((Arc::new(driver), events)))
-            }
-        };
-        let listener = Listener::bind(ip, config.options.network).map_err(connect)?;
-        let memory = memory_port(&config);
-        let seat = memory.as_ref().map(ArenaPort::seat);
-        let reached = (listener.address(), listener.network_address());
-        let (address, ports) = Address::new(&config, reached, host, job, seat)?;
-        let opened = Mutex::new(Some(Opened { listener, ports, memory, data }));
-        let (connected, desk) = (ArcSwapOption::empty(), Arc::default());
-        Ok(Group { maker: Process::this(), config, address, opened, connected, desk })
+        let (opened, address) = Opened::open(&config)?;
+        let opened = Mutex::new(Some(opened));
+        let (connected, state) = (ArcSwapOption::empty(), Arc::default());
+        Ok(Group { maker: Process::this(), config, address, opened, connected, state })
     }
 
     /// This process's index.
@@ -110,9 +74,10 @@ impl Group {
         let opened = opened.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         let all = address::read_all(&self.address, addresses)?;
         let until = deadline(self.config.timeout);
-        let connected = Arc::new(self.build(opened, &all, until)?);
+        let context = Context { config: &self.config, address: &self.address, all: &all, until };
+        let connected = Arc::new(opened.mesh(&context, &self.state)?.connect(&context)?);
         if connected.silent {
-            self.desk.lock().allow(Quick::new(&connected));
+            self.state.lock().allow(Quick::new(&connected.queue));
         }
         self.connected.store(Some(connected));
         Ok(())
@@ -149,7 +114,7 @@ impl Group {
         let connected = self.connected.load_full();
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         let problem = |e| Error::Unsupported(format!("cannot write to {}: {e}", folder.display()));
-        connected.core.dump(folder, why).map_err(problem)
+        connected.core.recorded(why).write(folder).map_err(problem)
     }
 
     /// Why the group cannot be used any more, if so.
@@ -171,7 +136,7 @@ impl Group {
         if let Some(connected) = self.connected.load_full() {
             let error = Error::Aborted(reason.to_owned());
             connected.core.fail(error.clone());
-            connected.coordinator.tell(Event::Fail(error));
+            connected.coordinator.send(Event::Fail(error));
             connected.core.mesh.abort(reason);
         }
     }
@@ -186,7 +151,7 @@ impl Group {
         let Some(connected) = self.connected.swap(None) else { return };
         connected.core.fail(Error::Closed(self.config.name.clone()));
         connected.coordinator.close();
-        connected.lane.close();
+        connected.queue.close();
         if let Some(session) = &connected.session {
             session.close();
         }
@@ -196,181 +161,6 @@ impl Group {
     fn check_process(&self) -> Result<(), Error> {
         if self.maker.is_this() { Ok(()) } else { Err(Error::Forked { process: self.maker.id() }) }
     }
-
-    fn build(&self, opened: Opened, all: &[Address], until: Instant) -> Result<Connected, Error> {
-        let (events, heard) = unbounded();
-        let ledger = Arc::new(Ledger::default());
-        let (plans, controls) = unbounded();
-        let ear = Arc::new(Ear { ledger: ledger.clone(), events: events.clone(), plans });
-        let roster = address::roster(&self.address, all);
-        let silence = self.config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
-        let (mut opened, mut memory) = (opened, None);
-        let meet = || {
-            let port = opened.memory.take();
-            let rings = self.meet(port.as_ref(), all)?;
-            // Those who cannot share one memory cannot share another, and have waited for each other long enough.
-            memory = port;
-            Some(rings)
-        };
-        let mesh = opened.listener.connect_on_hosts(&roster, until, silence, ear, meet);
-        let mesh = mesh.map_err(|e| Error::Connect {
-            group: self.config.name.clone(),
-            reason: e.to_string(),
-        })?;
-        let places = all.iter().map(Address::place).collect();
-        let GroupConfig { name, options, .. } = &self.config;
-        let desk = self.desk.clone();
-        let core = Core::new(name.clone(), options, mesh, ledger, desk, places, events.clone());
-        let core = Arc::new(core);
-        let (hosts, shared) = self.share(&core, memory, all, until)?;
-        if options.order == Order::Hosts {
-            core.order.store(Arc::new(hosts.order()));
-        }
-        // Nobody else sets it. Where all share memory, no message's cost is ever asked for.
-        let _ = core.paces.set(match hosts.is_one() {
-            true => Paces::default(),
-            false => pace::measure(&core, options, &hosts, until)?,
-        });
-        let _ = core.hosts.set(hosts.clone());
-        let lane = Lane::start(core.clone(), "netsum-host", Some((hosts, shared)))?;
-        let status = Arc::new(Mutex::new(Status {
-            reason: "there is no controller".to_owned(),
-            ..Status::default()
-        }));
-        let driver = opened.data.as_ref().map(|(driver, _)| driver.clone());
-        let fabric = opened.data.map(|data| self.join(data, all, &status)).transpose()?;
-        let waits = fabric.is_some();
-        let channel: (Sender<Event>, Receiver<Event>) = (events.clone(), heard);
-        let (coordinator, settled) =
-            Coordinator::start(core.clone(), channel, fabric, status.clone())?;
-        let interfaces = |source: &PlanSource| matches!(source.origin, Origin::Networks(_));
-        let together =
-            !address::are_apart(all) && self.config.plan.as_ref().is_some_and(interfaces);
-        if together {
-            let reason = "several interfaces at once are for one rank per host";
-            tracing::info!(reason, "sums go over one interface");
-            status.lock().reason = reason.to_owned();
-        }
-        let session = opened
-            .ports
-            .filter(|_| !together)
-            .map(|ports| self.plan_session(&core, ports, all, controls, events, status.clone()));
-        let session = session.transpose().inspect_err(|_| {
-            coordinator.close();
-            lane.close();
-        })?;
-        let shared_memory = core.hosts.get().is_some_and(|hosts| hosts.is_one());
-        let silent = shared_memory && options.algorithms.is_empty() && !waits && session.is_none();
-        let connected = Connected { core, lane, session, coordinator, driver, status, silent };
-        if waits {
-            let first_plan = settled.recv_deadline(until).unwrap_or_else(|_| {
-                let seconds = self.config.timeout.as_secs_f64();
-                Err(Error::Controller(format!(
-                    "the controller at {} gave no plan within {seconds} s",
-                    self.config.controller.as_deref().unwrap_or_default()
-                )))
-            });
-            if let Err(error) = first_plan {
-                connected.coordinator.close();
-                connected.lane.close();
-                return Err(error);
-            }
-        }
-        Ok(connected)
-    }
-
-    /// The ranks of our host, with the memory through which their messages go.
-    fn meet(&self, port: Option<&ArenaPort>, all: &[Address]) -> Option<(Rings, Vec<u32>)> {
-        let hosts = address::hosts(all);
-        let (host, place) = hosts.place(self.config.rank);
-        let ranks = &hosts.all()[host];
-        let seats = address::seats(all, ranks).filter(|_| ranks.len() > 1)?;
-        let (secret, around) = (all[ranks[0] as usize].secret(), address::all_seats(all));
-        let patience = self.config.timeout.min(MEET_PATIENCE);
-        let rings = port?.rings(place, &seats, &around, secret, patience)?;
-        Some((rings, ranks.clone()))
-    }
-
-    /// The ranks of each host come to share memory; the answer is the same at all ranks.
-    fn share(
-        &self,
-        core: &Arc<Core>,
-        port: Option<ArenaPort>,
-        all: &[Address],
-        until: Instant,
-    ) -> Result<(Arc<Hosts>, Option<Shared>), Error> {
-        let hosts = address::hosts(all);
-        let (host, place) = hosts.place(self.config.rank);
-        let ranks = hosts.all()[host].clone();
-        let seats = address::seats(all, &ranks).filter(|_| ranks.len() > 1);
-        let arena = seats.zip(port).and_then(|(seats, port)| {
-            let secret = all[ranks[0] as usize].secret();
-            let around = address::all_seats(all);
-            port.meet(place, &seats, &around, secret, self.config.timeout.min(MEET_PATIENCE))
-        });
-        let works = arena.is_some() || ranks.len() == 1;
-        // The ranks of one host know of each other whether it works.
-        let agreed = match hosts.are_mixed() {
-            true => pace::all_agree(core, works, until)?,
-            false => works,
-        };
-        let Some(arena) = arena.filter(|_| agreed) else {
-            let hosts = if agreed { hosts } else { Hosts::apart(self.config.size) };
-            return Ok((Arc::new(hosts), None));
-        };
-        // Nobody else sets it.
-        let _ = core.alarm.set(arena.alarm());
-        Ok((Arc::new(hosts), Some(Shared::new(arena, ranks))))
-    }
-
-    /// Allreduces over the plan that rank 0 has read.
-    fn plan_session(
-        &self,
-        core: &Arc<Core>,
-        ports: Ports,
-        all: &[Address],
-        controls: Receiver<ControlMessage>,
-        coordinator: Sender<Event>,
-        status: Arc<Mutex<Status>>,
-    ) -> Result<Session, Error> {
-        let wrong = |reason: String| Error::Connect { group: self.config.name.clone(), reason };
-        let source = self.config.plan.clone();
-        let source = source.ok_or_else(|| Error::Internal("ports without a plan".to_owned()))?;
-        let FirstPlan { plan, from_bytes, sharing } = all[0].plan().map_err(wrong)?;
-        let peers = all.iter().enumerate();
-        let peers = peers.filter_map(|(rank, a)| Some((rank, a.port.clone()?))).collect();
-        let timeout = self.config.timeout;
-        let patience = Patience {
-            connect: timeout,
-            timeout,
-            silence: source.silence,
-            measure: source.measure,
-            sharing,
-        };
-        let core = core.clone();
-        Session::start(SessionConfig {
-            core,
-            source,
-            plan,
-            from_bytes,
-            ports,
-            peers,
-            patience,
-            controls,
-            coordinator,
-            status,
-        })
-    }
-}
-
-/// A port for ranks of this host, if they are to share memory and can.
-fn memory_port(config: &GroupConfig) -> Option<ArenaPort> {
-    if config.size < 2 || !config.options.shared_memory {
-        return None;
-    }
-    let port = ArenaPort::open();
-    port.inspect_err(|error| tracing::warn!(%error, "ranks of this host will not share memory"))
-        .ok()
 }
 
 impl Drop for Group {
@@ -383,10 +173,5 @@ impl Drop for Group {
     }
 }
 
-/// A peer's thread answers whatever its training does: more than this is a frozen machine.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
-const SILENCE_MIN: Duration = Duration::from_secs(2);
-/// All ranks are connected when they meet to share memory.
-const MEET_PATIENCE: Duration = Duration::from_secs(10);
 /// Peers answer a goodbye at once unless they are gone, too.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);

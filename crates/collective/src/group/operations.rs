@@ -4,13 +4,14 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use netsum_net::Buffer;
-use netsum_wire::{Dtype, Format, ReduceOp, average, scale};
+use netsum_wire::{Dtype, Format};
 
 use super::Group;
 use super::connected::{Connected, Issued};
 use super::quick::Small;
 use crate::algorithm::{Cast, Collect, Deal, Exchange, Gather, Reduction, Scattering, Sum};
-use crate::call::{Call, Combine};
+use crate::call::Call;
+use crate::combine::{Combine, check_combination, conclude, own_copy, prepare};
 use crate::coordinator::{Event, Place, TreeJob};
 use crate::core::Core;
 use crate::planned::session::PlanJob;
@@ -43,7 +44,7 @@ impl Group {
             }
             if connected.on_trees(format, buffer.len()) {
                 let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
-                connected.coordinator.tell(Event::Submit(TreeJob {
+                connected.coordinator.send(Event::Submit(TreeJob {
                     sequence,
                     fingerprint,
                     format,
@@ -341,37 +342,5 @@ impl Group {
         root: u32,
     ) -> Option<Work> {
         if self.config.rank == root { self.check_parts(call, what, parts, own) } else { None }
-    }
-}
-
-pub(super) fn check_combination(dtype: Dtype, how: Combine) -> Result<(), Error> {
-    let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F64);
-    let bitwise = matches!(how.reduce_op(), ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
-    let divides = matches!(how, Combine::Average | Combine::ScaledSum(_));
-    if float && bitwise || dtype == Dtype::Bool && divides {
-        return Err(Error::Unsupported(format!("{how} is not defined for {dtype}")));
-    }
-    Ok(())
-}
-
-/// What `prepare` may change in place of an input that is to be left alone.
-fn own_copy(how: Combine, input: Buffer) -> Buffer {
-    match how {
-        Combine::ScaledSum(_) => Buffer::from_vec(input.slice(0..input.len()).to_vec()),
-        Combine::Plain(_) | Combine::Average => input,
-    }
-}
-
-/// Before a scaled sum.
-pub(crate) fn prepare(how: Combine, dtype: Dtype, buffer: &Buffer) {
-    if let Combine::ScaledSum(factor) = how {
-        buffer.update(0..buffer.len(), |values| scale(dtype, values, factor));
-    }
-}
-
-/// After an average.
-pub(crate) fn conclude(how: Combine, dtype: Dtype, buffer: &Buffer, ranks: u32) {
-    if how == Combine::Average {
-        buffer.update(0..buffer.len(), |values| average(dtype, values, ranks));
     }
 }

@@ -12,13 +12,11 @@ use netsum_wire::Format;
 use parking_lot::MutexGuard;
 
 use super::Group;
-use super::connected::Connected;
-use super::operations::{check_combination, conclude, prepare};
-use crate::call::{Call, Combine};
+use crate::call::Call;
+use crate::combine::{Combine, check_combination, conclude, prepare};
 use crate::comm::Comm;
-use crate::coordinator::Event;
-use crate::core::after;
-use crate::lane::{Body, Desk, Idle, Job};
+use crate::deadline::after;
+use crate::queue::{Body, Idle, Job, QueueState};
 use crate::shared::{self, SMALL_MAX};
 use crate::terms::Terms;
 use crate::work::{Operation, Work};
@@ -61,8 +59,8 @@ impl Group {
             return None;
         }
         let fingerprint = call.fingerprint();
-        let mut desk = self.desk.lock();
-        let Idle { next, shared, quick } = desk.idle().filter(|idle| idle.shared.can_begin())?;
+        let mut state = self.state.lock();
+        let Idle { next, shared, quick } = state.idle().filter(|idle| idle.shared.can_begin())?;
         // Who does not want to wait can look for a moment, but cannot let other ranks run.
         if !terms.waits && (shared.is_crowded() || !shared.begins(bytes)) {
             return None;
@@ -88,24 +86,24 @@ impl Group {
         }
         if !all || bytes > SMALL_MAX {
             let begun = Begun { call, fingerprint, called, sum, all };
-            return Some(self.go_on(begun, terms, desk));
+            return Some(self.go_on(begun, terms, state));
         }
         if let Some(Small { format, how, buffer }) = sum {
             shared.add(&quick.order, format, buffer);
             conclude(how, format.dtype, buffer, shared.ranks() as u32);
         }
-        desk.ended_here += 1;
+        state.ended_at_once += 1;
         Some(Work::ended_at_once(Operation::Collective(call.clone(), sequence), called))
     }
 
     /// The rest of an operation that is not done when everybody has begun it, or that not everybody begins within a moment.
     #[cold]
-    fn go_on(&self, begun: Begun<'_>, terms: Terms, mut desk: MutexGuard<'_, Desk>) -> Work {
+    fn go_on(&self, begun: Begun<'_>, terms: Terms, mut state: MutexGuard<'_, QueueState>) -> Work {
         let Begun { call, fingerprint, called, sum, all } = begun;
-        let (sequence, connected) = desk.take_up();
-        let Connected { core, coordinator, lane, .. } = &*connected;
+        let (sequence, queue) = state.move_to_queue();
+        let core = queue.core();
         if core.ledger.enter(sequence, call.clone(), fingerprint) {
-            coordinator.tell(Event::Differs(sequence));
+            core.events.differs(sequence);
         }
         let work = Work::new(Operation::Collective(call.clone(), sequence), called);
         core.recorder.add(&work);
@@ -120,14 +118,14 @@ impl Group {
         };
         let (deadline, running) = (after(called, terms.timeout), work.clone());
         if terms.waits || all {
-            let turn = lane.turn(&mut desk).expect("it was idle, and is locked");
-            drop(desk);
+            let turn = queue.turn(&mut state).expect("it was idle, and is locked");
+            drop(state);
             let here = Some(terms.here);
             turn.run(Job { sequence, fingerprint, deadline, work: running, here, body });
         } else {
             let body: Body = Box::new(body);
             let job = Job { sequence, fingerprint, deadline, work: running, here: None, body };
-            lane.push_at(desk, job);
+            queue.push_at(state, job);
         }
         work
     }

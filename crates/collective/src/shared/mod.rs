@@ -244,7 +244,7 @@ impl<'a> Rounds<'a> {
                 let ahead = ((call >> 32) as u32).wrapping_sub(self.sequence as u32) as i32;
                 let parted = self.sequence.saturating_add_signed(i64::from(ahead.min(0)));
                 self.missing = vec![name(rank)];
-                self.core.differs(parted);
+                self.core.events.differs(parted);
                 match self.core.await_failure(self.deadline) {
                     true => MeshError::Cancelled,
                     false => MeshError::Timeout,

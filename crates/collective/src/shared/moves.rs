@@ -4,7 +4,7 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
 use super::Rounds;
-use crate::algorithm::copy;
+use crate::pieces::copy;
 
 /// Done when everybody has called it.
 pub(crate) fn barrier(rounds: &mut Rounds<'_>) -> Result<(), MeshError> {

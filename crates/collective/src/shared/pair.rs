@@ -11,7 +11,7 @@ use netsum_net::mesh::MeshError;
 use netsum_wire::{Format, combine_both};
 
 use super::{ALIGN, Rounds, Shared};
-use crate::algorithm::pieces;
+use crate::pieces::pieces;
 
 /// The sum of both `buffer`s, in place. Round t holds the contributions to chunk t, and the answers to chunk t − 1 are in
 /// the slots of the round before.

@@ -12,8 +12,8 @@ use netsum_topo::SumOrder;
 use netsum_wire::Format;
 
 use super::{ALIGN, BLOCK, BLOCK_AT, Block, Kept, Rounds, SMALL_MAX, Shared, Values, pair, small};
-use crate::algorithm::pieces;
 use crate::order::Adder;
+use crate::pieces::pieces;
 
 /// The sum of everybody's `buffer`, in place.
 pub(crate) fn allreduce(

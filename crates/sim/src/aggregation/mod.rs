@@ -22,7 +22,7 @@ pub use payload::{Counts, FORMAT, Payload, value};
 pub use pools::{PoolConfig, Pools};
 pub use protocol::Protocol;
 pub(crate) use slots::Places;
-pub use slots::{Atp, SlotConfig, SlotSharing};
+pub use slots::{Atp, MEMORY_BYTES, SlotConfig, SlotSharing};
 
 /// Timer keys carry these classes (bits 56 to 62), then the protocol's number (48 to 55).
 pub(crate) const WORKER: u64 = 5 << 56;

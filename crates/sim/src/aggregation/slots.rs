@@ -17,6 +17,9 @@ use super::machines::Machines;
 use super::payload::Payload;
 use super::protocol::Protocol;
 
+/// Aggregation memory of a switch in PANAMA's study.
+pub const MEMORY_BYTES: u64 = 64_000_000;
+
 /// How a job uses slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotConfig {
@@ -44,7 +47,7 @@ pub struct SlotSharing {
 impl Default for SlotSharing {
     /// As many slots of 1,408 bytes as PANAMA's memory has, for whoever comes first.
     fn default() -> Self {
-        let slots = (crate::simulation::MEMORY_BYTES / 1408) as u32;
+        let slots = (MEMORY_BYTES / 1408) as u32;
         SlotSharing { slots, policy: Policy::FirstCome, straggler_ns: 20_000_000 }
     }
 }

@@ -4,8 +4,10 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Gather, Link, Pieces, copy};
+use crate::algorithm::{Algorithm, Gather, Pieces};
 use crate::comm::Comm;
+use crate::link::Link;
+use crate::pieces::copy;
 use crate::shared;
 
 pub(in crate::algorithm) const ALLGATHER: Algorithm<Gather> =

@@ -7,12 +7,15 @@ use netsum_net::mesh::MeshError;
 use netsum_wire::Format;
 
 use super::cut::Cut;
-use super::{Across, BLOCK_MOST, RESULT, apart, portion_of, tag};
+use super::{BLOCK_MOST, RESULT, apart, portion_of, tag};
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Addition, Algorithm, CHUNK, Link, Sum, pieces, share};
+use crate::algorithm::{Addition, Algorithm, Sum};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
+use crate::link::Across;
+use crate::link::Link;
 use crate::order::Adder;
+use crate::pieces::{CHUNK, pieces, share};
 use crate::shared;
 
 pub(in crate::algorithm) const ALLREDUCE: Algorithm<Sum> =

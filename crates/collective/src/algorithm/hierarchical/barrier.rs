@@ -3,8 +3,9 @@
 use netsum_net::mesh::MeshError;
 
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Link, Meeting, barrier};
+use crate::algorithm::{Algorithm, Meeting, barrier};
 use crate::comm::Comm;
+use crate::link::Link;
 use crate::shared;
 
 pub(in crate::algorithm) const BARRIER: Algorithm<Meeting> =

@@ -3,8 +3,10 @@
 use netsum_net::mesh::MeshError;
 
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, CHUNK, Cast, Link, broadcast};
+use crate::algorithm::{Algorithm, Cast, broadcast};
 use crate::comm::Comm;
+use crate::link::Link;
+use crate::pieces::CHUNK;
 use crate::shared;
 
 pub(in crate::algorithm) const BROADCAST: Algorithm<Cast> =

@@ -3,11 +3,13 @@
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
-use super::Across;
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Collect, Deal, Exchange, Link, TYPICAL, copy};
+use crate::algorithm::{Algorithm, Collect, Deal, Exchange};
 use crate::comm::Comm;
 use crate::hosts::Hosts;
+use crate::link::Across;
+use crate::link::Link;
+use crate::pieces::{TYPICAL, copy};
 use crate::shared;
 
 pub(in crate::algorithm) const GATHER: Algorithm<Collect> =

@@ -23,30 +23,14 @@ pub(super) use reduce::REDUCE;
 pub(super) use reduce_scatter::REDUCE_SCATTER;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use netsum_net::mesh::MeshError;
 use netsum_wire::Format;
 
-use super::{Addition, share};
+use super::Addition;
 use crate::comm::Comm;
-use crate::hosts::Hosts;
-
-/// What messages between hosts cost.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Across {
-    /// Which ranks share memory.
-    #[serde(serialize_with = "plain")]
-    pub hosts: Arc<Hosts>,
-    /// As [`Link::latency_s`], between lanes of different hosts.
-    pub latency_s: f64,
-    /// As [`Link::bytes_per_s`], of a lane while all lanes send to other hosts.
-    pub bytes_per_s: f64,
-}
-
-fn plain<S: serde::Serializer>(hosts: &Arc<Hosts>, out: S) -> Result<S::Ok, S::Error> {
-    serde::Serialize::serialize(hosts.as_ref(), out)
-}
+use crate::link::Across;
+use crate::pieces::share;
 
 impl Across {
     fn portion(&self, sum: &Addition) -> f64 {

@@ -8,10 +8,12 @@ use netsum_net::mesh::MeshError;
 use super::cut::Cut;
 use super::{BLOCK_MOST, apart, portion_of, tag};
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Addition, Algorithm, CHUNK, Link, Reduction, pieces};
+use crate::algorithm::{Addition, Algorithm, Reduction};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
+use crate::link::Link;
 use crate::order::Adder;
+use crate::pieces::{CHUNK, pieces};
 use crate::shared;
 
 pub(in crate::algorithm) const REDUCE: Algorithm<Reduction> =

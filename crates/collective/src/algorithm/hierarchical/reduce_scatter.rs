@@ -6,9 +6,10 @@ use netsum_net::mesh::MeshError;
 use super::cut::Cut;
 use super::{apart, tag};
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Link, Scattered, Scattering};
+use crate::algorithm::{Algorithm, Scattered, Scattering};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
+use crate::link::Link;
 use crate::shared;
 
 pub(in crate::algorithm) const REDUCE_SCATTER: Algorithm<Scattering> =

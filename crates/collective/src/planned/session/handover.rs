@@ -8,10 +8,10 @@ use netsum_topo::links::TreePlan;
 use netsum_wire::{Epoch, Rank};
 
 use super::ranges::bytes_of;
-use super::{ControlMessage, Running, State};
+use super::{Running, State};
 use crate::Error;
 use crate::comm::Comm;
-use crate::core::About;
+use crate::messages::{ControlMessage, MessageKind};
 use crate::planned::{LostLink, PlannedError, PlannedGroup, source};
 use crate::status::Pause;
 
@@ -297,6 +297,6 @@ pub(super) fn send_queued(
     machine: &mut netsum_proto::handover::Handover<LedPlan>,
 ) {
     while let Some(transmit) = machine.poll_transmit() {
-        core.tell(transmit.to.0, About::PlanHandover, 0, transmit.bytes);
+        core.send(transmit.to.0, MessageKind::PlanHandover, 0, transmit.bytes);
     }
 }

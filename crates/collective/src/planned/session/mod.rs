@@ -30,21 +30,13 @@ use super::{
 };
 use crate::Error;
 use crate::algorithm::{Sum, allreduce_ranges};
-use crate::call::Combine;
+use crate::combine::{Combine, conclude, prepare};
 use crate::comm::Comm;
-use crate::coordinator::Event;
 use crate::core::Core;
-use crate::group::{conclude, prepare};
+use crate::messages::{ControlMessage, MessageKind};
 use crate::status::Status;
 use crate::work::Work;
 use handover::{LedPlan, send_queued};
-
-/// A message about hand-overs as it came.
-#[derive(Debug)]
-pub(crate) struct ControlMessage {
-    pub(crate) from: u32,
-    pub(crate) bytes: Vec<u8>,
-}
 
 /// One allreduce.
 pub(crate) struct PlanJob {
@@ -68,7 +60,6 @@ pub(crate) struct SessionConfig {
     pub(crate) peers: BTreeMap<usize, PortAddress>,
     pub(crate) patience: Patience,
     pub(crate) controls: Receiver<ControlMessage>,
-    pub(crate) coordinator: Sender<Event>,
     pub(crate) status: Arc<Mutex<Status>>,
 }
 
@@ -129,7 +120,6 @@ struct State {
     patience: Patience,
     tasks: Receiver<Task>,
     controls: Receiver<ControlMessage>,
-    coordinator: Sender<Event>,
     status: Arc<Mutex<Status>>,
     /// Takes the ranks from one plan to the next. While an operation runs it is asked from within.
     machine: RefCell<Handover<LedPlan>>,
@@ -177,7 +167,6 @@ impl State {
             peers,
             patience,
             controls,
-            coordinator,
             status,
         } = config;
         let modified = source.modified();
@@ -205,7 +194,6 @@ impl State {
             patience,
             tasks,
             controls,
-            coordinator,
             status,
             machine: RefCell::new(machine),
             origin: Instant::now(),
@@ -369,7 +357,7 @@ impl State {
             PlannedError::Differs { .. } => {
                 // Everybody tells what it called; the coordinator finds who differs.
                 let (sequence, deadline) = self.current;
-                let _ = self.coordinator.send(Event::Differs(sequence));
+                self.core.events.differs(sequence);
                 self.wait_for_failure(deadline.min(Instant::now() + TELL_PATIENCE));
                 let told = self.core.failure();
                 Err(told.unwrap_or_else(|| Error::Internal(stopped.error.to_string())))
@@ -442,8 +430,8 @@ impl State {
     /// Ends the group: where one rank cannot go on, none can.
     fn fail(&self, error: Error) {
         // Those who wait for us must hear why.
-        self.core.tell_all(crate::core::About::Failed, 0, error.to_string().as_bytes());
-        let _ = self.coordinator.send(Event::Fail(error.clone()));
+        self.core.send_all(MessageKind::Failed, 0, error.to_string().as_bytes());
+        self.core.events.failed(error.clone());
         self.core.fail(error);
         if let Some(group) = &self.group {
             group.abandon();

@@ -1,8 +1,8 @@
 //! A thread that runs collectives one after the other, lowest number first.
 //!
 //! Every rank runs an operation at its place in the order of calls, so the lowest operation that is not
-//! finished everywhere is at the head of the lane on every rank that has called it: lanes cannot wait for each
-//! other in a circle. A caller that would only wait may do the work itself when it is its turn ([`Lane::turn`]):
+//! finished everywhere is at the head of the queue on every rank that has called it: queues cannot wait for each
+//! other in a circle. A caller that would only wait may do the work itself when it is its turn ([`OpQueue::turn`]):
 //! a thread that is woken for it costs more than a small operation.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -20,10 +20,9 @@ use crate::Error;
 use crate::call::Call;
 use crate::comm::Comm;
 use crate::core::Core;
-use crate::group::Connected;
 use crate::hosts::Hosts;
 use crate::ledger::Ledger;
-use crate::recorder::{KEPT, Recorder};
+use crate::recorder::{KEPT, Recorder, UnrecordedOperations};
 use crate::shared::Shared;
 use crate::terms::Here;
 use crate::work::{Operation, Work};
@@ -42,16 +41,16 @@ pub(crate) struct Job<B = Body> {
     pub(crate) body: B,
 }
 
-pub(crate) struct Lane {
+pub(crate) struct OpQueue {
     inner: Arc<Inner>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Inner {
     core: Arc<Core>,
-    desk: Arc<Mutex<Desk>>,
+    state: Arc<Mutex<QueueState>>,
     wake: Condvar,
-    /// Which ranks share memory, if this lane may use it.
+    /// Which ranks share memory, if this queue may use it.
     hosts: Option<Arc<Hosts>>,
     /// Whether all do.
     shares: bool,
@@ -59,21 +58,21 @@ struct Inner {
 
 /// What is to be run, and what runs need.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct QueueState {
     jobs: BTreeMap<u64, Job>,
     /// An operation runs.
     busy: bool,
     closed: bool,
-    /// The lane has ended: nobody needs the memory any more.
+    /// The queue has ended: nobody needs the memory any more.
     ended: bool,
     /// Memory that the ranks of our host share. An operation takes it with it.
     shared: Option<Box<Shared>>,
-    /// The number of the next operation, of a lane on which numbers are given.
+    /// The number of the next operation, in the queue that numbers operations.
     next: u64,
-    /// What operations need that end while their caller stands here; unset where none may.
+    /// What operations need that end while their caller holds the lock; unset where none may.
     quick: Option<Quick>,
-    /// Operations that ended while their caller stood here.
-    pub(crate) ended_here: u64,
+    /// Operations that ended while their caller held the lock.
+    pub(crate) ended_at_once: u64,
 }
 
 /// Of a group in which no collective sends messages: what its quick operations need.
@@ -81,22 +80,23 @@ pub(crate) struct Quick {
     /// The group's, which does not change.
     pub(crate) order: Arc<SumOrder>,
     has_failed: Arc<AtomicBool>,
-    group: Weak<Connected>,
-    /// The last operations that ended here and are not written down: what was called, and when. The newest has the number
+    queue: Weak<OpQueue>,
+    /// The last operations that ended at once and are not recorded: what was called, and when. The newest has the number
     /// before the next one.
     log: VecDeque<(Call, Instant)>,
 }
 
 impl Quick {
-    pub(crate) fn new(connected: &Arc<Connected>) -> Quick {
-        let (core, group) = (&connected.core, Arc::downgrade(connected));
+    pub(crate) fn new(queue: &Arc<OpQueue>) -> Quick {
+        let core = queue.core();
         let log = VecDeque::with_capacity(KEPT + 1);
-        Quick { order: core.order.load_full(), has_failed: core.has_failed(), group, log }
+        let queue = Arc::downgrade(queue);
+        Quick { order: core.order.load_full(), has_failed: core.has_failed(), queue, log }
     }
 
-    /// The group; for those who stand at the desk of a lane that is open.
-    pub(crate) fn connected(&self) -> Arc<Connected> {
-        self.group.upgrade().expect("who closes a group holds it until its lane has ended")
+    /// The queue, for a caller that holds the lock of a queue that is open.
+    fn queue(&self) -> Arc<OpQueue> {
+        self.queue.upgrade().expect("who closes a group holds its queue until that has ended")
     }
 
     /// Remembers an operation, the newest.
@@ -109,7 +109,7 @@ impl Quick {
     }
 }
 
-/// See [`Desk::idle`].
+/// See [`QueueState::idle`].
 pub(crate) struct Idle<'a> {
     /// The number of the next operation.
     pub(crate) next: &'a mut u64,
@@ -117,14 +117,14 @@ pub(crate) struct Idle<'a> {
     pub(crate) quick: &'a mut Quick,
 }
 
-impl Desk {
+impl QueueState {
     /// The number of an operation that is called now.
     pub(crate) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// What an operation needs that runs while its caller stands here; unless something runs, waits to run or has failed.
+    /// What an operation needs that runs while its caller holds the lock; unless something runs, waits to run or has failed.
     #[inline]
     pub(crate) fn idle(&mut self) -> Option<Idle<'_>> {
         let idle = !self.busy && self.jobs.is_empty() && !self.closed;
@@ -134,24 +134,25 @@ impl Desk {
         Some(Idle { next: &mut self.next, shared, quick })
     }
 
-    /// Lets operations end while their caller stands here.
+    /// Lets operations end while their caller held the lock.
     pub(crate) fn allow(&mut self, quick: Quick) {
         self.quick = Some(quick);
     }
 
-    /// Takes the newest operation out of the log, as it does not end here; its number, and the group. What was before it is
-    /// written down.
-    pub(crate) fn take_up(&mut self) -> (u64, Arc<Connected>) {
+    /// Takes the newest operation out of the log, as it does not end at once; its number, and the queue that runs it. The
+    /// operations before it are recorded.
+    pub(crate) fn move_to_queue(&mut self) -> (u64, Arc<OpQueue>) {
         let quick = self.quick.as_mut().expect("it was begun as a quick operation");
-        let connected = quick.connected();
+        let queue = quick.queue();
         quick.log.pop_back();
         self.next -= 1;
-        self.write_down(&connected.core.ledger, &connected.core.recorder);
-        (self.number(), connected)
+        let core = queue.core();
+        self.flush_log(&core.ledger, &core.recorder);
+        (self.number(), queue)
     }
 
-    /// Records what is logged. The ledger need not know it: an operation ends here if all ranks called the same.
-    pub(crate) fn write_down(&mut self, ledger: &Ledger, recorder: &Recorder) {
+    /// Records what is logged. The ledger need not know it: an operation ends at once only if all ranks called the same.
+    pub(crate) fn flush_log(&mut self, ledger: &Ledger, recorder: &Recorder) {
         let Some(quick) = self.quick.as_mut().filter(|quick| !quick.log.is_empty()) else { return };
         ledger.agreed(self.next);
         let work = |(sequence, (call, called))| {
@@ -162,68 +163,78 @@ impl Desk {
     }
 }
 
-impl Lane {
-    /// `memory`: of the lane of all host operations, whose desk is the core's.
+impl UnrecordedOperations for Mutex<QueueState> {
+    fn flush_log(&self, ledger: &Ledger, recorder: &Recorder) {
+        self.lock().flush_log(ledger, recorder);
+    }
+}
+
+impl OpQueue {
+    /// `memory`: which ranks share memory, and the memory of this rank's host; `None`: the queue does not use any.
     pub(crate) fn start(
         core: Arc<Core>,
+        state: Arc<Mutex<QueueState>>,
         name: &str,
         memory: Option<(Arc<Hosts>, Option<Shared>)>,
-    ) -> Result<Lane, Error> {
+    ) -> Result<OpQueue, Error> {
         let (hosts, shared) = memory.unzip();
         let shares = hosts.as_ref().is_some_and(|hosts| hosts.is_one());
-        let desk = if hosts.is_some() { core.desk.clone() } else { Arc::default() };
-        desk.lock().shared = shared.flatten().map(Box::new);
+        state.lock().shared = shared.flatten().map(Box::new);
         let wake = Condvar::new();
-        let inner = Arc::new(Inner { core, desk, wake, hosts, shares });
+        let inner = Arc::new(Inner { core, state, wake, hosts, shares });
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn({
             let inner = inner.clone();
             move || inner.run_all()
         });
         let thread = thread.map_err(|e| Error::Internal(format!("cannot start a thread: {e}")))?;
-        Ok(Lane { inner, thread: Mutex::new(Some(thread)) })
+        Ok(OpQueue { inner, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Where operations are numbered and queued, both under one lock, and so in one order.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.inner.core
+    }
+
+    /// Operations are numbered and queued under one lock, and so in one order.
     #[inline]
-    pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.inner.desk.lock()
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.inner.state.lock()
     }
 
     pub(crate) fn push(&self, job: Job) {
-        self.push_at(self.desk(), job);
+        self.push_at(self.lock(), job);
     }
 
-    /// As [`Lane::push`] for who stands at the desk.
-    pub(crate) fn push_at(&self, mut desk: MutexGuard<'_, Desk>, job: Job) {
-        desk.jobs.insert(job.sequence, job);
-        drop(desk);
+    /// As [`OpQueue::push`] for a caller that holds the lock.
+    pub(crate) fn push_at(&self, mut state: MutexGuard<'_, QueueState>, job: Job) {
+        state.jobs.insert(job.sequence, job);
+        drop(state);
         self.inner.wake.notify_one();
     }
 
     /// The right to run the next operation on this thread; `None` while there are others before it, and where ranks do
     /// not share memory: an operation over TCP waits for other threads anyway.
-    pub(crate) fn turn(&self, desk: &mut Desk) -> Option<Turn<'_>> {
-        let free = self.inner.shares && !desk.busy && desk.jobs.is_empty() && !desk.closed;
-        free.then(|| self.inner.begin(desk))
+    pub(crate) fn turn(&self, state: &mut QueueState) -> Option<Turn<'_>> {
+        let free = self.inner.shares && !state.busy && state.jobs.is_empty() && !state.closed;
+        free.then(|| self.inner.begin(state))
     }
 
     /// Runs what is queued, then ends the thread.
     pub(crate) fn close(&self) {
-        self.inner.desk.lock().closed = true;
+        self.inner.state.lock().closed = true;
         self.inner.wake.notify_one();
         if let Some(thread) = self.thread.lock().take() {
             // A panic was reported by the panic hook and failed its operation.
             let _ = thread.join();
         }
-        let mut desk = self.inner.desk.lock();
-        desk.ended = true;
-        let unused = (desk.shared.take(), desk.quick.take());
-        drop(desk);
+        let mut state = self.inner.state.lock();
+        state.ended = true;
+        let unused = (state.shared.take(), state.quick.take());
+        drop(state);
         drop(unused);
     }
 }
 
-/// See [`Lane::turn`].
+/// See [`OpQueue::turn`].
 pub(crate) struct Turn<'a> {
     inner: &'a Inner,
     shared: Option<Box<Shared>>,
@@ -240,12 +251,12 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut desk = self.inner.desk.lock();
-        desk.busy = false;
-        if !desk.ended {
-            desk.shared = self.shared.take();
+        let mut state = self.inner.state.lock();
+        state.busy = false;
+        if !state.ended {
+            state.shared = self.shared.take();
         }
-        if !desk.jobs.is_empty() || desk.closed {
+        if !state.jobs.is_empty() || state.closed {
             self.inner.wake.notify_one();
         }
     }
@@ -258,9 +269,9 @@ impl Inner {
         }
     }
 
-    fn begin(&self, desk: &mut Desk) -> Turn<'_> {
-        desk.busy = true;
-        Turn { inner: self, shared: desk.shared.take() }
+    fn begin(&self, state: &mut QueueState) -> Turn<'_> {
+        state.busy = true;
+        Turn { inner: self, shared: state.shared.take() }
     }
 
     fn run<B>(&self, job: Job<B>, shared: Option<&mut Shared>)
@@ -286,17 +297,17 @@ impl Inner {
     }
 
     fn next(&self) -> Option<(Job, Turn<'_>)> {
-        let mut desk = self.desk.lock();
+        let mut state = self.state.lock();
         loop {
-            if !desk.busy {
-                if let Some((_, job)) = desk.jobs.pop_first() {
-                    return Some((job, self.begin(&mut desk)));
+            if !state.busy {
+                if let Some((_, job)) = state.jobs.pop_first() {
+                    return Some((job, self.begin(&mut state)));
                 }
-                if desk.closed {
+                if state.closed {
                     return None;
                 }
             }
-            self.wake.wait(&mut desk);
+            self.wake.wait(&mut state);
         }
     }
 

@@ -1,0 +1,203 @@
+//! Every operation of the host path: its registry of algorithms, and the call that runs one of them.
+
+use netsum_net::mesh::MeshError;
+
+use super::registry::{Names, Registry};
+use super::request::{Cast, Collect, Deal, Exchange, Gather, Meeting, Reduction, Scattering, Sum};
+use super::{bruck, chain, exchange, halving_doubling, hierarchical, in_memory, ring};
+use crate::comm::Comm;
+
+pub(crate) static ALLREDUCE: Registry<Sum> = Registry {
+    operation: "allreduce",
+    in_memory: in_memory::ALLREDUCE,
+    alone: "one-hop",
+    over_mesh: &[
+        super::allreduce::ONE_HOP,
+        super::allreduce::SHARES,
+        halving_doubling::ALGORITHM,
+        ring::ALLREDUCE,
+        hierarchical::ALLREDUCE,
+    ],
+};
+pub(crate) static ALLGATHER: Registry<Gather> = Registry {
+    operation: "allgather",
+    in_memory: in_memory::ALLGATHER,
+    alone: "one-hop",
+    over_mesh: &[exchange::ALLGATHER, bruck::ALLGATHER, ring::ALLGATHER, hierarchical::ALLGATHER],
+};
+pub(crate) static BROADCAST: Registry<Cast> = Registry {
+    operation: "broadcast",
+    in_memory: in_memory::BROADCAST,
+    alone: "binomial",
+    over_mesh: &[
+        super::broadcast::BINOMIAL,
+        super::broadcast::ONE_HOP,
+        chain::BROADCAST,
+        hierarchical::BROADCAST,
+    ],
+};
+pub(crate) static REDUCE: Registry<Reduction> = Registry {
+    operation: "reduce",
+    in_memory: in_memory::REDUCE,
+    alone: "one-hop",
+    over_mesh: &[super::reduce::REDUCE, hierarchical::REDUCE],
+};
+pub(crate) static REDUCE_SCATTER: Registry<Scattering> = Registry {
+    operation: "reduce_scatter",
+    in_memory: in_memory::REDUCE_SCATTER,
+    alone: "one-hop",
+    over_mesh: &[super::reduce::REDUCE_SCATTER, hierarchical::REDUCE_SCATTER],
+};
+pub(crate) static GATHER: Registry<Collect> = Registry {
+    operation: "gather",
+    in_memory: in_memory::GATHER,
+    alone: "one-hop",
+    over_mesh: &[exchange::GATHER, hierarchical::GATHER],
+};
+pub(crate) static SCATTER: Registry<Deal> = Registry {
+    operation: "scatter",
+    in_memory: in_memory::SCATTER,
+    alone: "one-hop",
+    over_mesh: &[exchange::SCATTER, hierarchical::SCATTER],
+};
+pub(crate) static ALLTOALL: Registry<Exchange> = Registry {
+    operation: "alltoall",
+    in_memory: in_memory::ALLTOALL,
+    alone: "one-hop",
+    over_mesh: &[exchange::ALLTOALL, hierarchical::ALLTOALL],
+};
+pub(crate) static BARRIER: Registry<Meeting> = Registry {
+    operation: "barrier",
+    in_memory: in_memory::BARRIER,
+    alone: "dissemination",
+    over_mesh: &[super::barrier::DISSEMINATION, hierarchical::BARRIER],
+};
+
+static REGISTRIES: [&dyn Names; 9] = [
+    &ALLREDUCE,
+    &ALLGATHER,
+    &BROADCAST,
+    &REDUCE,
+    &REDUCE_SCATTER,
+    &GATHER,
+    &SCATTER,
+    &ALLTOALL,
+    &BARRIER,
+];
+
+/// Names of the algorithms of an operation that has several.
+pub(crate) fn names(operation: &str) -> Option<Vec<&'static str>> {
+    let registry = REGISTRIES.iter().find(|registry| registry.operation() == operation);
+    registry.map(|registry| registry.names())
+}
+
+/// Operations that have several algorithms, as options name them.
+pub(crate) fn operations() -> String {
+    REGISTRIES.map(|registry| registry.operation()).join(", ")
+}
+
+/// The sum of everybody's buffer, in place.
+pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+    ALLREDUCE.run(comm, sum)
+}
+
+/// Everybody's input in everybody's outputs, by rank.
+pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+    ALLGATHER.run(comm, gather)
+}
+
+/// The root's buffer in everybody's.
+pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Cast) -> Result<(), MeshError> {
+    BROADCAST.run(comm, cast)
+}
+
+/// The sum of everybody's buffer in the root's; the others' are left alone.
+pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &Reduction) -> Result<(), MeshError> {
+    REDUCE.run(comm, reduction)
+}
+
+/// The sum of everybody's `inputs[rank]` in `output`.
+pub(crate) fn reduce_scatter(comm: &mut Comm<'_>, all: &Scattering) -> Result<(), MeshError> {
+    REDUCE_SCATTER.run(comm, all)
+}
+
+/// Everybody's input in the root's outputs.
+pub(crate) fn gather(comm: &mut Comm<'_>, collect: &Collect) -> Result<(), MeshError> {
+    GATHER.run(comm, collect)
+}
+
+/// The root's inputs in everybody's output.
+pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &Deal) -> Result<(), MeshError> {
+    SCATTER.run(comm, deal)
+}
+
+/// Input i of rank r in output r of rank i.
+pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &Exchange) -> Result<(), MeshError> {
+    ALLTOALL.run(comm, exchange)
+}
+
+/// Done when everybody has called it.
+pub(crate) fn barrier(comm: &mut Comm<'_>) -> Result<(), MeshError> {
+    BARRIER.run(comm, &Meeting)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use netsum_topo::SumOrder;
+    use netsum_wire::{Dtype, Format, ReduceOp};
+
+    use super::*;
+    use crate::algorithm::request::{Addition, Request};
+    use crate::link::Link;
+
+    fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
+        let link = Link {
+            ranks,
+            shared_memory: false,
+            latency_s: 30e-6,
+            bytes_per_s: 1.25e9,
+            across: None,
+        };
+        let format = Format { dtype, op: ReduceOp::Sum };
+        let order = Arc::new(SumOrder::flat(ranks));
+        ALLREDUCE.choose(wanted, &link, &Addition { order, format, bytes }).name
+    }
+
+    #[test]
+    fn every_registry_finds_each_of_its_algorithms_by_a_name_of_its_own() {
+        fn check<R: Request>(registry: &Registry<R>) {
+            let names = registry.names();
+            for (index, name) in names.iter().enumerate() {
+                assert_eq!(names.iter().position(|other| other == name), Some(index));
+                assert!(registry.find(name).is_some_and(|found| found.name == *name));
+            }
+            assert_eq!(registry.in_memory.name, "shared-memory");
+            // A group of one rank has no shared memory.
+            assert_ne!(registry.alone, "shared-memory");
+            assert!(registry.find(registry.alone).is_some(), "{}", registry.operation);
+        }
+        check(&ALLREDUCE);
+        check(&ALLGATHER);
+        check(&BROADCAST);
+        check(&REDUCE);
+        check(&REDUCE_SCATTER);
+        check(&GATHER);
+        check(&SCATTER);
+        check(&ALLTOALL);
+        check(&BARRIER);
+        assert!(names("allreduce").unwrap().contains(&"ring") && names("send").is_none());
+    }
+
+    #[test]
+    fn the_cheapest_is_taken_unless_another_is_named_and_can_do_it() {
+        assert_eq!(chosen(4, 64, Dtype::F32, None), "one-hop");
+        assert_eq!(chosen(4, 16 << 20, Dtype::F32, None), "shares");
+        assert_eq!(chosen(4, 64, Dtype::F32, Some("halving-doubling")), "halving-doubling");
+        assert_eq!(chosen(4, 64, Dtype::I32, Some("ring")), "ring");
+        // Its additions would be in another order.
+        assert_eq!(chosen(4, 64, Dtype::F32, Some("ring")), "one-hop");
+        assert_eq!(chosen(4, 64, Dtype::F32, Some("shared-memory")), "one-hop");
+    }
+}

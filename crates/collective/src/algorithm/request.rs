@@ -1,0 +1,151 @@
+//! What the operations of the host path are given, and what their costs depend on.
+
+use std::sync::Arc;
+
+use netsum_net::Buffer;
+use netsum_topo::SumOrder;
+use netsum_wire::Format;
+
+/// An operation that has several algorithms.
+pub(crate) trait Request {
+    /// All that its cost depends on, equal at all ranks.
+    type Shape;
+
+    fn shape(&self) -> Self::Shape;
+}
+
+/// An allreduce, in place.
+pub(crate) struct Sum {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) buffer: Buffer,
+}
+
+/// What the cost of an allreduce depends on.
+pub(crate) struct Addition {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) bytes: usize,
+}
+
+impl Request for Sum {
+    type Shape = Addition;
+
+    fn shape(&self) -> Addition {
+        let Sum { order, format, buffer } = self;
+        Addition { order: order.clone(), format: *format, bytes: buffer.len() }
+    }
+}
+
+/// An all-gather; `outputs` by rank.
+pub(crate) struct Gather {
+    pub(crate) input: Buffer,
+    pub(crate) outputs: Vec<Buffer>,
+}
+
+/// Bytes that ranks give to an all-gather.
+pub(crate) struct Pieces {
+    pub(crate) longest: usize,
+    pub(crate) all: usize,
+}
+
+impl Request for Gather {
+    type Shape = Pieces;
+
+    fn shape(&self) -> Pieces {
+        let sizes = || self.outputs.iter().map(Buffer::len);
+        Pieces { longest: sizes().max().unwrap_or(0), all: sizes().sum() }
+    }
+}
+
+/// A broadcast.
+pub(crate) struct Cast {
+    pub(crate) buffer: Buffer,
+    pub(crate) root: u32,
+}
+
+impl Request for Cast {
+    /// Bytes.
+    type Shape = usize;
+
+    fn shape(&self) -> usize {
+        self.buffer.len()
+    }
+}
+
+/// A reduce, in place at the root.
+pub(crate) struct Reduction {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) buffer: Buffer,
+    pub(crate) root: u32,
+}
+
+impl Request for Reduction {
+    type Shape = Addition;
+
+    fn shape(&self) -> Addition {
+        let Reduction { order, format, buffer, .. } = self;
+        Addition { order: order.clone(), format: *format, bytes: buffer.len() }
+    }
+}
+
+/// A reduce-scatter; `inputs` by rank.
+pub(crate) struct Scattering {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    pub(crate) output: Buffer,
+    pub(crate) inputs: Vec<Buffer>,
+}
+
+/// What the cost of a reduce-scatter depends on.
+pub(crate) struct Scattered {
+    pub(crate) order: Arc<SumOrder>,
+    pub(crate) format: Format,
+    /// Bytes of the longest output.
+    pub(crate) longest: usize,
+}
+
+impl Request for Scattering {
+    type Shape = Scattered;
+
+    fn shape(&self) -> Scattered {
+        let longest = self.inputs.iter().map(Buffer::len).max().unwrap_or(0);
+        Scattered { order: self.order.clone(), format: self.format, longest }
+    }
+}
+
+/// A gather; at the root `outputs` by rank.
+pub(crate) struct Collect {
+    pub(crate) input: Buffer,
+    pub(crate) outputs: Vec<Buffer>,
+    pub(crate) root: u32,
+}
+
+/// A scatter; at the root `inputs` by rank.
+pub(crate) struct Deal {
+    pub(crate) output: Buffer,
+    pub(crate) inputs: Vec<Buffer>,
+    pub(crate) root: u32,
+}
+
+/// An all-to-all; both by rank.
+pub(crate) struct Exchange {
+    pub(crate) outputs: Vec<Buffer>,
+    pub(crate) inputs: Vec<Buffer>,
+}
+
+/// A barrier.
+pub(crate) struct Meeting;
+
+/// Operations of which sizes are known to some ranks only, so that choices cannot depend on them.
+macro_rules! of_unknown_size {
+    ($($request:ty),*) => {
+        $(impl Request for $request {
+            type Shape = ();
+
+            fn shape(&self) {}
+        })*
+    };
+}
+of_unknown_size!(Collect, Deal, Exchange, Meeting);

@@ -1,0 +1,13 @@
+//! Deadlines.
+
+use std::time::{Duration, Instant};
+
+/// `timeout` from now; far away if it cannot be told.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
+    after(Instant::now(), timeout)
+}
+
+/// `timeout` from `now`; far away if it cannot be told.
+pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {
+    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
+}

@@ -1,0 +1,78 @@
+//! What messages between ranks cost: the values of the cost model, equal at all ranks.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::hosts::Hosts;
+
+/// What costs are made of; equal at all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// In the group.
+    pub ranks: u32,
+    /// All of them share memory.
+    pub shared_memory: bool,
+    /// From the call of a send to the end of the receive, for a small message.
+    pub latency_s: f64,
+    /// Of one rank, each way, while all send.
+    pub bytes_per_s: f64,
+    /// Between hosts, where some have several ranks that share memory.
+    pub across: Option<Across>,
+}
+
+/// What messages between hosts cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Across {
+    /// Which ranks share memory.
+    #[serde(serialize_with = "plain")]
+    pub hosts: Arc<Hosts>,
+    /// As [`Link::latency_s`], between lanes of different hosts.
+    pub latency_s: f64,
+    /// As [`Link::bytes_per_s`], of a lane while all lanes send to other hosts.
+    pub bytes_per_s: f64,
+}
+
+fn plain<S: serde::Serializer>(hosts: &Arc<Hosts>, out: S) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(hosts.as_ref(), out)
+}
+
+/// Latency and rate of a rank's messages; see [`crate::Link`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Pace {
+    pub(crate) latency_s: f64,
+    pub(crate) bytes_per_s: f64,
+}
+
+/// Of a group's messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Paces {
+    /// Between any two ranks, while all send.
+    pub(crate) all: Pace,
+    /// Between hosts, while each lane sends to its likes: [`crate::Across`].
+    pub(crate) across: Pace,
+}
+
+impl Default for Paces {
+    fn default() -> Paces {
+        Paces { all: USUAL, across: USUAL }
+    }
+}
+
+impl Paces {
+    /// What messages cost in a group of `ranks` where `hosts` tells who shares memory; `None`: nobody.
+    pub(crate) fn link(&self, ranks: u32, hosts: Option<&Arc<Hosts>>) -> Link {
+        let Paces { all: Pace { latency_s, bytes_per_s }, across } = *self;
+        let mixed = hosts.filter(|hosts| hosts.are_mixed());
+        let across = mixed.map(|hosts| Across {
+            hosts: hosts.clone(),
+            latency_s: across.latency_s,
+            bytes_per_s: across.bytes_per_s,
+        });
+        let shared_memory = hosts.is_some_and(|hosts| hosts.is_one());
+        Link { ranks, shared_memory, latency_s, bytes_per_s, across }
+    }
+}
+
+/// Of links that nobody has measured: a switch away, 10 Gbit/s.
+const USUAL: Pace = Pace { latency_s: 30e-6, bytes_per_s: 1.25e9 };

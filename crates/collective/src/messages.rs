@@ -1,0 +1,34 @@
+//! Messages between ranks about the group itself.
+
+/// A message about hand-overs between tree plans, as it came.
+#[derive(Debug)]
+pub(crate) struct ControlMessage {
+    pub(crate) from: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The kind of a control message, which is the tag of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum MessageKind {
+    /// A call, as text; part: its sequence number.
+    Call = 1,
+    /// A message of the hand-over between a controller's plans.
+    Handover = 2,
+    /// Why a rank cannot go on, as text; all others must end, too.
+    Failed = 4,
+    /// A message of the hand-over between tree plans that rank 0 brings.
+    PlanHandover = 5,
+}
+
+impl MessageKind {
+    pub(crate) fn from_tag(tag: u64) -> Option<MessageKind> {
+        let all = [
+            MessageKind::Call,
+            MessageKind::Handover,
+            MessageKind::Failed,
+            MessageKind::PlanHandover,
+        ];
+        all.into_iter().find(|&kind| kind as u64 == tag)
+    }
+}
