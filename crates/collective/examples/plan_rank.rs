@@ -1,7 +1,7 @@
 //! One rank of a collective by a tree plan: `plan_rank CONFIG.json`, as `tests/fabric/test_plans.py` writes it.
 //!
-//! Adds known float32 values, checks every sum, and prints `{"seconds": [[…]], "lanes": […], "links": […], "shares": […]}`:
-//! for each size the time of each repeat after one that does not count, the media of its lanes, what was measured of
+//! Adds known float32 values, checks every sum, and prints `{"seconds": [[…]], "peer links": […], "links": […], "shares": […]}`:
+//! for each size the time of each repeat after one that does not count, the media of its peer links, what was measured of
 //! them, and the flows' shares in the end.
 
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let links: Vec<_> = links.map(|(link, m)| (link, m.latency_s, m.rate_bps)).collect();
     let counted: Vec<_> = seconds.iter().map(|all| &all[1..]).collect();
     let found = serde_json::json!({
-        "seconds": counted, "lanes": group.lanes(), "links": links, "shares": group.shares(),
+        "seconds": counted, "lanes": group.peer_links(), "links": links, "shares": group.shares(),
     });
     println!("{found}");
     Ok(())

@@ -31,7 +31,7 @@ pub(crate) struct Address {
     pub(crate) job: Option<JobNumber>,
     /// Where processes of this host can share memory with this one.
     pub(crate) memory: Option<MemoryAddress>,
-    /// Where lanes of a tree plan connect, in a group with one.
+    /// Where peer links of a tree plan connect, in a group with one.
     pub(crate) port: Option<PortAddress>,
     /// Whether they are measured first.
     measures: bool,
@@ -86,7 +86,7 @@ impl Address {
             let any = SocketAddr::new(mesh.ip(), 0);
             Ports::open(any, source.ways.clone(), secret).map_err(|e| Error::Connect {
                 group: config.name.clone(),
-                reason: format!("cannot listen for the lanes of a plan: {e}"),
+                reason: format!("cannot listen for the peer links of a plan: {e}"),
             })
         });
         let ports = ports.transpose()?;

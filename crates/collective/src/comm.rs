@@ -24,8 +24,8 @@ pub(crate) struct Comm<'a> {
     receives: Vec<Option<(u32, Receive)>>,
     /// The sender of a receive that failed.
     unserved: Option<u32>,
-    /// Made with the first send.
-    flight: OnceCell<Arc<Flight>>,
+    /// Created by the first send.
+    sends: OnceCell<Arc<Sends>>,
     /// Which ranks share memory.
     hosts: Option<&'a Arc<Hosts>>,
     /// With the ranks of our host.
@@ -36,15 +36,15 @@ pub(crate) struct Comm<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket(usize);
 
-/// Sends that are under way.
+/// The sends of the operation that have not ended.
 #[derive(Default)]
-struct Flight {
-    state: Mutex<InFlight>,
-    landed: Condvar,
+struct Sends {
+    state: Mutex<SendState>,
+    completed: Condvar,
 }
 
 #[derive(Default)]
-struct InFlight {
+struct SendState {
     open: usize,
     error: Option<MeshError>,
 }
@@ -56,9 +56,9 @@ impl<'a> Comm<'a> {
         fingerprint: u32,
         deadline: Instant,
     ) -> Comm<'a> {
-        let (receives, flight) = (Vec::new(), OnceCell::new());
+        let (receives, sends) = (Vec::new(), OnceCell::new());
         let (unserved, hosts, rounds) = (None, None, None);
-        Comm { core, sequence, fingerprint, deadline, receives, unserved, flight, hosts, rounds }
+        Comm { core, sequence, fingerprint, deadline, receives, unserved, sends, hosts, rounds }
     }
 
     /// For ranks that may share memory; `shared` is of those on our host.
@@ -129,15 +129,15 @@ impl<'a> Comm<'a> {
 
     /// Queues a message; the bytes are left alone until [`Comm::flush`] returns.
     pub(crate) fn send(&self, to: u32, part: u64, buffer: &Buffer, at: usize, len: usize) {
-        let flight = self.flight.get_or_init(Arc::default).clone();
-        flight.state.lock().open += 1;
+        let sends = self.sends.get_or_init(Arc::default).clone();
+        sends.state.lock().open += 1;
         let outgoing = Outgoing {
             key: self.key(part),
             fingerprint: self.fingerprint,
             payload: Payload::Buffer(buffer.clone(), at..at + len),
             deadline: Some(self.deadline),
         };
-        self.core.mesh.send(to, outgoing, Some(Box::new(move |outcome| flight.land(outcome))));
+        self.core.mesh.send(to, outgoing, Some(Box::new(move |outcome| sends.complete(outcome))));
     }
 
     /// Expects a message of exactly `len` bytes.
@@ -175,11 +175,11 @@ impl<'a> Comm<'a> {
     /// Blocks until all sends are away.
     pub(crate) fn flush(&self) -> Result<(), MeshError> {
         self.check()?;
-        let Some(flight) = self.flight.get() else { return Ok(()) };
-        self.core.mesh.help(None, None, || flight.state.lock().open == 0);
-        let mut state = flight.state.lock();
+        let Some(sends) = self.sends.get() else { return Ok(()) };
+        self.core.mesh.help(None, None, || sends.state.lock().open == 0);
+        let mut state = sends.state.lock();
         while state.open > 0 {
-            flight.landed.wait(&mut state);
+            sends.completed.wait(&mut state);
         }
         state.error.take().map_or(Ok(()), Err)
     }
@@ -221,15 +221,15 @@ impl<'a> Comm<'a> {
     }
 }
 
-impl Flight {
-    fn land(&self, outcome: Result<(), MeshError>) {
+impl Sends {
+    fn complete(&self, outcome: Result<(), MeshError>) {
         let mut state = self.state.lock();
         state.open -= 1;
         if let Err(error) = outcome {
             state.error.get_or_insert(error);
         }
         if state.open == 0 {
-            self.landed.notify_all();
+            self.completed.notify_all();
         }
     }
 }

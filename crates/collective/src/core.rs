@@ -1,4 +1,4 @@
-//! What the threads of a group share.
+//! The state of a group that its threads share: mesh, ledger, failure, counters.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::link::Paces;
 use crate::messages::MessageKind;
 use crate::recorder::{self, Recorded, Recorder, UnrecordedOperations};
 
-/// State of a connected group.
+/// The shared state of a group whose mesh is connected.
 pub(crate) struct Core {
     pub(crate) name: String,
     pub(crate) rank: u32,
@@ -32,18 +32,18 @@ pub(crate) struct Core {
     pub(crate) paces: Paces,
     /// Algorithms by operation, where the options name them.
     pub(crate) algorithms: BTreeMap<String, String>,
-    /// In which all ranks are added, on every path.
+    /// The order of additions, on every path.
     pub(crate) order: ArcSwap<SumOrder>,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
     /// Operations that have ended and that the recorder does not know yet.
     unrecorded: Arc<dyn UnrecordedOperations>,
-    /// Smaller buffers go by the host path; of the first plan, so the same at all ranks. Unset: no controller.
+    /// Smaller buffers take the host path. Set by the first plan, so equal at all ranks; unset without a controller.
     pub(crate) min_bytes: OnceLock<u64>,
     /// Wakes threads that wait in shared memory.
     pub(crate) alarm: Option<Alarm>,
     failure: Mutex<Option<Error>>,
-    /// There is a failure: most calls ask, and hardly ever is there one.
+    /// Whether `failure` is set: most calls ask, so they do not take the lock.
     has_failed: Arc<AtomicBool>,
     failed: Condvar,
     pub(crate) events: Arc<dyn GroupEvents>,
@@ -54,7 +54,7 @@ pub(crate) struct Core {
 pub(crate) struct Counters {
     pub(crate) operations: AtomicU64,
     pub(crate) network_operations: AtomicU64,
-    /// Results of an old epoch that a peer handed over.
+    /// Results of an old epoch that a peer delivered.
     pub(crate) served: AtomicU64,
     /// Fragments that were summed again after a transition.
     pub(crate) redone: AtomicU64,
@@ -111,7 +111,7 @@ impl Core {
         if self.has_failed.load(Ordering::Acquire) { self.failure.lock().clone() } else { None }
     }
 
-    /// Says true when there is a failure.
+    /// The flag that is true once there is a failure.
     pub(crate) fn has_failed(&self) -> Arc<AtomicBool> {
         self.has_failed.clone()
     }
@@ -123,7 +123,7 @@ impl Core {
         !self.failed.wait_while_until(&mut failure, waits, deadline).timed_out()
     }
 
-    /// Ends the group: all collectives that wait fail with `error`, and every later call. The first counts.
+    /// Ends the group: all waiting collectives and every later call fail with `error`. Only the first error is kept.
     pub(crate) fn fail(&self, error: Error) {
         {
             let mut failure = self.failure.lock();
@@ -218,7 +218,7 @@ impl Core {
         self.mesh.send(to, Outgoing { key, fingerprint: 0, payload, deadline: None }, None);
     }
 
-    /// The same to all others.
+    /// Sends a message about the group itself to all other ranks.
     pub(crate) fn send_all(&self, kind: MessageKind, part: u64, bytes: &[u8]) {
         for to in (0..self.size).filter(|&to| to != self.rank) {
             self.send(to, kind, part, bytes.to_vec());

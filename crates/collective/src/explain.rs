@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::algorithm::{
-    ALLGATHER, ALLREDUCE, ALLTOALL, Addition, BARRIER, BROADCAST, GATHER, Pieces, REDUCE,
-    REDUCE_SCATTER, Registry, Request, SCATTER, Scattered, operations,
+    ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, GATHER, GatherShape, REDUCE,
+    REDUCE_SCATTER, Registry, Request, SCATTER, ScatterShape, SumShape, operations,
 };
 use crate::link::Link;
 
@@ -49,21 +49,21 @@ pub fn explain(
     match operation {
         "allreduce" => {
             let order = order.unwrap_or_else(|| Arc::new(SumOrder::flat(link.ranks)));
-            Ok(choice(&ALLREDUCE, link, &Addition { order, format, bytes }, wanted))
+            Ok(choice(&ALLREDUCE, link, &SumShape { order, format, bytes }, wanted))
         }
         "allgather" => {
             let all = bytes.saturating_mul(link.ranks as usize);
-            Ok(choice(&ALLGATHER, link, &Pieces { longest: bytes, all }, wanted))
+            Ok(choice(&ALLGATHER, link, &GatherShape { longest: bytes, all }, wanted))
         }
         "broadcast" => Ok(choice(&BROADCAST, link, &bytes, wanted)),
         "reduce" => {
             let order = order.unwrap_or_else(|| Arc::new(SumOrder::flat(link.ranks)));
-            Ok(choice(&REDUCE, link, &Addition { order, format, bytes }, wanted))
+            Ok(choice(&REDUCE, link, &SumShape { order, format, bytes }, wanted))
         }
         "reduce_scatter" => {
             let order = order.unwrap_or_else(|| Arc::new(SumOrder::flat(link.ranks)));
             let longest = bytes.div_ceil(link.ranks.max(1) as usize);
-            Ok(choice(&REDUCE_SCATTER, link, &Scattered { order, format, longest }, wanted))
+            Ok(choice(&REDUCE_SCATTER, link, &ScatterShape { order, format, longest }, wanted))
         }
         "gather" => Ok(choice(&GATHER, link, &(), wanted)),
         "scatter" => Ok(choice(&SCATTER, link, &(), wanted)),

@@ -100,7 +100,7 @@ impl Ledger {
 
     /// Another rank has told its call. False if it is about an operation that ended long ago or is too far
     /// ahead to be kept.
-    pub(crate) fn hear(&self, sequence: u64, from: u32, call: String) -> bool {
+    pub(crate) fn on_peer_call(&self, sequence: u64, from: u32, call: String) -> bool {
         let mut state = self.state.lock();
         let known = state.entry(sequence).is_some();
         let ahead = sequence >= state.next() && sequence - state.next() < AHEAD_MAX;
@@ -173,9 +173,9 @@ mod tests {
         assert_eq!(ledger.judge(sequence + 1, 1), Verdict::Keep);
         assert_eq!(ledger.announce(sequence).as_deref(), Some("barrier"));
         assert_eq!(ledger.announce(sequence), None);
-        assert!(ledger.hear(sequence, 3, "barrier".into()));
+        assert!(ledger.on_peer_call(sequence, 3, "barrier".into()));
         assert_eq!(ledger.mismatch(sequence, 0), None);
-        assert!(ledger.hear(sequence, 2, "alltoall".into()));
+        assert!(ledger.on_peer_call(sequence, 2, "alltoall".into()));
         let error = ledger.mismatch(sequence, 0).unwrap().to_string();
         assert_eq!(error, "rank 2 called alltoall, rank 0 called barrier (operation #0)");
         ledger.retire(sequence);
@@ -185,16 +185,16 @@ mod tests {
             ledger.enter(next, barrier.clone(), fingerprint);
             ledger.retire(next);
         }
-        assert!(!ledger.hear(sequence, 2, "alltoall".into()));
+        assert!(!ledger.on_peer_call(sequence, 2, "alltoall".into()));
     }
 
     #[test]
     fn what_others_told_before_the_call_is_kept() {
         let ledger = Ledger::default();
-        assert!(ledger.hear(0, 1, "alltoall".into()));
+        assert!(ledger.on_peer_call(0, 1, "alltoall".into()));
         assert!(ledger.enter(0, Call::barrier(), 7));
         assert!(ledger.mismatch(0, 0).is_some());
-        assert!(!ledger.hear(1 + AHEAD_MAX, 1, "x".into()));
+        assert!(!ledger.on_peer_call(1 + AHEAD_MAX, 1, "x".into()));
     }
 
     #[test]
@@ -204,11 +204,11 @@ mod tests {
         ledger.enter(0, barrier(), 7);
         ledger.retire(0);
         for sequence in [1, 41] {
-            assert!(ledger.hear(sequence, 1, "alltoall".into()));
+            assert!(ledger.on_peer_call(sequence, 1, "alltoall".into()));
         }
         ledger.agreed(41);
         assert_eq!(ledger.announce(0), None);
-        assert!(!ledger.hear(40, 1, "alltoall".into()));
+        assert!(!ledger.on_peer_call(40, 1, "alltoall".into()));
         assert!(ledger.enter(41, barrier(), 7));
         assert!(ledger.mismatch(41, 0).is_some());
         assert_eq!(ledger.live(), [41]);

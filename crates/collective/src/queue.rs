@@ -3,7 +3,7 @@
 //! Every rank runs an operation at its place in the order of calls, so the lowest operation that is not
 //! finished everywhere is at the head of the queue on every rank that has called it: queues cannot wait for each
 //! other in a circle. A caller that would only wait may do the work itself when it is its turn ([`OpQueue::turn`]):
-//! a thread that is woken for it costs more than a small operation.
+//! waking a thread costs more than a small operation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,20 +52,20 @@ struct Inner {
     wake: Condvar,
     /// Which ranks share memory, if this queue may use it.
     hosts: Option<Arc<Hosts>>,
-    /// Whether all do.
+    /// Whether all ranks do.
     shares: bool,
 }
 
-/// What is to be run, and what runs need.
+/// The jobs that wait, and what running them needs.
 #[derive(Default)]
 pub(crate) struct QueueState {
     jobs: BTreeMap<u64, Job>,
-    /// An operation runs.
+    /// Whether an operation runs.
     busy: bool,
     closed: bool,
     /// The queue has ended: nobody needs the memory any more.
     ended: bool,
-    /// Memory that the ranks of our host share. An operation takes it with it.
+    /// Memory that the ranks of this host share. The operation that runs holds it.
     shared: Option<Box<Shared>>,
     /// The number of the next operation, in the queue that numbers operations.
     next: u64,
@@ -75,9 +75,9 @@ pub(crate) struct QueueState {
     pub(crate) ended_at_once: u64,
 }
 
-/// Of a group in which no collective sends messages: what its quick operations need.
+/// What quick operations need in a group in which no collective sends messages.
 pub(crate) struct Quick {
-    /// The group's, which does not change.
+    /// The order of additions of the group, which does not change.
     pub(crate) order: Arc<SumOrder>,
     has_failed: Arc<AtomicBool>,
     queue: Weak<OpQueue>,

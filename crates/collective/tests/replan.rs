@@ -1,4 +1,4 @@
-//! Groups whose allreduces go over a tree plan, on loopback: lanes that break and plans that change under way.
+//! Groups whose allreduces go over a tree plan, on loopback: peer links that break and plans that change under way.
 
 mod support;
 

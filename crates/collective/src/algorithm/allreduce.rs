@@ -4,19 +4,19 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
 use super::reduce::{Collector, Parts, chunks, contribute};
-use super::{Algorithm, Sum};
+use super::{Algorithm, Allreduce};
 use crate::comm::Comm;
 use crate::link::Link;
 use crate::pieces::share;
 
 /// Everybody's whole buffer to everybody.
-pub(super) const ONE_HOP: Algorithm<Sum> = Algorithm {
+pub(super) const ONE_HOP: Algorithm<Allreduce> = Algorithm {
     name: "one-hop",
     cost: |link, sum| Some(link.latency_s + sent(link, sum.bytes) / link.bytes_per_s),
     run: direct,
 };
 /// A share to each rank, and its sum to all.
-pub(super) const SHARES: Algorithm<Sum> = Algorithm {
+pub(super) const SHARES: Algorithm<Allreduce> = Algorithm {
     name: "shares",
     cost: |link, sum| {
         let of_all = 2.0 / f64::from(link.ranks);
@@ -30,8 +30,8 @@ fn sent(link: &Link, bytes: usize) -> f64 {
     bytes as f64 * f64::from(link.ranks - 1)
 }
 
-fn direct(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
-    let Sum { order, format, buffer } = sum;
+fn direct(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+    let Allreduce { order, format, buffer } = sum;
     let format = *format;
     let all = 0..buffer.len();
     // The sum is written over what the messages still refer to: they get a copy.
@@ -47,8 +47,8 @@ fn direct(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn by_shares(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
-    let Sum { order, format, buffer } = sum;
+fn by_shares(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+    let Allreduce { order, format, buffer } = sum;
     let format = *format;
     let (rank, size) = (comm.rank(), comm.size());
     let share = |rank: u32| share(buffer.len(), format.dtype.size(), rank, size);

@@ -3,10 +3,10 @@
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, Meeting};
+use super::{Algorithm, Barrier};
 use crate::comm::Comm;
 
-pub(super) const DISSEMINATION: Algorithm<Meeting> = Algorithm {
+pub(super) const DISSEMINATION: Algorithm<Barrier> = Algorithm {
     name: "dissemination",
     cost: |link, ()| Some(f64::from(steps(link.ranks)) * link.latency_s),
     run: |comm, _| {

@@ -5,12 +5,12 @@ use std::ops::Range;
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, Cast};
+use super::{Algorithm, Broadcast};
 use crate::comm::Comm;
 use crate::pieces::{CHUNK, pieces};
 
 /// Each rank passes on to those of which the place differs in one bit.
-pub(super) const BINOMIAL: Algorithm<Cast> = Algorithm {
+pub(super) const BINOMIAL: Algorithm<Broadcast> = Algorithm {
     name: "binomial",
     cost: |link, &bytes| {
         let depth = f64::from(link.ranks.next_power_of_two().ilog2());
@@ -28,7 +28,7 @@ pub(super) const BINOMIAL: Algorithm<Cast> = Algorithm {
     },
 };
 /// The root sends to everybody.
-pub(super) const ONE_HOP: Algorithm<Cast> = Algorithm {
+pub(super) const ONE_HOP: Algorithm<Broadcast> = Algorithm {
     name: "one-hop",
     cost: |link, &bytes| {
         let bytes = bytes as f64 * f64::from(link.ranks - 1);

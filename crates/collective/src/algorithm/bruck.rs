@@ -5,20 +5,20 @@
 
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, Gather, Pieces};
+use super::{Algorithm, Allgather, GatherShape};
 use crate::comm::Comm;
 use crate::link::Link;
 use crate::pieces::copy;
 
-pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm { name: "bruck", cost, run };
+pub(super) const ALLGATHER: Algorithm<Allgather> = Algorithm { name: "bruck", cost, run };
 
-fn cost(link: &Link, pieces: &Pieces) -> Option<f64> {
+fn cost(link: &Link, pieces: &GatherShape) -> Option<f64> {
     let steps = f64::from(link.ranks.next_power_of_two().ilog2());
     let sent = pieces.all.saturating_sub(pieces.longest);
     Some(steps * link.latency_s + sent as f64 / link.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
     let (rank, size) = (comm.rank(), comm.size());
     copy(&gather.input, &gather.outputs[rank as usize]);
     // After step d we have the pieces of ranks `rank` to `rank + 2d − 1`.

@@ -2,12 +2,12 @@
 
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, Cast};
+use super::{Algorithm, Broadcast};
 use crate::comm::Comm;
 use crate::link::Link;
 use crate::pieces::{CHUNK, pieces};
 
-pub(super) const BROADCAST: Algorithm<Cast> = Algorithm { name: "chain", cost, run };
+pub(super) const BROADCAST: Algorithm<Broadcast> = Algorithm { name: "chain", cost, run };
 
 /// The last one hears a chunk after N − 1 hops; then one chunk follows the other.
 fn cost(link: &Link, bytes: &usize) -> Option<f64> {
@@ -16,7 +16,7 @@ fn cost(link: &Link, bytes: &usize) -> Option<f64> {
     Some(hops * (link.latency_s + chunk / link.bytes_per_s) + (bytes - chunk) / link.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, cast: &Cast) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
     let place = (comm.rank() + comm.size() - cast.root) % comm.size();
     let (next, before) =
         ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());

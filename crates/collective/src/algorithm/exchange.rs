@@ -2,13 +2,13 @@
 
 use netsum_net::mesh::MeshError;
 
-use super::{Algorithm, Collect, Deal, Exchange, Gather};
+use super::{Algorithm, Allgather, Alltoall, Gather, Scatter};
 use crate::comm::Comm;
 use crate::link::Link;
 use crate::pieces::{TYPICAL, copy};
 
 /// Everybody's `input` to everybody's `outputs`.
-pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm {
+pub(super) const ALLGATHER: Algorithm<Allgather> = Algorithm {
     name: "one-hop",
     cost: |link, pieces| {
         let bytes = pieces.longest as f64 * f64::from(link.ranks - 1);
@@ -17,8 +17,8 @@ pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm {
     run: allgather,
 };
 
-fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
-    let Gather { input, outputs } = gather;
+fn allgather(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
+    let Allgather { input, outputs } = gather;
     for from in comm.others() {
         let output = &outputs[from as usize];
         comm.receive(from, 0, output, 0, output.len());
@@ -31,13 +31,13 @@ fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
 }
 
 /// Straight to the root.
-pub(super) const GATHER: Algorithm<Collect> =
+pub(super) const GATHER: Algorithm<Gather> =
     Algorithm { name: "one-hop", cost: typical_cost, run: gather };
 /// Straight from the root.
-pub(super) const SCATTER: Algorithm<Deal> =
+pub(super) const SCATTER: Algorithm<Scatter> =
     Algorithm { name: "one-hop", cost: typical_cost, run: scatter };
 /// From everybody to everybody.
-pub(super) const ALLTOALL: Algorithm<Exchange> =
+pub(super) const ALLTOALL: Algorithm<Alltoall> =
     Algorithm { name: "one-hop", cost: typical_cost, run: alltoall };
 
 /// One rank gives or takes a typical piece of every other.
@@ -46,8 +46,8 @@ fn typical_cost(link: &Link, (): &()) -> Option<f64> {
     Some(link.latency_s + bytes / link.bytes_per_s)
 }
 
-fn gather(comm: &mut Comm<'_>, collect: &Collect) -> Result<(), MeshError> {
-    let Collect { input, outputs, root } = collect;
+fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
+    let Gather { input, outputs, root } = collect;
     if comm.rank() != *root {
         comm.send(*root, 0, input, 0, input.len());
         return comm.finish();
@@ -60,8 +60,8 @@ fn gather(comm: &mut Comm<'_>, collect: &Collect) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn scatter(comm: &mut Comm<'_>, deal: &Deal) -> Result<(), MeshError> {
-    let Deal { output, inputs, root } = deal;
+fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
+    let Scatter { output, inputs, root } = deal;
     if comm.rank() != *root {
         comm.receive(*root, 0, output, 0, output.len());
         return comm.finish();
@@ -74,8 +74,8 @@ fn scatter(comm: &mut Comm<'_>, deal: &Deal) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn alltoall(comm: &mut Comm<'_>, exchange: &Exchange) -> Result<(), MeshError> {
-    let Exchange { outputs, inputs } = exchange;
+fn alltoall(comm: &mut Comm<'_>, exchange: &Alltoall) -> Result<(), MeshError> {
+    let Alltoall { outputs, inputs } = exchange;
     for from in comm.others() {
         let output = &outputs[from as usize];
         comm.receive(from, 0, output, 0, output.len());

@@ -13,14 +13,15 @@ use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::{Encoding, Format, Input, reduce};
 
-use super::{Addition, Algorithm, Sum};
+use super::{Algorithm, Allreduce, SumShape};
 use crate::comm::Comm;
 use crate::link::Link;
 
-pub(super) const ALGORITHM: Algorithm<Sum> = Algorithm { name: "halving-doubling", cost, run };
+pub(super) const ALGORITHM: Algorithm<Allreduce> =
+    Algorithm { name: "halving-doubling", cost, run };
 
 /// All ranks send at once; a rank that plays others' places sends and receives for them.
-fn cost(link: &Link, sum: &Addition) -> Option<f64> {
+fn cost(link: &Link, sum: &SumShape) -> Option<f64> {
     if *sum.order != SumOrder::flat(link.ranks) {
         return None;
     }
@@ -33,14 +34,14 @@ fn cost(link: &Link, sum: &Addition) -> Option<f64> {
     Some(2.0 * steps * link.latency_s + plays * (1.0 + up) * part / link.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     let (rank, size, format) = (comm.rank(), comm.size(), sum.format);
     let n = sum.buffer.len() / format.dtype.size();
     let own = sum.buffer.slice(0..sum.buffer.len());
     let places = size.next_power_of_two();
-    let mut held: Vec<Place> = (0..places)
+    let mut held: Vec<Position> = (0..places)
         .filter(|&place| player(place, size) == rank)
-        .map(|place| Place {
+        .map(|place| Position {
             place,
             part: 0..n,
             partial: (place == rank).then(|| widened(own, format)),
@@ -52,7 +53,7 @@ fn run(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
         distance *= 2;
     }
     // Every place has a part of the sum of all.
-    for Place { part, partial, .. } in &held {
+    for Position { part, partial, .. } in &held {
         let partial = partial.as_ref().expect("every group has a rank");
         let mut sums = vec![0; part.len() * format.dtype.size()];
         reduce(format, &[Some(accumulated(partial))], part.len(), &mut sums, Encoding::Element);
@@ -66,7 +67,7 @@ fn run(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
 }
 
 /// One of the places that this rank plays.
-struct Place {
+struct Position {
     place: u32,
     /// Elements that it holds.
     part: Range<usize>,
@@ -77,7 +78,7 @@ struct Place {
 /// Places exchange halves of their parts and add.
 fn up(
     comm: &mut Comm<'_>,
-    held: &mut [Place],
+    held: &mut [Position],
     distance: u32,
     format: Format,
 ) -> Result<(), MeshError> {
@@ -92,7 +93,7 @@ fn up(
     };
     // What each of our places gives to its partner: to another rank, or to ourselves.
     let mut given: Vec<Option<Vec<u8>>> = Vec::new();
-    for Place { place, part, partial } in held.iter() {
+    for Position { place, part, partial } in held.iter() {
         let theirs = within(&keeps(place ^ distance, part), part);
         given.push(partial.as_ref().map(|partial| partial[theirs].to_vec()));
         let to = player(place ^ distance, size);
@@ -102,7 +103,7 @@ fn up(
         }
     }
     let mut taken = Vec::new();
-    for Place { place, part, .. } in held.iter() {
+    for Position { place, part, .. } in held.iter() {
         let partner = place ^ distance;
         let kept = keeps(*place, part);
         let theirs = match player(partner, size) {
@@ -142,7 +143,7 @@ fn up(
 /// Places give their parts of the sums to each other.
 fn down(
     comm: &mut Comm<'_>,
-    held: &mut [Place],
+    held: &mut [Position],
     distance: u32,
     buffer: &Buffer,
     element: usize,

@@ -1,13 +1,14 @@
 //! Where all ranks share memory, that is the way.
 
 use super::{
-    Algorithm, Cast, Collect, Deal, Exchange, Gather, Meeting, Reduction, Scattering, Sum,
+    Algorithm, Allgather, Allreduce, Alltoall, Barrier, Broadcast, Gather, Reduce, ReduceScatter,
+    Scatter,
 };
 use crate::link::Link;
 use crate::pieces::TYPICAL;
 use crate::shared;
 
-pub(super) const ALLREDUCE: Algorithm<Sum> = Algorithm {
+pub(super) const ALLREDUCE: Algorithm<Allreduce> = Algorithm {
     name: "shared-memory",
     cost: |link, sum| cost(link, sum.bytes),
     run: |comm, sum| {
@@ -15,18 +16,18 @@ pub(super) const ALLREDUCE: Algorithm<Sum> = Algorithm {
         shared::allreduce(rounds, &sum.order, sum.format, &mut sum.buffer.clone())
     },
 };
-pub(super) const ALLGATHER: Algorithm<Gather> = Algorithm {
+pub(super) const ALLGATHER: Algorithm<Allgather> = Algorithm {
     name: "shared-memory",
     cost: |link, pieces| cost(link, pieces.all),
     run: |comm, gather| shared::allgather(comm.memory()?, &gather.input, &gather.outputs),
 };
-pub(super) const BROADCAST: Algorithm<Cast> = Algorithm {
+pub(super) const BROADCAST: Algorithm<Broadcast> = Algorithm {
     name: "shared-memory",
     cost: |link, &bytes| cost(link, bytes),
     run: |comm, cast| shared::broadcast(comm.memory()?, &cast.buffer, cast.root),
 };
 
-pub(super) const REDUCE: Algorithm<Reduction> = Algorithm {
+pub(super) const REDUCE: Algorithm<Reduce> = Algorithm {
     name: "shared-memory",
     cost: |link, sum| cost(link, sum.bytes),
     run: |comm, sum| {
@@ -34,7 +35,7 @@ pub(super) const REDUCE: Algorithm<Reduction> = Algorithm {
         shared::reduce(rounds, &sum.order, sum.format, &mut sum.buffer.clone(), sum.root)
     },
 };
-pub(super) const REDUCE_SCATTER: Algorithm<Scattering> = Algorithm {
+pub(super) const REDUCE_SCATTER: Algorithm<ReduceScatter> = Algorithm {
     name: "shared-memory",
     cost: |link, sum| cost(link, sum.longest * link.ranks as usize),
     run: |comm, sum| {
@@ -42,22 +43,22 @@ pub(super) const REDUCE_SCATTER: Algorithm<Scattering> = Algorithm {
         shared::reduce_scatter(rounds, &sum.order, sum.format, output, &sum.inputs)
     },
 };
-pub(super) const GATHER: Algorithm<Collect> = Algorithm {
+pub(super) const GATHER: Algorithm<Gather> = Algorithm {
     name: "shared-memory",
     cost: |link, ()| cost(link, TYPICAL),
     run: |comm, g| shared::gather(comm.memory()?, &g.input, &g.outputs, g.root),
 };
-pub(super) const SCATTER: Algorithm<Deal> = Algorithm {
+pub(super) const SCATTER: Algorithm<Scatter> = Algorithm {
     name: "shared-memory",
     cost: |link, ()| cost(link, TYPICAL),
     run: |comm, deal| shared::scatter(comm.memory()?, &deal.output, &deal.inputs, deal.root),
 };
-pub(super) const ALLTOALL: Algorithm<Exchange> = Algorithm {
+pub(super) const ALLTOALL: Algorithm<Alltoall> = Algorithm {
     name: "shared-memory",
     cost: |link, ()| cost(link, TYPICAL),
     run: |comm, all| shared::alltoall(comm.memory()?, &all.outputs, &all.inputs),
 };
-pub(super) const BARRIER: Algorithm<Meeting> = Algorithm {
+pub(super) const BARRIER: Algorithm<Barrier> = Algorithm {
     name: "shared-memory",
     cost: |link, ()| cost(link, 0),
     run: |comm, _| shared::barrier(comm.memory()?),

@@ -31,6 +31,6 @@ pub(crate) use operations::{
 pub(crate) use ranges::allreduce_ranges;
 pub(crate) use registry::{Algorithm, Registry};
 pub(crate) use request::{
-    Addition, Cast, Collect, Deal, Exchange, Gather, Meeting, Pieces, Reduction, Request,
-    Scattered, Scattering, Sum,
+    Allgather, Allreduce, Alltoall, Barrier, Broadcast, Gather, GatherShape, Reduce, ReduceScatter,
+    Request, Scatter, ScatterShape, SumShape,
 };

@@ -3,11 +3,13 @@
 use netsum_net::mesh::MeshError;
 
 use super::registry::{Names, Registry};
-use super::request::{Cast, Collect, Deal, Exchange, Gather, Meeting, Reduction, Scattering, Sum};
+use super::request::{
+    Allgather, Allreduce, Alltoall, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
 use super::{bruck, chain, exchange, halving_doubling, hierarchical, in_memory, ring};
 use crate::comm::Comm;
 
-pub(crate) static ALLREDUCE: Registry<Sum> = Registry {
+pub(crate) static ALLREDUCE: Registry<Allreduce> = Registry {
     operation: "allreduce",
     in_memory: in_memory::ALLREDUCE,
     alone: "one-hop",
@@ -19,13 +21,13 @@ pub(crate) static ALLREDUCE: Registry<Sum> = Registry {
         hierarchical::ALLREDUCE,
     ],
 };
-pub(crate) static ALLGATHER: Registry<Gather> = Registry {
+pub(crate) static ALLGATHER: Registry<Allgather> = Registry {
     operation: "allgather",
     in_memory: in_memory::ALLGATHER,
     alone: "one-hop",
     over_mesh: &[exchange::ALLGATHER, bruck::ALLGATHER, ring::ALLGATHER, hierarchical::ALLGATHER],
 };
-pub(crate) static BROADCAST: Registry<Cast> = Registry {
+pub(crate) static BROADCAST: Registry<Broadcast> = Registry {
     operation: "broadcast",
     in_memory: in_memory::BROADCAST,
     alone: "binomial",
@@ -36,37 +38,37 @@ pub(crate) static BROADCAST: Registry<Cast> = Registry {
         hierarchical::BROADCAST,
     ],
 };
-pub(crate) static REDUCE: Registry<Reduction> = Registry {
+pub(crate) static REDUCE: Registry<Reduce> = Registry {
     operation: "reduce",
     in_memory: in_memory::REDUCE,
     alone: "one-hop",
     over_mesh: &[super::reduce::REDUCE, hierarchical::REDUCE],
 };
-pub(crate) static REDUCE_SCATTER: Registry<Scattering> = Registry {
+pub(crate) static REDUCE_SCATTER: Registry<ReduceScatter> = Registry {
     operation: "reduce_scatter",
     in_memory: in_memory::REDUCE_SCATTER,
     alone: "one-hop",
     over_mesh: &[super::reduce::REDUCE_SCATTER, hierarchical::REDUCE_SCATTER],
 };
-pub(crate) static GATHER: Registry<Collect> = Registry {
+pub(crate) static GATHER: Registry<Gather> = Registry {
     operation: "gather",
     in_memory: in_memory::GATHER,
     alone: "one-hop",
     over_mesh: &[exchange::GATHER, hierarchical::GATHER],
 };
-pub(crate) static SCATTER: Registry<Deal> = Registry {
+pub(crate) static SCATTER: Registry<Scatter> = Registry {
     operation: "scatter",
     in_memory: in_memory::SCATTER,
     alone: "one-hop",
     over_mesh: &[exchange::SCATTER, hierarchical::SCATTER],
 };
-pub(crate) static ALLTOALL: Registry<Exchange> = Registry {
+pub(crate) static ALLTOALL: Registry<Alltoall> = Registry {
     operation: "alltoall",
     in_memory: in_memory::ALLTOALL,
     alone: "one-hop",
     over_mesh: &[exchange::ALLTOALL, hierarchical::ALLTOALL],
 };
-pub(crate) static BARRIER: Registry<Meeting> = Registry {
+pub(crate) static BARRIER: Registry<Barrier> = Registry {
     operation: "barrier",
     in_memory: in_memory::BARRIER,
     alone: "dissemination",
@@ -97,48 +99,48 @@ pub(crate) fn operations() -> String {
 }
 
 /// The sum of everybody's buffer, in place.
-pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     ALLREDUCE.run(comm, sum)
 }
 
 /// Everybody's input in everybody's outputs, by rank.
-pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
     ALLGATHER.run(comm, gather)
 }
 
 /// The root's buffer in everybody's.
-pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Cast) -> Result<(), MeshError> {
+pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
     BROADCAST.run(comm, cast)
 }
 
 /// The sum of everybody's buffer in the root's; the others' are left alone.
-pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &Reduction) -> Result<(), MeshError> {
+pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
     REDUCE.run(comm, reduction)
 }
 
 /// The sum of everybody's `inputs[rank]` in `output`.
-pub(crate) fn reduce_scatter(comm: &mut Comm<'_>, all: &Scattering) -> Result<(), MeshError> {
+pub(crate) fn reduce_scatter(comm: &mut Comm<'_>, all: &ReduceScatter) -> Result<(), MeshError> {
     REDUCE_SCATTER.run(comm, all)
 }
 
 /// Everybody's input in the root's outputs.
-pub(crate) fn gather(comm: &mut Comm<'_>, collect: &Collect) -> Result<(), MeshError> {
+pub(crate) fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
     GATHER.run(comm, collect)
 }
 
 /// The root's inputs in everybody's output.
-pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &Deal) -> Result<(), MeshError> {
+pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
     SCATTER.run(comm, deal)
 }
 
 /// Input i of rank r in output r of rank i.
-pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &Exchange) -> Result<(), MeshError> {
+pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &Alltoall) -> Result<(), MeshError> {
     ALLTOALL.run(comm, exchange)
 }
 
 /// Done when everybody has called it.
 pub(crate) fn barrier(comm: &mut Comm<'_>) -> Result<(), MeshError> {
-    BARRIER.run(comm, &Meeting)
+    BARRIER.run(comm, &Barrier)
 }
 
 #[cfg(test)]
@@ -149,7 +151,7 @@ mod tests {
     use netsum_wire::{Dtype, Format, ReduceOp};
 
     use super::*;
-    use crate::algorithm::request::{Addition, Request};
+    use crate::algorithm::request::{Request, SumShape};
     use crate::link::Link;
 
     fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
@@ -162,7 +164,7 @@ mod tests {
         };
         let format = Format { dtype, op: ReduceOp::Sum };
         let order = Arc::new(SumOrder::flat(ranks));
-        ALLREDUCE.choose(wanted, &link, &Addition { order, format, bytes }).name
+        ALLREDUCE.choose(wanted, &link, &SumShape { order, format, bytes }).name
     }
 
     #[test]

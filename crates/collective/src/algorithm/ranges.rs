@@ -6,13 +6,13 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
 use super::operations::allreduce;
-use super::request::Sum;
+use super::request::Allreduce;
 use crate::comm::Comm;
 
 /// The sum of some ranges of elements, equal at every rank; the other elements are left alone.
 pub(crate) fn allreduce_ranges(
     comm: &mut Comm<'_>,
-    sum: &Sum,
+    sum: &Allreduce,
     ranges: &[Range<u64>],
 ) -> Result<(), MeshError> {
     let (size, buffer) = (sum.format.dtype.size(), &sum.buffer);
@@ -29,7 +29,7 @@ pub(crate) fn allreduce_ranges(
     }
     let packed = Buffer::from_vec(packed);
     let (order, format) = (sum.order.clone(), sum.format);
-    allreduce(comm, &Sum { order, format, buffer: packed.clone() })?;
+    allreduce(comm, &Allreduce { order, format, buffer: packed.clone() })?;
     comm.finish()?;
     let mut at = 0;
     for part in parts {

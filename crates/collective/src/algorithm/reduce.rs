@@ -9,13 +9,13 @@ use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::Format;
 
-use super::{Algorithm, Reduction, Scattering};
+use super::{Algorithm, Reduce, ReduceScatter};
 use crate::comm::{Comm, Ticket};
 use crate::order::Adder;
 use crate::pieces::{CHUNK, pieces};
 
 /// Everybody's whole buffer to the root.
-pub(super) const REDUCE: Algorithm<Reduction> = Algorithm {
+pub(super) const REDUCE: Algorithm<Reduce> = Algorithm {
     name: "one-hop",
     cost: |link, sum| {
         let bytes = sum.bytes as f64 * f64::from(link.ranks - 1);
@@ -24,7 +24,7 @@ pub(super) const REDUCE: Algorithm<Reduction> = Algorithm {
     run: reduce,
 };
 /// Everybody's pieces to the ranks that are to have them.
-pub(super) const REDUCE_SCATTER: Algorithm<Scattering> = Algorithm {
+pub(super) const REDUCE_SCATTER: Algorithm<ReduceScatter> = Algorithm {
     name: "one-hop",
     cost: |link, sum| {
         let bytes = sum.longest as f64 * f64::from(link.ranks - 1);
@@ -33,8 +33,8 @@ pub(super) const REDUCE_SCATTER: Algorithm<Scattering> = Algorithm {
     run: reduce_scatter,
 };
 
-fn reduce(comm: &mut Comm<'_>, reduction: &Reduction) -> Result<(), MeshError> {
-    let Reduction { order, format, buffer, root } = reduction;
+fn reduce(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
+    let Reduce { order, format, buffer, root } = reduction;
     let all = 0..buffer.len();
     if comm.rank() == *root {
         let mut collector = Collector::new(comm, order, *format, all, PLAIN);
@@ -48,8 +48,8 @@ fn reduce(comm: &mut Comm<'_>, reduction: &Reduction) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn reduce_scatter(comm: &mut Comm<'_>, scattering: &Scattering) -> Result<(), MeshError> {
-    let Scattering { order, format, output, inputs } = scattering;
+fn reduce_scatter(comm: &mut Comm<'_>, scattering: &ReduceScatter) -> Result<(), MeshError> {
+    let ReduceScatter { order, format, output, inputs } = scattering;
     for to in comm.others() {
         let input = &inputs[to as usize];
         contribute(comm, to, input, 0..input.len(), *format, PLAIN);

@@ -15,56 +15,56 @@ pub(crate) trait Request {
 }
 
 /// An allreduce, in place.
-pub(crate) struct Sum {
+pub(crate) struct Allreduce {
     pub(crate) order: Arc<SumOrder>,
     pub(crate) format: Format,
     pub(crate) buffer: Buffer,
 }
 
 /// What the cost of an allreduce depends on.
-pub(crate) struct Addition {
+pub(crate) struct SumShape {
     pub(crate) order: Arc<SumOrder>,
     pub(crate) format: Format,
     pub(crate) bytes: usize,
 }
 
-impl Request for Sum {
-    type Shape = Addition;
+impl Request for Allreduce {
+    type Shape = SumShape;
 
-    fn shape(&self) -> Addition {
-        let Sum { order, format, buffer } = self;
-        Addition { order: order.clone(), format: *format, bytes: buffer.len() }
+    fn shape(&self) -> SumShape {
+        let Allreduce { order, format, buffer } = self;
+        SumShape { order: order.clone(), format: *format, bytes: buffer.len() }
     }
 }
 
 /// An all-gather; `outputs` by rank.
-pub(crate) struct Gather {
+pub(crate) struct Allgather {
     pub(crate) input: Buffer,
     pub(crate) outputs: Vec<Buffer>,
 }
 
 /// Bytes that ranks give to an all-gather.
-pub(crate) struct Pieces {
+pub(crate) struct GatherShape {
     pub(crate) longest: usize,
     pub(crate) all: usize,
 }
 
-impl Request for Gather {
-    type Shape = Pieces;
+impl Request for Allgather {
+    type Shape = GatherShape;
 
-    fn shape(&self) -> Pieces {
+    fn shape(&self) -> GatherShape {
         let sizes = || self.outputs.iter().map(Buffer::len);
-        Pieces { longest: sizes().max().unwrap_or(0), all: sizes().sum() }
+        GatherShape { longest: sizes().max().unwrap_or(0), all: sizes().sum() }
     }
 }
 
 /// A broadcast.
-pub(crate) struct Cast {
+pub(crate) struct Broadcast {
     pub(crate) buffer: Buffer,
     pub(crate) root: u32,
 }
 
-impl Request for Cast {
+impl Request for Broadcast {
     /// Bytes.
     type Shape = usize;
 
@@ -74,24 +74,24 @@ impl Request for Cast {
 }
 
 /// A reduce, in place at the root.
-pub(crate) struct Reduction {
+pub(crate) struct Reduce {
     pub(crate) order: Arc<SumOrder>,
     pub(crate) format: Format,
     pub(crate) buffer: Buffer,
     pub(crate) root: u32,
 }
 
-impl Request for Reduction {
-    type Shape = Addition;
+impl Request for Reduce {
+    type Shape = SumShape;
 
-    fn shape(&self) -> Addition {
-        let Reduction { order, format, buffer, .. } = self;
-        Addition { order: order.clone(), format: *format, bytes: buffer.len() }
+    fn shape(&self) -> SumShape {
+        let Reduce { order, format, buffer, .. } = self;
+        SumShape { order: order.clone(), format: *format, bytes: buffer.len() }
     }
 }
 
 /// A reduce-scatter; `inputs` by rank.
-pub(crate) struct Scattering {
+pub(crate) struct ReduceScatter {
     pub(crate) order: Arc<SumOrder>,
     pub(crate) format: Format,
     pub(crate) output: Buffer,
@@ -99,44 +99,44 @@ pub(crate) struct Scattering {
 }
 
 /// What the cost of a reduce-scatter depends on.
-pub(crate) struct Scattered {
+pub(crate) struct ScatterShape {
     pub(crate) order: Arc<SumOrder>,
     pub(crate) format: Format,
     /// Bytes of the longest output.
     pub(crate) longest: usize,
 }
 
-impl Request for Scattering {
-    type Shape = Scattered;
+impl Request for ReduceScatter {
+    type Shape = ScatterShape;
 
-    fn shape(&self) -> Scattered {
+    fn shape(&self) -> ScatterShape {
         let longest = self.inputs.iter().map(Buffer::len).max().unwrap_or(0);
-        Scattered { order: self.order.clone(), format: self.format, longest }
+        ScatterShape { order: self.order.clone(), format: self.format, longest }
     }
 }
 
 /// A gather; at the root `outputs` by rank.
-pub(crate) struct Collect {
+pub(crate) struct Gather {
     pub(crate) input: Buffer,
     pub(crate) outputs: Vec<Buffer>,
     pub(crate) root: u32,
 }
 
 /// A scatter; at the root `inputs` by rank.
-pub(crate) struct Deal {
+pub(crate) struct Scatter {
     pub(crate) output: Buffer,
     pub(crate) inputs: Vec<Buffer>,
     pub(crate) root: u32,
 }
 
 /// An all-to-all; both by rank.
-pub(crate) struct Exchange {
+pub(crate) struct Alltoall {
     pub(crate) outputs: Vec<Buffer>,
     pub(crate) inputs: Vec<Buffer>,
 }
 
 /// A barrier.
-pub(crate) struct Meeting;
+pub(crate) struct Barrier;
 
 /// Operations of which sizes are known to some ranks only, so that choices cannot depend on them.
 macro_rules! of_unknown_size {
@@ -148,4 +148,4 @@ macro_rules! of_unknown_size {
         })*
     };
 }
-of_unknown_size!(Collect, Deal, Exchange, Meeting);
+of_unknown_size!(Gather, Scatter, Alltoall, Barrier);

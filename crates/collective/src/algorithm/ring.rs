@@ -8,23 +8,23 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_wire::{Encoding, Input, reduce};
 
-use super::{Addition, Algorithm, Gather, Pieces, Sum};
+use super::{Algorithm, Allgather, Allreduce, GatherShape, SumShape};
 use crate::comm::Comm;
 use crate::link::Link;
 use crate::pieces::{copy, share};
 
-pub(super) const ALLREDUCE: Algorithm<Sum> =
+pub(super) const ALLREDUCE: Algorithm<Allreduce> =
     Algorithm { name: "ring", cost: allreduce_cost, run: allreduce };
-pub(super) const ALLGATHER: Algorithm<Gather> =
+pub(super) const ALLGATHER: Algorithm<Allgather> =
     Algorithm { name: "ring", cost: allgather_cost, run: allgather };
 
-fn allreduce_cost(link: &Link, sum: &Addition) -> Option<f64> {
+fn allreduce_cost(link: &Link, sum: &SumShape) -> Option<f64> {
     let steps = 2.0 * f64::from(link.ranks - 1);
     let part = sum.bytes as f64 / f64::from(link.ranks);
     sum.format.any_order().then(|| steps * (link.latency_s + part / link.bytes_per_s))
 }
 
-fn allreduce(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+fn allreduce(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     let (rank, size, element) = (comm.rank(), comm.size(), sum.format.dtype.size());
     let mut buffer = sum.buffer.clone();
     let len = buffer.len();
@@ -54,12 +54,12 @@ fn allreduce(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn allgather_cost(link: &Link, pieces: &Pieces) -> Option<f64> {
+fn allgather_cost(link: &Link, pieces: &GatherShape) -> Option<f64> {
     let step = link.latency_s + pieces.longest as f64 / link.bytes_per_s;
     Some(f64::from(link.ranks - 1) * step)
 }
 
-fn allgather(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+fn allgather(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
     let (rank, size) = (comm.rank(), comm.size());
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
     let output = |at: u32| &gather.outputs[(at % size) as usize];

@@ -11,7 +11,7 @@ use netsum_wire::{Format, Rank, average, scale};
 use super::State;
 use super::rest::ranges;
 use crate::Error;
-use crate::algorithm::{Sum, allreduce, allreduce_ranges};
+use crate::algorithm::{Allreduce, allreduce, allreduce_ranges};
 use crate::combine::Combine;
 use crate::comm::Comm;
 use crate::plan::supports;
@@ -28,12 +28,12 @@ pub(crate) struct TreeJob {
     pub(crate) buffer: Buffer,
     pub(crate) deadline: Instant,
     pub(crate) work: Work,
-    pub(crate) place: Place,
+    pub(crate) state: JobState,
 }
 
 /// Where a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum JobState {
     /// It waits for a transition to end.
     Waiting,
     /// The driver has it.
@@ -64,7 +64,7 @@ impl State {
             let len = job.buffer.len();
             scale(job.format.dtype, job.buffer.slice_mut(0..len), factor);
         }
-        job.place = Place::Waiting;
+        job.state = JobState::Waiting;
         let elements = job.numel;
         let (sequence, deadline) = (job.sequence, self.time_of(job.deadline));
         self.jobs.insert(sequence, job);
@@ -93,7 +93,7 @@ impl State {
     pub(super) fn give_to_trees(&mut self, operation: Operation) {
         let Some(driver) = &self.driver else { return };
         if let Some(job) = self.jobs.get_mut(&operation.submission.id) {
-            job.place = Place::Trees;
+            job.state = JobState::Trees;
         }
         driver.submit(operation);
     }
@@ -106,7 +106,7 @@ impl State {
         let size = self.core.size;
         let rest = rest.map(|(submission, fragment_bytes)| ranges(submission, fragment_bytes));
         let body = move |comm: &mut Comm<'_>| {
-            let sum = Sum { order, format, buffer };
+            let sum = Allreduce { order, format, buffer };
             match rest {
                 None => allreduce(comm, &sum)?,
                 Some(rest) => allreduce_ranges(comm, &sum, &rest)?,

@@ -24,7 +24,7 @@ use netsum_proto::handover::{Handover, Mode, Settings};
 use netsum_wire::Rank;
 use parking_lot::Mutex;
 
-pub(crate) use job::{Place, TreeJob};
+pub(crate) use job::{JobState, TreeJob};
 pub(crate) use mesh_handler::MeshHandler;
 
 use crate::Error;
@@ -185,7 +185,7 @@ struct State {
     /// In use, and whether its trees are.
     plan: Option<ControllerPlan>,
     trees: bool,
-    /// Takes the ranks from one plan to the next.
+    /// Moves the ranks from one plan to the next.
     machine: Handover<ControllerPlan>,
     /// From which the machine counts time.
     origin: Instant,
@@ -262,7 +262,7 @@ impl State {
         match MessageKind::from_tag(key.tag) {
             Some(MessageKind::Call) => {
                 let call = String::from_utf8_lossy(&bytes[..bytes.len().min(CALL_MAX)]);
-                if self.core.ledger.hear(key.part, from, call.into_owned()) {
+                if self.core.ledger.on_peer_call(key.part, from, call.into_owned()) {
                     self.compare(key.part);
                 }
             }
@@ -364,7 +364,7 @@ impl State {
             driver.cancel_all();
         }
         let error = self.core.failure().unwrap_or(error);
-        // Those on the lane were cancelled with it and end by themselves.
+        // The jobs on the queue were cancelled with the group and end by themselves.
         for (sequence, job) in std::mem::take(&mut self.jobs) {
             self.core.ledger.retire(sequence);
             job.work.complete(Err(error.clone()));

@@ -9,10 +9,12 @@ use netsum_wire::{Dtype, Format};
 use super::Group;
 use super::connected::{Connected, Issued};
 use super::quick::Small;
-use crate::algorithm::{Cast, Collect, Deal, Exchange, Gather, Reduction, Scattering, Sum};
+use crate::algorithm::{
+    Allgather, Allreduce, Alltoall, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
 use crate::call::Call;
 use crate::combine::{Combine, check_combination, conclude, own_copy, prepare};
-use crate::coordinator::{Event, Place, TreeJob};
+use crate::coordinator::{Event, JobState, TreeJob};
 use crate::core::Core;
 use crate::planned::session::PlanJob;
 use crate::terms::Terms;
@@ -53,14 +55,14 @@ impl Group {
                     buffer,
                     deadline,
                     work,
-                    place: Place::Waiting,
+                    state: JobState::Waiting,
                 }));
                 return;
             }
             let order = connected.core.order.load_full();
             connected.on_host(issued, move |comm| {
                 prepare(how, dtype, &buffer);
-                let sum = Sum { order, format, buffer };
+                let sum = Allreduce { order, format, buffer };
                 algorithm::allreduce(comm, &sum)?;
                 comm.finish()?;
                 conclude(how, dtype, &sum.buffer, comm.size());
@@ -86,7 +88,7 @@ impl Group {
             connected.on_host(issued, move |comm| {
                 let buffer = if comm.rank() == root { buffer } else { own_copy(how, buffer) };
                 prepare(how, dtype, &buffer);
-                let reduction = Reduction { order, format, buffer: buffer.clone(), root };
+                let reduction = Reduce { order, format, buffer: buffer.clone(), root };
                 algorithm::reduce(comm, &reduction)?;
                 if comm.rank() == root {
                     conclude(how, dtype, &buffer, comm.size());
@@ -118,7 +120,7 @@ impl Group {
                 let inputs: Vec<Buffer> =
                     inputs.into_iter().map(|input| own_copy(how, input)).collect();
                 inputs.iter().for_each(|input| prepare(how, dtype, input));
-                let all = Scattering { order, format, output: output.clone(), inputs };
+                let all = ReduceScatter { order, format, output: output.clone(), inputs };
                 algorithm::reduce_scatter(comm, &all)?;
                 conclude(how, dtype, &output, comm.size());
                 Ok(())
@@ -132,8 +134,9 @@ impl Group {
         let (bytes, elements) = (buffer.len() as u64, terms.elements);
         let call = Call::Broadcast { bytes, root, elements };
         self.start_rooted(call, terms, None, root, move |connected, issued| {
-            connected
-                .on_host(issued, move |comm| algorithm::broadcast(comm, &Cast { buffer, root }));
+            connected.on_host(issued, move |comm| {
+                algorithm::broadcast(comm, &Broadcast { buffer, root })
+            });
         })
     }
 
@@ -148,7 +151,7 @@ impl Group {
         }
         self.start(call, terms, None, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::allgather(comm, &Gather { input, outputs })
+                algorithm::allgather(comm, &Allgather { input, outputs })
             });
         })
     }
@@ -170,7 +173,7 @@ impl Group {
         }
         self.start_rooted(call, terms, None, root, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::gather(comm, &Collect { input, outputs, root })
+                algorithm::gather(comm, &Gather { input, outputs, root })
             });
         })
     }
@@ -192,7 +195,7 @@ impl Group {
         }
         self.start_rooted(call, terms, None, root, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::scatter(comm, &Deal { output, inputs, root })
+                algorithm::scatter(comm, &Scatter { output, inputs, root })
             });
         })
     }
@@ -216,7 +219,7 @@ impl Group {
         }
         self.start(call, terms, None, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::alltoall(comm, &Exchange { outputs, inputs })
+                algorithm::alltoall(comm, &Alltoall { outputs, inputs })
             });
         })
     }

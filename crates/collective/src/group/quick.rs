@@ -1,9 +1,9 @@
 //! Operations of ranks of a host that are begun on the thread of their caller: what one round holds, and small asynchronous
 //! sums.
 //!
-//! The values go out first, and what is to be written down is written while they travel: a line of memory takes longer from
+//! The caller publishes the values first and records the operation while they travel: a cache line takes longer from
 //! one core to another than all of that. If everybody comes within a moment, that was all, or the caller does the rest; if
-//! not, the operation goes on as any other one: where it is, or, for a caller that does not wait, on the lane.
+//! not, the operation goes on as any other one: where it is, or, for a caller that does not wait, on the operation queue.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ impl Group {
         sum: Option<Small<'_>>,
     ) -> Option<Work> {
         let bytes = sum.map_or(0, |sum| sum.buffer.len());
-        // What is wrong then is told where all operations begin.
+        // The path of all other operations reports the error.
         if !self.maker.is_this() {
             return None;
         }
@@ -61,8 +61,8 @@ impl Group {
         let fingerprint = call.fingerprint();
         let mut state = self.state.lock();
         let Idle { next, shared, quick } = state.idle().filter(|idle| idle.shared.can_begin())?;
-        // Who does not want to wait can look for a moment, but cannot let other ranks run.
-        if !terms.waits && (shared.is_crowded() || !shared.begins(bytes)) {
+        // A caller that does not wait can poll for a moment, but must not yield its core to other ranks.
+        if !terms.waits && (shared.is_oversubscribed() || !shared.begins(bytes)) {
             return None;
         }
         let sequence = *next;
@@ -131,8 +131,8 @@ impl Group {
     }
 }
 
-/// For so long a caller that does not wait looks whether everybody comes: less than the waking of the lane's thread, and in the
+/// For so long a caller that does not wait looks whether everybody comes: less than waking the thread of the queue takes, and in the
 /// end of the caller's, takes of the time of both (20 to 100 µs).
 const LOOK: Duration = Duration::from_micros(50);
-/// Adding so much takes as long as handing it over. What is larger goes to the lane, beside whatever the caller computes.
+/// Adding so much takes as long as handing it over. A larger buffer goes to the queue, and the caller computes meanwhile.
 const EARLY_MAX: usize = 1 << 20;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use netsum_wire::{Encoding, Format, Input, reduce};
 
-use super::lane::{Body, CHUNK_MAX, Lane, Message};
+use super::peer_link::{Body, CHUNK_MAX, Message, PeerLink};
 use super::routes::Routes;
 use super::shares::{Shares, from_bytes, to_bytes};
 
@@ -36,7 +36,7 @@ pub(super) enum Fault {
 
 pub(super) struct Engine<'a> {
     routes: &'a Routes,
-    lanes: &'a [Lane],
+    peer_links: &'a [PeerLink],
     buffer: &'a mut [u8],
     operation: Operation,
     /// Per flow and chunk.
@@ -45,10 +45,10 @@ pub(super) struct Engine<'a> {
     begun: Vec<usize>,
     /// Chunks that are not over.
     left: usize,
-    /// Per lane: whether the neighbour takes part, and what waits until it does.
+    /// Per peer link: whether the neighbour takes part, and what waits until it does.
     ready: Vec<bool>,
     held: Vec<Vec<Message>>,
-    /// Lanes to children in the tree of completion that have not told.
+    /// Peer links to children in the tree of completion that have not told.
     incomplete: BTreeSet<usize>,
     told: bool,
     over: bool,
@@ -76,7 +76,7 @@ impl<'a> Engine<'a> {
     pub(super) fn new(
         routes: &'a Routes,
         spans: Vec<Range<usize>>,
-        lanes: &'a [Lane],
+        peer_links: &'a [PeerLink],
         buffer: &'a mut [u8],
         chunks: usize,
         operation: Operation,
@@ -107,15 +107,15 @@ impl<'a> Engine<'a> {
         let left = chunks.iter().flatten().filter(|chunk| chunk.waits()).count();
         Engine {
             routes,
-            lanes,
+            peer_links,
             buffer,
             operation,
             begun: vec![0; chunks.len()],
             micros: vec![0; chunks.len()],
             chunks,
             left,
-            ready: vec![false; lanes.len()],
-            held: vec![Vec::new(); lanes.len()],
+            ready: vec![false; peer_links.len()],
+            held: vec![Vec::new(); peer_links.len()],
             incomplete: routes.children.iter().copied().collect(),
             told: false,
             over: false,
@@ -127,8 +127,8 @@ impl<'a> Engine<'a> {
 
     /// Tells the neighbours, and begins what can be.
     pub(super) fn start(&mut self) {
-        for lane in self.lanes {
-            lane.send(self.message(Body::Ready { fingerprint: self.operation.fingerprint }));
+        for peer_link in self.peer_links {
+            peer_link.send(self.message(Body::Ready { fingerprint: self.operation.fingerprint }));
         }
         self.go_on();
     }
@@ -148,7 +148,7 @@ impl<'a> Engine<'a> {
         self.begun.iter().zip(&self.chunks).all(|(&begun, all)| begun == all.len())
     }
 
-    /// Begins what waits for nobody, as far as neighbours take part and lanes have room; tells what is complete.
+    /// Begins what waits for nobody, as far as neighbours take part and peer links have room; tells what is complete.
     pub(super) fn go_on(&mut self) {
         self.begin();
         if self.left > 0 || !self.all_begun() || !self.incomplete.is_empty() || self.told {
@@ -185,8 +185,9 @@ impl<'a> Engine<'a> {
                     None if route.is_root => &route.down_to,
                     None => &[],
                 };
-                let room =
-                    |&lane: &usize| self.ready[lane] && self.lanes[lane].queued() <= QUEUED_MAX;
+                let room = |&peer_link: &usize| {
+                    self.ready[peer_link] && self.peer_links[peer_link].queued() <= QUEUED_MAX
+                };
                 if !waits && !to.iter().all(room) {
                     blocked += 1;
                     continue;
@@ -205,22 +206,22 @@ impl<'a> Engine<'a> {
     }
 
     /// Takes a neighbour's message of this operation.
-    pub(super) fn take(&mut self, lane: usize, body: Body) -> Result<(), Fault> {
+    pub(super) fn take(&mut self, peer_link: usize, body: Body) -> Result<(), Fault> {
         match body {
             Body::Ready { fingerprint } if fingerprint != self.operation.fingerprint => {
                 return Err(Fault::Differs);
             }
             Body::Ready { .. } => {
-                self.ready[lane] = true;
-                for message in std::mem::take(&mut self.held[lane]) {
-                    self.lanes[lane].send(message);
+                self.ready[peer_link] = true;
+                for message in std::mem::take(&mut self.held[peer_link]) {
+                    self.peer_links[peer_link].send(message);
                 }
             }
             Body::Chunk { flow, chunk, up, bytes } => {
-                self.take_chunk(lane, flow as usize, chunk as usize, up, bytes)?;
+                self.take_chunk(peer_link, flow as usize, chunk as usize, up, bytes)?;
             }
             Body::Complete { micros } => {
-                if !self.incomplete.remove(&lane) {
+                if !self.incomplete.remove(&peer_link) {
                     return Err(Fault::Odd("word that it is complete, which is not awaited"));
                 }
                 let theirs = from_bytes(&micros);
@@ -233,7 +234,7 @@ impl<'a> Engine<'a> {
                     .for_each(|(ours, theirs)| *ours = theirs.max(*ours));
             }
             Body::AllComplete { shares } => {
-                if self.routes.parent != Some(lane) || !self.told {
+                if self.routes.parent != Some(peer_link) || !self.told {
                     return Err(Fault::Odd("word that all are complete, which is not awaited"));
                 }
                 self.next = from_bytes(&shares);
@@ -247,7 +248,7 @@ impl<'a> Engine<'a> {
 
     fn take_chunk(
         &mut self,
-        lane: usize,
+        peer_link: usize,
         flow: usize,
         chunk: usize,
         up: bool,
@@ -263,7 +264,7 @@ impl<'a> Engine<'a> {
         let route = &routes.flows[flow];
         self.first.get_or_insert_with(Instant::now);
         if up {
-            let child = route.up_from.iter().position(|&child| child == lane);
+            let child = route.up_from.iter().position(|&child| child == peer_link);
             let slot = child.and_then(|child| place.sums.get_mut(child));
             let Some(slot @ None) = slot else {
                 return Err(Fault::Odd("a sum that is not awaited"));
@@ -274,7 +275,7 @@ impl<'a> Engine<'a> {
             }
             return Ok(());
         }
-        if route.down_from != Some(lane) || !place.awaits_data {
+        if route.down_from != Some(peer_link) || !place.awaits_data {
             return Err(Fault::Odd("data that is not awaited"));
         }
         place.awaits_data = false;
@@ -343,11 +344,11 @@ impl<'a> Engine<'a> {
     }
 
     fn send(&mut self, to: &[usize], body: Body) {
-        for &lane in to {
+        for &peer_link in to {
             let message = self.message(body.clone());
-            match self.ready[lane] {
-                true => self.lanes[lane].send(message),
-                false => self.held[lane].push(message),
+            match self.ready[peer_link] {
+                true => self.peer_links[peer_link].send(message),
+                false => self.held[peer_link].push(message),
             }
         }
     }
@@ -356,21 +357,21 @@ impl<'a> Engine<'a> {
         Message { operation: self.operation.number, body }
     }
 
-    /// Whether a lane still has something to bring. One that has not may end.
-    pub(super) fn owes(&self, lane: usize) -> bool {
-        self.owing().contains(&lane)
+    /// Whether a peer link still has something to bring. One that has not may end.
+    pub(super) fn owes(&self, peer_link: usize) -> bool {
+        self.owing().contains(&peer_link)
     }
 
-    /// Lanes whose neighbours have not called the operation.
+    /// Peer links whose neighbours have not called the operation.
     pub(super) fn absent(&self) -> Vec<usize> {
-        (0..self.lanes.len()).filter(|&lane| !self.ready[lane]).collect()
+        (0..self.peer_links.len()).filter(|&peer_link| !self.ready[peer_link]).collect()
     }
 
-    /// Lanes that still have something to bring.
+    /// Peer links that still have something to bring.
     pub(super) fn owing(&self) -> BTreeSet<usize> {
         let mut owing = self.incomplete.clone();
         owing.extend(self.routes.parent.filter(|_| !self.over));
-        owing.extend((0..self.lanes.len()).filter(|&lane| !self.ready[lane]));
+        owing.extend((0..self.peer_links.len()).filter(|&peer_link| !self.ready[peer_link]));
         for (route, chunks) in self.routes.flows.iter().zip(&self.chunks) {
             for chunk in chunks {
                 let missing =
@@ -406,5 +407,5 @@ impl Chunk {
     }
 }
 
-/// Bytes that wait at a lane before new chunks are begun on it: some chunks in flight, little memory.
+/// Bytes that wait at a peer link before new chunks are begun on it: some chunks in flight, little memory.
 const QUEUED_MAX: usize = 1 << 20;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A link over which a lane was lost.
+/// A link over which a peer link was lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostLink {
     /// Names of its vertices: a GPU, switches that pass on, a GPU.
@@ -80,7 +80,7 @@ pub enum PlannedError {
         element: usize,
     },
     /// The system gives no thread.
-    #[error("cannot start a lane: {0}")]
+    #[error("cannot start the threads of a peer link: {0}")]
     Thread(String),
     /// Whoever runs the group wanted it to end.
     #[error("the operation was interrupted")]
@@ -89,7 +89,7 @@ pub enum PlannedError {
 
 fn ranks_in_words(ranks: &[usize]) -> String {
     match ranks {
-        [] => "none, but lanes are full".to_owned(),
+        [] => "none, but the send queues are full".to_owned(),
         [rank] => format!("rank {rank}"),
         ranks => {
             let names: Vec<String> = ranks.iter().map(usize::to_string).collect();

@@ -1,6 +1,6 @@
-//! What links give: latency and rate of each lane, measured before it is used.
+//! What links give: latency and rate of each peer link, measured before it is used.
 //!
-//! All lanes of a rank are measured at once, as they will be used at once.
+//! All peer links of a rank are measured at once, as they will be used at once.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use netsum_net::stream::{Connection, read_exact, write_all};
 
-/// A lane as measured; the slower of both directions.
+/// A peer link as measured; the slower of both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// From one thread to another, one way.
@@ -19,92 +19,92 @@ pub struct Measured {
 }
 
 /// Measures all of them. `first`: whether this end speaks first, the other end being told otherwise.
-pub(super) fn measure(lanes: &[(Arc<dyn Connection>, bool)]) -> Vec<io::Result<Measured>> {
+pub(super) fn measure(peer_links: &[(Arc<dyn Connection>, bool)]) -> Vec<io::Result<Measured>> {
     thread::scope(|scope| {
-        let one = |(lane, first): &(Arc<dyn Connection>, bool)| {
-            let (lane, first) = (lane.clone(), *first);
-            scope.spawn(move || if first { speak(&*lane) } else { answer(&*lane) })
+        let one = |(peer_link, first): &(Arc<dyn Connection>, bool)| {
+            let (peer_link, first) = (peer_link.clone(), *first);
+            scope.spawn(move || if first { speak(&*peer_link) } else { answer(&*peer_link) })
         };
-        let threads: Vec<_> = lanes.iter().map(one).collect();
+        let threads: Vec<_> = peer_links.iter().map(one).collect();
         let joined = threads.into_iter().map(|thread| thread.join());
         joined.map(|one| one.unwrap_or_else(|_| Err(io::Error::other("it panicked")))).collect()
     })
 }
 
-fn speak(lane: &dyn Connection) -> io::Result<Measured> {
-    let latency_s = ping(lane)?;
-    let there = send(lane)?;
-    receive(lane)?;
-    told(lane, latency_s, there)
+fn speak(peer_link: &dyn Connection) -> io::Result<Measured> {
+    let latency_s = ping(peer_link)?;
+    let there = send(peer_link)?;
+    receive(peer_link)?;
+    told(peer_link, latency_s, there)
 }
 
-fn answer(lane: &dyn Connection) -> io::Result<Measured> {
-    pong(lane)?;
-    receive(lane)?;
-    let back = send(lane)?;
+fn answer(peer_link: &dyn Connection) -> io::Result<Measured> {
+    pong(peer_link)?;
+    receive(peer_link)?;
+    let back = send(peer_link)?;
     // The other end has the latency.
     let mut words = [0; 16];
-    read_exact(lane, &mut words)?;
-    write_all(lane, &back.to_le_bytes())?;
+    read_exact(peer_link, &mut words)?;
+    write_all(peer_link, &back.to_le_bytes())?;
     let word = |at: usize| words[at..at + 8].try_into().map_or(0.0, f64::from_le_bytes);
     Ok(Measured { latency_s: word(0), rate_bps: word(8).min(back) })
 }
 
 /// Both ends know both directions.
-fn told(lane: &dyn Connection, latency_s: f64, there: f64) -> io::Result<Measured> {
-    write_all(lane, &[latency_s.to_le_bytes(), there.to_le_bytes()].concat())?;
+fn told(peer_link: &dyn Connection, latency_s: f64, there: f64) -> io::Result<Measured> {
+    write_all(peer_link, &[latency_s.to_le_bytes(), there.to_le_bytes()].concat())?;
     let mut back = [0; 8];
-    read_exact(lane, &mut back)?;
+    read_exact(peer_link, &mut back)?;
     Ok(Measured { latency_s, rate_bps: there.min(f64::from_le_bytes(back)) })
 }
 
 /// Median of half the round trips of a few bytes.
-fn ping(lane: &dyn Connection) -> io::Result<f64> {
+fn ping(peer_link: &dyn Connection) -> io::Result<f64> {
     let mut times = Vec::new();
     for _ in 0..PINGS {
         let begun = Instant::now();
-        write_all(lane, &[1; WORD])?;
-        read_exact(lane, &mut [0; WORD])?;
+        write_all(peer_link, &[1; WORD])?;
+        read_exact(peer_link, &mut [0; WORD])?;
         times.push(begun.elapsed().as_secs_f64() / 2.0);
     }
     times.sort_by(f64::total_cmp);
     Ok(times[PINGS / 2])
 }
 
-fn pong(lane: &dyn Connection) -> io::Result<()> {
+fn pong(peer_link: &dyn Connection) -> io::Result<()> {
     for _ in 0..PINGS {
-        read_exact(lane, &mut [0; WORD])?;
-        write_all(lane, &[1; WORD])?;
+        read_exact(peer_link, &mut [0; WORD])?;
+        write_all(peer_link, &[1; WORD])?;
     }
     Ok(())
 }
 
 /// Sends ever more bytes until that takes long enough to tell; bits per second.
-fn send(lane: &dyn Connection) -> io::Result<f64> {
+fn send(peer_link: &dyn Connection) -> io::Result<f64> {
     let bytes = vec![0; BYTES_LEAST];
     let mut count = 1u32;
     loop {
         let begun = Instant::now();
-        write_all(lane, &count.to_le_bytes())?;
+        write_all(peer_link, &count.to_le_bytes())?;
         for _ in 0..count {
-            write_all(lane, &bytes)?;
+            write_all(peer_link, &bytes)?;
         }
         // It answers when it has all.
-        read_exact(lane, &mut [0; WORD])?;
+        read_exact(peer_link, &mut [0; WORD])?;
         let seconds = begun.elapsed().as_secs_f64();
         if seconds >= LONG_ENOUGH_S || count >= COUNT_MOST {
-            write_all(lane, &0u32.to_le_bytes())?;
+            write_all(peer_link, &0u32.to_le_bytes())?;
             return Ok(f64::from(count) * BYTES_LEAST as f64 * 8.0 / seconds);
         }
         count = (count * 4).min(COUNT_MOST);
     }
 }
 
-fn receive(lane: &dyn Connection) -> io::Result<()> {
+fn receive(peer_link: &dyn Connection) -> io::Result<()> {
     let mut bytes = vec![0; BYTES_LEAST];
     loop {
         let mut count = [0; 4];
-        read_exact(lane, &mut count)?;
+        read_exact(peer_link, &mut count)?;
         let count = u32::from_le_bytes(count);
         if count == 0 {
             return Ok(());
@@ -113,9 +113,9 @@ fn receive(lane: &dyn Connection) -> io::Result<()> {
             return Err(io::ErrorKind::InvalidData.into());
         }
         for _ in 0..count {
-            read_exact(lane, &mut bytes)?;
+            read_exact(peer_link, &mut bytes)?;
         }
-        write_all(lane, &[1; WORD])?;
+        write_all(peer_link, &[1; WORD])?;
     }
 }
 

@@ -1,7 +1,7 @@
-//! Runs tree plans between processes: one lane per way to a neighbour, chunks in a pipeline.
+//! Runs tree plans between processes: one peer link per way to a neighbour, chunks in a pipeline.
 //!
-//! A [`PlannedGroup`] has a lane to every rank that its plan makes it a neighbour of, and one more for each other way to
-//! it: shared memory between processes of one host, else TCP; which link a lane takes is up to the addresses of the
+//! A [`PlannedGroup`] has a peer link to every rank that its plan makes it a neighbour of, and one more for each other way to
+//! it: shared memory between processes of one host, else TCP; which link a peer link takes is up to the addresses of the
 //! [`Ports`]. Sums are added by each receiver, its own values first, then its children in the order in which the plan
 //! names their ways, as [`netsum_wire::reduce`] combines positions; a plan gives the same bits in every run, and all
 //! ranks the root's. Shares of flows follow their times where that changes no bits ([`Sharing`]). Plans that branch at switches are for `netsum-switch`; switches that only pass are the network's
@@ -10,9 +10,9 @@
 mod connect;
 mod engine;
 mod error;
-mod lane;
 mod measure;
 mod networks;
+mod peer_link;
 mod pipeline;
 mod routes;
 pub(crate) mod session;
@@ -35,7 +35,7 @@ pub use source::{Origin, PlanSource, Replan, Turn};
 
 use connect::{Connecting, link_names};
 use engine::{Engine, Fault, Operation};
-use lane::{Lane, Loss, News};
+use peer_link::{LinkEvent, LinkLoss, PeerLink};
 use pipeline::Pipeline;
 use routes::Routes;
 use shares::Shares;
@@ -50,14 +50,14 @@ pub struct PlannedGroup {
     routes: Routes,
     pipeline: Pipeline,
     shares: Shares,
-    lanes: Vec<Lane>,
-    news: Receiver<News>,
+    peer_links: Vec<PeerLink>,
+    news: Receiver<LinkEvent>,
     /// What neighbours that are ahead sent for the operation to come: little, as they wait for us.
-    early: VecDeque<News>,
-    /// By lane, if that was asked for.
+    early: VecDeque<LinkEvent>,
+    /// By peer link, if that was asked for.
     measured: Vec<Measured>,
-    /// By lane, why it is lost.
-    lost: BTreeMap<usize, Loss>,
+    /// By peer link, why it is lost.
+    lost: BTreeMap<usize, LinkLoss>,
     operation: u64,
     timeout: Duration,
 }
@@ -103,11 +103,11 @@ impl PlannedGroup {
     ) -> Result<PlannedGroup, PlannedError> {
         let routes = Routes::of_rank(plan, rank)?;
         let Patience { connect: timeout, silence, .. } = patience;
-        let (lanes, names, gpus) = (&routes.lanes, &plan.vertices, &plan.gpus);
+        let (peer_links, names, gpus) = (&routes.peer_links, &plan.vertices, &plan.gpus);
         let pipeline = Pipeline::of(plan);
         let connecting = Connecting {
             rank,
-            lanes,
+            peer_links,
             bytes_per_s: &routes.bytes_per_s,
             names,
             gpus,
@@ -121,9 +121,10 @@ impl PlannedGroup {
         let connections = connecting.run()?;
         let measured =
             if patience.measure { connecting.measure(&connections)? } else { Vec::new() };
-        let (news, receiver) = crossbeam_channel::bounded(NEWS_MAX);
-        let start = |(place, connection)| Lane::new(place, connection, news.clone());
-        let lanes: Result<Vec<Lane>, _> = connections.into_iter().enumerate().map(start).collect();
+        let (news, receiver) = crossbeam_channel::bounded(EVENTS_MAX);
+        let start = |(place, connection)| PeerLink::new(place, connection, news.clone());
+        let peer_links: Result<Vec<PeerLink>, _> =
+            connections.into_iter().enumerate().map(start).collect();
         Ok(PlannedGroup {
             collective: plan.collective,
             ranks: plan.gpus.len(),
@@ -133,7 +134,7 @@ impl PlannedGroup {
             routes,
             pipeline,
             shares: Shares::of(plan, patience.sharing),
-            lanes: lanes.map_err(|error| PlannedError::Thread(error.to_string()))?,
+            peer_links: peer_links.map_err(|error| PlannedError::Thread(error.to_string()))?,
             news: receiver,
             early: VecDeque::new(),
             measured,
@@ -183,21 +184,21 @@ impl PlannedGroup {
             self.pipeline.chunks(buffer.len(), longest)
         });
         let chunks = chunks.max(1);
-        let (routes, lanes, shares) = (&self.routes, &self.lanes, &self.shares);
-        let mut engine = Engine::new(routes, spans, lanes, buffer, chunks, operation, shares);
-        let mut watch = Watch {
+        let (routes, peer_links, shares) = (&self.routes, &self.peer_links, &self.shares);
+        let mut engine = Engine::new(routes, spans, peer_links, buffer, chunks, operation, shares);
+        let mut event_loop = EventLoop {
             news: &self.news,
             early: &mut self.early,
             lost: &mut self.lost,
             timeout: self.timeout,
             number: operation.number,
         };
-        let outcome = watch.drive(&mut engine, interrupted);
+        let outcome = event_loop.drive(&mut engine, interrupted);
         let next = engine.next_shares();
         let (finals, absent) = (engine.finals(), engine.absent());
         let direct = !absent.is_empty();
         let owing: Vec<usize> = if direct { absent } else { engine.owing().into_iter().collect() };
-        let mut owing: Vec<usize> = owing.iter().map(|&l| self.routes.lanes[l].peer).collect();
+        let mut owing: Vec<usize> = owing.iter().map(|&l| self.routes.peer_links[l].peer).collect();
         owing.dedup();
         if outcome.is_ok() && !next.is_empty() {
             self.shares.adopt(next).expect("the engine has looked at them");
@@ -209,24 +210,28 @@ impl PlannedGroup {
         })
     }
 
-    /// Ends all lanes at once.
+    /// Ends all peer links at once.
     pub(crate) fn abandon(&self) {
-        self.lanes.iter().for_each(Lane::abandon);
+        self.peer_links.iter().for_each(PeerLink::abandon);
     }
 
     /// Links that are dead.
     pub(crate) fn lost(&self) -> Vec<LostLink> {
         let dead = self.lost.iter().filter(|(_, loss)| loss.dead);
-        let link = |(&lane, loss): (&usize, &Loss)| LostLink {
-            link: self.link(lane),
+        let link = |(&peer_link, loss): (&usize, &LinkLoss)| LostLink {
+            link: self.link(peer_link),
             reason: loss.reason.clone(),
         };
         dead.map(link).collect()
     }
 
-    /// The links of each lane, as names of its vertices, and what was measured if that was asked for.
+    /// The links of each peer link, as names of its vertices, and what was measured if that was asked for.
     pub fn measured(&self) -> Vec<(Vec<String>, Measured)> {
-        self.measured.iter().enumerate().map(|(lane, &found)| (self.link(lane), found)).collect()
+        self.measured
+            .iter()
+            .enumerate()
+            .map(|(peer_link, &found)| (self.link(peer_link), found))
+            .collect()
     }
 
     /// The part of the buffer that each flow has, in the order of the plan.
@@ -234,27 +239,27 @@ impl PlannedGroup {
         self.shares.parts()
     }
 
-    /// Neighbour and medium of each lane.
-    pub fn lanes(&self) -> Vec<(usize, &'static str)> {
-        let keys = self.routes.lanes.iter().zip(&self.lanes);
-        keys.map(|(key, lane)| (key.peer, lane.medium())).collect()
+    /// Neighbour and medium of each peer link.
+    pub fn peer_links(&self) -> Vec<(usize, &'static str)> {
+        let keys = self.routes.peer_links.iter().zip(&self.peer_links);
+        keys.map(|(key, peer_link)| (key.peer, peer_link.medium())).collect()
     }
 
-    fn link(&self, lane: usize) -> Vec<String> {
-        link_names(&self.names, &self.gpus, self.rank, &self.routes.lanes[lane])
+    fn link(&self, peer_link: usize) -> Vec<String> {
+        link_names(&self.names, &self.gpus, self.rank, &self.routes.peer_links[peer_link])
     }
 
     fn explain(&self, stop: Stop, owing: &[usize]) -> PlannedError {
-        let rank = |lane: usize| self.routes.lanes[lane].peer;
+        let rank = |peer_link: usize| self.routes.peer_links[peer_link].peer;
         match stop {
-            Stop::Lost { lane, reason } => {
-                PlannedError::PeerLost { rank: rank(lane), link: self.link(lane), reason }
+            Stop::Lost { peer_link, reason } => {
+                PlannedError::PeerLost { rank: rank(peer_link), link: self.link(peer_link), reason }
             }
-            Stop::Fault { lane, fault: Fault::Differs } => {
-                PlannedError::Differs { rank: rank(lane) }
+            Stop::Fault { peer_link, fault: Fault::Differs } => {
+                PlannedError::Differs { rank: rank(peer_link) }
             }
-            Stop::Fault { lane, fault: Fault::Odd(what) } => {
-                PlannedError::Odd { rank: rank(lane), what }
+            Stop::Fault { peer_link, fault: Fault::Odd(what) } => {
+                PlannedError::Odd { rank: rank(peer_link), what }
             }
             Stop::Silence => {
                 let within_s = self.timeout.as_secs_f64();
@@ -265,32 +270,32 @@ impl PlannedGroup {
     }
 }
 
-/// Why [`Watch::drive`] ended early; lanes by place.
+/// Why [`EventLoop::drive`] ended early; peer links by place.
 enum Stop {
-    Lost { lane: usize, reason: String },
-    Fault { lane: usize, fault: Fault },
+    Lost { peer_link: usize, reason: String },
+    Fault { peer_link: usize, fault: Fault },
     Silence,
     Interrupted,
 }
 
-/// What an operation hears.
-struct Watch<'a> {
-    news: &'a Receiver<News>,
-    early: &'a mut VecDeque<News>,
-    lost: &'a mut BTreeMap<usize, Loss>,
+/// Receives the events of peer links during one operation.
+struct EventLoop<'a> {
+    news: &'a Receiver<LinkEvent>,
+    early: &'a mut VecDeque<LinkEvent>,
+    lost: &'a mut BTreeMap<usize, LinkLoss>,
     timeout: Duration,
     number: u64,
 }
 
-impl Watch<'_> {
+impl EventLoop<'_> {
     fn drive(
         &mut self,
         engine: &mut Engine<'_>,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(), Stop> {
         let lost = self.lost.iter().next();
-        if let Some((&lane, loss)) = lost {
-            return Err(Stop::Lost { lane, reason: loss.reason.clone() });
+        if let Some((&peer_link, loss)) = lost {
+            return Err(Stop::Lost { peer_link, reason: loss.reason.clone() });
         }
         engine.start();
         for news in std::mem::take(self.early) {
@@ -301,8 +306,8 @@ impl Watch<'_> {
             if interrupted() {
                 return Err(Stop::Interrupted);
             }
-            // What could not be begun because lanes were full is tried again soon.
-            let patience = if engine.all_begun() { TICK } else { FULL_LANES };
+            // What could not be begun because peer links were full is tried again soon.
+            let patience = if engine.all_begun() { TICK } else { FULL_LINKS };
             match self.news.recv_timeout(patience) {
                 Ok(news) => {
                     silent_since = Instant::now();
@@ -317,18 +322,18 @@ impl Watch<'_> {
         Ok(())
     }
 
-    fn take(&mut self, engine: &mut Engine<'_>, news: News) -> Result<(), Stop> {
-        let lane = news.lane;
+    fn take(&mut self, engine: &mut Engine<'_>, news: LinkEvent) -> Result<(), Stop> {
+        let peer_link = news.peer_link;
         match news.what {
-            Ok(message) if message.operation == self.number => {
-                engine.take(lane, message.body).map_err(|fault| Stop::Fault { lane, fault })
-            }
+            Ok(message) if message.operation == self.number => engine
+                .take(peer_link, message.body)
+                .map_err(|fault| Stop::Fault { peer_link, fault }),
             Ok(message) if message.operation > self.number => {
                 if self.early.len() >= EARLY_MAX {
                     let fault = Fault::Odd("too much for operations to come");
-                    return Err(Stop::Fault { lane, fault });
+                    return Err(Stop::Fault { peer_link, fault });
                 }
-                self.early.push_back(News { lane, what: Ok(message) });
+                self.early.push_back(LinkEvent { peer_link, what: Ok(message) });
                 Ok(())
             }
             // Of an operation that ended early.
@@ -336,9 +341,9 @@ impl Watch<'_> {
             Err(loss) => {
                 let reason = loss.reason.clone();
                 // The first to break is the cause.
-                self.lost.entry(lane).or_insert(loss);
+                self.lost.entry(peer_link).or_insert(loss);
                 // One that owes us nothing may have finished and left.
-                if engine.owes(lane) { Err(Stop::Lost { lane, reason }) } else { Ok(()) }
+                if engine.owes(peer_link) { Err(Stop::Lost { peer_link, reason }) } else { Ok(()) }
             }
         }
     }
@@ -353,8 +358,8 @@ fn fingerprint(bytes: usize, dtype: Dtype, op: ReduceOp, chunks: Option<usize>) 
 
 /// How soon an interruption is seen while nothing comes.
 const TICK: Duration = Duration::from_millis(20);
-const FULL_LANES: Duration = Duration::from_millis(1);
-/// Chunks that wait for the engine; beyond, the lanes hold the senders back.
-const NEWS_MAX: usize = 256;
+const FULL_LINKS: Duration = Duration::from_millis(1);
+/// Chunks that wait for the engine; beyond, the peer links hold the senders back.
+const EVENTS_MAX: usize = 256;
 /// Words of neighbours that are ahead: one each, and those of an epoch's last operation.
 const EARLY_MAX: usize = 4096;

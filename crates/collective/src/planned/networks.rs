@@ -60,7 +60,7 @@ mod tests {
                 let plan = plan(ranks, count, &[]).unwrap();
                 for rank in 0..ranks {
                     let routes = Routes::of_rank(&plan, rank).unwrap();
-                    assert_eq!(routes.lanes.len(), (ranks - 1) * count);
+                    assert_eq!(routes.peer_links.len(), (ranks - 1) * count);
                     let mean = routes.bytes_per_s.iter().sum::<f64>();
                     let least = (ranks - 1) as f64 / ranks as f64 * 2.0;
                     let all = RATE_BPS as f64 / 8.0 * count as f64;

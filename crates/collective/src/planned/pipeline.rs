@@ -33,7 +33,7 @@ impl Pipeline {
         best.min(longest / CHUNK_LEAST).clamp(1, CHUNKS_MAX)
     }
 
-    /// Bytes that wait in the kernel for a connection: what goes out until a lane's thread has run again, and no more,
+    /// Bytes that wait in the kernel for a connection: what goes out until a peer link's thread has run again, and no more,
     /// as they are a delay at each hop.
     pub(super) fn unsent_bytes(&self) -> u32 {
         (self.bytes_per_s * WAKE_S).clamp(UNSENT_LEAST, UNSENT_MOST) as u32

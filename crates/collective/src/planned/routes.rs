@@ -1,4 +1,4 @@
-//! What a plan asks of one rank, flow by flow, and over which lanes.
+//! What a plan asks of one rank, flow by flow, and over which peer links.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use netsum_topo::{Ratio, lcm};
 
 use super::PlannedError;
 
-/// One rank's neighbours in one flow's trees, as lanes: places in [`Routes::lanes`].
+/// One rank's neighbours in one flow's trees, as peer links: places in [`Routes::peer links`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Route {
     /// The rank at the root.
@@ -25,9 +25,9 @@ pub(super) struct Route {
     pub(super) down_to: Vec<usize>,
 }
 
-/// A way to a neighbour: direct, or through switches that only pass on. Two ways to one rank are two lanes.
+/// A way to a neighbour: direct, or through switches that only pass on. Two ways to one rank are two peer links.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LaneKey {
+pub(super) struct LinkKey {
     /// The rank at its other end.
     pub(super) peer: usize,
     /// Vertices between, from the lower rank to the higher.
@@ -38,10 +38,10 @@ pub(super) struct LaneKey {
 #[derive(Debug, Clone)]
 pub(super) struct Routes {
     pub(super) flows: Vec<Route>,
-    pub(super) lanes: Vec<LaneKey>,
-    /// By lane, what the plan puts on it in the direction of which it is more, in bytes per second.
+    pub(super) peer_links: Vec<LinkKey>,
+    /// By peer link, what the plan puts on it in the direction of which it is more, in bytes per second.
     pub(super) bytes_per_s: Vec<f64>,
-    /// A tree over all ranks on which they tell that they have everything: the lane to the parent.
+    /// A tree over all ranks on which they tell that they have everything: the peer link to the parent.
     pub(super) parent: Option<usize>,
     pub(super) children: Vec<usize>,
 }
@@ -54,7 +54,7 @@ impl Routes {
             let problem = format!("it has {} ranks, and no rank {rank}", plan.gpus.len());
             return Err(PlannedError::Plan(problem));
         }
-        let mut keys: BTreeMap<LaneKey, usize> = BTreeMap::new();
+        let mut keys: BTreeMap<LinkKey, usize> = BTreeMap::new();
         let ours = |way: &[usize]| way.iter().any(|vertex| rank_of.get(vertex) == Some(&rank));
         let key = |way: &[usize]| {
             let (first, last) = (rank_of[&way[0]], rank_of[&way[way.len() - 1]]);
@@ -62,14 +62,14 @@ impl Routes {
             if first > last {
                 via.reverse();
             }
-            LaneKey { peer: if first == rank { last } else { first }, via }
+            LinkKey { peer: if first == rank { last } else { first }, via }
         };
         let ways = || plan.flows.iter().flat_map(|flow| flow.up.iter().chain(&flow.down));
         for way in ways().filter(|way| ours(way)) {
             keys.insert(key(way), 0);
         }
-        keys.values_mut().enumerate().for_each(|(place, lane)| *lane = place);
-        let lane = |way: &[usize]| keys[&key(way)];
+        keys.values_mut().enumerate().for_each(|(place, peer_link)| *peer_link = place);
+        let peer_link = |way: &[usize]| keys[&key(way)];
         let from = |way: &[usize]| rank_of[&way[0]];
         let to = |way: &[usize]| rank_of[&way[way.len() - 1]];
         let flows: Vec<Route> = plan
@@ -82,18 +82,21 @@ impl Routes {
                 Route {
                     root,
                     is_root: root == rank,
-                    up_to: up().find(|way| from(way) == rank).map(|way| lane(way)),
-                    up_from: up().filter(|way| to(way) == rank).map(|way| lane(way)).collect(),
-                    down_from: down().find(|way| to(way) == rank).map(|way| lane(way)),
-                    down_to: down().filter(|way| from(way) == rank).map(|way| lane(way)).collect(),
+                    up_to: up().find(|way| from(way) == rank).map(|way| peer_link(way)),
+                    up_from: up().filter(|way| to(way) == rank).map(|way| peer_link(way)).collect(),
+                    down_from: down().find(|way| to(way) == rank).map(|way| peer_link(way)),
+                    down_to: down()
+                        .filter(|way| from(way) == rank)
+                        .map(|way| peer_link(way))
+                        .collect(),
                 }
             })
             .collect();
-        // Per lane what comes and what goes.
+        // Per peer link what comes and what goes.
         let mut shares = vec![[0.0f64; 2]; keys.len()];
         for flow in &plan.flows {
             for way in flow.up.iter().chain(&flow.down).filter(|way| ours(way)) {
-                shares[lane(way)][usize::from(from(way) == rank)] += flow.share.to_f64();
+                shares[peer_link(way)][usize::from(from(way) == rank)] += flow.share.to_f64();
             }
         }
         let rate = plan.rate_bps.to_f64() / 8.0;
@@ -103,7 +106,7 @@ impl Routes {
             Some(route) => (route.down_from, route.down_to.clone()),
             None => (None, Vec::new()),
         };
-        Ok(Routes { flows, lanes: keys.into_keys().collect(), bytes_per_s, parent, children })
+        Ok(Routes { flows, peer_links: keys.into_keys().collect(), bytes_per_s, parent, children })
     }
 }
 
@@ -307,7 +310,7 @@ mod tests {
         let plan = plan(3, vec![direct, around]);
         let one = Routes::of_rank(&plan, 1).unwrap();
         let keys: Vec<(usize, &[usize])> =
-            one.lanes.iter().map(|key| (key.peer, key.via.as_slice())).collect();
+            one.peer_links.iter().map(|key| (key.peer, key.via.as_slice())).collect();
         assert_eq!(keys, [(0, &[][..]), (0, &[3][..]), (2, &[][..])]);
         assert_eq!((one.flows[0].up_to, one.flows[1].up_to), (Some(0), Some(1)));
         // Bits per second: 1, of which two thirds go the direct way.

@@ -157,5 +157,5 @@ impl fmt::Debug for PlanSource {
 /// The hosts' path sends up to this much in one step from everybody to everybody, which no tree is ahead of, whatever
 /// a topology file says of latencies.
 const MIN_BYTES: u64 = 16 << 10;
-/// Several networks share what one can carry fast enough: below, a lane's threads cost more than they save.
+/// Several networks share what one can carry fast enough: below, a peer link's threads cost more than they save.
 const NETWORKS_MIN_BYTES: u64 = 256 << 10;

@@ -12,7 +12,7 @@ use netsum_wire::{Format, accumulate};
 
 use super::{Rounds, Shared, Values, stamp};
 
-/// Up to here a sum is begun before it is written down, and everybody adds everything: one wait in place of two.
+/// Up to this size a sum begins before it is recorded, and every rank adds all values: one wait in place of two.
 pub(crate) const SMALL_MAX: usize = 8 << 10;
 
 impl Shared {
@@ -68,8 +68,8 @@ impl Shared {
 
     /// Whether there are fewer cores than ranks.
     #[inline]
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.arena.is_crowded()
+    pub(crate) fn is_oversubscribed(&self) -> bool {
+        self.arena.is_oversubscribed()
     }
 
     /// Writes our values where the others look for them.

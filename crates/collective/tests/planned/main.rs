@@ -69,7 +69,11 @@ fn on_patient_ranks<T: Send>(
         let group =
             PlannedGroup::connect(plan, rank, ports, &addresses, 1, patience(rank)).unwrap();
         let medium = if tcp { "TCP" } else { "shared memory" };
-        assert!(group.lanes().iter().all(|lane| lane.1 == medium), "{:?}", group.lanes());
+        assert!(
+            group.peer_links().iter().all(|peer_link| peer_link.1 == medium),
+            "{:?}",
+            group.peer_links()
+        );
         body(rank, group)
     };
     thread::scope(|scope| {
@@ -174,8 +178,8 @@ fn unequal_ways_to_one_rank_are_used_together() {
     let graph = two_ways();
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
     assert_eq!(plan.rate_bps, netsum_topo::Ratio::from(4));
-    let lanes = on_ranks(&plan, true, PATIENCE, |_, group| group.lanes().len());
-    assert_eq!(lanes, [2, 2]);
+    let peer_links = on_ranks(&plan, true, PATIENCE, |_, group| group.peer_links().len());
+    assert_eq!(peer_links, [2, 2]);
     for buffer in run(&plan, 10_007, false) {
         assert!((0..10_007).all(|i| buffer[i] == sum(2, i)));
     }

@@ -120,7 +120,7 @@ impl Arena {
 
     /// Whether there are fewer cores than ranks.
     #[inline]
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_oversubscribed(&self) -> bool {
         self.oversubscribed
     }
 

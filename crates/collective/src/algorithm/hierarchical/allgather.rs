@@ -4,16 +4,16 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Gather, Pieces};
+use crate::algorithm::{Algorithm, Allgather, GatherShape};
 use crate::comm::Comm;
 use crate::link::Link;
 use crate::pieces::copy;
 use crate::shared;
 
-pub(in crate::algorithm) const ALLGATHER: Algorithm<Gather> =
+pub(in crate::algorithm) const ALLGATHER: Algorithm<Allgather> =
     Algorithm { name: "hierarchical", cost, run };
 
-fn cost(link: &Link, pieces: &Pieces) -> Option<f64> {
+fn cost(link: &Link, pieces: &GatherShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let others = f64::from(link.ranks) - across.hosts.lanes() as f64;
     let lane = others / across.hosts.lanes() as f64;
@@ -21,9 +21,9 @@ fn cost(link: &Link, pieces: &Pieces) -> Option<f64> {
     Some(across.latency_s + sent / across.bytes_per_s + memory_s(pieces.all))
 }
 
-fn run(comm: &mut Comm<'_>, gather: &Gather) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
     let hosts = comm.hosts();
-    let Gather { input, outputs } = gather;
+    let Allgather { input, outputs } = gather;
     let (own, index) = hosts.place(comm.rank());
     copy(input, &outputs[comm.rank() as usize]);
     let locals = hosts.all()[own].len();

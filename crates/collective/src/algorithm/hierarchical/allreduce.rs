@@ -9,7 +9,7 @@ use netsum_wire::Format;
 use super::cut::Cut;
 use super::{BLOCK_MOST, RESULT, apart, portion_of, tag};
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Addition, Algorithm, Sum};
+use crate::algorithm::{Algorithm, Allreduce, SumShape};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
 use crate::link::Across;
@@ -18,10 +18,10 @@ use crate::order::Adder;
 use crate::pieces::{CHUNK, pieces, share};
 use crate::shared;
 
-pub(in crate::algorithm) const ALLREDUCE: Algorithm<Sum> =
+pub(in crate::algorithm) const ALLREDUCE: Algorithm<Allreduce> =
     Algorithm { name: "hierarchical", cost, run };
 
-fn cost(link: &Link, sum: &Addition) -> Option<f64> {
+fn cost(link: &Link, sum: &SumShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let cut = Cut::of(&sum.order, &across.hosts, sum.format);
     let memory = 2.0 * memory_s(sum.bytes.min(BLOCK_MOST));
@@ -29,23 +29,23 @@ fn cost(link: &Link, sum: &Addition) -> Option<f64> {
 }
 
 /// Every lane sends its host's partials to all its likes, which add them all.
-fn direct_s(across: &Across, sum: &Addition, cut: &Cut) -> f64 {
+fn direct_s(across: &Across, sum: &SumShape, cut: &Cut) -> f64 {
     let sent = across.portion(sum) * cut.widening(sum.format) * (across.count() - 1.0);
     across.latency_s + sent / across.bytes_per_s
 }
 
 /// Every lane adds a share for all its likes.
-fn shares_s(across: &Across, sum: &Addition, cut: &Cut) -> f64 {
+fn shares_s(across: &Across, sum: &SumShape, cut: &Cut) -> f64 {
     let others = (across.count() - 1.0) / across.count();
     let sent = across.portion(sum) * (cut.widening(sum.format) + 1.0) * others;
     2.0 * across.latency_s + sent / across.bytes_per_s
 }
 
-fn run(comm: &mut Comm<'_>, sum: &Sum) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     let across = apart(comm)?;
-    let Sum { order, format, buffer } = sum;
+    let Allreduce { order, format, buffer } = sum;
     let cut = Cut::of(order, &across.hosts, *format);
-    let shape = Addition { order: order.clone(), format: *format, bytes: buffer.len() };
+    let shape = SumShape { order: order.clone(), format: *format, bytes: buffer.len() };
     let direct = direct_s(&across, &shape, &cut) <= shares_s(&across, &shape, &cut);
     let (host, index) = across.hosts.place(comm.rank());
     let mut way = Way {

@@ -3,12 +3,12 @@
 use netsum_net::mesh::MeshError;
 
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Meeting, barrier};
+use crate::algorithm::{Algorithm, Barrier, barrier};
 use crate::comm::Comm;
 use crate::link::Link;
 use crate::shared;
 
-pub(in crate::algorithm) const BARRIER: Algorithm<Meeting> =
+pub(in crate::algorithm) const BARRIER: Algorithm<Barrier> =
     Algorithm { name: "hierarchical", cost, run };
 
 fn cost(link: &Link, (): &()) -> Option<f64> {
@@ -17,7 +17,7 @@ fn cost(link: &Link, (): &()) -> Option<f64> {
     Some(f64::from(steps) * across.latency_s + 2.0 * memory_s(0))
 }
 
-fn run(comm: &mut Comm<'_>, _: &Meeting) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, _: &Barrier) -> Result<(), MeshError> {
     let hosts = comm.hosts();
     let (own, index) = hosts.place(comm.rank());
     if let Some(rounds) = comm.host()? {

@@ -3,13 +3,13 @@
 use netsum_net::mesh::MeshError;
 
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Cast, broadcast};
+use crate::algorithm::{Algorithm, Broadcast, broadcast};
 use crate::comm::Comm;
 use crate::link::Link;
 use crate::pieces::CHUNK;
 use crate::shared;
 
-pub(in crate::algorithm) const BROADCAST: Algorithm<Cast> =
+pub(in crate::algorithm) const BROADCAST: Algorithm<Broadcast> =
     Algorithm { name: "hierarchical", cost, run };
 
 fn cost(link: &Link, bytes: &usize) -> Option<f64> {
@@ -22,7 +22,7 @@ fn cost(link: &Link, bytes: &usize) -> Option<f64> {
     Some(depth * across.latency_s + sent / rate + memory_s((*bytes).min(CHUNK)))
 }
 
-fn run(comm: &mut Comm<'_>, cast: &Cast) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
     let hosts = comm.hosts();
     let (home, _) = hosts.place(cast.root);
     let (own, _) = hosts.place(comm.rank());

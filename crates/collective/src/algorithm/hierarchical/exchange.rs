@@ -4,7 +4,7 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Collect, Deal, Exchange};
+use crate::algorithm::{Algorithm, Alltoall, Gather, Scatter};
 use crate::comm::Comm;
 use crate::hosts::Hosts;
 use crate::link::Across;
@@ -12,11 +12,11 @@ use crate::link::Link;
 use crate::pieces::{TYPICAL, copy};
 use crate::shared;
 
-pub(in crate::algorithm) const GATHER: Algorithm<Collect> =
+pub(in crate::algorithm) const GATHER: Algorithm<Gather> =
     Algorithm { name: "hierarchical", cost: rooted_cost, run: gather };
-pub(in crate::algorithm) const SCATTER: Algorithm<Deal> =
+pub(in crate::algorithm) const SCATTER: Algorithm<Scatter> =
     Algorithm { name: "hierarchical", cost: rooted_cost, run: scatter };
-pub(in crate::algorithm) const ALLTOALL: Algorithm<Exchange> =
+pub(in crate::algorithm) const ALLTOALL: Algorithm<Alltoall> =
     Algorithm { name: "hierarchical", cost: alltoall_cost, run: alltoall };
 
 /// The root alone has what all lanes of its host have together.
@@ -39,9 +39,9 @@ fn apart_bytes(link: &Link, across: &Across) -> f64 {
     TYPICAL as f64 * (f64::from(link.ranks) - across.hosts.lanes() as f64)
 }
 
-fn gather(comm: &mut Comm<'_>, collect: &Collect) -> Result<(), MeshError> {
+fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
     let hosts = comm.hosts();
-    let Collect { input, outputs, root } = collect;
+    let Gather { input, outputs, root } = collect;
     let (home, seat) = hosts.place(*root);
     let (own, _) = hosts.place(comm.rank());
     if own != home {
@@ -65,9 +65,9 @@ fn gather(comm: &mut Comm<'_>, collect: &Collect) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn scatter(comm: &mut Comm<'_>, deal: &Deal) -> Result<(), MeshError> {
+fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
     let hosts = comm.hosts();
-    let Deal { output, inputs, root } = deal;
+    let Scatter { output, inputs, root } = deal;
     let (home, seat) = hosts.place(*root);
     let (own, _) = hosts.place(comm.rank());
     if own != home {
@@ -91,9 +91,9 @@ fn scatter(comm: &mut Comm<'_>, deal: &Deal) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn alltoall(comm: &mut Comm<'_>, exchange: &Exchange) -> Result<(), MeshError> {
+fn alltoall(comm: &mut Comm<'_>, exchange: &Alltoall) -> Result<(), MeshError> {
     let hosts = comm.hosts();
-    let Exchange { outputs, inputs } = exchange;
+    let Alltoall { outputs, inputs } = exchange;
     let (own, index) = hosts.place(comm.rank());
     for from in away(&hosts, own) {
         let output = &outputs[from as usize];

@@ -27,13 +27,13 @@ use std::ops::Range;
 use netsum_net::mesh::MeshError;
 use netsum_wire::Format;
 
-use super::Addition;
+use super::SumShape;
 use crate::comm::Comm;
 use crate::link::Across;
 use crate::pieces::share;
 
 impl Across {
-    fn portion(&self, sum: &Addition) -> f64 {
+    fn portion(&self, sum: &SumShape) -> f64 {
         sum.bytes as f64 / self.hosts.lanes() as f64
     }
 

@@ -8,7 +8,7 @@ use netsum_net::mesh::MeshError;
 use super::cut::Cut;
 use super::{BLOCK_MOST, apart, portion_of, tag};
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Addition, Algorithm, Reduction};
+use crate::algorithm::{Algorithm, Reduce, SumShape};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
 use crate::link::Link;
@@ -16,11 +16,11 @@ use crate::order::Adder;
 use crate::pieces::{CHUNK, pieces};
 use crate::shared;
 
-pub(in crate::algorithm) const REDUCE: Algorithm<Reduction> =
+pub(in crate::algorithm) const REDUCE: Algorithm<Reduce> =
     Algorithm { name: "hierarchical", cost, run };
 
 /// A lane of the root's host hears from its likes on all others.
-fn cost(link: &Link, sum: &Addition) -> Option<f64> {
+fn cost(link: &Link, sum: &SumShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let cut = Cut::of(&sum.order, &across.hosts, sum.format);
     let sent = across.portion(sum) * cut.widening(sum.format) * (across.count() - 1.0);
@@ -28,9 +28,9 @@ fn cost(link: &Link, sum: &Addition) -> Option<f64> {
     Some(memory + across.latency_s + sent / across.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, reduction: &Reduction) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
     let across = apart(comm)?;
-    let Reduction { order, format, buffer, root } = reduction;
+    let Reduce { order, format, buffer, root } = reduction;
     let cut = Cut::of(order, &across.hosts, *format);
     let (home, seat) = across.hosts.place(*root);
     let (host, index) = across.hosts.place(comm.rank());
@@ -74,7 +74,7 @@ struct Way<'a> {
     home: usize,
     seat: usize,
     cut: &'a Cut,
-    reduction: &'a Reduction,
+    reduction: &'a Reduce,
     partials: Vec<Adder>,
     adder: Adder,
 }

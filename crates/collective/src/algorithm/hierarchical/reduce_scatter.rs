@@ -6,17 +6,17 @@ use netsum_net::mesh::MeshError;
 use super::cut::Cut;
 use super::{apart, tag};
 use crate::algorithm::in_memory::memory_s;
-use crate::algorithm::{Algorithm, Scattered, Scattering};
+use crate::algorithm::{Algorithm, ReduceScatter, ScatterShape};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
 use crate::link::Link;
 use crate::shared;
 
-pub(in crate::algorithm) const REDUCE_SCATTER: Algorithm<Scattering> =
+pub(in crate::algorithm) const REDUCE_SCATTER: Algorithm<ReduceScatter> =
     Algorithm { name: "hierarchical", cost, run };
 
 /// What a host sends its ranks divide among them, and the network its lanes' rates.
-fn cost(link: &Link, sum: &Scattered) -> Option<f64> {
+fn cost(link: &Link, sum: &ScatterShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let cut = Cut::of(&sum.order, &across.hosts, sum.format);
     let lanes = across.hosts.lanes() as f64;
@@ -27,9 +27,9 @@ fn cost(link: &Link, sum: &Scattered) -> Option<f64> {
     Some(memory + across.latency_s + bytes / (across.bytes_per_s * lanes))
 }
 
-fn run(comm: &mut Comm<'_>, scattering: &Scattering) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, scattering: &ReduceScatter) -> Result<(), MeshError> {
     let hosts = apart(comm)?.hosts;
-    let Scattering { order, format, output, inputs } = scattering;
+    let ReduceScatter { order, format, output, inputs } = scattering;
     let cut = Cut::of(order, &hosts, *format);
     let (own, index) = hosts.place(comm.rank());
     let dtype = format.dtype;

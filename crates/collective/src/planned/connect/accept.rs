@@ -12,10 +12,10 @@ use netsum_net::stream::{Connection, SharedMemory};
 use super::Connecting;
 use super::hello::{self, HELLO};
 use crate::planned::PlannedError;
-use crate::planned::routes::LaneKey;
+use crate::planned::routes::LinkKey;
 
 impl Connecting<'_> {
-    /// Fills in the connections of all lanes to higher ranks.
+    /// Fills in the connections of all peer links to higher ranks.
     pub(super) fn accept(
         &self,
         found: &mut [Option<Arc<dyn Connection>>],
@@ -23,8 +23,11 @@ impl Connecting<'_> {
     ) -> Result<(), PlannedError> {
         let mut callers: Vec<Caller> = Vec::new();
         loop {
-            let mut higher =
-                self.lanes.iter().zip(&*found).filter(|(lane, _)| lane.peer > self.rank);
+            let mut higher = self
+                .peer_links
+                .iter()
+                .zip(&*found)
+                .filter(|(peer_link, _)| peer_link.peer > self.rank);
             let Some((missing, _)) = higher.find(|(_, found)| found.is_none()) else {
                 return Ok(());
             };
@@ -49,9 +52,9 @@ impl Connecting<'_> {
                     Heard::All => {
                         let stream = caller.stream;
                         let Ok(answering) = stream.try_clone() else { continue };
-                        self.admit(found, &caller.hello, answering, |this, lane| {
+                        self.admit(found, &caller.hello, answering, |this, peer_link| {
                             stream.set_nonblocking(false)?;
-                            this.prepare(&stream, lane)?;
+                            this.prepare(&stream, peer_link)?;
                             Ok(Arc::new(stream))
                         });
                     }
@@ -64,25 +67,28 @@ impl Connecting<'_> {
         }
     }
 
-    /// Takes a caller whose hello is right for a lane that waits for one.
+    /// Takes a caller whose hello is right for a peer link that waits for one.
     fn admit(
         &self,
         found: &mut [Option<Arc<dyn Connection>>],
         hello: &[u8; HELLO],
         mut answering: impl Write,
-        connection: impl FnOnce(&Self, &LaneKey) -> io::Result<Arc<dyn Connection>>,
+        connection: impl FnOnce(&Self, &LinkKey) -> io::Result<Arc<dyn Connection>>,
     ) {
         let own = &self.ports.address.secret;
-        let expected =
-            |lane: &LaneKey| hello::of(self.epoch, lane.peer, self.rank, self.index(lane), own);
-        let wanted = |(place, lane): &(usize, &LaneKey)| {
-            lane.peer > self.rank && found[*place].is_none() && *hello == expected(lane)
+        let expected = |peer_link: &LinkKey| {
+            hello::of(self.epoch, peer_link.peer, self.rank, self.index(peer_link), own)
         };
-        let Some((place, lane)) = self.lanes.iter().enumerate().find(wanted) else { return };
-        let Some(peer) = self.peers.get(&lane.peer) else { return };
+        let wanted = |(place, peer_link): &(usize, &LinkKey)| {
+            peer_link.peer > self.rank && found[*place].is_none() && *hello == expected(peer_link)
+        };
+        let Some((place, peer_link)) = self.peer_links.iter().enumerate().find(wanted) else {
+            return;
+        };
+        let Some(peer) = self.peers.get(&peer_link.peer) else { return };
         if answering.write_all(&peer.secret).is_ok() {
             // One that breaks at once calls again.
-            found[place] = connection(self, lane).ok();
+            found[place] = connection(self, peer_link).ok();
         }
     }
 }

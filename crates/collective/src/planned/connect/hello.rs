@@ -1,23 +1,26 @@
-//! The first words on a lane: who calls whom, for which lane and epoch, and the secret of who is called.
+//! The first words on a peer link: who calls whom, for which peer link and epoch, and the secret of who is called.
 
 use netsum_net::mesh::SECRET_LEN;
 
 use super::Connecting;
-use crate::planned::routes::LaneKey;
+use crate::planned::routes::LinkKey;
 
 impl Connecting<'_> {
-    /// Which of the ways to its neighbour a lane is; the same at both ends.
-    pub(super) fn index(&self, lane: &LaneKey) -> usize {
-        self.lanes.iter().filter(|other| other.peer == lane.peer && *other < lane).count()
+    /// Which of the ways to its neighbour a peer link is; the same at both ends.
+    pub(super) fn index(&self, peer_link: &LinkKey) -> usize {
+        self.peer_links
+            .iter()
+            .filter(|other| other.peer == peer_link.peer && *other < peer_link)
+            .count()
     }
 
-    /// Ours, to the lower rank of a lane.
-    pub(super) fn hello(&self, lane: &LaneKey, secret: &[u8; SECRET_LEN]) -> [u8; HELLO] {
-        of(self.epoch, self.rank, lane.peer, self.index(lane), secret)
+    /// Ours, to the lower rank of a peer link.
+    pub(super) fn hello(&self, peer_link: &LinkKey, secret: &[u8; SECRET_LEN]) -> [u8; HELLO] {
+        of(self.epoch, self.rank, peer_link.peer, self.index(peer_link), secret)
     }
 }
 
-/// What rank `from` says to rank `to` for the lane of that `index` among theirs.
+/// What rank `from` says to rank `to` for the peer link of that `index` among theirs.
 pub(super) fn of(
     epoch: u64,
     from: usize,

@@ -1,4 +1,4 @@
-//! The connections of a group's lanes: shared memory on one host, TCP elsewhere.
+//! The connections of a group's peer links: shared memory on one host, TCP elsewhere.
 //!
 //! The higher rank of two connects ([`reach`]) and says who it is and what it knows ([`hello`]); the lower one ([`accept`])
 //! answers with the other's secret. What says anything else, or nothing, is turned away.
@@ -20,14 +20,14 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::PlannedError;
 use super::measure::{Measured, measure};
-use super::routes::LaneKey;
+use super::routes::LinkKey;
 pub use ports::{PortAddress, Ports};
 
 /// What connecting needs to know.
 pub(super) struct Connecting<'a> {
     pub(super) rank: usize,
-    pub(super) lanes: &'a [LaneKey],
-    /// By lane, what the plan puts on it.
+    pub(super) peer_links: &'a [LinkKey],
+    /// By peer link, what the plan puts on it.
     pub(super) bytes_per_s: &'a [f64],
     /// Of the plan's vertices.
     pub(super) names: &'a [String],
@@ -46,15 +46,22 @@ pub(super) struct Connecting<'a> {
 }
 
 impl Connecting<'_> {
-    /// Connections for all lanes, in their order. Errors name the first lane that has none.
+    /// Connections for all peer links, in their order. Errors name the first peer link that has none.
     pub(super) fn run(&self) -> Result<Vec<Arc<dyn Connection>>, PlannedError> {
         let deadline = Instant::now() + self.timeout;
-        let mut found: Vec<Option<Arc<dyn Connection>>> = self.lanes.iter().map(|_| None).collect();
+        let mut found: Vec<Option<Arc<dyn Connection>>> =
+            self.peer_links.iter().map(|_| None).collect();
         // All at once: one that cannot be reached must not keep others waiting until they give us up.
         thread::scope(|scope| {
-            let lower = self.lanes.iter().enumerate().filter(|(_, lane)| lane.peer < self.rank);
+            let lower = self
+                .peer_links
+                .iter()
+                .enumerate()
+                .filter(|(_, peer_link)| peer_link.peer < self.rank);
             let reaching: Vec<_> = lower
-                .map(|(place, lane)| (place, scope.spawn(move || self.reach(lane, deadline))))
+                .map(|(place, peer_link)| {
+                    (place, scope.spawn(move || self.reach(peer_link, deadline)))
+                })
                 .collect();
             let accepted = self.accept(&mut found, deadline);
             let mut outcome = Ok(());
@@ -70,19 +77,20 @@ impl Connecting<'_> {
         Ok(found.into_iter().map(|connection| connection.expect("all were awaited")).collect())
     }
 
-    /// What all lanes give; the higher rank of two speaks first.
+    /// What all peer links give; the higher rank of two speaks first.
     pub(super) fn measure(
         &self,
         connections: &[Arc<dyn Connection>],
     ) -> Result<Vec<Measured>, PlannedError> {
-        let lanes = self.lanes.iter().zip(connections);
-        let lanes: Vec<_> =
-            lanes.map(|(lane, connection)| (connection.clone(), lane.peer < self.rank)).collect();
-        let found = measure(&lanes).into_iter().zip(self.lanes);
-        let lost = |(found, lane): (io::Result<Measured>, &LaneKey)| {
+        let peer_links = self.peer_links.iter().zip(connections);
+        let peer_links: Vec<_> = peer_links
+            .map(|(peer_link, connection)| (connection.clone(), peer_link.peer < self.rank))
+            .collect();
+        let found = measure(&peer_links).into_iter().zip(self.peer_links);
+        let lost = |(found, peer_link): (io::Result<Measured>, &LinkKey)| {
             found.map_err(|error| PlannedError::PeerLost {
-                rank: lane.peer,
-                link: self.link(lane),
+                rank: peer_link.peer,
+                link: self.link(peer_link),
                 reason: error.to_string(),
             })
         };
@@ -90,27 +98,27 @@ impl Connecting<'_> {
     }
 
     /// The vertex next to `rank` on the way to its neighbour.
-    fn beside(&self, lane: &LaneKey, rank: usize) -> &str {
-        let other = if rank == self.rank { lane.peer } else { self.rank };
-        let (first, last) = (lane.via.first(), lane.via.last());
+    fn beside(&self, peer_link: &LinkKey, rank: usize) -> &str {
+        let other = if rank == self.rank { peer_link.peer } else { self.rank };
+        let (first, last) = (peer_link.via.first(), peer_link.via.last());
         let via = if rank < other { first } else { last };
         &self.names[*via.unwrap_or(&self.gpus[other])]
     }
 
-    fn own_ip(&self, lane: &LaneKey) -> Option<IpAddr> {
-        self.ports.address().ways.get(self.beside(lane, self.rank)).copied()
+    fn own_ip(&self, peer_link: &LinkKey) -> Option<IpAddr> {
+        self.ports.address().ways.get(self.beside(peer_link, self.rank)).copied()
     }
 
-    /// Settings of a lane's TCP connection.
-    fn prepare(&self, stream: &TcpStream, lane: &LaneKey) -> io::Result<()> {
+    /// Settings of a peer link's TCP connection.
+    fn prepare(&self, stream: &TcpStream, peer_link: &LinkKey) -> io::Result<()> {
         stream.set_read_timeout(None)?;
         stream.set_nodelay(true)?;
         // A link that takes nothing: while there is something to send, and while there is not.
         let socket = SockRef::from(stream);
         socket.set_tcp_user_timeout(Some(self.silence))?;
-        // What waits, waits in the lane, where urgent chunks overtake.
+        // What waits, waits in the peer link, where urgent chunks overtake.
         socket.set_tcp_notsent_lowat(self.unsent_bytes)?;
-        let place = self.lanes.iter().position(|other| other == lane);
+        let place = self.peer_links.iter().position(|other| other == peer_link);
         let rate = place.map_or(f64::INFINITY, |place| self.bytes_per_s[place]);
         let window = (rate * IN_FLIGHT_S).max(IN_FLIGHT_LEAST);
         if window < IN_FLIGHT_FREE {
@@ -121,10 +129,16 @@ impl Connecting<'_> {
         socket.set_tcp_keepalive(&keepalive.with_retries(2))
     }
 
-    fn failed(&self, lane: &LaneKey, address: &str, reason: String, dead: bool) -> PlannedError {
+    fn failed(
+        &self,
+        peer_link: &LinkKey,
+        address: &str,
+        reason: String,
+        dead: bool,
+    ) -> PlannedError {
         PlannedError::Unreachable {
-            rank: lane.peer,
-            link: self.link(lane),
+            rank: peer_link.peer,
+            link: self.link(peer_link),
             address: address.to_owned(),
             within_s: self.timeout.as_secs_f64(),
             reason,
@@ -132,24 +146,24 @@ impl Connecting<'_> {
         }
     }
 
-    /// Names of the vertices of a lane, from our own GPU to the neighbour's.
-    pub(super) fn link(&self, lane: &LaneKey) -> Vec<String> {
-        link_names(self.names, self.gpus, self.rank, lane)
+    /// Names of the vertices of a peer link, from our own GPU to the neighbour's.
+    pub(super) fn link(&self, peer_link: &LinkKey) -> Vec<String> {
+        link_names(self.names, self.gpus, self.rank, peer_link)
     }
 }
 
-/// Names of the vertices of a lane, from our own GPU to the neighbour's.
+/// Names of the vertices of a peer link, from our own GPU to the neighbour's.
 pub(super) fn link_names(
     names: &[String],
     gpus: &[usize],
     rank: usize,
-    lane: &LaneKey,
+    peer_link: &LinkKey,
 ) -> Vec<String> {
-    let mut via = lane.via.clone();
-    if rank > lane.peer {
+    let mut via = peer_link.via.clone();
+    if rank > peer_link.peer {
         via.reverse();
     }
-    let ends = [vec![gpus[rank]], via, vec![gpus[lane.peer]]].concat();
+    let ends = [vec![gpus[rank]], via, vec![gpus[peer_link.peer]]].concat();
     ends.into_iter().map(|vertex| names[vertex].clone()).collect()
 }
 

@@ -14,21 +14,21 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Connecting, PortAddress};
 use crate::planned::PlannedError;
-use crate::planned::lane::is_dead;
-use crate::planned::routes::LaneKey;
+use crate::planned::peer_link::is_dead;
+use crate::planned::routes::LinkKey;
 
 impl Connecting<'_> {
-    /// The connection of a lane to a lower rank.
+    /// The connection of a peer link to a lower rank.
     pub(super) fn reach(
         &self,
-        lane: &LaneKey,
+        peer_link: &LinkKey,
         deadline: Instant,
     ) -> Result<Arc<dyn Connection>, PlannedError> {
-        let peer = self.peers.get(&lane.peer).ok_or_else(|| {
-            self.failed(lane, "no known address", "none was given".to_owned(), false)
+        let peer = self.peers.get(&peer_link.peer).ok_or_else(|| {
+            self.failed(peer_link, "no known address", "none was given".to_owned(), false)
         })?;
-        let theirs = peer.ways.get(self.beside(lane, lane.peer)).copied();
-        let own = self.own_ip(lane);
+        let theirs = peer.ways.get(self.beside(peer_link, peer_link.peer)).copied();
+        let own = self.own_ip(peer_link);
         let shared = theirs.is_none()
             && own.is_none()
             && !peer.machine.is_empty()
@@ -36,8 +36,8 @@ impl Connecting<'_> {
         let address = SocketAddr::new(theirs.unwrap_or(peer.tcp.ip()), peer.tcp.port());
         loop {
             let outcome = match shared {
-                true => self.share(lane, peer, deadline),
-                false => self.dial(lane, peer, address, own, deadline),
+                true => self.share(peer_link, peer, deadline),
+                false => self.dial(peer_link, peer, address, own, deadline),
             };
             let error = match outcome {
                 Ok(connection) => return Ok(connection),
@@ -45,7 +45,12 @@ impl Connecting<'_> {
             };
             if Instant::now() + RETRY >= deadline {
                 let what = if shared { peer.unix.clone() } else { address.to_string() };
-                return Err(self.failed(lane, &what, error.to_string(), is_dead(error.kind())));
+                return Err(self.failed(
+                    peer_link,
+                    &what,
+                    error.to_string(),
+                    is_dead(error.kind()),
+                ));
             }
             // It may not listen yet.
             thread::sleep(RETRY);
@@ -54,7 +59,7 @@ impl Connecting<'_> {
 
     fn dial(
         &self,
-        lane: &LaneKey,
+        peer_link: &LinkKey,
         peer: &PortAddress,
         address: SocketAddr,
         own: Option<IpAddr>,
@@ -68,21 +73,21 @@ impl Connecting<'_> {
         socket.connect_timeout(&address.into(), left.min(CONNECT_MAX))?;
         let mut stream: TcpStream = socket.into();
         stream.set_read_timeout(Some(left))?;
-        stream.write_all(&self.hello(lane, &peer.secret))?;
+        stream.write_all(&self.hello(peer_link, &peer.secret))?;
         self.expect_answer(&mut stream)?;
-        self.prepare(&stream, lane)?;
+        self.prepare(&stream, peer_link)?;
         Ok(Arc::new(stream))
     }
 
     fn share(
         &self,
-        lane: &LaneKey,
+        peer_link: &LinkKey,
         peer: &PortAddress,
         deadline: Instant,
     ) -> io::Result<Arc<dyn Connection>> {
         let mut socket = UnixStream::connect_addr(&UnixAddress::from_abstract_name(&peer.unix)?)?;
         socket.set_read_timeout(Some(left(deadline)?))?;
-        let hello = self.hello(lane, &peer.secret);
+        let hello = self.hello(peer_link, &peer.secret);
         let memory = SharedMemory::offer(socket.try_clone()?, &hello, self.timeout)?;
         self.expect_answer(&mut socket)?;
         Ok(Arc::new(memory))

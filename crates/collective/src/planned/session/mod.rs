@@ -29,7 +29,7 @@ use super::{
     engine::Operation,
 };
 use crate::Error;
-use crate::algorithm::{Sum, allreduce_ranges};
+use crate::algorithm::{Allreduce, allreduce_ranges};
 use crate::combine::{Combine, conclude, prepare};
 use crate::comm::Comm;
 use crate::core::Core;
@@ -77,7 +77,7 @@ enum Task {
 }
 
 impl Session {
-    /// Connects the plan's lanes, and starts the thread.
+    /// Connects the plan's peer links, and starts the thread.
     pub(crate) fn start(config: SessionConfig) -> Result<Session, Error> {
         let (tasks, receiver) = unbounded();
         let from_bytes = config.from_bytes;
@@ -395,7 +395,7 @@ impl State {
         let order = self.core.order.load_full();
         let todo = without(progress.numel(), &progress.finals);
         let mut comm = Comm::new(&self.core, sequence, fingerprint, deadline);
-        let sum = Sum { order, format, buffer: buffer.clone() };
+        let sum = Allreduce { order, format, buffer: buffer.clone() };
         let outcome = allreduce_ranges(&mut comm, &sum, &todo).and_then(|()| comm.finish());
         if let Err(error) = outcome {
             let missing = comm.missing();

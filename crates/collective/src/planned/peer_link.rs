@@ -11,7 +11,7 @@ use crossbeam_channel::Sender;
 use netsum_net::stream::{Connection, read_exact, write_all};
 use parking_lot::{Condvar, Mutex};
 
-/// What neighbours tell each other.
+/// A message between neighbours.
 #[derive(Debug, Clone)]
 pub(super) struct Message {
     pub(super) operation: u64,
@@ -49,29 +49,29 @@ impl Body {
     }
 }
 
-/// What the engine hears from a lane.
-pub(super) struct News {
-    /// Place of the lane.
-    pub(super) lane: usize,
+/// An event of a peer link, for the engine.
+pub(super) struct LinkEvent {
+    /// Place of the peer link.
+    pub(super) peer_link: usize,
     /// A message, or why there will be none.
-    pub(super) what: Result<Message, Loss>,
+    pub(super) what: Result<Message, LinkLoss>,
 }
 
-/// Why a lane brings no more.
+/// Why a peer link brings no more messages.
 #[derive(Debug, Clone)]
-pub(super) struct Loss {
+pub(super) struct LinkLoss {
     pub(super) reason: String,
     /// The link took nothing, or nobody answered: not the neighbour's doing.
     pub(super) dead: bool,
 }
 
-impl From<std::io::Error> for Loss {
-    fn from(error: std::io::Error) -> Loss {
+impl From<std::io::Error> for LinkLoss {
+    fn from(error: std::io::Error) -> LinkLoss {
         let reason = match error.kind() {
             ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
             _ => error.to_string(),
         };
-        Loss { reason, dead: is_dead(error.kind()) }
+        LinkLoss { reason, dead: is_dead(error.kind()) }
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn is_dead(kind: ErrorKind) -> bool {
 }
 
 /// A connected neighbour. Dropped, it sends what is queued: the neighbour may still need it.
-pub(super) struct Lane {
+pub(super) struct PeerLink {
     connection: Arc<dyn Connection>,
     outbox: Arc<Outbox>,
     sender: Option<JoinHandle<()>>,
@@ -116,31 +116,31 @@ struct Waiting {
     message: Message,
 }
 
-impl Lane {
+impl PeerLink {
     pub(super) fn new(
         place: usize,
         connection: Arc<dyn Connection>,
-        news: Sender<News>,
-    ) -> std::io::Result<Lane> {
+        news: Sender<LinkEvent>,
+    ) -> std::io::Result<PeerLink> {
         let outbox = Arc::new(Outbox::default());
         let (reader, writer, messages) = (connection.clone(), connection.clone(), outbox.clone());
         let lost = news.clone();
-        let sender = thread::Builder::new().name(format!("lane-{place}-to")).spawn(move || {
+        let sender = thread::Builder::new().name(format!("link-{place}-to")).spawn(move || {
             if let Err(error) = send(&*writer, &messages) {
                 let what = Err(error.into());
                 // With a full channel the engine hears of it from the receiver.
-                let _ = lost.try_send(News { lane: place, what });
+                let _ = lost.try_send(LinkEvent { peer_link: place, what });
             }
         })?;
-        thread::Builder::new().name(format!("lane-{place}-from")).spawn(move || {
+        thread::Builder::new().name(format!("link-{place}-from")).spawn(move || {
             let reason = receive(&*reader, place, &news);
             // The engine may have gone first.
-            let _ = news.send(News { lane: place, what: Err(reason) });
+            let _ = news.send(LinkEvent { peer_link: place, what: Err(reason) });
         })?;
-        Ok(Lane { connection, outbox, sender: Some(sender) })
+        Ok(PeerLink { connection, outbox, sender: Some(sender) })
     }
 
-    /// Queues a message; a lane that is lost is heard of through its news.
+    /// Queues a message; a peer link that is lost is heard of through its news.
     pub(super) fn send(&self, message: Message) {
         self.outbox.push(message);
     }
@@ -161,7 +161,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for PeerLink {
     fn drop(&mut self) {
         self.outbox.close();
         if let Some(sender) = self.sender.take() {
@@ -291,7 +291,7 @@ fn send(connection: &dyn Connection, outbox: &Outbox) -> std::io::Result<()> {
 }
 
 /// Reads messages until the connection ends; returns why it did.
-fn receive(connection: &dyn Connection, lane: usize, news: &Sender<News>) -> Loss {
+fn receive(connection: &dyn Connection, peer_link: usize, news: &Sender<LinkEvent>) -> LinkLoss {
     let mut header = [0u8; HEADER];
     loop {
         if let Err(error) = read_exact(connection, &mut header) {
@@ -299,7 +299,7 @@ fn receive(connection: &dyn Connection, lane: usize, news: &Sender<News>) -> Los
         }
         let (mut message, len) = match Message::parse(&header) {
             Ok(parsed) => parsed,
-            Err(reason) => return Loss { reason, dead: false },
+            Err(reason) => return LinkLoss { reason, dead: false },
         };
         if let Some(bytes) = message.body.payload_mut() {
             let mut filled = vec![0; len];
@@ -308,8 +308,8 @@ fn receive(connection: &dyn Connection, lane: usize, news: &Sender<News>) -> Los
             }
             *bytes = Arc::new(filled);
         }
-        if news.send(News { lane, what: Ok(message) }).is_err() {
-            return Loss { reason: "the group is gone".to_owned(), dead: false };
+        if news.send(LinkEvent { peer_link, what: Ok(message) }).is_err() {
+            return LinkLoss { reason: "the group is gone".to_owned(), dead: false };
         }
     }
 }
