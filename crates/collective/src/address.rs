@@ -1,4 +1,4 @@
-//! What a rank tells the others through the rendezvous before there is a connection.
+//! The address of a rank: what other ranks learn through the rendezvous before there is a connection.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -41,11 +41,11 @@ pub(crate) struct Address {
     plan: Option<Result<FirstPlan, String>>,
 }
 
-/// What tells a job from all others.
+/// Identifies a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JobNumber {
     pub(crate) job: u32,
-    /// Of the controller that gave the number.
+    /// The incarnation of the controller that assigned the number.
     pub(crate) incarnation: u64,
 }
 
@@ -125,7 +125,7 @@ impl Address {
         self.plan.clone().unwrap_or_else(none)
     }
 
-    /// What the lowest rank of a host wants to hear from those who would share its memory.
+    /// The secret that the lowest rank of a host expects from ranks that would share its memory.
     pub(crate) fn secret(&self) -> &[u8; SECRET_LEN] {
         &self.secret
     }
@@ -214,7 +214,7 @@ pub(crate) fn all_seats(all: &[Address]) -> Vec<ArenaSeat> {
 
 /// The mesh's view of all ranks.
 pub(crate) fn roster(own: &Address, all: &[Address]) -> Roster {
-    // FNV-1a of the name: tells groups apart that share an address by mistake; the secrets do the rest.
+    // FNV-1a of the name: distinguishes groups that share an address by mistake; the secrets do the rest.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let group = own.group.bytes().fold(0xcbf2_9ce4_8422_2325, step);
     let seat =

@@ -117,7 +117,7 @@ impl Call {
         }
     }
 
-    /// Of the elements that are combined.
+    /// The type of the elements that are combined.
     pub(crate) fn dtype(&self) -> Option<Dtype> {
         match self {
             Call::Allreduce { dtype, .. }

@@ -26,7 +26,7 @@ pub enum Error {
         operation: String,
         /// Since it was called.
         elapsed: Duration,
-        /// Who was not heard from, in words.
+        /// The ranks that were not heard from, in words.
         missing: String,
     },
     /// Two ranks called different operations in the same place.
@@ -34,7 +34,7 @@ pub enum Error {
     Mismatch {
         /// The operation's number.
         sequence: u64,
-        /// Rank that tells.
+        /// The rank that reports the mismatch.
         rank: u32,
         /// Its call.
         ours: String,
@@ -44,9 +44,9 @@ pub enum Error {
         theirs: String,
     },
     /// Another rank found that the group cannot go on.
-    #[error("{reason} (told by rank {rank})")]
+    #[error("{reason} (reported by rank {rank})")]
     Told {
-        /// Who told.
+        /// The rank that reported it.
         rank: u32,
         /// Why.
         reason: String,
@@ -101,7 +101,7 @@ pub enum Error {
          or start processes afresh (multiprocessing: \"spawn\")"
     )]
     Forked {
-        /// Who made it.
+        /// The process that made it.
         process: u32,
     },
     /// A state that should not exist; please report it.

@@ -1,7 +1,7 @@
 //! Which operations this rank has called, and whether the others called the same.
 //!
 //! Every message of a collective carries the operation's number and a fingerprint of the call. A rank that
-//! sees another fingerprint than its own tells everybody what it called, everybody answers in kind, and each
+//! sees another fingerprint than its own sends what it called to all ranks, all ranks answer in kind, and each
 //! finds who differs: no rank waits for a message that never comes.
 
 use std::collections::VecDeque;
@@ -26,15 +26,15 @@ struct State {
     entries: VecDeque<Entry>,
     /// Entries that have ended.
     ended: usize,
-    /// Calls that other ranks told, for operations that are known here or not called yet.
-    told: FxHashMap<u64, Vec<(u32, String)>>,
+    /// Calls that other ranks sent, for operations that this rank has called or will call.
+    peer_calls: FxHashMap<u64, Vec<(u32, String)>>,
 }
 
 struct Entry {
     call: Call,
     fingerprint: u32,
     live: bool,
-    /// Everybody was told of the call.
+    /// The call was sent to all ranks.
     announced: bool,
 }
 
@@ -50,14 +50,14 @@ pub(crate) enum Verdict {
 }
 
 impl Ledger {
-    /// Enters a call under its number, which is the next one; true if another rank has told its own call already.
+    /// Enters a call under its number, which is the next one; true if another rank has sent its own call already.
     ///
     /// It is live: it ends by [`Ledger::retire`], and takes messages until then.
     pub(crate) fn enter(&self, sequence: u64, call: Call, fingerprint: u32) -> bool {
         let mut state = self.state.lock();
         assert_eq!(sequence, state.next(), "operations have numbers without a gap");
         state.entries.push_back(Entry { call, fingerprint, live: true, announced: false });
-        state.told.contains_key(&sequence)
+        state.peer_calls.contains_key(&sequence)
     }
 
     /// All operations before `next` have ended, and were the same at all ranks: nobody asks about them any more.
@@ -65,7 +65,7 @@ impl Ledger {
         let mut state = self.state.lock();
         assert!(next >= state.next(), "operations have numbers in the order of calls");
         assert_eq!(state.ended, state.entries.len(), "operations before {next} have ended");
-        state.told.retain(|&sequence, _| sequence >= next);
+        state.peer_calls.retain(|&sequence, _| sequence >= next);
         state.entries.clear();
         (state.first, state.ended) = (next, 0);
     }
@@ -98,33 +98,33 @@ impl Ledger {
         }
     }
 
-    /// Another rank has told its call. False if it is about an operation that ended long ago or is too far
+    /// Another rank has sent its call. False if it is about an operation that ended long ago or is too far
     /// ahead to be kept.
     pub(crate) fn on_peer_call(&self, sequence: u64, from: u32, call: String) -> bool {
         let mut state = self.state.lock();
         let known = state.entry(sequence).is_some();
         let ahead = sequence >= state.next() && sequence - state.next() < AHEAD_MAX;
         if known || ahead {
-            let told = state.told.entry(sequence).or_default();
-            told.retain(|(rank, _)| *rank != from);
-            told.push((from, call));
+            let peer_calls = state.peer_calls.entry(sequence).or_default();
+            peer_calls.retain(|(rank, _)| *rank != from);
+            peer_calls.push((from, call));
         }
         known || ahead
     }
 
-    /// The own call, if everybody must be told of it now: once per operation.
+    /// The own call, if it must be sent to all ranks now: once per operation.
     pub(crate) fn announce(&self, sequence: u64) -> Option<String> {
         let mut state = self.state.lock();
         let entry = state.entry(sequence)?;
         (!std::mem::replace(&mut entry.announced, true)).then(|| entry.call.to_string())
     }
 
-    /// The first rank, of those that told, whose call differs from ours.
+    /// The first rank whose call was sent and differs from the own one.
     pub(crate) fn mismatch(&self, sequence: u64, rank: u32) -> Option<Error> {
         let mut state = self.state.lock();
         let ours = state.entry(sequence)?.call.to_string();
-        let told = state.told.get(&sequence)?.iter();
-        let (other, theirs) = told.filter(|(_, call)| *call != ours).min()?.clone();
+        let peer_calls = state.peer_calls.get(&sequence)?.iter();
+        let (other, theirs) = peer_calls.filter(|(_, call)| *call != ours).min()?.clone();
         Some(Error::Mismatch { sequence, rank, ours, other, theirs })
     }
 }
@@ -141,7 +141,7 @@ impl State {
             self.entries.pop_front();
             self.first += 1;
             self.ended -= 1;
-            self.told.remove(&oldest);
+            self.peer_calls.remove(&oldest);
         }
     }
 
@@ -151,7 +151,7 @@ impl State {
     }
 }
 
-/// A rank that does not wait for the others can be this many operations ahead and still tell what it called.
+/// A rank that does not wait for the others can be this many operations ahead and still send what it called.
 const PAST_MAX: usize = 1024;
 
 /// Ranks run ahead of each other by what a caller has in flight; more is not sane.
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(error, "rank 2 called alltoall, rank 0 called barrier (operation #0)");
         ledger.retire(sequence);
         assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Stale);
-        assert!(ledger.mismatch(sequence, 0).is_some(), "it can still tell");
+        assert!(ledger.mismatch(sequence, 0).is_some(), "the call is still kept");
         for next in 1..=PAST_MAX as u64 + 1 {
             ledger.enter(next, barrier.clone(), fingerprint);
             ledger.retire(next);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_told_before_the_call_is_kept() {
+    fn calls_that_peers_sent_before_the_own_call_are_kept() {
         let ledger = Ledger::default();
         assert!(ledger.on_peer_call(0, 1, "alltoall".into()));
         assert!(ledger.enter(0, Call::barrier(), 7));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_agreed_on_is_forgotten() {
+    fn calls_on_which_all_ranks_agreed_are_forgotten() {
         let ledger = Ledger::default();
         let barrier = || Call::barrier();
         ledger.enter(0, barrier(), 7);

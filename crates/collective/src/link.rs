@@ -15,7 +15,7 @@ pub struct Link {
     pub shared_memory: bool,
     /// From the call of a send to the end of the receive, for a small message.
     pub latency_s: f64,
-    /// Of one rank, each way, while all send.
+    /// The rate of one rank, each way, while all send.
     pub bytes_per_s: f64,
     /// Between hosts, where some have several ranks that share memory.
     pub across: Option<Across>,
@@ -44,7 +44,7 @@ pub(crate) struct Pace {
     pub(crate) bytes_per_s: f64,
 }
 
-/// Of a group's messages.
+/// What the messages of a group cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Paces {
     /// Between any two ranks, while all send.
@@ -60,7 +60,7 @@ impl Default for Paces {
 }
 
 impl Paces {
-    /// What messages cost in a group of `ranks` where `hosts` tells who shares memory; `None`: nobody.
+    /// What messages cost in a group of `ranks` where the ranks of each of `hosts` share memory; `None`: no ranks do.
     pub(crate) fn link(&self, ranks: u32, hosts: Option<&Arc<Hosts>>) -> Link {
         let Paces { all: Pace { latency_s, bytes_per_s }, across } = *self;
         let mixed = hosts.filter(|hosts| hosts.are_mixed());
@@ -74,5 +74,5 @@ impl Paces {
     }
 }
 
-/// Of links that nobody has measured: a switch away, 10 Gbit/s.
+/// The pace of links that were not measured: one switch between ranks, 10 Gbit/s.
 const USUAL: Pace = Pace { latency_s: 30e-6, bytes_per_s: 1.25e9 };

@@ -81,7 +81,7 @@ pub struct Options {
     pub link_latency_s: Option<f64>,
     /// For the cost model: bytes per second of a rank, each way; `None`: measured.
     pub link_bytes_per_s: Option<f64>,
-    /// An address that all ranks can reach: tells which of this machine's addresses to use when `host` does not.
+    /// An address that all ranks can reach: it decides which of this machine's addresses to use when `host` does not.
     pub rendezvous: Option<String>,
     /// Folder for the group's last operations when it fails.
     pub recorder: Option<PathBuf>,

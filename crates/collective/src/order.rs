@@ -12,7 +12,7 @@ pub(crate) struct Adder {
     format: Format,
     /// Of the pieces.
     from: Encoding,
-    /// Of the sum.
+    /// The format of the sum.
     to: Encoding,
     /// Children before their parents; the root last.
     nodes: Vec<Node>,

@@ -1,7 +1,7 @@
 //! What messages between the ranks of a group cost: measured when the group is connected, as its operations will use
 //! the links, all ranks at once.
 //!
-//! The cost model must see the same values at all ranks, so each tells its own and all take the slowest. What the
+//! The cost model must see the same values at all ranks, so each rank sends its own values and all take the slowest. What the
 //! options give is not measured.
 
 use std::time::Instant;
@@ -102,9 +102,9 @@ impl Probe<'_> {
             let to = circle[(own + distance) % circle.len()];
             let from = circle[(own + circle.len() - distance) % circle.len()];
             let number = self.part + step as u64;
-            let heard = self.comm.receive(from, number, &answer, 0, WORD);
+            let ticket = self.comm.receive(from, number, &answer, 0, WORD);
             self.comm.send(to, number, &word, 0, WORD);
-            self.comm.wait(heard)?;
+            self.comm.wait(ticket)?;
             times.push(begun.elapsed().as_secs_f64());
         }
         self.part += u64::from(count);
@@ -114,7 +114,7 @@ impl Probe<'_> {
         Ok(self.worst(median)?.clamp(LATENCY_LEAST_S, LATENCY_MOST_S))
     }
 
-    /// Bytes per second that a rank sends while all send to all others: ever more, until that takes long enough to tell.
+    /// Bytes per second that a rank sends while all send to all others: ever more, until that takes long enough to measure.
     fn rate(&mut self, circle: &[u32], latency_s: f64) -> Result<f64, MeshError> {
         let mut bytes = BYTES_FIRST;
         loop {
@@ -160,18 +160,18 @@ impl Probe<'_> {
     /// The greatest of everybody's values.
     fn worst(&mut self, own: f64) -> Result<f64, MeshError> {
         let word = Buffer::from_vec(own.to_le_bytes().to_vec());
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for from in self.comm.others() {
             let answer = Buffer::from_vec(vec![0; WORD]);
             let ticket = self.comm.receive(from, self.part, &answer, 0, WORD);
-            heard.push((ticket, answer));
+            received.push((ticket, answer));
         }
         for to in self.comm.others() {
             self.comm.send(to, self.part, &word, 0, WORD);
         }
         self.part += 1;
         let mut worst = own;
-        for (ticket, answer) in heard {
+        for (ticket, answer) in received {
             self.comm.wait(ticket)?;
             let mut bytes = [0; WORD];
             answer.read(0, &mut bytes);
@@ -188,7 +188,7 @@ const SEQUENCE: u64 = u64::MAX;
 const WORD: usize = 8;
 const STEPS_FIRST: u32 = 4;
 const STEPS: u32 = 16;
-/// With a latency of so much, a few steps tell enough, and many take long.
+/// With such a latency a few steps are accurate enough, and many take long.
 const SLOW_S: f64 = 2e-3;
 const BYTES_FIRST: usize = 64 << 10;
 /// About a millisecond at 40 Gbit/s.
@@ -196,7 +196,7 @@ const BYTES_MOST: usize = 4 << 20;
 const AGAIN: u32 = 2;
 /// Long beside what threads and system calls take, and beside the burst that a shaped link lets pass at once.
 const LONG_ENOUGH_S: f64 = 15e-3;
-/// What ranks tell is bounded: nobody makes costs that overflow.
+/// Values of other ranks are bounded, so that costs cannot overflow.
 const LATENCY_LEAST_S: f64 = 1e-7;
 const LATENCY_MOST_S: f64 = 100.0;
 const RATE_LEAST: f64 = 1.0;

@@ -20,7 +20,7 @@ use crate::work::{Operation, Work};
 /// A group and its last operations.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recorded {
-    /// Of the file; a reader refuses others.
+    /// Version of the file format; a reader refuses others.
     pub format: u32,
     /// The group's name.
     pub group: String,
@@ -53,7 +53,7 @@ pub struct RecordedOperation {
     pub seconds: Option<f64>,
     /// Why it failed.
     pub error: Option<String>,
-    /// Of a collective.
+    /// The data of a collective; `None` for messages.
     #[serde(flatten)]
     pub data: Option<RecordedData>,
 }
@@ -61,7 +61,7 @@ pub struct RecordedOperation {
 /// What a collective works on.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedData {
-    /// Of its elements, where it combines them.
+    /// The type of its elements, where it combines them.
     pub dtype: Option<&'static str>,
     /// Per rank.
     pub bytes: u64,
@@ -163,5 +163,5 @@ impl Recorded {
 
 /// Operations: several steps of a training, and some hundred kilobytes as JSON.
 pub(crate) const KEPT: usize = 512;
-/// Of the file; a reader refuses others.
+/// Version of the file format; a reader refuses others.
 pub(crate) const FORMAT: u32 = 1;

@@ -153,7 +153,7 @@ fn visit(at: &str, hello: &[u8], size: u32, until: Instant) -> io::Result<Answer
     Err(last)
 }
 
-/// Who has come so far.
+/// The ranks that have come so far.
 struct Gathering {
     token: Token,
     size: Option<u32>,
@@ -162,10 +162,10 @@ struct Gathering {
 
 fn serve(listener: TcpListener, token: Token, until: Instant, closed: &AtomicBool) {
     let mut gathering = Gathering { token, size: None, seats: BTreeMap::new() };
-    let (told, hellos) = unbounded();
+    let (sender, hellos) = unbounded();
     let reading = Arc::new(AtomicUsize::new(0));
     while !closed.load(Ordering::Relaxed) && Instant::now() < until {
-        accept_all(&listener, &told, &reading);
+        accept_all(&listener, &sender, &reading);
         take_all(&mut gathering, &hellos);
         if gathering.complete() {
             drop(listener);
@@ -182,7 +182,7 @@ fn serve(listener: TcpListener, token: Token, until: Instant, closed: &AtomicBoo
 
 fn accept_all(
     listener: &TcpListener,
-    told: &Sender<(TcpStream, Hello)>,
+    sender: &Sender<(TcpStream, Hello)>,
     reading: &Arc<AtomicUsize>,
 ) {
     while let Ok((mut stream, _)) = listener.accept() {
@@ -191,12 +191,12 @@ fn accept_all(
             continue;
         }
         reading.fetch_add(1, Ordering::Relaxed);
-        let (told, reading) = (told.clone(), reading.clone());
+        let (sender, reading) = (sender.clone(), reading.clone());
         std::thread::spawn(move || {
             let set =
                 stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(HELLO)));
             if let Ok(hello) = set.and_then(|()| Hello::read(&mut stream)) {
-                let _ = told.send((stream, hello));
+                let _ = sender.send((stream, hello));
             }
             reading.fetch_sub(1, Ordering::Relaxed);
         });
@@ -257,7 +257,7 @@ impl Gathering {
             append(&mut bytes, address);
         }
         for (mut stream, _) in self.seats.into_values() {
-            // Who does not take its answer notices by itself.
+            // A rank that does not receive its answer notices by itself.
             let _ = stream.set_write_timeout(Some(HELLO)).and_then(|()| stream.write_all(&bytes));
         }
     }

@@ -47,7 +47,7 @@ fn a_visitor_waits_for_its_host() {
 }
 
 #[test]
-fn who_does_not_come_is_named() {
+fn a_missing_rank_is_named() {
     let (_meeting, at) = meeting(Duration::from_secs(2));
     let visits = [0, 2].map(|rank| {
         let at = at.clone();
@@ -63,7 +63,7 @@ fn who_does_not_come_is_named() {
 }
 
 #[test]
-fn doubles_strangers_and_other_sizes_are_refused_and_the_meeting_goes_on() {
+fn duplicate_unknown_and_differently_sized_ranks_are_refused_and_the_rendezvous_continues() {
     let (_meeting, at) = meeting(SOON);
     TcpStream::connect(&at).unwrap().write_all(&[0xff; 100]).unwrap();
     let endless =
@@ -88,7 +88,7 @@ fn doubles_strangers_and_other_sizes_are_refused_and_the_meeting_goes_on() {
 }
 
 #[test]
-fn a_rank_that_hung_up_may_come_again() {
+fn a_rank_that_disconnected_may_connect_again() {
     let (_meeting, at) = meeting(SOON);
     let hello = Hello { token: TOKEN, rank: 0, size: 2, address: b"old".to_vec() }.to_bytes();
     let mut old = TcpStream::connect(&at).unwrap();

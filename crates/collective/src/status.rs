@@ -1,4 +1,4 @@
-//! What a group tells about itself.
+//! The state and statistics of a group.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ pub(crate) struct Status {
     pub(crate) job: Option<u32>,
     pub(crate) epoch: u16,
     pub(crate) trees: bool,
-    /// Of the plan; empty before the first.
+    /// Protocol of the plan; empty before the first.
     pub(crate) protocol: String,
     /// Why it is that protocol; empty: it was asked for.
     pub(crate) choice: String,
@@ -42,11 +42,11 @@ pub(crate) struct Status {
 pub struct GroupStats {
     /// `None` without a controller.
     pub job: Option<u32>,
-    /// Of the controller's plan; 0 before the first.
+    /// Epoch of the controller's plan; 0 before the first.
     pub epoch: u16,
     /// Where sums go now.
     pub path: SumPath,
-    /// Of the controller's plan; empty without one.
+    /// Protocol of the controller's plan; empty without one.
     pub protocol: String,
     /// Why it is that protocol; empty: it was asked for.
     pub choice: String,
@@ -107,7 +107,7 @@ pub struct PlanView {
     pub epoch: u64,
     /// How many it has.
     pub trees: usize,
-    /// Of an allreduce, in GB/s.
+    /// Rate of an allreduce, in GB/s.
     pub rate_gbytes: f64,
     /// Smaller buffers go over the hosts.
     pub from_bytes: u64,

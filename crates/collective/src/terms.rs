@@ -11,7 +11,7 @@ pub struct Terms {
     pub(crate) timeout: Duration,
     /// The caller only waits.
     pub(crate) waits: bool,
-    /// Of what runs on the caller's thread.
+    /// How the operation behaves that runs on the caller's thread.
     pub(crate) here: Here,
     pub(crate) elements: Elements,
 }
@@ -35,7 +35,7 @@ impl Terms {
         Terms { here: Here { interrupted }, ..self }
     }
 
-    /// Of an operation that only moves bytes: what they are. Ranks that say different things called different operations.
+    /// The elements of an operation that only moves bytes. Ranks that name different elements called different operations.
     pub fn of(self, elements: Elements) -> Terms {
         Terms { elements, ..self }
     }

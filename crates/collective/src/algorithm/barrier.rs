@@ -1,4 +1,4 @@
-//! Barrier by dissemination: in round k everybody hears from the rank 2ᵏ below.
+//! Barrier by dissemination: in round k every rank receives from the rank 2ᵏ below.
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
@@ -32,8 +32,8 @@ pub(super) fn disseminate(
     while distance < size {
         let (to, from) = ((place + distance) % size, (place + size - distance) % size);
         comm.send(ranks[to], distance as u64, &nothing, 0, 0);
-        let heard = comm.receive(ranks[from], distance as u64, &nothing, 0, 0);
-        comm.wait(heard)?;
+        let ticket = comm.receive(ranks[from], distance as u64, &nothing, 0, 0);
+        comm.wait(ticket)?;
         distance *= 2;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Broadcast along a chain: everybody passes on to the next.
+//! Broadcast along a chain: every rank forwards to the next.
 
 use netsum_net::mesh::MeshError;
 
@@ -9,25 +9,25 @@ use crate::pieces::{CHUNK, pieces};
 
 pub(super) const BROADCAST: Algorithm<Broadcast> = Algorithm { name: "chain", cost, run };
 
-/// The last one hears a chunk after N − 1 hops; then one chunk follows the other.
+/// The last rank receives the first chunk after N − 1 hops; then one chunk follows the other.
 fn cost(link: &Link, bytes: &usize) -> Option<f64> {
     let (hops, bytes) = (f64::from(link.ranks - 1), *bytes as f64);
     let chunk = bytes.min(CHUNK as f64);
     Some(hops * (link.latency_s + chunk / link.bytes_per_s) + (bytes - chunk) / link.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
-    let place = (comm.rank() + comm.size() - cast.root) % comm.size();
+fn run(comm: &mut Comm<'_>, broadcast: &Broadcast) -> Result<(), MeshError> {
+    let place = (comm.rank() + comm.size() - broadcast.root) % comm.size();
     let (next, before) =
         ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
-    for (number, chunk) in pieces(0..cast.buffer.len(), CHUNK).enumerate() {
+    for (number, chunk) in pieces(0..broadcast.buffer.len(), CHUNK).enumerate() {
         if place > 0 {
             let ticket =
-                comm.receive(before, number as u64, &cast.buffer, chunk.start, chunk.len());
+                comm.receive(before, number as u64, &broadcast.buffer, chunk.start, chunk.len());
             comm.wait(ticket)?;
         }
         if place + 1 < comm.size() {
-            comm.send(next, number as u64, &cast.buffer, chunk.start, chunk.len());
+            comm.send(next, number as u64, &broadcast.buffer, chunk.start, chunk.len());
         }
     }
     comm.finish()

@@ -88,7 +88,7 @@ pub(super) fn contribute(
     }
 }
 
-/// Chunks of whole elements; an empty range is one empty chunk, so that everybody hears of the operation.
+/// Chunks of whole elements; an empty range is one empty chunk, so that every rank learns of the operation.
 pub(super) fn chunks(range: Range<usize>, format: Format) -> impl Iterator<Item = Range<usize>> {
     let nothing = range.is_empty().then(|| range.clone());
     let step = CHUNK / format.dtype.size() * format.dtype.size();

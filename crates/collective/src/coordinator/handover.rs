@@ -79,7 +79,7 @@ impl State {
                 self.heartbeat();
             }
             Action::Fail(error) => self.cannot_go_on(error),
-            // Of groups that a rank leads.
+            // Actions of groups that a rank leads.
             Action::Plan { .. }
             | Action::Faults { .. }
             | Action::Exchange { .. }
@@ -195,7 +195,7 @@ impl State {
         }
     }
 
-    /// The ranks cannot agree: all must hear of it.
+    /// The ranks cannot agree: every rank must end.
     fn give_up(&mut self, reason: String) {
         self.core.send_all(MessageKind::Failed, 0, reason.as_bytes());
         self.fail(Error::Internal(reason));

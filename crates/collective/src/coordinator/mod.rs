@@ -50,7 +50,7 @@ pub(crate) enum Event {
     Notice(WorkerNotice),
     /// The caller ends the group.
     Fail(Error),
-    /// Somebody waits until everything before this is heard.
+    /// A thread waits until all events before this one are handled.
     Settle(Sender<()>),
     /// The thread has to end.
     Close,
@@ -90,7 +90,7 @@ pub(crate) struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts the thread. The receiver hears once, when the first plan is in use or none can be had.
+    /// Starts the thread. The receiver gets one message, when the first plan is in use or the controller gives none.
     pub(crate) fn start(
         core: Arc<Core>,
         channel: (Sender<Event>, Receiver<Event>),
@@ -238,7 +238,7 @@ impl State {
             Event::Notice(notice) => self.notice(notice),
             Event::Fail(error) => self.fail(error),
             Event::Settle(reply) => {
-                // Who asked may have given up.
+                // The thread that asked may have given up.
                 let _ = reply.send(());
             }
             Event::Close => {}
@@ -272,19 +272,19 @@ impl State {
                 let mismatch = key.part == 1;
                 self.fail(Error::Told { rank: from, reason: reason.into_owned(), mismatch });
             }
-            // Those go past us.
+            // The mesh handler passes these to the session.
             Some(MessageKind::PlanHandover) => {}
             None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
         }
     }
 
-    /// Some rank called something else under this number: everybody tells what it called.
+    /// Some rank called something else under this number: every rank sends what it called.
     fn compare(&mut self, sequence: u64) {
         if let Some(call) = self.core.ledger.announce(sequence) {
             self.core.send_all(MessageKind::Call, sequence, call.as_bytes());
         }
         if let Some(error) = self.core.ledger.mismatch(sequence, self.core.rank) {
-            // A rank whose part of the operation was over when we noticed must hear of it, too.
+            // A rank whose part of the operation was over when this rank noticed must fail, too.
             self.core.send_all(MessageKind::Failed, 1, error.to_string().as_bytes());
             self.fail(error);
         }
@@ -373,7 +373,7 @@ impl State {
 
     fn settle(&mut self, outcome: Result<(), Error>) {
         if let Some(ready) = self.ready.take() {
-            // Who connects may have given up.
+            // The thread that connects may have given up.
             let _ = ready.send(outcome);
         }
     }

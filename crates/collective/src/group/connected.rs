@@ -58,10 +58,10 @@ impl Connected {
         let mut turn = self.queue.lock();
         turn.flush_log(&self.core.ledger, &self.core.recorder);
         let sequence = turn.number();
-        let told = self.core.ledger.enter(sequence, call.clone(), fingerprint);
+        let known = self.core.ledger.enter(sequence, call.clone(), fingerprint);
         let differs = |(_, other): &(u32, u32)| *other != fingerprint;
         let stored = || self.core.mesh.stored(Channel::Collective, sequence);
-        if told || !self.silent && stored().iter().any(differs) {
+        if known || !self.silent && stored().iter().any(differs) {
             self.core.events.differs(sequence);
         }
         let work = Work::new(Operation::Collective(call, sequence), called);

@@ -1,4 +1,4 @@
-//! A group's way into its job: the host it is on, the job's number, the session with the controller.
+//! How a group joins its job: its host, the job's number, the session with the controller.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn description(config: &GroupConfig) -> pb::CreateJobRequest {
     }
 }
 
-/// Of an interface that does not tell.
+/// The MTU of an interface that does not report one.
 const MTU_USUAL: u32 = 1500;
 /// A single call to the controller.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);

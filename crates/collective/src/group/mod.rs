@@ -166,7 +166,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if !self.maker.is_this() {
-            // Its ends would be waited for by threads that are not here, and be heard by the parent's peers.
+            // Closing would wait for threads that this process does not have, and would close the parent's connections.
             std::mem::forget((self.connected.swap(None), self.opened.get_mut().take()));
         }
         self.close();

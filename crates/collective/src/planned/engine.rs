@@ -1,7 +1,7 @@
 //! One operation at one rank: what is there, what is awaited, what can go on.
 //!
-//! Neighbours first tell each other that they take part, and send nothing before: a rank whose caller is late holds
-//! nobody's bytes. An operation is over when all ranks have told, over a tree, that they have everything: where a rank
+//! Neighbours first announce to each other that they take part, and send nothing before: a rank whose caller is late
+//! buffers nothing. An operation is over when all ranks have reported, over a tree, that they have everything: where a rank
 //! is done, no rank needs anything of that operation any more.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use super::shares::{Shares, from_bytes, to_bytes};
 pub(super) struct Operation {
     /// Higher than those before it; the same at all ranks.
     pub(super) number: u64,
-    /// Of the caller's words; ranks whose callers want different things find out.
+    /// Fingerprint of the call; ranks whose callers called different things find out.
     pub(super) fingerprint: u32,
     pub(super) format: Format,
 }
@@ -48,14 +48,14 @@ pub(super) struct Engine<'a> {
     /// Per peer link: whether the neighbour takes part, and what waits until it does.
     ready: Vec<bool>,
     held: Vec<Vec<Message>>,
-    /// Peer links to children in the tree of completion that have not told.
+    /// Peer links to children in the tree of completion that have not reported.
     incomplete: BTreeSet<usize>,
-    told: bool,
+    reported: bool,
     over: bool,
     shares: &'a Shares,
     /// When the first chunk came.
     first: Option<Instant>,
-    /// By flow how long it took, in microseconds, here and at the ranks that have told us.
+    /// By flow how long it took, in microseconds, here and at the ranks that have reported.
     micros: Vec<u32>,
     /// When it is over: the shares of the next operation, if they have moved.
     next: Vec<u32>,
@@ -117,7 +117,7 @@ impl<'a> Engine<'a> {
             ready: vec![false; peer_links.len()],
             held: vec![Vec::new(); peer_links.len()],
             incomplete: routes.children.iter().copied().collect(),
-            told: false,
+            reported: false,
             over: false,
             shares,
             first: None,
@@ -148,13 +148,13 @@ impl<'a> Engine<'a> {
         self.begun.iter().zip(&self.chunks).all(|(&begun, all)| begun == all.len())
     }
 
-    /// Begins what waits for nobody, as far as neighbours take part and peer links have room; tells what is complete.
+    /// Begins the chunks that wait for no other rank, as far as neighbours take part and peer links have room; reports completion.
     pub(super) fn go_on(&mut self) {
         self.begin();
-        if self.left > 0 || !self.all_begun() || !self.incomplete.is_empty() || self.told {
+        if self.left > 0 || !self.all_begun() || !self.incomplete.is_empty() || self.reported {
             return;
         }
-        self.told = true;
+        self.reported = true;
         match self.routes.parent {
             Some(parent) => {
                 let micros = Arc::new(to_bytes(&self.micros));
@@ -234,7 +234,7 @@ impl<'a> Engine<'a> {
                     .for_each(|(ours, theirs)| *ours = theirs.max(*ours));
             }
             Body::AllComplete { shares } => {
-                if self.routes.parent != Some(peer_link) || !self.told {
+                if self.routes.parent != Some(peer_link) || !self.reported {
                     return Err(Fault::Odd("word that all are complete, which is not awaited"));
                 }
                 self.next = from_bytes(&shares);

@@ -36,7 +36,7 @@ pub enum PlannedError {
         within_s: f64,
         /// The last reason.
         reason: String,
-        /// The link is dead, as far as the system can tell.
+        /// The link is dead, as far as the operating system reports.
         dead: bool,
     },
     /// A neighbour whose connection ended.

@@ -336,7 +336,7 @@ impl EventLoop<'_> {
                 self.early.push_back(LinkEvent { peer_link, what: Ok(message) });
                 Ok(())
             }
-            // Of an operation that ended early.
+            // A message of an operation that ended early.
             Ok(_) => Ok(()),
             Err(loss) => {
                 let reason = loss.reason.clone();

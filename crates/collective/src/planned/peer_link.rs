@@ -128,7 +128,7 @@ impl PeerLink {
         let sender = thread::Builder::new().name(format!("link-{place}-to")).spawn(move || {
             if let Err(error) = send(&*writer, &messages) {
                 let what = Err(error.into());
-                // With a full channel the engine hears of it from the receiver.
+                // If the channel is full, the receiving thread reports the loss.
                 let _ = lost.try_send(LinkEvent { peer_link: place, what });
             }
         })?;
@@ -140,7 +140,7 @@ impl PeerLink {
         Ok(PeerLink { connection, outbox, sender: Some(sender) })
     }
 
-    /// Queues a message; a peer link that is lost is heard of through its news.
+    /// Queues a message; the loss of a peer link comes as an event.
     pub(super) fn send(&self, message: Message) {
         self.outbox.push(message);
     }

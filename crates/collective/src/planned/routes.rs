@@ -41,7 +41,7 @@ pub(super) struct Routes {
     pub(super) peer_links: Vec<LinkKey>,
     /// By peer link, what the plan puts on it in the direction of which it is more, in bytes per second.
     pub(super) bytes_per_s: Vec<f64>,
-    /// A tree over all ranks on which they tell that they have everything: the peer link to the parent.
+    /// A tree over all ranks on which they report that they have everything: the peer link to the parent.
     pub(super) parent: Option<usize>,
     pub(super) children: Vec<usize>,
 }
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_to_one_rank_are_two_lanes() {
+    fn two_ways_to_one_rank_are_two_peer_links() {
         let direct = flow(2, 3, &[&[0, 1], &[1, 2]]);
         let around = flow(1, 3, &[&[0, 3, 1], &[1, 2]]);
         let plan = plan(3, vec![direct, around]);

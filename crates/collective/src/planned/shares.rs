@@ -1,7 +1,7 @@
 //! How much of a buffer each flow has: at first what the plan says, then what flows were seen to take.
 //!
-//! When an operation ends, all ranks tell how long each flow took, along the tree on which they tell that they are
-//! complete. Its root moves shares from flows that took longer to those that took less, and tells all with the word that
+//! When an operation ends, all ranks report how long each flow took, along the tree on which they report that they are
+//! complete. Its root moves shares from flows that took longer to those that took less, and sends the new shares to all ranks with the message that
 //! all are complete; so all use the same shares in the next operation. Source: Blink's hybrid transfers (MLSys'20),
 //! which split by rates that were measured once. Differs: from the traffic itself, after every operation.
 

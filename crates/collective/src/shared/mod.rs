@@ -29,11 +29,11 @@ use crate::terms::Here;
 /// One rank's part of its host's memory, for one operation after the other.
 pub(crate) struct Shared {
     arena: Arena,
-    /// Of the group, by place on the host.
+    /// Ranks of the group, by position on the host.
     ranks: Vec<u32>,
     /// The operation that failed.
     broken: Option<String>,
-    /// Of the last sum: the next one is most often of the same kind.
+    /// The adder of the last sum: the next sum is most often of the same kind.
     adder: Option<Kept>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Rounds<'a> {
     fingerprint: u32,
     deadline: Instant,
     here: Option<Here>,
-    /// Who was waited for when a round failed.
+    /// Ranks that a failed round waited for.
     missing: Vec<u32>,
 }
 
@@ -240,7 +240,7 @@ impl<'a> Rounds<'a> {
                 }
             }
             ArenaError::Differs { rank, call } => {
-                // Sequence numbers of the two, as far as 32 bits tell them; the lower one is where they part.
+                // Sequence numbers of the two, as far as 32 bits identify them; the ranks differ from the lower one on.
                 let ahead = ((call >> 32) as u32).wrapping_sub(self.sequence as u32) as i32;
                 let parted = self.sequence.saturating_add_signed(i64::from(ahead.min(0)));
                 self.missing = vec![name(rank)];

@@ -227,7 +227,7 @@ fn by_shares(
     Ok(())
 }
 
-/// At least one: an empty buffer has an empty chunk, in which everybody hears of the operation.
+/// At least one: an empty buffer has an empty chunk, by which every rank learns of the operation.
 fn chunks(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     let nothing = (len == 0).then_some(0..0);
     nothing.into_iter().chain(pieces(0..len, step))

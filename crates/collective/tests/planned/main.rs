@@ -301,7 +301,7 @@ fn a_rank_that_is_silent_is_named_in_time() {
 }
 
 #[test]
-fn ranks_that_want_different_things_find_out() {
+fn different_calls_are_an_error_at_every_rank() {
     let graph = fragment("0,1,4");
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
     let failed = on_ranks(&plan, false, PATIENCE, |rank, mut group| {
@@ -385,7 +385,7 @@ fn links_are_measured_alike_at_both_ends() {
 }
 
 #[test]
-fn strangers_are_turned_away() {
+fn connections_of_other_groups_are_refused() {
     use std::io::{Read, Write};
     let graph = fragment("0,1,4");
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);

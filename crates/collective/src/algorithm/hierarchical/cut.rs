@@ -6,7 +6,7 @@ use netsum_wire::{Encoding, Format};
 use crate::hosts::Hosts;
 use crate::order::Adder;
 
-/// Of what hosts tell each other.
+/// Of what hosts send each other.
 pub(super) const PARTIAL: Encoding = Encoding::Accumulator;
 
 /// A sum's order, cut where ranks are on different hosts.

@@ -1,4 +1,4 @@
-//! What a rank listens on, and what it tells of it.
+//! The sockets on which a rank listens, and the addresses that it publishes.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -108,7 +108,7 @@ impl State {
                 }
             }
             Action::Fail(error) => return Err(self.cannot_go_on(&error)),
-            // Of groups with a controller.
+            // Actions of groups with a controller.
             Action::Fetch(_) | Action::Deliver(_) | Action::SilentTrees(_) => {}
         }
         Ok(())

@@ -355,12 +355,12 @@ impl State {
                 self.request_plan(&stopped.error.to_string())
             }
             PlannedError::Differs { .. } => {
-                // Everybody tells what it called; the coordinator finds who differs.
+                // Every rank sends what it called; the coordinator finds the rank that differs.
                 let (sequence, deadline) = self.current;
                 self.core.events.differs(sequence);
-                self.wait_for_failure(deadline.min(Instant::now() + TELL_PATIENCE));
-                let told = self.core.failure();
-                Err(told.unwrap_or_else(|| Error::Internal(stopped.error.to_string())))
+                self.wait_for_failure(deadline.min(Instant::now() + CALLS_PATIENCE));
+                let failure = self.core.failure();
+                Err(failure.unwrap_or_else(|| Error::Internal(stopped.error.to_string())))
             }
             other => Err(Error::Internal(other.to_string())),
         }
@@ -370,8 +370,8 @@ impl State {
         if !stopped.direct {
             // Others may know better who is missing: theirs is not among our neighbours.
             self.wait_for_failure(Instant::now() + HINT_PATIENCE);
-            if let Some(told) = self.core.failure() {
-                return told;
+            if let Some(failure) = self.core.failure() {
+                return failure;
             }
         }
         let ranks: Vec<u32> = stopped.owing.iter().map(|&rank| rank as u32).collect();
@@ -429,7 +429,7 @@ impl State {
 
     /// Ends the group: where one rank cannot go on, none can.
     fn fail(&self, error: Error) {
-        // Those who wait for us must hear why.
+        // Ranks that wait for this one learn the reason.
         self.core.send_all(MessageKind::Failed, 0, error.to_string().as_bytes());
         self.core.events.failed(error.clone());
         self.core.fail(error);
@@ -472,7 +472,7 @@ fn perform_rest(
     outcome
 }
 
-/// Calls are told within a round trip.
-const TELL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// Calls are exchanged within a round trip.
+const CALLS_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 const HINT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
