@@ -65,7 +65,7 @@ MUTANTS = {
         "self.window = self.window.max(1.0);",
     ),
     "every window is one fragment too many": (
-        "crates/proto/src/lane.rs",
+        "crates/proto/src/flow.rs",
         "if self.flight.in_flight() >= window {",
         "if self.flight.in_flight() > window {",
     ),
@@ -80,7 +80,7 @@ MUTANTS = {
         "found += 1;",
     ),
     "a time-out does nothing": (
-        "crates/proto/src/lane.rs",
+        "crates/proto/src/flow.rs",
         "if self.flight.probe().is_some() {",
         "if self.backoffs > 1_000 && self.flight.probe().is_some() {",
     ),
