@@ -133,7 +133,7 @@ UDP = ("-p", "udp")
 LARGE = ("-p", "udp", "-m", "length", "--length", "600:65535")
 Fault = Callable[[Fabric, str], contextlib.AbstractContextManager[None]]
 FAULTS: dict[str, Fault] = {
-    "spine stopped": lambda fabric, spine: stopped(fabric, spine),
+    "root stopped": lambda fabric, root: stopped(fabric, root),
     "rack stopped": lambda fabric, _: stopped(fabric, "rack0"),
     "server stopped": lambda fabric, _: stopped(fabric, "server0"),
     "link of a spine": lambda fabric, spine: link_down(fabric.network, "rack0", spine, *UDP),
@@ -170,19 +170,19 @@ def recover(network: Network, protocol: str, fault: str, seconds: float) -> None
 
 
 BRIEF = [
-    ("panama", "spine stopped", 3.0),
+    ("panama", "root stopped", 3.0),
     ("panama", "link of a spine", 4.0),
     ("panama", "link of a worker, large packets", 2.0),
     ("atp", "rack stopped", 3.0),
-    ("switchml", "link of a spine", 3.0),
+    ("switchml", "root stopped", 3.0),
 ]
 LINKS = [fault for fault in FAULTS if fault.startswith("link")]
 THOROUGH = [
-    *(("panama", f"{which} stopped", seconds) for which in ("spine", "rack") for seconds in (0.3, 3.0, 8.0)),
+    *(("panama", f"{which} stopped", seconds) for which in ("root", "rack") for seconds in (0.3, 3.0, 8.0)),
     *(("panama", fault, 4.0) for fault in LINKS),
     ("panama", "link of a spine", 15.0),
     *(("atp", fault, 4.0) for fault in ("rack stopped", "server stopped", *LINKS) if "spine" not in fault),
-    *(("switchml", fault, 4.0) for fault in ("spine stopped", *LINKS)),
+    *(("switchml", fault, 4.0) for fault in ("root stopped", *LINKS) if "spine" not in fault),
     *((protocol, "links between racks", 10.0) for protocol in ("panama", "atp", "switchml")),
 ]
 
