@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn rules_read_back() {
         for protocol in Protocol::ALL {
-            assert_eq!(protocol.to_string().parse(), Ok(protocol));
+            assert_eq!(protocol.to_string().parse(), Ok(*protocol));
         }
         for policy in [SlotPolicy::Partition, SlotPolicy::FirstCome, SlotPolicy::Preempt] {
             assert_eq!(policy.to_string().parse(), Ok(policy));

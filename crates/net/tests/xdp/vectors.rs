@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use netsum_net::xdp::{Hop, Plane, PlaneOptions, Verdict};
 use netsum_proto::atp::{Claim, Lease, Members, Policy, Rack, Switch, SwitchConfig};
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{PortId, Time};
+use netsum_proto::{Aggregator, PortId, Time};
 use netsum_wire::atp::{HEADER_LEN, Header};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, TreeId};
