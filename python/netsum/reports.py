@@ -194,6 +194,7 @@ class SwitchStatus(TypedDict):
     memory_bytes: int
     memory_used_bytes: int
     memory_leased_bytes: int
+    memory_reserved_bytes: int
     receive_buffer_bytes: int
     mtu: int
     trees: list[SwitchTree]

@@ -27,7 +27,8 @@ JOB: JobStatus = {
 
 def _status(*links: LinkStatus) -> ControllerStatus:
     head = {"fabric": "[/f]", "address": "127.0.0.1:1", "version": "0", "uptime_s": 1.0}
-    return {**head, "hosts": [], "switches": [], "links": list(links), "jobs": [JOB]}
+    listed = {"hosts": [], "switches": [], "links": list(links), "jobs": [JOB]}
+    return {**head, **listed, "incarnation": 1, "store": None}
 
 
 def _link(ab: int, ba: int) -> LinkStatus:
