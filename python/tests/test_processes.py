@@ -82,7 +82,10 @@ def test_a_program_that_is_not_there(tmp_path):
         Daemon("x", ["/nowhere/daemon"], tmp_path).start(tied=False)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"pid": os.getpid(), "command": ["netsum-switch"]})])
+OF_ANOTHER_COMMAND = json.dumps({"pid": os.getpid(), "command": ["netsum-switch"]})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", pytest.param(OF_ANOTHER_COMMAND, id="of-another-command")])
 def test_a_stale_file_is_not_believed(tmp_path, text):
     one = Daemon("old", [], tmp_path)
     one.pid_file.write_text(text)
