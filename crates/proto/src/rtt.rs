@@ -4,8 +4,8 @@
 const INITIAL_RTO_NS: u64 = 100_000_000;
 /// PANAMA asks for a time-out that is not aggressive; a premature one costs a fragment and an answer.
 const MIN_RTO_NS: u64 = 10_000_000;
-/// A dead tree must be noticed in seconds.
-const MAX_RTO_NS: u64 = 500_000_000;
+/// A tree that answers again must be noticed soon, well within the time after which it counts as silent.
+const MAX_RTO_NS: u64 = 250_000_000;
 
 /// Smoothed round-trip time and what follows from it. A round trip ends with the result, so it contains
 /// the wait for the slowest worker.

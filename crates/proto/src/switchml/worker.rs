@@ -50,8 +50,8 @@ pub struct Worker {
 
 /// Time-outs until the time-out doubles for the first time, and what is added for each next time.
 const DOUBLING: u32 = 100;
-/// No time-out is longer: a dead switch must be noticed.
-const MAX_TIMEOUT_NS: u64 = 500_000_000;
+/// No time-out is longer: a switch that answers again must be noticed soon.
+const MAX_TIMEOUT_NS: u64 = 250_000_000;
 /// No result for this long is reported.
 const SILENT_NS: u64 = 1_500_000_000;
 /// In place of an exponent: the packet carries none.
