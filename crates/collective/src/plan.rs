@@ -28,7 +28,10 @@ impl handover::Plan for ControllerPlan {
     }
 
     fn continues(&self, before: &ControllerPlan) -> bool {
-        self.0.plan.fragment_bytes == before.0.plan.fragment_bytes
+        // Protocols differ in the formats that they can add: an operation that one rank has begun over the hosts must not
+        // go over the trees of another protocol at the others.
+        let (plan, before) = (&self.0.plan, &before.0.plan);
+        (plan.fragment_bytes, plan.protocol) == (before.fragment_bytes, before.protocol)
     }
 
     fn patience_ns(&self) -> u64 {
@@ -174,8 +177,11 @@ mod tests {
     }
 
     #[test]
-    fn operations_go_on_where_fragments_are_as_before() {
+    fn operations_go_on_where_fragments_and_protocol_are_as_before() {
         let before = plan(1, 1408);
         assert!(plan(2, 1408).continues(&before) && !plan(2, 704).continues(&before));
+        let mut other = (*plan(2, 1408).0).clone();
+        other.plan.protocol = Protocol::Atp;
+        assert!(!ControllerPlan(Arc::new(other)).continues(&before));
     }
 }
