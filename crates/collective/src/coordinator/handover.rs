@@ -109,6 +109,7 @@ impl State {
             self.go_on(operation, resume.rest, old_fragment_bytes);
         });
         self.record(&resume);
+        self.plan_works = false;
         // Which plan is in use is news to the controller.
         self.heartbeat();
         self.settle(Ok(()));

@@ -126,6 +126,10 @@ impl State {
         self.core.count_operation(true);
         self.core.ledger.retire(id);
         job.work.complete(Ok(()));
+        if !std::mem::replace(&mut self.plan_works, true) {
+            // The controller waits for the first results of a plan that avoids a fault.
+            self.heartbeat();
+        }
     }
 
     /// Jobs on trees, and those that wait; the host lane watches its own.

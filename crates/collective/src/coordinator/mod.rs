@@ -130,6 +130,7 @@ impl Coordinator {
             lost: Vec::new(),
             away: None,
             beat: Instant::now(),
+            plan_works: false,
         };
         let thread = spawn("netsum-group", move || state.run())?;
         Ok((Coordinator { events: sender, thread: Mutex::new(Some(thread)) }, settled))
@@ -194,6 +195,8 @@ struct State {
     /// Why the controller cannot be reached.
     away: Option<String>,
     beat: Instant,
+    /// Whether the trees of the plan in use have summed an operation.
+    plan_works: bool,
 }
 
 impl State {

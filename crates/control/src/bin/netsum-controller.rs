@@ -75,7 +75,7 @@ struct Times {
     /// A switch that refused a job's lease is not asked again for so long.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().refusal_ms))]
     refusal_hold: f64,
-    /// A switch that came back is used after this time, longer if it keeps dying.
+    /// A switch is used again so long after its death at the earliest, longer if it keeps dying.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().return_hold_ms))]
     return_hold: f64,
     /// A suspected switch is tried again at the latest after this time.

@@ -26,27 +26,36 @@ impl State {
             return;
         }
         let silent = silent_trees(job);
+        job.silent_since_ms = job.silent_since_ms.or(Some(now_ms)).filter(|_| !silent.is_empty());
+        let since_ms = job.silent_since_ms.unwrap_or(now_ms);
         let Some(plan) = &job.current else { return };
         if silent.len() == plan.trees.len() && !silent.is_empty() && !all_report(job, now_ms) {
             // A rank that does not run stops all trees. No plan helps, and none can be agreed on without it.
             return;
         }
         let mut suspicion = job.suspicion.take().unwrap_or_else(|| Suspicion::new(now_ms));
-        let avoids = suspicion.avoided().next().is_some();
+        if job.worked_ms.is_some() && matches!(suspicion.stage, Stage::Avoiding { .. }) {
+            suspicion.proven();
+        }
+        let is_new = job.adopted_ms + UNPROVEN_MS > now_ms;
+        let waits = suspicion.is_unproven() && is_new && !plan.trees.is_empty();
         match suspicion.stage {
             Stage::Collecting { until_ms } if until_ms <= now_ms => {
-                suspicion.meet(now_ms, plan, &silent, &settings);
+                let some_work = job.worked_ms.is_some_and(|at| at + REPORT_LEAD_MS >= since_ms);
+                suspicion.meet(since_ms, plan, &silent, some_work, &settings);
+                if matches!(suspicion.stage, Stage::Avoiding { trial_at_ms } if trial_at_ms <= now_ms)
+                {
+                    // The reports are old: the ranks have long been on the host path, and a trial is due.
+                    suspicion.stage = Stage::Trial;
+                }
                 job.replan_at_ms = Some(now_ms);
             }
             Stage::Collecting { .. } => {}
             _ if !silent.is_empty() => {
-                if !avoids {
-                    suspicion.avoided.clear();
-                }
                 let until_ms = now_ms + settings.silence_settle_ms;
                 suspicion.stage = Stage::Collecting { until_ms };
             }
-            Stage::Avoiding { trial_at_ms } if trial_at_ms <= now_ms => {
+            Stage::Avoiding { trial_at_ms } if trial_at_ms <= now_ms && !waits => {
                 suspicion.stage = Stage::Trial;
                 job.improve_at_ms = Some(now_ms);
             }
@@ -89,6 +98,11 @@ fn all_report(job: &Job, now_ms: u64) -> bool {
 
 /// A plan on trial without a silent tree for so long works: longer than a worker takes to notice silence.
 const TRIAL_PASSED_MS: u64 = 3_000;
+/// Results that a worker reports no longer than this before a tree is seen to be silent are younger than the silence.
+const REPORT_LEAD_MS: u64 = 200;
+/// A plan that avoids suspected switches is given so long to bring results before the next trial: hardly longer than a
+/// worker takes to notice silence.
+const UNPROVEN_MS: u64 = 1_800;
 /// A fault that is back within this time goes on from where the last one was.
 const HISTORY_MS: u64 = 30_000;
 /// Workers report once a second.

@@ -112,6 +112,17 @@ pub(super) struct Pending {
     pub deadline_ms: u64,
 }
 
+/// A lease that a switch did not install.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct LeaseRefusal {
+    /// The job does not ask the switch again before this time.
+    pub until_ms: u64,
+    /// For people.
+    pub why: String,
+    /// The switch has not answered. A late answer, or a new stream, ends the refusal.
+    pub is_late: bool,
+}
+
 /// A job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
@@ -139,14 +150,18 @@ pub struct Job {
     pub(super) pending: Option<Pending>,
     /// Switches that may hold a lease of it.
     pub(super) granted: BTreeSet<NodeId>,
-    /// Switches that refused it a lease: until when, and why.
-    pub(super) refusals: BTreeMap<NodeId, (u64, String)>,
+    /// Switches that are not asked for leases.
+    pub(super) refusals: BTreeMap<NodeId, LeaseRefusal>,
     /// Plan anew at that time.
     pub(super) replan_at_ms: Option<u64>,
     /// Check at that time whether more trees are possible.
     pub(super) improve_at_ms: Option<u64>,
     /// Switches that seem not to answer on the data plane.
     pub(super) suspicion: Option<Suspicion>,
+    /// Since when ranks report trees of the plan in use as silent.
+    pub(super) silent_since_ms: Option<u64>,
+    /// When a rank last reported new results of the plan in use.
+    pub(super) worked_ms: Option<u64>,
     /// When the workers got their plan.
     pub(super) adopted_ms: u64,
     /// When a worker was last connected or a switch last counted its packets.
@@ -268,6 +283,8 @@ impl Job {
             replan_at_ms: None,
             improve_at_ms: None,
             suspicion: None,
+            silent_since_ms: None,
+            worked_ms: None,
             adopted_ms: 0,
             active_ms: 0,
         }
@@ -288,9 +305,22 @@ impl Job {
         self.suspicion.iter().flat_map(Suspicion::avoided)
     }
 
+    /// Whether plans have no trees for now, as none seems to work.
+    pub(super) fn gives_up_trees(&self) -> bool {
+        self.suspicion.as_ref().is_some_and(Suspicion::gives_up)
+    }
+
     /// The key that leases and plans of that protocol carry.
     pub(super) fn key_message(&self, protocol: Protocol) -> Option<pb::JobKey> {
         self.key.filter(|_| protocol.has_tags()).map(pb::JobKey::from)
+    }
+
+    /// A switch that did not confirm leases in time answers again: the job may ask it for leases.
+    pub(super) fn forgive(&mut self, now_ms: u64, switch: NodeId) {
+        if self.refusals.get(&switch).is_some_and(|refusal| refusal.is_late) {
+            self.refusals.remove(&switch);
+            self.improve_at_ms = Some(now_ms);
+        }
     }
 
     /// Open streams of its workers.

@@ -7,7 +7,7 @@ use netsum_lease::{Granted, Terms, leases};
 use netsum_topo::{AggregationTree, Child, NodeId, Plan, Protocol};
 
 use super::event::Action;
-use super::job::{MemberState, Pending, Phase};
+use super::job::{LeaseRefusal, MemberState, Pending, Phase};
 use super::propose::Proposal;
 use super::state::{State, SwitchCondition};
 use crate::convert::{lease_message, plan_message};
@@ -40,9 +40,14 @@ impl State {
     fn tick_job(&mut self, now_ms: u64, id: u32) {
         self.check_pending(now_ms, id);
         let job = &self.jobs[&id];
-        if job.replan_at_ms.is_some_and(|at| at <= now_ms) && !self.awaits_switches() {
+        let is_due = |at: Option<u64>| at.is_some_and(|at| at <= now_ms);
+        let (replan, improve) = (is_due(job.replan_at_ms), is_due(job.improve_at_ms));
+        if !(replan || improve) || self.awaits_switches() {
+            return;
+        }
+        if replan {
             self.replan(now_ms, id);
-        } else if job.pending.is_none() && job.improve_at_ms.is_some_and(|at| at <= now_ms) {
+        } else if job.pending.is_none() {
             self.improve(now_ms, id);
         }
     }
@@ -60,8 +65,9 @@ impl State {
             let why = |switch| {
                 format!("{} did not confirm a lease within {timeout_s} s", self.name(switch))
             };
+            let refusal = |switch| LeaseRefusal { until_ms, why: why(switch), is_late: true };
             let refusals: Vec<_> =
-                late.into_iter().map(|switch| (switch, (until_ms, why(switch)))).collect();
+                late.into_iter().map(|switch| (switch, refusal(switch))).collect();
             let job = self.job_mut(id).expect("the caller has it");
             job.refusals.extend(refusals);
             job.improve_at_ms = Some(until_ms);
@@ -72,7 +78,7 @@ impl State {
     fn replan(&mut self, now_ms: u64, id: u32) {
         let job = self.job_mut(id).expect("the caller has it");
         job.replan_at_ms = None;
-        job.refusals.retain(|_, (until_ms, _)| *until_ms > now_ms);
+        job.refusals.retain(|_, refusal| refusal.until_ms > now_ms);
         if !job.is_complete() {
             // A job that was taken up again. Each rank that joins asks for a plan.
             return;
@@ -98,22 +104,29 @@ impl State {
     /// Plans anew if there are more trees to be had now.
     fn improve(&mut self, now_ms: u64, id: u32) {
         let job = self.job_mut(id).expect("the caller has it");
-        job.improve_at_ms = None;
-        job.refusals.retain(|_, (until_ms, _)| *until_ms > now_ms);
+        job.refusals.retain(|_, refusal| refusal.until_ms > now_ms);
+        job.improve_at_ms = job.refusals.values().map(|refusal| refusal.until_ms).min();
         let job = &self.jobs[&id];
         let aggregators =
             |trees: &[AggregationTree]| trees.iter().map(|tree| tree.nodes.len()).sum::<usize>();
         let have = job.current.as_ref().map_or((0, 0), |p| (p.trees.len(), aggregators(&p.trees)));
         let proposal = self.propose(job);
+        let have_now = (proposal.trees.len(), aggregators(&proposal.trees));
         let better = match proposal.protocol {
+            // Nothing is missing any more, though the plan may have no more trees than before: a pool comes back to the
+            // nearest switch, a job of protocol `atp` to the nearest server.
+            _ if job.is_degraded() && proposal.reason.is_empty() => true,
             // A rack's switch that is back is no tree more, but adds again.
-            Protocol::Atp => (proposal.trees.len(), aggregators(&proposal.trees)) > have,
-            // A pool that left the nearest switch comes back to it.
-            Protocol::Switchml if job.is_degraded() && proposal.reason.is_empty() => true,
-            _ => proposal.trees.len() > have.0,
+            Protocol::Atp => have_now > have,
+            _ => have_now.0 > have.0,
         };
         if better {
-            self.replan(now_ms, id);
+            return self.replan(now_ms, id);
+        }
+        let current = self.job_mut(id).and_then(|job| job.current.as_mut());
+        if let Some(current) = current.filter(|plan| plan.trees.len() == proposal.trees.len()) {
+            // What is missing may be missing for another reason now.
+            current.reason = proposal.reason;
         }
     }
 
@@ -168,6 +181,7 @@ impl State {
         let granted = std::mem::replace(&mut job.granted, nodes.collect());
         job.current = Some(pending.plan);
         job.adopted_ms = now_ms;
+        (job.silent_since_ms, job.worked_ms) = (None, None);
         let sessions: Vec<_> = job.sessions().collect();
         self.actions.push(Action::SaveJob(id));
         let send = |session| Action::SendToWorker(session, WorkerMessage::Plan(plan.clone()));

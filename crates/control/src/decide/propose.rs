@@ -9,7 +9,7 @@ use netsum_proto::atp::Claim;
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Plan, Protocol, SumOrder};
 use netsum_wire::{Epoch, JobId};
 
-use super::job::{Job, Phase};
+use super::job::{Job, LeaseRefusal, Phase};
 use super::paths::paths_to_parent;
 use super::share::{self, Capacity};
 use super::state::State;
@@ -50,6 +50,10 @@ impl State {
             let reason = "a host of the job is not in the fabric file any more".to_owned();
             return self.no_trees(job, protocol, reason);
         };
+        if job.gives_up_trees() {
+            let reason = "no tree answers on the data plane".to_owned();
+            return self.no_trees(job, protocol, reason);
+        }
         match protocol {
             Protocol::Panama => self.propose_panama(job, &placement),
             Protocol::Atp => self.propose_atp(job, &placement),
@@ -130,7 +134,7 @@ impl State {
         let mut causes = Vec::new();
         let gone = wanted.iter().filter(|switch| !live.contains(switch));
         let down = gone.map(|&switch| format!("{} is down", self.name(switch))).collect();
-        for (switch, (_, why)) in &job.refusals {
+        for (switch, LeaseRefusal { why, .. }) in &job.refusals {
             if live.remove(switch) {
                 causes.push(why.clone());
             }

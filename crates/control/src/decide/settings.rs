@@ -23,7 +23,8 @@ pub struct Settings {
     pub lease_timeout_ms: u64,
     /// A switch that refused a lease is not asked again by the same job for so long.
     pub refusal_ms: u64,
-    /// A switch that came back is used again after this time; doubled for each death within a minute.
+    /// A switch is used again so long after its death at the earliest; doubled each time that it dies within two seconds
+    /// of its return.
     pub return_hold_ms: u64,
     /// Reports of silent trees are collected for so long before a plan avoids what they have in common.
     pub silence_settle_ms: u64,
@@ -45,13 +46,13 @@ impl Default for Settings {
             abandon_ms: 30_000,
             join_timeout_ms: 600_000,
             switch_silence_ms: 5_000,
-            switch_expected_ms: 3_000,
+            switch_expected_ms: 1_500,
             lease_timeout_ms: 3_000,
             refusal_ms: 10_000,
             return_hold_ms: 500,
             silence_settle_ms: 150,
             trial_first_ms: 500,
-            trial_max_ms: 1_500,
+            trial_max_ms: 1_000,
             idle_expiry_s: 900,
         }
     }

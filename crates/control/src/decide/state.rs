@@ -34,8 +34,10 @@ pub struct SwitchState {
     pub since_ms: u64,
     /// When its last report arrived.
     pub reported_ms: u64,
-    /// When its stream ended, lately.
-    pub deaths_ms: Vec<u64>,
+    /// When its stream last ended.
+    pub died_ms: Option<u64>,
+    /// Deaths in a row, each but the first soon after the return before.
+    pub deaths: u32,
     /// Its last hello.
     pub hello: pb::SwitchHello,
     /// Its last counters.
@@ -78,7 +80,8 @@ impl State {
             condition: SwitchCondition::Expected { until_ms: settings.switch_expected_ms },
             since_ms: 0,
             reported_ms: 0,
-            deaths_ms: Vec::new(),
+            died_ms: None,
+            deaths: 0,
             hello: pb::SwitchHello::default(),
             counters: pb::SwitchHeartbeat::default(),
         });

@@ -1,8 +1,8 @@
 //! Switches that have a control stream but seem not to answer on the data plane.
 //!
 //! Workers report trees that are silent. The switches that such a tree has and no working tree has are suspected; the
-//! next plan avoids the likeliest. From time to time a plan on trial uses them again: a fault that is over costs the job
-//! its trees for at most `trial_max_ms` more.
+//! next plan avoids the likeliest. If that plan does not work either, the job goes on over the hosts. From time to time a
+//! plan on trial uses all switches again: a fault that is over costs the job its trees for at most `trial_max_ms` more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +19,10 @@ pub(super) struct Suspicion {
     pub avoided: BTreeSet<NodeId>,
     /// Plans that met the fault.
     failures: u32,
+    /// Plans in a row of which no tree was seen to work.
+    dead_plans: u32,
+    /// All trees of the last of them were silent.
+    all_silent: bool,
     /// When the fault was first seen.
     since_ms: u64,
 }
@@ -42,6 +46,8 @@ impl Suspicion {
             scores: BTreeMap::new(),
             avoided: BTreeSet::new(),
             failures: 0,
+            dead_plans: 0,
+            all_silent: false,
             since_ms: now_ms,
         }
     }
@@ -52,12 +58,31 @@ impl Suspicion {
         self.avoided.iter().copied().filter(move |_| avoids)
     }
 
-    /// Takes note of a plan with `silent` trees: its likeliest culprits are avoided until the next trial.
+    /// Whether the next plan has no trees: neither the plan in use nor one that avoids the likeliest culprits works. Now
+    /// and then the latter is tried again, in case that another culprit is the likeliest by now.
+    pub(super) fn gives_up(&self) -> bool {
+        let avoids = !matches!(self.stage, Stage::Trial | Stage::Passed { .. });
+        avoids && self.dead_plans >= 2 && !self.dead_plans.is_multiple_of(DEAD_PLANS_PER_SEARCH)
+    }
+
+    /// Whether nobody has seen yet that the plan in use works, which avoids the likeliest culprits.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.dead_plans > 0 && self.all_silent && !self.gives_up()
+    }
+
+    /// The plan in use brings results.
+    pub(super) fn proven(&mut self) {
+        self.dead_plans = 0;
+    }
+
+    /// Takes note of a plan with `silent` trees, reported since `since_ms`: its likeliest culprits are avoided until the
+    /// next trial. `some_work`: ranks have had results of other trees since.
     pub(super) fn meet(
         &mut self,
-        now_ms: u64,
+        since_ms: u64,
         plan: &Plan,
         silent: &BTreeSet<usize>,
+        some_work: bool,
         settings: &Settings,
     ) {
         let working: BTreeSet<NodeId> = trees_where(plan, |tree| !silent.contains(&tree))
@@ -69,9 +94,8 @@ impl Suspicion {
         for &switch in suspects.iter().flatten() {
             *self.scores.entry(switch).or_default() += 1;
         }
-        if self.avoided().next().is_none() {
-            self.avoided.clear();
-        }
+        // A switch that was avoided and is used again on trial is not the culprit unless its trees are silent again.
+        self.avoided.retain(|switch| !working.contains(switch));
         for of_tree in &suspects {
             if of_tree.iter().any(|switch| self.avoided.contains(switch)) {
                 continue;
@@ -81,14 +105,16 @@ impl Suspicion {
             self.avoided.extend(likeliest);
         }
         self.failures += 1;
-        let trial_at_ms = now_ms + self.trial_delay_ms(now_ms, settings);
+        self.dead_plans = if some_work { 0 } else { self.dead_plans + 1 };
+        self.all_silent = silent.len() == plan.trees.len();
+        let trial_at_ms = since_ms + self.trial_delay_ms(since_ms, settings);
         self.stage = Stage::Avoiding { trial_at_ms };
     }
 
     /// Doubles up to `trial_max_ms`; a fault that lasts for minutes is tried ever more rarely.
     fn trial_delay_ms(&self, now_ms: u64, settings: &Settings) -> u64 {
         let doublings = self.failures.saturating_sub(1).min(16);
-        let age_ms = now_ms - self.since_ms;
+        let age_ms = now_ms.saturating_sub(self.since_ms);
         let most_ms = match age_ms {
             ..TRIALS_OFTEN_MS => settings.trial_max_ms,
             age_ms => (age_ms / 20).clamp(settings.trial_max_ms, TRIAL_RARE_MS),
@@ -111,6 +137,8 @@ fn suspects(tree: &AggregationTree, working: &BTreeSet<NodeId>) -> Vec<NodeId> {
     if own.is_empty() { vec![tree.root] } else { own }
 }
 
+/// Of so many plans without a working tree, one avoids the likeliest culprits.
+const DEAD_PLANS_PER_SEARCH: u32 = 4;
 /// For so long after a fault's begin, trials come at least every `trial_max_ms`.
 const TRIALS_OFTEN_MS: u64 = 75_000;
 const TRIAL_RARE_MS: u64 = 60_000;

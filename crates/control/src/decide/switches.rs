@@ -1,12 +1,12 @@
 //! Switches connect, report, confirm leases and disconnect.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use netsum_topo::NodeId;
 
 use super::event::{Action, Refusal, SessionId};
-use super::job::Job;
-use super::state::{State, SwitchCondition};
+use super::job::{Job, LeaseRefusal};
+use super::state::{State, SwitchCondition, SwitchState};
 use crate::pb::switch_command::Command;
 use crate::{epoch, pb};
 
@@ -27,6 +27,10 @@ impl State {
         let state = self.switch_mut(switch);
         state.condition = SwitchCondition::Up(session);
         (state.since_ms, state.reported_ms) = (now_ms, now_ms);
+        if !installed.is_empty() {
+            // The process has kept its leases: its stream ended, it did not.
+            state.deaths = 0;
+        }
         state.hello = hello;
         self.switch_sessions.insert(session, switch);
         let hello = pb::ControllerHello { incarnation: self.incarnation };
@@ -52,7 +56,7 @@ impl State {
             let same = |old: &&pb::SwitchTree| (old.job, old.tree) == (tree.job, tree.tree);
             before.trees.iter().find(same).is_some_and(|old| packets(old) < packets(tree))
         });
-        for id in active.map(|tree| tree.job).collect::<HashSet<_>>() {
+        for id in active.map(|tree| tree.job).collect::<BTreeSet<_>>() {
             if let Some(job) = self.job_mut(id) {
                 job.active_ms = now_ms;
             }
@@ -65,6 +69,7 @@ impl State {
         let until_ms = now_ms + self.settings.refusal_ms;
         let why = format!("{} refused a lease: {}", self.name(switch), ack.reason);
         let Some(job) = self.job_mut(ack.job) else { return };
+        job.forgive(now_ms, switch);
         let Some(pending) = &mut job.pending else { return };
         let tree = u8::try_from(ack.tree).ok();
         let expected = u32::from(pending.plan.epoch) == ack.epoch
@@ -75,7 +80,7 @@ impl State {
         if ack.ok {
             pending.awaiting.retain(|lease| Some(lease.1) != tree || lease.0 != switch);
         } else {
-            job.refusals.insert(switch, (until_ms, why));
+            job.refusals.insert(switch, LeaseRefusal { until_ms, why, is_late: false });
             job.improve_at_ms = Some(until_ms);
             job.replan_at_ms = Some(now_ms);
         }
@@ -133,12 +138,17 @@ impl State {
     }
 
     fn switch_down(&mut self, now_ms: u64, switch: NodeId) {
-        if let Some(session) = self.switch_session(switch) {
-            self.switch_sessions.remove(&session);
-            let state = self.switch_mut(switch);
-            state.deaths_ms.retain(|at| at + DEATHS_COUNT_MS > now_ms);
-            state.deaths_ms.push(now_ms);
+        // The death of a switch that no job uses, or would use but for the hold, costs nothing.
+        let is_used = !self.running(|job| job.uses(switch)).is_empty();
+        let counts = is_used || self.held_until_ms(switch) > now_ms;
+        let session = self.switch_session(switch);
+        let state = self.switch_mut(switch);
+        if session.is_some() && counts {
+            let again = state.since_ms + DEATH_SOON_MS > now_ms;
+            state.deaths = if again { state.deaths + 1 } else { 1 };
+            state.died_ms = Some(now_ms);
         }
+        session.map(|session| self.switch_sessions.remove(&session));
         let state = self.switch_mut(switch);
         state.condition = SwitchCondition::Down;
         state.since_ms = now_ms;
@@ -162,15 +172,15 @@ impl State {
     ) {
         let incarnation = self.incarnation;
         let own = |lease: &&pb::InstalledLease| [0, incarnation].contains(&lease.incarnation);
-        let has: HashSet<(u32, u32, u32)> = installed
+        let has: BTreeSet<(u32, u32, u32)> = installed
             .iter()
             .filter(own)
             .map(|lease| (lease.job, lease.tree, lease.epoch))
             .collect();
-        let mut wanted = HashSet::new();
+        let mut wanted = BTreeSet::new();
         for id in self.running(|job| leases_at(job, switch).next().is_some()) {
             let Some(job) = self.job_mut(id) else { continue };
-            let own: HashSet<_> = leases_at(job, switch).collect();
+            let own: BTreeSet<_> = leases_at(job, switch).collect();
             if !own.is_subset(&has) {
                 job.replan_at_ms = Some(now_ms);
             }
@@ -195,21 +205,26 @@ impl State {
         }
     }
 
+    /// A switch is used again some time after its death, and ever later if it dies soon after each return.
     fn improve_all_after_return(&mut self, now_ms: u64, switch: NodeId) {
-        let state = &self.switches[&switch];
-        let recent = state.deaths_ms.iter().filter(|&&at| at + DEATHS_COUNT_MS > now_ms).count();
-        let hold_ms = match recent {
-            0 => 0,
-            deaths => self.settings.return_hold_ms << (deaths - 1).min(HOLD_DOUBLINGS),
-        };
-        self.improve_all(now_ms + hold_ms);
+        for id in self.running(|job| job.refusals.contains_key(&switch)) {
+            self.job_mut(id).expect("it is running").forgive(now_ms, switch);
+        }
+        self.improve_all(now_ms.max(self.held_until_ms(switch)));
+    }
+
+    /// A switch that died lately is not used before.
+    fn held_until_ms(&self, switch: NodeId) -> u64 {
+        let SwitchState { died_ms, deaths, .. } = *self.switches[&switch];
+        let doublings = deaths.saturating_sub(1).min(HOLD_DOUBLINGS);
+        died_ms.map_or(0, |at| at + (self.settings.return_hold_ms << doublings))
     }
 
     /// Has every degraded job check at that time whether more trees are possible.
     pub(super) fn improve_all(&mut self, at_ms: u64) {
         for id in self.running(Job::is_degraded) {
             let Some(job) = self.job_mut(id) else { continue };
-            job.improve_at_ms = Some(job.improve_at_ms.map_or(at_ms, |due| due.max(at_ms)));
+            job.improve_at_ms = Some(at_ms);
         }
     }
 }
@@ -227,7 +242,7 @@ fn packets(tree: &pb::SwitchTree) -> u64 {
     tree.contributions + tree.packets
 }
 
-/// Deaths within this time count as one series.
-const DEATHS_COUNT_MS: u64 = 60_000;
+/// A switch that has been there for so long does not crash at its start.
+const DEATH_SOON_MS: u64 = 2_000;
 /// With the default hold, half a minute at most.
-const HOLD_DOUBLINGS: usize = 6;
+const HOLD_DOUBLINGS: u32 = 6;

@@ -89,9 +89,15 @@ impl State {
     ) {
         let Some((job, rank)) = self.member_of(session) else { return };
         job.active_ms = now_ms;
+        let epoch = job.current.as_ref().map(|plan| u32::from(plan.epoch));
         let member = job.member_mut(rank);
-        member.statistics = statistics;
+        let before = std::mem::replace(&mut member.statistics, statistics);
         member.reported_ms = Some(now_ms);
+        let after = &member.statistics;
+        let same_plan = epoch == Some(after.plan_epoch) && before.plan_epoch == after.plan_epoch;
+        if same_plan && results(&before) < results(after) {
+            job.worked_ms = Some(now_ms);
+        }
     }
 
     pub(super) fn worker_left(&mut self, now_ms: u64, session: SessionId) {
@@ -370,6 +376,11 @@ impl State {
             self.fabric.name
         )
     }
+}
+
+/// What trees have brought a rank so far.
+fn results(statistics: &pb::WorkerHeartbeat) -> u64 {
+    statistics.trees.iter().map(|tree| tree.results).sum()
 }
 
 /// Whether a rank whose stream has ended is lost. While a job runs, its peers decide: all that have reported since

@@ -221,6 +221,73 @@ fn a_lease_without_an_answer_is_planned_around() {
 }
 
 #[test]
+fn a_late_answer_ends_the_refusal() {
+    let mut world = World::standard();
+    world.mute.insert("spine1".to_owned());
+    let job = world.job();
+    let late = world.granted.iter().rfind(|(name, _)| name == "spine1").unwrap().1.clone();
+    world.wait(3_500);
+    assert_eq!(world.roots(job), ["spine0"]);
+    world.mute.clear();
+    let ack =
+        pb::LeaseAck { job, tree: late.tree, epoch: late.epoch, ok: true, reason: String::new() };
+    let session = world.switches["spine1"].0;
+    world.play(Event::LeaseAck { session, ack }).unwrap();
+    world.wait(200);
+    assert_eq!(world.roots(job), ["spine0", "spine1"]);
+    world.check_leases();
+}
+
+#[test]
+fn a_new_stream_ends_the_refusal_of_a_late_switch() {
+    let mut world = World::standard();
+    world.mute.insert("spine1".to_owned());
+    let job = world.job();
+    world.wait(3_500);
+    world.down("spine1");
+    world.mute.clear();
+    world.up("spine1", &[]).unwrap();
+    world.wait(700);
+    assert_eq!(world.roots(job), ["spine0", "spine1"]);
+}
+
+#[test]
+fn one_switch_that_refuses_does_not_keep_another_from_coming_back() {
+    let fabric = leaf_spine(2, 2, 3, RATE, RATE, Addressing::default()).unwrap();
+    let mut world = World::new(fabric, Settings::default());
+    world.all_up();
+    world.refusing.insert("spine0".to_owned(), "aggregation memory is full".to_owned());
+    let job = world.job();
+    world.down("spine2");
+    assert_eq!(world.roots(job), ["spine1"]);
+    world.up("spine2", &[]).unwrap();
+    world.wait(700);
+    assert_eq!(world.roots(job), ["spine1", "spine2"]);
+    world.refusing.clear();
+    world.wait(10_000);
+    assert_eq!(world.roots(job), ["spine0", "spine1", "spine2"]);
+}
+
+#[test]
+fn after_a_restart_a_plan_is_improved_as_soon_as_the_switches_are_there() {
+    let mut world = World::standard();
+    let job = world.job();
+    world.down("spine1");
+    let plan = world.plan(job).clone();
+    let leases: Vec<_> =
+        world.switches.iter().map(|(name, s)| (name.clone(), s.1.clone())).collect();
+    let store = world.store.clone();
+    world.restart(Settings::default(), store);
+    for (name, leases) in leases {
+        world.up(&name, &leases.into_iter().collect::<Vec<_>>()).unwrap();
+    }
+    (0..4).for_each(|rank| _ = world.join(job, rank, &format!("h{rank}"), plan.epoch).unwrap());
+    world.up("spine1", &[]).unwrap();
+    world.wait(200);
+    assert_eq!(world.roots(job), ["spine0", "spine1"]);
+}
+
+#[test]
 fn after_a_start_plans_wait_for_switches_for_a_while() {
     let fabric = leaf_spine(2, 2, 2, RATE, RATE, Addressing::default()).unwrap();
     let mut world = World::new(fabric, Settings::default());

@@ -167,6 +167,28 @@ fn what_dies_is_left_out_and_comes_back() {
 }
 
 #[test]
+fn a_job_with_one_tree_comes_back_to_the_nearest_server() {
+    let mut world = world(fabric());
+    let (protocol, min_bytes) = ("atp".to_owned(), Some(0));
+    let job = world.create_as(pb::CreateJobRequest {
+        size: 4,
+        max_trees: 1,
+        min_bytes,
+        protocol,
+        ..Default::default()
+    });
+    (0..4).for_each(|rank| _ = world.join(job, rank, &format!("h{rank}"), 0).unwrap());
+    assert_eq!(world.roots(job), ["ps0"]);
+    world.down("ps0");
+    assert_eq!(world.roots(job), ["ps1"]);
+    assert_eq!(world.plan(job).reason, "1 of 1 servers: ps0 is down");
+    world.up("ps0", &[]).unwrap();
+    world.wait(1_000);
+    assert_eq!((world.roots(job), world.plan(job).reason.as_str()), (vec!["ps0"], ""));
+    world.check_leases();
+}
+
+#[test]
 fn roles_and_tenants_are_checked() {
     let mut world = world(fabric());
     let create = |world: &mut World, change: &dyn Fn(&mut pb::CreateJobRequest)| {

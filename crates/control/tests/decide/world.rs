@@ -362,6 +362,11 @@ impl World {
                 report.sent_ms = None;
             }
             report.broken.retain(|tree, _| broken.contains(tree));
+            if broken.is_empty() {
+                // No operation ends without each of its trees.
+                report.heartbeat.trees.resize(1, pb::WorkerTree::default());
+                report.heartbeat.trees[0].results += 1;
+            }
             for tree in broken {
                 let since_ms = *report.broken.entry(tree).or_insert(self.now_ms);
                 let known = report.heartbeat.silent_trees.contains(&tree);

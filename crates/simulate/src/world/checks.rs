@@ -309,5 +309,5 @@ impl World {
     }
 }
 
-/// After the last rank has ended: time for the controller to see it, with all graces.
-const LEFT_OVER: Nanos = 30 * SECOND;
+/// After the last rank has ended: time for the controller to abandon the job by a clock that drifts.
+const LEFT_OVER: Nanos = 40 * SECOND;

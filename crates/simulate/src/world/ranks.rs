@@ -54,8 +54,8 @@ pub(super) struct RankProcess {
     known_plan: Option<pb::Plan>,
     /// Ranks whose connection has ended.
     unreachable: Vec<u32>,
-    /// What the controller was told last of silent trees, unreachable ranks and the plan in use.
-    news: (Vec<u32>, Vec<u32>, u32),
+    /// What the controller was told last of silent trees, unreachable ranks, the plan in use and whether it works.
+    news: (Vec<u32>, Vec<u32>, u32, bool),
     armed: Option<Time>,
     group_armed: Option<Time>,
     network_operations: u64,
@@ -89,7 +89,8 @@ impl netsum_proto::handover::Plan for Plan {
     }
 
     fn continues(&self, before: &Plan) -> bool {
-        self.0.plan.fragment_bytes == before.0.plan.fragment_bytes
+        let (plan, before) = (&self.0.plan, &before.0.plan);
+        (plan.fragment_bytes, plan.protocol) == (before.fragment_bytes, before.protocol)
     }
 
     fn patience_ns(&self) -> u64 {
@@ -143,7 +144,7 @@ impl RankProcess {
             known_epoch: 0,
             known_plan: None,
             unreachable: Vec::new(),
-            news: (Vec::new(), Vec::new(), 0),
+            news: (Vec::new(), Vec::new(), 0, false),
             armed: None,
             group_armed: None,
             network_operations: 0,
@@ -196,7 +197,14 @@ impl World {
 
     pub(super) fn statistics(&self, place: Place) -> pb::WorkerHeartbeat {
         let rank = &self.ranks[place - self.first_rank];
+        let trees = rank.handover.plan().map_or(0, |plan| plan.0.plan.trees.len());
+        let tree = |tree| pb::WorkerTree {
+            tree: tree as u32,
+            results: rank.data.results(tree),
+            ..Default::default()
+        };
         pb::WorkerHeartbeat {
+            trees: (0..trees).map(tree).collect(),
             operations: rank.next,
             network_operations: rank.network_operations,
             plan_epoch: rank.handover.plan().map_or(0, |plan| plan.0.plan.epoch.into()),
@@ -210,7 +218,8 @@ impl World {
     fn report_news(&mut self, place: Place) {
         let statistics = self.statistics(place);
         let pb::WorkerHeartbeat { silent_trees, unreachable_ranks, plan_epoch, .. } = &statistics;
-        let news = (silent_trees.clone(), unreachable_ranks.clone(), *plan_epoch);
+        let works = statistics.trees.iter().any(|tree| tree.results > 0);
+        let news = (silent_trees.clone(), unreachable_ranks.clone(), *plan_epoch, works);
         let rank = self.rank(place);
         if rank.news != news {
             rank.news = news;
@@ -385,6 +394,7 @@ impl World {
         match event {
             Event::Done(operation) => {
                 self.operation_ends(place, operation.submission.id, operation.buffer, true);
+                self.report_news(place);
             }
             Event::Mismatch(operation) => {
                 let what = format!("{}: operation {operation}", self.processes[place].name);
