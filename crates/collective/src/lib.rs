@@ -26,7 +26,6 @@ mod options;
 mod order;
 mod pace;
 mod pieces;
-mod plan;
 pub mod planned;
 mod point;
 mod queue;

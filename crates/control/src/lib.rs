@@ -7,6 +7,7 @@
 //! and [`Engine`] (a controller without sockets and clock).
 
 pub mod client;
+mod controller_plan;
 mod convert;
 pub mod decide;
 mod engine;
@@ -16,7 +17,8 @@ pub mod pb;
 mod server;
 mod store;
 
-pub use convert::{lease_from_message, plan_from_bytes, plan_to_bytes};
+pub use controller_plan::ControllerPlan;
+pub use convert::lease_from_message;
 pub use engine::{Engine, Failure, Outcome};
 pub use error::ControlError;
 pub use netsum_lease::{Attachment, JobPlan};

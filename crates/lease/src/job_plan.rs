@@ -58,6 +58,11 @@ impl JobPlan {
         self.plan.trees.iter().map(place).collect()
     }
 
+    /// A tree that is silent gets this long for a new plan to come before the ranks give the trees up.
+    pub fn patience_ns(&self) -> u64 {
+        if self.plan.protocol.has_pools() { POOL_PATIENCE_NS } else { PATIENCE_NS }
+    }
+
     /// Checks what a worker relies on: numbers of job and epoch, an order with ranks `0..size` once each, sizes in range,
     /// and an attachment of every rank on every tree.
     pub fn validate(&self, size: u32) -> Result<(), PlanError> {
@@ -106,3 +111,7 @@ impl JobPlan {
         })
     }
 }
+
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// A pool says nothing while a worker is late, so silence is no sign of death; the controller sees a death sooner.
+const POOL_PATIENCE_NS: u64 = 20_000_000_000;

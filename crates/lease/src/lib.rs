@@ -1,7 +1,8 @@
-//! From a plan to the leases of its switches and servers, once for the controller and the simulator.
+//! From a plan to the leases of its switches and servers, and to the configurations of its workers.
 //!
-//! Owns: which lease each node of a plan gets, which place each rank has, and the plan as a worker receives it. Must not
-//! know: gRPC, sockets, how a plan is found. Start reading at [`leases`].
+//! Owns: which lease each node of a plan gets, which place each rank has, the plan as a worker receives it, and by what
+//! a worker's machine works. Must not know: gRPC, sockets, how a plan is found. Start reading at [`leases`], then
+//! [`worker_config`].
 //!
 //! Decisions:
 //!
@@ -17,10 +18,12 @@
 mod job_plan;
 mod leases;
 mod racks;
+mod worker;
 
 pub use job_plan::{Aggregator, Attachment, JobPlan};
 pub use leases::{Granted, Terms, leases};
 pub use racks::{FAN_IN_MAX, Rack, Racks};
+pub use worker::{wire_bytes, worker_config};
 
 /// Why a plan makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

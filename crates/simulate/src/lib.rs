@@ -8,8 +8,6 @@
 mod aggregator;
 mod dataplane;
 pub mod fault;
-mod lease;
-
 pub mod minimise;
 mod oracle;
 mod random;

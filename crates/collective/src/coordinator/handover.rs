@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use netsum_lease::JobPlan;
-use netsum_net::worker::Remaining;
+use netsum_control::ControllerPlan;
+use netsum_lease::{JobPlan, worker_config};
+use netsum_net::worker::{Remaining, WorkerPlan};
 use netsum_proto::Time;
 use netsum_proto::handover::{Action, Frozen, HandoverError, Path, Resume};
 use netsum_topo::Plan;
@@ -15,7 +16,6 @@ use super::State;
 use super::rest::count;
 use crate::Error;
 use crate::messages::MessageKind;
-use crate::plan::{ControllerPlan, worker_plan};
 use crate::status::Pause;
 
 impl State {
@@ -130,9 +130,9 @@ impl State {
         if resume.path == Path::Network
             && let Some(driver) = &self.driver
         {
-            let worker = worker_plan(&plan.0, self.core.rank, self.core.size);
-            let worker = worker.map_err(|error| Error::Internal(error.to_string()))?;
-            driver.begin_with(worker, *key);
+            let worker = worker_config(&plan.0, self.core.rank, self.core.size);
+            let (config, switches) = worker.map_err(|error| Error::Internal(error.to_string()))?;
+            driver.begin_with(WorkerPlan { config, switches }, *key);
             self.trees = true;
         }
         self.plan = Some(plan.clone());

@@ -5,7 +5,8 @@ use std::time::Instant;
 use netsum_net::Buffer;
 use netsum_net::worker::Operation;
 use netsum_proto::handover::{self, Path};
-use netsum_proto::panama::{Fragments, Submission};
+use netsum_proto::operations::{Fragments, Submission};
+use netsum_proto::supports;
 use netsum_wire::{Format, Rank, average, scale};
 
 use super::State;
@@ -14,7 +15,6 @@ use crate::Error;
 use crate::algorithm::{Allreduce, allreduce, allreduce_ranges};
 use crate::combine::Combine;
 use crate::comm::Comm;
-use crate::plan::supports;
 use crate::queue::{Body, Job};
 use crate::work::Work;
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 use netsum_control::client::{WorkerClient, WorkerNotice};
-use netsum_control::pb;
+use netsum_control::{ControllerPlan, pb};
 use netsum_net::mesh::{Channel, Key, MeshError};
 use netsum_net::worker::{self, WorkerDriver};
 use netsum_proto::handover::{Handover, Mode, Settings};
@@ -32,7 +32,6 @@ use crate::core::Core;
 use crate::error::of_mesh;
 use crate::events::GroupEvents;
 use crate::messages::MessageKind;
-use crate::plan::ControllerPlan;
 use crate::queue::OpQueue;
 use crate::status::Status;
 

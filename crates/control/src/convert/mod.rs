@@ -11,8 +11,7 @@ use crate::pb;
 
 pub use lease::lease_from_message;
 pub(crate) use lease::{idle_expiry, lease_message, revocation};
-pub use plan::{plan_from_bytes, plan_to_bytes};
-pub(crate) use plan::{plan_from_message, plan_message};
+pub(crate) use plan::{plan_from_bytes, plan_from_message, plan_message, plan_to_bytes};
 
 impl From<JobKey> for pb::JobKey {
     fn from(key: JobKey) -> pb::JobKey {

@@ -63,7 +63,7 @@ impl TryFrom<&pb::Plan> for JobPlan {
 }
 
 /// A plan in bytes, for peers that have not received it from the controller.
-pub fn plan_to_bytes(plan: &JobPlan) -> Vec<u8> {
+pub(crate) fn plan_to_bytes(plan: &JobPlan) -> Vec<u8> {
     let tree = |(number, tree)| tree_message(number, tree, plan);
     let trees = (0..).zip(&plan.plan.trees).map(tree).collect();
     let key = plan.key.map(pb::JobKey::from);
@@ -71,7 +71,7 @@ pub fn plan_to_bytes(plan: &JobPlan) -> Vec<u8> {
 }
 
 /// The inverse, checked for a job of `size` ranks.
-pub fn plan_from_bytes(bytes: &[u8], size: u32) -> Result<JobPlan, ControlError> {
+pub(crate) fn plan_from_bytes(bytes: &[u8], size: u32) -> Result<JobPlan, ControlError> {
     let message = pb::Plan::decode(bytes).map_err(|error| malformed(error.to_string()))?;
     let plan = JobPlan::try_from(&message)?;
     plan.validate(size).map_err(|error| malformed(error.to_string()))?;

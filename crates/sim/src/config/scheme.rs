@@ -1,9 +1,10 @@
 //! How jobs reduce: schemes by name, and what switches do for them.
 
+use netsum_lease::wire_bytes;
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::{Claim, Policy};
 use netsum_topo::Latency;
-use netsum_wire::SlotPolicy;
+use netsum_wire::{Protocol, SlotPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::Text;
@@ -174,7 +175,7 @@ impl Scheme {
                 config(CongestionRule::Coupled { trees: self.trees }, 1000)
             }
             SchemeKind::Atp => {
-                let packet_bytes = self.fragment_bytes.saturating_add(ATP_HEADERS);
+                let packet_bytes = wire_bytes(Protocol::Atp, self.fragment_bytes);
                 self.slots(CongestionRule::Aimd { packet_bytes })
             }
             SchemeKind::AtpNoControl => self.slots(CongestionRule::Fixed(self.window)),
@@ -203,6 +204,3 @@ impl Scheme {
         }
     }
 }
-
-/// Before an `atp` fragment: Ethernet, IPv4, UDP and the protocol's own.
-const ATP_HEADERS: u16 = 14 + 20 + 8 + netsum_wire::atp::HEADER_LEN as u16;

@@ -4,27 +4,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use netsum_control::pb::worker_event::Event as FromController;
-use netsum_control::{epoch, pb, plan_from_bytes, plan_to_bytes};
-use netsum_lease::JobPlan;
+use netsum_control::{ControllerPlan, epoch, pb};
+use netsum_lease::{JobPlan, worker_config};
 use netsum_proto::handover::{
     Action, Frozen, Handover, Mode, Operation as Begun, Path, Resume, Settings,
 };
 use netsum_proto::operations::{Fragments, Submission, elements_per_fragment};
-use netsum_proto::{PortId, Time};
-use netsum_topo::{Host, Protocol, SumOrder};
-use netsum_wire::{Epoch, Rank};
+use netsum_proto::{PortId, Time, supports};
+use netsum_topo::{Host, SumOrder};
+use netsum_wire::Rank;
 
 use super::client::{Client, ClientState};
-use super::clock::{MS, Nanos, SECOND};
+use super::clock::{MS, Nanos};
 use super::host_path::HostPath;
 use super::mesh::Message;
 use super::streams::Up;
 use super::{Place, Timer, World};
 use crate::dataplane::{Accepted, DataPlane, Event, Operation};
-use crate::lease;
 use crate::report::Class;
 use crate::scenario::Scenario;
 
@@ -34,7 +33,7 @@ pub(super) struct RankProcess {
     pub host: String,
     pub address: SocketAddr,
     pub client: Client,
-    pub handover: Handover<Plan>,
+    pub handover: Handover<ControllerPlan>,
     pub hosts: HostPath,
     /// How it ended.
     pub outcome: Option<Result<(), Failure>>,
@@ -73,41 +72,6 @@ pub(super) struct Failure {
     pub by_controller: bool,
     /// In words.
     pub reason: String,
-}
-
-/// A plan of the controller, validated.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Plan(pub Rc<JobPlan>);
-
-impl netsum_proto::handover::Plan for Plan {
-    fn epoch(&self) -> Epoch {
-        Epoch(self.0.plan.epoch)
-    }
-
-    fn has_trees(&self) -> bool {
-        !self.0.plan.trees.is_empty()
-    }
-
-    fn continues(&self, before: &Plan) -> bool {
-        let (plan, before) = (&self.0.plan, &before.0.plan);
-        (plan.fragment_bytes, plan.protocol) == (before.fragment_bytes, before.protocol)
-    }
-
-    fn patience_ns(&self) -> u64 {
-        match self.0.plan.protocol {
-            Protocol::Switchml => POOL_PATIENCE,
-            Protocol::Panama | Protocol::Atp => PATIENCE,
-        }
-    }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.extend(plan_to_bytes(&self.0));
-    }
-
-    fn decode(bytes: &[u8], size: u32) -> Result<Plan, String> {
-        let plan = plan_from_bytes(bytes, size).map_err(|error| error.to_string())?;
-        Ok(Plan(Rc::new(plan)))
-    }
 }
 
 impl RankProcess {
@@ -271,7 +235,7 @@ impl World {
         self.rank(place).known_epoch = epoch;
         self.rank(place).known_plan = Some(pb::Plan { trees: Vec::new(), ..message });
         let now = self.local(place);
-        self.rank(place).handover.handle_plan(now, Plan(Rc::new(plan)));
+        self.rank(place).handover.handle_plan(now, ControllerPlan(Arc::new(plan)));
         self.pump_rank(place);
     }
 
@@ -411,7 +375,7 @@ impl World {
         }
     }
 
-    fn perform(&mut self, place: Place, action: Action<Plan>) {
+    fn perform(&mut self, place: Place, action: Action<ControllerPlan>) {
         let now = self.local(place);
         match action {
             Action::Freeze => {
@@ -461,7 +425,7 @@ impl World {
     }
 
     /// Goes over to what was agreed on.
-    fn resume(&mut self, place: Place, resume: Resume<Plan>) {
+    fn resume(&mut self, place: Place, resume: Resume<ControllerPlan>) {
         self.report.handovers += 1;
         let now = self.local(place);
         let number = self.rank(place).job;
@@ -485,7 +449,7 @@ impl World {
             if resume.path == Path::Network {
                 let (rank, size) = (self.rank(place).rank, self.jobs[number].size);
                 let (config, switches) =
-                    lease::worker(&plan.0, rank, size).expect("the plan is validated");
+                    worker_config(&plan.0, rank, size).expect("the plan is validated");
                 let switches = switches.into_iter().map(|address| self.port(address)).collect();
                 let first = self.scenario.first_number;
                 self.rank(place).data.begin(now, config, switches, plan.0.key, first);
@@ -540,7 +504,7 @@ impl World {
 
     fn carries(&mut self, place: Place, submission: &Submission) -> bool {
         let protocol = self.rank(place).handover.plan().map(|plan| plan.0.plan.protocol);
-        protocol.is_some_and(|protocol| lease::supports(protocol, submission.format))
+        protocol.is_some_and(|protocol| supports(protocol, submission.format))
     }
 
     /// Fragment size of the plan in use, which is that of all plans of the job.
@@ -755,6 +719,3 @@ fn summary(progress: &netsum_proto::handover::Progress) -> String {
 /// Operations after which what is over everywhere is forgotten.
 const FORGET_EVERY: u64 = 16;
 const GROUP_TICK: Nanos = 50 * MS;
-/// As `collective` has them.
-const PATIENCE: Nanos = SECOND;
-const POOL_PATIENCE: Nanos = 20 * SECOND;
