@@ -4,7 +4,7 @@
 |---|---|---|
 | NETSUM_CONTROLLER | `address:port` of the controller | none: hosts add, no switch does |
 | NETSUM_HOST | name of this machine in the fabric file | by the addresses of this machine |
-| NETSUM_PROTOCOL | `panama`, `atp`, `switchml`, or `auto`: the controller chooses | panama |
+| NETSUM_PROTOCOL | a name of `netsum._core.PROTOCOLS`; `auto`: the controller chooses | panama |
 | NETSUM_TENANT | whose the job is, of the fabric file | default |
 | NETSUM_SCALE | factor between reals and integers of slots; 0: by exponents that all ranks share | 0 |
 | NETSUM_MAX_TREES | most aggregation trees a job asks for | the controller's choice |

@@ -1,6 +1,6 @@
 //! What a run is made of: the fabric, the jobs, the noise of the network and the faults, all drawn from a seed.
 
-use netsum_topo::{Addressing, Bytes, Fabric, Rate, Server, SlotPolicy, leaf_spine};
+use netsum_topo::{Addressing, Bytes, Fabric, Protocol, Rate, Server, SlotPolicy, leaf_spine};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Direction, Fault, Kind, LinkLoss, Process, StoreAfter};
@@ -80,7 +80,7 @@ pub struct Noise {
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobShape {
-    /// panama, atp, switchml or auto.
+    /// A protocol's name, or auto: the controller chooses.
     pub protocol: String,
     /// By rank: the host's place in the fabric file.
     pub hosts: Vec<u32>,
@@ -212,12 +212,7 @@ impl Noise {
 
 impl JobShape {
     fn draw(random: &mut Random, hosts: u32, fabric: &FabricShape) -> JobShape {
-        let protocol = match random.below(20) {
-            0..=9 => "panama",
-            10..=14 => "atp",
-            15..=18 => "switchml",
-            _ => "auto",
-        };
+        let protocol = draw_protocol(random);
         let size = random.within(2..=8.min(u64::from(hosts).max(2))) as u32;
         let first = random.below(u64::from(hosts)) as u32;
         let step = random.pick(&[1, 1, fabric.hosts]);
@@ -232,6 +227,19 @@ impl JobShape {
             scale: random.pick(&[0, 0, 1024]),
             congestion: random.pick(&["panama", "per-branch", "coupled", "none"]).to_owned(),
         }
+    }
+}
+
+/// Half of the jobs have the default protocol, one of twenty leaves it to the controller, the rest divides among the other
+/// protocols.
+fn draw_protocol(random: &mut Random) -> &'static str {
+    let default = Protocol::default();
+    let others: Vec<Protocol> =
+        Protocol::ALL.iter().copied().filter(|&protocol| protocol != default).collect();
+    match random.below(20) {
+        0..=9 => default.name(),
+        19 => "auto",
+        drawn => others[(drawn as usize - 10) * others.len() / 9].name(),
     }
 }
 

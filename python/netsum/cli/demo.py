@@ -19,7 +19,7 @@ def demo(
     kill_switch: Annotated[
         bool, typer.Option("--kill-switch", help="kill a spine and a rack switch on the way")
     ] = False,
-    protocol: Annotated[str, typer.Option(help="panama, atp, switchml, or auto: the controller chooses")] = "panama",
+    protocol: Annotated[str, typer.Option(help=f"{', '.join(PROTOCOLS)}: the controller chooses")] = "panama",
     epochs: Annotated[
         int | None, typer.Option(min=3, max=200, help="passes over the images [12; 20 with kills]")
     ] = None,

@@ -29,7 +29,7 @@ def run(
         int | None, typer.Option("-n", "--workers", min=1, max=1024, help="workers on this machine; 2, or the plan's")
     ] = None,
     fabric: Annotated[Path | None, typer.Option(help="fabric file; it is started if it does not run")] = None,
-    protocol: Annotated[str, typer.Option(help="panama, atp, switchml, or auto: the controller chooses")] = "panama",
+    protocol: Annotated[str, typer.Option(help=f"{', '.join(PROTOCOLS)}: the controller chooses")] = "panama",
     tenant: Annotated[str, typer.Option(help="whose the job is, of the fabric file")] = "",
     plan: Annotated[Path | None, typer.Option(help="tree plan for allreduces in place of a fabric")] = None,
     topology: Annotated[str | None, typer.Option(help="the plan's fabric, to plan anew on when links are lost")] = None,

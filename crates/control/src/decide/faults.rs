@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use netsum_topo::Protocol;
-
 use super::job::{Job, Member};
 use super::state::State;
 use super::suspicion::{Stage, Suspicion};
@@ -80,9 +78,9 @@ fn silent_trees(job: &Job) -> BTreeSet<usize> {
             let statistics = &member.statistics;
             statistics.plan_epoch == epoch && statistics.silent_trees.contains(&(*tree as u32))
         };
-        match plan.protocol {
-            Protocol::Switchml => connected().next().is_some() && connected().all(says),
-            Protocol::Panama | Protocol::Atp => connected().any(says),
+        match plan.protocol.has_pools() {
+            true => connected().next().is_some() && connected().all(says),
+            false => connected().any(says),
         }
     };
     (0..plan.trees.len()).filter(is_silent).collect()

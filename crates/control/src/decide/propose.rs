@@ -44,24 +44,7 @@ impl State {
         }
     }
 
-    pub(super) fn propose_as(&self, job: &Job, protocol: Protocol) -> Proposal {
-        let placement: Option<Vec<NodeId>> = job.members.iter().map(|member| member.host).collect();
-        let Some(placement) = placement else {
-            let reason = "a host of the job is not in the fabric file any more".to_owned();
-            return self.no_trees(job, protocol, reason);
-        };
-        if job.gives_up_trees() {
-            let reason = "no tree answers on the data plane".to_owned();
-            return self.no_trees(job, protocol, reason);
-        }
-        match protocol {
-            Protocol::Panama => self.propose_panama(job, &placement),
-            Protocol::Atp => self.propose_atp(job, &placement),
-            Protocol::Switchml => self.propose_switchml(job, &placement),
-        }
-    }
-
-    fn propose_panama(&self, job: &Job, placement: &[NodeId]) -> Proposal {
+    pub(super) fn propose_panama(&self, job: &Job, placement: &[NodeId]) -> Proposal {
         let all: HashSet<NodeId> = self.topology.switches().collect();
         let ideal = self.trees(job, placement, &all, job.order.as_ref());
         let order = match (&job.order, &ideal) {

@@ -151,6 +151,7 @@ const SKB_OVERHEAD: u64 = 1000;
 mod tests {
     use super::*;
     use netsum_proto::atp::Claim;
+    use netsum_proto::registry::POOLS;
     use netsum_topo::{AggregationTree, Child, Parent, Protocol, TreeNode};
     use netsum_wire::{Epoch, JobId};
 
@@ -231,7 +232,7 @@ mod tests {
     fn pools_take_slots_and_servers_what_all_send() {
         let slots = Reservation { pool_slots: 100, ..PLENTY.reserved };
         let free = |_| Capacity { reserved: slots, ..PLENTY };
-        assert_eq!(granted(Protocol::Switchml, &[tree(0, 4)], free), Ok(50));
+        assert_eq!(granted(POOLS, &[tree(0, 4)], free), Ok(50));
         let parent = Some(Parent { switch: NodeId(1), via: Vec::new() });
         let two_levels = [AggregationTree {
             root: NodeId(1),

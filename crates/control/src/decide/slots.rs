@@ -1,4 +1,4 @@
-//! Plans of the protocols with slots: racks below servers, a pool at one switch; and which protocol it is.
+//! Which protocol proposes a plan, and the plans of those with slots: racks below servers, a pool at one switch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,6 +12,24 @@ use super::propose::{Proposal, Usable};
 use super::state::State;
 
 impl State {
+    /// What the job's next plan would be with this protocol.
+    pub(super) fn propose_as(&self, job: &Job, protocol: Protocol) -> Proposal {
+        let placement: Option<Vec<NodeId>> = job.members.iter().map(|member| member.host).collect();
+        let Some(placement) = placement else {
+            let reason = "a host of the job is not in the fabric file any more".to_owned();
+            return self.no_trees(job, protocol, reason);
+        };
+        if job.gives_up_trees() {
+            let reason = "no tree answers on the data plane".to_owned();
+            return self.no_trees(job, protocol, reason);
+        }
+        match protocol {
+            Protocol::Panama => self.propose_panama(job, &placement),
+            Protocol::Atp => self.propose_atp(job, &placement),
+            Protocol::Switchml => self.propose_switchml(job, &placement),
+        }
+    }
+
     /// The protocol of a job that leaves it to the controller, with the reason.
     ///
     /// `panama` adds reals as they are and needs no server, so it is taken as long as switches have memory for
