@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use netsum_proto::row_machines::Refusal;
+
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
@@ -59,10 +61,10 @@ pub enum NetError {
     Lease(#[from] netsum_proto::panama::LeaseError),
     /// The lease cannot be installed at a switch or server of protocol `atp`.
     #[error(transparent)]
-    SlotLease(#[from] netsum_proto::atp::LeaseError),
+    SlotLease(netsum_proto::atp::LeaseError),
     /// The pool cannot be installed.
     #[error(transparent)]
-    PoolLease(#[from] netsum_proto::registry::PoolLeaseError),
+    PoolLease(netsum_proto::registry::PoolLeaseError),
     /// The accelerator is not there, or cannot take the lease.
     #[error(transparent)]
     Accelerator(#[from] crate::accelerator::AcceleratorError),
@@ -72,6 +74,16 @@ pub enum NetError {
     /// The driver's thread has ended; the driver must be started anew.
     #[error("the driver's thread has stopped")]
     Stopped,
+}
+
+impl From<Refusal> for NetError {
+    fn from(refusal: Refusal) -> NetError {
+        match refusal {
+            Refusal::Slots(error) => NetError::SlotLease(error),
+            Refusal::Pool(error) => NetError::PoolLease(error),
+            Refusal::WrongRole(role) => NetError::WrongRole(role),
+        }
+    }
 }
 
 fn advice(source: &io::Error) -> &'static str {

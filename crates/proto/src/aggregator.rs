@@ -74,6 +74,9 @@ pub trait Aggregator {
     /// Leases at work.
     fn lease_keys(&self) -> impl Iterator<Item = LeaseKey>;
 
+    /// Contributions of children that each lease at work has taken.
+    fn contributions(&self) -> impl Iterator<Item = (LeaseKey, u64)>;
+
     /// Neighbours that leases name.
     fn ports(&self) -> Vec<PortId>;
 

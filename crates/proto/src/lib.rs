@@ -22,6 +22,7 @@ mod lease;
 pub mod operations;
 pub mod panama;
 pub mod registry;
+pub mod row_machines;
 mod rtt;
 mod sequence;
 pub mod switchml;

@@ -228,6 +228,16 @@ impl<P> Lease<P> {
 }
 
 impl<P: Copy> Lease<P> {
+    /// The same grant with other names for neighbours.
+    pub fn map<Q>(&self, name: impl FnMut(P) -> Q) -> Lease<Q> {
+        match self {
+            Lease::Tree(lease) => Lease::Tree(lease.map(name)),
+            Lease::Slots(lease) => Lease::Slots(lease.map(name)),
+            Lease::Server(lease) => Lease::Server(lease.map(name)),
+            Lease::Pool(lease) => Lease::Pool(lease.map(name)),
+        }
+    }
+
     /// Every neighbour that it names.
     pub fn neighbours(&self) -> Vec<P> {
         match self {

@@ -20,10 +20,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netsum_proto::{Lease, LeaseKey, atp};
+use netsum_proto::{Lease, LeaseKey};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId};
 
+pub use netsum_proto::row_machines::Role;
 pub use snapshot::{
     Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot, TreeSnapshot,
 };
@@ -43,20 +44,6 @@ pub struct SwitchOptions {
     pub role: Role,
     /// The socket's.
     pub socket: SocketOptions,
-}
-
-/// A switch or a server of protocol `atp`; servers hold no other leases.
-#[derive(Clone, Copy, Debug)]
-pub enum Role {
-    /// Adds what finds a slot. Static pools have as many rounds as there are slots, twice.
-    Switch(atp::SwitchConfig),
-    /// Ends what does not.
-    Server {
-        /// Largest payload.
-        row_bytes: u16,
-        /// Fragments that all jobs together may have here: two windows each, and a rank's floats each.
-        rows: usize,
-    },
 }
 
 /// A switch at work; dropping it stops the thread.

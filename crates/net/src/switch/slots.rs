@@ -1,68 +1,35 @@
-//! Protocols with rows of memory behind the same loop: `atp` at a switch or a server, and static pools.
+//! Protocols with rows of memory behind the same loop, and the in-kernel switch in front of them.
 
 use std::net::SocketAddr;
 
 use netsum_proto::atp::{self, Node};
-use netsum_proto::registry::{PoolCounters, PoolSwitch};
-use netsum_proto::values::{RowId, RowTransmit, Rows};
-use netsum_proto::{Aggregator, DropCounters, Keys, Lease, LeaseKey, PortId, Time};
+use netsum_proto::registry::PoolCounters;
+use netsum_proto::row_machines::{Role, Row, RowMachines};
+use netsum_proto::{Aggregator, DropCounters, Lease, LeaseKey, PortId, Time};
+use netsum_wire::atp::{Header, Kind};
 use netsum_wire::tag::JobKey;
-use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
+use netsum_wire::{Epoch, JobId, Protocol};
 
 use super::front::Front;
-use super::{PoolSnapshot, Role, ServerSnapshot, SlotSnapshot};
+use super::{PoolSnapshot, ServerSnapshot, SlotSnapshot};
 use crate::NetError;
 
-/// Rows for packets on their way through: what one receiving call can bring.
-const TRANSIT_ROWS: usize = 4096;
-
-/// The machines.
+/// The machines, and the in-kernel switch in front of them.
 pub(super) struct Slots {
-    atp: Node<Rows>,
+    machines: RowMachines,
     /// In front of a switch of `atp`.
     front: Front,
-    pools: PoolSwitch<Rows>,
-    keys: Keys,
     limit: u32,
-    row_bytes: u16,
-}
-
-/// Where the payload of a packet that waits to be sent is.
-#[derive(Clone, Copy)]
-pub(super) enum Row {
-    Slot(RowId),
-    Pool(RowId),
 }
 
 impl Slots {
     /// `own`: where the switch listens; `interfaces`: those whose drivers are to have the in-kernel switch.
     pub(super) fn new(role: Role, own: SocketAddr, interfaces: &[String]) -> Slots {
-        let front = match role {
-            Role::Switch(config) => Front::start(own, config, interfaces),
-            Role::Server { .. } => Front::default(),
+        let (front, limit) = match role {
+            Role::Switch(config) => (Front::start(own, config, interfaces), config.slots),
+            Role::Server { .. } => (Front::default(), 0),
         };
-        let (atp, row_bytes, limit) = match role {
-            Role::Switch(config) => {
-                let rows = Rows::new(config.slots as usize + TRANSIT_ROWS, config.row_bytes.into());
-                let switch = atp::Switch::new(config, rows);
-                (Node::Switch(switch), config.row_bytes, config.slots)
-            }
-            Role::Server { row_bytes, rows } => {
-                let values = Rows::new(rows + TRANSIT_ROWS, row_bytes.into());
-                let server = atp::Server::new(row_bytes, values).with_rows(rows as u64);
-                (Node::Server(server), row_bytes, 0)
-            }
-        };
-        let rounds = 2 * limit;
-        let values = Rows::new(rounds as usize + TRANSIT_ROWS, row_bytes.into());
-        Slots {
-            atp,
-            front,
-            pools: PoolSwitch::new(rounds, row_bytes, values),
-            keys: Keys::default(),
-            limit,
-            row_bytes,
-        }
+        Slots { machines: RowMachines::new(role), front, limit }
     }
 
     /// Admits a job whose workers start at number `first`; `port` gives neighbours their numbers.
@@ -74,46 +41,28 @@ impl Slots {
         first: u64,
         port: impl FnMut(SocketAddr) -> PortId,
     ) -> Result<(), NetError> {
-        let job = match (lease, &mut self.atp) {
-            (Lease::Slots(lease), Node::Switch(switch)) => {
-                switch.install_starting_at(now, lease.map(port), first)?;
-                self.front.offer(switch, lease, key);
-                lease.job
-            }
-            (Lease::Server(lease), Node::Server(server)) => {
-                server.install_starting_at(now, lease.map(port), first)?;
-                lease.job
-            }
-            (Lease::Pool(lease), Node::Switch(_)) => {
-                self.pools.install_starting_at(now, lease.map(port), first)?;
-                lease.job
-            }
-            (_, Node::Switch(_)) => return Err(NetError::WrongRole("switch")),
-            (_, Node::Server(_)) => return Err(NetError::WrongRole("server")),
-        };
-        self.keys.set(job, key);
+        self.machines.install(now, lease.map(port), key, first)?;
+        if let (Lease::Slots(lease), Node::Switch(switch)) = (lease, self.machines.node()) {
+            self.front.offer(switch, lease, key);
+        }
         Ok(())
     }
 
     pub(super) fn revoke(&mut self, job: JobId, up_to: Epoch) {
-        self.atp.revoke(job, up_to);
-        self.pools.revoke(job, up_to);
+        self.machines.revoke(job, up_to);
         self.forget_revoked();
     }
 
     /// Takes back leases whose neighbours have been silent for `idle_ns`.
     pub(super) fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<LeaseKey> {
-        let before: Vec<LeaseKey> = self.keys_at_work().collect();
-        self.atp.expire(now, idle_ns);
-        self.pools.expire(now, idle_ns);
+        let expired = self.machines.expire(now, idle_ns);
         self.forget_revoked();
-        let left: Vec<LeaseKey> = self.keys_at_work().collect();
-        before.into_iter().filter(|key| !left.contains(key)).collect()
+        expired
     }
 
     /// Whether it has no lease of `atp`.
     pub(super) fn is_idle(&self) -> bool {
-        self.atp.lease_keys().next().is_none()
+        self.machines.node().lease_keys().next().is_none()
     }
 
     /// Takes a packet of one of these protocols. What is dropped is counted by the machine.
@@ -126,48 +75,31 @@ impl Slots {
         ce: bool,
         packet: &[u8],
     ) {
-        if protocol.has_pools() {
-            take(&mut self.pools, &self.keys, now, from, ce, packet);
-            return;
-        }
-        let Some(header) = take(&mut self.atp, &self.keys, now, from, ce, packet) else { return };
-        if header.kind == netsum_wire::atp::Kind::Fin
-            && let Node::Switch(switch) = &self.atp
-            && switch.is_finished(header.job, header.tree)
-        {
-            self.front.finished(header.job, header.tree);
+        let taken = self.machines.take(protocol, now, from, ce, packet);
+        if taken && protocol == Protocol::Atp && self.front.is_there() {
+            self.tell_front(packet);
         }
     }
 
     /// The next packet to send; its header goes to the end of `heads`.
     #[inline]
     pub(super) fn poll_transmit(&mut self, heads: &mut Vec<u8>) -> Option<(PortId, Option<Row>)> {
-        if let Some(RowTransmit { to, header, payload }) = self.atp.poll_transmit() {
-            encode(&self.keys, &header, payload.map(|row| self.atp.values().get(row)), heads);
-            return Some((to, payload.map(Row::Slot)));
-        }
-        let RowTransmit { to, header, payload } = self.pools.poll_transmit()?;
-        encode(&self.keys, &header, payload.map(|row| self.pools.values().get(row)), heads);
-        Some((to, payload.map(Row::Pool)))
+        self.machines.poll_transmit(heads)
     }
 
     /// A row of a packet that waits to be sent.
     #[inline]
     pub(super) fn payload(&self, row: Row) -> &[u8] {
-        match row {
-            Row::Slot(row) => self.atp.values().get(row),
-            Row::Pool(row) => self.pools.values().get(row),
-        }
+        self.machines.payload(row)
     }
 
     /// Everything of `poll_transmit` is on the wire.
     pub(super) fn flushed(&mut self) {
-        self.atp.flushed();
-        self.pools.flushed();
+        self.machines.flushed();
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        [self.atp.poll_timeout(), self.front.due()].into_iter().flatten().min()
+        [self.machines.poll_timeout(), self.front.due()].into_iter().flatten().min()
     }
 
     /// `port` gives leased neighbours their numbers.
@@ -176,26 +108,25 @@ impl Slots {
         now: Time,
         port: impl FnMut(SocketAddr) -> Option<PortId>,
     ) {
-        if let Node::Switch(switch) = &mut self.atp {
-            switch.handle_timeout(now);
+        self.machines.handle_timeout(now);
+        if let Node::Switch(switch) = self.machines.node_mut() {
             self.front.tick(now, switch, port);
         }
     }
 
     /// Ports that leases name.
     pub(super) fn ports(&self) -> Vec<PortId> {
-        [self.atp.ports(), self.pools.ports()].concat()
+        self.machines.ports()
     }
 
     pub(super) fn drops(&self) -> DropCounters {
         let mut drops = self.front.drops();
-        drops.add(self.atp.drops());
-        drops.add(self.pools.drops());
+        drops.add(&self.machines.drops());
         drops
     }
 
     pub(super) fn slots(&self) -> Vec<SlotSnapshot> {
-        let Node::Switch(switch) = &self.atp else { return Vec::new() };
+        let Node::Switch(switch) = self.machines.node() else { return Vec::new() };
         let of = |(lease, held, counters): (&atp::Lease, u32, &atp::Counters)| SlotSnapshot {
             lease: LeaseKey { job: lease.job, epoch: lease.epoch, tree: lease.tree },
             in_kernel: false,
@@ -209,10 +140,10 @@ impl Slots {
     }
 
     pub(super) fn servers(&self) -> Vec<ServerSnapshot> {
-        let Node::Server(server) = &self.atp else { return Vec::new() };
+        let Node::Server(server) = self.machines.node() else { return Vec::new() };
         let of = |(lease, counters): (&atp::ServerLease, &atp::ServerCounters)| ServerSnapshot {
             lease: LeaseKey { job: lease.job, epoch: lease.epoch, tree: lease.tree },
-            memory_reserved: lease.memory_bytes(self.row_bytes),
+            memory_reserved: lease.memory_bytes(self.machines.row_bytes()),
             counters: *counters,
         };
         let mut servers: Vec<_> = server.leases().map(of).collect();
@@ -226,7 +157,7 @@ impl Slots {
             slots,
             counters: *counters,
         };
-        let mut pools: Vec<_> = self.pools.pools().map(of).collect();
+        let mut pools: Vec<_> = self.machines.pools().pools().map(of).collect();
         pools.sort_by_key(|p| p.lease.job);
         pools
     }
@@ -236,22 +167,27 @@ impl Slots {
         self.front.is_there()
     }
 
-    fn keys_at_work(&self) -> impl Iterator<Item = LeaseKey> {
-        self.atp.lease_keys().chain(self.pools.lease_keys())
+    /// Tells the in-kernel switch of a lease whose children have nothing more to send.
+    fn tell_front(&mut self, packet: &[u8]) {
+        if let (Ok((header, _)), Node::Switch(switch)) =
+            (Header::decode(packet), self.machines.node())
+            && header.kind == Kind::Fin
+            && switch.is_finished(header.job, header.tree)
+        {
+            self.front.finished(header.job, header.tree);
+        }
     }
 
     /// Forgets what belongs to leases that are gone.
     fn forget_revoked(&mut self) {
-        if let Node::Switch(switch) = &self.atp {
+        if let Node::Switch(switch) = self.machines.node() {
             self.front.retain(switch);
         }
-        let jobs: Vec<JobId> = self.keys_at_work().map(|key| key.job).collect();
-        self.keys.retain(|job| jobs.contains(&job));
     }
 
     /// Slots in use, and all.
     pub(super) fn held(&self) -> (u32, u32) {
-        match &self.atp {
+        match self.machines.node() {
             Node::Switch(switch) => (switch.held() + self.front.held(), self.limit),
             Node::Server(_) => (0, 0),
         }
@@ -264,39 +200,6 @@ impl Slots {
 
     /// Rows in use.
     pub(super) fn rows_used(&self) -> u64 {
-        (self.atp.values().used() + self.pools.values().used()) as u64
+        self.machines.rows_used()
     }
-}
-
-/// Takes a packet; its header if the machine did.
-#[inline]
-fn take<A: Aggregator<Payload = [u8]>>(
-    machine: &mut A,
-    keys: &Keys,
-    now: Time,
-    from: PortId,
-    ce: bool,
-    packet: &[u8],
-) -> Option<A::Header> {
-    let (header, payload) = match A::Header::decode(packet) {
-        Ok(decoded) => decoded,
-        Err(error) => {
-            machine.count_decode_error(error);
-            return None;
-        }
-    };
-    if let Err(reason) = keys.check(header.job(), packet) {
-        machine.count_drop(reason);
-        return None;
-    }
-    machine.handle(now, from, ce, &header, payload).is_ok().then_some(header)
-}
-
-/// Writes a header, with its tag, to the end of `heads`.
-#[inline]
-fn encode<H: PacketHeader>(keys: &Keys, header: &H, payload: Option<&[u8]>, heads: &mut Vec<u8>) {
-    let start = heads.len();
-    heads.resize(start + H::LEN, 0);
-    header.write(&mut heads[start..]);
-    keys.seal(header.job(), &mut heads[start..], payload.unwrap_or_default());
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_proto::panama::{self, BufferId, Memory, Switch, Transmit};
+use netsum_proto::row_machines::Row;
 use netsum_proto::{Aggregator, Drop, Lease, LeaseKey, PortId};
 use netsum_wire::Protocol;
 use netsum_wire::panama::{HEADER_LEN, Header};
@@ -14,7 +15,7 @@ use netsum_wire::tag::JobKey;
 use rustc_hash::FxHashSet;
 
 use super::ports::Ports;
-use super::slots::{Row, Slots};
+use super::slots::Slots;
 use super::store::Store;
 use super::{Command, SwitchOptions, SwitchSnapshot, TreeSnapshot};
 use crate::NetError;

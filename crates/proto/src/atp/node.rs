@@ -145,6 +145,11 @@ impl<V: Values> Aggregator for Node<V> {
         switch.chain(self.server().into_iter().flat_map(|server| server.lease_keys()))
     }
 
+    fn contributions(&self) -> impl Iterator<Item = (LeaseKey, u64)> {
+        let switch = self.switch().into_iter().flat_map(|switch| switch.contributions());
+        switch.chain(self.server().into_iter().flat_map(|server| server.contributions()))
+    }
+
     fn ports(&self) -> Vec<PortId> {
         either!(self, machine => machine.ports())
     }

@@ -121,6 +121,10 @@ impl<V: Values> Aggregator for Server<V> {
         self.tenants.values().map(|at_work| at_work.lease.key())
     }
 
+    fn contributions(&self) -> impl Iterator<Item = (LeaseKey, u64)> {
+        self.tenants.values().map(|at_work| (at_work.lease.key(), at_work.counters.contributions))
+    }
+
     fn ports(&self) -> Vec<PortId> {
         let leases = self.tenants.values().map(|tenant| &tenant.lease);
         leases.flat_map(|lease| lease.neighbours.iter().map(|n| n.port)).collect()

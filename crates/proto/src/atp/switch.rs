@@ -145,6 +145,10 @@ impl<V: Values> Aggregator for Switch<V> {
         self.tenants.values().map(|at_work| at_work.lease.key())
     }
 
+    fn contributions(&self) -> impl Iterator<Item = (LeaseKey, u64)> {
+        self.tenants.values().map(|at_work| (at_work.lease.key(), at_work.counters.added))
+    }
+
     fn ports(&self) -> Vec<PortId> {
         let of = |tenant: &Tenant| {
             let Lease { members, parent, .. } = &tenant.lease;

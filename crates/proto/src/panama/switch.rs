@@ -163,6 +163,10 @@ impl<M: Memory> Aggregator for Switch<M> {
         self.trees.values().map(|at_work| at_work.lease.key())
     }
 
+    fn contributions(&self) -> impl Iterator<Item = (LeaseKey, u64)> {
+        self.trees.values().map(|at_work| (at_work.lease.key(), at_work.counters.contributions))
+    }
+
     fn ports(&self) -> Vec<PortId> {
         let of = |tree: &Tree<M::Buffer>| {
             let children = tree.lease.children.iter().map(|child| child.port);

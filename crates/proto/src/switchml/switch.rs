@@ -146,6 +146,10 @@ impl<V: Values> Aggregator for Switch<V> {
         self.pools.values().map(|at_work| at_work.lease.key())
     }
 
+    fn contributions(&self) -> impl Iterator<Item = (LeaseKey, u64)> {
+        self.pools.values().map(|at_work| (at_work.lease.key(), at_work.counters.added))
+    }
+
     fn ports(&self) -> Vec<PortId> {
         self.pools.values().flat_map(|pool| pool.lease.workers.iter().copied()).collect()
     }

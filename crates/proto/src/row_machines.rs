@@ -1,0 +1,285 @@
+//! The machines that keep values in rows, side by side behind one socket: `atp` at a switch or a server, and static pools.
+//!
+//! Drivers pass packets as bytes: what is common to these protocols, decoding and keyed tags, is done here.
+
+use netsum_wire::tag::JobKey;
+use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
+
+use crate::aggregator::Aggregator;
+use crate::atp::{self, Node, NodeLease, NodeLeaseError};
+use crate::registry::{POOLS, PoolLeaseError, PoolSwitch};
+use crate::values::{RowId, RowTransmit, Rows};
+use crate::{DropCounters, Keys, Lease, LeaseKey, PortId, Time};
+
+/// Rows for packets on their way through: what one receiving call can bring.
+const TRANSIT_ROWS: usize = 4096;
+
+/// A switch or a server; servers hold leases of `atp` only.
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    /// Adds what finds a slot. Static pools have as many rounds as there are slots, twice.
+    Switch(atp::SwitchConfig),
+    /// Ends what does not.
+    Server {
+        /// Largest payload.
+        row_bytes: u16,
+        /// Fragments that all jobs together may have here: two windows each, and a rank's floats each.
+        rows: usize,
+    },
+}
+
+/// Why a lease is not installed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The machine of `atp` refuses it.
+    #[error(transparent)]
+    Slots(#[from] atp::LeaseError),
+    /// The switch of pools refuses it.
+    #[error(transparent)]
+    Pool(#[from] PoolLeaseError),
+    /// It is not one for a switch, or for a server; what this is.
+    #[error("the lease is not one for a {0}")]
+    WrongRole(&'static str),
+}
+
+impl From<NodeLeaseError> for Refusal {
+    fn from(error: NodeLeaseError) -> Refusal {
+        match error {
+            NodeLeaseError::Lease(error) => Refusal::Slots(error),
+            NodeLeaseError::WrongRole(role) => Refusal::WrongRole(role),
+        }
+    }
+}
+
+/// Where the payload of a packet that waits to be sent is.
+#[derive(Clone, Copy, Debug)]
+pub enum Row {
+    /// In the memory of `atp`.
+    Node(RowId),
+    /// In the memory of pools.
+    Pool(RowId),
+}
+
+/// The machines, and the keys of their jobs.
+pub struct RowMachines {
+    node: Node<Rows>,
+    pools: PoolSwitch<Rows>,
+    keys: Keys,
+    row_bytes: u16,
+}
+
+impl RowMachines {
+    /// Machines without leases.
+    pub fn new(role: Role) -> RowMachines {
+        let (node, row_bytes, slots) = match role {
+            Role::Switch(config) => {
+                let rows = rows(config.slots as usize, config.row_bytes);
+                let switch = atp::Switch::new(config, rows);
+                (Node::Switch(switch), config.row_bytes, config.slots)
+            }
+            Role::Server { row_bytes, rows: count } => {
+                let server = atp::Server::new(row_bytes, rows(count, row_bytes));
+                (Node::Server(server.with_rows(count as u64)), row_bytes, 0)
+            }
+        };
+        let rounds = 2 * slots;
+        let pools = PoolSwitch::new(rounds, row_bytes, rows(rounds as usize, row_bytes));
+        RowMachines { node, pools, keys: Keys::default(), row_bytes }
+    }
+
+    /// The machine of `atp`.
+    pub fn node(&self) -> &Node<Rows> {
+        &self.node
+    }
+
+    /// As `node`, for a data plane in front of it.
+    pub fn node_mut(&mut self) -> &mut Node<Rows> {
+        &mut self.node
+    }
+
+    /// The machine of static pools.
+    pub fn pools(&self) -> &PoolSwitch<Rows> {
+        &self.pools
+    }
+
+    /// Largest payload.
+    pub fn row_bytes(&self) -> u16 {
+        self.row_bytes
+    }
+
+    /// Admits a job whose workers start at number `first`, and whose packets carry tags under `key`, if any.
+    pub fn install(
+        &mut self,
+        now: Time,
+        lease: Lease,
+        key: Option<JobKey>,
+        first: u64,
+    ) -> Result<(), Refusal> {
+        let job = lease.key().job;
+        match lease {
+            Lease::Slots(lease) => {
+                self.node.install_starting_at(now, NodeLease::Switch(lease), first)?;
+            }
+            Lease::Server(lease) => {
+                self.node.install_starting_at(now, NodeLease::Server(lease), first)?;
+            }
+            Lease::Pool(_) if self.node.server().is_some() => {
+                return Err(Refusal::WrongRole("server"));
+            }
+            Lease::Pool(lease) => self.pools.install_starting_at(now, lease, first)?,
+            Lease::Tree(_) => return Err(Refusal::WrongRole("machine with rows")),
+        }
+        self.keys.set(job, key);
+        Ok(())
+    }
+
+    /// As [`Aggregator::revoke`].
+    pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
+        self.node.revoke(job, up_to);
+        self.pools.revoke(job, up_to);
+        self.forget_keys();
+    }
+
+    /// As [`Aggregator::expire`]; which leases are gone.
+    pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<LeaseKey> {
+        let before: Vec<LeaseKey> = self.lease_keys().collect();
+        self.node.expire(now, idle_ns);
+        self.pools.expire(now, idle_ns);
+        self.forget_keys();
+        let left: Vec<LeaseKey> = self.lease_keys().collect();
+        before.into_iter().filter(|key| !left.contains(key)).collect()
+    }
+
+    /// Takes a packet of one of these protocols; whether a machine did. What is dropped is counted.
+    #[inline]
+    pub fn take(
+        &mut self,
+        protocol: Protocol,
+        now: Time,
+        from: PortId,
+        ce: bool,
+        packet: &[u8],
+    ) -> bool {
+        match protocol {
+            Protocol::Panama => false,
+            Protocol::Atp => take(&mut self.node, &self.keys, now, from, ce, packet),
+            POOLS => take(&mut self.pools, &self.keys, now, from, ce, packet),
+        }
+    }
+
+    /// The next packet to send; its header goes to the end of `heads`.
+    #[inline]
+    pub fn poll_transmit(&mut self, heads: &mut Vec<u8>) -> Option<(PortId, Option<Row>)> {
+        if let Some(transmit) = self.node.poll_transmit() {
+            let (to, row) = encode(&self.keys, &transmit, self.node.values(), heads);
+            return Some((to, row.map(Row::Node)));
+        }
+        let transmit = self.pools.poll_transmit()?;
+        let (to, row) = encode(&self.keys, &transmit, self.pools.values(), heads);
+        Some((to, row.map(Row::Pool)))
+    }
+
+    /// A row of a packet that waits to be sent.
+    #[inline]
+    pub fn payload(&self, row: Row) -> &[u8] {
+        match row {
+            Row::Node(row) => self.node.values().get(row),
+            Row::Pool(row) => self.pools.values().get(row),
+        }
+    }
+
+    /// Everything of `poll_transmit` is on the wire.
+    pub fn flushed(&mut self) {
+        self.node.flushed();
+        self.pools.flushed();
+    }
+
+    /// When `handle_timeout` must be called.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        [self.node.poll_timeout(), self.pools.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Deadlines up to `now` have passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.node.handle_timeout(now);
+        self.pools.handle_timeout(now);
+    }
+
+    /// Leases at work.
+    pub fn lease_keys(&self) -> impl Iterator<Item = LeaseKey> {
+        self.node.lease_keys().chain(self.pools.lease_keys())
+    }
+
+    /// Contributions of children that each lease at work has taken.
+    pub fn contributions(&self) -> impl Iterator<Item = (LeaseKey, Protocol, u64)> {
+        let node = self.node.contributions().map(|(key, taken)| (key, Protocol::Atp, taken));
+        node.chain(self.pools.contributions().map(|(key, taken)| (key, POOLS, taken)))
+    }
+
+    /// Neighbours that leases name.
+    pub fn ports(&self) -> Vec<PortId> {
+        [self.node.ports(), self.pools.ports()].concat()
+    }
+
+    /// Dropped packets by reason.
+    pub fn drops(&self) -> DropCounters {
+        let mut drops = self.node.drops().clone();
+        drops.add(self.pools.drops());
+        drops
+    }
+
+    /// Rows in use.
+    pub fn rows_used(&self) -> u64 {
+        (self.node.values().used() + self.pools.values().used()) as u64
+    }
+
+    fn forget_keys(&mut self) {
+        let jobs: Vec<JobId> = self.lease_keys().map(|key| key.job).collect();
+        self.keys.retain(|job| jobs.contains(&job));
+    }
+}
+
+/// Rows of a machine that holds so many fragments.
+fn rows(count: usize, row_bytes: u16) -> Rows {
+    Rows::new(count + TRANSIT_ROWS, row_bytes.into())
+}
+
+#[inline]
+fn take<A: Aggregator<Payload = [u8]>>(
+    machine: &mut A,
+    keys: &Keys,
+    now: Time,
+    from: PortId,
+    ce: bool,
+    packet: &[u8],
+) -> bool {
+    let (header, payload) = match A::Header::decode(packet) {
+        Ok(decoded) => decoded,
+        Err(error) => {
+            machine.count_decode_error(error);
+            return false;
+        }
+    };
+    if let Err(reason) = keys.check(header.job(), packet) {
+        machine.count_drop(reason);
+        return false;
+    }
+    machine.handle(now, from, ce, &header, payload).is_ok()
+}
+
+/// Writes a header, with its tag, to the end of `heads`; whom the packet is for, and the row that follows.
+#[inline]
+fn encode<H: PacketHeader>(
+    keys: &Keys,
+    transmit: &RowTransmit<H, RowId>,
+    values: &Rows,
+    heads: &mut Vec<u8>,
+) -> (PortId, Option<RowId>) {
+    let RowTransmit { to, header, payload } = transmit;
+    let start = heads.len();
+    heads.resize(start + H::LEN, 0);
+    header.write(&mut heads[start..]);
+    let row = payload.map_or(&[][..], |row| values.get(row));
+    keys.seal(header.job(), &mut heads[start..], row);
+    (*to, *payload)
+}
