@@ -6,7 +6,7 @@ use common::*;
 use netsum_net::Buffer;
 use netsum_net::switch::SwitchDriver;
 use netsum_net::worker::{Event, Operation};
-use netsum_proto::panama::{Progress, resolve};
+use netsum_proto::handover::{Progress, resolve};
 use netsum_wire::{Dtype, ReduceOp};
 
 /// What the collectives do over TCP, here with a function call between the ranks.

@@ -215,6 +215,16 @@ impl<P> Lease<P> {
         }
     }
 
+    /// Payload bytes of a full fragment.
+    pub fn fragment_bytes(&self) -> u16 {
+        match self {
+            Lease::Tree(lease) => lease.fragment_bytes,
+            Lease::Slots(lease) => lease.fragment_bytes,
+            Lease::Server(lease) => lease.fragment_bytes,
+            Lease::Pool(lease) => lease.fragment_bytes,
+        }
+    }
+
     /// The same lease for another number of fragments in flight.
     pub fn with_window(mut self, window: u16) -> Lease<P> {
         match &mut self {
@@ -235,6 +245,17 @@ impl<P: Copy> Lease<P> {
             Lease::Slots(lease) => Lease::Slots(lease.map(name)),
             Lease::Server(lease) => Lease::Server(lease.map(name)),
             Lease::Pool(lease) => Lease::Pool(lease.map(name)),
+        }
+    }
+
+    /// The most packets that come up for one fragment.
+    pub fn senders(&self) -> usize {
+        match self {
+            Lease::Tree(lease) => lease.children.len(),
+            Lease::Slots(lease) => lease.members.neighbours().count(),
+            // At worst nothing was added on the way.
+            Lease::Server(lease) => lease.ranks(),
+            Lease::Pool(lease) => lease.workers.len(),
         }
     }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use netsum_proto::handover::{Finished, Progress};
 use netsum_proto::operations::Submission;
-use netsum_proto::panama::{Finished, Progress};
 use netsum_proto::{
     AcceptedResult, Drop, OutgoingPacket, PortId, Time, Worker, WorkerConfig, WorkerMachine,
     with_worker,

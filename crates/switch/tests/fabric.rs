@@ -15,7 +15,8 @@ use netsum_control::{Config, Controller, JobPlan, pb};
 use netsum_net::Buffer;
 use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
-use netsum_proto::panama::{Fragments, Submission, WorkerConfig, resolve};
+use netsum_proto::handover::resolve;
+use netsum_proto::panama::{Fragments, Submission, WorkerConfig};
 use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, Rank, ReduceOp, reduce};
 

@@ -127,17 +127,10 @@ fn by_node(terms: &Terms) -> BTreeMap<NodeId, Vec<Lease<()>>> {
 fn needs(leases: &[Lease<()>], window: u16, row_bytes: u16) -> Capacity {
     let mut needs = Capacity::default();
     for lease in leases {
-        let (senders, fragment_bytes) = match lease {
-            Lease::Tree(lease) => (lease.children.len(), lease.fragment_bytes),
-            Lease::Slots(lease) => (lease.members.neighbours().count(), lease.fragment_bytes),
-            // At worst nothing was added on the way.
-            Lease::Server(lease) => (lease.ranks(), lease.fragment_bytes),
-            Lease::Pool(lease) => (lease.workers.len(), lease.fragment_bytes),
-        };
-        let datagram = 2 * u64::from(fragment_bytes) + SKB_OVERHEAD;
+        let datagram = 2 * u64::from(lease.fragment_bytes()) + SKB_OVERHEAD;
         needs += Capacity {
             reserved: lease.clone().with_window(window).reservation(row_bytes),
-            receive: senders as u64 * u64::from(window) * datagram,
+            receive: lease.senders() as u64 * u64::from(window) * datagram,
         };
     }
     needs

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netsum_proto::panama::{Finished, Progress, Submission, TreeStats};
+use netsum_proto::handover::{Finished, Progress};
+use netsum_proto::panama::{Submission, TreeStats};
 use netsum_proto::{DropCounters, WorkerConfig};
 use netsum_wire::TreeId;
 use netsum_wire::tag::JobKey;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use netsum_proto::panama::{Finished, Progress};
+use netsum_proto::handover::{Finished, Progress};
 use netsum_proto::{Drop, DropCounters, Time};
 use netsum_wire::TreeId;
 use netsum_wire::tag::JobKey;

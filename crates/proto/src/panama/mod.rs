@@ -25,8 +25,5 @@ pub use worker::{Accepted, Outgoing, Worker, WorkerConfig};
 
 pub use crate::aggregator::Aggregator;
 pub use crate::flow::TreeStats;
-pub use crate::handover::{
-    Finished, Progress, ProgressError, Resolution, Serve, TreeProgress, resolve,
-};
 pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};
 pub use crate::worker::{Event, WorkerMachine};

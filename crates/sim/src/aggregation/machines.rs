@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use netsum_proto::handover::resolve;
 use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::{
     AcceptedResult, Aggregator, Event, OutgoingPacket, PortId, Time, WorkerMachine,
@@ -59,6 +60,9 @@ impl Ports {
         self.0[&(tree, node, neighbour)]
     }
 }
+
+/// What a worker must know of its plan.
+type Config<R> = <<R as Protocol>::Worker as WorkerMachine>::Config;
 
 /// A packet's content: what stands for it on a link is a handle.
 pub(super) type Parcel<R> = (Header<R>, Owned<R>);
@@ -160,6 +164,40 @@ impl<R: Protocol> Machines<R> {
             self.on_hosts().workers.push(Some(state));
         }
         first
+    }
+
+    /// Machines of workers, from the number of the first on, of those that still run.
+    pub(super) fn running(&self, first: u32, ranks: usize) -> impl Iterator<Item = &R::Worker> {
+        (first..first + ranks as u32).filter_map(|worker| self.worker(worker))
+    }
+
+    /// Gives each worker that still runs a machine of the next epoch, which `machine` makes for a rank from the last plan,
+    /// and the ways `up` of its trees. What the workers have together needs no more summing, as after a hand-over; what
+    /// some have and others lack, a window at most, is taken for handed over at once.
+    pub(super) fn replace_workers(
+        &mut self,
+        net: &mut Network,
+        first: u32,
+        up: Vec<Vec<u32>>,
+        machine: impl Fn(usize, &Config<R>) -> R::Worker,
+    ) {
+        let progress: Vec<_> =
+            self.running(first, up.len()).map(|worker| worker.progress()).collect();
+        let finished = resolve(&progress).finished;
+        let workers = first..first + up.len() as u32;
+        let hosts = self.on_hosts();
+        for (rank, (worker, up)) in workers.clone().zip(up).enumerate() {
+            let Some(state) = &mut hosts.workers[worker as usize] else { continue };
+            let new = machine(rank, state.machine.config());
+            let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
+            let rest = std::mem::replace(&mut state.machine, new).remaining(&finished);
+            let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.id != *id));
+            let (job, rank) = (state.job, state.rank);
+            hosts.done.extend(complete.map(|id| Done { job, rank, id }));
+            rest.into_iter().for_each(|submission| state.machine.submit(submission));
+            state.up = up;
+        }
+        workers.for_each(|worker| hosts.pump_worker(&mut net.regions[0], worker));
     }
 
     /// What must not be, by time.

@@ -2,15 +2,15 @@
 
 use netsum_lease::{Granted, Terms, leases};
 use netsum_proto::atp::Claim;
-use netsum_proto::panama::{Switch, Worker, WorkerConfig, buffers_per_fragment, resolve};
+use netsum_proto::panama::{Switch, Worker, WorkerConfig, buffers_per_fragment};
 use netsum_proto::{Aggregator, Lease, PortId, WorkerMachine};
 use netsum_topo::{AggregationTree, Child, NodeId, TreeNode};
 use netsum_wire::{Epoch, JobId, Rank, TreeId};
 
+use super::Aggregation;
 use super::machines::{End, Machines, Ports};
 use super::panama::{Panama, TreeConfig};
 use super::payload::Payload;
-use super::{Aggregation, Done};
 use crate::network::Network;
 
 impl<P: Payload> Aggregation<P> {
@@ -50,8 +50,7 @@ impl<P: Payload> Aggregation<P> {
     }
 
     /// Moves a job to the next epoch on other trees: what the hosts do when a switch dies. The workers tell each
-    /// other what they have; what nobody has is summed again. What some lack and others have, a window at most, is
-    /// taken for handed over at once. Errors leave the job without trees.
+    /// other what they have; what nobody has is summed again. Errors leave the job without trees.
     pub(crate) fn replan_trees(
         &mut self,
         net: &mut Network,
@@ -63,34 +62,16 @@ impl<P: Payload> Aggregation<P> {
     ) -> Result<(), String> {
         let config = &self.granted(job, trees, config);
         let machines = &mut self.trees;
-        let range = first as usize..first as usize + placement.len();
-        let states: Vec<_> = range.clone().filter_map(|w| machines.worker(w as u32)).collect();
-        let progress: Vec<_> = states.iter().map(|worker| worker.progress()).collect();
-        let finished = resolve(&progress).finished;
-        let epoch = states.first().map_or(Epoch(1), |w| Epoch(w.config().epoch.0 + 1));
+        let last = machines.running(first, placement.len()).next();
+        let epoch = last.map_or(Epoch(1), |worker| Epoch(worker.config().epoch.0 + 1));
         let wiring = Wiring { first, job, epoch, memory_bytes: self.memory_bytes, config };
         let up = machines.lease(net, &wiring, trees, placement)?;
         machines.nodes_mut().for_each(|switch| switch.revoke(JobId(job), Epoch(epoch.0 - 1)));
         let now = net.now();
-        let machines = machines.on_hosts();
-        for (worker, up) in range.clone().zip(up) {
-            let Some(state) = &mut machines.workers[worker] else { continue };
-            let config = WorkerConfig {
-                epoch,
-                trees: trees.len() as u8,
-                window_max: config.window_max,
-                ..state.machine.config().clone()
-            };
-            let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
-            let old = std::mem::replace(&mut state.machine, Worker::new(now, config));
-            let rest = old.remaining(&finished);
-            let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.id != *id));
-            let (job, rank) = (state.job, state.rank);
-            machines.done.extend(complete.map(|id| Done { job, rank, id }));
-            rest.into_iter().for_each(|submission| state.machine.submit(submission));
-            state.up = up;
-        }
-        range.for_each(|worker| machines.pump_worker(&mut net.regions[0], worker as u32));
+        machines.replace_workers(net, first, up, |_, last| {
+            let (trees, window_max) = (trees.len() as u8, config.window_max);
+            Worker::new(now, WorkerConfig { epoch, trees, window_max, ..last.clone() })
+        });
         Ok(())
     }
 }

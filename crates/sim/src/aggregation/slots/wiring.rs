@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use netsum_lease::{Granted, Racks, Terms, leases};
 use netsum_proto::atp::{Node, Place, Scaling, Server, Switch, Worker, WorkerConfig};
-use netsum_proto::panama::resolve;
 use netsum_proto::{Aggregator, Lease, PortId, WorkerMachine};
 use netsum_topo::{AggregationTree, Child, NodeId, Parent, TreeNode};
 use netsum_wire::{Epoch, JobId, TreeId};
@@ -12,7 +11,7 @@ use netsum_wire::{Epoch, JobId, TreeId};
 use super::{Atp, ROW_BYTES, SlotConfig};
 use crate::aggregation::machines::{End, Machines, Ports};
 use crate::aggregation::payload::Payload;
-use crate::aggregation::{Aggregation, Done, SlotSharing};
+use crate::aggregation::{Aggregation, SlotSharing};
 use crate::network::Network;
 
 /// A job that reduces in slots: where its workers and servers are.
@@ -56,8 +55,7 @@ impl<P: Payload> Aggregation<P> {
         Ok(self.slots.add_workers(net, job, hosts.placement, stands.up, worker))
     }
 
-    /// Moves a job to the next epoch on paths that stand; as with trees, what some workers have and others lack is
-    /// taken for handed over at once.
+    /// Moves a job to the next epoch on paths that stand.
     pub(crate) fn replan_slots(
         &mut self,
         net: &mut Network,
@@ -67,30 +65,17 @@ impl<P: Payload> Aggregation<P> {
         config: &SlotConfig,
     ) -> Result<(), String> {
         let machines = &mut self.slots;
-        let range = first as usize..first as usize + hosts.placement.len();
-        let states: Vec<_> = range.clone().filter_map(|w| machines.worker(w as u32)).collect();
-        let progress: Vec<_> = states.iter().map(|worker| worker.progress()).collect();
-        let finished = resolve(&progress).finished;
-        let epoch = states.first().map_or(Epoch(1), |w| Epoch(w.config().epoch.0 + 1));
+        let last = machines.running(first, hosts.placement.len()).next();
+        let epoch = last.map_or(Epoch(1), |worker| Epoch(worker.config().epoch.0 + 1));
         let wiring = Wiring { first, job, epoch, sharing: self.sharing, config };
         let stands = machines.lease(net, &wiring, hosts)?;
         let old = Epoch(epoch.0 - 1);
         machines.nodes_mut().for_each(|node| node.revoke(JobId(job), old));
         let now = net.now();
-        let machines = machines.on_hosts();
-        for ((worker, up), places) in range.clone().zip(stands.up).zip(stands.places) {
-            let Some(state) = &mut machines.workers[worker] else { continue };
-            let config = WorkerConfig { epoch, places, ..state.machine.config().clone() };
-            let open: Vec<u64> = state.machine.outstanding().map(|s| s.id).collect();
-            let old = std::mem::replace(&mut state.machine, Worker::new(now, config));
-            let rest = old.remaining(&finished);
-            let complete = open.into_iter().filter(|id| rest.iter().all(|s| s.id != *id));
-            let (job, rank) = (state.job, state.rank);
-            machines.done.extend(complete.map(|id| Done { job, rank, id }));
-            rest.into_iter().for_each(|submission| state.machine.submit(submission));
-            state.up = up;
-        }
-        range.for_each(|worker| machines.pump_worker(&mut net.regions[0], worker as u32));
+        machines.replace_workers(net, first, stands.up, |rank, last| {
+            let places = stands.places[rank].clone();
+            Worker::new(now, WorkerConfig { epoch, places, ..last.clone() })
+        });
         Ok(())
     }
 }
