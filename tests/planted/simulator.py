@@ -60,7 +60,7 @@ MUTANTS = {
         "slot.marks |= header.marks & branch;",
     ),
     "a window is never cut": (
-        "crates/proto/src/congestion.rs",
+        "crates/proto/src/congestion/dctcp.rs",
         "self.window = (self.window * (1.0 - self.alpha / 2.0)).max(1.0);",
         "self.window = self.window.max(1.0);",
     ),

@@ -1,6 +1,8 @@
 //! What a run is made of: the fabric, the jobs, the noise of the network and the faults, all drawn from a seed.
 
-use netsum_topo::{Addressing, Bytes, Fabric, Protocol, Rate, Server, SlotPolicy, leaf_spine};
+use netsum_topo::{
+    Addressing, Bytes, CongestionRule, Fabric, Protocol, Rate, Server, SlotPolicy, leaf_spine,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Direction, Fault, Kind, LinkLoss, Process, StoreAfter};
@@ -225,7 +227,7 @@ impl JobShape {
             elements: random.pick(&[1, 16, 64, 300, 300, 1000]),
             depth: random.within(1..=3) as u32,
             scale: random.pick(&[0, 0, 1024]),
-            congestion: random.pick(&["panama", "per-branch", "coupled", "none"]).to_owned(),
+            congestion: random.pick(CongestionRule::ALL).to_string(),
         }
     }
 }

@@ -1,0 +1,71 @@
+//! DCTCP (RFC 8257), which several rules run: one control loop, and what happens once per window.
+
+use super::halved;
+
+/// DCTCP's gain g (RFC 8257 §3.3).
+const GAIN: f64 = 1.0 / 16.0;
+
+/// One DCTCP control loop.
+#[derive(Clone, Debug)]
+pub(super) struct Dctcp {
+    pub(super) window: f64,
+    ssthresh: f64,
+    alpha: f64,
+    results: u32,
+    marked: u32,
+}
+
+impl Dctcp {
+    pub(super) fn new(window: f64) -> Self {
+        Dctcp { window, ssthresh: f64::INFINITY, alpha: 1.0, results: 0, marked: 0 }
+    }
+
+    /// `step`: what a window of results above the threshold adds.
+    pub(super) fn on_result(&mut self, marked: bool, step: f64) {
+        self.results += 1;
+        self.marked += u32::from(marked);
+        if self.window >= self.ssthresh {
+            self.window += step / self.window;
+        } else if !marked {
+            self.window += 1.0;
+        }
+    }
+
+    pub(super) fn end_observation(&mut self) {
+        let fraction = f64::from(self.marked) / f64::from(self.results.max(1));
+        self.alpha = (1.0 - GAIN) * self.alpha + GAIN * fraction;
+        if self.marked > 0 {
+            self.window = (self.window * (1.0 - self.alpha / 2.0)).max(1.0);
+            self.ssthresh = self.window;
+        }
+        (self.results, self.marked) = (0, 0);
+    }
+
+    /// Not below `least`, unless the window is there already.
+    pub(super) fn halve(&mut self, least: f64) {
+        self.window = halved(self.window, least);
+        self.ssthresh = self.window;
+    }
+
+    pub(super) fn clip(&mut self, most: f64) {
+        self.window = self.window.min(most);
+    }
+}
+
+/// Something that happens at most once per window of fragments.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OncePerWindow {
+    /// The first fragment that was not yet sent when it last happened.
+    ends: u64,
+}
+
+impl OncePerWindow {
+    /// Whether it happens at fragment `vid`: then not again before `vid_next`, the next to be sent.
+    pub(super) fn happens(&mut self, vid: u64, vid_next: u64) -> bool {
+        let happens = vid >= self.ends;
+        if happens {
+            self.ends = vid_next;
+        }
+        happens
+    }
+}

@@ -1,0 +1,17 @@
+//! No reaction.
+
+use super::{Arrival, Rule};
+
+/// So many fragments in flight.
+#[derive(Clone, Debug)]
+pub(super) struct Fixed(pub(super) u16);
+
+impl Rule for Fixed {
+    fn window(&self) -> f64 {
+        self.0.into()
+    }
+
+    fn on_result(&mut self, _: &Arrival, _: f64) {}
+
+    fn on_loss(&mut self, _: u64, _: u64) {}
+}

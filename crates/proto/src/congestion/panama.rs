@@ -1,0 +1,47 @@
+//! The paper's rule: all marks in one, and DCTCP on that one.
+//!
+//! With several branches that are congested independently the job backs off for the *union* of the marks, and starves.
+
+use super::dctcp::{Dctcp, OncePerWindow};
+use super::{Arrival, LOSS_WINDOW_LEAST, Rule};
+
+/// One DCTCP window, marked if any branch is.
+#[derive(Clone, Debug)]
+pub(super) struct Panama {
+    dctcp: Dctcp,
+    observation: OncePerWindow,
+    loss: OncePerWindow,
+}
+
+impl Panama {
+    /// `initial`: fragments in flight before anything is known.
+    pub(super) fn new(initial: f64) -> Panama {
+        let (observation, loss) = Default::default();
+        Panama { dctcp: Dctcp::new(initial), observation, loss }
+    }
+
+    /// `step`: what a window of results above the threshold adds.
+    pub(super) fn take(&mut self, result: &Arrival, cap: f64, step: f64) {
+        self.dctcp.on_result(result.is_marked(), step);
+        if self.observation.happens(result.vid, result.vid_next) {
+            self.dctcp.end_observation();
+        }
+        self.dctcp.clip(cap);
+    }
+}
+
+impl Rule for Panama {
+    fn window(&self) -> f64 {
+        self.dctcp.window
+    }
+
+    fn on_result(&mut self, result: &Arrival, cap: f64) {
+        self.take(result, cap, 1.0);
+    }
+
+    fn on_loss(&mut self, vid: u64, vid_next: u64) {
+        if self.loss.happens(vid, vid_next) {
+            self.dctcp.halve(LOSS_WINDOW_LEAST);
+        }
+    }
+}
