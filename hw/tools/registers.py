@@ -52,16 +52,16 @@ def python(table: dict) -> str:
 
 def rust(table: dict) -> str:
     """What the driver of netsum-switch needs."""
-    lines = [f"//! Addresses and outcomes, {MADE}.", "", "use netsum_proto::Drop;", ""]
+    lines = [f"//! Addresses and outcomes, {MADE}.", "", "use netsum_proto::DropReason;", ""]
     for register in table["register"]:
         lines += [f"pub(super) const {register['name']}: u32 = 0x{register['at']:05x};"]
     lines += [""] + [f"pub(super) const WORD_{w['name'].upper()}: u32 = {w['word']};" for w in table["lease"]]
     lines += ["", "/// The switch's reason for each outcome, in counter order; `None` if the packet was taken.",
-              f"pub(super) const DROPS: [Option<Drop>; {len(table['outcome'])}] = ["]  # fmt: skip
+              f"pub(super) const DROPS: [Option<DropReason>; {len(table['outcome'])}] = ["]  # fmt: skip
     for outcome in table["outcome"]:
         reason = "".join(part.capitalize() for part in outcome.get("drop", "").split("_"))
         reason = {"ReservedField": "Reserved"}.get(reason, reason)
-        lines += [f"    Some(Drop::{reason})," if reason else "    None,"]
+        lines += [f"    Some(DropReason::{reason})," if reason else "    None,"]
     return "\n".join(lines) + "\n];\n"
 
 

@@ -35,9 +35,9 @@ MUTANTS = {
     ),
     "the arriving fragment is not added": (
         f"{PANAMA}/tree.rs",
-        "let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;",
+        "let sum = memory.reduce(&header, stored, arriving).ok_or(DropReason::NoMemory)?;",
         "let arriving = if vid % 64 == 9 { None } else { arriving };\n"
-        "        let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;",
+        "        let sum = memory.reduce(&header, stored, arriving).ok_or(DropReason::NoMemory)?;",
     ),
     "port buffers are not freed": (
         f"{PANAMA}/tree.rs",
@@ -86,8 +86,8 @@ MUTANTS = {
     ),
     "a result is accepted twice": (
         f"{PANAMA}/worker.rs",
-        "if tree.flight.is_received(vid) {\n            return Err(Drop::Duplicate);",
-        "if tree.flight.is_received(vid) && vid % 16 != 5 {\n            return Err(Drop::Duplicate);",
+        "if tree.flight.is_received(vid) {\n            return Err(DropReason::Duplicate);",
+        "if tree.flight.is_received(vid) && vid % 16 != 5 {\n            return Err(DropReason::Duplicate);",
     ),
     "an epoch begins with what was summed": (
         "crates/proto/src/handover/progress.rs",

@@ -641,7 +641,7 @@ fn a_process_that_speaks_in_others_names_changes_no_sum() {
     check_integers(&job.reduce(99, INTEGERS, inputs.clone()), &inputs);
     drop(attacker.stdin.take());
     assert!(attacker.wait().unwrap().success());
-    let refused = job.workers[0].0.stats().drops.get(netsum_proto::Drop::BadTag);
+    let refused = job.workers[0].0.stats().drops.get(netsum_proto::DropReason::BadTag);
     assert!(skipped || refused > 0, "no forged result came to a worker");
 }
 

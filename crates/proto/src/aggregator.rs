@@ -5,7 +5,7 @@ use std::error::Error;
 use netsum_wire::{DecodeError, Epoch, JobId, PacketHeader};
 
 use crate::lease::LeaseKey;
-use crate::{Drop, DropCounters, PortId, Time};
+use crate::{DropCounters, DropReason, PortId, Time};
 
 /// A switch or server as a state machine.
 ///
@@ -55,7 +55,7 @@ pub trait Aggregator {
         ce: bool,
         header: &Self::Header,
         payload: &Self::Payload,
-    ) -> Result<(), Drop>;
+    ) -> Result<(), DropReason>;
 
     /// The next packet to send.
     fn poll_transmit(&mut self) -> Option<Self::Transmit>;
@@ -78,7 +78,7 @@ pub trait Aggregator {
     fn ports(&self) -> Vec<PortId>;
 
     /// Counts a packet that the driver refused.
-    fn count_drop(&mut self, reason: Drop);
+    fn count_drop(&mut self, reason: DropReason);
 
     /// Counts bytes that are no packet.
     fn count_decode_error(&mut self, error: DecodeError) {

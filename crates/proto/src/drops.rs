@@ -7,18 +7,18 @@ macro_rules! drops {
         /// Why a machine did not take a packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         #[repr(u8)]
-        pub enum Drop {
+        pub enum DropReason {
             $($(#[$doc])* #[error($text)] $variant,)*
         }
 
-        impl Drop {
+        impl DropReason {
             /// Every reason, in counter order.
-            pub const ALL: &'static [Drop] = &[$(Drop::$variant,)*];
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
 
             /// The reason as a metric label.
             pub const fn label(self) -> &'static str {
                 match self {
-                    $(Drop::$variant => $text,)*
+                    $(DropReason::$variant => $text,)*
                 }
             }
         }
@@ -78,35 +78,35 @@ drops! {
     Unexpected => "unexpected",
 }
 
-impl From<DecodeError> for Drop {
-    fn from(error: DecodeError) -> Drop {
+impl From<DecodeError> for DropReason {
+    fn from(error: DecodeError) -> DropReason {
         match error {
-            DecodeError::TruncatedHeader => Drop::TruncatedHeader,
-            DecodeError::UnknownVersion => Drop::UnknownVersion,
-            DecodeError::UnknownKind => Drop::UnknownKind,
-            DecodeError::UnknownFormat => Drop::UnknownFormat,
-            DecodeError::PayloadLength => Drop::PayloadLength,
-            DecodeError::EmptyFragment => Drop::EmptyFragment,
-            DecodeError::Reserved => Drop::Reserved,
-            DecodeError::Members => Drop::Members,
+            DecodeError::TruncatedHeader => DropReason::TruncatedHeader,
+            DecodeError::UnknownVersion => DropReason::UnknownVersion,
+            DecodeError::UnknownKind => DropReason::UnknownKind,
+            DecodeError::UnknownFormat => DropReason::UnknownFormat,
+            DecodeError::PayloadLength => DropReason::PayloadLength,
+            DecodeError::EmptyFragment => DropReason::EmptyFragment,
+            DecodeError::Reserved => DropReason::Reserved,
+            DecodeError::Members => DropReason::Members,
         }
     }
 }
 
 /// How often each reason occurred.
 #[derive(Clone, Debug)]
-pub struct DropCounters([u64; Drop::ALL.len()]);
+pub struct DropCounters([u64; DropReason::ALL.len()]);
 
 impl Default for DropCounters {
     fn default() -> Self {
-        DropCounters([0; Drop::ALL.len()])
+        DropCounters([0; DropReason::ALL.len()])
     }
 }
 
 impl DropCounters {
     /// Counts one.
     #[inline]
-    pub fn count(&mut self, reason: Drop) {
+    pub fn count(&mut self, reason: DropReason) {
         self.0[reason as usize] += 1;
     }
 
@@ -116,18 +116,18 @@ impl DropCounters {
     }
 
     /// Counts some.
-    pub fn count_many(&mut self, reason: Drop, count: u64) {
+    pub fn count_many(&mut self, reason: DropReason, count: u64) {
         self.0[reason as usize] += count;
     }
 
     /// How often `reason` occurred.
-    pub fn get(&self, reason: Drop) -> u64 {
+    pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 
     /// Reasons that occurred, by label.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let all = Drop::ALL.iter().map(|&d| (d.label(), self.get(d)));
+        let all = DropReason::ALL.iter().map(|&d| (d.label(), self.get(d)));
         all.filter(|&(_, n)| n > 0)
     }
 }

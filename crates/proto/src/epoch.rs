@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use netsum_wire::Epoch;
 
-use crate::Drop;
+use crate::DropReason;
 
 /// How one epoch stands to another. Numbers wrap around: half of them are before any.
 pub(crate) fn compare(one: Epoch, other: Epoch) -> Ordering {
@@ -13,11 +13,11 @@ pub(crate) fn compare(one: Epoch, other: Epoch) -> Ordering {
 
 /// Whether a packet is of the epoch at work.
 #[inline]
-pub(crate) fn check(packet: Epoch, at_work: Epoch) -> Result<(), Drop> {
+pub(crate) fn check(packet: Epoch, at_work: Epoch) -> Result<(), DropReason> {
     match compare(packet, at_work) {
         Ordering::Equal => Ok(()),
-        Ordering::Less => Err(Drop::StaleEpoch),
-        Ordering::Greater => Err(Drop::FutureEpoch),
+        Ordering::Less => Err(DropReason::StaleEpoch),
+        Ordering::Greater => Err(DropReason::FutureEpoch),
     }
 }
 
@@ -28,8 +28,8 @@ mod tests {
     #[test]
     fn epochs_wrap_around() {
         let check = |packet, at_work| check(Epoch(packet), Epoch(at_work));
-        assert_eq!((check(7, 7), check(6, 7)), (Ok(()), Err(Drop::StaleEpoch)));
-        assert_eq!(check(2, 65_535), Err(Drop::FutureEpoch));
-        assert_eq!(check(65_535, 2), Err(Drop::StaleEpoch));
+        assert_eq!((check(7, 7), check(6, 7)), (Ok(()), Err(DropReason::StaleEpoch)));
+        assert_eq!(check(2, 65_535), Err(DropReason::FutureEpoch));
+        assert_eq!(check(65_535, 2), Err(DropReason::StaleEpoch));
     }
 }

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use crate::congestion::{CongestionRule, Window};
 use crate::flight::{Flight, Receipt};
 use crate::rtt::RttEstimator;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
 /// A tree that has not answered for this long is reported; a round trip takes milliseconds even on a
 /// loaded machine, and a dead switch must cost a pause of seconds.
@@ -173,9 +173,9 @@ impl TreeFlow {
     }
 
     /// Our part of `number` is counted, others' are not: no loss, no reason to slow down.
-    pub(crate) fn wait(&mut self, now: Time, number: u64, ranks: u64) -> Result<(), Drop> {
+    pub(crate) fn wait(&mut self, now: Time, number: u64, ranks: u64) -> Result<(), DropReason> {
         if !self.flight.covers(number) || self.flight.is_received(number) {
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         }
         self.heard = now;
         self.probed = None;

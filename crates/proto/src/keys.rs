@@ -4,7 +4,7 @@ use netsum_wire::JobId;
 use netsum_wire::tag::JobKey;
 use rustc_hash::FxHashMap;
 
-use crate::Drop;
+use crate::DropReason;
 
 /// The keys of jobs at one switch, server or worker. A job without a key is trusted: its packets carry no tag.
 #[derive(Clone, Debug, Default)]
@@ -32,9 +32,9 @@ impl Keys {
 
     /// Checks a packet before any machine sees it.
     #[inline]
-    pub fn check(&self, job: JobId, packet: &[u8]) -> Result<(), Drop> {
+    pub fn check(&self, job: JobId, packet: &[u8]) -> Result<(), DropReason> {
         match self.get(job) {
-            Some(key) if !key.has_sealed(packet) => Err(Drop::BadTag),
+            Some(key) if !key.has_sealed(packet) => Err(DropReason::BadTag),
             _ => Ok(()),
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! Every machine has one shape: `handle(now, input)` changes it, then `poll_transmit`, `poll_event` and
 //! `poll_timeout` are drained. Time is handed in and never decreases. Nothing allocates per packet once
-//! warm, nothing is random. Bytes from the network never panic a machine: what is wrong is a [`Drop`]
+//! warm, nothing is random. Bytes from the network never panic a machine: what is wrong is a [`DropReason`]
 //! with a reason, and counted.
 
 mod aggregator;
@@ -31,7 +31,7 @@ mod worker;
 
 pub use aggregator::Aggregator;
 pub use congestion::CongestionRule;
-pub use drops::{Drop, DropCounters};
+pub use drops::{DropCounters, DropReason};
 pub use keys::Keys;
 pub use lease::{LeaseKey, Reservation};
 pub use registry::{Lease, Worker, WorkerConfig, supports};

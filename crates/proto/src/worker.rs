@@ -8,7 +8,7 @@ use netsum_wire::{Format, PacketHeader, TreeId};
 use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress};
 use crate::operations::Submission;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
 /// A protocol's worker as a state machine, for one epoch. It holds no payload: the driver copies elements between packets
 /// and buffers as it says.
@@ -56,7 +56,7 @@ pub trait WorkerMachine: Sized {
         now: Time,
         ce: bool,
         header: &Self::Header,
-    ) -> Result<Option<Self::Accepted>, Drop>;
+    ) -> Result<Option<Self::Accepted>, DropReason>;
 
     /// Takes in the payload of a result that `handle` accepted. `out`: bytes of the operation's buffer that hold the
     /// elements of the result; empty if it has none.

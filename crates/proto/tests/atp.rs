@@ -8,7 +8,7 @@ mod oracle;
 mod slots;
 
 use netsum_proto::atp::*;
-use netsum_proto::{CongestionRule, Drop, Time};
+use netsum_proto::{CongestionRule, DropReason, Time};
 use netsum_wire::fixed::Scale;
 use netsum_wire::*;
 use network::{Faults, Random, start};
@@ -113,13 +113,13 @@ fn check_slots_return(world: &mut World) -> Result<(), TestCaseError> {
     for (node, (switch, _)) in &world.switches {
         prop_assert_eq!(switch.held(), 0, "switch {}", node);
         prop_assert!(switch.leases().all(|(_, held, _)| held == 0));
-        prop_assert_eq!(switch.drops().get(Drop::NoMemory), 0);
-        prop_assert_eq!(switch.drops().get(Drop::Members), 0);
+        prop_assert_eq!(switch.drops().get(DropReason::NoMemory), 0);
+        prop_assert_eq!(switch.drops().get(DropReason::Members), 0);
     }
     for server in world.servers.values() {
-        prop_assert_eq!(server.drops().get(Drop::NoMemory), 0);
-        prop_assert_eq!(server.drops().get(Drop::Members), 0);
-        prop_assert_eq!(server.drops().get(Drop::BeyondWindow), 0);
+        prop_assert_eq!(server.drops().get(DropReason::NoMemory), 0);
+        prop_assert_eq!(server.drops().get(DropReason::Members), 0);
+        prop_assert_eq!(server.drops().get(DropReason::BeyondWindow), 0);
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use netsum_proto::atp::*;
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Drop, PortId, Time};
+use netsum_proto::{DropReason, PortId, Time};
 use netsum_wire::atp::{Flags, HEADER_LEN, Header, Kind, Level};
 use netsum_wire::*;
 use proptest::prelude::*;
@@ -84,24 +84,24 @@ fn down(kind: Kind, job: u32, sequence: u32) -> Header {
 const PAYLOAD: [u8; 16] = [1; 16];
 
 /// What both machines refuse alike.
-fn forgeries() -> Vec<(u32, Header, Drop)> {
+fn forgeries() -> Vec<(u32, Header, DropReason)> {
     let good = header(1, 0, 0);
     vec![
-        (10, Header { job: JobId(3), ..good }, Drop::NoLease),
-        (10, Header { tree: TreeId(1), ..good }, Drop::NoLease),
-        (10, Header { epoch: Epoch(4), ..good }, Drop::StaleEpoch),
-        (10, Header { epoch: Epoch(6), ..good }, Drop::FutureEpoch),
-        (20, good, Drop::NotANeighbour),
-        (10, Header { workers: 0b10, ..good }, Drop::Members),
-        (10, Header { workers: 0b11, ..good }, Drop::Members),
-        (10, Header { rack_fan_in: 1, ..good }, Drop::Members),
-        (10, Header { server_fan_in: 2, ..good }, Drop::Members),
-        (10, Header { server_fan_in: 2, racks: 0b10, ..good }, Drop::Members),
-        (10, Header { kind: Kind::Result, ..good }, Drop::WrongDirection),
-        (10, Header { kind: Kind::Mismatch, n_elems: 0, ..good }, Drop::WrongDirection),
-        (10, header(1, 0, WINDOW.into()), Drop::BeyondWindow),
-        (10, header(1, 0, u32::MAX - 100), Drop::TooOld),
-        (10, Header { n_elems: 5, ..good }, Drop::TooLarge),
+        (10, Header { job: JobId(3), ..good }, DropReason::NoLease),
+        (10, Header { tree: TreeId(1), ..good }, DropReason::NoLease),
+        (10, Header { epoch: Epoch(4), ..good }, DropReason::StaleEpoch),
+        (10, Header { epoch: Epoch(6), ..good }, DropReason::FutureEpoch),
+        (20, good, DropReason::NotANeighbour),
+        (10, Header { workers: 0b10, ..good }, DropReason::Members),
+        (10, Header { workers: 0b11, ..good }, DropReason::Members),
+        (10, Header { rack_fan_in: 1, ..good }, DropReason::Members),
+        (10, Header { server_fan_in: 2, ..good }, DropReason::Members),
+        (10, Header { server_fan_in: 2, racks: 0b10, ..good }, DropReason::Members),
+        (10, Header { kind: Kind::Result, ..good }, DropReason::WrongDirection),
+        (10, Header { kind: Kind::Mismatch, n_elems: 0, ..good }, DropReason::WrongDirection),
+        (10, header(1, 0, WINDOW.into()), DropReason::BeyondWindow),
+        (10, header(1, 0, u32::MAX - 100), DropReason::TooOld),
+        (10, Header { n_elems: 5, ..good }, DropReason::TooLarge),
     ]
 }
 
@@ -117,13 +117,13 @@ fn every_reason_to_drop_is_told_apart() {
         assert!(switch.drops().get(reason) > 0 && server.drops().get(reason) > 0);
     }
     let up = header(1, 0, 0);
-    assert_eq!(switch.handle(NOW, PARENT, false, &up, &PAYLOAD), Err(Drop::WrongDirection));
+    assert_eq!(switch.handle(NOW, PARENT, false, &up, &PAYLOAD), Err(DropReason::WrongDirection));
     let late = down(Kind::Result, 1, 9);
-    assert_eq!(switch.handle(NOW, PARENT, false, &late, &PAYLOAD), Err(Drop::BeyondWindow));
+    assert_eq!(switch.handle(NOW, PARENT, false, &late, &PAYLOAD), Err(DropReason::BeyondWindow));
     assert_eq!(switch.held(), 0);
     assert_eq!(server.values().used(), 0);
     switch.handle(NOW, PortId(10), false, &up, &PAYLOAD).unwrap();
-    assert_eq!(switch.handle(NOW, PortId(10), false, &up, &PAYLOAD), Err(Drop::Duplicate));
+    assert_eq!(switch.handle(NOW, PortId(10), false, &up, &PAYLOAD), Err(DropReason::Duplicate));
 }
 
 /// A replayed packet of an earlier epoch, and one of a window long past, leave no trace.
@@ -141,13 +141,13 @@ fn what_is_replayed_is_not_taken() {
     }
     for sequence in 0..16 {
         let again = switch.handle(NOW, PortId(10), false, &header(1, 0, sequence), &PAYLOAD);
-        assert_eq!(again, Err(Drop::TooOld), "{sequence}");
+        assert_eq!(again, Err(DropReason::TooOld), "{sequence}");
     }
     let members = Members::Rack { workers: vec![PortId(10), PortId(11)], rack: 0, racks: 1 };
     let next = Lease { epoch: Epoch(6), ..lease(1, members, Claim::default()) };
     switch.install(NOW, next.clone()).unwrap();
     let replayed = switch.handle(NOW, PortId(10), false, &header(1, 0, 19), &PAYLOAD);
-    assert_eq!(replayed, Err(Drop::StaleEpoch));
+    assert_eq!(replayed, Err(DropReason::StaleEpoch));
     let older = Lease { epoch: Epoch(5), ..next };
     assert!(matches!(switch.install(NOW, older), Err(LeaseError::Epoch { .. })));
     assert_eq!(switch.held(), 0);

@@ -76,7 +76,7 @@ fn down(kind: Kind, job: JobId) -> Header {
     Header { kind, n_elems, workers: 0, racks: 0, ..contribution(Level::Server, job, 0) }
 }
 
-type Act = Box<dyn Fn(&mut Switch<Rows>, Level) -> Result<(), netsum_proto::Drop>>;
+type Act = Box<dyn Fn(&mut Switch<Rows>, Level) -> Result<(), netsum_proto::DropReason>>;
 
 fn send(from: u32, header: impl Fn(Level) -> Header + 'static) -> Act {
     Box::new(move |switch, level| {

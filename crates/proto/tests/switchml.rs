@@ -8,7 +8,7 @@ mod oracle;
 
 use netsum_proto::switchml::*;
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Drop, PortId, Time};
+use netsum_proto::{DropReason, PortId, Time};
 use netsum_wire::switchml::{HEADER_LEN, Header, Kind};
 use netsum_wire::*;
 use network::{Arrival, Faults, Network, Random, Start, start};
@@ -308,7 +308,7 @@ proptest! {
         }
         world.switch.values_mut().flushed();
         prop_assert_eq!(world.switch.values().used(), 0);
-        prop_assert_eq!(world.switch.drops().get(Drop::NoMemory), 0);
+        prop_assert_eq!(world.switch.drops().get(DropReason::NoMemory), 0);
     }
 }
 
@@ -379,30 +379,38 @@ fn every_reason_to_drop_is_told_apart() {
         world.switch.handle(Time(0), PortId(from), false, &header, payload).err()
     };
     let refused = [
-        (0, Header { job: JobId(7), ..good }, Drop::NoLease),
-        (0, Header { epoch: Epoch(0), ..good }, Drop::StaleEpoch),
-        (0, Header { epoch: Epoch(2), ..good }, Drop::FutureEpoch),
-        (2, good, Drop::NotANeighbour),
-        (1, good, Drop::Members),
-        (0, Header { slot: 4, ..good }, Drop::Members),
-        (0, Header { n_elems: 9, ..good }, Drop::TooLarge),
-        (0, Header { kind: Kind::Result, ..good }, Drop::WrongDirection),
-        (0, Header { round: 1, ..good }, Drop::BeyondWindow),
-        (0, Header { round: 2, ..good }, Drop::BeyondWindow),
+        (0, Header { job: JobId(7), ..good }, DropReason::NoLease),
+        (0, Header { epoch: Epoch(0), ..good }, DropReason::StaleEpoch),
+        (0, Header { epoch: Epoch(2), ..good }, DropReason::FutureEpoch),
+        (2, good, DropReason::NotANeighbour),
+        (1, good, DropReason::Members),
+        (0, Header { slot: 4, ..good }, DropReason::Members),
+        (0, Header { n_elems: 9, ..good }, DropReason::TooLarge),
+        (0, Header { kind: Kind::Result, ..good }, DropReason::WrongDirection),
+        (0, Header { round: 1, ..good }, DropReason::BeyondWindow),
+        (0, Header { round: 2, ..good }, DropReason::BeyondWindow),
     ];
     for (from, header, reason) in refused {
         assert_eq!(drop(from, header), Some(reason), "{header:?}");
     }
     assert_eq!(drop(0, good), None);
-    assert_eq!(drop(0, good), Some(Drop::Duplicate));
-    assert_eq!(drop(0, Header { round: 1, ..good }), Some(Drop::BeyondWindow), "0 is not complete");
+    assert_eq!(drop(0, good), Some(DropReason::Duplicate));
+    assert_eq!(
+        drop(0, Header { round: 1, ..good }),
+        Some(DropReason::BeyondWindow),
+        "0 is not complete"
+    );
     let other = Header { worker: 1, ..good };
-    assert_eq!(drop(1, Header { chunk: 6, ..other }), Some(Drop::Mismatch));
+    assert_eq!(drop(1, Header { chunk: 6, ..other }), Some(DropReason::Mismatch));
     assert_eq!(drop(1, other), None);
     for round in 1..3 {
         assert_eq!(drop(0, Header { round, ..good }), None);
         assert_eq!(drop(1, Header { round, ..other }), None);
     }
-    assert_eq!(drop(0, good), Some(Drop::TooOld));
-    assert_eq!(drop(0, Header { round: 1, ..good }), Some(Drop::Duplicate), "the shadow copy");
+    assert_eq!(drop(0, good), Some(DropReason::TooOld));
+    assert_eq!(
+        drop(0, Header { round: 1, ..good }),
+        Some(DropReason::Duplicate),
+        "the shadow copy"
+    );
 }

@@ -214,7 +214,7 @@ fn every_contribution_counts_once_under_loss() {
             .aggregation()
             .trees
             .drops()
-            .map(|(_, d)| d.get(netsum_proto::Drop::Duplicate))
+            .map(|(_, d)| d.get(netsum_proto::DropReason::Duplicate))
             .sum();
         assert!(resent > 0, "nothing of the job was lost");
     }

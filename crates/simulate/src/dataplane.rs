@@ -7,7 +7,7 @@ use std::ops::Range;
 use netsum_proto::operations::Submission;
 use netsum_proto::panama::{Finished, Progress};
 use netsum_proto::{
-    AcceptedResult, Drop, OutgoingPacket, PortId, Time, Worker, WorkerConfig, WorkerMachine,
+    AcceptedResult, DropReason, OutgoingPacket, PortId, Time, Worker, WorkerConfig, WorkerMachine,
     with_worker,
 };
 use netsum_wire::tag::JobKey;
@@ -109,15 +109,15 @@ impl DataPlane {
         from: PortId,
         ce: bool,
         packet: &[u8],
-    ) -> Result<Option<Accepted>, Drop> {
-        let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen).ok_or(Drop::NoLease)?;
+    ) -> Result<Option<Accepted>, DropReason> {
+        let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen).ok_or(DropReason::NoLease)?;
         if epoch.key.is_some_and(|key| !key.has_sealed(packet)) {
-            return Err(Drop::BadTag);
+            return Err(DropReason::BadTag);
         }
         let switches = &epoch.switches;
         let check = |tree: TreeId| match switches.get(usize::from(tree.0)) {
-            None => Err(Drop::NoLease),
-            Some(switch) if *switch != from => Err(Drop::UnknownSender),
+            None => Err(DropReason::NoLease),
+            Some(switch) if *switch != from => Err(DropReason::UnknownSender),
             Some(_) => Ok(()),
         };
         let size = |id: u64| self.operations[&id].submission.format.dtype.size();
@@ -274,9 +274,9 @@ fn take<W: WorkerMachine>(
     now: Time,
     ce: bool,
     packet: &[u8],
-    check: impl FnOnce(TreeId) -> Result<(), Drop>,
+    check: impl FnOnce(TreeId) -> Result<(), DropReason>,
     size: impl FnOnce(u64) -> usize,
-) -> Result<Option<Taken>, Drop> {
+) -> Result<Option<Taken>, DropReason> {
     let (header, payload) = W::Header::decode(packet)?;
     check(header.tree())?;
     let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(None) };

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use netsum_proto::panama::{Lease, LeaseError, TreeCounters};
-use netsum_proto::{Drop, LeaseKey, PortId};
+use netsum_proto::{DropReason, LeaseKey, PortId};
 use netsum_wire::{Epoch, JobId, TreeId};
 use rustc_hash::FxHashMap;
 
@@ -92,9 +92,9 @@ impl Leases {
     }
 
     /// The lease of a packet. Errors: `NoLease`.
-    pub(super) fn find(&mut self, job: JobId, tree: TreeId) -> Result<&mut Entry, Drop> {
+    pub(super) fn find(&mut self, job: JobId, tree: TreeId) -> Result<&mut Entry, DropReason> {
         let found = self.entries.iter_mut().find(|e| (e.key.job, e.key.tree) == (job, tree));
-        found.ok_or(Drop::NoLease)
+        found.ok_or(DropReason::NoLease)
     }
 
     /// Admits a lease, in place of an earlier epoch's; then everything is as before, or the registers are written.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_proto::{Drop, DropCounters, Lease, LeaseKey, PortId};
+use netsum_proto::{DropCounters, DropReason, Lease, LeaseKey, PortId};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind};
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::FxHashSet;
@@ -122,7 +122,7 @@ impl Thread {
         let message = self.batch.message(message);
         let (Some(port), SocketAddr::V4(from)) = (self.ports.find(message.from), message.from)
         else {
-            message.packets().for_each(|_| self.drops.count(Drop::UnknownSender));
+            message.packets().for_each(|_| self.drops.count(DropReason::UnknownSender));
             return Ok(());
         };
         let (mut packets, mut bytes) = (0, 0);
@@ -174,14 +174,14 @@ impl Thread {
                 self.frames.push(sent.frame);
             }
             // A lease may have gone while its sum was under way.
-            None => self.drops.count(Drop::UnknownSender),
+            None => self.drops.count(DropReason::UnknownSender),
         }
     }
 
     /// A packet that the accelerator leaves to us.
     fn by_software(&mut self, sent: &Sent) -> Result<(), AcceleratorError> {
         let Some((from, _, packet)) = frame::parse(&sent.frame) else {
-            self.drops.count(Drop::TruncatedHeader);
+            self.drops.count(DropReason::TruncatedHeader);
             return Ok(());
         };
         let (header, _) = match Header::decode(packet) {
@@ -296,12 +296,12 @@ impl Thread {
 }
 
 /// The line that a packet belongs to, by job, tree and sender; the rest of it is the device's to judge.
-fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize, Drop> {
-    let Some(head) = packet.first_chunk::<12>() else { return Err(Drop::TruncatedHeader) };
+fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize, DropReason> {
+    let Some(head) = packet.first_chunk::<12>() else { return Err(DropReason::TruncatedHeader) };
     let number =
         |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let entry = leases.find(JobId(number(4)), TreeId(head[2]))?;
-    let line = entry.line(from).ok_or(Drop::NotANeighbour)?;
+    let line = entry.line(from).ok_or(DropReason::NotANeighbour)?;
     entry.heard = Instant::now();
     if line < entry.children() && head[1] & 0x0f <= Kind::Partial as u8 {
         entry.counters.contributions += 1;
@@ -318,14 +318,14 @@ fn notices(
     leases: &mut Leases,
     from: SocketAddrV4,
     header: &Header,
-) -> Result<(Vec<Notice>, Option<LeaseKey>), Drop> {
+) -> Result<(Vec<Notice>, Option<LeaseKey>), DropReason> {
     let entry = leases.find(header.job, header.tree)?;
     match header.epoch.0.wrapping_sub(entry.key.epoch.0) as i16 {
         0 => {}
-        ..0 => return Err(Drop::StaleEpoch),
-        _ => return Err(Drop::FutureEpoch),
+        ..0 => return Err(DropReason::StaleEpoch),
+        _ => return Err(DropReason::FutureEpoch),
     }
-    let sender = entry.line(from).ok_or(Drop::NotANeighbour)?;
+    let sender = entry.line(from).ok_or(DropReason::NotANeighbour)?;
     let (children, all) = (entry.children(), entry.neighbours.len());
     let to = |lines: &mut dyn Iterator<Item = usize>| lines.map(|line| (line, *header)).collect();
     match header.kind {
@@ -339,8 +339,8 @@ fn notices(
             Ok((to(&mut (children..all).filter(|_| last)), last.then_some(entry.key)))
         }
         // Sums that the device does not add: other formats than float32 and bfloat16, other operations.
-        Kind::Contribution | Kind::Partial | Kind::Result => Err(Drop::UnknownFormat),
-        Kind::Acknowledgement | Kind::Waiting | Kind::Fin => Err(Drop::WrongDirection),
+        Kind::Contribution | Kind::Partial | Kind::Result => Err(DropReason::UnknownFormat),
+        Kind::Acknowledgement | Kind::Waiting | Kind::Fin => Err(DropReason::WrongDirection),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_proto::panama::{self, BufferId, Memory, Switch, Transmit};
-use netsum_proto::{Aggregator, Drop, Lease, LeaseKey, PortId};
+use netsum_proto::{Aggregator, DropReason, Lease, LeaseKey, PortId};
 use netsum_wire::Protocol;
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::tag::JobKey;
@@ -113,7 +113,7 @@ impl Thread {
         for message in 0..messages {
             let message = self.switch.memory().batch().message(message);
             let Some(port) = self.ports.find(message.from) else {
-                message.packets().for_each(|_| self.switch.count_drop(Drop::UnknownSender));
+                message.packets().for_each(|_| self.switch.count_drop(DropReason::UnknownSender));
                 continue;
             };
             let (mut packets, mut bytes) = (0, 0);

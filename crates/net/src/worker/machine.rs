@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use netsum_proto::{
-    AcceptedResult, Drop, OutgoingPacket, Time, Worker, WorkerMachine, with_worker,
+    AcceptedResult, DropReason, OutgoingPacket, Time, Worker, WorkerMachine, with_worker,
 };
 use netsum_wire::{PacketHeader, TreeId};
 use rustc_hash::FxHashMap;
@@ -31,10 +31,10 @@ pub(super) fn take(
     now: Time,
     ce: bool,
     packet: &[u8],
-    from: impl FnOnce(TreeId) -> Result<(), Drop>,
+    from: impl FnOnce(TreeId) -> Result<(), DropReason>,
     operations: &mut Operations,
     retained: &mut Retained,
-) -> Result<(), Drop> {
+) -> Result<(), DropReason> {
     with_worker!(worker, machine => take_by(machine, now, ce, packet, from, operations, retained))
 }
 
@@ -54,10 +54,10 @@ fn take_by<W: WorkerMachine>(
     now: Time,
     ce: bool,
     packet: &[u8],
-    from: impl FnOnce(TreeId) -> Result<(), Drop>,
+    from: impl FnOnce(TreeId) -> Result<(), DropReason>,
     operations: &mut Operations,
     retained: &mut Retained,
-) -> Result<(), Drop> {
+) -> Result<(), DropReason> {
     let (header, payload) = W::Header::decode(packet)?;
     from(header.tree())?;
     let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(()) };

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use netsum_proto::Drop;
+use netsum_proto::DropReason;
 use netsum_proto::atp::{Counters, Lease, Members, Policy, SwitchConfig};
 use netsum_wire::atp::HEADER_LEN;
 use netsum_wire::tag::JobKey;
@@ -35,25 +35,25 @@ const FAN_OUT: u8 = 2;
 const KEYED: u8 = 4;
 
 /// Reasons in the order of `enum drop`.
-pub(super) const REASONS: [Drop; 18] = [
-    Drop::TruncatedHeader,
-    Drop::UnknownKind,
-    Drop::UnknownFormat,
-    Drop::PayloadLength,
-    Drop::EmptyFragment,
-    Drop::Members,
-    Drop::BadTag,
-    Drop::UnknownSender,
-    Drop::NoLease,
-    Drop::StaleEpoch,
-    Drop::FutureEpoch,
-    Drop::NotANeighbour,
-    Drop::WrongDirection,
-    Drop::TooLarge,
-    Drop::BeyondWindow,
-    Drop::TooOld,
-    Drop::Duplicate,
-    Drop::Busy,
+pub(super) const REASONS: [DropReason; 18] = [
+    DropReason::TruncatedHeader,
+    DropReason::UnknownKind,
+    DropReason::UnknownFormat,
+    DropReason::PayloadLength,
+    DropReason::EmptyFragment,
+    DropReason::Members,
+    DropReason::BadTag,
+    DropReason::UnknownSender,
+    DropReason::NoLease,
+    DropReason::StaleEpoch,
+    DropReason::FutureEpoch,
+    DropReason::NotANeighbour,
+    DropReason::WrongDirection,
+    DropReason::TooLarge,
+    DropReason::BeyondWindow,
+    DropReason::TooOld,
+    DropReason::Duplicate,
+    DropReason::Busy,
 ];
 
 /// `struct config`.

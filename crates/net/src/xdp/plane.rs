@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use netsum_proto::Drop;
+use netsum_proto::DropReason;
 use netsum_proto::atp::{Counters, Lease, SwitchConfig};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{JobId, TreeId};
@@ -320,8 +320,8 @@ impl Plane {
     }
 
     /// Dropped packets by reason.
-    pub fn drops(&self) -> Result<Vec<(Drop, u64)>, WhyNot> {
-        let of = |(key, reason): (u32, &Drop)| {
+    pub fn drops(&self) -> Result<Vec<(DropReason, u64)>, WhyNot> {
+        let of = |(key, reason): (u32, &DropReason)| {
             let each = percpu(&self.maps.drops, key)?;
             let counts = each.iter().filter_map(|b| Some(u64::from_ne_bytes(*b.first_chunk()?)));
             Ok((*reason, counts.sum()))

@@ -4,7 +4,7 @@ use netsum_wire::atp::{Flags, Header, Kind, Level};
 use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
 
 use super::lease::ServerLease;
-use crate::Drop;
+use crate::DropReason;
 use crate::values::Values;
 
 /// How far a fragment is.
@@ -93,12 +93,12 @@ impl<B: Copy> Entry<B> {
         header: &Header,
         payload: &V::Payload,
         values: &mut V,
-    ) -> Result<Merge, Drop> {
+    ) -> Result<Merge, DropReason> {
         let new = self.count_new(lease, header);
         match (&self.phase, new) {
             (Phase::Floats(_), _) | (_, Coverage { fresh: 0, .. }) => return Ok(Merge::Known),
             (Phase::Empty, _) => {
-                let stored = values.store(payload).ok_or(Drop::NoMemory)?;
+                let stored = values.store(payload).ok_or(DropReason::NoMemory)?;
                 self.phase = Phase::Integers(stored);
             }
             (&Phase::Integers(sum), Coverage { again: 0, .. }) => {
@@ -106,7 +106,7 @@ impl<B: Copy> Entry<B> {
             }
             // Whoever is in is in this packet too, so it can take the sum's place.
             (&Phase::Integers(sum), Coverage { absent: 0, .. }) => {
-                let stored = values.store(payload).ok_or(Drop::NoMemory)?;
+                let stored = values.store(payload).ok_or(DropReason::NoMemory)?;
                 values.free(sum);
                 self.phase = Phase::Integers(stored);
             }
@@ -123,9 +123,9 @@ impl<B: Copy> Entry<B> {
         header: &Header,
         payload: &V::Payload,
         values: &mut V,
-    ) -> Result<Merge, Drop> {
+    ) -> Result<Merge, DropReason> {
         if header.racks.count_ones() != 1 || header.workers.count_ones() != 1 {
-            return Err(Drop::Members);
+            return Err(DropReason::Members);
         }
         if !matches!(self.phase, Phase::Floats(_)) {
             // Every worker could see that the integers cannot hold this fragment.
@@ -137,7 +137,7 @@ impl<B: Copy> Entry<B> {
         if parts[rank].is_some() {
             return Ok(Merge::Known);
         }
-        parts[rank] = Some(values.store(payload).ok_or(Drop::NoMemory)?);
+        parts[rank] = Some(values.store(payload).ok_or(DropReason::NoMemory)?);
         self.cover(lease, header);
         Ok(Merge::New { contributions: 1 })
     }
@@ -163,12 +163,15 @@ impl<B: Copy> Entry<B> {
     }
 
     /// Makes the result of what is in.
-    pub(crate) fn finish<V: Values<Buffer = B>>(&mut self, values: &mut V) -> Result<(), Drop> {
+    pub(crate) fn finish<V: Values<Buffer = B>>(
+        &mut self,
+        values: &mut V,
+    ) -> Result<(), DropReason> {
         let sum = match &self.phase {
             Phase::Integers(sum) => *sum,
             Phase::Floats(parts) => {
                 let parts: Vec<B> = parts.iter().flatten().copied().collect();
-                let sum = values.add_floats(&parts).ok_or(Drop::NoMemory)?;
+                let sum = values.add_floats(&parts).ok_or(DropReason::NoMemory)?;
                 parts.into_iter().for_each(|part| values.free(part));
                 sum
             }

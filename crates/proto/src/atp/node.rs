@@ -9,7 +9,7 @@ use super::switch::{Switch, Transmit};
 use crate::aggregator::Aggregator;
 use crate::lease::LeaseKey;
 use crate::values::Values;
-use crate::{Drop, DropCounters, PortId, Time};
+use crate::{DropCounters, DropReason, PortId, Time};
 
 /// Whatever adds.
 pub enum Node<V: Values> {
@@ -119,7 +119,7 @@ impl<V: Values> Aggregator for Node<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         either!(self, machine => machine.handle(now, from, ce, header, payload))
     }
 
@@ -149,7 +149,7 @@ impl<V: Values> Aggregator for Node<V> {
         either!(self, machine => machine.ports())
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         either!(self, machine => machine.count_drop(reason));
     }
 

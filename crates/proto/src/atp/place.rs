@@ -6,7 +6,7 @@ use super::lease::Members;
 use super::slots::{Fragment, Slot, Sum};
 use super::switch::{Switch, Transmit};
 use crate::values::Values;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
 impl<V: Values> Switch<V> {
     /// A child's fragment: into its slot, or on towards the server.
@@ -16,7 +16,7 @@ impl<V: Values> Switch<V> {
         child: usize,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let tenant = &self.tenant((header.job, header.tree));
         let everyone = tenant.lease.everyone();
         let row = self.config.policy.row(&tenant.share, header.slot, self.config.slots);
@@ -61,13 +61,13 @@ impl<V: Values> Switch<V> {
         child: usize,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
         let share = &self.tenant(key).share;
         if header.flags.resend || !self.config.policy.may_take(share) {
             return self.pass_up(header, payload);
         }
-        let values = self.values.store(payload).ok_or(Drop::NoMemory)?;
+        let values = self.values.store(payload).ok_or(DropReason::NoMemory)?;
         self.slots[row] = Slot::Held(Sum {
             fragment: Fragment::of(header),
             arrived: 1 << child,
@@ -96,7 +96,7 @@ impl<V: Values> Switch<V> {
         everyone: u32,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let Slot::Held(sum) = &mut self.slots[row] else { unreachable!("the caller looked") };
         let bit = 1 << child;
         let key = (header.job, header.tree);
@@ -117,7 +117,7 @@ impl<V: Values> Switch<V> {
         }
         if known {
             self.count(key, |c| c.duplicates += 1);
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         let Slot::Held(sum) = &mut self.slots[row] else { unreachable!("nothing freed it") };
         if sum.arrived == everyone {
@@ -184,8 +184,8 @@ impl<V: Values> Switch<V> {
     }
 
     /// A packet goes on towards the server unchanged but for marks.
-    fn pass_up(&mut self, header: &Header, payload: &V::Payload) -> Result<(), Drop> {
-        let values = self.values.store(payload).ok_or(Drop::NoMemory)?;
+    fn pass_up(&mut self, header: &Header, payload: &V::Payload) -> Result<(), DropReason> {
+        let values = self.values.store(payload).ok_or(DropReason::NoMemory)?;
         let tenant = self.tenants.get_mut(header.job, header.tree).expect("it was found");
         tenant.counters.passed += 1;
         let header = Header { level: Level::Server, ..*header };

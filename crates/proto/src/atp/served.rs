@@ -9,7 +9,7 @@ use super::table::SlotTable;
 use crate::lease::Tenancy;
 use crate::sequence::distance;
 use crate::values::Values;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
 /// What happened to one lease's fragments at a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,15 +54,15 @@ pub(super) struct Tenant<B> {
 
 impl<B: Copy> Tenant<B> {
     /// Whether a number is one that may be in flight, or asked for again.
-    pub(super) fn admit(&self, header: &Header) -> Result<(), Drop> {
+    pub(super) fn admit(&self, header: &Header) -> Result<(), DropReason> {
         if header.payload_len() > usize::from(self.lease.fragment_bytes) {
-            return Err(Drop::TooLarge);
+            return Err(DropReason::TooLarge);
         }
         let ahead = distance(header.sequence.0, self.base);
         let window = i32::from(self.lease.window);
         match ahead {
-            _ if ahead >= window => Err(Drop::BeyondWindow),
-            _ if ahead < -window => Err(Drop::TooOld),
+            _ if ahead >= window => Err(DropReason::BeyondWindow),
+            _ if ahead < -window => Err(DropReason::TooOld),
             _ => Ok(()),
         }
     }
@@ -112,7 +112,11 @@ impl<B> Tenancy for Tenant<B> {
 
 impl ServerLease {
     /// Whether a packet is what this neighbour may send.
-    pub(super) fn check_members(&self, neighbour: &Neighbour, header: &Header) -> Result<(), Drop> {
+    pub(super) fn check_members(
+        &self,
+        neighbour: &Neighbour,
+        header: &Header,
+    ) -> Result<(), DropReason> {
         let racks = self.racks.len();
         let possible = usize::from(header.server_fan_in) == racks
             && header.racks & !neighbour.racks == 0
@@ -127,7 +131,7 @@ impl ServerLease {
                         || Header::all(self.racks[rack].len() as u8) & !neighbour.workers == 0
                 }),
             };
-        if possible { Ok(()) } else { Err(Drop::Members) }
+        if possible { Ok(()) } else { Err(DropReason::Members) }
     }
 
     /// Workers of a rack whose fragments are in a packet that names the rack.

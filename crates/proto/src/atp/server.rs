@@ -14,7 +14,7 @@ use super::table::SlotTable;
 use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::values::Values;
-use crate::{Drop, DropCounters, PortId, Time, epoch};
+use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
 /// Protocol `atp`'s parameter server as a state machine; `V` says what values are.
 ///
@@ -92,7 +92,7 @@ impl<V: Values> Aggregator for Server<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let outcome = self.dispatch(now, from, ce, header, payload);
         if let Err(reason) = outcome {
             self.drops.count(reason);
@@ -105,7 +105,7 @@ impl<V: Values> Aggregator for Server<V> {
         self.outbox.pop_front()
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
@@ -185,14 +185,14 @@ impl<V: Values> Server<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
-        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(Drop::NoLease)?;
+        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, tenant.lease.epoch)?;
         let neighbour = tenant.lease.neighbours.iter().find(|n| n.port == from);
-        let neighbour = neighbour.ok_or(Drop::NotANeighbour)?;
+        let neighbour = neighbour.ok_or(DropReason::NotANeighbour)?;
         if header.kind.is_down() {
-            return Err(Drop::WrongDirection);
+            return Err(DropReason::WrongDirection);
         }
         tenant.lease.check_members(neighbour, header)?;
         tenant.heard = now;
@@ -210,7 +210,7 @@ impl<V: Values> Server<V> {
         from: PortId,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let index = header.sequence.0 as usize & (tenant.ring.len() - 1);
@@ -219,7 +219,7 @@ impl<V: Values> Server<V> {
         if !entry.is_of(header) {
             tenant.counters.mismatches += 1;
             self.notify(key, header, Kind::Mismatch);
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         let merged = if matches!(entry.phase, Phase::Done(_)) {
             Merge::Known
@@ -236,7 +236,7 @@ impl<V: Values> Server<V> {
             }
             Merge::Overlap => {
                 tenant.counters.overlaps += 1;
-                Err(Drop::Overlap)
+                Err(DropReason::Overlap)
             }
             Merge::Known => {
                 tenant.counters.duplicates += 1;
@@ -245,13 +245,13 @@ impl<V: Values> Server<V> {
                     self.release(key, index)?;
                     self.answer(key, index, from, header);
                 }
-                Err(Drop::Duplicate)
+                Err(DropReason::Duplicate)
             }
         }
     }
 
     /// If all workers are in: the result to everybody, or a request for floats.
-    fn release(&mut self, key: (JobId, TreeId), index: usize) -> Result<(), Drop> {
+    fn release(&mut self, key: (JobId, TreeId), index: usize) -> Result<(), DropReason> {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let entry = &mut tenant.ring[index];
         if matches!(entry.phase, Phase::Done(_)) || !entry.is_full(&tenant.lease) {

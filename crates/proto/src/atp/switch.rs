@@ -14,7 +14,7 @@ use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::sequence::raise_to;
 use crate::values::{RowTransmit, Values};
-use crate::{Drop, DropCounters, PortId, Time, epoch};
+use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
 /// What a switch is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl<V: Values> Aggregator for Switch<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let outcome = self.dispatch(now, from, ce, header, payload);
         if let Err(reason) = outcome {
             self.drops.count(reason);
@@ -129,7 +129,7 @@ impl<V: Values> Aggregator for Switch<V> {
         self.next_scan = (self.held > 0).then(|| self.scan_after(now));
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
@@ -239,20 +239,20 @@ impl<V: Values> Switch<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
-        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(Drop::NoLease)?;
+        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, tenant.lease.epoch)?;
         if header.payload_len() > usize::from(tenant.lease.fragment_bytes) {
-            return Err(Drop::TooLarge);
+            return Err(DropReason::TooLarge);
         }
         if tenant.lease.parent == from {
             tenant.heard = now;
             return self.pass_down(ce, header, payload);
         }
-        let child = tenant.lease.child(from).ok_or(Drop::NotANeighbour)?;
+        let child = tenant.lease.child(from).ok_or(DropReason::NotANeighbour)?;
         if !header.kind.is_down() && !tenant.lease.agrees(child, header) {
-            return Err(Drop::Members);
+            return Err(DropReason::Members);
         }
         tenant.heard = now;
         match header.kind {
@@ -265,14 +265,19 @@ impl<V: Values> Switch<V> {
                 self.finish(key, child, header);
                 Ok(())
             }
-            _ => Err(Drop::WrongDirection),
+            _ => Err(DropReason::WrongDirection),
         }
     }
 
     /// A packet from the server: frees the slot, goes to those for whom it is.
-    fn pass_down(&mut self, ce: bool, header: &Header, payload: &V::Payload) -> Result<(), Drop> {
+    fn pass_down(
+        &mut self,
+        ce: bool,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), DropReason> {
         if !header.kind.is_down() {
-            return Err(Drop::WrongDirection);
+            return Err(DropReason::WrongDirection);
         }
         let tenant = self.tenants.get_mut(header.job, header.tree).expect("it was found");
         tenant.admit(header)?;
@@ -289,7 +294,7 @@ impl<V: Values> Switch<V> {
             self.slots[row] = Slot::Empty;
         }
         let payload = match header.kind.has_payload() {
-            true => Some(self.values.store(payload).ok_or(Drop::NoMemory)?),
+            true => Some(self.values.store(payload).ok_or(DropReason::NoMemory)?),
             false => None,
         };
         let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };

@@ -6,7 +6,7 @@ use super::lease::Lease;
 use super::policy::Share;
 use crate::lease::Tenancy;
 use crate::sequence::distance;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
 /// What happened to one lease's fragments at one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,12 +61,12 @@ impl Tenant {
     /// Whether a number is one that may be in flight. A child sends less than a window beyond its lowest
     /// missing result, which is not above `passed`; and it contributed to every result that passed, so it
     /// lacks none that lies a window below.
-    pub(super) fn admit(&self, header: &Header) -> Result<(), Drop> {
+    pub(super) fn admit(&self, header: &Header) -> Result<(), DropReason> {
         let ahead = distance(header.sequence.0, self.passed);
         let window = i32::from(self.lease.window);
         match ahead {
-            _ if ahead >= window => Err(Drop::BeyondWindow),
-            _ if ahead < -window => Err(Drop::TooOld),
+            _ if ahead >= window => Err(DropReason::BeyondWindow),
+            _ if ahead < -window => Err(DropReason::TooOld),
             _ => Ok(()),
         }
     }

@@ -15,7 +15,7 @@ use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress};
 use crate::operations::{self, Fragments, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
-use crate::{Drop, Time, epoch};
+use crate::{DropReason, Time, epoch};
 
 /// What the fragments of an entry in the queue of operations are.
 #[derive(Clone, Debug)]
@@ -90,14 +90,19 @@ impl WorkerMachine for Worker {
         self.submit_scaled(submission, scaling);
     }
 
-    fn handle(&mut self, now: Time, ce: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
+    fn handle(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Option<Accepted>, DropReason> {
         self.check_addressee(header)?;
         let outcome = match header.kind {
             Kind::Result => self.take_result(now, ce, header).map(Some),
             Kind::Waiting => self.take_waiting(now, header).map(|()| None),
             Kind::FloatRequest => self.take_float_request(now, header).map(|()| None),
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
-            Kind::Contribution | Kind::Fin => Err(Drop::WrongDirection),
+            Kind::Contribution | Kind::Fin => Err(DropReason::WrongDirection),
         };
         if outcome.is_err() {
             self.flow(header).stats.dropped += 1;
@@ -224,16 +229,21 @@ impl Worker {
         (&self.tables, floats, self.ready()).hash(state);
     }
 
-    fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
+    fn check_addressee(&self, header: &Header) -> Result<(), DropReason> {
         if header.job != self.config.job || usize::from(header.tree.0) >= self.flows.len() {
-            return Err(Drop::NoLease);
+            return Err(DropReason::NoLease);
         }
         epoch::check(header.epoch, self.config.epoch)
     }
 
-    fn take_result(&mut self, now: Time, ce: bool, header: &Header) -> Result<Accepted, Drop> {
+    fn take_result(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Accepted, DropReason> {
         let (g, content) = self.check(header, true)?;
-        let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
+        let operation = self.operations.find_mut(g).ok_or(DropReason::Unexpected)?;
         let (id, dtype) = (operation.submission.id, operation.submission.format.dtype);
         if operation.finish_one() && !matches!(operation.state, Stage::Exponents) {
             self.events.push_back(Event::Done { id, missing: 0 });
@@ -241,35 +251,35 @@ impl Worker {
         self.floats.remove(&g);
         self.tables[usize::from(header.tree.0)].set_next(header.sequence, header.next_slot);
         let signals = Signals { marks: header.flags.ecn.into(), down: ce, cap: u16::MAX };
-        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         self.flow(header).acknowledge(now, number, signals);
         self.operations.forget_done();
         Ok(Accepted { g, id, dtype, content })
     }
 
-    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
-        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         self.flow(header).wait(now, number, 0)
     }
 
     /// The server has the fragment, and cannot use it: it is sent again, as floats.
-    fn take_float_request(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
+    fn take_float_request(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
         let about = Header { arithmetic: Arithmetic::Saturating, ..*header };
         let (g, content) = self.check(&about, false)?;
         if !matches!(content, Content::Scaled(..)) {
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         self.floats.insert(g);
-        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         let flow = self.flow(header);
         flow.flight.queue(number);
         flow.wait(now, number, 0)
     }
 
-    fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
-        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+    fn take_mismatch(&mut self, header: &Header) -> Result<(), DropReason> {
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         let g = self.g_of(usize::from(header.tree.0), number);
-        let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
+        let id = self.operations.find(g).ok_or(DropReason::Unexpected)?.submission.id;
         let event = Event::Mismatch { id };
         if !self.events.contains(&event) {
             self.events.push_back(event);
@@ -278,29 +288,29 @@ impl Worker {
     }
 
     /// The fragment in flight that a packet is about. `whole`: the packet has its elements.
-    fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), Drop> {
+    fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), DropReason> {
         let tree = usize::from(header.tree.0);
-        let number = self.number_of(header).ok_or(Drop::Duplicate)?;
+        let number = self.number_of(header).ok_or(DropReason::Duplicate)?;
         let flight = &self.flows[tree].flight;
         if flight.is_received(number) {
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         if number >= flight.next() {
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         }
         let g = self.g_of(tree, number);
-        let operation = self.operations.find(g).ok_or(Drop::Unexpected)?;
+        let operation = self.operations.find(g).ok_or(DropReason::Unexpected)?;
         let (fragment, elements) = operation.fragment(g);
-        let (arithmetic, content) = self.content(g).ok_or(Drop::Unexpected)?;
+        let (arithmetic, content) = self.content(g).ok_or(DropReason::Unexpected)?;
         // A result in float may come before the request for it.
         let content = match (content, header.arithmetic) {
             (Content::Scaled(elements, _), Arithmetic::Float) => Content::Floats(elements),
             (content, other) if other == arithmetic => content,
-            _ => return Err(Drop::Mismatch),
+            _ => return Err(DropReason::Mismatch),
         };
         let same = header.chunk == operation.submission.chunk(fragment)
             && (!whole || u64::from(header.n_elems) == elements.end - elements.start);
-        if same { Ok((g, content)) } else { Err(Drop::Mismatch) }
+        if same { Ok((g, content)) } else { Err(DropReason::Mismatch) }
     }
 
     /// What a fragment's payload is, once it can be sent.

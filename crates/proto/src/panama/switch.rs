@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::tree::{Tree, TreeCounters};
 use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
-use crate::{Drop, DropCounters, PortId, Time, epoch};
+use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
 /// A packet to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl<M: Memory> Aggregator for Switch<M> {
         ce: bool,
         header: &Header,
         payload: &M::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let outcome = self.dispatch(now, from, ce, header, payload);
         if let Err(reason) = outcome {
             self.drops.count(reason);
@@ -151,7 +151,7 @@ impl<M: Memory> Aggregator for Switch<M> {
         self.memory.flushed();
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
@@ -228,8 +228,8 @@ impl<M: Memory> Switch<M> {
         ce: bool,
         header: &Header,
         payload: &M::Payload,
-    ) -> Result<(), Drop> {
-        let tree = self.trees.get_mut(header.job, header.tree).ok_or(Drop::NoLease)?;
+    ) -> Result<(), DropReason> {
+        let tree = self.trees.get_mut(header.job, header.tree).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, tree.epoch())?;
         tree.heard = now;
         let (memory, out) = (&mut self.memory, &mut self.outbox);
@@ -241,10 +241,10 @@ impl<M: Memory> Switch<M> {
                 }
                 Kind::Result => tree.pass_result(header, payload, memory, out),
                 Kind::Waiting | Kind::Mismatch => tree.pass_notice(header, out),
-                _ => Err(Drop::WrongDirection),
+                _ => Err(DropReason::WrongDirection),
             };
         }
-        let child = tree.child(from).ok_or(Drop::NotANeighbour)?;
+        let child = tree.child(from).ok_or(DropReason::NotANeighbour)?;
         match header.kind {
             Kind::Contribution | Kind::Partial => {
                 tree.contribute(child, ce, header, payload, memory, out)?;
@@ -259,7 +259,7 @@ impl<M: Memory> Switch<M> {
                     }
                 }
             }
-            _ => return Err(Drop::WrongDirection),
+            _ => return Err(DropReason::WrongDirection),
         }
         if tree.settle_cap() {
             self.share_memory(0);

@@ -16,7 +16,7 @@ use super::memory::Memory;
 use super::switch::Outbox;
 use crate::lease::Tenancy;
 use crate::sequence::{distance, raise_to};
-use crate::{Drop, PortId, Time};
+use crate::{DropReason, PortId, Time};
 
 /// What happened in one tree at one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -225,7 +225,7 @@ impl<B: Copy> Tree<B> {
         payload: &M::Payload,
         memory: &mut M,
         out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let index = self.admit(header)?;
         let bit = 1u64 << child;
         if self.lease.is_partial() {
@@ -267,10 +267,10 @@ impl<B: Copy> Tree<B> {
         vid: Vid,
         memory: &mut M,
         out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let ahead = distance(vid.0, self.released);
         if !self.lease.is_partial() || ahead > i32::from(self.cap.accepted) {
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         }
         self.note_results_below(child, vid.0);
         for offset in 0..u32::from(self.cap.accepted) {
@@ -295,28 +295,28 @@ impl<B: Copy> Tree<B> {
         payload: &M::Payload,
         memory: &mut M,
         out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let index = self.admit(header)?;
         let vid = header.vid.0;
         let phase = self.slots[index].as_ref().map_or(Phase::Empty, |s| s.phase);
         match phase {
             Phase::Result => {
                 self.hand_down_to_asked(index, out);
-                return Err(Drop::Duplicate);
+                return Err(DropReason::Duplicate);
             }
             // The nodes above may release without us only if the plan says so.
             Phase::Empty | Phase::Filling if !self.lease.is_partial() => {
-                return Err(Drop::Unexpected);
+                return Err(DropReason::Unexpected);
             }
             _ => {}
         }
         if self.slots[index].as_ref().is_some_and(|s| !s.is_of(header)) {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         // One that would take the place of what a child lacks is refused; the partial will ask for it.
         let buffer = match self.all_keep_up(vid) {
-            true => memory.store(header, payload).ok_or(Drop::NoMemory),
-            false => Err(Drop::BeyondWindow),
+            true => memory.store(header, payload).ok_or(DropReason::NoMemory),
+            false => Err(DropReason::BeyondWindow),
         };
         let buffer =
             buffer.inspect_err(|_| raise_to(&mut self.refused_below, vid.wrapping_add(1)))?;
@@ -379,13 +379,17 @@ impl<B: Copy> Tree<B> {
     }
 
     /// "Waiting" or "mismatch" from above: passed to whom it concerns.
-    pub(crate) fn pass_notice(&mut self, header: &Header, out: &mut Outbox<B>) -> Result<(), Drop> {
+    pub(crate) fn pass_notice(
+        &mut self,
+        header: &Header,
+        out: &mut Outbox<B>,
+    ) -> Result<(), DropReason> {
         if header.kind == Kind::Mismatch {
             self.spread_mismatch(header, self.lease.parent, out);
             return Ok(());
         }
         let index = self.admit(header)?;
-        let slot = self.slots[index].as_mut().ok_or(Drop::Unexpected)?;
+        let slot = self.slots[index].as_mut().ok_or(DropReason::Unexpected)?;
         let asked = std::mem::take(&mut slot.asked);
         for (i, child) in self.lease.children.iter().enumerate() {
             if asked & 1 << i != 0 {
@@ -397,17 +401,17 @@ impl<B: Copy> Tree<B> {
 
     /// Slot of a packet's vid, if that lies where packets are expected.
     #[inline]
-    fn admit(&self, header: &Header) -> Result<usize, Drop> {
+    fn admit(&self, header: &Header) -> Result<usize, DropReason> {
         let bytes = usize::from(header.n_elems) * header.format.dtype.accumulator_size();
         if bytes > usize::from(self.lease.fragment_bytes) {
-            return Err(Drop::TooLarge);
+            return Err(DropReason::TooLarge);
         }
         let vid = header.vid.0;
         if distance(vid, self.released) >= i32::from(self.cap.accepted) {
-            return Err(Drop::BeyondWindow);
+            return Err(DropReason::BeyondWindow);
         }
         if distance(vid, self.retained_from) < 0 {
-            return Err(Drop::TooOld);
+            return Err(DropReason::TooOld);
         }
         Ok(self.index(vid))
     }
@@ -422,14 +426,14 @@ impl<B: Copy> Tree<B> {
         index: usize,
         header: &Header,
         out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         if self.slots[index].as_ref().is_some_and(|s| s.is_of(header)) {
             return Ok(());
         }
         self.counters.mismatches += 1;
         let notice = Header { kind: Kind::Mismatch, n_elems: 0, ..*header };
         self.spread_mismatch(&notice, None, out);
-        Err(Drop::Mismatch)
+        Err(DropReason::Mismatch)
     }
 
     #[allow(clippy::too_many_arguments)] // One step of the packet's life: where, who, what, with what.
@@ -442,7 +446,7 @@ impl<B: Copy> Tree<B> {
         payload: &M::Payload,
         memory: &mut M,
         out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let vid = header.vid.0;
         let branch = u32::from(ce) << self.lease.children[child].branch;
         let slot = self.slots[index].as_mut().expect("the caller made it");
@@ -454,7 +458,7 @@ impl<B: Copy> Tree<B> {
         let placed = if self.is_releasable(vid) {
             self.release(vid, Some((child, header, payload)), memory, out)
         } else {
-            let stored = memory.store(header, payload).ok_or(Drop::NoMemory);
+            let stored = memory.store(header, payload).ok_or(DropReason::NoMemory);
             stored.map(|b| self.port_buffers[index * self.lease.children.len() + child] = Some(b))
         };
         if placed.is_err() {
@@ -500,7 +504,7 @@ impl<B: Copy> Tree<B> {
         arriving: Option<(usize, &Header, &M::Payload)>,
         memory: &mut M,
         out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let index = self.index(vid);
         let children = self.lease.children.len();
         let slot = self.slots[index].as_ref().expect("a releasable slot");
@@ -524,7 +528,7 @@ impl<B: Copy> Tree<B> {
             missing: slot.missing | absent,
         };
         let stored = &self.port_buffers[index * children..(index + 1) * children];
-        let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;
+        let sum = memory.reduce(&header, stored, arriving).ok_or(DropReason::NoMemory)?;
         self.free_port_buffers(index, memory);
         let slot = self.slots[index].as_mut().expect("a releasable slot");
         slot.phase = if root { Phase::Result } else { Phase::Partial };
@@ -595,7 +599,7 @@ impl<B: Copy> Tree<B> {
         header: &Header,
         memory: &mut M,
         out: &mut Outbox<B>,
-    ) -> Drop {
+    ) -> DropReason {
         let bit = 1u64 << child;
         let slot = self.slots[index].as_mut().expect("a released slot");
         let counted = slot.arrived & bit != 0;
@@ -613,7 +617,7 @@ impl<B: Copy> Tree<B> {
                 out.data(parent, sum);
             }
         }
-        if counted { Drop::Duplicate } else { Drop::Late }
+        if counted { DropReason::Duplicate } else { DropReason::Late }
     }
 
     /// A fragment that is here and whose sum is not complete: the child learns who is awaited.
@@ -623,7 +627,7 @@ impl<B: Copy> Tree<B> {
         child: usize,
         header: &Header,
         out: &mut Outbox<B>,
-    ) -> Drop {
+    ) -> DropReason {
         self.counters.duplicates += 1;
         if header.resent {
             let arrived = self.slots[index].as_ref().map_or(0, |s| s.arrived);
@@ -634,7 +638,7 @@ impl<B: Copy> Tree<B> {
             self.counters.waiting += 1;
             out.control(self.lease.children[child].port, notice);
         }
-        Drop::Duplicate
+        DropReason::Duplicate
     }
 }
 

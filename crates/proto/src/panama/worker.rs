@@ -12,7 +12,7 @@ use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress};
 use crate::operations::{Operations, Submission, elements_per_fragment};
 use crate::worker::{AcceptedResult, Event, OutgoingPacket, Settings, WorkerMachine};
-use crate::{Drop, Time, epoch};
+use crate::{DropReason, Time, epoch};
 
 /// What a worker must know of its job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,13 +124,18 @@ impl WorkerMachine for Worker {
         }
     }
 
-    fn handle(&mut self, now: Time, ce: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
+    fn handle(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Option<Accepted>, DropReason> {
         self.check_addressee(header)?;
         let outcome = match header.kind {
             Kind::Result => self.take_result(now, ce, header).map(Some),
             Kind::Waiting => self.take_waiting(now, header).map(|()| None),
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
-            _ => Err(Drop::WrongDirection),
+            _ => Err(DropReason::WrongDirection),
         };
         if outcome.is_err() {
             self.trees[usize::from(header.tree.0)].stats.dropped += 1;
@@ -222,33 +227,38 @@ impl WorkerMachine for Worker {
 }
 
 impl Worker {
-    fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
+    fn check_addressee(&self, header: &Header) -> Result<(), DropReason> {
         if header.job != self.config.job {
-            return Err(Drop::NoLease);
+            return Err(DropReason::NoLease);
         }
         epoch::check(header.epoch, self.config.epoch)?;
         if usize::from(header.tree.0) >= self.trees.len() {
-            return Err(Drop::NoLease);
+            return Err(DropReason::NoLease);
         }
         Ok(())
     }
 
-    fn take_result(&mut self, now: Time, ce: bool, header: &Header) -> Result<Accepted, Drop> {
+    fn take_result(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Accepted, DropReason> {
         let index = usize::from(header.tree.0);
         let tree = &self.trees[index];
-        let vid = tree.flight.expand(header.vid.0).ok_or(Drop::Duplicate)?;
+        let vid = tree.flight.expand(header.vid.0).ok_or(DropReason::Duplicate)?;
         if tree.flight.is_received(vid) {
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         // A sum that lacks us may come before we have sent, or even submitted, our part.
         let early = vid >= tree.flight.next();
         if !tree.flight.covers(vid) || early && !self.config.partial {
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         }
         let g = self.g_of(index, vid);
         let Some(operation) = self.operations.find_mut(g) else {
             self.missed_below[index] = self.missed_below[index].max(vid + 1);
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         };
         let (fragment, elements) = operation.fragment(g);
         let submission = &operation.submission;
@@ -256,7 +266,7 @@ impl Worker {
             || header.format != submission.format
             || u64::from(header.n_elems) != elements.end - elements.start
         {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         let accepted = Accepted { g, id: submission.id, elements };
         operation.state |= header.missing;
@@ -274,17 +284,17 @@ impl Worker {
         Ok(accepted)
     }
 
-    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
+    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
         let tree = &mut self.trees[usize::from(header.tree.0)];
-        let vid = tree.flight.expand(header.vid.0).ok_or(Drop::Unexpected)?;
+        let vid = tree.flight.expand(header.vid.0).ok_or(DropReason::Unexpected)?;
         tree.wait(now, vid, header.missing)
     }
 
-    fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
+    fn take_mismatch(&mut self, header: &Header) -> Result<(), DropReason> {
         let index = usize::from(header.tree.0);
-        let vid = self.trees[index].flight.expand(header.vid.0).ok_or(Drop::Unexpected)?;
+        let vid = self.trees[index].flight.expand(header.vid.0).ok_or(DropReason::Unexpected)?;
         let g = self.g_of(index, vid);
-        let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
+        let id = self.operations.find(g).ok_or(DropReason::Unexpected)?.submission.id;
         let event = Event::Mismatch { id };
         if !self.events.contains(&event) {
             self.events.push_back(event);

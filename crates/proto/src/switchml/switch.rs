@@ -10,7 +10,7 @@ use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable, Tenancy};
 use crate::sequence::distance;
 use crate::values::{RowTransmit, Values};
-use crate::{Drop, DropCounters, PortId, Time, epoch};
+use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
 /// A packet to be sent.
 pub type Transmit<B> = RowTransmit<Header, B>;
@@ -117,7 +117,7 @@ impl<V: Values> Aggregator for Switch<V> {
         _: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let outcome = self.dispatch(now, from, header, payload);
         if let Err(reason) = outcome {
             self.drops.count(reason);
@@ -130,7 +130,7 @@ impl<V: Values> Aggregator for Switch<V> {
         self.outbox.pop_front()
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
@@ -196,16 +196,16 @@ impl<V: Values> Switch<V> {
         from: PortId,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
-        let pool = self.pools.get_mut(header.job, POOL).ok_or(Drop::NoLease)?;
+    ) -> Result<(), DropReason> {
+        let pool = self.pools.get_mut(header.job, POOL).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, pool.lease.epoch)?;
         let worker = pool.lease.workers.iter().position(|&p| p == from);
-        let worker = worker.ok_or(Drop::NotANeighbour)?;
+        let worker = worker.ok_or(DropReason::NotANeighbour)?;
         if usize::from(header.worker) != worker || header.slot >= pool.lease.slots {
-            return Err(Drop::Members);
+            return Err(DropReason::Members);
         }
         if header.payload_len() > usize::from(pool.lease.fragment_bytes) {
-            return Err(Drop::TooLarge);
+            return Err(DropReason::TooLarge);
         }
         pool.heard = now;
         match header.kind {
@@ -217,7 +217,7 @@ impl<V: Values> Switch<V> {
                 }
                 Ok(())
             }
-            Kind::Result | Kind::Mismatch => Err(Drop::WrongDirection),
+            Kind::Result | Kind::Mismatch => Err(DropReason::WrongDirection),
         }
     }
 
@@ -226,7 +226,7 @@ impl<V: Values> Switch<V> {
         worker: usize,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
         let index = pool.place(header)?;
         let round = &mut pool.rounds[index];
@@ -238,7 +238,7 @@ impl<V: Values> Switch<V> {
             }
             let values = match header.n_elems {
                 0 => None,
-                _ => Some(self.values.store(payload).ok_or(Drop::NoMemory)?),
+                _ => Some(self.values.store(payload).ok_or(DropReason::NoMemory)?),
             };
             *round = Some(Round { header: *header, arrived: 0, values });
         }
@@ -250,7 +250,7 @@ impl<V: Values> Switch<V> {
             pool.counters.mismatches += 1;
             let notice = Header { kind: Kind::Mismatch, n_elems: 0, worker: NOBODY, ..*header };
             self.multicast(header.job, notice, None);
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         if let Some(values) = round.values.filter(|_| begun) {
             self.values.combine(values, header.arithmetic, payload);
@@ -267,7 +267,7 @@ impl<V: Values> Switch<V> {
     }
 
     /// A contribution that is in comes again: its worker may lack the result.
-    fn answer(&mut self, index: usize, worker: usize, header: &Header) -> Drop {
+    fn answer(&mut self, index: usize, worker: usize, header: &Header) -> DropReason {
         let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
         pool.counters.duplicates += 1;
         let round = pool.rounds[index].as_ref().expect("it has begun");
@@ -278,7 +278,7 @@ impl<V: Values> Switch<V> {
             let to = pool.lease.workers[worker];
             self.outbox.push_back(Transmit { to, header, payload });
         }
-        Drop::Duplicate
+        DropReason::Duplicate
     }
 
     fn multicast(&mut self, job: JobId, header: Header, payload: Option<V::Buffer>) {
@@ -309,7 +309,7 @@ impl<B: Copy> Pool<B> {
     }
 
     /// Where a contribution belongs: the round at work, the one before, or the one that may begin.
-    fn place(&self, header: &Header) -> Result<usize, Drop> {
+    fn place(&self, header: &Header) -> Result<usize, DropReason> {
         let first = 2 * usize::from(header.slot);
         let index = first + (header.round & 1) as usize;
         let of = |index: usize| self.rounds[index].as_ref();
@@ -318,7 +318,7 @@ impl<B: Copy> Pool<B> {
             return Ok(index);
         }
         if here.is_some_and(|here| distance(here, header.round) > 0) {
-            return Err(Drop::TooOld);
+            return Err(DropReason::TooOld);
         }
         if header.round == self.first && here.is_none() && of(index ^ 1).is_none() {
             return Ok(index);
@@ -326,7 +326,7 @@ impl<B: Copy> Pool<B> {
         let before = header.round.wrapping_sub(1);
         let complete = |r: &Round<B>| r.arrived.count_ones() as usize == self.lease.workers.len();
         let follows = of(index ^ 1).is_some_and(|r| r.header.round == before && complete(r));
-        if follows { Ok(index) } else { Err(Drop::BeyondWindow) }
+        if follows { Ok(index) } else { Err(DropReason::BeyondWindow) }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress, TreeProgress};
 use crate::operations::{Operation, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
-use crate::{Drop, Time, epoch, sequence};
+use crate::{DropReason, Time, epoch, sequence};
 
 /// An operation's packets: for reals, `leads` packets that carry the first exponents go before.
 #[derive(Clone, Debug)]
@@ -108,24 +108,29 @@ impl WorkerMachine for Worker {
         }
     }
 
-    fn handle(&mut self, now: Time, _: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
+    fn handle(
+        &mut self,
+        now: Time,
+        _: bool,
+        header: &Header,
+    ) -> Result<Option<Accepted>, DropReason> {
         if header.job != self.config.job || header.slot >= self.config.slots {
-            return Err(Drop::NoLease);
+            return Err(DropReason::NoLease);
         }
         epoch::check(header.epoch, self.config.epoch)?;
         match header.kind {
             Kind::Result => self.take_result(now, header).map(Some),
             Kind::Mismatch => {
-                let g = self.g_in_flight(header).ok_or(Drop::Unexpected)?;
+                let g = self.g_in_flight(header).ok_or(DropReason::Unexpected)?;
                 let operation = self.operations.find(g);
-                let id = operation.ok_or(Drop::Unexpected)?.submission.id;
+                let id = operation.ok_or(DropReason::Unexpected)?.submission.id;
                 let event = Event::Mismatch { id };
                 if !self.events.contains(&event) {
                     self.events.push_back(event);
                 }
                 Ok(None)
             }
-            Kind::Contribution | Kind::Fin => Err(Drop::WrongDirection),
+            Kind::Contribution | Kind::Fin => Err(DropReason::WrongDirection),
         }
     }
 
@@ -257,19 +262,20 @@ impl Worker {
         }
     }
 
-    fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, Drop> {
+    fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, DropReason> {
         let state = self.slots[usize::from(header.slot)];
         if !state.in_flight || state.round as u32 != header.round {
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         let g = self.g_of(header.slot, state.round);
-        let expected = self.outgoing(g, header.slot, state.round, false).ok_or(Drop::Unexpected)?;
+        let expected =
+            self.outgoing(g, header.slot, state.round, false).ok_or(DropReason::Unexpected)?;
         let same = (expected.header.chunk, expected.header.n_elems, expected.header.arithmetic);
         if same != (header.chunk, header.n_elems, header.arithmetic) {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         let (id, content) = expected.payload.expect("a contribution has a content");
-        let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
+        let operation = self.operations.find_mut(g).ok_or(DropReason::Unexpected)?;
         let dtype = operation.state.what.format.dtype;
         let next = operation.fragment_after(g);
         if let Some(next) = next.filter(|_| header.next_exponent != NO_EXPONENT) {

@@ -130,7 +130,7 @@ fn step(
         });
     }
     switch.flushed();
-    (drop.map(netsum_proto::Drop::label), out)
+    (drop.map(netsum_proto::DropReason::label), out)
 }
 
 fn lease_json(lease: &Lease) -> String {

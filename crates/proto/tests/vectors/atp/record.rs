@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use netsum_proto::atp::{Claim, Lease, Members, Policy, Rack, Switch, SwitchConfig};
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Aggregator, Drop, PortId, Time};
+use netsum_proto::{Aggregator, DropReason, PortId, Time};
 use netsum_wire::atp::{HEADER_LEN, Header};
 use netsum_wire::{Epoch, JobId, TreeId};
 use serde_json::Value;
@@ -164,7 +164,7 @@ fn step(
             Some(error.into())
         }
     };
-    (drop.map(Drop::label), drain(switch))
+    (drop.map(DropReason::label), drain(switch))
 }
 
 fn drain(switch: &mut Switch<Rows>) -> Vec<Sent> {
