@@ -70,7 +70,7 @@ struct State {
     workers: Vec<Worker>,
     switches: Vec<(u32, Switch<Tally>)>,
     server: Server<Tally>,
-    flying: Vec<Packet>,
+    in_flight: Vec<Packet>,
     accepted: [[bool; 2]; WORKERS as usize],
     faults: u32,
     now: Time,
@@ -172,7 +172,7 @@ impl State {
             server,
             faults,
             above,
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             accepted: [[false; 2]; 3],
             now: Time(0),
             timeouts: 0,
@@ -184,7 +184,12 @@ impl State {
     fn pump_worker(&mut self, w: u32) {
         while let Some(outgoing) = self.workers[w as usize].poll_transmit(self.now) {
             let to = self.above[w as usize];
-            self.flying.push(Packet { to, from: w, header: outgoing.header, value: 1 << (8 * w) });
+            self.in_flight.push(Packet {
+                to,
+                from: w,
+                header: outgoing.header,
+                value: 1 << (8 * w),
+            });
         }
         while let Some(event) = self.workers[w as usize].poll_event() {
             assert!(!matches!(event, Event::Mismatch { .. }));
@@ -194,7 +199,7 @@ impl State {
     fn send(&mut self, from: u32, sent: Vec<Transmit<usize>>, values: &Tally) {
         for Transmit { to, header, payload } in sent {
             let value = payload.map_or(0, |p| values.0[p].expect("it is stored"));
-            self.flying.push(Packet { to: to.0, from, header, value });
+            self.in_flight.push(Packet { to: to.0, from, header, value });
         }
     }
 
@@ -260,8 +265,8 @@ impl State {
             p.hash(&mut hasher);
             hasher.finish()
         };
-        let flying = self.flying.iter().map(each).fold(0u64, u64::wrapping_add);
-        (flying, self.flying.len(), self.accepted, self.faults, self.now).hash(&mut state);
+        let in_flight = self.in_flight.iter().map(each).fold(0u64, u64::wrapping_add);
+        (in_flight, self.in_flight.len(), self.accepted, self.faults, self.now).hash(&mut state);
         state.finish()
     }
 
@@ -277,14 +282,14 @@ impl State {
 
     /// What can happen next.
     fn successors(&self, mut then: impl FnMut(State)) {
-        let first = self.flying.iter().position(|p| self.is_inert(p));
+        let first = self.in_flight.iter().position(|p| self.is_inert(p));
         let mut seen = HashSet::new();
-        for (i, &packet) in self.flying.iter().enumerate() {
+        for (i, &packet) in self.in_flight.iter().enumerate() {
             if first.is_some_and(|first| first != i) || !seen.insert(packet) {
                 continue;
             }
             let mut gone = self.clone();
-            gone.flying.swap_remove(i);
+            gone.in_flight.swap_remove(i);
             let useless = first.is_some()
                 && self.accepted[packet.to as usize][packet.header.sequence.0 as usize];
             if self.faults > 0 && !useless {
@@ -309,7 +314,7 @@ fn explore(start: State) -> usize {
     let mut seen = HashSet::from([start.digest()]);
     let mut open = vec![start];
     while let Some(mut state) = open.pop() {
-        if state.flying.is_empty() {
+        if state.in_flight.is_empty() {
             if state.pass_time() {
                 if seen.insert(state.digest()) {
                     open.push(state);

@@ -133,7 +133,7 @@ impl Cross {
     }
 }
 
-enum Happening {
+enum Event {
     CrossStarts,
     CrossAck(bool),
     JobStarts,
@@ -156,7 +156,7 @@ struct Scene {
     queues: Vec<Queue>,
     cross: Vec<Option<Cross>>,
     agenda: BinaryHeap<Reverse<(u64, u64)>>,
-    happenings: BTreeMap<u64, (usize, Happening)>,
+    events: BTreeMap<u64, (usize, Event)>,
     sequence: u64,
     /// When a branch's host took the last packet of each flow.
     taken: Vec<[u64; 2]>,
@@ -195,16 +195,16 @@ impl Scene {
             queues: (0..branches).map(|_| Queue::default()).collect(),
             cross: (0..branches).map(|_| None).collect(),
             agenda: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
+            events: BTreeMap::new(),
             sequence: 0,
             taken: vec![[0; 2]; branches],
         }
     }
 
-    fn plan(&mut self, at: u64, branch: usize, what: Happening) {
+    fn plan(&mut self, at: u64, branch: usize, what: Event) {
         self.sequence += 1;
         self.agenda.push(Reverse((at, self.sequence)));
-        self.happenings.insert(self.sequence, (branch, what));
+        self.events.insert(self.sequence, (branch, what));
     }
 
     /// When a host takes a packet that reaches it at `at`: after a moment that is never the same (two flows
@@ -222,8 +222,8 @@ impl Scene {
         let mut scene = Scene::new(rule, branches);
         for branch in 0..branches {
             let start = if apart { 1_700_000 * branch as u64 } else { 0 };
-            scene.plan(start, branch, Happening::CrossStarts);
-            scene.plan(START_NS, branch, Happening::JobStarts);
+            scene.plan(start, branch, Event::CrossStarts);
+            scene.plan(START_NS, branch, Event::JobStarts);
         }
         let mut results = 0;
         while let Some(Reverse((now, sequence))) = scene.agenda.pop() {
@@ -231,22 +231,22 @@ impl Scene {
                 break;
             }
             scene.now = now;
-            let (branch, what) = scene.happenings.remove(&sequence).unwrap();
+            let (branch, what) = scene.events.remove(&sequence).unwrap();
             let measured = u64::from(now >= END_NS - MEASURE_NS);
             match what {
-                Happening::CrossStarts => {
+                Event::CrossStarts => {
                     let stretch = if apart { 1.21f64.powi(branch as i32) } else { 1.0 };
                     let delay = (BASE_DELAY_NS as f64 * stretch) as u64;
                     scene.cross[branch] = Some(Cross::new(delay));
                 }
-                Happening::CrossAck(marked) => {
+                Event::CrossAck(marked) => {
                     let cross = scene.cross[branch].as_mut().unwrap();
                     cross.acknowledge(marked);
                     cross.delivered += measured;
                 }
-                Happening::JobStarts => scene.submit(branch),
-                Happening::AtSwitch(ce, header) => scene.aggregate(branch, ce, &header),
-                Happening::Result(header) => {
+                Event::JobStarts => scene.submit(branch),
+                Event::AtSwitch(ce, header) => scene.aggregate(branch, ce, &header),
+                Event::Result(header) => {
                     let taken = scene.workers[branch].handle(Time(now), false, &header);
                     results += measured * u64::from(branch == 0 && taken.is_ok());
                 }
@@ -280,7 +280,7 @@ impl Scene {
                 Transmit::Control { to, header } => (to, header),
             };
             let at = self.host_takes(to.0 as usize, 1, self.now + BASE_DELAY_NS / 2);
-            self.plan(at, to.0 as usize, Happening::Result(header));
+            self.plan(at, to.0 as usize, Event::Result(header));
         }
         self.switch.flushed();
     }
@@ -294,12 +294,12 @@ impl Scene {
             let delay = cross.delay_ns;
             let (left, marked) = self.queues[branch].pass(self.now);
             let at = self.host_takes(branch, 0, left + delay);
-            self.plan(at, branch, Happening::CrossAck(marked));
+            self.plan(at, branch, Event::CrossAck(marked));
         }
         while let Some(outgoing) = self.workers[branch].poll_transmit(Time(self.now)) {
             let (left, marked) = self.queues[branch].pass(self.now);
             let at = left + BASE_DELAY_NS / 2;
-            self.plan(at, branch, Happening::AtSwitch(marked, outgoing.header));
+            self.plan(at, branch, Event::AtSwitch(marked, outgoing.header));
         }
     }
 }

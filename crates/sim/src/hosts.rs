@@ -2,7 +2,7 @@
 
 use crate::aggregation::{Local, NODE, Payload};
 use crate::job::{BUCKET, JOB_START, Jobs};
-use crate::network::{Happening, Region};
+use crate::network::{NetworkEvent, Region};
 use crate::packet::Kind;
 use crate::tcp::TcpConfig;
 use crate::timer::CLASS;
@@ -136,19 +136,19 @@ impl<P: Payload> HostSide<'_, P> {
     /// Goes on up to and including `until_ps`, or to the first timer that concerns the whole: its key.
     pub(crate) fn run(&mut self, until_ps: u64) -> Option<u64> {
         self.settle();
-        while let Some(happening) = self.local.net.next(until_ps.min(self.hosts.stop_at_ps)) {
-            match happening {
-                Happening::Packet(_, packet) if packet.kind() == Kind::Tree => {
+        while let Some(event) = self.local.net.next(until_ps.min(self.hosts.stop_at_ps)) {
+            match event {
+                NetworkEvent::Packet(_, packet) if packet.kind() == Kind::Tree => {
                     self.local.on_packet(&packet);
                 }
-                Happening::Packet(_, packet) => {
+                NetworkEvent::Packet(_, packet) => {
                     let (net, hosts) = (&mut *self.local.net, &mut *self.hosts);
                     if let Some(progress) = hosts.transport.on_packet(net, &packet) {
                         hosts.on_progress(net, progress);
                     }
                 }
-                Happening::Timer(key) if is_control(key) => return Some(key),
-                Happening::Timer(key) => self.on_timer(key),
+                NetworkEvent::Timer(key) if is_control(key) => return Some(key),
+                NetworkEvent::Timer(key) => self.on_timer(key),
             }
             self.settle();
             self.local.check();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use netsum_sim::network::{Happening, Network};
+use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::tcp::TcpConfig;
 
@@ -16,8 +16,8 @@ fn train(bytes: &[u16]) -> Vec<u64> {
         net.send(net.uplink(0), packet);
     }
     let mut times = Vec::new();
-    while let Some(happening) = net.next(u64::MAX - 1) {
-        let Happening::Packet(_, packet) = happening else { panic!("no timer was set") };
+    while let Some(event) = net.next(u64::MAX - 1) {
+        let NetworkEvent::Packet(_, packet) = event else { panic!("no timer was set") };
         assert_eq!(packet.seq as usize, times.len(), "first in, first out");
         times.push(packet.at_ps);
         net.audit();

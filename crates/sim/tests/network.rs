@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use netsum_sim::network::{Happening, Network};
+use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, permutation, poisson};
@@ -24,7 +24,7 @@ fn crossed(net: &mut Network, src: u32, dst: u32, entropy: u16) -> u64 {
     let mut packet = Packet::new(Kind::Ack, 0, 0, 64);
     (packet.dst, packet.entropy) = (dst as u16, entropy);
     net.send(net.uplink(src), packet);
-    let Some(Happening::Packet(link, _)) = net.next(u64::MAX - 1) else { panic!("lost") };
+    let Some(NetworkEvent::Packet(link, _)) = net.next(u64::MAX - 1) else { panic!("lost") };
     assert_eq!(net.far_end(link), dst);
     net.hops() - before
 }
@@ -78,11 +78,11 @@ fn what_happens_at_one_instant_has_one_order() {
         net.set_timer(arrival_ps, key);
     }
     let mut order = Vec::new();
-    while let Some(happening) = net.next(u64::MAX - 1) {
+    while let Some(event) = net.next(u64::MAX - 1) {
         assert_eq!(net.now_ps(), arrival_ps);
-        order.push(match happening {
-            Happening::Timer(key) => ("timer", key),
-            Happening::Packet(link, _) => ("packet", u64::from(link)),
+        order.push(match event {
+            NetworkEvent::Timer(key) => ("timer", key),
+            NetworkEvent::Packet(link, _) => ("packet", u64::from(link)),
         });
     }
     let links = (4..8).map(|host| ("packet", u64::from(net.uplink(host) ^ 1)));

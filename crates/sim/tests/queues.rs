@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use netsum_sim::Switching;
-use netsum_sim::network::{Happening, Network};
+use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::random::Random;
 
@@ -36,16 +36,16 @@ fn waits(packets: u32, mut draw: impl FnMut(u32) -> (u64, u16)) -> Waits {
     let (mut sum, mut squares, mut none) = (0.0, 0.0, 0u32);
     let mut service = [0.0, 0.0];
     let mut last = 0;
-    while let Some(happening) = net.next(u64::MAX - 1) {
-        match happening {
-            Happening::Timer(bytes) => {
+    while let Some(event) = net.next(u64::MAX - 1) {
+        match event {
+            NetworkEvent::Timer(bytes) => {
                 net.send(link, Packet::new(Kind::Ack, 0, came.len() as u32, bytes as u16));
                 came.push(net.now_ps());
                 if drawn < packets {
                     next(&mut net, &mut drawn);
                 }
             }
-            Happening::Packet(_, packet) => {
+            NetworkEvent::Packet(_, packet) => {
                 let wire = net.serialisation_ps(link, u64::from(packet.bytes));
                 let wait = net.now_ps() - came[packet.seq as usize] - wire;
                 let (wait_s, wire_s) = (wait as f64 * 1e-12, wire as f64 * 1e-12);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use machines::{Parcel, Residents};
 
-use crate::network::{Crossing, Happening, Network, Region};
+use crate::network::{Crossing, Network, NetworkEvent, Region};
 use crate::packet::{self, Packet};
 use crate::timer::CLASS;
 
@@ -251,10 +251,10 @@ impl<P: Payload> Local<'_, P> {
 
     /// Goes on up to and including `until_ps`, in a region without hosts.
     pub(crate) fn run(&mut self, until_ps: u64) {
-        while let Some(happening) = self.net.next(until_ps) {
-            match happening {
-                Happening::Packet(_, packet) => self.on_packet(&packet),
-                Happening::Timer(key) => self.on_timer(key),
+        while let Some(event) = self.net.next(until_ps) {
+            match event {
+                NetworkEvent::Packet(_, packet) => self.on_packet(&packet),
+                NetworkEvent::Timer(key) => self.on_timer(key),
             }
             self.forget_lost();
             self.check();

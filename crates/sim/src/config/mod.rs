@@ -16,7 +16,7 @@ pub use build::{Built, Jobs};
 pub use check::{load, parse};
 pub use jobs::{Job, Layer, Mix};
 pub use netsum_wire::SlotPolicy;
-pub use scenario::{Happens, Scenario};
+pub use scenario::{FaultEvent, Scenario};
 pub use scheme::{Scheme, SchemeKind, Slots};
 pub use source::ConfigError;
 pub use units::Text;

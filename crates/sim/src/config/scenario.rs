@@ -21,13 +21,13 @@ pub struct Scenario {
     #[serde(default = "after")]
     pub converges_after: Text<Latency>,
     /// In any order.
-    pub faults: Vec<Happens>,
+    pub faults: Vec<FaultEvent>,
 }
 
 /// One fault: from `at` to `until`, or for good.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Happens {
+pub enum FaultEvent {
     /// Packets vanish.
     Loss {
         /// "from>to" for one direction, "a-b" for both; absent: every link.
@@ -121,10 +121,10 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn read(&self, happens: &Happens, faults: &mut Vec<(u64, Fault)>) -> Result<(), ConfigError> {
-        match happens {
-            Happens::Loss { link, share, at, until }
-            | Happens::Corruption { link, share, at, until } => {
+    fn read(&self, event: &FaultEvent, faults: &mut Vec<(u64, Fault)>) -> Result<(), ConfigError> {
+        match event {
+            FaultEvent::Loss { link, share, at, until }
+            | FaultEvent::Corruption { link, share, at, until } => {
                 if !(*share > 0.0 && *share <= 1.0) {
                     return Err(self.fail(
                         "share",
@@ -138,11 +138,11 @@ impl Reader<'_> {
                     faults.extend((to < u64::MAX).then_some((to, loss(true))));
                 }
             }
-            Happens::LinkDown { link, at, until } => {
+            FaultEvent::LinkDown { link, at, until } => {
                 let edge = self.links(Some(link))?[0] / 2;
                 self.dies(self.span(at, until)?, |alive| Fault::Edge { edge, alive }, faults);
             }
-            Happens::SwitchDown { switch, at, until } => {
+            FaultEvent::SwitchDown { switch, at, until } => {
                 let node = self.topology.find(switch).filter(|&node| self.topology.is_switch(node));
                 let node = node
                     .ok_or_else(|| self.fail("switch", format!("no switch is named {switch:?}")))?;
@@ -152,7 +152,7 @@ impl Reader<'_> {
                     faults,
                 );
             }
-            Happens::Straggler { host, factor, at, until } => {
+            FaultEvent::Straggler { host, factor, at, until } => {
                 let node = self.topology.find(host).filter(|&node| !self.topology.is_switch(node));
                 let host =
                     node.ok_or_else(|| self.fail("host", format!("no host is named {host:?}")))?.0;

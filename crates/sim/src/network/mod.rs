@@ -99,7 +99,7 @@ pub struct Balance {
 
 /// What the caller must deal with.
 #[derive(Clone, Copy, Debug)]
-pub enum Happening {
+pub enum NetworkEvent {
     /// A packet has come to a host, or a `Tree` packet to the end of its path; by this link.
     Packet(u32, Packet),
     /// A time that was asked for, and its key.
@@ -329,7 +329,7 @@ impl Network {
 
     /// Of a network of one region: goes on to what the caller must deal with, up to and including `until_ps`; `None` if
     /// nothing is left until then.
-    pub fn next(&mut self, until_ps: u64) -> Option<Happening> {
+    pub fn next(&mut self, until_ps: u64) -> Option<NetworkEvent> {
         assert!(self.regions.len() == 1, "regions go on side by side");
         self.regions[0].next(until_ps)
     }

@@ -3,14 +3,14 @@
 use std::cmp::Reverse;
 
 use super::region::{LinkEntries, OWN_TIMER, Region};
-use super::{Happening, Switching};
+use super::{NetworkEvent, Switching};
 use crate::link::{DEAD, FROM_HOST, LOSSY, TO_HOST};
 use crate::packet::{Kind, Packet};
 
 impl Region {
     /// Goes on to what the caller must deal with, up to and including `until_ps`; `None` if nothing is left
     /// until then.
-    pub fn next(&mut self, until_ps: u64) -> Option<Happening> {
+    pub fn next(&mut self, until_ps: u64) -> Option<NetworkEvent> {
         loop {
             let delivery = self.calendar.peek(&mut LinkEntries(&mut self.links));
             // What has gone to another region counts at its ingress until it is there: as if it arrived here.
@@ -29,7 +29,7 @@ impl Region {
                 self.agenda.pop();
                 self.now_ps = timer;
                 if key < OWN_TIMER {
-                    return Some(Happening::Timer(key));
+                    return Some(NetworkEvent::Timer(key));
                 }
                 self.obey(key);
                 continue;
@@ -48,7 +48,7 @@ impl Region {
             self.now_ps = at;
             self.calendar.pop();
             if let Some(packet) = self.arrive(link) {
-                return Some(Happening::Packet(link, packet));
+                return Some(NetworkEvent::Packet(link, packet));
             }
         }
         self.now_ps = self.now_ps.max(until_ps.min(u64::MAX - 1));
