@@ -2,7 +2,7 @@
 
 use netsum_proto::Time;
 use netsum_proto::handover::{
-    Action, Frozen, Handover, Mode, Operation, Plan, Progress, Settings, TreeProgress,
+    Action, Frozen, Handover, Mode, PendingOperation, Plan, Progress, Settings, TreeProgress,
 };
 use netsum_wire::{Epoch, Rank};
 
@@ -78,7 +78,7 @@ fn local(machine: &mut Handover<Bare>, what: u8, now: u64) {
         4 => machine.handle_over(now, number),
         _ => {
             let deadline = now.after(50_000);
-            machine.handle_operation(Operation { sequence: number, elements: 16, deadline });
+            machine.handle_operation(PendingOperation { sequence: number, elements: 16, deadline });
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use netsum_proto::atp::{
-    Claim, Lease, Members, Neighbour, Place, Policy, Scaling, Server, ServerLease, Submission,
-    Switch, SwitchConfig, Worker, WorkerConfig,
+    Claim, Lease, Members, Neighbour, Policy, Scaling, Server, ServerLease, Submission, Switch,
+    SwitchConfig, Worker, WorkerConfig, WorkerPosition,
 };
 use netsum_proto::operations::Fragments;
 use netsum_proto::values::{Rows, Values};
@@ -168,7 +168,8 @@ fn server_lease(job: u32) -> ServerLease {
 }
 
 fn worker() -> Worker {
-    let place = Place { level: Level::Rack, worker: 0, rack_fan_in: 2, rack: 0, server_fan_in: 1 };
+    let place =
+        WorkerPosition { level: Level::Rack, worker: 0, rack_fan_in: 2, rack: 0, server_fan_in: 1 };
     let mut worker = Worker::new(
         Time(0),
         WorkerConfig {

@@ -54,7 +54,7 @@ pub(crate) fn forget(handle: Handle) -> Result<Arc<Comm>, Failure> {
 
 /// Where ranks of one communicator come together.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct BootstrapAddress {
     /// As "address:port".
     pub(crate) at: String,
     pub(crate) ip: IpAddr,
@@ -63,7 +63,7 @@ pub(crate) struct Place {
 
 /// Meets the other ranks and connects.
 pub(crate) fn connect(
-    place: &Place,
+    place: &BootstrapAddress,
     rank: c_int,
     size: c_int,
     device: c_int,

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::comm::{self, Comm, Handle, Place};
+use crate::comm::{self, BootstrapAddress, Comm, Handle};
 use crate::group_call::{self, Deed};
 use crate::numbers::{self, Kind};
 use crate::pointers::{read, write};
@@ -63,7 +63,7 @@ pub extern "C" fn ncclCommInitRank(
 ) -> Code {
     call(|| {
         write(comm, 0, "comm")?;
-        let place = Place::from_bytes(&id.internal)?;
+        let place = BootstrapAddress::from_bytes(&id.internal)?;
         let target = Target(comm);
         group_call::submit(Ok(Deed::Connect(Box::new(move || {
             target.set(comm::connect(&place, rank, size, 0)?);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use netsum_collective::rendezvous::{Meeting, TOKEN_LEN, Token};
 use parking_lot::Mutex;
 
-use crate::comm::Place;
+use crate::comm::BootstrapAddress;
 use crate::result::Failure;
 
 /// Bytes of `ncclUniqueId`.
@@ -19,7 +19,7 @@ pub(crate) const ID_BYTES: usize = 128;
 static MEETINGS: Mutex<Vec<Meeting>> = Mutex::new(Vec::new());
 
 /// Opens a meeting, and says where.
-pub(crate) fn create() -> Result<Place, Failure> {
+pub(crate) fn create() -> Result<BootstrapAddress, Failure> {
     let mut token = Token::default();
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut token));
     read.map_err(|e| Failure::usage(format!("cannot read /dev/urandom: {e}")))?;
@@ -27,7 +27,7 @@ pub(crate) fn create() -> Result<Place, Failure> {
     let meeting = Meeting::host(at, token, OPEN)?;
     let address = SocketAddr::new(at.ip(), meeting.address().port());
     MEETINGS.lock().push(meeting);
-    Ok(Place { at: address.to_string(), ip: at.ip(), token })
+    Ok(BootstrapAddress { at: address.to_string(), ip: at.ip(), token })
 }
 
 /// NCCL_COMM_ID, or an address of this machine that others may reach, with any port.
@@ -54,7 +54,7 @@ fn way_out() -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-impl Place {
+impl BootstrapAddress {
     pub(crate) fn to_bytes(&self) -> [u8; ID_BYTES] {
         let mut bytes = [0; ID_BYTES];
         let text = self.at.as_bytes();
@@ -63,13 +63,13 @@ impl Place {
         bytes
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8; ID_BYTES]) -> Result<Place, Failure> {
+    pub(crate) fn from_bytes(bytes: &[u8; ID_BYTES]) -> Result<BootstrapAddress, Failure> {
         let place = bytes.strip_prefix(MAGIC).and_then(|rest| {
             let (token, rest) = rest.split_first_chunk::<TOKEN_LEN>()?;
             let (&len, rest) = rest.split_first()?;
             let at = std::str::from_utf8(rest.get(..usize::from(len))?).ok()?;
             let ip = at.parse::<SocketAddr>().ok()?.ip();
-            Some(Place { at: at.to_owned(), ip, token: *token })
+            Some(BootstrapAddress { at: at.to_owned(), ip, token: *token })
         });
         place.ok_or_else(|| {
             Failure::argument("the unique id does not come from ncclGetUniqueId of netsum")
@@ -89,11 +89,11 @@ mod tests {
     fn an_id_says_where_to_meet_and_others_are_refused() {
         let place = create().unwrap();
         let bytes = place.to_bytes();
-        let read = Place::from_bytes(&bytes).unwrap();
+        let read = BootstrapAddress::from_bytes(&bytes).unwrap();
         assert_eq!((read.at, read.token), (place.at, place.token));
-        assert!(Place::from_bytes(&[0; ID_BYTES]).is_err());
+        assert!(BootstrapAddress::from_bytes(&[0; ID_BYTES]).is_err());
         let mut long = bytes;
         long[MAGIC.len() + TOKEN_LEN] = 200;
-        assert!(Place::from_bytes(&long).is_err());
+        assert!(BootstrapAddress::from_bytes(&long).is_err());
     }
 }

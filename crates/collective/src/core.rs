@@ -15,7 +15,7 @@ use crate::Error;
 use crate::error::of_mesh;
 use crate::events::GroupEvents;
 use crate::ledger::Ledger;
-use crate::link::Paces;
+use crate::link_cost::Paces;
 use crate::messages::MessageKind;
 use crate::recorder::{self, Recorded, Recorder, UnrecordedOperations};
 

@@ -11,7 +11,7 @@ use crate::algorithm::{
     ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, GATHER, GatherShape, REDUCE,
     REDUCE_SCATTER, Registry, Request, SCATTER, ScatterShape, SumShape, operations,
 };
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 
 /// The algorithm of an operation of one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,7 +39,7 @@ pub struct Cost {
 /// `format`: of the elements of a sum. `order`: in which it adds, `None` for the usual one. `wanted`: what options name.
 /// Errors: an operation that has one way only.
 pub fn explain(
-    link: &Link,
+    link: &LinkCost,
     operation: &str,
     format: Format,
     bytes: usize,
@@ -78,7 +78,7 @@ pub fn explain(
 
 fn choice<R: Request + 'static>(
     all: &Registry<R>,
-    link: &Link,
+    link: &LinkCost,
     shape: &R::Shape,
     wanted: Option<&str>,
 ) -> Choice {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn choices_name_all_candidates_with_their_costs() {
-        let link = Link {
+        let link = LinkCost {
             ranks: 4,
             shared_memory: false,
             latency_s: 1e-4,

@@ -12,7 +12,7 @@ use netsum_net::mesh::MeshError;
 use crate::comm::{Comm, Ticket};
 use crate::core::Core;
 use crate::hosts::Hosts;
-use crate::link::{Pace, Paces};
+use crate::link_cost::{Pace, Paces};
 use crate::pieces::{CHUNK, pieces};
 use crate::{Error, Options};
 

@@ -25,7 +25,7 @@ use crate::ledger::Ledger;
 use crate::recorder::{KEPT, Recorder, UnrecordedOperations};
 use crate::shared::Shared;
 use crate::terms::Here;
-use crate::work::{Operation, Work};
+use crate::work::{OperationSummary, Work};
 
 /// What an operation does, given its messages.
 pub(crate) type Body = Box<dyn FnOnce(&mut Comm<'_>) -> Result<(), MeshError> + Send>;
@@ -156,7 +156,7 @@ impl QueueState {
         let Some(quick) = self.quick.as_mut().filter(|quick| !quick.log.is_empty()) else { return };
         ledger.agreed(self.next);
         let work = |(sequence, (call, called))| {
-            Work::ended_at_once(Operation::Collective(call, sequence), called)
+            Work::ended_at_once(OperationSummary::Collective(call, sequence), called)
         };
         let first = self.next - quick.log.len() as u64;
         recorder.add_all((first..).zip(quick.log.drain(..)).map(work));

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::ledger::Ledger;
-use crate::work::{Operation, Work};
+use crate::work::{OperationSummary, Work};
 
 /// A group and its last operations.
 #[derive(Clone, Debug, Serialize)]
@@ -104,7 +104,7 @@ impl Recorder {
             let called = unix_s - now.saturating_duration_since(work.called()).as_secs_f64();
             let seconds = work.ended().map(|ended| (ended - work.called()).as_secs_f64());
             let (number, call, data) = match work.about() {
-                Operation::Collective(call, number) => {
+                OperationSummary::Collective(call, number) => {
                     let dtype = call.dtype().map(|dtype| dtype.name());
                     let data = RecordedData { dtype, bytes: call.bytes() };
                     (Some(*number), call.to_string(), Some(data))

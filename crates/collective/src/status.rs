@@ -9,7 +9,7 @@ use netsum_topo::links::TreePlan;
 use serde::Serialize;
 
 use crate::Error;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::planned::Measured;
 
 /// What the coordinator has last decided; read by callers.
@@ -83,7 +83,7 @@ pub struct HostStats {
     /// How ranks reach each other.
     pub hosts_by: &'static str,
     /// What the cost model knows.
-    pub link: Link,
+    pub link: LinkCost,
     /// Bytes to other ranks.
     pub host_bytes_tx: u64,
     /// Bytes from other ranks.

@@ -24,11 +24,11 @@ pub struct Work(Holder);
 enum Holder {
     Open(Arc<Shared>),
     /// It ended well within the call, too soon for an object: what it was, when it was called, and the sender of a message.
-    Ended(Operation, Instant, Option<u32>),
+    Ended(OperationSummary, Instant, Option<u32>),
 }
 
 struct Shared {
-    operation: Operation,
+    operation: OperationSummary,
     called: Instant,
     state: Mutex<State>,
     done: Condvar,
@@ -45,7 +45,7 @@ impl Shared {
 
 /// What a work is about; put in words for errors only.
 #[derive(Clone)]
-pub(crate) enum Operation {
+pub(crate) enum OperationSummary {
     /// A collective that has its number.
     Collective(Call, u64),
     /// A message to a rank.
@@ -56,22 +56,22 @@ pub(crate) enum Operation {
     Other(String),
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for OperationSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operation::Collective(call, sequence) => {
+            OperationSummary::Collective(call, sequence) => {
                 write!(f, "{call} (operation #{sequence}, {} bytes)", call.bytes())
             }
-            Operation::Send { bytes, to, tag } => {
+            OperationSummary::Send { bytes, to, tag } => {
                 write!(f, "send of {bytes} bytes to rank {to} (tag {tag})")
             }
-            Operation::Receive { bytes, from: Some(from), tag } => {
+            OperationSummary::Receive { bytes, from: Some(from), tag } => {
                 write!(f, "receive of {bytes} bytes from rank {from} (tag {tag})")
             }
-            Operation::Receive { bytes, from: None, tag } => {
+            OperationSummary::Receive { bytes, from: None, tag } => {
                 write!(f, "receive of {bytes} bytes from any rank (tag {tag})")
             }
-            Operation::Other(words) => f.write_str(words),
+            OperationSummary::Other(words) => f.write_str(words),
         }
     }
 }
@@ -85,12 +85,16 @@ struct State {
 }
 
 impl Work {
-    pub(crate) fn new(operation: Operation, called: Instant) -> Work {
+    pub(crate) fn new(operation: OperationSummary, called: Instant) -> Work {
         Work::helped(operation, called, None)
     }
 
     /// One that `helper` moves on while somebody waits for it.
-    pub(crate) fn helped(operation: Operation, called: Instant, helper: Option<Helper>) -> Work {
+    pub(crate) fn helped(
+        operation: OperationSummary,
+        called: Instant,
+        helper: Option<Helper>,
+    ) -> Work {
         let state = Mutex::new(State::default());
         let (done, maker) = (Condvar::new(), Process::this());
         let shared = Shared { operation, called, state, done, helper, maker };
@@ -99,19 +103,23 @@ impl Work {
 
     /// An operation that ended well at once.
     #[inline]
-    pub(crate) fn ended_at_once(operation: Operation, called: Instant) -> Work {
+    pub(crate) fn ended_at_once(operation: OperationSummary, called: Instant) -> Work {
         Work(Holder::Ended(operation, called, None))
     }
 
     /// A receive that ended well at once.
     #[inline]
-    pub(crate) fn received_at_once(operation: Operation, called: Instant, source: u32) -> Work {
+    pub(crate) fn received_at_once(
+        operation: OperationSummary,
+        called: Instant,
+        source: u32,
+    ) -> Work {
         Work(Holder::Ended(operation, called, Some(source)))
     }
 
     /// An operation that failed when it was called.
     pub(crate) fn failed(operation: String, error: Error) -> Work {
-        let work = Work::new(Operation::Other(operation), Instant::now());
+        let work = Work::new(OperationSummary::Other(operation), Instant::now());
         work.complete(Err(error));
         work
     }
@@ -204,7 +212,7 @@ impl Work {
     }
 
     /// What it is.
-    pub(crate) fn about(&self) -> &Operation {
+    pub(crate) fn about(&self) -> &OperationSummary {
         match &self.0 {
             Holder::Open(shared) => &shared.operation,
             Holder::Ended(operation, ..) => operation,

@@ -2,7 +2,7 @@
 
 mod support;
 
-use netsum_collective::{Dtype, Format, GroupConfig, Link, Options, ReduceOp};
+use netsum_collective::{Dtype, Format, GroupConfig, LinkCost, Options, ReduceOp};
 use support::{SOON, bytes, config, with_group};
 
 fn with_options(rank: u32, size: u32, pairs: &[(&str, &str)]) -> GroupConfig {
@@ -14,7 +14,7 @@ fn with_options(rank: u32, size: u32, pairs: &[(&str, &str)]) -> GroupConfig {
 #[test]
 fn all_ranks_measure_the_same() {
     for size in 1..=5 {
-        let links: Vec<Link> = with_group(
+        let links: Vec<LinkCost> = with_group(
             size,
             |rank| with_options(rank, size, &[]),
             |_, group| {
@@ -28,7 +28,7 @@ fn all_ranks_measure_the_same() {
         );
         assert!(links.iter().all(|link| *link == links[0]), "{links:?}");
         // Loopback: nanoseconds or seconds would be wrong, as would less than 1 Mbit/s.
-        let Link { latency_s, bytes_per_s, .. } = links[0];
+        let LinkCost { latency_s, bytes_per_s, .. } = links[0];
         assert!((1e-6..1.0).contains(&latency_s), "{links:?}");
         assert!((125e3..1e12).contains(&bytes_per_s), "{links:?}");
     }

@@ -33,7 +33,7 @@ pub fn address_of(name: &str) -> Option<IpAddr> {
 /// A network interface.
 #[cfg(feature = "xdp")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) ifindex: u32,
     pub(crate) mac: [u8; 6],
@@ -41,7 +41,7 @@ pub(crate) struct Link {
 
 /// Every interface of the calling thread's network namespace.
 #[cfg(feature = "xdp")]
-pub(crate) fn links() -> Vec<Link> {
+pub(crate) fn links() -> Vec<Interface> {
     each_address(|name, raw| {
         // SAFETY: the system made it.
         if i32::from(unsafe { (*raw).sa_family }) != libc::AF_PACKET {
@@ -50,7 +50,11 @@ pub(crate) fn links() -> Vec<Link> {
         // SAFETY: the family says so.
         let link = unsafe { raw.cast::<libc::sockaddr_ll>().read_unaligned() };
         let mac = *link.sll_addr.first_chunk()?;
-        Some(Link { name: name.to_owned(), ifindex: u32::try_from(link.sll_ifindex).ok()?, mac })
+        Some(Interface {
+            name: name.to_owned(),
+            ifindex: u32::try_from(link.sll_ifindex).ok()?,
+            mac,
+        })
     })
 }
 

@@ -50,14 +50,14 @@ pub fn fragments_of(numel: u64, fragment_bytes: u16, dtype: Dtype) -> u64 {
 /// Operations in the order of the calls; `S` is what a protocol keeps with each.
 #[derive(Clone, Debug)]
 pub(crate) struct Operations<S> {
-    queue: VecDeque<Operation<S>>,
+    queue: VecDeque<ActiveOperation<S>>,
     /// One past the last fragment submitted in this epoch.
     submitted: u64,
 }
 
 /// One of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Operation<S> {
+pub(crate) struct ActiveOperation<S> {
     pub(crate) submission: Submission,
     pub(crate) state: S,
     elements_per_fragment: u64,
@@ -96,7 +96,7 @@ impl<S> Operations<S> {
         let first_g = self.submitted;
         if count > 0 {
             let open = count;
-            self.queue.push_back(Operation {
+            self.queue.push_back(ActiveOperation {
                 submission,
                 state,
                 elements_per_fragment,
@@ -121,18 +121,18 @@ impl<S> Operations<S> {
     }
 
     /// The operation to which fragment `g` belongs.
-    pub(crate) fn find(&self, g: u64) -> Option<&Operation<S>> {
+    pub(crate) fn find(&self, g: u64) -> Option<&ActiveOperation<S>> {
         self.queue.get(self.position(g)?)
     }
 
     /// The operation to which fragment `g` belongs.
-    pub(crate) fn find_mut(&mut self, g: u64) -> Option<&mut Operation<S>> {
+    pub(crate) fn find_mut(&mut self, g: u64) -> Option<&mut ActiveOperation<S>> {
         let position = self.position(g)?;
         self.queue.get_mut(position)
     }
 
     /// Operations that are not done, in order.
-    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Operation<S>> {
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &ActiveOperation<S>> {
         self.queue.iter().filter(|o| o.open > 0)
     }
 
@@ -154,7 +154,7 @@ impl<S> Operations<S> {
             let fragments = operation.numbers().skip(operation.leads as usize);
             let left = fragments.filter(|&g| !finished.contains(g));
             let left: Vec<u32> = left.map(|g| operation.fragment(g).0).collect();
-            let Operation { submission, state, .. } = operation;
+            let ActiveOperation { submission, state, .. } = operation;
             let rest = Submission { fragments: Fragments::Some(left), ..submission };
             (rest.fragments != Fragments::Some(Vec::new())).then_some((rest, state))
         })
@@ -172,7 +172,7 @@ pub(crate) fn tree_end(submitted: u64, tree: usize, trees: usize) -> u64 {
     (submitted + trees as u64 - 1 - tree as u64) / trees as u64
 }
 
-impl<S> Operation<S> {
+impl<S> ActiveOperation<S> {
     /// Its fragments' numbers in the epoch.
     pub(crate) fn numbers(&self) -> Range<u64> {
         self.first_g..self.first_g + self.count

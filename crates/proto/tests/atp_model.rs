@@ -98,7 +98,7 @@ impl State {
             rack: 0,
             racks,
         };
-        let place = |level, worker, rack_fan_in, rack, server_fan_in| Place {
+        let place = |level, worker, rack_fan_in, rack, server_fan_in| WorkerPosition {
             level,
             worker,
             rack_fan_in,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use netsum_collective as core;
 use netsum_collective::{
-    Buffer, Combine, Dtype, Elements, Format, GroupConfig, Link, Options, Terms,
+    Buffer, Combine, Dtype, Elements, Format, GroupConfig, LinkCost, Options, Terms,
 };
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -291,7 +291,7 @@ pub(crate) fn explain_hosts(
     op: &str,
 ) -> PyResult<String> {
     let ranks = ranks.max(1);
-    let link = Link { ranks, shared_memory: false, latency_s, bytes_per_s, across: None };
+    let link = LinkCost { ranks, shared_memory: false, latency_s, bytes_per_s, across: None };
     let format = Format { dtype: dtype_of(py, dtype)?, op: combine(py, op, 1.0)?.reduce_op() };
     choice(py, core::explain(&link, operation, format, nbytes, None, None))
 }

@@ -20,9 +20,9 @@ const LARGE: usize = 64 << 20;
 const FRAGMENT: usize = 1408;
 const ROUNDS: usize = 15;
 
-type Work = fn(&[u8], &mut [u8]);
+type Kernel = fn(&[u8], &mut [u8]);
 
-const WORK: [(&str, Work); 6] = [
+const WORK: [(&str, Kernel); 6] = [
     ("memcpy", |from, to| to.copy_from_slice(from)),
     ("quantise", |from, to| {
         black_box(quantise(Dtype::F32, from, Scale::PAPER, 8, to));

@@ -152,10 +152,10 @@ mod tests {
 
     use super::*;
     use crate::algorithm::request::{Request, SumShape};
-    use crate::link::Link;
+    use crate::link_cost::LinkCost;
 
     fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
-        let link = Link {
+        let link = LinkCost {
             ranks,
             shared_memory: false,
             latency_s: 30e-6,

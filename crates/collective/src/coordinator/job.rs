@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use netsum_net::Buffer;
-use netsum_net::worker::Operation;
+use netsum_net::worker::TreeOperation;
 use netsum_proto::handover::{self, Path};
 use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::supports;
@@ -42,7 +42,7 @@ pub(crate) enum JobState {
 
 impl TreeJob {
     /// What the driver gets, for all of the buffer.
-    fn operation(&self) -> Operation {
+    fn operation(&self) -> TreeOperation {
         let submission = Submission {
             id: self.sequence,
             format: self.format,
@@ -50,7 +50,7 @@ impl TreeJob {
             fingerprint: self.fingerprint,
             fragments: Fragments::All,
         };
-        Operation { submission, buffer: self.buffer.clone() }
+        TreeOperation { submission, buffer: self.buffer.clone() }
     }
 }
 
@@ -68,7 +68,7 @@ impl State {
         let elements = job.numel;
         let (sequence, deadline) = (job.sequence, self.time_of(job.deadline));
         self.jobs.insert(sequence, job);
-        self.machine.handle_operation(handover::Operation { sequence, elements, deadline });
+        self.machine.handle_operation(handover::PendingOperation { sequence, elements, deadline });
         self.drive();
     }
 
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// Gives all or the rest of a job to the driver.
-    pub(super) fn give_to_trees(&mut self, operation: Operation) {
+    pub(super) fn give_to_trees(&mut self, operation: TreeOperation) {
         let Some(driver) = &self.driver else { return };
         if let Some(job) = self.jobs.get_mut(&operation.submission.id) {
             job.state = JobState::Trees;

@@ -15,12 +15,12 @@ use crate::coordinator::Coordinator;
 use crate::core::Core;
 use crate::deadline::after;
 use crate::hosts::Hosts;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::planned::session::Session;
 use crate::queue::{Body, Job, OpQueue, QueueState};
 use crate::status::{GroupStats, HostStats, Status};
 use crate::terms::{Here, Terms};
-use crate::work::{Operation, Work};
+use crate::work::{OperationSummary, Work};
 
 pub(crate) struct Connected {
     pub(crate) core: Arc<Core>,
@@ -64,7 +64,7 @@ impl Connected {
         if known || !self.silent && stored().iter().any(differs) {
             self.core.events.differs(sequence);
         }
-        let work = Work::new(Operation::Collective(call, sequence), called);
+        let work = Work::new(OperationSummary::Collective(call, sequence), called);
         self.core.recorder.add(&work);
         let (deadline, here) = (after(called, terms.timeout), terms.waits.then_some(terms.here));
         go(self, Issued { sequence, fingerprint, deadline, work: work.clone(), here, turn });
@@ -99,7 +99,7 @@ impl Connected {
         self.session.as_ref().filter(|session| bytes as u64 >= session.from_bytes)
     }
 
-    pub(super) fn link(&self) -> Link {
+    pub(super) fn link(&self) -> LinkCost {
         self.core.paces.link(self.core.size, Some(&self.hosts))
     }
 

@@ -22,7 +22,7 @@ use self::opened::Opened;
 use crate::address::{self, Address};
 use crate::coordinator::Event;
 use crate::deadline::deadline;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::queue::{QueueState, Quick};
 use crate::recorder::Recorded;
 use crate::status::GroupStats;
@@ -89,7 +89,7 @@ impl Group {
     }
 
     /// What the group's messages cost, by the values that all ranks agree on.
-    pub fn link(&self) -> Result<Link, Error> {
+    pub fn link(&self) -> Result<LinkCost, Error> {
         let connected = self.connected.load_full();
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         Ok(connected.link())

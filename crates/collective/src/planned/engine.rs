@@ -17,7 +17,7 @@ use super::shares::{Shares, from_bytes, to_bytes};
 
 /// What is being done.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Operation {
+pub(super) struct PlannedOperation {
     /// Higher than those before it; the same at all ranks.
     pub(super) number: u64,
     /// Fingerprint of the call; ranks whose callers called different things find out.
@@ -38,7 +38,7 @@ pub(super) struct Engine<'a> {
     routes: &'a Routes,
     peer_links: &'a [PeerLink],
     buffer: &'a mut [u8],
-    operation: Operation,
+    operation: PlannedOperation,
     /// Per flow and chunk.
     chunks: Vec<Vec<Chunk>>,
     /// Per flow, chunks that were begun: sent by a leaf, or by a root without sums.
@@ -79,7 +79,7 @@ impl<'a> Engine<'a> {
         peer_links: &'a [PeerLink],
         buffer: &'a mut [u8],
         chunks: usize,
-        operation: Operation,
+        operation: PlannedOperation,
         shares: &'a Shares,
     ) -> Engine<'a> {
         let element = operation.format.dtype.size();

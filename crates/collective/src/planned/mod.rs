@@ -34,7 +34,7 @@ pub use shares::Sharing;
 pub use source::{Origin, PlanSource, Replan, Turn};
 
 use connect::{Connecting, link_names};
-use engine::{Engine, Fault, Operation};
+use engine::{Engine, Fault, PlannedOperation};
 use peer_link::{LinkEvent, LinkLoss, PeerLink};
 use pipeline::Pipeline;
 use routes::Routes;
@@ -163,14 +163,14 @@ impl PlannedGroup {
         }
         let fingerprint = fingerprint(buffer.len(), dtype, op, chunks);
         let format = Format { dtype, op };
-        let operation = Operation { number: self.operation + 1, fingerprint, format };
+        let operation = PlannedOperation { number: self.operation + 1, fingerprint, format };
         self.perform(operation, buffer, chunks, &|| false).map_err(|stopped| stopped.error)
     }
 
     /// Runs one operation until it is over, fails, or `interrupted` says so.
     fn perform(
         &mut self,
-        operation: Operation,
+        operation: PlannedOperation,
         buffer: &mut [u8],
         chunks: Option<usize>,
         interrupted: &dyn Fn() -> bool,

@@ -89,14 +89,14 @@ pub(super) fn is_dead(kind: ErrorKind) -> bool {
 /// A connected neighbour. Dropped, it sends what is queued: the neighbour may still need it.
 pub(super) struct PeerLink {
     connection: Arc<dyn Connection>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<SendQueue>,
     sender: Option<JoinHandle<()>>,
 }
 
 /// Messages that wait to be sent: those of low chunk numbers first, so that all flows keep pace whoever began them, and
 /// what is passed on does not wait behind all that is begun here.
 #[derive(Default)]
-struct Outbox {
+struct SendQueue {
     queue: Mutex<Queue>,
     filled: Condvar,
     bytes: AtomicUsize,
@@ -122,7 +122,7 @@ impl PeerLink {
         connection: Arc<dyn Connection>,
         news: Sender<LinkEvent>,
     ) -> std::io::Result<PeerLink> {
-        let outbox = Arc::new(Outbox::default());
+        let outbox = Arc::new(SendQueue::default());
         let (reader, writer, messages) = (connection.clone(), connection.clone(), outbox.clone());
         let lost = news.clone();
         let sender = thread::Builder::new().name(format!("link-{place}-to")).spawn(move || {
@@ -218,7 +218,7 @@ impl Message {
     }
 }
 
-impl Outbox {
+impl SendQueue {
     fn push(&self, message: Message) {
         self.bytes.fetch_add(message.len(), Ordering::Relaxed);
         let mut queue = self.queue.lock();
@@ -279,7 +279,7 @@ impl Ord for Waiting {
     }
 }
 
-fn send(connection: &dyn Connection, outbox: &Outbox) -> std::io::Result<()> {
+fn send(connection: &dyn Connection, outbox: &SendQueue) -> std::io::Result<()> {
     while let Some(message) = outbox.pop() {
         write_all(connection, &message.header())?;
         if let Some(bytes) = message.body.payload() {
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn low_chunks_go_first() {
-        let outbox = Outbox::default();
+        let outbox = SendQueue::default();
         let chunk = |flow, chunk| Body::Chunk { flow, chunk, up: true, bytes: Arc::default() };
         for body in
             [chunk(0, 5), chunk(1, 2), chunk(0, 2), Body::Complete { micros: Arc::default() }]

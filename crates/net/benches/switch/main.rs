@@ -92,7 +92,7 @@ fn measure(arguments: &Arguments, path: Path, out: Option<PathBuf>) {
     for round in 0..arguments.rounds {
         // Who goes first alternates too.
         for side in [round % 2, (round + 1) % 2] {
-            let place = Place { near, far, network: network.as_ref() };
+            let place = Endpoints { near, far, network: network.as_ref() };
             if side == 0 {
                 ours.push(round_of(arguments, &place, Side::Switch));
                 eprintln!("switch    {}", ours.last().expect("just pushed"));
@@ -113,13 +113,13 @@ fn measure(arguments: &Arguments, path: Path, out: Option<PathBuf>) {
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Where workers (`near`) and switch (`far`) are.
-struct Place<'a> {
+struct Endpoints<'a> {
     near: IpAddr,
     far: IpAddr,
     network: Option<&'a veth::Veth>,
 }
 
-impl Place<'_> {
+impl Endpoints<'_> {
     /// The calling thread moves to a core and, with veth, to the far or near namespace.
     fn enter(&self, core: usize, far: bool) {
         cores::pin(core);
@@ -171,7 +171,7 @@ impl Middle for SwitchDriver {
     }
 }
 
-fn round_of(arguments: &Arguments, place: &Place<'_>, side: Side) -> Round {
+fn round_of(arguments: &Arguments, place: &Endpoints<'_>, side: Side) -> Round {
     std::thread::scope(|scope| {
         let middle = scope.spawn(|| -> Box<dyn Middle + Send> {
             // Threads inherit core and namespace of the thread that starts them.

@@ -15,7 +15,7 @@ use super::frame::{Frame, Key};
 use super::mailbox::Mailbox;
 use super::outbox::{Outbox, Reports};
 use super::roster::Network;
-use super::transport::{Link, Transport};
+use super::transport::{MeshLink, Transport};
 
 pub(super) struct Core {
     pub(super) rank: u32,
@@ -54,7 +54,7 @@ pub(super) struct Peer {
 /// What is sent to a peer: what is queued, and where it goes.
 pub(super) struct Sending {
     pub(super) outbox: Outbox,
-    pub(super) link: Box<dyn Link>,
+    pub(super) link: Box<dyn MeshLink>,
 }
 
 impl Peer {

@@ -9,7 +9,7 @@ use super::core::Core;
 use super::limits::{self, Limits};
 use super::outbox::{Drained, Outbox, Reports};
 use super::roster::Roster;
-use super::transport::{Endpoint, Link, Transport};
+use super::transport::{Endpoint, MeshLink, Transport};
 use crate::NetError;
 
 /// Before the ranks know each other there is nothing to open: the listener is all.
@@ -39,7 +39,7 @@ impl Transport for Tcp {
         true
     }
 
-    fn link(self: Arc<Self>, rank: u32) -> Box<dyn Link> {
+    fn link(self: Arc<Self>, rank: u32) -> Box<dyn MeshLink> {
         Box::new(TcpLink { tcp: self, rank })
     }
 
@@ -61,7 +61,7 @@ struct TcpLink {
     rank: u32,
 }
 
-impl Link for TcpLink {
+impl MeshLink for TcpLink {
     fn flush(
         &mut self,
         core: &Core,

@@ -4,8 +4,8 @@
 //! each packet's protocol, and sends what came out as trains. Everybody else talks to it by commands.
 //! Protocol `panama` has memory in buffers that are packets ready to send; the others have rows.
 
-#[cfg_attr(not(feature = "xdp"), path = "no_front.rs")]
-mod front;
+#[cfg_attr(not(feature = "xdp"), path = "no_kernel_offload.rs")]
+mod kernel_offload;
 pub(crate) mod ports;
 mod slots;
 mod snapshot;
@@ -71,7 +71,7 @@ pub struct SwitchDriver {
 }
 
 /// What a thread does, the largest fragment that it takes, and whether the kernel adds.
-struct Work {
+struct DriverThread {
     run: Box<dyn FnOnce() + Send>,
     fragment_limit: Option<usize>,
     in_kernel: bool,
@@ -102,7 +102,11 @@ impl SwitchDriver {
         SwitchDriver::with(options, |socket, inbox, wake| {
             let worker = thread::Thread::new(socket, options, interfaces, inbox, wake);
             let in_kernel = worker.in_kernel();
-            Ok(Work { run: Box::new(move || worker.run()), fragment_limit: None, in_kernel })
+            Ok(DriverThread {
+                run: Box::new(move || worker.run()),
+                fragment_limit: None,
+                in_kernel,
+            })
         })
     }
 
@@ -112,13 +116,17 @@ impl SwitchDriver {
         SwitchDriver::with(options, |socket, inbox, wake| {
             let worker = accelerator::Thread::new(socket, device, inbox, wake)?;
             let fragment_limit = Some(worker.fragment_limit());
-            Ok(Work { run: Box::new(move || worker.run()), fragment_limit, in_kernel: false })
+            Ok(DriverThread {
+                run: Box::new(move || worker.run()),
+                fragment_limit,
+                in_kernel: false,
+            })
         })
     }
 
     fn with(
         options: &SwitchOptions,
-        make: impl FnOnce(Socket, Receiver<Command>, Arc<Wake>) -> Result<Work, NetError>,
+        make: impl FnOnce(Socket, Receiver<Command>, Arc<Wake>) -> Result<DriverThread, NetError>,
     ) -> Result<SwitchDriver, NetError> {
         let socket = Socket::bind(options.bind, &options.socket)?;
         let (local, report) = (socket.local_addr(), socket.report());

@@ -9,7 +9,7 @@ use netsum_proto::{Aggregator, DropCounters, Keys, Lease, LeaseKey, PortId, Time
 use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
 
-use super::front::Front;
+use super::kernel_offload::KernelOffload;
 use super::{PoolSnapshot, Role, ServerSnapshot, SlotSnapshot};
 use crate::NetError;
 
@@ -20,7 +20,7 @@ const TRANSIT_ROWS: usize = 4096;
 pub(super) struct Slots {
     atp: Node<Rows>,
     /// In front of a switch of `atp`.
-    front: Front,
+    front: KernelOffload,
     pools: PoolSwitch<Rows>,
     keys: Keys,
     limit: u32,
@@ -38,8 +38,8 @@ impl Slots {
     /// `own`: where the switch listens; `interfaces`: those whose drivers are to have the in-kernel switch.
     pub(super) fn new(role: Role, own: SocketAddr, interfaces: &[String]) -> Slots {
         let front = match role {
-            Role::Switch(config) => Front::start(own, config, interfaces),
-            Role::Server { .. } => Front::default(),
+            Role::Switch(config) => KernelOffload::start(own, config, interfaces),
+            Role::Server { .. } => KernelOffload::default(),
         };
         let (atp, row_bytes, limit) = match role {
             Role::Switch(config) => {

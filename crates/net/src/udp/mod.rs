@@ -10,7 +10,7 @@ mod send;
 mod socket;
 mod wake;
 
-pub use recv::{Message, Place, RecvBatch};
+pub use recv::{BatchSpan, Message, RecvBatch};
 pub use send::{SendBatch, SendFailures, Sent};
 pub use socket::{Socket, SocketOptions, SocketReport};
 pub use wake::Wake;

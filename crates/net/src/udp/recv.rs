@@ -47,18 +47,18 @@ pub struct Message {
     pub from: SocketAddr,
     /// The network marked congestion.
     pub ce: bool,
-    place: Place,
+    place: BatchSpan,
     segment: u32,
 }
 
 /// Where bytes lie in a batch, until its next call.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct BatchSpan {
     start: u32,
     len: u32,
 }
 
-impl Place {
+impl BatchSpan {
     /// Whether it has no bytes.
     #[inline]
     pub fn is_empty(self) -> bool {
@@ -67,20 +67,21 @@ impl Place {
 
     /// What follows the first `bytes` bytes.
     #[inline]
-    pub fn after(self, bytes: usize) -> Place {
+    pub fn after(self, bytes: usize) -> BatchSpan {
         let skipped = (bytes as u32).min(self.len);
-        Place { start: self.start + skipped, len: self.len - skipped }
+        BatchSpan { start: self.start + skipped, len: self.len - skipped }
     }
 }
 
 impl Message {
     /// Where its packets lie, at least one; an empty datagram is one empty packet.
     #[inline]
-    pub fn packets(self) -> impl Iterator<Item = Place> {
-        let Place { start, len } = self.place;
-        (0..len.max(1))
-            .step_by(self.segment as usize)
-            .map(move |offset| Place { start: start + offset, len: self.segment.min(len - offset) })
+    pub fn packets(self) -> impl Iterator<Item = BatchSpan> {
+        let BatchSpan { start, len } = self.place;
+        (0..len.max(1)).step_by(self.segment as usize).map(move |offset| BatchSpan {
+            start: start + offset,
+            len: self.segment.min(len - offset),
+        })
     }
 }
 
@@ -147,7 +148,7 @@ impl RecvBatch {
         Message {
             from: address::decode(&self.names[i]),
             ce: class & CE == CE,
-            place: Place { start: (i * MESSAGE_BYTES) as u32, len: len as u32 },
+            place: BatchSpan { start: (i * MESSAGE_BYTES) as u32, len: len as u32 },
             segment: if segment == 0 { len.max(1) } else { segment } as u32,
         }
     }
@@ -159,7 +160,7 @@ impl RecvBatch {
 
     /// The bytes at a place that the last call filled.
     #[inline]
-    pub fn bytes(&self, place: Place) -> &[u8] {
+    pub fn bytes(&self, place: BatchSpan) -> &[u8] {
         &self.payload[place.start as usize..][..place.len as usize]
     }
 

@@ -8,7 +8,7 @@ use netsum_wire::TreeId;
 use netsum_wire::tag::JobKey;
 
 use super::retained::Retained;
-use super::{Operation, WorkerPlan};
+use super::{TreeOperation, WorkerPlan};
 
 /// A plan at work.
 pub(super) struct Epoch {
@@ -28,7 +28,7 @@ pub(super) struct Epoch {
 
 /// An operation at work.
 pub(super) struct Active {
-    pub(super) operation: Operation,
+    pub(super) operation: TreeOperation,
     /// Ranks (mod 64) that some result lacks.
     pub(super) missing: u64,
     element_bytes: u64,
@@ -68,7 +68,7 @@ impl Epoch {
 }
 
 impl Active {
-    pub(super) fn new(operation: Operation) -> Active {
+    pub(super) fn new(operation: TreeOperation) -> Active {
         let element_bytes = operation.submission.format.dtype.size() as u64;
         Active { operation, missing: 0, element_bytes }
     }

@@ -14,7 +14,7 @@ use netsum_wire::tag::JobKey;
 use super::epoch::{Active, Epoch};
 use super::machine::{self, Operations, Packet};
 use super::queue::SmallQueue;
-use super::{Command, Event, INITIAL_QUEUE, Operation, Remaining, WorkerPlan, WorkerStats};
+use super::{Command, Event, INITIAL_QUEUE, Remaining, TreeOperation, WorkerPlan, WorkerStats};
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
@@ -35,7 +35,7 @@ pub(super) struct Thread {
     epoch: Option<Epoch>,
     operations: Operations,
     /// Submitted while no epoch runs.
-    backlog: Vec<Operation>,
+    backlog: Vec<TreeOperation>,
     outbound: SendBatch<Packet>,
     queue: SmallQueue,
     /// Headers and quantised payloads of what waits in `outbound`.
@@ -290,7 +290,7 @@ impl Thread {
         }
     }
 
-    fn submit(&mut self, operation: Operation) {
+    fn submit(&mut self, operation: TreeOperation) {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
             self.backlog.push(operation);
             return;

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use super::WhyNot;
-use crate::interface::{Link, links};
+use crate::interface::{Interface, links};
 
 /// The way to a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) fn resolve(own: SocketAddrV4, to: SocketAddrV4) -> Result<Hop, WhyNot
     let routes = fs::read_to_string(ROUTES).map_err(|e| WhyNot::System("reading routes", e))?;
     let (name, gateway) = route(&routes, *to.ip()).ok_or(WhyNot::Unreachable(to))?;
     let link = links().into_iter().find(|link| link.name == name);
-    let Link { ifindex, mac: own_mac, .. } = link.ok_or(WhyNot::Unreachable(to))?;
+    let Interface { ifindex, mac: own_mac, .. } = link.ok_or(WhyNot::Unreachable(to))?;
     let known =
         fs::read_to_string(NEIGHBOURS).map_err(|e| WhyNot::System("reading neighbours", e))?;
     match ethernet_address(&known, gateway, &name) {

@@ -6,11 +6,11 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 
-type Work = Box<dyn FnOnce() + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
 /// A namespace; it goes with the last thread that was started in it.
 pub struct Namespace {
-    work: Option<Sender<Work>>,
+    work: Option<Sender<Task>>,
     thread: Option<std::thread::JoinHandle<()>>,
     tid: i32,
 }
@@ -18,7 +18,7 @@ pub struct Namespace {
 impl Namespace {
     /// `None`, with a line, where that is not allowed.
     pub fn new() -> Option<Namespace> {
-        let (work, inbox) = channel::<Work>();
+        let (work, inbox) = channel::<Task>();
         let (born, birth) = channel();
         let thread = std::thread::spawn(move || {
             // SAFETY: changes this thread alone, and takes no memory.

@@ -49,7 +49,7 @@ pub fn synthesize(spec: &OcsSpec, composition: &Composition) -> OcsPlan {
 
 /// Two nodes joined in both directions: the circuit from the first to the second, and back.
 #[derive(Clone, Copy)]
-struct Link {
+struct CircuitPair {
     ends: [OcsNode; 2],
     circuits: [u32; 2],
 }
@@ -80,9 +80,9 @@ impl Wiring<'_> {
         self.circuits.len() as u32 - 1
     }
 
-    fn join(&mut self, a: OcsNode, b: OcsNode) -> Link {
+    fn join(&mut self, a: OcsNode, b: OcsNode) -> CircuitPair {
         let (at_a, at_b) = (self.take(a), self.take(b));
-        Link { ends: [a, b], circuits: [self.circuit(at_a, at_b), self.circuit(at_b, at_a)] }
+        CircuitPair { ends: [a, b], circuits: [self.circuit(at_a, at_b), self.circuit(at_b, at_a)] }
     }
 
     /// Devices that have no tree and links between workers, with a full tree if there is one.
@@ -121,7 +121,7 @@ impl Wiring<'_> {
         links.extend(more.iter().map(|&(a, b)| self.join(node(a), node(b))));
         let share = Ratio::new(1, copies.into());
         let lane = |tree: &Vec<u32>| {
-            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            let own: Vec<CircuitPair> = tree.iter().map(|&link| links[link as usize]).collect();
             tree_lane(&own, middle(&own), share)
         };
         trees.iter().map(lane).collect()
@@ -134,7 +134,7 @@ impl Wiring<'_> {
         tree_lane(&links, root, Ratio::ONE)
     }
 
-    fn tree_links(&mut self, pieces: &[Piece], turn: &mut u32) -> (Vec<Link>, OcsNode) {
+    fn tree_links(&mut self, pieces: &[Piece], turn: &mut u32) -> (Vec<CircuitPair>, OcsNode) {
         let (mut links, leaves, root) = self.device_tree(pieces);
         let chains = self.chains(leaves.len().max(2), turn);
         if leaves.is_empty() {
@@ -151,7 +151,10 @@ impl Wiring<'_> {
 
     /// Joins pieces to a tree, each to the first that has a free port. Returns the links, the device of each
     /// port that stays free, and the first device.
-    fn device_tree(&mut self, pieces: &[Piece]) -> (Vec<Link>, Vec<OcsNode>, Option<OcsNode>) {
+    fn device_tree(
+        &mut self,
+        pieces: &[Piece],
+    ) -> (Vec<CircuitPair>, Vec<OcsNode>, Option<OcsNode>) {
         let mut links = Vec::new();
         let mut pieces = pieces.to_vec();
         pieces.sort_by_key(|piece| std::cmp::Reverse(piece.ports));
@@ -196,11 +199,11 @@ impl Wiring<'_> {
         };
         let spare: Vec<u32> = (0..self.spec.workers as usize).map(spare).collect();
         let Mesh { links, copies, trees } = mesh(&spare, composition.mesh_links);
-        let links: Vec<Link> =
+        let links: Vec<CircuitPair> =
             links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
         let share = Ratio::new(1, copies.into());
         let lane = |tree: &Vec<u32>| {
-            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            let own: Vec<CircuitPair> = tree.iter().map(|&link| links[link as usize]).collect();
             tree_lane(&own, middle(&own), share)
         };
         trees.iter().map(lane).collect()
@@ -236,11 +239,11 @@ impl Wiring<'_> {
             trees: &trees,
         };
         let Some(Fold { links, copies, trees }) = fold(&request) else { return Vec::new() };
-        let links: Vec<Link> =
+        let links: Vec<CircuitPair> =
             links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
         let share = Ratio::new(1, copies.into());
         let lane = |(used, own): &(Vec<usize>, Vec<u32>)| {
-            let mut all: Vec<Link> = own.iter().map(|&link| links[link as usize]).collect();
+            let mut all: Vec<CircuitPair> = own.iter().map(|&link| links[link as usize]).collect();
             all.extend(used.iter().flat_map(|&cluster| &joins[cluster]));
             tree_lane(&all, middle(&all), share)
         };
@@ -255,12 +258,12 @@ impl Wiring<'_> {
         let joined = |&(worker, device): &(u32, u32)| {
             self.join(OcsNode(worker), self.spec.device(first + device))
         };
-        let links: Vec<Link> = links.iter().map(joined).collect();
+        let links: Vec<CircuitPair> = links.iter().map(joined).collect();
         let ports = self.numbers.e as i128;
         let share = Ratio::new(i128::from(composition.crossed) * ports, ports + 1)
             / Ratio::from(trees.len() as i64);
         let lane = |tree: &Vec<u32>| {
-            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            let own: Vec<CircuitPair> = tree.iter().map(|&link| links[link as usize]).collect();
             tree_lane(&own, middle(&own), share)
         };
         trees.iter().map(lane).collect()
@@ -284,7 +287,7 @@ impl Wiring<'_> {
     fn cycle(&mut self) -> [Lane; 2] {
         let workers = self.spec.workers;
         let step = |at: u32| self.join(OcsNode(at), OcsNode((at + 1) % workers));
-        let links: Vec<Link> = (0..workers).map(step).collect();
+        let links: Vec<CircuitPair> = (0..workers).map(step).collect();
         let there = links.iter().map(|link| link.circuits[0]).collect();
         let back = links.iter().rev().map(|link| link.circuits[1]).collect();
         let share = self.ring_share();
@@ -293,7 +296,7 @@ impl Wiring<'_> {
 }
 
 /// The lane of a tree: each link upwards for the sum, downwards for the result.
-fn tree_lane(links: &[Link], root: OcsNode, share: Ratio) -> Lane {
+fn tree_lane(links: &[CircuitPair], root: OcsNode, share: Ratio) -> Lane {
     let near = neighbours(links);
     let (mut reduce, mut broadcast) = (Vec::new(), Vec::new());
     for (link, child) in walk(&near, links, root) {
@@ -305,7 +308,7 @@ fn tree_lane(links: &[Link], root: OcsNode, share: Ratio) -> Lane {
 }
 
 /// The node from which the farthest one is nearest.
-fn middle(links: &[Link]) -> OcsNode {
+fn middle(links: &[CircuitPair]) -> OcsNode {
     let near = neighbours(links);
     let last = |from: OcsNode| walk(&near, links, from).last().map_or(from, |&(_, node)| node);
     let one = last(links[0].ends[0]);
@@ -326,7 +329,7 @@ fn middle(links: &[Link]) -> OcsNode {
 
 type Neighbours = std::collections::HashMap<OcsNode, Vec<usize>>;
 
-fn neighbours(links: &[Link]) -> Neighbours {
+fn neighbours(links: &[CircuitPair]) -> Neighbours {
     let mut near = Neighbours::new();
     for (index, link) in links.iter().enumerate() {
         link.ends.iter().for_each(|&end| near.entry(end).or_default().push(index));
@@ -335,7 +338,7 @@ fn neighbours(links: &[Link]) -> Neighbours {
 }
 
 /// Links with the node that each leads to, nearest first.
-fn walk(near: &Neighbours, links: &[Link], root: OcsNode) -> Vec<(usize, OcsNode)> {
+fn walk(near: &Neighbours, links: &[CircuitPair], root: OcsNode) -> Vec<(usize, OcsNode)> {
     let mut out = Vec::with_capacity(links.len());
     let mut queue = VecDeque::from([(root, usize::MAX)]);
     while let Some((node, from)) = queue.pop_front() {

@@ -134,7 +134,7 @@ impl<'a> Growth<'a> {
         let mut lengths: Vec<u64> = prices.drain(..).map(whole).collect();
         let mut used = vec![0i64; if self.careful { lengths.len() } else { 0 }];
 
-        let mut front = Front::new(net.n, root, self.manner.lean);
+        let mut front = Frontier::new(net.n, root, self.manner.lean);
         let mut left = net.gpus.len() - usize::from(self.is_gpu[root]);
         let mut hops = Vec::with_capacity(left);
         while left > 0 {
@@ -176,7 +176,7 @@ impl<'a> Growth<'a> {
 }
 
 /// A tree under way, and how far everything else is from it.
-struct Front {
+struct Frontier {
     far: Vec<u64>,
     /// The arc by which a vertex outside is reached.
     by: Vec<usize>,
@@ -186,9 +186,9 @@ struct Front {
     lean: u64,
 }
 
-impl Front {
-    fn new(n: usize, root: usize, lean: u64) -> Front {
-        let mut front = Front {
+impl Frontier {
+    fn new(n: usize, root: usize, lean: u64) -> Frontier {
+        let mut front = Frontier {
             far: vec![u64::MAX; n],
             by: vec![usize::MAX; n],
             depth: vec![None; n],

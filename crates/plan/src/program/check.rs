@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use super::reach::Order;
-use super::{Memory, Place, Program, Step};
+use super::{Memory, MemoryLocation, Program, Step};
 
 /// What is wrong with a program, and where.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
@@ -291,7 +291,11 @@ impl<'a> Run<'a> {
         if self.program.in_place && memory == Memory::Output { Memory::Input } else { memory }
     }
 
-    pub(super) fn segments(&self, place: Place, count: u64) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn segments(
+        &self,
+        place: MemoryLocation,
+        count: u64,
+    ) -> impl Iterator<Item = usize> + use<> {
         let start = self.borders.partition_point(|&border| border < place.at);
         let end = self.borders.partition_point(|&border| border < place.at + count);
         start..end

@@ -6,7 +6,7 @@ use std::ops::Range;
 use netsum_topo::lcm;
 use netsum_topo::links::{Collective, PlannedFlow, TreePlan};
 
-use super::{Action, Fault, Memory, Place, Program, Step, Thread};
+use super::{Action, Fault, Memory, MemoryLocation, Program, Step, Thread};
 
 /// The program of a plan, in place. Each flow has the first channel on which no flow before it uses one of
 /// its connections.
@@ -129,7 +129,7 @@ impl<'a> Layout<'a> {
     fn put(&self, program: &mut Program, flow: usize, channel: usize) {
         let (up, down) = self.ways(flow);
         let Range { start: at, end } = self.parts[flow];
-        let place = Place { memory: Memory::Input, at };
+        let place = MemoryLocation { memory: Memory::Input, at };
         add(program, channel, place, end - at, &up, &down);
     }
 }
@@ -161,7 +161,7 @@ fn check_shard(
 fn add(
     program: &mut Program,
     channel: usize,
-    place: Place,
+    place: MemoryLocation,
     count: u64,
     up: &[(usize, usize)],
     down: &[(usize, usize)],

@@ -33,7 +33,7 @@ pub enum Memory {
 
 /// Pieces of one memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct MemoryLocation {
     /// Which memory.
     pub memory: Memory,
     /// First piece.
@@ -46,9 +46,9 @@ pub struct Step {
     /// The action.
     pub action: Action,
     /// Where pieces are read, where the action reads.
-    pub from: Place,
+    pub from: MemoryLocation,
     /// Where pieces are written, where the action writes.
-    pub to: Place,
+    pub to: MemoryLocation,
     /// How many.
     pub count: u64,
     /// A step of another thread of the same agent that must be over first.

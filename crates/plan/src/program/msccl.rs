@@ -7,7 +7,7 @@ use std::fmt::Write;
 use netsum_topo::links::Collective;
 use roxmltree::{Document, Node};
 
-use super::{Action, Memory, Place, Program, Step, Thread};
+use super::{Action, Memory, MemoryLocation, Program, Step, Thread};
 use crate::error::PackError;
 
 /// The program as MSCCL's XML.
@@ -156,7 +156,7 @@ pub fn read_msccl(text: &str) -> Result<Program, PackError> {
                 steps: Vec::new(),
             };
             for step in block.children().filter(|node| node.has_tag_name("step")) {
-                let spot = |memory: &str, offset: &str| -> Result<Place, PackError> {
+                let spot = |memory: &str, offset: &str| -> Result<MemoryLocation, PackError> {
                     let memory = match attribute(step, memory)?.as_str() {
                         "i" => Memory::Input,
                         "o" => Memory::Output,
@@ -172,7 +172,10 @@ pub fn read_msccl(text: &str) -> Result<Program, PackError> {
                         }
                         _ => 0,
                     };
-                    Ok(Place { memory, at: own_shard + number(step, offset)?.max(0) as u64 })
+                    Ok(MemoryLocation {
+                        memory,
+                        at: own_shard + number(step, offset)?.max(0) as u64,
+                    })
                 };
                 let kind = attribute(step, "type")?;
                 let action = ACTIONS.iter().find(|(_, name)| *name == kind).ok_or_else(|| {

@@ -13,7 +13,7 @@ use netsum_topo::links::{Collective, TreePlan};
 use serde::{Deserialize, Serialize};
 
 use super::lower::Layout;
-use super::{Action, Memory, Place, Program, Step, Thread};
+use super::{Action, Memory, MemoryLocation, Program, Step, Thread};
 use crate::error::PackError;
 
 /// A plan as the executor reads it. Fields as in MSCCL++.
@@ -297,7 +297,7 @@ fn put_flow(gpus: &mut [Draft], layout: &Layout, flow: usize, memory: &str) {
 }
 
 /// By sender, receiver and channel what is put, in order: the step that sends, and where to.
-type Messages = HashMap<(usize, usize, usize), Vec<(Step, Place)>>;
+type Messages = HashMap<(usize, usize, usize), Vec<(Step, MemoryLocation)>>;
 
 /// The program of an execution plan with the operations that [`write_mscclpp`] uses.
 ///
@@ -420,19 +420,19 @@ fn peer(gpu: &Gpu, block: &Block, op: &Op) -> Option<(usize, usize)> {
 }
 
 /// A put as the step that sends, and where it goes.
-fn message(gpu: &Gpu, block: &Block, op: &Op) -> Option<(Step, Place)> {
+fn message(gpu: &Gpu, block: &Block, op: &Op) -> Option<(Step, MemoryLocation)> {
     let ([from], [to]) = (op.src_buff.as_slice(), op.dst_buff.as_slice()) else { return None };
     let &id = block.remote_buffer_refs.first()?.remote_buffer_ids.get(to.buffer_id?)?;
     let remote = gpu.remote_buffers.get(id)?;
     let same_peer = peer(gpu, block, op)?.0 == remote.rank;
-    let to_place = Place { memory: memory(&remote.memory)?, at: to.index };
+    let to_place = MemoryLocation { memory: memory(&remote.memory)?, at: to.index };
     let place = local(from)?;
     let step = Step { action: Action::Send, from: place, to: place, count: from.size, after: None };
     (same_peer && from.size == to.size).then_some((step, to_place))
 }
 
-fn local(buffer: &Buffer) -> Option<Place> {
-    Some(Place { memory: memory(buffer.memory.as_deref()?)?, at: buffer.index })
+fn local(buffer: &Buffer) -> Option<MemoryLocation> {
+    Some(MemoryLocation { memory: memory(buffer.memory.as_deref()?)?, at: buffer.index })
 }
 
 fn memory(letter: &str) -> Option<Memory> {

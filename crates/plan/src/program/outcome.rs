@@ -6,7 +6,7 @@ use netsum_topo::links::Collective;
 
 use super::check::{Fault, Run, malformed};
 use super::reach::Order;
-use super::{Memory, Place};
+use super::{Memory, MemoryLocation};
 
 /// How often each rank's value is in a sum, by rank and piece of its input.
 type Sum = BTreeMap<(usize, u64), u64>;
@@ -62,7 +62,7 @@ impl Run<'_> {
         for &id in &order.sequence {
             let agent = self.steps[id].0;
             let step = *self.step(id);
-            let read = |place: Place| -> Result<Vec<Sum>, Fault> {
+            let read = |place: MemoryLocation| -> Result<Vec<Sum>, Fault> {
                 let key = |segment| (agent, self.memory(place.memory), segment);
                 let value = |segment| {
                     held.get(&key(segment))

@@ -34,7 +34,7 @@ pub use slots::SlotState;
 pub use switch::{Switch, SwitchConfig, Transmit};
 pub use table::SlotTable;
 pub use tenant::Counters;
-pub use work::{Accepted, Content, Outgoing, Place, Scaling, WorkerConfig, supports};
+pub use work::{Accepted, Content, Outgoing, Scaling, WorkerConfig, WorkerPosition, supports};
 pub use worker::Worker;
 
 pub use crate::aggregator::Aggregator;

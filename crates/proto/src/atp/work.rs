@@ -19,7 +19,7 @@ pub struct WorkerConfig {
     /// Workers of the job.
     pub ranks: u32,
     /// Own place beneath each server, at least one.
-    pub places: Vec<Place>,
+    pub places: Vec<WorkerPosition>,
     /// The most fragments in flight per server.
     pub window_max: u16,
     /// Largest payload, in steps of 4.
@@ -34,7 +34,7 @@ pub struct WorkerConfig {
 
 /// Where a worker stands beneath one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct WorkerPosition {
     /// The switch that it sends to.
     pub level: Level,
     /// Own bit in `workers`.

@@ -348,7 +348,7 @@ impl Worker {
 
     /// Fragments below this number can be sent: all whose exponents need not be awaited.
     fn ready(&self) -> u64 {
-        let blocked = |o: &operations::Operation<Stage>| match &o.state {
+        let blocked = |o: &operations::ActiveOperation<Stage>| match &o.state {
             Stage::Shared { scales, known } if *known < scales.len() => {
                 Some(o.numbers().start + *known as u64)
             }

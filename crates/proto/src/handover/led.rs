@@ -5,14 +5,14 @@ use netsum_wire::Rank;
 use super::elements::{Ranges, are_sane, pieces, union};
 use super::machine::{Conclusion, Handover, Phase};
 use super::message::{Body, Done, Go, Report};
-use super::{Action, Cause, HandoverError, Mode, Operation, Path, Piece, Plan, Resume};
+use super::{Action, Cause, HandoverError, Mode, Path, PendingOperation, Piece, Plan, Resume};
 use crate::Time;
 
 /// State of the led mode alone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Led {
     /// Operation under way.
-    current: Option<Operation>,
+    current: Option<PendingOperation>,
     /// It runs on the hosts, where nobody stops it: a hand-over waits for its end.
     runs_on_hosts: bool,
     /// One more than the last operation that is over here.
@@ -99,7 +99,7 @@ impl<P: Plan> Handover<P> {
         led.then_some(Rank(0))
     }
 
-    pub(super) fn begin_operation(&mut self, operation: Operation) {
+    pub(super) fn begin_operation(&mut self, operation: PendingOperation) {
         self.led.current = Some(operation);
         self.hold();
         self.route();
@@ -264,7 +264,7 @@ impl<P: Plan> Handover<P> {
     /// What this rank exchanges for its operation, and what it has afterwards.
     fn exchange(
         &mut self,
-        current: Operation,
+        current: PendingOperation,
         progress: Vec<Done>,
     ) -> Result<Option<(Vec<Piece>, Ranges)>, HandoverError> {
         // Where an operation is over at one rank, others may still be in it; the next one has begun nowhere then. So
@@ -312,7 +312,7 @@ impl<P: Plan> Handover<P> {
 
     /// Gives the operation under way to its path.
     fn route(&mut self) {
-        let Some(Operation { sequence, .. }) = self.led.current else { return };
+        let Some(PendingOperation { sequence, .. }) = self.led.current else { return };
         if self.phase != Phase::Steady || !self.waiting.contains_key(&sequence) {
             return;
         }

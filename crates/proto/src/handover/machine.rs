@@ -7,8 +7,8 @@ use netsum_wire::Rank;
 use super::led::Led;
 use super::message::{Body, Done, Message, Report};
 use super::{
-    Action, Awaited, Cause, Frozen, HandoverError, MessageError, Mode, Operation, Path, Plan,
-    Resume, Serve, Settings, Transmit,
+    Action, Awaited, Cause, Frozen, HandoverError, MessageError, Mode, Path, PendingOperation,
+    Plan, Resume, Serve, Settings, Transmit,
 };
 use crate::Time;
 
@@ -163,7 +163,7 @@ impl<P: Plan> Handover<P> {
     }
 
     /// The caller has begun an operation. [`Action::Run`] says where it is summed, at once or after a hand-over.
-    pub fn handle_operation(&mut self, operation: Operation) {
+    pub fn handle_operation(&mut self, operation: PendingOperation) {
         if self.phase == Phase::Failed {
             return;
         }

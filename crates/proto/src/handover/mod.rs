@@ -95,7 +95,7 @@ pub enum Path {
 
 /// An operation that the caller has begun, in the order of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct PendingOperation {
     /// Its number.
     pub sequence: u64,
     /// Elements of its buffer.

@@ -32,12 +32,12 @@ pub enum Transmit<B> {
 }
 
 /// Packets that wait to be sent. Headers alone are rare and larger than handles.
-pub(crate) struct Outbox<B> {
+pub(crate) struct TransmitQueue<B> {
     data: VecDeque<(PortId, B)>,
     control: VecDeque<(PortId, Header)>,
 }
 
-impl<B> Outbox<B> {
+impl<B> TransmitQueue<B> {
     #[inline]
     pub(crate) fn data(&mut self, to: PortId, buffer: B) {
         self.data.push_back((to, buffer));
@@ -65,7 +65,7 @@ pub struct Switch<M: Memory> {
     memory: M,
     /// Leases have all that they say, where they fit together.
     firm: bool,
-    outbox: Outbox<M::Buffer>,
+    outbox: TransmitQueue<M::Buffer>,
     drops: DropCounters,
 }
 
@@ -179,7 +179,7 @@ impl<M: Memory> Switch<M> {
             trees: LeaseTable::new(),
             memory,
             firm: false,
-            outbox: Outbox { data: VecDeque::new(), control: VecDeque::new() },
+            outbox: TransmitQueue { data: VecDeque::new(), control: VecDeque::new() },
             drops: DropCounters::default(),
         }
     }

@@ -13,7 +13,7 @@ use netsum_wire::{Epoch, Format, Vid};
 
 use super::lease::{Lease, first_window};
 use super::memory::Memory;
-use super::switch::Outbox;
+use super::switch::TransmitQueue;
 use crate::lease::Tenancy;
 use crate::sequence::{distance, raise_to};
 use crate::{DropReason, PortId, Time};
@@ -224,7 +224,7 @@ impl<B: Copy> Tree<B> {
         header: &Header,
         payload: &M::Payload,
         memory: &mut M,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
         let index = self.admit(header)?;
         let bit = 1u64 << child;
@@ -266,7 +266,7 @@ impl<B: Copy> Tree<B> {
         child: usize,
         vid: Vid,
         memory: &mut M,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
         let ahead = distance(vid.0, self.released);
         if !self.lease.is_partial() || ahead > i32::from(self.cap.accepted) {
@@ -294,7 +294,7 @@ impl<B: Copy> Tree<B> {
         header: &Header,
         payload: &M::Payload,
         memory: &mut M,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
         let index = self.admit(header)?;
         let vid = header.vid.0;
@@ -347,7 +347,7 @@ impl<B: Copy> Tree<B> {
     }
 
     /// As a worker tells its switch: a node whose children contribute to little may hold nobody back either.
-    fn tell_parent(&mut self, result: &Header, out: &mut Outbox<B>) {
+    fn tell_parent(&mut self, result: &Header, out: &mut TransmitQueue<B>) {
         let is_here =
             |slot: &Option<Slot<B>>| slot.as_ref().is_some_and(|s| s.phase == Phase::Result);
         while self.results_below != self.released
@@ -370,7 +370,7 @@ impl<B: Copy> Tree<B> {
         &self,
         notice: &Header,
         from: Option<PortId>,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) {
         let neighbours = self.lease.children.iter().map(|c| c.port).chain(self.lease.parent);
         for to in neighbours.filter(|&n| Some(n) != from) {
@@ -382,7 +382,7 @@ impl<B: Copy> Tree<B> {
     pub(crate) fn pass_notice(
         &mut self,
         header: &Header,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
         if header.kind == Kind::Mismatch {
             self.spread_mismatch(header, self.lease.parent, out);
@@ -425,7 +425,7 @@ impl<B: Copy> Tree<B> {
         &mut self,
         index: usize,
         header: &Header,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
         if self.slots[index].as_ref().is_some_and(|s| s.is_of(header)) {
             return Ok(());
@@ -445,7 +445,7 @@ impl<B: Copy> Tree<B> {
         header: &Header,
         payload: &M::Payload,
         memory: &mut M,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
         let vid = header.vid.0;
         let branch = u32::from(ce) << self.lease.children[child].branch;
@@ -503,7 +503,7 @@ impl<B: Copy> Tree<B> {
         vid: u32,
         arriving: Option<(usize, &Header, &M::Payload)>,
         memory: &mut M,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
         let index = self.index(vid);
         let children = self.lease.children.len();
@@ -550,13 +550,13 @@ impl<B: Copy> Tree<B> {
         buffers.iter_mut().filter_map(Option::take).for_each(|b| memory.free(b));
     }
 
-    fn hand_down(&self, sum: B, out: &mut Outbox<B>) {
+    fn hand_down(&self, sum: B, out: &mut TransmitQueue<B>) {
         for child in &self.lease.children {
             out.data(child.port, sum);
         }
     }
 
-    fn hand_down_to_asked(&mut self, index: usize, out: &mut Outbox<B>) {
+    fn hand_down_to_asked(&mut self, index: usize, out: &mut TransmitQueue<B>) {
         let Some(Slot { asked, sum: Some(sum), .. }) = self.slots[index].as_mut() else {
             return;
         };
@@ -598,7 +598,7 @@ impl<B: Copy> Tree<B> {
         child: usize,
         header: &Header,
         memory: &mut M,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> DropReason {
         let bit = 1u64 << child;
         let slot = self.slots[index].as_mut().expect("a released slot");
@@ -626,7 +626,7 @@ impl<B: Copy> Tree<B> {
         index: usize,
         child: usize,
         header: &Header,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) -> DropReason {
         self.counters.duplicates += 1;
         if header.resent {

@@ -10,7 +10,7 @@ use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp, TreeId};
 use super::work::{Accepted, Content, Outgoing, WorkerConfig};
 use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress, TreeProgress};
-use crate::operations::{Operation, Operations, Submission};
+use crate::operations::{ActiveOperation, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{DropReason, Time, epoch, sequence};
 
@@ -356,7 +356,7 @@ impl Worker {
     }
 }
 
-impl Operation<Stage> {
+impl ActiveOperation<Stage> {
     /// The fragment whose exponent travels with packet `g`: the leads carry the first ones, each fragment
     /// that of the one as many leads later.
     fn fragment_after(&self, g: u64) -> Option<u64> {

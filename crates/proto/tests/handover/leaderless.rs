@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use netsum_proto::Time;
 use netsum_proto::handover::{
-    Action, Finished, Frozen, Handover, HandoverError, Mode, Operation, Path, Progress, Resume,
-    Settings, TreeProgress,
+    Action, Finished, Frozen, Handover, HandoverError, Mode, Path, PendingOperation, Progress,
+    Resume, Settings, TreeProgress,
 };
 use netsum_wire::Rank;
 use proptest::prelude::*;
@@ -184,7 +184,11 @@ impl World {
         }
         let (sequence, elements) = (member.called as u64, FRAGMENTS as u64);
         member.called += 1;
-        member.machine.handle_operation(Operation { sequence, elements, deadline: Time(u64::MAX) });
+        member.machine.handle_operation(PendingOperation {
+            sequence,
+            elements,
+            deadline: Time(u64::MAX),
+        });
         self.drain(rank);
     }
 
@@ -549,7 +553,7 @@ fn waiting_ends_with_the_ranks_that_are_missing() {
     let progress = Progress { trees: vec![TreeProgress::default(); 2] };
     machines[0].handle_frozen(Time(5), Frozen::Fragments { progress, submitted: 0 });
     assert_eq!(machines[0].missing(), [Rank(1)]);
-    let operation = Operation { sequence: 3, elements: 1, deadline: Time(50) };
+    let operation = PendingOperation { sequence: 3, elements: 1, deadline: Time(50) };
     machines[0].handle_operation(operation);
     assert_eq!(machines[0].poll_timeout(), Some(Time(50)), "the operation cannot wait for longer");
     machines[0].handle_timeout(Time(50));
@@ -562,7 +566,11 @@ fn waiting_ends_with_the_ranks_that_are_missing() {
 fn operations_stay_on_the_hosts_where_fragments_are_cut_anew() {
     let mut machines = pair();
     // Rank 0 has begun operation 0 on the trees; rank 1 calls it after the hand-over.
-    machines[0].handle_operation(Operation { sequence: 0, elements: 1, deadline: Time(1 << 40) });
+    machines[0].handle_operation(PendingOperation {
+        sequence: 0,
+        elements: 1,
+        deadline: Time(1 << 40),
+    });
     machines[0].handle_plan(Time(5), TestPlan { epoch: 0, trees: 1, cut: 1 });
     let actions = settle(&mut machines, Time(5));
     let rest = |action: &Action<TestPlan>| match action {
@@ -572,7 +580,7 @@ fn operations_stay_on_the_hosts_where_fragments_are_cut_anew() {
     assert_eq!(actions[0].iter().find_map(rest), Some(Path::Hosts));
     for (sequence, path) in [(0, Path::Hosts), (1, Path::Network)] {
         let deadline = Time(1 << 40);
-        machines[1].handle_operation(Operation { sequence, elements: 1, deadline });
+        machines[1].handle_operation(PendingOperation { sequence, elements: 1, deadline });
         assert_eq!(machines[1].poll_action(), Some(Action::Run { sequence, path }));
     }
 }

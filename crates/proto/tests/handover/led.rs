@@ -6,7 +6,8 @@ use std::ops::Range;
 use netsum_proto::Time;
 use netsum_proto::handover::elements::{union, without};
 use netsum_proto::handover::{
-    Action, Frozen, Handover, HandoverError, Mode, Operation, Path, Piece, Ranges, Resume, Settings,
+    Action, Frozen, Handover, HandoverError, Mode, Path, PendingOperation, Piece, Ranges, Resume,
+    Settings,
 };
 use netsum_wire::Rank;
 use proptest::prelude::*;
@@ -132,7 +133,11 @@ impl World {
         }
         member.called = true;
         let (sequence, deadline) = (member.sequence, Time(u64::MAX));
-        member.machine.handle_operation(Operation { sequence, elements: ELEMENTS, deadline });
+        member.machine.handle_operation(PendingOperation {
+            sequence,
+            elements: ELEMENTS,
+            deadline,
+        });
         self.drain(rank);
     }
 

@@ -49,7 +49,7 @@ impl Default for Layout {
     }
 }
 
-pub struct Operation {
+pub struct HostOperation {
     pub what: operations::Submission,
     pub scaling: Scaling,
     pub buffer: Vec<u8>,
@@ -58,7 +58,7 @@ pub struct Operation {
 
 pub struct Host {
     pub machine: Option<Worker>,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<HostOperation>,
     pub silent: bool,
     pub mismatch: bool,
     above: Vec<usize>,
@@ -120,7 +120,7 @@ impl World {
     /// Starts a new epoch of a job: leases at switches and servers, fresh machines at the hosts.
     pub fn begin(&mut self, job: usize) {
         self.jobs[job].epoch = self.jobs[job].epoch.wrapping_add(1);
-        let places: Vec<Vec<Place>> =
+        let places: Vec<Vec<WorkerPosition>> =
             (0..self.layout.servers).map(|t| self.lease(job, t)).collect();
         let Job { id, epoch, ref hosts, .. } = self.jobs[job];
         for (rank, &host) in hosts.clone().iter().enumerate() {
@@ -141,7 +141,7 @@ impl World {
     }
 
     /// Leases for one server of a job; where each rank stands.
-    fn lease(&mut self, job: usize, server: u8) -> Vec<Place> {
+    fn lease(&mut self, job: usize, server: u8) -> Vec<WorkerPosition> {
         let layout = self.layout.clone();
         let (node, middle) = (1 + usize::from(server), 10 + usize::from(server));
         let next = if layout.middle { middle } else { node };
@@ -161,7 +161,7 @@ impl World {
                     self.hosts[host].above.clear();
                 }
                 self.hosts[host].above.push(above);
-                places.push(Place {
+                places.push(WorkerPosition {
                     level: if direct { Level::Server } else { Level::Rack },
                     worker: worker as u8,
                     rack_fan_in: workers,
@@ -260,7 +260,7 @@ impl World {
             fingerprint: (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24,
             fragments: Fragments::All,
         };
-        self.hosts[host].operations.push(Operation {
+        self.hosts[host].operations.push(HostOperation {
             what: what.clone(),
             scaling,
             buffer,

@@ -47,7 +47,7 @@ impl Shape {
 }
 
 /// One worker's operation.
-pub struct Operation {
+pub struct HostOperation {
     pub format: Format,
     pub numel: usize,
     pub buffer: Vec<u8>,
@@ -58,7 +58,7 @@ pub struct Operation {
 
 pub struct Host {
     pub machine: Option<Worker>,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<HostOperation>,
     pub retained: BTreeMap<u64, Vec<u8>>,
     pub silent: bool,
     pub mismatch: bool,
@@ -264,7 +264,13 @@ impl World {
         let id = self.hosts[host].operations.len() as u64;
         assert_eq!(buffer.len(), numel * format.dtype.size());
         let missing = BTreeMap::new();
-        self.hosts[host].operations.push(Operation { format, numel, buffer, done: None, missing });
+        self.hosts[host].operations.push(HostOperation {
+            format,
+            numel,
+            buffer,
+            done: None,
+            missing,
+        });
         self.hosts[host].machine.as_mut().unwrap().submit(Submission {
             id,
             format,

@@ -29,7 +29,7 @@ use netsum_wire::Format;
 
 use super::SumShape;
 use crate::comm::Comm;
-use crate::link::Across;
+use crate::link_cost::Across;
 use crate::pieces::share;
 
 impl Across {

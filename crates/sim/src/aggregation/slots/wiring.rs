@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netsum_lease::{Granted, Racks, Terms, leases};
-use netsum_proto::atp::{Node, Place, Scaling, Server, Switch, Worker, WorkerConfig};
+use netsum_proto::atp::{Node, Scaling, Server, Switch, Worker, WorkerConfig, WorkerPosition};
 use netsum_proto::panama::resolve;
 use netsum_proto::{Aggregator, Lease, PortId, WorkerMachine};
 use netsum_topo::{AggregationTree, Child, NodeId, Parent, TreeNode};
@@ -106,7 +106,7 @@ struct Wiring<'a> {
 /// By rank, and for each by server: path to the switch above, place beneath the server.
 struct Stands {
     up: Vec<Vec<u32>>,
-    places: Vec<Vec<Place>>,
+    places: Vec<Vec<WorkerPosition>>,
 }
 
 impl<P: Payload> Machines<Atp<P>> {

@@ -16,7 +16,7 @@ use crate::xdp::{Plane, PlaneOptions, WhyNot};
 
 /// A plane, as long as it works; without one everything is done in user space.
 #[derive(Default)]
-pub(super) struct Front {
+pub(super) struct KernelOffload {
     plane: Option<Plane>,
     /// Leases that the kernel does not serve yet: the way to a neighbour is being asked for.
     waiting: FxHashMap<(JobId, TreeId), (Lease<SocketAddr>, Option<JobKey>)>,
@@ -31,11 +31,15 @@ const TICKS_PER_STRAGGLER: u32 = 4;
 const TICK_LEAST: Duration = Duration::from_millis(1);
 const TICK_MOST: Duration = Duration::from_millis(100);
 
-impl Front {
+impl KernelOffload {
     /// Puts the in-kernel switch into the drivers of these interfaces; says why if it cannot.
-    pub(super) fn start(own: SocketAddr, switch: SwitchConfig, interfaces: &[String]) -> Front {
+    pub(super) fn start(
+        own: SocketAddr,
+        switch: SwitchConfig,
+        interfaces: &[String],
+    ) -> KernelOffload {
         if interfaces.is_empty() {
-            return Front::default();
+            return KernelOffload::default();
         }
         let straggler = Duration::from_nanos(switch.straggler_ns);
         let every = (straggler / TICKS_PER_STRAGGLER).clamp(TICK_LEAST, TICK_MOST);
@@ -43,11 +47,16 @@ impl Front {
         match attach(own, switch, interfaces) {
             Ok(plane) => {
                 tracing::info!(?interfaces, "the in-kernel switch is at work");
-                Front { plane: Some(plane), every, straggler_ns, ..Front::default() }
+                KernelOffload {
+                    plane: Some(plane),
+                    every,
+                    straggler_ns,
+                    ..KernelOffload::default()
+                }
             }
             Err(reason) => {
                 tracing::warn!(%reason, "no in-kernel switch; fragments are added in user space, which is slower");
-                Front::default()
+                KernelOffload::default()
             }
         }
     }

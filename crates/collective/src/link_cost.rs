@@ -8,7 +8,7 @@ use crate::hosts::Hosts;
 
 /// What costs are made of; equal at all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Link {
+pub struct LinkCost {
     /// In the group.
     pub ranks: u32,
     /// All of them share memory.
@@ -27,9 +27,9 @@ pub struct Across {
     /// Which ranks share memory.
     #[serde(serialize_with = "plain")]
     pub hosts: Arc<Hosts>,
-    /// As [`Link::latency_s`], between lanes of different hosts.
+    /// As [`LinkCost::latency_s`], between lanes of different hosts.
     pub latency_s: f64,
-    /// As [`Link::bytes_per_s`], of a lane while all lanes send to other hosts.
+    /// As [`LinkCost::bytes_per_s`], of a lane while all lanes send to other hosts.
     pub bytes_per_s: f64,
 }
 
@@ -61,7 +61,7 @@ impl Default for Paces {
 
 impl Paces {
     /// What messages cost in a group of `ranks` where the ranks of each of `hosts` share memory; `None`: no ranks do.
-    pub(crate) fn link(&self, ranks: u32, hosts: Option<&Arc<Hosts>>) -> Link {
+    pub(crate) fn link(&self, ranks: u32, hosts: Option<&Arc<Hosts>>) -> LinkCost {
         let Paces { all: Pace { latency_s, bytes_per_s }, across } = *self;
         let mixed = hosts.filter(|hosts| hosts.are_mixed());
         let across = mixed.map(|hosts| Across {
@@ -70,7 +70,7 @@ impl Paces {
             bytes_per_s: across.bytes_per_s,
         });
         let shared_memory = hosts.is_some_and(|hosts| hosts.is_one());
-        Link { ranks, shared_memory, latency_s, bytes_per_s, across }
+        LinkCost { ranks, shared_memory, latency_s, bytes_per_s, across }
     }
 }
 
