@@ -1,4 +1,4 @@
-//! Closed forms that a simulator in integer picoseconds must meet to the last picosecond.
+//! Closed forms that the simulator must meet to the picosecond.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn train(bytes: &[u16]) -> Vec<u64> {
 fn a_packet_and_a_train() {
     assert_eq!(train(&[1502]), [33_604_800]);
     assert_eq!(train(&[1502; 10]).last(), Some(&44_419_200));
-    // A short one behind a long one catches up and waits at every switch.
+    // A short packet behind a long one catches up and waits at every switch.
     assert_eq!(train(&[1502, 54]), [33_604_800, 33_604_800 + 43_200]);
 }
 

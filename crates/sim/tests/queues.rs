@@ -1,4 +1,4 @@
-//! A switch's output queue against queueing theory: waiting times of packets that come at random to one link.
+//! A switch's output queue against queueing theory: waiting times of random arrivals at one link.
 
 mod common;
 
@@ -8,13 +8,13 @@ use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::random::Random;
 
-/// Waiting times, in seconds, of packets that come to the link from a switch to a host at times and with sizes that are drawn.
+/// Waiting times, in seconds, at a link from a switch to a host, with random arrivals and sizes.
 struct Waits {
     mean_s: f64,
     /// Share of packets that do not wait.
     none: f64,
     variance: f64,
-    /// Mean and mean square of the times on the wire, and load, as they were drawn.
+    /// Mean and mean square of the service times, and load, of the drawn packets.
     service_s: [f64; 2],
     load: f64,
 }
@@ -101,7 +101,7 @@ fn equal_packets_at_random() {
 #[test]
 fn packets_of_random_sizes() {
     let (mut random, mut sizes) = (Random::new(2), Random::new(3));
-    // Sizes are whole bytes and fit a packet; theory is asked about those that were drawn.
+    // Sizes are whole bytes and fit a packet; the theoretical value uses the drawn sizes.
     let exponential = |sizes: &mut Random| sizes.exponential(1000.0).ceil().min(65_535.0) as u16;
     let mean_ps = 1000.5 * 800.0 / 0.7;
     let found =
@@ -114,7 +114,8 @@ fn packets_of_random_sizes() {
     about(found.mean_s, pollaczek_khinchine(&found), 0.01, "M/G/1");
 }
 
-/// D/D/1: nobody waits who comes when the one before has just left, and everybody who comes a picosecond earlier.
+/// D/D/1: a packet that arrives when the previous one has just left does not wait; one that arrives a picosecond
+/// earlier does.
 #[test]
 fn a_clockwork() {
     assert_eq!(waits(100_000, |_| (1_200_000, 1500)).mean_s, 0.0);

@@ -1,5 +1,5 @@
-//! Faults as data: a scenario file names them by the fabric's own names, so that the same file serves any way of
-//! running the fabric.
+//! Fault scenarios: a file names faults by the fabric's own names, so that the same file serves every way of running
+//! the fabric.
 
 use std::path::Path;
 
@@ -15,20 +15,20 @@ use crate::routes::outgoing;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What happens, in words.
+    /// Description of the scenario.
     pub name: String,
-    /// How long after a death or a return routes and trees follow.
+    /// Time after a failure or a return until routes and trees follow.
     #[serde(default = "after")]
     pub converges_after: Text<Latency>,
-    /// In any order.
+    /// Faults, in any order.
     pub faults: Vec<FaultEvent>,
 }
 
-/// One fault: from `at` to `until`, or for good.
+/// One fault, from `at` to `until` or to the end of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FaultEvent {
-    /// Packets vanish.
+    /// A link loses packets.
     Loss {
         /// "from>to" for one direction, "a-b" for both; absent: every link.
         link: Option<String>,
@@ -40,7 +40,7 @@ pub enum FaultEvent {
         #[allow(missing_docs)]
         until: Option<Text<Latency>>,
     },
-    /// Packets arrive with wrong bits. A checksum finds them and they are dropped, so in a simulation this is loss.
+    /// A link corrupts packets. A checksum detects them and they are dropped; in a simulation this is loss.
     Corruption {
         /// As in `loss`.
         link: Option<String>,
@@ -52,7 +52,7 @@ pub enum FaultEvent {
         #[allow(missing_docs)]
         until: Option<Text<Latency>>,
     },
-    /// A link carries nothing.
+    /// A link is down.
     LinkDown {
         /// "a-b".
         link: String,
@@ -61,9 +61,9 @@ pub enum FaultEvent {
         #[allow(missing_docs)]
         until: Option<Text<Latency>>,
     },
-    /// A switch dies with all that it holds, and comes back empty.
+    /// A switch fails, loses its memory, and returns with empty memory.
     SwitchDown {
-        /// Its name.
+        /// The switch's name.
         switch: String,
         #[allow(missing_docs)]
         at: Text<Latency>,
@@ -72,9 +72,9 @@ pub enum FaultEvent {
     },
     /// A host computes more slowly.
     Straggler {
-        /// Its name.
+        /// The host's name.
         host: String,
-        /// Times as long; at least 1.
+        /// Factor by which computing takes longer; at least 1.
         factor: f64,
         #[allow(missing_docs)]
         #[serde(default = "zero")]
@@ -88,12 +88,12 @@ fn zero() -> Text<Latency> {
     Text(Latency(0))
 }
 
-/// A routing protocol's time in a small fabric.
+/// Convergence time of a routing protocol in a small fabric.
 fn after() -> Text<Latency> {
     Text(Latency(1_000_000))
 }
 
-/// Faults with their times, as the simulation takes them.
+/// Reads a file; returns faults with their times.
 pub(super) fn load(path: &Path, topology: &Topology) -> Result<Vec<(u64, Fault)>, ConfigError> {
     let text = read(path)?;
     let file = path.display().to_string();
@@ -171,7 +171,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Death, return if there is one, and what routes do about each.
+    /// A failure, the return if there is one, and the convergence after each.
     fn dies(
         &self,
         [from, to]: [u64; 2],
