@@ -12,12 +12,12 @@ use super::pieces::Numbers;
 use super::plan::{Lane, OcsPlan};
 use super::weave::{self, Weave, weave};
 
-/// Joins the ports that a composition asks for, and says what flows where.
+/// Builds the circuits and lanes of a composition.
 ///
-/// Worker degrees differ by at most 1 (slide 21): every tree has each worker once, and some a second
-/// time, which are dealt round robin. Panics on a composition that needs more ports than there are;
-/// those that this module's methods make never do. A mesh whose trees are not all found carries less
-/// than [`Composition::algbw`] says; [`OcsPlan::algbw`] is what it does carry.
+/// Worker degrees differ by at most 1 (slide 21): every tree has each worker once, and some a second time, which are
+/// dealt round robin. Panics on a composition that needs more ports than exist; this module's methods never make one. A
+/// mesh for which not all trees are found carries less than [`Composition::algbw`] claims; [`OcsPlan::algbw`] is the
+/// rate of the plan.
 pub fn synthesize(spec: &OcsSpec, composition: &Composition) -> OcsPlan {
     let mut wiring = Wiring::new(spec);
     let mut lanes = Vec::new();
@@ -57,7 +57,7 @@ struct CircuitPair {
 struct Wiring<'a> {
     spec: &'a OcsSpec,
     numbers: Numbers,
-    /// Per node its first free port. Both directions of a port are taken before the next one is.
+    /// By node its first free port. Both directions of a port are used before the next port.
     next: Vec<u32>,
     circuits: Vec<Circuit>,
 }
@@ -85,7 +85,7 @@ impl Wiring<'_> {
         CircuitPair { ends: [a, b], circuits: [self.circuit(at_a, at_b), self.circuit(at_b, at_a)] }
     }
 
-    /// Devices that have no tree and links between workers, with a full tree if there is one.
+    /// Combines devices without a tree and links between workers with a full tree, if there is one.
     fn weave(
         &mut self,
         woven: &Woven,
@@ -127,8 +127,8 @@ impl Wiring<'_> {
         trees.iter().map(lane).collect()
     }
 
-    /// A tree of algbw 1. Devices with free ports take the next device each; workers hang on the ports that
-    /// are left in chains, as many in each as in any other or one more.
+    /// A tree of algbw 1. Each device with a free port takes the next device; workers are attached to the remaining
+    /// ports in chains whose lengths differ by at most one.
     fn tree(&mut self, pieces: &[Piece], turn: &mut u32) -> Lane {
         let (links, root) = self.tree_links(pieces, turn);
         tree_lane(&links, root, Ratio::ONE)
@@ -149,8 +149,8 @@ impl Wiring<'_> {
         (links, root.unwrap_or(chains[0][0]))
     }
 
-    /// Joins pieces to a tree, each to the first that has a free port. Returns the links, the device of each
-    /// port that stays free, and the first device.
+    /// Joins pieces to a tree, each at the first device with a free port. Returns the links, the device of each port
+    /// that stays free, and the first device.
     fn device_tree(
         &mut self,
         pieces: &[Piece],
@@ -176,8 +176,8 @@ impl Wiring<'_> {
         (links, leaves, nodes.first().copied())
     }
 
-    /// All workers in `count` chains. Those that are not at an end have a second port in use; they are
-    /// the next in turn.
+    /// All workers in `count` chains. Workers that are not at an end of a chain use a second port; they are the next in
+    /// turn.
     fn chains(&self, count: usize, turn: &mut u32) -> Vec<Vec<OcsNode>> {
         let workers = self.spec.workers;
         let inner = workers - count as u32;
@@ -209,7 +209,7 @@ impl Wiring<'_> {
         trees.iter().map(lane).collect()
     }
 
-    /// Trees whose devices stand in one cluster or two, and a mesh on the worker links of all.
+    /// Trees whose devices form one cluster or two, and a mesh on the worker links of all of them.
     fn fold(&mut self, composition: &Composition, folded: &[Vec<Piece>], turn: u32) -> Vec<Lane> {
         let workers = self.spec.workers;
         let (mut clusters, mut joins, mut trees) = (Vec::new(), Vec::new(), Vec::new());
@@ -250,7 +250,7 @@ impl Wiring<'_> {
         trees.iter().map(lane).collect()
     }
 
-    /// Classes of devices that take turns.
+    /// Lanes of crossed classes of devices.
     fn crossed(&mut self, composition: &Composition) -> Vec<Lane> {
         let classes = u64::from(composition.crossed);
         let Crossed { links, trees } = crossed(&self.numbers, classes);
@@ -273,7 +273,7 @@ impl Wiring<'_> {
         self.numbers.rate(self.numbers.n)
     }
 
-    /// A ring whose workers receive from one neighbour and send to the other with a port each.
+    /// A ring whose workers receive from one neighbour and send to the other, with a port each.
     fn ring(&mut self) -> Lane {
         let workers = 0..self.spec.workers;
         let ends: Vec<OcsEnd> = workers.map(|worker| self.take(OcsNode(worker))).collect();
@@ -307,7 +307,7 @@ fn tree_lane(links: &[CircuitPair], root: OcsNode, share: Ratio) -> Lane {
     Lane::Tree { share, root, reduce, broadcast }
 }
 
-/// The node from which the farthest one is nearest.
+/// The node with the least distance to its farthest node.
 fn middle(links: &[CircuitPair]) -> OcsNode {
     let near = neighbours(links);
     let last = |from: OcsNode| walk(&near, links, from).last().map_or(from, |&(_, node)| node);

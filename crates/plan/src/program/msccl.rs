@@ -102,7 +102,7 @@ pub fn write_msccl(program: &Program, name: &str) -> Result<String, PackError> {
 
 /// A program from MSCCL's XML. A broadcast's root is the rank that only sends.
 ///
-/// Errors: malformed XML, or what it does not know, with the line.
+/// Errors: malformed XML, or unsupported elements, with the line.
 pub fn read_msccl(text: &str) -> Result<Program, PackError> {
     let fault = |problem: String| PackError::Format { format: "MSCCL XML", problem };
     if text.len() > TEXT_MAX {
@@ -165,7 +165,7 @@ pub fn read_msccl(text: &str) -> Result<Program, PackError> {
                             return Err(fault(format!("line {}: buffer {other:?}", place(step))));
                         }
                     };
-                    // The one shard of a GPU's own counts from 0 there.
+                    // Offsets of a GPU's own shard start at 0 there.
                     let own_shard = match (coll.as_str(), memory) {
                         ("allgather", Memory::Input) | ("reduce_scatter", Memory::Output) => {
                             pieces / ranks as u64 * id as u64
