@@ -3,7 +3,7 @@
 //! A result says which branches of the tree were congested on the way up, a bit each, and whether it met
 //! congestion on the way down. The paper ORs everything into one mark and runs DCTCP on it (RFC 8257);
 //! with several independently congested branches the job then backs off for the *union* of the marks and
-//! starves. The mended rule keeps one virtual DCTCP window per branch and uses the least: each
+//! starves. The per-branch rule keeps one virtual DCTCP window per branch and uses the least: each
 //! branch gets the reaction that a DCTCP flow through it alone would show.
 
 /// How a worker reacts to congestion.
@@ -138,7 +138,7 @@ impl Window {
         self.cap
     }
 
-    /// Takes `window_cap` of the latest result; 0 would stop the job for ever and counts as 1.
+    /// Takes `window_cap` of the latest result; 0 would stop the job and counts as 1.
     pub fn set_cap(&mut self, cap: u16) {
         self.cap = cap.max(1);
     }
@@ -238,7 +238,7 @@ mod tests {
             window.set_cap(7);
             assert_eq!(window.fragments(), 7);
             window.set_cap(0);
-            assert_eq!(window.fragments(), 1, "a cap of 0 would stop the job for ever");
+            assert_eq!(window.fragments(), 1, "a cap of 0 would stop the job");
         }
     }
 
@@ -261,11 +261,11 @@ mod tests {
     #[test]
     fn one_congested_branch_is_treated_alike_by_both_rules() {
         let marks = |vid| u32::from(vid % 10 == 0);
-        let (mut paper, mut mended) =
+        let (mut paper, mut per_branch) =
             (Window::new(CongestionRule::Panama, 500), Window::new(CongestionRule::PerBranch, 500));
         drive(&mut paper, 5000, marks);
-        drive(&mut mended, 5000, marks);
-        assert!(paper.fragments().abs_diff(mended.fragments()) <= 2);
+        drive(&mut per_branch, 5000, marks);
+        assert!(paper.fragments().abs_diff(per_branch.fragments()) <= 2);
     }
 
     #[test]

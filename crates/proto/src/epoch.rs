@@ -1,4 +1,4 @@
-//! Versions of a plan: which packets and leases are of the one at work.
+//! Comparison of epochs of packets and leases with the one in use.
 
 use std::cmp::Ordering;
 
@@ -6,12 +6,12 @@ use netsum_wire::Epoch;
 
 use crate::DropReason;
 
-/// How one epoch stands to another. Numbers wrap around: half of them are before any.
+/// Order of two epochs. Numbers wrap around: half of them are before any.
 pub(crate) fn compare(one: Epoch, other: Epoch) -> Ordering {
     (one.0.wrapping_sub(other.0) as i16).cmp(&0)
 }
 
-/// Whether a packet is of the epoch at work.
+/// Checks that a packet belongs to the epoch in use.
 #[inline]
 pub(crate) fn check(packet: Epoch, at_work: Epoch) -> Result<(), DropReason> {
     match compare(packet, at_work) {

@@ -1,4 +1,4 @@
-//! Who may say something for a job: its key, if it has one.
+//! Keys of jobs, under which packets carry tags.
 
 use netsum_wire::JobId;
 use netsum_wire::tag::JobKey;
@@ -11,7 +11,7 @@ use crate::DropReason;
 pub struct Keys(FxHashMap<JobId, JobKey>);
 
 impl Keys {
-    /// From now on `job`'s packets carry tags under `key`, or none.
+    /// Sets the key under which `job`'s packets carry tags; `None`: no tags.
     pub fn set(&mut self, job: JobId, key: Option<JobKey>) {
         match key {
             Some(key) => _ = self.0.insert(job, key),
@@ -19,7 +19,7 @@ impl Keys {
         }
     }
 
-    /// Forgets the keys of jobs that are gone.
+    /// Removes the keys of jobs for which `here` is false.
     pub fn retain(&mut self, here: impl Fn(JobId) -> bool) {
         self.0.retain(|&job, _| here(job));
     }
@@ -30,7 +30,7 @@ impl Keys {
         if self.0.is_empty() { None } else { self.0.get(&job) }
     }
 
-    /// Checks a packet before any machine sees it.
+    /// Checks a packet's tag before any machine handles the packet.
     #[inline]
     pub fn check(&self, job: JobId, packet: &[u8]) -> Result<(), DropReason> {
         match self.get(job) {
@@ -39,7 +39,7 @@ impl Keys {
         }
     }
 
-    /// Puts the tag into a packet that is about to leave.
+    /// Writes the tag into a packet before it is sent.
     #[inline]
     pub fn seal(&self, job: JobId, head: &mut [u8], payload: &[u8]) {
         if let Some(key) = self.get(job) {

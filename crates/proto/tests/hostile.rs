@@ -1,4 +1,4 @@
-//! A switch among hostile neighbours: nothing panics, nothing grows, nobody else's sum changes.
+//! A switch among hostile neighbours: nothing panics, memory is bounded, and other jobs' sums are unaffected.
 
 use netsum_proto::panama::*;
 use netsum_proto::{DropReason, PortId, Time};
@@ -60,7 +60,7 @@ fn drain(switch: &mut Switch<Slab>) -> Vec<(PortId, Vec<u8>)> {
 }
 
 #[test]
-fn every_reason_to_drop_is_told_apart() {
+fn every_reason_to_drop_is_distinguished() {
     let mut switch = switch();
     let payload = [0; 64];
     let mut drop = |from: u32, header: Header, payload: &[u8]| {
@@ -134,7 +134,7 @@ fn hostile_header() -> impl Strategy<Value = Header> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Job 1's neighbours, and strangers, send whatever they like in the name of any job.
+    /// Job 1's neighbours and unknown senders send arbitrary packets in the name of any job.
     #[test]
     fn another_jobs_sums_stay_exact(
         noise in prop::collection::vec((prop::sample::select(vec![10, 11, 99]), hostile_header()), 0..400),

@@ -1,4 +1,4 @@
-//! What a `switchml` switch does with every packet in every state of a slot, as a table.
+//! The reaction of a `switchml` switch to every packet in every state of a slot, as a table.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ fn contribution(worker: u8, round: u32) -> Header {
     }
 }
 
-/// What came of a packet, in words.
+/// Description of a packet's effect.
 fn act(switch: &mut Switch<Rows>, header: &Header) -> String {
     let outcome = switch.handle(
         Time(0),

@@ -1,4 +1,4 @@
-//! One job at a parameter server: what it may send, which numbers are in flight, what it is answered.
+//! One job at a parameter server: admission of packets, fragments in flight, answers.
 
 use netsum_wire::SlotIndex;
 use netsum_wire::atp::{Flags, Header, Kind, Level};
@@ -11,26 +11,26 @@ use crate::sequence::distance;
 use crate::values::Values;
 use crate::{DropReason, Time};
 
-/// What happened to one lease's fragments at a server.
+/// Counters of one lease at a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounters {
     /// Packets whose contributions were counted.
     pub packets: u64,
-    /// Fragments of single workers in them.
+    /// Number of workers' fragments in these packets.
     pub contributions: u64,
     /// Results.
     pub results: u64,
-    /// Packets of which everything had been counted.
+    /// Packets whose contributions had all been counted.
     pub duplicates: u64,
-    /// Of these, answered with the result.
+    /// Duplicates that were answered with the result.
     pub answered: u64,
-    /// Of these, answered with "waiting for others".
+    /// Duplicates that were answered with "waiting for others".
     pub waiting: u64,
-    /// Packets of which a part had been counted, and which therefore were not.
+    /// Packets of which some contributions had been counted, so that none could be.
     pub overlaps: u64,
-    /// Fragments that were asked for in float.
+    /// Fragments that were requested in float.
     pub float_requests: u64,
-    /// Slots that collided and were exchanged.
+    /// Slots that were exchanged after a collision.
     pub rehashes: u64,
     /// Results with a mark of congestion.
     pub marked: u64,
@@ -38,12 +38,12 @@ pub struct ServerCounters {
     pub mismatches: u64,
 }
 
-/// A lease at work.
+/// An installed lease.
 #[derive(Clone)]
 pub(super) struct Tenant<B> {
     pub(super) lease: ServerLease,
     pub(super) table: SlotTable,
-    /// Two windows of fragments, by sequence number.
+    /// Entries for two windows of fragments, by sequence number.
     pub(super) ring: Vec<Entry<B>>,
     /// Lowest number without a result.
     pub(super) base: u32,
@@ -53,7 +53,7 @@ pub(super) struct Tenant<B> {
 }
 
 impl<B: Copy> Tenant<B> {
-    /// Whether a number is one that may be in flight, or asked for again.
+    /// Checks that a number may be in flight or sent again.
     pub(super) fn admit(&self, header: &Header) -> Result<(), DropReason> {
         if header.payload_len() > usize::from(self.lease.fragment_bytes) {
             return Err(DropReason::TooLarge);
@@ -67,7 +67,7 @@ impl<B: Copy> Tenant<B> {
         }
     }
 
-    /// Gives everything back.
+    /// Frees all memory of the lease.
     pub(super) fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
         self.ring.iter_mut().for_each(|entry| entry.clear(values));
     }
@@ -111,7 +111,7 @@ impl<B> Tenancy for Tenant<B> {
 }
 
 impl ServerLease {
-    /// Whether a packet is what this neighbour may send.
+    /// Checks that a neighbour may send a packet with these bitmaps.
     pub(super) fn check_members(
         &self,
         neighbour: &Neighbour,
@@ -134,7 +134,7 @@ impl ServerLease {
         if possible { Ok(()) } else { Err(DropReason::Members) }
     }
 
-    /// Workers of a rack whose fragments are in a packet that names the rack.
+    /// Workers of a rack whose contributions are in a packet that names the rack.
     pub(super) fn workers_of(&self, rack: usize, header: &Header) -> u32 {
         match header.racks.count_ones() {
             1 => header.workers,
@@ -143,7 +143,7 @@ impl ServerLease {
     }
 }
 
-/// A header that travels from the server, for everybody.
+/// A header from the server to all workers.
 pub(super) fn down(about: &Header, kind: Kind) -> Header {
     Header {
         kind,

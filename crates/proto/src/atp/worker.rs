@@ -1,4 +1,4 @@
-//! The worker: fragments to the servers in turn, within each one's window, until every result is in.
+//! The worker: sends fragments to the servers in turn, within each one's window, until every result has arrived.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -17,32 +17,32 @@ use crate::operations::{self, Fragments, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{DropReason, Time, epoch};
 
-/// What the fragments of an entry in the queue of operations are.
+/// Kind of the fragments of an entry in the queue of operations.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
-    /// Exponents of the fragments of the entry that follows.
+    /// Exponents of the fragments of the next entry.
     Exponents,
-    /// Elements as they are.
+    /// Elements unchanged.
     Integers,
     /// Elements with one scale.
     Fixed(Scale),
-    /// Elements with a scale for each fragment, once its exponent has come.
+    /// Elements with a scale for each fragment, once its exponent is known.
     Shared { scales: Vec<Option<Exponent>>, known: usize },
 }
 
-/// Protocol `atp`'s worker as a state machine, for one epoch. It holds no payload: the driver writes and
-/// reads elements as `Outgoing` and `Accepted` say.
+/// Protocol `atp`'s worker as a state machine, for one epoch. It holds no payload: the driver writes and reads elements
+/// as `Outgoing` and `Accepted` specify.
 #[derive(Clone)]
 pub struct Worker {
     config: WorkerConfig,
     flows: Vec<TreeFlow>,
     tables: Vec<SlotTable>,
     pub(super) operations: Operations<Stage>,
-    /// Fragments that the server asked for in float.
+    /// Fragments that the server requested in float.
     floats: FxHashSet<u64>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
-    /// Server to be asked first for the next packet.
+    /// The server whose turn it is for the next packet.
     turn: usize,
 }
 
@@ -198,7 +198,7 @@ impl WorkerMachine for Worker {
 }
 
 impl Worker {
-    /// As `submit`, with another way from reals to integers than the plan's.
+    /// Like `submit`, with another conversion of reals to integers than the plan's.
     pub fn submit_scaled(&mut self, what: Submission, scaling: Scaling) {
         assert!(supports(what.format), "{:?} goes over the hosts", what.format);
         let id = what.id;
@@ -220,7 +220,7 @@ impl Worker {
         }
     }
 
-    /// What decides on all that can happen next but for windows: states with the same digest behave
+    /// Hashes the state that determines all future behaviour except for windows: states with the same digest behave
     /// alike.
     pub fn digest(&self, state: &mut impl Hasher) {
         self.flows.iter().for_each(|flow| flow.digest(state));
@@ -262,7 +262,7 @@ impl Worker {
         self.flow(header).wait(now, number, 0)
     }
 
-    /// The server has the fragment, and cannot use it: it is sent again, as floats.
+    /// Handles the server's request to send a fragment again as floats.
     fn take_float_request(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
         let about = Header { arithmetic: Arithmetic::Saturating, ..*header };
         let (g, content) = self.check(&about, false)?;
@@ -287,7 +287,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The fragment in flight that a packet is about. `whole`: the packet has its elements.
+    /// The fragment in flight that a packet refers to. `whole`: whether the packet has its elements.
     fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), DropReason> {
         let tree = usize::from(header.tree.0);
         let number = self.number_of(header).ok_or(DropReason::Duplicate)?;
@@ -302,7 +302,7 @@ impl Worker {
         let operation = self.operations.find(g).ok_or(DropReason::Unexpected)?;
         let (fragment, elements) = operation.fragment(g);
         let (arithmetic, content) = self.content(g).ok_or(DropReason::Unexpected)?;
-        // A result in float may come before the request for it.
+        // A result in float may arrive before the request for it.
         let content = match (content, header.arithmetic) {
             (Content::Scaled(elements, _), Arithmetic::Float) => Content::Floats(elements),
             (content, other) if other == arithmetic => content,
@@ -313,7 +313,7 @@ impl Worker {
         if same { Ok((g, content)) } else { Err(DropReason::Mismatch) }
     }
 
-    /// What a fragment's payload is, once it can be sent.
+    /// Content of a fragment's payload, once it can be sent.
     fn content(&self, g: u64) -> Option<(Arithmetic, Content)> {
         let operation = self.operations.find(g)?;
         let (_, elements) = operation.fragment(g);
@@ -346,7 +346,7 @@ impl Worker {
         })
     }
 
-    /// Fragments below this number can be sent: all whose exponents need not be awaited.
+    /// End of the fragments that can be sent: those that do not wait for exponents.
     fn ready(&self) -> u64 {
         let blocked = |o: &operations::ActiveOperation<Stage>| match &o.state {
             Stage::Shared { scales, known } if *known < scales.len() => {
@@ -399,12 +399,12 @@ impl Worker {
         &mut self.flows[usize::from(header.tree.0)]
     }
 
-    /// The number of the fragment that a packet is about; `None` if it lies before the first.
+    /// The sequence number that a packet refers to; `None` if it is before the first.
     fn number_of(&self, header: &Header) -> Option<u64> {
         self.flows[usize::from(header.tree.0)].flight.expand(header.sequence.0)
     }
 
-    /// Number in the epoch of the fragment in flight that a packet carries.
+    /// Number in the epoch of the fragment in flight that a packet contains.
     pub(super) fn g_in_flight(&self, header: &Header) -> Option<u64> {
         let number = self.number_of(header)?;
         Some(self.g_of(header.tree.0.into(), number))

@@ -26,12 +26,12 @@ pub enum Transmit<B> {
     Control {
         /// Neighbour.
         to: PortId,
-        /// What to send.
+        /// The header.
         header: Header,
     },
 }
 
-/// Packets that wait to be sent. Headers alone are rare and larger than handles.
+/// Packets to be sent. Control headers are rare and larger than handles.
 pub(crate) struct TransmitQueue<B> {
     data: VecDeque<(PortId, B)>,
     control: VecDeque<(PortId, Header)>,
@@ -56,14 +56,14 @@ impl<B> TransmitQueue<B> {
     }
 }
 
-/// Protocol `panama`'s switch as a state machine; `M` says what payload is.
+/// Protocol `panama`'s switch as a state machine; `M` stores payloads.
 ///
-/// Drive it so: `handle` a packet, drain `poll_transmit`, send, call `flushed`. Every reason for which a
-/// packet is dropped is counted here.
+/// Usage: `handle` a packet, drain `poll_transmit`, send, call `flushed`. The machine counts every dropped packet by
+/// reason.
 pub struct Switch<M: Memory> {
     trees: LeaseTable<Tree<M::Buffer>>,
     memory: M,
-    /// Leases have all that they say, where they fit together.
+    /// Whether leases have their whole window if all of them fit.
     firm: bool,
     outbox: TransmitQueue<M::Buffer>,
     drops: DropCounters,
@@ -184,23 +184,23 @@ impl<M: Memory> Switch<M> {
         }
     }
 
-    /// The same for leases of a controller, which grants no more than there is: each has its whole window as long as all
-    /// fit together, and none shrinks to leave room for the next.
+    /// The same for leases of a controller, which never grants more than the memory: each lease has its whole window as
+    /// long as all fit, and none shrinks to leave room for the next.
     pub fn with_firm_leases(self) -> Self {
         Switch { firm: true, ..self }
     }
 
-    /// Where the buffers of `poll_transmit` are.
+    /// Storage of the buffers of `poll_transmit`.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// As `memory`, for a driver that keeps there what it receives.
+    /// As `memory`, for a driver that stores received packets there.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
 
-    /// Leases at work.
+    /// Installed leases.
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.trees.values().map(|t| &t.lease)
     }
@@ -210,12 +210,12 @@ impl<M: Memory> Switch<M> {
         self.trees.values().map(|t| (t.lease.job, t.lease.tree, &t.counters))
     }
 
-    /// Fragments in flight that each (job, tree) may have here.
+    /// Maximum number of fragments in flight of each (job, tree) here.
     pub fn window_caps(&self) -> impl Iterator<Item = (JobId, TreeId, u16)> + '_ {
         self.trees.values().map(|t| (t.lease.job, t.lease.tree, t.accepted_cap()))
     }
 
-    /// Memory that each (job, tree) has reserved here, bytes.
+    /// Memory that each (job, tree) has reserved here, in bytes.
     pub fn reserved(&self) -> impl Iterator<Item = (JobId, TreeId, u64)> + '_ {
         let of = |t: &Tree<M::Buffer>| (t.lease.job, t.lease.tree, reserved(&self.memory, t));
         self.trees.values().map(of)
@@ -267,9 +267,9 @@ impl<M: Memory> Switch<M> {
         Ok(())
     }
 
-    /// Gives each firm lease what it says, if there is that much memory. Else divides the memory by (job, tree) pairs,
-    /// not by jobs: all trees of a job may share this switch. One share more than there are pairs, and `coming` ones: the
-    /// next job must find room before the others have shrunk.
+    /// Gives each firm lease its whole window, if the memory suffices. Otherwise divides the memory by (job, tree)
+    /// pairs, not by jobs: all trees of a job may share this switch. There is one share more than pairs, and `coming`
+    /// more: the next job must find room before the others have shrunk.
     fn share_memory(&mut self, coming: u64) {
         let limit = self.memory.limit();
         let wanted: u64 = self.trees.values().map(|t| full_bytes(&self.memory, &t.lease)).sum();
@@ -319,7 +319,7 @@ fn full_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     lease.buffers() * memory.cost(lease.fragment_bytes)
 }
 
-/// Memory without which a tree cannot be: one fragment in flight, and the sums of a worker's first window.
+/// Minimum memory of a tree: one fragment in flight, and the sums of a worker's first window.
 fn least_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     let first = u64::from(first_window(lease.slots)) * memory.cost(lease.fragment_bytes);
     sum_bytes(memory, lease) + first
@@ -330,7 +330,7 @@ fn slot_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     buffers_per_fragment(lease.children.len()) * memory.cost(lease.fragment_bytes)
 }
 
-/// A port buffer per child, and the sum that is made of them.
+/// A port buffer per child, and the sum under way.
 fn sum_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     (lease.children.len() as u64 + 1) * memory.cost(lease.fragment_bytes)
 }

@@ -1,9 +1,9 @@
-//! One tree node's state: from the children's fragments to one sum, exactly once.
+//! State of one tree node: from the children's fragments to one sum, exactly once.
 //!
-//! Vids live in a ring. Below `released` (PANAMA's expected vid: the lowest not yet summed) lie the last
-//! `cap` sums, retained because a child may still lack them; from `released` up to `cap` ahead lie the
-//! port buffers that fill. A vid that is complete is released even if an earlier one is not: the hole
-//! shows at the workers, who send that fragment again.
+//! Vids are stored in a ring. Below `released` (PANAMA's expected vid: the lowest not yet summed) are the last `cap`
+//! sums, retained because a child may still lack them; from `released` up to `cap` ahead are the port buffers being
+//! filled. A complete vid is released even if an earlier one is not: the workers detect the hole and send that fragment
+//! again.
 //!
 //! Why `cap` sums suffice: a child sends vid v only while its lowest missing result is above v − cap. So
 //! once v is released, every child that contributed to it has all results up to v − cap.
@@ -18,26 +18,26 @@ use crate::lease::Tenancy;
 use crate::sequence::{distance, raise_to};
 use crate::{DropReason, PortId, Time};
 
-/// What happened in one tree at one switch.
+/// Counters of one tree at one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeCounters {
-    /// Fragments of children that were counted.
+    /// Children's fragments that were counted.
     pub contributions: u64,
     /// Sums released (upward, or at the root downward).
     pub released: u64,
-    /// Of these, without all children.
+    /// Sums released without all children.
     pub released_partially: u64,
     /// Results that passed on their way down.
     pub results: u64,
-    /// Fragments that had been counted before.
+    /// Fragments that had already been counted.
     pub duplicates: u64,
-    /// Of these, answered with the retained sum.
+    /// Duplicates that were answered with the retained sum.
     pub answered: u64,
-    /// Of these, answered with "waiting for others".
+    /// Duplicates that were answered with "waiting for others".
     pub waiting: u64,
-    /// Fragments that came after their sum was released without them.
+    /// Fragments that arrived after their sum was released without them.
     pub late: u64,
-    /// Sums whose inputs carried a mark of congestion.
+    /// Sums whose inputs had a congestion mark.
     pub marked: u64,
     /// Fragments on which children disagreed.
     pub mismatches: u64,
@@ -45,13 +45,13 @@ pub struct TreeCounters {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nobody has contributed.
+    /// No contribution.
     Empty,
-    /// Some have.
+    /// Some contributions.
     Filling,
-    /// The partial went up, the result has not come back.
+    /// The partial was sent up, the result has not arrived.
     Partial,
-    /// The result is here.
+    /// The result has arrived.
     Result,
 }
 
@@ -60,12 +60,12 @@ struct Slot<B> {
     phase: Phase,
     /// Children that have contributed.
     arrived: u64,
-    /// Children that sent again while the result was not here.
+    /// Children that sent again before the result arrived.
     asked: u64,
     marks: u32,
     cap: u16,
     missing: u64,
-    /// What the fragment is, by its first contribution.
+    /// Chunk of the fragment, by its first contribution.
     chunk: u32,
     format: Format,
     n_elems: u16,
@@ -78,34 +78,33 @@ pub(crate) struct Tree<B> {
     pub(crate) lease: Lease,
     pub(crate) counters: TreeCounters,
     slots: Vec<Option<Slot<B>>>,
-    /// Fragments that wait, by slot and child.
+    /// Stored fragments, by slot and child.
     port_buffers: Vec<Option<B>>,
     released: u32,
     retained_from: u32,
     cap: Cap,
-    /// Below this vid a child has every result, as far as is known (used when sums are released
-    /// without all children).
+    /// By child, the vid below which it is known to have every result (used with partial synchronisation).
     has_results_below: Vec<u32>,
-    /// Below this vid every result is here, and what the parent was last told of that (likewise).
+    /// The vid below which every result is here, and the value last sent to the parent (likewise).
     results_below: u32,
     told_parent: u32,
-    /// Below this vid results may have been refused (likewise).
+    /// The vid below which results may have been refused (likewise).
     refused_below: u32,
     finished: u64,
-    /// When a neighbour was last heard.
+    /// When a neighbour was last heard from.
     pub(crate) heard: Time,
 }
 
-/// How much is in flight and kept here, in fragments.
+/// Limits of the fragments in flight and retained here.
 #[derive(Clone, Copy, Debug)]
 struct Cap {
-    /// In flight, as the workers are told.
+    /// Window cap that workers are told.
     announced: u16,
-    /// In flight, as is accepted: port buffers are reserved for it.
+    /// Window that is accepted: port buffers are reserved for it.
     accepted: u16,
-    /// Sums kept for children that may lack them.
+    /// Sums retained for children that may lack them.
     retained: u16,
-    /// Once `released` has come here, every worker obeys what is announced.
+    /// Once `released` has reached this, every worker obeys the announced cap.
     obeyed_from: u32,
 }
 
@@ -135,24 +134,24 @@ impl<B: Copy> Tree<B> {
         self.lease.epoch
     }
 
-    /// Fragments in flight that are accepted.
+    /// Maximum number of fragments in flight that are accepted.
     pub(crate) fn accepted_cap(&self) -> u16 {
         self.cap.accepted
     }
 
-    /// Buffers that the tree may need: for each fragment in flight one per child and one for the sum
-    /// that is being made, and the sums that are kept.
+    /// Buffers that the tree may need: for each fragment in flight one per child and one for the sum under way, and the
+    /// retained sums.
     pub(crate) fn reserved_buffers(&self) -> u64 {
         let per_fragment = self.lease.children.len() as u64 + 1;
         u64::from(self.cap.accepted) * per_fragment + u64::from(self.kept_sums())
     }
 
-    /// As many as any worker may have in flight.
+    /// Number of retained sums: the largest window that any worker may have.
     fn kept_sums(&self) -> u16 {
         self.cap.retained.max(first_window(self.lease.slots))
     }
 
-    /// Accepts and announces more.
+    /// Accepts and announces a larger window.
     pub(crate) fn raise_cap(&mut self, cap: u16) {
         let retained = cap.max(self.cap.retained);
         self.cap = Cap { announced: cap, accepted: cap, retained, ..self.cap };
@@ -161,10 +160,10 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// Announces less. A busy tree keeps its memory until every worker must have seen the new cap:
-    /// results up to `released + accepted` may carry the old one, and a worker sends that much beyond
-    /// the last of them before it must have seen the next. An idle tree gives its port buffers up at
-    /// once; should a worker still send by the old cap, the excess is dropped and sent again.
+    /// Announces a smaller window. A busy tree keeps its memory until every worker must have seen the new cap: results
+    /// up to `released + accepted` may carry the old one, and a worker sends that much beyond the last of them before
+    /// it must have seen the next. An idle tree frees its port buffers at once; if a worker still sends by the old cap,
+    /// the excess is dropped and sent again.
     pub(crate) fn lower_cap(&mut self, cap: u16) {
         if cap < self.cap.announced {
             self.cap.announced = cap;
@@ -178,13 +177,13 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// No worker can have heard of a cap.
+    /// Whether no worker can have learned a cap yet.
     fn is_fresh(&self) -> bool {
         self.counters.contributions == 0 && self.counters.results == 0
     }
 
-    /// Lets go of what the old cap needed once nobody can use it; true if memory became free. Where sums are released without
-    /// all children, somebody who lags may obey the old one for as long as he likes: as many sums are kept as ever.
+    /// Frees what the old cap needed once no worker can use it; true if memory became free. With partial
+    /// synchronisation a worker that lags may obey the old cap for any time: the number of retained sums then stays.
     pub(crate) fn settle_cap(&mut self) -> bool {
         let obeyed = distance(self.released, self.cap.obeyed_from) >= 0;
         let Cap { announced, accepted, retained, .. } = self.cap;
@@ -197,7 +196,7 @@ impl<B: Copy> Tree<B> {
         settles
     }
 
-    /// Frees everything the tree holds.
+    /// Frees all memory of the tree.
     pub(crate) fn clear<M: Memory<Buffer = B>>(&mut self, memory: &mut M) {
         for buffer in self.port_buffers.iter_mut().filter_map(Option::take) {
             memory.free(buffer);
@@ -216,7 +215,7 @@ impl<B: Copy> Tree<B> {
         self.lease.children.iter().position(|c| c.port == port)
     }
 
-    /// A child's fragment: places it, and releases the sum if it was the last one awaited.
+    /// Handles a child's fragment: stores it, and releases the sum if it was the last one awaited.
     pub(crate) fn contribute<M: Memory<Buffer = B>>(
         &mut self,
         child: usize,
@@ -229,7 +228,7 @@ impl<B: Copy> Tree<B> {
         let index = self.admit(header)?;
         let bit = 1u64 << child;
         if self.lease.is_partial() {
-            // It may have as many in flight as sums are kept.
+            // The child may have as many fragments in flight as sums are retained.
             let in_flight = u32::from(self.kept_sums()) - 1;
             self.note_results_below(child, header.vid.0.wrapping_sub(in_flight));
         }
@@ -260,7 +259,8 @@ impl<B: Copy> Tree<B> {
         self.place(index, child, ce, header, payload, memory, out)
     }
 
-    /// "I have every result below `vid`": a child that contributes nothing may hold nobody back.
+    /// Handles "I have every result below `vid`" from a child: a child that contributes nothing must not delay the
+    /// others.
     pub(crate) fn acknowledge<M: Memory<Buffer = B>>(
         &mut self,
         child: usize,
@@ -282,13 +282,13 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
-    /// The child sends no more; true if it was the last one.
+    /// Handles a child's fin; true if it was the last one.
     pub(crate) fn finish(&mut self, child: usize) -> bool {
         self.finished |= 1 << child;
         self.finished.count_ones() as usize == self.lease.children.len()
     }
 
-    /// A result on its way down.
+    /// Handles a result on its way down.
     pub(crate) fn pass_result<M: Memory<Buffer = B>>(
         &mut self,
         header: &Header,
@@ -304,7 +304,7 @@ impl<B: Copy> Tree<B> {
                 self.hand_down_to_asked(index, out);
                 return Err(DropReason::Duplicate);
             }
-            // The nodes above may release without us only if the plan says so.
+            // The nodes above may release a sum without this node only with partial synchronisation.
             Phase::Empty | Phase::Filling if !self.lease.is_partial() => {
                 return Err(DropReason::Unexpected);
             }
@@ -313,7 +313,7 @@ impl<B: Copy> Tree<B> {
         if self.slots[index].as_ref().is_some_and(|s| !s.is_of(header)) {
             return Err(DropReason::Mismatch);
         }
-        // One that would take the place of what a child lacks is refused; the partial will ask for it.
+        // A result that would replace a sum that a child lacks is refused; the partial will request it again.
         let buffer = match self.all_keep_up(vid) {
             true => memory.store(header, payload).ok_or(DropReason::NoMemory),
             false => Err(DropReason::BeyondWindow),
@@ -346,7 +346,8 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
-    /// As a worker tells its switch: a node whose children contribute to little may hold nobody back either.
+    /// Sends this node's progress to the parent, as a worker does: a node whose children contribute little must not
+    /// delay the others either.
     fn tell_parent(&mut self, result: &Header, out: &mut TransmitQueue<B>) {
         let is_here =
             |slot: &Option<Slot<B>>| slot.as_ref().is_some_and(|s| s.phase == Phase::Result);
@@ -364,8 +365,8 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// Every worker of the tree must hear that this sum will never be: tells all neighbours but the one
-    /// that said so.
+    /// Every worker of the tree must learn that this sum will never be complete: notifies all neighbours but the one
+    /// that reported it.
     pub(crate) fn spread_mismatch(
         &self,
         notice: &Header,
@@ -378,7 +379,7 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// "Waiting" or "mismatch" from above: passed to whom it concerns.
+    /// Passes "waiting" or "mismatch" from above to the children concerned.
     pub(crate) fn pass_notice(
         &mut self,
         header: &Header,
@@ -399,7 +400,7 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
-    /// Slot of a packet's vid, if that lies where packets are expected.
+    /// Slot of a packet's vid, if the vid is in the expected range.
     #[inline]
     fn admit(&self, header: &Header) -> Result<usize, DropReason> {
         let bytes = usize::from(header.n_elems) * header.format.dtype.accumulator_size();
@@ -436,7 +437,7 @@ impl<B: Copy> Tree<B> {
         Err(DropReason::Mismatch)
     }
 
-    #[allow(clippy::too_many_arguments)] // One step of the packet's life: where, who, what, with what.
+    #[allow(clippy::too_many_arguments)] // One step of handling a packet, with all its parameters.
     fn place<M: Memory<Buffer = B>>(
         &mut self,
         index: usize,
@@ -472,8 +473,7 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
-    /// Whether enough children are in, and nobody who is not would lose the result by lagging more than
-    /// what is retained.
+    /// Whether enough children have contributed, and no other child lags so far that it would lose the result.
     fn is_releasable(&self, vid: u32) -> bool {
         let Some(slot) = &self.slots[self.index(vid)] else {
             return false;
@@ -486,7 +486,7 @@ impl<B: Copy> Tree<B> {
         arrived as usize == children || self.all_keep_up(vid)
     }
 
-    /// Whether no child can lack a sum that this one would take the place of. Without partial synchronisation none can.
+    /// Whether no child can lack the sum that this one would replace. Always true without partial synchronisation.
     fn all_keep_up(&self, vid: u32) -> bool {
         let kept = i32::from(self.kept_sums());
         let keeps_up = |below: &u32| distance(vid, *below) < kept;
@@ -497,7 +497,7 @@ impl<B: Copy> Tree<B> {
         raise_to(&mut self.has_results_below[child], vid);
     }
 
-    /// Adds what is in and sends the sum on.
+    /// Adds the contributions and sends the sum on.
     fn release<M: Memory<Buffer = B>>(
         &mut self,
         vid: u32,
@@ -568,7 +568,7 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// Moves past released vids and lets go of sums that every child has.
+    /// Advances past released vids and frees sums that every child has.
     fn advance<M: Memory<Buffer = B>>(&mut self, vid: u32, memory: &mut M) {
         if vid != self.released {
             return;
@@ -587,11 +587,11 @@ impl<B: Copy> Tree<B> {
                 self.retained_from = self.retained_from.wrapping_add(1);
             }
         }
-        // It follows, so that it never lies half the range of vids behind.
+        // Keeps it less than half the range of vids behind.
         raise_to(&mut self.refused_below, self.retained_from);
     }
 
-    /// A fragment whose sum was released: the child gets the result, if it is here.
+    /// Answers a fragment whose sum was released with the result, if that has arrived.
     fn answer_released<M: Memory<Buffer = B>>(
         &mut self,
         index: usize,
@@ -620,7 +620,7 @@ impl<B: Copy> Tree<B> {
         if counted { DropReason::Duplicate } else { DropReason::Late }
     }
 
-    /// A fragment that is here and whose sum is not complete: the child learns who is awaited.
+    /// Answers a fragment that is stored and whose sum is incomplete: tells the child which ranks are awaited.
     fn answer_waiting(
         &mut self,
         index: usize,

@@ -1,4 +1,4 @@
-//! The worker: fragments to trees in turn, within each tree's window, until every result is in.
+//! The worker: sends fragments to trees in turn, within each tree's window, until every result has arrived.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,37 +14,37 @@ use crate::operations::{Operations, Submission, elements_per_fragment};
 use crate::worker::{AcceptedResult, Event, OutgoingPacket, Settings, WorkerMachine};
 use crate::{DropReason, Time, epoch};
 
-/// What a worker must know of its job's plan.
+/// A worker's configuration, by its job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Job.
     pub job: JobId,
     /// Version of the plan.
     pub epoch: Epoch,
-    /// Own index.
+    /// Index of this worker.
     pub rank: Rank,
-    /// Workers of the job.
+    /// Number of workers of the job.
     pub ranks: u32,
-    /// Trees, at least 1.
+    /// Number of trees, at least 1.
     pub trees: u8,
-    /// The most fragments in flight per tree.
+    /// Maximum number of fragments in flight per tree.
     pub window_max: u16,
     /// Largest payload, counted in the type in which elements are added.
     pub fragment_bytes: u16,
     /// Reaction to congestion.
     pub congestion: CongestionRule,
-    /// Whether sums may be released without all workers.
+    /// Whether sums may be released without all workers (partial synchronisation).
     pub partial: bool,
 }
 
-/// Where a result belongs.
+/// Destination of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Number of the fragment in this epoch, over all operations.
     pub g: u64,
-    /// Operation.
+    /// Id of the operation.
     pub id: u64,
-    /// Elements of its buffer.
+    /// Elements of the operation's buffer.
     pub elements: Range<u64>,
 }
 
@@ -55,23 +55,23 @@ pub struct Outgoing {
     pub tree: TreeId,
     /// Header.
     pub header: Header,
-    /// Operation and elements of its buffer that follow the header.
+    /// Id of the operation, and the elements of its buffer in the payload.
     pub payload: Option<(u64, Range<u64>)>,
 }
 
-/// Protocol `panama`'s worker as a state machine, for one epoch. It holds no payload: the driver copies
-/// elements between packets and buffers as `Outgoing` and `Accepted` say.
+/// Protocol `panama`'s worker as a state machine, for one epoch. It holds no payload: the driver copies elements
+/// between packets and buffers as `Outgoing` and `Accepted` specify.
 pub struct Worker {
     config: WorkerConfig,
     trees: Vec<TreeFlow>,
-    /// Own progress that each tree's switch knows of (partial synchronisation).
+    /// By tree, the own progress that its switch knows (partial synchronisation).
     told: Vec<u64>,
-    /// Below this vid results may have come before their operation was submitted (likewise).
+    /// By tree, the vid below which results may have arrived before their operation was submitted (likewise).
     missed_below: Vec<u64>,
     operations: Operations<Missing>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
-    /// Tree to be asked first for the next packet.
+    /// The tree whose turn it is for the next packet.
     turn: usize,
 }
 
@@ -250,7 +250,7 @@ impl Worker {
         if tree.flight.is_received(vid) {
             return Err(DropReason::Duplicate);
         }
-        // A sum that lacks us may come before we have sent, or even submitted, our part.
+        // A sum without the own contribution may arrive before that is sent, or even submitted.
         let early = vid >= tree.flight.next();
         if !tree.flight.covers(vid) || early && !self.config.partial {
             return Err(DropReason::Unexpected);
@@ -325,8 +325,8 @@ impl Worker {
         Outgoing { tree: TreeId(index as u8), header, payload }
     }
 
-    /// In partial synchronisation a worker that is behind contributes to little and receives much: the
-    /// switch must know what it has, or would hold everybody back for it.
+    /// With partial synchronisation a worker that lags contributes little and receives much: the switch must learn its
+    /// progress, or would delay all workers for it.
     fn tell_progress(&mut self, index: usize) {
         let tree = &self.trees[index];
         let base = tree.flight.base();

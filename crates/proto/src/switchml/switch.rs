@@ -15,16 +15,16 @@ use crate::{DropCounters, DropReason, PortId, Time, epoch};
 /// A packet to be sent.
 pub type Transmit<B> = RowTransmit<Header, B>;
 
-/// What happened in one pool.
+/// Counters of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Fragments that were added.
     pub added: u64,
     /// Sums of all workers.
     pub completed: u64,
-    /// Fragments that had been added before.
+    /// Fragments that had already been added.
     pub duplicates: u64,
-    /// Of these, answered with the sum.
+    /// Duplicates that were answered with the sum.
     pub answered: u64,
     /// Fragments on which workers disagreed.
     pub mismatches: u64,
@@ -36,9 +36,9 @@ const POOL: TreeId = TreeId(0);
 /// One round of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Round<B> {
-    /// Of its first contribution; the exponent is the greatest so far.
+    /// Header of its first contribution; the exponent is the greatest so far.
     header: Header,
-    /// Who is in, by number (the paper's `seen`).
+    /// Workers that have contributed, by number (the paper's `seen`).
     arrived: u32,
     values: Option<B>,
 }
@@ -46,7 +46,7 @@ struct Round<B> {
 /// One job's pool: `rounds[2 · slot + round mod 2]`.
 struct Pool<B> {
     lease: Lease,
-    /// The round with which every slot begins.
+    /// The first round of every slot.
     first: u32,
     rounds: Vec<Option<Round<B>>>,
     finished: u32,
@@ -54,7 +54,7 @@ struct Pool<B> {
     counters: Counters,
 }
 
-/// The switch as a state machine; `V` says what values are. Driven like the others.
+/// The switch as a state machine; `V` stores values. Driven like the others.
 pub struct Switch<V: Values> {
     row_bytes: u16,
     rows: u32,
@@ -152,8 +152,8 @@ impl<V: Values> Aggregator for Switch<V> {
 }
 
 impl<V: Values> Switch<V> {
-    /// A switch without leases. `rows`: of all pools together, of `row_bytes` each; `values` has room for
-    /// them and for as many rounds as begin between two calls of `flushed`.
+    /// A switch without leases. `rows`: number of rows of all pools together, of `row_bytes` each; `values` has room
+    /// for them and for as many rounds as begin between two calls of `flushed`.
     pub fn new(rows: u32, row_bytes: u16, values: V) -> Self {
         Switch {
             row_bytes,
@@ -165,12 +165,12 @@ impl<V: Values> Switch<V> {
         }
     }
 
-    /// Where the payloads of `poll_transmit` are.
+    /// Storage of the payloads of `poll_transmit`.
     pub fn values(&self) -> &V {
         &self.values
     }
 
-    /// To say `flushed`.
+    /// The storage, to call `flushed`.
     pub fn values_mut(&mut self) -> &mut V {
         &mut self.values
     }
@@ -180,12 +180,12 @@ impl<V: Values> Switch<V> {
         self.pools.values().map(|pool| pool.lease.rows()).sum()
     }
 
-    /// Pools at work: lease, slots, what happened.
+    /// Installed pools: lease, slots, counters.
     pub fn pools(&self) -> impl Iterator<Item = (LeaseKey, u16, &Counters)> {
         self.pools.values().map(|pool| (pool.lease.key(), pool.lease.slots, &pool.counters))
     }
 
-    /// Leases at work and what happened.
+    /// Installed leases and their counters.
     pub fn leases(&self) -> impl Iterator<Item = (&Lease, &Counters)> {
         self.pools.values().map(|p| (&p.lease, &p.counters))
     }
@@ -232,7 +232,7 @@ impl<V: Values> Switch<V> {
         let round = &mut pool.rounds[index];
         let begun = round.as_ref().is_some_and(|r| r.header.round == header.round);
         if !begun {
-            // Every worker has the result of the round before last, which stood here.
+            // Every worker has the result of the round before last, which used this memory.
             if let Some(values) = round.take().and_then(|old| old.values) {
                 self.values.free(values);
             }
@@ -266,7 +266,7 @@ impl<V: Values> Switch<V> {
         Ok(())
     }
 
-    /// A contribution that is in comes again: its worker may lack the result.
+    /// Answers a contribution that was already counted: its worker may lack the result.
     fn answer(&mut self, index: usize, worker: usize, header: &Header) -> DropReason {
         let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
         pool.counters.duplicates += 1;
@@ -302,13 +302,13 @@ impl<B> Tenancy for Pool<B> {
 }
 
 impl<B: Copy> Pool<B> {
-    /// Gives everything back.
+    /// Frees all memory of the pool.
     fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
         let rounds = self.rounds.iter_mut().filter_map(Option::take);
         rounds.filter_map(|round| round.values).for_each(|row| values.free(row));
     }
 
-    /// Where a contribution belongs: the round at work, the one before, or the one that may begin.
+    /// The round of a contribution: the current one, the previous one, or the one that may begin.
     fn place(&self, header: &Header) -> Result<usize, DropReason> {
         let first = 2 * usize::from(header.slot);
         let index = first + (header.round & 1) as usize;

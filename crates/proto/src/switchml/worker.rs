@@ -1,4 +1,4 @@
-//! The worker: a fragment per slot, the next one when its result is in.
+//! The worker: one fragment per slot at a time, the next one when its result has arrived.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use crate::operations::{ActiveOperation, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{DropReason, Time, epoch, sequence};
 
-/// An operation's packets: for reals, `leads` packets that carry the first exponents go before.
+/// An operation's packets: for reals, `leads` packets that carry the first exponents come first.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     leads: u64,
-    /// By fragment, from the result of the packet before; empty for integers.
+    /// Exponents by fragment, from the result of the packet before; empty for integers.
     exponents: Vec<Option<Exponent>>,
     pub(super) what: Submission,
 }
@@ -35,9 +35,9 @@ pub struct Worker {
     config: WorkerConfig,
     slots: Vec<Slot>,
     pub(super) operations: Operations<Stage>,
-    /// Slots that have become free, and packets that are lost.
+    /// Slots that have become free, and slots whose packet was lost.
     ready: VecDeque<(u16, bool)>,
-    /// In the order of time: all have the same time-out.
+    /// Deadlines in order of time: all packets have the same time-out.
     deadlines: VecDeque<(Time, u16, u64)>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
@@ -48,13 +48,13 @@ pub struct Worker {
     stats: TreeStats,
 }
 
-/// Time-outs until the time-out doubles for the first time, and what is added for each next time.
+/// Number of time-outs until the time-out doubles, and the increment of that number for each further doubling.
 const DOUBLING: u32 = 100;
-/// No time-out is longer: a switch that answers again must be noticed soon.
+/// Maximum time-out: a switch that answers again must be noticed soon.
 const MAX_TIMEOUT_NS: u64 = 250_000_000;
-/// No result for this long is reported.
+/// Time without a result after which the switch is reported as silent.
 const SILENT_NS: u64 = 1_500_000_000;
-/// In place of an exponent: the packet carries none.
+/// Replaces an exponent if the packet carries none.
 const NO_EXPONENT: i16 = i16::MIN;
 
 impl WorkerMachine for Worker {
@@ -68,7 +68,7 @@ impl WorkerMachine for Worker {
     }
 
     fn settings(config: &WorkerConfig) -> Settings {
-        // Who contributes to a slot's next round has the result of this one.
+        // A worker that contributes to a slot's next round has the result of this one.
         let retained = config.slots.into();
         Settings { trees: 1, retained, fragment_bytes: config.fragment_bytes }
     }
@@ -150,7 +150,7 @@ impl WorkerMachine for Worker {
             }
             let g = self.g_of(slot, state.round);
             let Some(outgoing) = self.outgoing(g, slot, state.round, resent) else {
-                // Not submitted, or its exponent has not come.
+                // Not submitted, or its exponent has not arrived.
                 self.ready.push_back((slot, false));
                 continue;
             };
@@ -252,7 +252,7 @@ impl WorkerMachine for Worker {
 }
 
 impl Worker {
-    /// Figures; the window is the pool.
+    /// Statistics; the window is the pool.
     pub fn stats(&self) -> TreeStats {
         TreeStats {
             window: self.config.slots.into(),
@@ -344,7 +344,7 @@ impl Worker {
         }
     }
 
-    /// Number in the epoch of the packet that a header is about; `None` if it lies before the first.
+    /// Number in the epoch of the packet that a header refers to; `None` if it is before the first.
     pub(super) fn g_in_flight(&self, header: &Header) -> Option<u64> {
         let near = self.slots[usize::from(header.slot)].round;
         let round = sequence::expand(header.round, near)?;
@@ -357,8 +357,8 @@ impl Worker {
 }
 
 impl ActiveOperation<Stage> {
-    /// The fragment whose exponent travels with packet `g`: the leads carry the first ones, each fragment
-    /// that of the one as many leads later.
+    /// The fragment whose exponent travels with packet `g`: the leads carry the first exponents, each fragment that of
+    /// the fragment `leads` later.
     fn fragment_after(&self, g: u64) -> Option<u64> {
         let next = g - self.numbers().start;
         (next < self.state.exponents.len() as u64 && self.state.leads > 0).then_some(next)

@@ -1,5 +1,5 @@
-//! A small world of protocol `atp`: rack switches, a switch at each server, servers and workers on a
-//! faulty network. Checks are in the tests.
+//! Test fixture for protocol `atp`: rack switches, a switch at each server, servers and workers on a faulty network.
+//! Checks are in the tests.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use netsum_wire::*;
 
 use super::network::{Arrival, Faults, Network, Start};
 
-/// What a world is made of.
+/// Layout of a world.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Workers of each rack.
+    /// Number of workers of each rack.
     pub racks: Vec<u8>,
     /// Whether racks of one worker have a switch of their own.
     pub lone_switches: bool,
@@ -83,7 +83,7 @@ pub struct World {
 }
 
 pub const FIRST_HOST: usize = 10_000;
-/// Packets that are on their way through a switch or out of a server at a time.
+/// Number of packets that are forwarded by a switch or sent by a server at a time.
 const TRANSIT: usize = 4096;
 
 impl World {
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Leases for one server of a job; where each rank stands.
+    /// Leases for one server of a job; returns each rank's position.
     fn lease(&mut self, job: usize, server: u8) -> Vec<WorkerPosition> {
         let layout = self.layout.clone();
         let (node, middle) = (1 + usize::from(server), 10 + usize::from(server));
@@ -274,7 +274,7 @@ impl World {
         self.hosts.iter().all(|h| h.machine.is_none() || h.operations.iter().all(|o| o.done))
     }
 
-    /// Runs until nothing is left to do, `until`, or `done` says so; false at the time limit.
+    /// Runs until nothing is left to do, until `until`, or until `done` holds; false at the time limit.
     pub fn run(&mut self, until: Time, mut done: impl FnMut(&World) -> bool) -> bool {
         while !done(self) {
             let Some(at) = self.network.peek() else { return done(self) };
