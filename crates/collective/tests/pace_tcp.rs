@@ -1,4 +1,4 @@
-//! What the cost model knows of links: measured, equal at all ranks, and overridden by options.
+//! Parameters of the cost model: measured, equal at all ranks, and overridden by options.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn all_ranks_measure_the_same() {
             size,
             |rank| with_options(rank, size, &[]),
             |_, group| {
-                // What follows the measuring finds no messages of it.
+                // Operations after the measurement receive none of its messages.
                 let buffer = support::buffer(&[1; 64]);
                 let sum = netsum_collective::Combine::Plain(ReduceOp::Sum);
                 group.allreduce(buffer.clone(), Dtype::U8, sum, SOON).wait(None).unwrap();
@@ -52,6 +52,6 @@ fn options_override_each_value_and_costs_follow() {
             (at(100), at(100_000))
         },
     );
-    // One step of 3 S against two of 1.5 S: they part at 667 bytes.
+    // One step of 3 S against two of 1.5 S: equal at 667 bytes.
     assert_eq!(chosen, [("one-hop", "shares"); 4]);
 }

@@ -25,24 +25,24 @@ use crate::work::{OperationSummary, Work};
 pub(crate) struct Connected {
     pub(crate) core: Arc<Core>,
     pub(super) queue: Arc<OpQueue>,
-    /// Which ranks share memory.
+    /// The ranks that share memory.
     pub(super) hosts: Arc<Hosts>,
     pub(super) session: Option<Session>,
     pub(super) coordinator: Coordinator,
     pub(super) driver: Option<Arc<WorkerDriver>>,
     pub(super) status: Arc<Mutex<Status>>,
-    /// No collective sends messages: all ranks share memory, and there is no other way.
+    /// Whether no collective sends messages: all ranks share memory, and no other path exists.
     pub(super) silent: bool,
 }
 
-/// A collective that has its number.
+/// A collective that has a number.
 pub(super) struct Issued<'a> {
     pub(super) sequence: u64,
     pub(super) fingerprint: u32,
     pub(super) deadline: Instant,
     pub(super) work: Work,
     here: Option<Here>,
-    /// Held until the operation is queued: numbers are given and queues are filled in the same order.
+    /// Held until the operation is queued: operations are numbered and queued in the same order.
     pub(super) turn: MutexGuard<'a, QueueState>,
 }
 
@@ -87,14 +87,14 @@ impl Connected {
         self.queue.push_at(turn, Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
-    /// Whether an allreduce goes to the trees' lane; all ranks decide alike, whatever the plan of the moment.
+    /// Whether an allreduce uses the trees' queue; the same at all ranks, whatever plan they have at the moment.
     pub(super) fn on_trees(&self, format: Format, bytes: usize) -> bool {
         let least = self.core.min_bytes.get();
         let large = least.is_some_and(|&least| bytes as u64 >= least);
         large && format.in_network() && bytes > 0 && self.core.size > 1
     }
 
-    /// The way of an allreduce of `bytes`, if it goes over the group's plan.
+    /// The session for an allreduce of `bytes`, if the group's tree plan carries it.
     pub(super) fn on_plan(&self, bytes: usize) -> Option<&Session> {
         self.session.as_ref().filter(|session| bytes as u64 >= session.from_bytes)
     }

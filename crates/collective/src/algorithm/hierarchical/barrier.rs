@@ -1,4 +1,4 @@
-//! Barrier: the ranks of a host in memory, one of each over the network, and in memory again.
+//! Barrier: among the ranks of a host in memory, among one rank of each host over the network, and in memory again.
 
 use netsum_net::mesh::MeshError;
 
