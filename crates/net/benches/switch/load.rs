@@ -1,4 +1,4 @@
-//! Four workers in one thread: as much as the window allows, every result counted, some checked.
+//! Four workers in one thread: send as much as the window allows, count every result, and check some.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -8,27 +8,26 @@ use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, ReduceOp, TreeId, Vid, reduce};
 
 pub const WORKERS: usize = 4;
-/// Of an Ethernet frame without jumbo.
+/// Payload of an Ethernet frame without jumbo frames.
 pub const FRAGMENT_BYTES: usize = 1408;
 pub const ELEMENTS: usize = FRAGMENT_BYTES / 4;
 pub const JOB: JobId = JobId(1);
 
 const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
-/// Different fragments per worker; together more than a first-level cache.
+/// Number of different fragments per worker; together more than a first-level cache.
 const PAYLOADS: usize = 64;
-/// One result in so many is compared bit by bit.
+/// One result in this many is compared bit by bit.
 const CHECKED: u32 = 64;
-/// Packets that a worker sends before the next one's turn: a train, as links of the same rate would
-/// bring them.
+/// Number of packets that a worker sends before the next one: a train, as links of the same rate would deliver them.
 const TRAIN: u32 = 44;
-/// Without a result for so long, everything in flight is sent again.
+/// Time without a result after which everything in flight is sent again.
 const STALLED: Duration = Duration::from_millis(50);
 
-/// What a run counted.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
     pub seconds: f64,
-    /// Results, over all workers: as many as contributions.
+    /// Results of all workers: as many as contributions.
     pub packets: u64,
     pub resent: u64,
     pub checked: u64,
@@ -48,7 +47,7 @@ struct Worker {
     payloads: Vec<Vec<u8>>,
     headers: Vec<[u8; HEADER_LEN]>,
     received: Vec<bool>,
-    /// Lowest vid without a result, next vid to send.
+    /// Lowest vid without a result, and next vid to send.
     base: u32,
     next: u32,
     heard: Instant,
@@ -76,7 +75,7 @@ impl Load {
         self.workers.iter().map(|w| w.socket.local_addr()).collect()
     }
 
-    /// Streams for `time`. `adds`: results are sums, and wrong ones end the benchmark.
+    /// Streams for `time`. `adds`: whether results are sums, of which wrong ones end the benchmark.
     pub fn run(&mut self, time: Duration, adds: bool) -> Counted {
         let start = Instant::now();
         let mut counted = Counted::default();

@@ -1,7 +1,7 @@
-//! What the switch's thread does when an accelerator adds.
+//! The thread of a switch with an accelerator.
 //!
-//! Packets of neighbours go to the device's lines as frames; what it sends to a wire goes to the neighbour that the frame
-//! names; what it passes to the switch chip is software's: fins, and notices of neighbours.
+//! Packets of neighbours go to the device's lines as frames; the device's frames to a wire go to the neighbour that the
+//! frame names; its frames to the switch chip are for software: fins, and notices of neighbours.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -26,11 +26,11 @@ use crate::switch::ports::Ports;
 use crate::switch::{Command, SwitchSnapshot};
 use crate::udp::{RecvBatch, SendBatch, Socket, Wake};
 
-/// Commands and frames wake the thread, so this bounds nothing but the harm of a lost wake-up.
+/// Commands and frames wake the thread, so this only bounds the delay of a lost wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
 /// After a receive error, so that a broken socket does not burn a core.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
-/// A fin or a notice of a neighbour, and where it is to go.
+/// A fin or a notice, and the line that it goes to.
 type Notice = (usize, Header);
 
 pub(crate) struct Thread {
@@ -46,7 +46,7 @@ pub(crate) struct Thread {
     /// Frames whose packets wait in `outbound`.
     frames: Vec<Vec<u8>>,
     drops: DropCounters,
-    /// The device's counters when they were last read; they wrap.
+    /// The device's counters at the last reading; they wrap around.
     outcomes: [u32; r::DROPS.len()],
 }
 
@@ -78,12 +78,12 @@ impl Thread {
         })
     }
 
-    /// The largest fragment that the device takes, bytes.
+    /// The largest fragment that the device supports, in bytes.
     pub(crate) fn fragment_limit(&self) -> usize {
         self.device.shape.buffer_bytes
     }
 
-    /// Works until it is told to stop, or the device has gone.
+    /// Runs until it is stopped, or the device fails.
     pub(crate) fn run(mut self) {
         if let Err(error) = self.work() {
             tracing::error!(%error, "the accelerator's thread ends");
@@ -117,7 +117,7 @@ impl Thread {
         self.socket.wait(&self.wake, AFTER_ERROR);
     }
 
-    /// A datagram's packets, to the line of the neighbour that sent them.
+    /// Passes a datagram's packets to the line of their sender.
     fn take(&mut self, message: usize) -> Result<(), AcceleratorError> {
         let message = self.batch.message(message);
         let (Some(port), SocketAddr::V4(from)) = (self.ports.find(message.from), message.from)
@@ -142,7 +142,7 @@ impl Thread {
         Ok(())
     }
 
-    /// What the device has sent.
+    /// Sends the frames of the device.
     fn forward(&mut self) -> Result<(), AcceleratorError> {
         while let Some(sent) = self.device.next()? {
             match sent.side {
@@ -173,12 +173,12 @@ impl Thread {
                 self.outbound.push(port.0 as usize, self.frames.len());
                 self.frames.push(sent.frame);
             }
-            // A lease may have gone while its sum was under way.
+            // A lease may have been removed while its sum was in progress.
             None => self.drops.count(DropReason::UnknownSender),
         }
     }
 
-    /// A packet that the accelerator leaves to us.
+    /// Handles a packet that the accelerator leaves to software.
     fn by_software(&mut self, sent: &Sent) -> Result<(), AcceleratorError> {
         let Some((from, _, packet)) = frame::parse(&sent.frame) else {
             self.drops.count(DropReason::TruncatedHeader);
@@ -211,12 +211,12 @@ impl Thread {
         Ok(())
     }
 
-    /// Does what was asked; true if that is to stop.
+    /// Executes commands; true if one of them is to stop.
     fn obey(&mut self) -> Result<bool, AcceleratorError> {
         while let Ok(command) = self.inbox.try_recv() {
-            // Who asked may have gone; then nobody needs the answer.
+            // The caller may have gone; then the answer is not needed.
             match command {
-                // Trees have no tags, so a key is of no use here.
+                // Packets of trees have no tags, so a key is not used.
                 Command::Install(grant, _, _, reply) => {
                     let installed = self.install(grant);
                     let _ = reply.send(installed);
@@ -295,7 +295,7 @@ impl Thread {
     }
 }
 
-/// The line that a packet belongs to, by job, tree and sender; the rest of it is the device's to judge.
+/// The line of a packet, by job, tree and sender; the device checks the rest.
 fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize, DropReason> {
     let Some(head) = packet.first_chunk::<12>() else { return Err(DropReason::TruncatedHeader) };
     let number =
@@ -313,7 +313,7 @@ fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize,
     Ok(line)
 }
 
-/// What follows from a packet that the device left to software: notices, and a lease to clear.
+/// The notices that follow from a packet that the device left to software, and a lease to be cleared.
 fn notices(
     leases: &mut Leases,
     from: SocketAddrV4,
@@ -338,7 +338,7 @@ fn notices(
             let last = entry.finish(sender);
             Ok((to(&mut (children..all).filter(|_| last)), last.then_some(entry.key)))
         }
-        // Sums that the device does not add: other formats than float32 and bfloat16, other operations.
+        // Fragments that the device does not support: other formats than float32 and bfloat16, other operations.
         Kind::Contribution | Kind::Partial | Kind::Result => Err(DropReason::UnknownFormat),
         Kind::Acknowledgement | Kind::Waiting | Kind::Fin => Err(DropReason::WrongDirection),
     }

@@ -1,5 +1,5 @@
-//! Frames through the TCP connection of a pair. The mesh's thread reads all connections ([`super::thread`]); here is
-//! what writes.
+//! Frames over the TCP connection of a pair: the writing side. The mesh's thread reads all connections
+//! ([`super::thread`]).
 
 use std::io::{IoSlice, Write};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::roster::Roster;
 use super::transport::{Endpoint, MeshLink, Transport};
 use crate::NetError;
 
-/// Before the ranks know each other there is nothing to open: the listener is all.
+/// There is nothing to open before the ranks know each other: the listener is sufficient.
 pub(super) struct TcpEndpoint;
 
 impl Endpoint for TcpEndpoint {
@@ -26,7 +26,7 @@ impl Endpoint for TcpEndpoint {
 }
 
 struct Tcp {
-    /// By rank: the socket took no more; the thread waits until it does.
+    /// By rank: whether the socket is full; the thread waits until it is writable.
     blocked: Vec<AtomicBool>,
 }
 

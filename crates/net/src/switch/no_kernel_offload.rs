@@ -1,4 +1,4 @@
-//! In place of `kernel_offload` in a build without the in-kernel switch.
+//! Replaces `kernel_offload` in a build without the in-kernel switch.
 
 use std::net::SocketAddr;
 
