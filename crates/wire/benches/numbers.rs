@@ -1,7 +1,7 @@
-//! What numbers cost, in bytes of gradient per second of one core, beside `memcpy` of the same bytes.
+//! Speed of number conversions, in bytes of gradient per second of one core, compared with `memcpy` of the same bytes.
 //!
-//! `cargo bench --profile release -p netsum-wire --bench numbers -- [--out FILE]`. Buffers are larger than
-//! the caches unless a name says "cached" (one fragment of 1,408 bytes, over and over). Rounds alternate.
+//! `cargo bench --profile release -p netsum-wire --bench numbers -- [--out FILE]`. Buffers are larger than the caches
+//! unless a name says "cached" (one fragment of 1,408 bytes, repeatedly). Rounds alternate.
 
 #[path = "../../../bench/record.rs"]
 mod record;
