@@ -1,6 +1,6 @@
-//! The unique id of a communicator to be: where its ranks meet, and a token that only they know.
+//! The unique id of a new communicator: the address of its rendezvous, and a token that only its ranks know.
 //!
-//! 128 bytes: magic, token, length of the address in text, "address:port", zeros.
+//! 128 bytes: magic, token, length of the address as text, "address:port", zeros.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -15,10 +15,10 @@ use crate::result::Failure;
 /// Bytes of `ncclUniqueId`.
 pub(crate) const ID_BYTES: usize = 128;
 
-/// Meetings live as long as somebody may still come.
+/// Open rendezvous: they live as long as ranks may still join.
 static MEETINGS: Mutex<Vec<Meeting>> = Mutex::new(Vec::new());
 
-/// Opens a meeting, and says where.
+/// Opens a rendezvous; returns its address.
 pub(crate) fn create() -> Result<BootstrapAddress, Failure> {
     let mut token = Token::default();
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut token));
@@ -30,7 +30,7 @@ pub(crate) fn create() -> Result<BootstrapAddress, Failure> {
     Ok(BootstrapAddress { at: address.to_string(), ip: at.ip(), token })
 }
 
-/// NCCL_COMM_ID, or an address of this machine that others may reach, with any port.
+/// NCCL_COMM_ID, or an address of this machine that others can reach, with any port.
 fn listen_at() -> Result<SocketAddr, Failure> {
     let named = |variable: &str, port: &str| {
         let value = std::env::var(variable).ok().filter(|value| !value.trim().is_empty())?;
@@ -46,7 +46,7 @@ fn listen_at() -> Result<SocketAddr, Failure> {
     Ok(SocketAddr::new(way_out().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), 0))
 }
 
-/// The address from which this machine would speak to others; nothing is sent.
+/// The source address of this machine's default route; nothing is sent.
 fn way_out() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     // An address for documentation (RFC 5737): the default route leads there.
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_says_where_to_meet_and_others_are_refused() {
+    fn an_id_contains_the_address_and_others_are_refused() {
         let place = create().unwrap();
         let bytes = place.to_bytes();
         let read = BootstrapAddress::from_bytes(&bytes).unwrap();
