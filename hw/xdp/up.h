@@ -27,8 +27,8 @@ static __always_inline int contribute(struct packet *p)
 		unlock(slot);
 		return pass_up(p, 0);
 	}
-	__u32 everybody = h->rack_fan_in >= 32 ? 0xffffffff : (1u << h->rack_fan_in) - 1;
-	if (at_server && bpf_ntohl(h->workers) != everybody) {
+	__u32 all_workers = h->rack_fan_in >= 32 ? 0xffffffff : (1u << h->rack_fan_in) - 1;
+	if (at_server && bpf_ntohl(h->workers) != all_workers) {
 		unlock(slot);
 		return pass_up(p, 0);
 	}

@@ -31,12 +31,12 @@ pub(crate) fn measure(
     if core.size == 1 {
         return Ok(Paces::default());
     }
-    let everybody: Vec<u32> = (0..core.size).collect();
+    let all_ranks: Vec<u32> = (0..core.size).collect();
     let (_, place) = hosts.place(core.rank);
     let lanes = hosts.all().iter().filter(|_| place < hosts.lanes()).map(|ranks| ranks[place]);
     let lanes: Vec<u32> = lanes.collect();
     with_probe(core, SEQUENCE, deadline, |probe| {
-        let all = probe.pace(&everybody, options)?;
+        let all = probe.pace(&all_ranks, options)?;
         let across = if hosts.are_mixed() { probe.pace(&lanes, options)? } else { all };
         Ok(Paces { all, across })
     })

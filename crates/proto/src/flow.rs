@@ -72,7 +72,7 @@ pub(crate) struct TreeFlow {
     /// When a fragment was last sent again because of silence.
     probed: Option<Time>,
     /// When the tree last answered, or had nothing to answer.
-    heard: Time,
+    last_seen: Time,
     reported_silent: Time,
 }
 
@@ -96,7 +96,7 @@ impl TreeFlow {
             holes_at: None,
             hole_backoffs: 0,
             probed: None,
-            heard: now,
+            last_seen: now,
             reported_silent: now,
         }
     }
@@ -118,7 +118,7 @@ impl TreeFlow {
         let number = self.flight.send_next(now, limit)?;
         self.stats.sent += 1;
         if idle {
-            self.heard = now;
+            self.last_seen = now;
         }
         if self.deadline.is_none() {
             self.deadline = Some(now.after(self.rtt.rto_ns(0)));
@@ -139,7 +139,7 @@ impl TreeFlow {
         };
         self.stats.results += 1;
         self.stats.waiting_for = 0;
-        self.heard = now;
+        self.last_seen = now;
         self.backoffs = 0;
         if let Some(rtt_ns) = rtt_ns {
             self.rtt.sample(rtt_ns);
@@ -177,7 +177,7 @@ impl TreeFlow {
         if !self.flight.covers(number) || self.flight.is_received(number) {
             return Err(DropReason::Unexpected);
         }
-        self.heard = now;
+        self.last_seen = now;
         self.probed = None;
         self.flight.set_counted(now, number);
         self.stats.waiting_for = ranks;
@@ -211,7 +211,7 @@ impl TreeFlow {
             self.probed.get_or_insert(now);
             self.deadline = Some(now.after(self.rtt.rto_ns(self.backoffs)));
         }
-        let silent = now.since(self.heard);
+        let silent = now.since(self.last_seen);
         let report = silent >= SILENT_NS && now.since(self.reported_silent) >= SILENT_NS;
         if report {
             self.reported_silent = now;
@@ -221,7 +221,7 @@ impl TreeFlow {
 
     /// Hashes the state that determines all future behaviour except for the window.
     pub(crate) fn digest(&self, state: &mut impl Hasher) {
-        (&self.flight, self.deadline, self.backoffs, self.probed, self.heard).hash(state);
+        (&self.flight, self.deadline, self.backoffs, self.probed, self.last_seen).hash(state);
         (self.holes_at, self.hole_backoffs).hash(state);
     }
 

@@ -110,10 +110,10 @@ mod tests {
             ];
             for (arithmetic, expected) in cases {
                 let mut sum = bytes(&a);
-                let told = arithmetic.combine(&mut sum, &bytes(&b));
+                let saturated = arithmetic.combine(&mut sum, &bytes(&b));
                 prop_assert_eq!(&sum, &bytes(&expected), "{:?}", arithmetic);
                 let saturates = sums.iter().any(|v| i32::try_from(*v).is_err());
-                prop_assert_eq!(told, saturates && arithmetic == Arithmetic::Saturating);
+                prop_assert_eq!(saturated, saturates && arithmetic == Arithmetic::Saturating);
             }
         }
     }

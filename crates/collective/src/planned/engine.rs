@@ -359,8 +359,8 @@ impl<'a> Engine<'a> {
     }
 
     /// Whether a peer link still has to deliver messages. If not, it may end.
-    pub(super) fn owes(&self, peer_link: usize) -> bool {
-        self.owing().contains(&peer_link)
+    pub(super) fn expects_messages(&self, peer_link: usize) -> bool {
+        self.expected_senders().contains(&peer_link)
     }
 
     /// Peer links whose neighbours have not called the operation.
@@ -369,19 +369,20 @@ impl<'a> Engine<'a> {
     }
 
     /// Peer links that still have to deliver messages.
-    pub(super) fn owing(&self) -> BTreeSet<usize> {
-        let mut owing = self.incomplete.clone();
-        owing.extend(self.routes.parent.filter(|_| !self.over));
-        owing.extend((0..self.peer_links.len()).filter(|&peer_link| !self.ready[peer_link]));
+    pub(super) fn expected_senders(&self) -> BTreeSet<usize> {
+        let mut expected_senders = self.incomplete.clone();
+        expected_senders.extend(self.routes.parent.filter(|_| !self.over));
+        expected_senders
+            .extend((0..self.peer_links.len()).filter(|&peer_link| !self.ready[peer_link]));
         for (route, chunks) in self.routes.flows.iter().zip(&self.chunks) {
             for chunk in chunks {
                 let missing =
                     chunk.sums.iter().zip(&route.up_from).filter(|(sum, _)| sum.is_none());
-                owing.extend(missing.map(|(_, &child)| child));
-                owing.extend(route.down_from.filter(|_| chunk.awaits_data));
+                expected_senders.extend(missing.map(|(_, &child)| child));
+                expected_senders.extend(route.down_from.filter(|_| chunk.awaits_data));
             }
         }
-        owing
+        expected_senders
     }
 
     /// Elements that have all contributions, as ordered disjoint ranges.

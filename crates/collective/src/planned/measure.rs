@@ -35,7 +35,7 @@ fn speak(peer_link: &dyn Connection) -> io::Result<Measured> {
     let latency_s = ping(peer_link)?;
     let there = send(peer_link)?;
     receive(peer_link)?;
-    told(peer_link, latency_s, there)
+    exchange_results(peer_link, latency_s, there)
 }
 
 fn answer(peer_link: &dyn Connection) -> io::Result<Measured> {
@@ -51,7 +51,11 @@ fn answer(peer_link: &dyn Connection) -> io::Result<Measured> {
 }
 
 /// Exchanges the results, so that both ends know both directions.
-fn told(peer_link: &dyn Connection, latency_s: f64, there: f64) -> io::Result<Measured> {
+fn exchange_results(
+    peer_link: &dyn Connection,
+    latency_s: f64,
+    there: f64,
+) -> io::Result<Measured> {
     write_all(peer_link, &[latency_s.to_le_bytes(), there.to_le_bytes()].concat())?;
     let mut back = [0; 8];
     read_exact(peer_link, &mut back)?;

@@ -69,7 +69,7 @@ pub(crate) struct Stopped {
     /// Elements that have all contributions, as ordered disjoint ranges.
     pub(crate) finals: Vec<Range<usize>>,
     /// Ranks whose messages were awaited: those that have not called, if there are any among the neighbours.
-    pub(crate) owing: Vec<usize>,
+    pub(crate) missing_peers: Vec<usize>,
     /// Whether these ranks have not called.
     pub(crate) direct: bool,
 }
@@ -197,16 +197,18 @@ impl PlannedGroup {
         let next = engine.next_shares();
         let (finals, absent) = (engine.finals(), engine.absent());
         let direct = !absent.is_empty();
-        let owing: Vec<usize> = if direct { absent } else { engine.owing().into_iter().collect() };
-        let mut owing: Vec<usize> = owing.iter().map(|&l| self.routes.peer_links[l].peer).collect();
-        owing.dedup();
+        let missing_peers: Vec<usize> =
+            if direct { absent } else { engine.expected_senders().into_iter().collect() };
+        let mut missing_peers: Vec<usize> =
+            missing_peers.iter().map(|&l| self.routes.peer_links[l].peer).collect();
+        missing_peers.dedup();
         if outcome.is_ok() && !next.is_empty() {
             self.shares.adopt(next).expect("the engine has checked them");
             tracing::debug!(shares = ?self.shares.parts(), "shares have moved");
         }
         outcome.map_err(|stop| {
-            let error = self.explain(stop, &owing);
-            Box::new(Stopped { error, finals, owing, direct })
+            let error = self.explain(stop, &missing_peers);
+            Box::new(Stopped { error, finals, missing_peers, direct })
         })
     }
 
@@ -249,7 +251,7 @@ impl PlannedGroup {
         link_names(&self.names, &self.gpus, self.rank, &self.routes.peer_links[peer_link])
     }
 
-    fn explain(&self, stop: Stop, owing: &[usize]) -> PlannedError {
+    fn explain(&self, stop: Stop, missing_peers: &[usize]) -> PlannedError {
         let rank = |peer_link: usize| self.routes.peer_links[peer_link].peer;
         match stop {
             Stop::Lost { peer_link, reason } => {
@@ -263,7 +265,7 @@ impl PlannedGroup {
             }
             Stop::Silence => {
                 let within_s = self.timeout.as_secs_f64();
-                PlannedError::Timeout { within_s, ranks: owing.to_vec() }
+                PlannedError::Timeout { within_s, ranks: missing_peers.to_vec() }
             }
             Stop::Interrupted => PlannedError::Interrupted,
         }
@@ -343,7 +345,11 @@ impl EventLoop<'_> {
                 // The first to break is the cause.
                 self.lost.entry(peer_link).or_insert(loss);
                 // A neighbour that has delivered all its messages may have completed and left.
-                if engine.owes(peer_link) { Err(Stop::Lost { peer_link, reason }) } else { Ok(()) }
+                if engine.expects_messages(peer_link) {
+                    Err(Stop::Lost { peer_link, reason })
+                } else {
+                    Ok(())
+                }
             }
         }
     }

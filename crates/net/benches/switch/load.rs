@@ -50,7 +50,7 @@ struct Worker {
     /// Lowest vid without a result, and next vid to send.
     base: u32,
     next: u32,
-    heard: Instant,
+    last_reply: Instant,
 }
 
 impl Load {
@@ -87,7 +87,7 @@ impl Load {
                 idle &= got == 0;
                 if got > 0 {
                     worker.take(&self.batch, adds.then_some(&self.sums), &mut counted);
-                } else if worker.heard.elapsed() > STALLED {
+                } else if worker.last_reply.elapsed() > STALLED {
                     counted.resent += worker.send_again();
                 }
             }
@@ -119,7 +119,7 @@ impl Worker {
             received: vec![false; ring],
             base: 0,
             next: 0,
-            heard: Instant::now(),
+            last_reply: Instant::now(),
         }
     }
 
@@ -135,7 +135,7 @@ impl Worker {
     }
 
     fn send_again(&mut self) -> u64 {
-        self.heard = Instant::now();
+        self.last_reply = Instant::now();
         let missing = (self.base..self.next).filter(|vid| !self.received[self.place(*vid)]);
         let missing: Vec<u32> = missing.collect();
         for &vid in &missing {
@@ -156,7 +156,7 @@ impl Worker {
     }
 
     fn take(&mut self, batch: &RecvBatch, sums: Option<&Vec<Vec<u8>>>, counted: &mut Counted) {
-        self.heard = Instant::now();
+        self.last_reply = Instant::now();
         for packet in batch.messages().flat_map(|message| batch.packets(message)) {
             let (header, payload) = Header::decode(packet).expect("a packet");
             let vid = header.vid.0;

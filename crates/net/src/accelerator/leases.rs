@@ -36,7 +36,7 @@ pub(super) struct Entry {
     finished: u64,
     /// By vid, children that sent again and wait for a notice of the parent.
     asked: FxHashMap<u32, u64>,
-    pub(super) heard: Instant,
+    pub(super) last_seen: Instant,
     pub(super) counters: TreeCounters,
 }
 
@@ -141,7 +141,7 @@ impl Leases {
             neighbours,
             finished: 0,
             asked: FxHashMap::default(),
-            heard: Instant::now(),
+            last_seen: Instant::now(),
             counters: TreeCounters::default(),
         };
         self.program(device, &entry)?;

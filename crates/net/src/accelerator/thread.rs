@@ -228,8 +228,9 @@ impl Thread {
                 }
                 Command::Expire(idle, reply) => {
                     let now = Instant::now();
-                    let silent = |heard: Instant| now.duration_since(heard) >= idle;
-                    let gone = self.leases.remove(&mut self.device, |entry| silent(entry.heard))?;
+                    let silent = |last_seen: Instant| now.duration_since(last_seen) >= idle;
+                    let gone =
+                        self.leases.remove(&mut self.device, |entry| silent(entry.last_seen))?;
                     self.forget_ports();
                     let _ = reply.send(gone);
                 }
@@ -302,7 +303,7 @@ fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize,
         |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let entry = leases.find(JobId(number(4)), TreeId(head[2]))?;
     let line = entry.line(from).ok_or(DropReason::NotANeighbour)?;
-    entry.heard = Instant::now();
+    entry.last_seen = Instant::now();
     if line < entry.children() && head[1] & 0x0f <= Kind::Partial as u8 {
         entry.counters.contributions += 1;
         if head[1] & 0x10 != 0 {

@@ -48,7 +48,7 @@ pub(super) struct Peer {
     /// Whether the peer has said goodbye.
     pub(super) left: AtomicBool,
     /// When something last arrived over the connection: milliseconds since the start of the mesh.
-    heard: AtomicU64,
+    last_seen: AtomicU64,
 }
 
 /// The sending side of a peer: queued messages, and the transport's link.
@@ -64,8 +64,8 @@ impl Peer {
         let outbox = Outbox::new(transport.limits());
         let link = transport.clone().link(rank);
         let sending = Mutex::new(Sending { outbox, link });
-        let (left, heard) = (AtomicBool::new(false), AtomicU64::new(0));
-        Peer { connection, transport, sending, left, heard }
+        let (left, last_seen) = (AtomicBool::new(false), AtomicU64::new(0));
+        Peer { connection, transport, sending, left, last_seen }
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -212,21 +212,21 @@ impl Core {
     }
 
     /// Records that something has arrived over the connection to that rank.
-    pub(super) fn heard(&self, rank: u32, now: Instant) {
+    pub(super) fn note_seen(&self, rank: u32, now: Instant) {
         let at = now.saturating_duration_since(self.started).as_millis() as u64;
-        self.known_peer(rank).heard.store(at, Ordering::Relaxed);
+        self.known_peer(rank).last_seen.store(at, Ordering::Relaxed);
     }
 
     /// Records that the own thread was stopped for `pause`: the peer was not silent meanwhile.
     pub(super) fn was_stopped(&self, rank: u32, pause: Duration) {
         let pause = pause.as_millis() as u64;
-        self.known_peer(rank).heard.fetch_add(pause, Ordering::Relaxed);
+        self.known_peer(rank).last_seen.fetch_add(pause, Ordering::Relaxed);
     }
 
     /// Time since something last arrived over the connection to that rank.
     pub(super) fn silence_of(&self, rank: u32, now: Instant) -> Duration {
-        let heard = self.known_peer(rank).heard.load(Ordering::Relaxed);
-        now.saturating_duration_since(self.started + Duration::from_millis(heard))
+        let last_seen = self.known_peer(rank).last_seen.load(Ordering::Relaxed);
+        now.saturating_duration_since(self.started + Duration::from_millis(last_seen))
     }
 
     /// Ranks whose connection is broken, or that have been silent for `silence`. After a failure: the state at the

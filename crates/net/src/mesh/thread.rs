@@ -128,7 +128,7 @@ impl Io<'_> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e.to_string()),
             };
-            self.core.heard(stream.rank, Instant::now());
+            self.core.note_seen(stream.rank, Instant::now());
             self.core.bytes_rx.fetch_add(n as u64, Ordering::Relaxed);
             consume(self.core, stream, &self.buffer[..n]).map_err(str::to_owned)?;
             if n < self.buffer.len() {

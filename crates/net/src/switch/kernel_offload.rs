@@ -141,7 +141,7 @@ impl KernelOffload {
         }
         self.scan = now.after(self.straggler_ns / 2);
         for lease in plane.leases()? {
-            machine.heard(lease.job, lease.tree, Time(lease.heard));
+            machine.note_seen(lease.job, lease.tree, Time(lease.last_seen));
         }
         plane.sweep(|to, packet| {
             if let (Ok((header, payload)), Some(to)) = (Header::decode(packet), port(to.into())) {

@@ -168,14 +168,19 @@ impl RequestParams {
         RequestParams::new(FIELD_FLAGS, flags, Callback { none: 0 }, std::ptr::null_mut())
     }
 
-    /// Parameters of sending; `told` is called with `argument` if the operation does not complete at once.
-    pub(super) fn send(flags: u32, told: OnSent, argument: *mut c_void) -> RequestParams {
-        RequestParams::new(FIELD_FLAGS | FIELDS_TOLD, flags, Callback { sent: told }, argument)
+    /// Parameters of sending; `callback` is called with `argument` if the operation does not complete at once.
+    pub(super) fn send(flags: u32, callback: OnSent, argument: *mut c_void) -> RequestParams {
+        RequestParams::new(
+            FIELD_FLAGS | FIELDS_CALLBACK,
+            flags,
+            Callback { sent: callback },
+            argument,
+        )
     }
 
     /// Parameters of fetching, likewise.
-    pub(super) fn fetch(told: OnFetched, argument: *mut c_void) -> RequestParams {
-        RequestParams::new(FIELDS_TOLD, 0, Callback { fetched: told }, argument)
+    pub(super) fn fetch(callback: OnFetched, argument: *mut c_void) -> RequestParams {
+        RequestParams::new(FIELDS_CALLBACK, 0, Callback { fetched: callback }, argument)
     }
 
     fn new(attributes: u32, flags: u32, callback: Callback, argument: *mut c_void) -> Self {
@@ -186,7 +191,7 @@ impl RequestParams {
 
 const FIELD_FLAGS: u32 = 1 << 4;
 /// Callback and argument.
-const FIELDS_TOLD: u32 = 1 << 1 | 1 << 2;
+const FIELDS_CALLBACK: u32 = 1 << 1 | 1 << 2;
 
 pub(super) const SEND_EAGER: u32 = 1 << 1;
 pub(super) const SEND_RENDEZVOUS: u32 = 1 << 2;

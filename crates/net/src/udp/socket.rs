@@ -125,8 +125,8 @@ impl Socket {
     pub fn queued(&self) -> usize {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the descriptor is open as long as `self`, and the call writes one int to the place given.
-        let told = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
-        if told == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
+        if result == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
     /// How long a thread polls for packets before it sleeps.

@@ -209,8 +209,8 @@ pub(super) fn lease_state(passed: u32, now_ns: u64) -> Vec<u8> {
 
 /// Slots held and time of the last packet, from `struct lease_state`.
 pub(super) fn held_and_heard(state: &[u8]) -> (u32, u64) {
-    let heard = state[8..].first_chunk().map_or(0, |&b| u64::from_ne_bytes(b));
-    (u32_at(state, 4), heard)
+    let last_seen = state[8..].first_chunk().map_or(0, |&b| u64::from_ne_bytes(b));
+    (u32_at(state, 4), last_seen)
 }
 
 /// `struct order`: a sweep of rows `from..to`.

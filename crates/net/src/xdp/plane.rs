@@ -49,7 +49,7 @@ pub struct Served {
     /// Slots that it holds.
     pub held: u32,
     /// When its last packet arrived, in nanoseconds of the clock of `tick`.
-    pub heard: u64,
+    pub last_seen: u64,
     /// Counters.
     pub counters: Counters,
 }
@@ -304,12 +304,12 @@ impl Plane {
     pub fn leases(&self) -> Result<Vec<Served>, WhyNot> {
         let kernel = self.leases.iter().filter_map(|(key, entry)| Some((key, entry.index?)));
         let figures = kernel.map(|(&(job, tree), index)| {
-            let (held, heard) = self.state(index)?;
+            let (held, last_seen) = self.state(index)?;
             let mut counters = Counters::default();
             for bytes in percpu(&self.maps.counters, index)? {
                 layout::add_counters(&mut counters, &bytes);
             }
-            Ok(Served { job, tree, held, heard, counters })
+            Ok(Served { job, tree, held, last_seen, counters })
         });
         figures.collect()
     }

@@ -48,7 +48,7 @@ pub(super) struct Tenant<B> {
     /// Lowest number without a result.
     pub(super) base: u32,
     pub(super) finished: Vec<u32>,
-    pub(super) heard: Time,
+    pub(super) last_seen: Time,
     pub(super) counters: ServerCounters,
 }
 
@@ -105,8 +105,8 @@ impl<B> Tenancy for Tenant<B> {
         &self.lease
     }
 
-    fn heard(&self) -> Time {
-        self.heard
+    fn last_seen(&self) -> Time {
+        self.last_seen
     }
 }
 

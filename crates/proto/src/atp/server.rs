@@ -61,7 +61,7 @@ impl<V: Values> Aggregator for Server<V> {
             ring: std::iter::repeat_n(entry, places).collect(),
             base: first as u32,
             finished: vec![0; lease.racks.len()],
-            heard: now,
+            last_seen: now,
             counters: ServerCounters::default(),
             lease,
         };
@@ -194,7 +194,7 @@ impl<V: Values> Server<V> {
             return Err(DropReason::WrongDirection);
         }
         tenant.lease.check_members(neighbour, header)?;
-        tenant.heard = now;
+        tenant.last_seen = now;
         if header.kind == Kind::Fin {
             self.finish(key, header);
             return Ok(());

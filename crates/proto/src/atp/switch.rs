@@ -72,7 +72,7 @@ impl<V: Values> Aggregator for Switch<V> {
         let share = Share { claim: lease.claim, held: 0, first: first_slot };
         let counters = Counters::default();
         let passed = first as u32;
-        let tenant = Tenant { lease, share, passed, finished: 0, heard: now, counters };
+        let tenant = Tenant { lease, share, passed, finished: 0, last_seen: now, counters };
         self.tenants.insert(tenant);
         Ok(())
     }
@@ -213,9 +213,9 @@ impl<V: Values> Switch<V> {
     }
 
     /// Records that a data plane in front of this one has received a packet from a lease's neighbours.
-    pub fn heard(&mut self, job: JobId, tree: TreeId, at: Time) {
+    pub fn note_seen(&mut self, job: JobId, tree: TreeId, at: Time) {
         if let Some(tenant) = self.tenants.get_mut(job, tree) {
-            tenant.heard = tenant.heard.max(at);
+            tenant.last_seen = tenant.last_seen.max(at);
         }
     }
 
@@ -246,14 +246,14 @@ impl<V: Values> Switch<V> {
             return Err(DropReason::TooLarge);
         }
         if tenant.lease.parent == from {
-            tenant.heard = now;
+            tenant.last_seen = now;
             return self.pass_down(ce, header, payload);
         }
         let child = tenant.lease.child(from).ok_or(DropReason::NotANeighbour)?;
         if !header.kind.is_down() && !tenant.lease.agrees(child, header) {
             return Err(DropReason::Members);
         }
-        tenant.heard = now;
+        tenant.last_seen = now;
         match header.kind {
             Kind::Contribution => {
                 tenant.admit(header)?;

@@ -53,7 +53,7 @@ pub(super) struct Tenant {
     /// One past the highest number whose result has passed.
     pub(super) passed: u32,
     pub(super) finished: u32,
-    pub(super) heard: Time,
+    pub(super) last_seen: Time,
     pub(super) counters: Counters,
 }
 
@@ -79,7 +79,7 @@ impl Tenancy for Tenant {
         &self.lease
     }
 
-    fn heard(&self) -> Time {
-        self.heard
+    fn last_seen(&self) -> Time {
+        self.last_seen
     }
 }

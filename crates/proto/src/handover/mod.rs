@@ -5,11 +5,11 @@
 //! they lack (*serve*) and continues with the new plan (*resume*). There are two modes:
 //!
 //! - [`Mode::Leaderless`]: a controller makes the plans, and an operation consists of fragments. A rank begins a
-//! hand-over when a newer plan arrives or a tree has been silent for too long; the others join when they receive its
-//! report. Every rank sends its report to all others and decides independently.
+//!   hand-over when a newer plan arrives or a tree has been silent for too long; the others join when they receive its
+//!   report. Every rank sends its report to all others and decides independently.
 //! - [`Mode::Led`]: rank 0 makes the plans, and progress is ranges of elements of one operation. A rank whose path does
-//! not work asks rank 0; rank 0 freezes all, collects the reports, asks its driver for a plan, and sends the plan with
-//! the progress of all ranks.
+//!   not work asks rank 0; rank 0 freezes all, collects the reports, asks its driver for a plan, and sends the plan with
+//!   the progress of all ranks.
 //!
 //! [`Handover`] is driven as the other machines: call a `handle_*` method, then drain
 //! [`poll_transmit`](Handover::poll_transmit) and [`poll_action`](Handover::poll_action), and call

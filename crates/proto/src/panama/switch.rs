@@ -231,7 +231,7 @@ impl<M: Memory> Switch<M> {
     ) -> Result<(), DropReason> {
         let tree = self.trees.get_mut(header.job, header.tree).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, tree.epoch())?;
-        tree.heard = now;
+        tree.last_seen = now;
         let (memory, out) = (&mut self.memory, &mut self.outbox);
         if tree.lease.parent == Some(from) {
             return match header.kind {

@@ -92,7 +92,7 @@ pub(crate) struct Tree<B> {
     refused_below: u32,
     finished: u64,
     /// When a neighbour was last heard from.
-    pub(crate) heard: Time,
+    pub(crate) last_seen: Time,
 }
 
 /// Limits of the fragments in flight and retained here.
@@ -125,7 +125,7 @@ impl<B: Copy> Tree<B> {
             told_parent: first,
             refused_below: first,
             finished: 0,
-            heard: now,
+            last_seen: now,
             lease,
         }
     }
@@ -649,8 +649,8 @@ impl<B> Tenancy for Tree<B> {
         &self.lease
     }
 
-    fn heard(&self) -> Time {
-        self.heard
+    fn last_seen(&self) -> Time {
+        self.last_seen
     }
 }
 

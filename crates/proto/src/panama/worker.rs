@@ -65,7 +65,7 @@ pub struct Worker {
     config: WorkerConfig,
     trees: Vec<TreeFlow>,
     /// By tree, the own progress that its switch knows (partial synchronisation).
-    told: Vec<u64>,
+    reported: Vec<u64>,
     /// By tree, the vid below which results may have arrived before their operation was submitted (likewise).
     missed_below: Vec<u64>,
     operations: Operations<Missing>,
@@ -102,7 +102,7 @@ impl WorkerMachine for Worker {
         let flow = TreeFlow::new(now, config.congestion, config.window_max, cap, first);
         Worker {
             trees: vec![flow; usize::from(config.trees)],
-            told: vec![first; usize::from(config.trees)],
+            reported: vec![first; usize::from(config.trees)],
             missed_below: vec![first; usize::from(config.trees)],
             operations: Operations::new(first * u64::from(config.trees)),
             notices: VecDeque::new(),
@@ -279,7 +279,7 @@ impl Worker {
         let signals = Signals { marks: header.marks, down, cap: header.window_cap };
         self.trees[index].acknowledge(now, vid, signals);
         if self.config.partial {
-            self.tell_progress(index);
+            self.report_progress(index);
         }
         Ok(accepted)
     }
@@ -327,11 +327,11 @@ impl Worker {
 
     /// With partial synchronisation a worker that lags contributes little and receives much: the switch must learn its
     /// progress, or would delay all workers for it.
-    fn tell_progress(&mut self, index: usize) {
+    fn report_progress(&mut self, index: usize) {
         let tree = &self.trees[index];
         let base = tree.flight.base();
-        if base - self.told[index] > u64::from(tree.cap() / 4) {
-            self.told[index] = base;
+        if base - self.reported[index] > u64::from(tree.cap() / 4) {
+            self.reported[index] = base;
             self.notice(index, Kind::Acknowledgement, base);
         }
     }

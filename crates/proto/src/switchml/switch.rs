@@ -50,7 +50,7 @@ struct Pool<B> {
     first: u32,
     rounds: Vec<Option<Round<B>>>,
     finished: u32,
-    heard: Time,
+    last_seen: Time,
     counters: Counters,
 }
 
@@ -90,7 +90,7 @@ impl<V: Values> Aggregator for Switch<V> {
         let rounds = (0..needed).map(|_| None).collect();
         let counters = Counters::default();
         let first = first as u32;
-        let pool = Pool { rounds, first, finished: 0, heard: now, counters, lease };
+        let pool = Pool { rounds, first, finished: 0, last_seen: now, counters, lease };
         if let Some(mut old) = self.pools.insert(pool) {
             old.clear(&mut self.values);
         }
@@ -207,7 +207,7 @@ impl<V: Values> Switch<V> {
         if header.payload_len() > usize::from(pool.lease.fragment_bytes) {
             return Err(DropReason::TooLarge);
         }
-        pool.heard = now;
+        pool.last_seen = now;
         match header.kind {
             Kind::Contribution => self.contribute(worker, header, payload),
             Kind::Fin => {
@@ -296,8 +296,8 @@ impl<B> Tenancy for Pool<B> {
         &self.lease
     }
 
-    fn heard(&self) -> Time {
-        self.heard
+    fn last_seen(&self) -> Time {
+        self.last_seen
     }
 }
 

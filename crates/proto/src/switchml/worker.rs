@@ -44,7 +44,7 @@ pub struct Worker {
     timeout_ns: u64,
     timeouts: u32,
     next_doubling: u32,
-    heard: Time,
+    last_seen: Time,
     stats: TreeStats,
 }
 
@@ -84,7 +84,7 @@ impl WorkerMachine for Worker {
             timeout_ns: config.timeout_ns,
             timeouts: 0,
             next_doubling: DOUBLING,
-            heard: now,
+            last_seen: now,
             stats: TreeStats::default(),
             config,
         }
@@ -155,7 +155,7 @@ impl WorkerMachine for Worker {
                 continue;
             };
             if self.slots.iter().all(|s| !s.in_flight) {
-                self.heard = now;
+                self.last_seen = now;
             }
             self.slots[usize::from(slot)].in_flight = true;
             self.deadlines.push_back((now.after(self.timeout_ns), slot, state.round));
@@ -198,9 +198,9 @@ impl WorkerMachine for Worker {
                 }
             }
         }
-        let silent = now.since(self.heard);
+        let silent = now.since(self.last_seen);
         if silent >= SILENT_NS && self.slots.iter().any(|s| s.in_flight) {
-            self.heard = now;
+            self.last_seen = now;
             self.events.push_back(Event::Silent { tree: TreeId(0), for_ns: silent });
         }
     }
@@ -286,7 +286,7 @@ impl Worker {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
         self.operations.forget_done();
-        self.heard = now;
+        self.last_seen = now;
         self.stats.results += 1;
         let slot = &mut self.slots[usize::from(header.slot)];
         *slot = Slot { round: slot.round + 1, in_flight: false };

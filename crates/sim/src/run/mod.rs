@@ -336,9 +336,9 @@ links = ["rack0.0>agg0.1"]
     fn left(text: &str, pace: Pace) -> (usize, Vec<(String, String)>) {
         let folder = tempfile::tempdir().unwrap();
         let (config, built) = crate::config::parse(text, "run.toml", Path::new(".")).unwrap();
-        let mut told = 0;
+        let mut reports = 0;
         paced(&config, built, folder.path(), pace, |_| {
-            told += 1;
+            reports += 1;
             ControlFlow::Continue(())
         })
         .unwrap();
@@ -347,7 +347,7 @@ links = ["rack0.0>agg0.1"]
         let mut all: Vec<_> = paths.map(|path| (path.display().to_string(), text(&path))).collect();
         all.sort();
         all.iter_mut().for_each(|file| file.0 = file.0.rsplit('/').next().unwrap().to_owned());
-        (told, all)
+        (reports, all)
     }
 
     /// With the run's 200 fixed slices, a slice is 25 ms here, more than the whole run.

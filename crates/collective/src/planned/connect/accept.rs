@@ -48,8 +48,8 @@ impl Connecting<'_> {
             }
             let mut waiting = Vec::new();
             for mut caller in callers {
-                match caller.listen() {
-                    Heard::All => {
+                match caller.read_hello() {
+                    HelloProgress::Complete => {
                         let stream = caller.stream;
                         let Ok(answering) = stream.try_clone() else { continue };
                         self.admit(found, &caller.hello, answering, |this, peer_link| {
@@ -58,8 +58,10 @@ impl Connecting<'_> {
                             Ok(Arc::new(stream))
                         });
                     }
-                    Heard::Part if caller.since.elapsed() < HELLO_TIMEOUT => waiting.push(caller),
-                    Heard::Part | Heard::End => {}
+                    HelloProgress::Partial if caller.since.elapsed() < HELLO_TIMEOUT => {
+                        waiting.push(caller)
+                    }
+                    HelloProgress::Partial | HelloProgress::Closed => {}
                 }
             }
             callers = waiting;
@@ -97,30 +99,30 @@ impl Connecting<'_> {
 struct Caller {
     stream: TcpStream,
     hello: [u8; HELLO],
-    heard: usize,
+    received: usize,
     since: Instant,
 }
 
-enum Heard {
-    All,
-    Part,
-    End,
+enum HelloProgress {
+    Complete,
+    Partial,
+    Closed,
 }
 
 impl Caller {
     fn tcp(stream: TcpStream) -> Option<Caller> {
         stream.set_nonblocking(true).ok()?;
-        Some(Caller { stream, hello: [0; HELLO], heard: 0, since: Instant::now() })
+        Some(Caller { stream, hello: [0; HELLO], received: 0, since: Instant::now() })
     }
 
-    fn listen(&mut self) -> Heard {
-        match self.stream.read(&mut self.hello[self.heard..]) {
-            Ok(0) => return Heard::End,
-            Ok(count) => self.heard += count,
+    fn read_hello(&mut self) -> HelloProgress {
+        match self.stream.read(&mut self.hello[self.received..]) {
+            Ok(0) => return HelloProgress::Closed,
+            Ok(count) => self.received += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return Heard::End,
+            Err(_) => return HelloProgress::Closed,
         }
-        if self.heard == HELLO { Heard::All } else { Heard::Part }
+        if self.received == HELLO { HelloProgress::Complete } else { HelloProgress::Partial }
     }
 }
 

@@ -374,7 +374,7 @@ impl State {
                 return failure;
             }
         }
-        let ranks: Vec<u32> = stopped.owing.iter().map(|&rank| rank as u32).collect();
+        let ranks: Vec<u32> = stopped.missing_peers.iter().map(|&rank| rank as u32).collect();
         let missing = self.core.not_heard_from(&ranks);
         let Some(progress) = &self.progress else { return Error::Internal(missing) };
         let work = &progress.job.work;
