@@ -1,4 +1,4 @@
-//! The same for the protocols with slots: `atp` (switch, server and worker in one world) and `switchml`.
+//! Fuzz targets of the protocols with slots: `atp` (switch, server and worker in one world) and `switchml`.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId};
 const EPOCH: Epoch = Epoch(3);
 const ROW: u16 = 16;
 const WINDOW: u16 = 4;
-/// Slots, two windows of two jobs at the server, and packets on their way through.
+/// Slots, two windows of two jobs at the server, and packets in flight.
 const ROWS: usize = 256;
 /// The server's port at the switch, and the switch's at the server.
 const BETWEEN: PortId = PortId(7);

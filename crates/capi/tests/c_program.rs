@@ -123,7 +123,7 @@ fn ranks_may_share_a_process() {
 }
 
 #[test]
-fn the_header_declares_what_the_library_has() {
+fn header_declares_all_library_symbols() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let header = std::fs::read_to_string(here.join("include/nccl.h")).unwrap();
     let sources: String = ["src/operations.rs", "src/communicators.rs"]

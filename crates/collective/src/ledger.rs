@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_differs_is_named() {
+    fn differing_ranks_are_named() {
         let ledger = Ledger::default();
         let barrier = Call::barrier();
         let fingerprint = barrier.fingerprint();

@@ -206,7 +206,7 @@ fn trees_and_hosts_give_the_same_bits() {
 }
 
 #[test]
-fn slots_add_what_they_support_and_hosts_the_rest() {
+fn hosts_run_operations_that_slots_do_not_support() {
     let world = World::new();
     for protocol in ["atp", "switchml"] {
         let of_protocol = |rank| {

@@ -97,7 +97,7 @@ fn a_silent_tree_is_reported() {
 }
 
 #[test]
-fn disagreement_is_reported_to_everybody() {
+fn disagreement_is_reported_to_all_ranks() {
     let (switch, members) = (switch(), members(2));
     star(1, &[&switch], &members);
     let format = format(Dtype::F32, ReduceOp::Sum);

@@ -220,7 +220,7 @@ proptest! {
 
     /// Job 2 reduces while job 1's members attack: its sums are exact, and job 1 holds no more slots than its limit.
     #[test]
-    fn a_hostile_tenant_changes_nobody_elses_sum(
+    fn a_hostile_tenant_does_not_change_other_sums(
         attack in prop::collection::vec(hostile(), 0..120),
         values in prop::collection::vec(any::<[[u8; 16]; 2]>(), 8),
     ) {

@@ -208,12 +208,12 @@ fn table(level: Level, policy: Policy) -> String {
 }
 
 #[test]
-fn a_rack_switch_does_what_the_table_says() {
+fn a_rack_switch_implements_the_table() {
     insta::assert_snapshot!("rack_first_come", table(Level::Rack, Policy::FirstCome));
 }
 
 #[test]
-fn a_servers_switch_does_what_the_table_says() {
+fn a_servers_switch_implements_the_table() {
     insta::assert_snapshot!("server_first_come", table(Level::Server, Policy::FirstCome));
 }
 

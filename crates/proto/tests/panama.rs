@@ -444,7 +444,7 @@ fn a_straggler_is_named() {
     }
     world.run(Time(SECOND), |_| false);
     let waits = |h: usize| world.hosts[h].machine.as_ref().unwrap().tree_stats().next().unwrap();
-    // Rank 3's rack switch knows that it waits for rank 2; the root only knows which rack is late.
+    // Rank 3's rack switch reports that rank 2 is missing; the root only reports the late rack.
     for (host, late) in [(3, 0b0100), (0, 0b1100), (1, 0b1100)] {
         assert_eq!(waits(host).waiting_for, late, "host {host}");
         assert_eq!(waits(host).window, 10, "waiting is no congestion");

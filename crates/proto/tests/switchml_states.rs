@@ -46,7 +46,7 @@ fn act(switch: &mut Switch<Rows>, header: &Header) -> String {
 }
 
 #[test]
-fn a_switch_does_what_the_table_says() {
+fn a_switch_implements_the_table() {
     let all = |round| (0..3).map(move |w| contribution(w, round));
     let states: Vec<(&str, Vec<Header>)> = vec![
         ("nothing", vec![]),

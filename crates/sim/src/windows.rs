@@ -71,11 +71,11 @@ struct RegionProgress<'a, P: Payload> {
     side: Side<'a, P>,
     /// Everything before this time is done in the region.
     reached_ps: u64,
-    /// End of the run, as far as this region knows.
+    /// End of the run in this region's view.
     end_ps: u64,
 }
 
-/// What a region tells the others at the end of a window; double-buffered by window.
+/// What a region publishes at the end of a window; double-buffered by window.
 #[derive(Default)]
 struct Post {
     /// Time of the region's next event, including packets that it handed over.
@@ -259,7 +259,7 @@ impl<'a, P: Payload> Side<'a, P> {
         }
     }
 
-    /// End of the run, if this region knows it.
+    /// End of the run, if it is in this region.
     fn end_ps(&self) -> u64 {
         match self {
             Side::Hosts(hosts) => hosts.hosts.stop_at_ps.saturating_add(1),

@@ -92,7 +92,7 @@ fn simultaneous_events_have_one_order() {
 
 /// Eight hosts send to one, with windows far beyond the queue: PAUSE stops the senders, and nothing is lost.
 #[test]
-fn pause_keeps_an_incast_whole() {
+fn pause_prevents_loss_in_an_incast() {
     let pause = Some(Pause { high_packets: 15, low_packets: 12 });
     let tcp = TcpConfig { window_initial: 500.0, ecn: false, ..TcpConfig::default() };
     let flows = || (1..=8).map(|src| flow(0, src, 0, 2_000_000)).collect();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_file_says_it_all() {
+    fn a_fabric_file_is_a_complete_configuration() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let fabric = netsum_topo::single_switch(
             2,

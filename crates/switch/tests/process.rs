@@ -71,7 +71,7 @@ fn serves_without_a_controller_and_stops_when_asked() {
 
 /// Without the in-kernel switch, for any reason, the process reports it and adds everything in user space.
 #[test]
-fn user_space_does_what_the_kernel_cannot() {
+fn user_space_handles_packets_that_the_kernel_passes() {
     let (nobody, listen) = (free().to_string(), free().to_string());
     let mut process = Process(
         command(&["--name", "s0", "--controller", &nobody, "--listen", &listen])

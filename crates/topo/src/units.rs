@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(value: u64) {
+        fn written_values_parse_to_themselves(value: u64) {
             prop_assert_eq!(Bytes(value).to_string().parse(), Ok(Bytes(value)));
             prop_assert_eq!(Rate(value).to_string().parse(), Ok(Rate(value)));
             prop_assert_eq!(Latency(value).to_string().parse(), Ok(Latency(value)));

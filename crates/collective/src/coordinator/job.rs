@@ -136,7 +136,7 @@ impl State {
     pub(super) fn watch_deadlines(&mut self, now: Instant) {
         let late = self.jobs.values().find(|job| job.deadline <= now);
         if let Some(sequence) = late.map(|job| job.sequence) {
-            let missing = self.who_is_missing();
+            let missing = self.missing_ranks_message();
             self.time_out(sequence, missing);
         }
     }
@@ -185,7 +185,7 @@ impl State {
         format!("the plan was changing; {}", self.core.not_heard_from(&missing))
     }
 
-    fn who_is_missing(&self) -> String {
+    fn missing_ranks_message(&self) -> String {
         if self.machine.is_under_way() {
             return self.awaited_by_handover(&self.machine.missing());
         }

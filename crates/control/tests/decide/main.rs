@@ -341,7 +341,7 @@ fn a_lost_worker_is_reported_to_the_others() {
 }
 
 #[test]
-fn a_worker_that_comes_back_receives_only_what_it_missed() {
+fn a_returning_worker_receives_only_missed_messages() {
     let mut world = World::standard();
     let job = world.job();
     world.worker_gone(job, 1);

@@ -141,7 +141,7 @@ fn ranks_that_are_late_or_in_another_call_are_named() {
 }
 
 #[test]
-fn an_alarm_wakes_who_sleeps() {
+fn an_alarm_wakes_a_sleeper() {
     let mut all = arenas(2);
     let alarm = all[0].alarm();
     let stop = AtomicBool::new(false);

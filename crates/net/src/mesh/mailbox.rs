@@ -92,7 +92,7 @@ impl Mailbox {
         if let Some(stored) = self.take_stored(from, key, fingerprint) {
             return self.serve(stored, slot);
         }
-        if let Some(reason) = self.failed.clone().or_else(|| self.why_never(from)) {
+        if let Some(reason) = self.failed.clone().or_else(|| self.closed_error(from)) {
             return Match::Never(reason);
         }
         self.empty.store(false, Ordering::Release);
@@ -236,7 +236,7 @@ impl Mailbox {
     }
 
     /// Why no more messages will come from that peer, or from any.
-    fn why_never(&self, from: Option<u32>) -> Option<MeshError> {
+    fn closed_error(&self, from: Option<u32>) -> Option<MeshError> {
         let Some(from) = from else {
             // One of the peers is this rank itself.
             let mut gone = self.peers.iter().filter_map(|peer| peer.gone.as_ref());
@@ -248,7 +248,7 @@ impl Mailbox {
     /// Removes a peer; returns the receives that only it could have served, or that it was the last to serve.
     pub(super) fn peer_gone(&mut self, peer: u32, reason: &MeshError) -> Vec<Arc<Slot>> {
         self.peers[peer as usize].gone = Some(reason.clone());
-        let last = self.why_never(None).is_some();
+        let last = self.closed_error(None).is_some();
         let mut gone = self.take_posted_if(|p| p.from.map_or(last, |from| from == peer));
         let lost = self.incoming.extract_if(|&(from, _), _| from == peer);
         gone.extend(lost.map(|(_, incoming)| incoming.slot));

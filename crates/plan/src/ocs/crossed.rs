@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_cross() {
+    fn sizes_without_crossed_classes() {
         for (n, e) in [(31, 8), (48, 8), (8, 8), (128, 8), (16, 6)] {
             assert_eq!(classes_max(&Numbers { n, d: 8, m: 99, e, paired: false }), 0, "{n} {e}");
         }

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_planned_for() {
+    fn the_remaining_graph_is_planned() {
         let graph = dgx();
         let whole = pack(&graph, Collective::Allreduce).unwrap();
         let half = Loss::Slower([0, 3], Rate(200_000_000_000));

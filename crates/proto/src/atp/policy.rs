@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn who_yields_to_whom() {
+    fn claims_decide_which_slot_yields() {
         let policy = Policy::Preempt { patience_ns: 100 };
         let yields =
             |age, holder, contender| policy.yields(Time(age), Time(0), false, &holder, &contender);

@@ -37,7 +37,7 @@ pub struct Lease<P = PortId> {
     pub release_permille: u16,
 }
 
-/// The window of a worker before its first result, which tells it what the switches allow, for a lease of `slots`.
+/// The window of a worker before its first result, which carries the switches' limit, for a lease of `slots`.
 /// Every switch retains that many sums, however little memory it has: evicting a sum that a child still needs would
 /// make the child retry forever.
 pub(crate) fn first_window(slots: u16) -> u16 {

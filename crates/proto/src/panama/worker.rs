@@ -64,7 +64,7 @@ pub struct Outgoing {
 pub struct Worker {
     config: WorkerConfig,
     trees: Vec<TreeFlow>,
-    /// By tree, the own progress that its switch knows (partial synchronisation).
+    /// By tree, this rank's progress last reported to its switch (partial synchronisation).
     reported: Vec<u64>,
     /// By tree, the vid below which results may have arrived before their operation was submitted (likewise).
     missed_below: Vec<u64>,
