@@ -147,10 +147,10 @@ synth: $(STAMPS)/hdl ## synthesise the accelerator in all shapes, place and rout
 	$(BIN)/python hw/synth/report.py
 
 vectors: ## write the golden vectors and their digests anew from the switch machines; review the diff
-	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_switches_do_what_the_digests_say
+	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_switches_match_the_digests
 
 vectors-check: # the golden vectors that are missing, for tests of other implementations; fails if the switches have changed
-	cargo test --release --quiet -p netsum-proto --test vectors the_switches_do_what_the_digests_say
+	cargo test --release --quiet -p netsum-proto --test vectors the_switches_match_the_digests
 
 clean: ## forget the virtual environment and what commands wrote; Rust's target/ stays
 	rm -rf $(VENV) out

@@ -1,4 +1,4 @@
-"""Where trees and host path cross: one allreduce by size, both ways, interleaved, on a local fabric.
+"""Crossover of trees and host path: one allreduce by size, on both paths, interleaved, on a local fabric.
 
     python bench/paths.py [--workers 4] [--controller HOST:PORT]
 

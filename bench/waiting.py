@@ -1,11 +1,11 @@
-"""What not waiting is worth: a small sum behind a large one, and steps beside a straggler; medians and best.
+"""Benefit of not waiting: a small sum behind a large one, and steps with a straggler; medians and best.
 
     python bench/waiting.py
 
 Processes of this machine, through `netsum.communicator`. Priorities: 2 ranks call a sum of 64 MiB and then one of 64
-KiB; the time until the small one is there and until both are, in the order of calls and with `PriorityQueue`, in turns.
-Partial sums: 3 ranks of 256 KiB, of which each is 30 ms late in every tenth step; seconds per step of the median rank
-with `allreduce` and with `PartialAllreduce`, in turns.
+KiB; the time until the small one and until both are complete, in call order and with `PriorityQueue`, alternating.
+Partial sums: 3 ranks of 256 KiB, each of which is 30 ms late in every tenth step; seconds per step of the median rank
+with `allreduce` and with `PartialAllreduce`, alternating.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def stragglers(rank: int) -> dict[str, list[float]]:
 
 
 def run(body, size: int) -> dict[str, list[float]]:
-    """Of the median rank."""
+    """Results of the median rank."""
     port = free_port()
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

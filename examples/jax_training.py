@@ -2,7 +2,7 @@
 
     netsum run --plain -n 2 examples/jax_training.py
 
-You see the loss fall, and which path the collectives take ("xla", or "callback" with a JAX that lacks what it needs).
+You see the loss fall, and the path of the collectives ("ffi", or "callback" if this JAX does not support it).
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Operate a fabric: start it, run a job, stop a spine switch, run the job again, look at the controller's view.
+"""Operate a fabric: start it, run a job, stop a spine switch, run the job again, print the controller's status.
 
     python examples/operate_fabric.py
 

@@ -21,7 +21,7 @@ def recursive_doubling(world: Communicator, values: np.ndarray) -> np.ndarray:
         sent = world.send(total, peer, tag=distance, wait=False)
         world.receive(received, peer, tag=distance)
         sent.wait()
-        # The lower rank's half comes first, so that all ranks round alike.
+        # The lower rank's half comes first, so that all ranks round equally.
         total = total + received if world.rank < peer else received + total
         distance *= 2
     return total

@@ -1,7 +1,7 @@
-"""What the experiments on the real fabric share: jobs of real workers in network namespaces, and their rates.
+"""Shared code of the experiments on the real fabric: jobs of real workers in network namespaces, and their rates.
 
-The fabric is that of `tests/fabric`: every host, rack and spine is a namespace, every link a shaped veth pair, and the
-daemons are the ones that ship. Needs root.
+The fabric is that of `tests/fabric`: every host, rack and spine is a namespace, every link a shaped veth pair, with the
+released daemons. Needs root.
 """
 
 import json
@@ -34,12 +34,12 @@ __all__ = [
 WORKER = Path(__file__).with_name("fabric_worker.py")
 START_S = 1.0
 SETTLE_S = 2.0
-"""Left out at the beginning, when windows grow."""
+"""Excluded at the beginning, while windows grow."""
 PATIENCE_S = 90.0
 
 
 def needs_root(name: str) -> None:
-    """Ends the program, saying so, where no such network can be made."""
+    """End the program with a message if such a network cannot be made."""
     reason = why_not()
     if reason:
         print(f"skipped {name}: {reason}")
@@ -47,14 +47,14 @@ def needs_root(name: str) -> None:
 
 
 def delay_line() -> None:
-    """Builds what delays packets where a `Network` has delays."""
+    """Build the delay program if a `Network` has delays."""
     words = ["cargo", "build", "--release", "--quiet", "-p", "netsum-net", "--example", "delay_line"]
     subprocess.run(words, cwd=ROOT, check=True)
 
 
 @dataclass
 class Job:
-    """A job to run. bytes: of its buffer; busy_s: other work after each sum; options: as of `netsum.Group`."""
+    """A job. bytes: of its buffer; busy_s: other work after each sum; options: as of `netsum.Group`."""
 
     hosts: list[str]
     protocol: str
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """What came of the jobs: rank 0's time line of each and the seconds that its sums took, all ranks' figures, and the
+    """The results of the jobs: rank 0's time line of each and the duration of its sums, all ranks' figures, and the
     last counters of leases."""
 
     lines: list[list[tuple[float, int]]]
@@ -76,7 +76,8 @@ class Outcome:
 
 
 def run(fabric: Fabric, jobs: list[Job], seconds: float) -> Outcome:
-    """Runs jobs side by side for `seconds`, all beginning at once. Raises where a sum is wrong or a worker fails."""
+    """Run jobs concurrently for `seconds`, all starting at the same time. Raises if a sum is wrong or a worker
+    fails."""
     folders = [fabric.folder("job") for _ in jobs]
     processes = []
     try:
@@ -89,7 +90,7 @@ def run(fabric: Fabric, jobs: list[Job], seconds: float) -> Outcome:
         for folder in folders:
             (folder / "go.part").write_text(str(begin))
             (folder / "go.part").rename(folder / "go")
-        # Near the end, for a lease's counters go with it.
+        # Read near the end, because a lease's counters are removed with it.
         time.sleep(max(0.0, begin + seconds * 0.8 - time.time()))
         leases = [lease for name in ("atp", "switchml") for lease in fabric.leases(name)]
         _await(processes, folders, [f / f"{r}.json" for f, r in ranks])
@@ -112,14 +113,14 @@ def run(fabric: Fabric, jobs: list[Job], seconds: float) -> Outcome:
 
 
 def rates(outcome: Outcome) -> list[float]:
-    """Bit/s of the buffer that each job summed, over the time in which all were at work."""
+    """Bit/s of the buffer that each job summed, over the period in which all were running."""
     begin = max(line[0][0] for line in outcome.lines) + SETTLE_S
     end = min(line[-1][0] for line in outcome.lines)
     return [_rate(line, begin, end) for line in outcome.lines]
 
 
 def repeated(measure: list, times: int) -> list[float]:
-    """Medians of `times` runs of each measurement, interleaved: what disturbs one disturbs its neighbours too."""
+    """Medians of `times` runs of each measurement, interleaved so that a disturbance affects all of them."""
     rounds = [[one() for one in measure] for _ in range(times)]
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
@@ -127,7 +128,7 @@ def repeated(measure: list, times: int) -> list[float]:
 def _rate(line: list[tuple[float, int]], begin: float, end: float) -> float:
     inside = [(at, count) for at, count in line if begin <= at <= end]
     if len(inside) < 2:
-        # Not even two sums: what there was, over all of the time.
+        # Fewer than two sums: use the whole period.
         return (line[-1][1] - line[0][1]) * 8 / (line[-1][0] - line[0][0])
     (first, low), (last, high) = inside[0], inside[-1]
     return (high - low) * 8 / (last - first)

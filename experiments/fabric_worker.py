@@ -1,9 +1,9 @@
-"""One rank of a job on a real fabric, without torch: it sums one buffer again and again and tells when.
+"""One rank of a job on a real fabric, without torch: it sums one buffer repeatedly and records the times.
 
-Arguments: rank, size, folder that all ranks share, and a JSON object: "bytes" of the buffer, "seconds" to go on,
-"busy_s" of other work after each sum in the mean, "controller", "host", "options". The folder gets `ready.RANK`, is
-waited for a file `go` with the clock to begin at, and gets `RANK.json` with a time line of (clock, bytes summed) and
-the seconds that sums took.
+Arguments: rank, size, folder shared by all ranks, and a JSON object: "bytes" of the buffer, "seconds" to run, "busy_s"
+mean of other work after each sum, "controller", "host", "options". The rank writes `ready.RANK` into the folder, waits
+for a file `go` with the start time, and writes `RANK.json` with a time line of (clock, bytes summed) and the duration
+of its sums.
 """
 
 import json
@@ -18,7 +18,7 @@ from netsum import _core
 
 TIMEOUT_S = 60.0
 ROUND = 2
-"""Sums between two questions whether the time is over."""
+"""Sums between two checks of the time."""
 
 
 def wait_for(path: Path) -> bytes:
@@ -31,7 +31,7 @@ def wait_for(path: Path) -> bytes:
 
 
 def put(path: Path, content: bytes) -> None:
-    """All of it at once."""
+    """Write the file atomically."""
     part = path.with_suffix(".part" + path.suffix)
     part.write_bytes(content)
     part.rename(path)
@@ -47,20 +47,20 @@ def main() -> None:
     over = numpy.zeros(1, dtype=numpy.int32)
 
     def summed(buffer: numpy.ndarray) -> _core.Work:
-        # A mean keeps the values as they are, however often it is taken.
+        # A mean leaves the values unchanged, however often it is computed.
         return group.allreduce(buffer.ctypes.data, buffer.size, "float32", "avg", 1.0, TIMEOUT_S)
 
     summed(buffers[0]).wait(TIMEOUT_S)
     put(folder / f"ready.{rank}", b"")
     begin = float(wait_for(folder / "go"))
-    # The same draws at all ranks of a job, others in other jobs: jobs that begin together do not stay together.
+    # The same draws at all ranks of a job, different ones in other jobs, so that jobs do not stay synchronized.
     busy = random.Random(folder.name)
     time.sleep(max(0.0, begin - time.time()) + busy.uniform(0, given["busy_s"]))
     summing = []
     line = [(time.time(), 0)]
     while not over[0]:
         for _ in range(ROUND):
-            # Two at a time unless there is other work in between.
+            # Two in flight unless there is other work in between.
             start = time.time()
             works = [summed(buffer) for buffer in buffers[: 1 if given["busy_s"] else 2]]
             for work in works:
@@ -70,7 +70,7 @@ def main() -> None:
             time.sleep(given["busy_s"] * busy.uniform(0.5, 1.5))
         over[0] = int(time.time() > begin + given["seconds"])
         group.broadcast(over.ctypes.data, 4, 0, TIMEOUT_S).wait(TIMEOUT_S)
-    # Everything on this page was a mean of equal values.
+    # All elements of this page are a mean of equal values.
     wrong = int((numpy.abs(buffers[0] - 1e-3) > 1e-8).sum())
     result = {"line": line, "summing": summing, "wrong": wrong, "stats": json.loads(group.stats())}
     put(folder / f"{rank}.json", json.dumps(result).encode())

@@ -1,4 +1,4 @@
-"""What all experiments share: claims, the files they leave, and line charts as SVG."""
+"""Shared code of all experiments: claims, their files, and line charts as SVG."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ COLOURS = ("#5c677d", "#e09f3e", "#2a6f97", "#d1495b", "#111111")
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper: its number, ours, whether ours bears it out, and why they differ or agree."""
+    """One claim of the paper: its number, ours, whether ours supports it, and why they differ or agree."""
 
     claim: str
     paper: Any
@@ -23,7 +23,7 @@ class Claim:
 
 
 def output_folder(name: str) -> Path:
-    """Where this run's files go: `--out`, or out/fig/NAME."""
+    """The folder of this run's files: `--out`, or out/fig/NAME."""
     parser = argparse.ArgumentParser(description=f"Makes the figure {name}.")
     parser.add_argument("--out", type=Path, default=Path("out/fig") / name, help="folder for result.json, figure.svg")
     folder = parser.parse_args().out
@@ -32,7 +32,7 @@ def output_folder(name: str) -> Path:
 
 
 def write(folder: Path, claims: list[Claim], svg: str, data: dict[str, Any]) -> None:
-    """Leaves result.json and figure.svg, and prints the claims."""
+    """Write result.json and figure.svg, and print the claims."""
     result = {"figure": folder.name, "claims": [asdict(claim) for claim in claims], "data": data}
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     (folder / "figure.svg").write_text(svg)
@@ -43,7 +43,8 @@ def write(folder: Path, claims: list[Claim], svg: str, data: dict[str, Any]) -> 
 
 @dataclass
 class Chart:
-    """Lines over one axis. lines: name → points; a name keeps its colour over all charts by its place."""
+    """Lines in one coordinate system. lines: name → points; a name has the same colour in all charts by its
+    position."""
 
     title: str
     x_label: str

@@ -1,4 +1,4 @@
-"""What the simulated figures have in common: runs that resume, scales, claims, a picture."""
+"""Shared code of the simulated figures: resumable runs, scales, claims, pictures."""
 
 import argparse
 import importlib
@@ -31,17 +31,17 @@ class Plot:
 
 
 class Figure:
-    """Where a figure's runs and results go, and at which scale it is made."""
+    """The folder of a figure's runs and results, and its scale."""
 
     def __init__(self, name: str, scale: str, out: Path) -> None:
         self.name, self.scale, self.out = name, scale, out
 
     def run(self, configs: dict[str, dict], tell: Callable[[str], None] = lambda _: None) -> dict[str, sim.Result]:
-        """Simulates what has not been simulated yet."""
+        """Simulate the configurations that are not complete yet."""
         return sim.sweep(configs, self.out / "runs" / self.scale, done=lambda name, i, n: tell(f"{i}/{n} {name}"))
 
     def write(self, claims: list[Claim], plots: list[Plot], data: Any) -> dict:
-        """result.json and figure.svg; returns the former."""
+        """Write result.json and figure.svg; returns the former."""
         result = {
             "figure": self.name,
             "scale": self.scale,
@@ -56,7 +56,7 @@ class Figure:
 
 
 def make(name: str, scale: str, out: Path, tell: Callable[[str], None] = lambda _: None) -> dict:
-    """Makes one figure into `out`; returns what its result.json says."""
+    """Make one figure into `out`; returns the content of its result.json."""
     module = importlib.import_module(f"{name}.figure")
     return module.make(Figure(name, scale, out), tell)
 
@@ -67,7 +67,7 @@ def names() -> list[str]:
 
 
 def _picture(plots: list[Plot]) -> str:
-    """The plots below each other, with colours of their own."""
+    """The plots below each other, each with its own colours."""
     height = 270
     style = report.STYLE.read_text().replace("svg text", "text")
     parts = [
@@ -75,14 +75,14 @@ def _picture(plots: list[Plot]) -> str:
         f'<style>{style}</style><rect width="100%" height="100%" style="fill: var(--card)"/>',
     ]
     for i, plot in enumerate(plots):
-        # Without its own <svg>, which would be as high as the whole picture and stand in its middle.
+        # Without its own <svg>, whose height would be that of the whole picture.
         _, *inner, _ = chart(plot.title, plot.unit, plot.x_name, plot.series).split("\n")
         parts.append("\n".join([f'<g transform="translate(0 {i * height})">', *inner, "</g>"]))
     return "\n".join([*parts, "</svg>", ""])
 
 
 def main(name: str) -> None:
-    """Makes one figure as the command line says, and prints its claims."""
+    """Make one figure from the command line's arguments, and print its claims."""
     parser = argparse.ArgumentParser(description=f"Makes the figure {name}.")
     parser.add_argument("--scale", choices=SCALES, default=os.environ.get("SCALE", "small"), help="[$SCALE, or small]")
     parser.add_argument("--out", type=Path, default=Path("out/fig") / name, help="folder for result.json, figure.svg")

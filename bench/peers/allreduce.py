@@ -2,7 +2,7 @@
 
     python bench/peers/allreduce.py BACKEND RANK RANKS PORT BLOCKS SECONDS SIZE...
 
-What a block is and what rank 0 prints: as `mpi.c` beside it, called `mpi sums`.
+Blocks and the output of rank 0 are those of `mpi sums` (`mpi.c`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The all-gather bound of two boxes of 8 A100 by bisection over networkx's maximum flows: seconds that it takes.
+"""The all-gather bound of two boxes of 8 A100 by bisection over networkx's maximum flows: its computation time in
+seconds.
 
     python bench/peers/plan_bound.py
 
-What ForestColl's tool does before it packs trees. Part of `make bench NAME=plan`; prints one number.
+The first step of ForestColl's tool, before it packs trees. Part of `make bench NAME=plan`; prints one number.
 """
 
 from __future__ import annotations

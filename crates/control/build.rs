@@ -5,7 +5,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = protox::compile(["netsum/control/v1/control.proto"], ["proto"])?;
     tonic_prost_build::configure()
         .btree_map(".")
-        // Keys do not go into logs.
+        // Keys must not appear in logs.
         .skip_debug(["netsum.control.v1.JobKey"])
         .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
         .compile_fds(files)?;

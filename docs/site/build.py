@@ -2,8 +2,8 @@
 
     python docs/site/build.py --out out/site [--rust target/doc]
 
-Pages keep their places of the repository, so that their links work on GitHub and on the site. A link to a file that
-is no page becomes one to the repository on GitHub. Needs no network.
+Pages keep their repository paths, so that their links work on GitHub and on the site. A link to a file that is not a
+page is replaced by one to the repository on GitHub. Needs no network.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def stage(rust: Path | None) -> None:
 
 
 def with_links(page: str, text: str, pages: set[str]) -> str:
-    """The page with links to folders leading to their README, and to other files leading to GitHub."""
-    # Split at code blocks, which stay as they are.
+    """The page with links to folders replaced by their README, and links to other files by GitHub's."""
+    # Split at code blocks, which are left unchanged.
     parts = re.split(r"(^ *```.*?^ *```)", text, flags=re.S | re.M)
     return "".join(part if i % 2 else LINK.sub(lambda m: link(page, m, pages), part) for i, part in enumerate(parts))
 
@@ -67,7 +67,7 @@ def link(page: str, found: re.Match[str], pages: set[str]) -> str:
 
 
 class Links(HTMLParser):
-    """The targets that a page links to, and the places in it that can be linked to."""
+    """The link targets of a page, and its anchors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Links(HTMLParser):
 
 
 def broken_links(site: Path) -> list[str]:
-    """Links inside the site that lead nowhere, as `page: target`."""
+    """Links inside the site without a target, as `page: target`."""
     read: dict[Path, Links] = {}
     for page in site.rglob("*.html"):
         if page.relative_to(site).parts[0] != UNCHECKED:

@@ -1,4 +1,4 @@
-"""Throughput under random loss, beside the pool of switchml: `make fig FIG=atp_loss`."""
+"""Throughput under random loss, compared with the pools of switchml: `make fig FIG=atp_loss`."""
 
 import sys
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the two levels take off the way into a server in another rack: `make fig FIG=atp_racks`."""
+"""Traffic saved by the two levels on the path into a server in another rack: `make fig FIG=atp_racks`."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,8 @@ SECONDS = 6
 
 
 def traffic(network: Network, slots: int) -> dict[str, float]:
-    """Bytes into the server and over the racks' uplink per byte of the buffers summed, and bit/s of those."""
+    """Bytes into the server and over the racks' uplink per byte of the buffers summed, and the rate of these in
+    bit/s."""
     server = network.hosts[3]
     with Fabric(network, slots=Slots(servers=(server,), slots=slots, policy="first-come")) as fabric:
         outcome = run(fabric, [Job(network.hosts[:3], "atp")], SECONDS)

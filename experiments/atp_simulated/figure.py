@@ -15,10 +15,10 @@ SHARES_OF_SLOTS = [0.125, 0.25, 0.5, 0.75, 1.0]
 SERVERS = [1, 2, 4, 8]
 LOSSES = [0.0, 0.0001, 0.001, 0.01]
 TENANTS = 3
-# Parts of the time that a job reduces. The claim is at a third: at any time one of three does.
+# Parts of the time in which a job reduces. The claim is for a third: on average one of three jobs reduces.
 DUTIES = [1.0, 1 / 2, 1 / 3, 1 / 5, 1 / 10]
 DUTY = 1 / 3
-# Of the slots that the window of one job has places.
+# Parts of the slots that one job's window needs.
 TENANTS_SLOTS = [0.25, 0.5, 1.0]
 
 
@@ -130,7 +130,7 @@ def make(figure: Figure, tell) -> dict:
 
 
 def _config(figure: Figure, name: str, fabric: dict, jobs: list[dict], **more) -> dict:
-    """Sound for all: ATP's fragments, marking and queues as in the other studies."""
+    """Options of all studies: ATP's fragments, marking and queues as in the other studies."""
     steps, size = SCALES[figure.scale]
     scheme = {"kind": "atp", "window": WINDOW, "fragment_bytes": 248} | more.pop("scheme", {})
     jobs = [{"compute": "0ns", "bytes": size, "steps": steps} | job for job in jobs]
@@ -223,7 +223,7 @@ def _losses(figure: Figure) -> dict[str, dict]:
 
 
 def _congestion(figure: Figure) -> dict[str, dict]:
-    """Four jobs without slots to speak of, whose servers share one host's link."""
+    """Four jobs with almost no slots, whose servers share one host's link."""
     jobs = [{"hosts": list(range(4 * job, 4 * job + 4)), "servers": [16]} for job in range(4)]
     return {
         f"congestion,{kind}": _config(
@@ -239,7 +239,7 @@ def _congestion(figure: Figure) -> dict[str, dict]:
 
 
 def _racks(figure: Figure) -> dict[str, dict]:
-    """Workers of two racks, the server in a third: what leaves the first rack, with slots and with next to none."""
+    """Workers of two racks, the server in a third: traffic out of the first rack, with slots and with almost none."""
     fabric = {
         "kind": "leaf-spine",
         "racks": 3,
@@ -266,7 +266,7 @@ def _uplink_bytes(run) -> int:
 
 
 def _rate(figure: Figure, run) -> float:
-    """Gbit/s of gradients that the jobs reduce together while they reduce: of each the mean over its steps."""
+    """Gbit/s of gradients that the jobs reduce together while they reduce; for each job the mean over its steps."""
     _, size = SCALES[figure.scale]
     times = defaultdict(list)
     for row in run.rows("steps"):

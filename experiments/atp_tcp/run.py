@@ -41,7 +41,7 @@ def share(line: list, begin: float, end: float) -> float:
 
 
 def shares(mark_bytes: int | None) -> list[tuple[float, float]]:
-    """Of the job and of each TCP flow in turn, as parts of the link."""
+    """Shares of the link of the job and of each TCP flow, in their order."""
     flows: list[list] = []
     with Network(1, 6, 1, RATE_BPS, queue_bytes=QUEUE_BYTES, mark_bytes=mark_bytes) as network:
         server, source = network.hosts[4], network.hosts[5]

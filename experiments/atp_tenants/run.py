@@ -11,16 +11,16 @@ from figure import Chart, Claim, output_folder, page, write
 
 RATE_BPS = 40_000_000
 DELAY_US = 4_000
-"""Of every link, each way: with a server's hop a round trip of 16 ms, some 54 fragments."""
+"""Delay of every link, each way: with a server's hop a round trip of 16 ms, about 54 fragments."""
 QUEUE_BYTES = 100_000
 MARK_BYTES = 50_000
 JOBS, WORKERS = 4, 3
 WINDOW = 64
 SLOTS = (32, 64, 128)
-"""Of the switch: the window of one of the four jobs, half and twice that."""
+"""Slots of the switch: the window of one of the four jobs, half and twice that."""
 BYTES = 1 << 20
 BUSY_S = 2.0
-"""Of other work after each sum, 1 to 3 s: jobs sum about a third of the time."""
+"""Duration of other work after each sum, 1 to 3 s: jobs sum about a third of the time."""
 SECONDS = 14
 TIMES = 2
 POLICIES = ("partition", "first-come", "preempt")
@@ -29,7 +29,7 @@ POOLS = "switchml"
 
 
 def sums(network: Network, how: str, slots: int) -> list[float]:
-    """Seconds of each sum, of all jobs. `how`: a policy of slots, each job with a server of its own, or pools."""
+    """Seconds of each sum, of all jobs. `how`: a policy of slots, with a server for each job, or pools."""
     pools = how == POOLS
     guaranteed = slots // JOBS if how == "partition" else 0
     tenants = f'[[tenant]]\nname = "default"\nguaranteed = {guaranteed}'
@@ -40,7 +40,7 @@ def sums(network: Network, how: str, slots: int) -> list[float]:
         hosts = [network.hosts[WORKERS * job : WORKERS * (job + 1)] for job in range(JOBS)]
         protocol = "switchml" if pools else "atp"
         jobs = [Job(h, protocol, bytes=BYTES, busy_s=BUSY_S, options={"max_trees": "1"}) for h in hosts]
-        # The first of each finds windows as they begin.
+        # The first sum of each job starts with initial windows.
         return [seconds for job in run(fabric, jobs, SECONDS).summing for seconds in job[1:]]
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     taken: dict[tuple[str, int], list[float]] = {way: [] for way in ways}
     queues = {"queue_bytes": QUEUE_BYTES, "mark_bytes": MARK_BYTES, "delay_us": DELAY_US}
     with Network(1, hosts, 1, RATE_BPS, **queues) as network:
-        # Interleaved: what disturbs one disturbs its neighbours too.
+        # Interleaved, so that a disturbance affects neighbouring runs equally.
         for _ in range(TIMES):
             for way in ways:
                 taken[way] += sums(network, *way)

@@ -1,4 +1,5 @@
-"""The same accuracy in the same epochs with integers in the slots as with Gloo: `make fig FIG=atp_training`."""
+"""Training with integers in the slots reaches the same accuracy in the same epochs as with Gloo: `make fig
+FIG=atp_training`."""
 
 import json
 import sys

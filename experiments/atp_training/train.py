@@ -1,7 +1,7 @@
 """One rank of a training: `train.py BACKEND TASK OUT`. Rank 0 writes accuracy by epoch to OUT, all ranks agree on bits.
 
 TASK: `digits`, scikit-learn's 8 × 8 digits with LeNet-5; or `pairs`, two of them side by side on a canvas, shifted at
-random and noisy, 100 classes: harder, and made of what is installed.
+random and noisy, 100 classes: harder, and made from installed data.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def pairs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 class EachOfBoth(nn.Module):
-    """From scores of ten left and ten right digits, shape (n, 20), to those of the hundred pairs."""
+    """Converts scores of ten left and ten right digits, shape (n, 20), to those of the hundred pairs."""
 
     def forward(self, scores: torch.Tensor) -> torch.Tensor:
         return (scores[:, :10, None] + scores[:, None, 10:]).flatten(1)

@@ -1,4 +1,4 @@
-"""Blink's headlines (Figs 15 to 21) as far as counting links gives them: trees over rings on every set of GPUs."""
+"""Blink's headlines (Figs 15 to 21) as far as link counts give them: trees over rings on every set of GPUs."""
 
 import math
 import sys
@@ -13,9 +13,9 @@ from netsum.plan import Selection, topology
 # GB/s: one NVLink (P100, V100), and the PCIe that NCCL falls back to where there is no ring.
 LINK = {"dgx1p": 19.0, "dgx1v": 23.0}
 PCIE = (6.0, 8.0, 10.0)
-# The network between machines: the paper's own, then the simulated ones.
+# The network between machines: the paper's real one, then the simulated ones.
 NIC_GBIT = (40, 100, 200, 400)
-# Eight GPUs on two machines, as schedulers hand them out.
+# Eight GPUs on two machines, as assigned by schedulers.
 JOBS = {"3 + 5": (["0", "1", "4"], ["0", "1", "2", "3", "4"]), "4 + 4": (["0", "1", "2", "3"], ["0", "1", "2", "3"])}
 # One link in the built-in description of a box.
 BUILT_IN = {"dgx1p": 20.0, "dgx1v": 25.0}
@@ -61,14 +61,14 @@ def gains(box: str) -> dict[str, dict[float, list[float]]]:
             links = LINK[box] / BUILT_IN[box]
             ring = dict(report["others"])["rings"]
             for pcie, values in by_pcie.items():
-                # An allreduce over a PCIe ring moves 2(N − 1)/N of the data, as over any other.
+                # An allreduce over a PCIe ring moves 2(N − 1)/N of the data, as over any other ring.
                 fallback = pcie if name == "broadcast" else pcie * len(gpus) / (2 * (len(gpus) - 1))
                 values.append(report["rate"] * links / (ring * links if ring else fallback))
     return found
 
 
 def headline(name: str, gain: dict[float, list[float]], most: float, mean: float) -> Claim:
-    # The fallback's rate is not in the paper: of three plausible ones the nearest.
+    # The fallback's rate is not in the paper: the best match of three plausible ones.
     def stray(pcie: float) -> float:
         return abs(math.log(max(gain[pcie]) / most)) + abs(math.log(average(gain[pcie]) / mean))
 

@@ -28,7 +28,7 @@ FIGURES = {"lenet5": "Fig. 4, LeNet-5 on digits", "resnet18": "Fig. 5, ResNet-18
 
 
 def libraries() -> list[str]:
-    """Open MPI only where it is installed; its absence is said."""
+    """The libraries; Open MPI only if it is installed, with a message if not."""
     if shutil.which("mpirun.openmpi"):
         return ["gloo", "openmpi", "netsum"]
     print("left out: openmpi; mpirun.openmpi is not installed (Debian: openmpi-bin)")

@@ -1,8 +1,8 @@
 """One rank of a timed training: `train.py LIBRARY MODEL BATCHES STEPS STORE OUT`.
 
 LIBRARY: gloo, netsum, or openmpi. Gradients are summed by DistributedDataParallel; torch's wheel has no MPI backend, so
-with openmpi a hook of DDP gives every bucket to MPI_Allreduce, and the group of DDP itself is Gloo's. For each of
-BATCHES (images per rank, by commas) rank 0 writes the seconds of STEPS steps, the slowest rank's, and the last loss, to
+with openmpi a DDP hook passes every bucket to MPI_Allreduce, and DDP's own group uses Gloo. For each of BATCHES
+(comma-separated images per rank) rank 0 writes the seconds of STEPS steps of the slowest rank, and the last loss, to
 OUT.
 """
 
@@ -27,7 +27,7 @@ WARMUP = 2
 
 
 class Block(nn.Module):
-    """Two 3 × 3 convolutions and a way past them (He et al. 2016)."""
+    """Two 3 × 3 convolutions and a shortcut (He et al. 2016)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def resnet18() -> nn.Module:
 
 
 def data(model: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Digits enlarged to 32 × 32; for ResNet-18 noise of CIFAR-10's shape, whose speed is that of pictures."""
+    """Digits enlarged to 32 × 32; for ResNet-18 noise of CIFAR-10's shape, which takes the same time as pictures."""
     if model == "lenet5":
         images, labels, _, _ = digits(SEED)
         return images, labels
@@ -68,7 +68,7 @@ def by_open_mpi(size: int) -> Callable:
     """A hook of DDP: every bucket's mean by MPI_Allreduce, in place, without mpi4py."""
     mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
     mpi.MPI_Init(None, None)
-    # Without it mpirun takes an end for a death.
+    # Without it mpirun treats a normal exit as a failure.
     atexit.register(mpi.MPI_Finalize)
     world, real, add = (
         ctypes.byref(ctypes.c_char.in_dll(mpi, name))

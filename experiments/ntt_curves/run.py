@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _curve(n: int, e: int) -> list[dict[str, Fraction]]:
-    """Per number of devices, to where full trees are as many as ports, the algbw of each way."""
+    """algbw of each method per number of devices, up to as many full trees as ports."""
     most = -(-(n - 2) // (e - 2)) * PORTS
     network = Ocs(n, PORTS, most, e)
     closed, shared = curve(network, "closed"), curve(network, "shared")

@@ -1,4 +1,4 @@
-"""NTT slides 11, 20 and 21: small topologies, their degrees, and what their composition gains."""
+"""NTT slides 11, 20 and 21: small topologies, their degrees, and the gain of their composition."""
 
 import sys
 from fractions import Fraction
@@ -10,7 +10,7 @@ from figure import Claim, output_folder, write
 from netsum.ocs import Ocs, answer, compare, draw
 
 CASES = ((6, Fraction(3, 5), "0.60"), (2, Fraction(9, 11), "0.82"), (1, Fraction(9, 10), "0.90"))
-"""Devices, time over that of three rings, and as slide 20 prints it."""
+"""Devices, time relative to three rings, and the value printed on slide 20."""
 
 
 def main() -> None:

@@ -11,10 +11,10 @@ MODELS = {
     "InceptionV3": (142.0, 64, 95_000_000),
 }
 RATE_BPS = 10e9
-# Of the simulated check: workers on one switch, and by how much compute time and gradients are shortened.
+# Parameters of the simulated check: workers on one switch, and by how much compute time and gradients are shortened.
 WORKERS, SHORTENED = 16, 0.01
-# What the paper does not state and the closed form does not know, tried one after the other on the models with the
-# most and the least to gain: table, key, value.
+# Parameters that the paper does not state and the closed form does not have, varied one at a time on the models with
+# the most and the least to gain: table, key, value.
 VARIED = [
     ("fabric", "latency", "200ns"),
     ("fabric", "latency", "5us"),
@@ -123,7 +123,7 @@ def _name(change: tuple[str, str, object]) -> str:
 
 
 def _config(model: str, kind: str, change: tuple[str, str, object] | None = None) -> dict:
-    """One job, or what `change` makes of it."""
+    """One job, with `change` applied."""
     table, key, value = change or ("", "", None)
     of_jobs = {key: value} if table == "jobs" else {}
     shortened, workers = of_jobs.get("shortened", SHORTENED), of_jobs.get("workers", WORKERS)

@@ -7,7 +7,7 @@ from figures import Claim, Figure, Plot
 # The flow alone, then both; in milliseconds, with the sampling interval in microseconds.
 TIMES = {"small": (20, 100, 1000), "medium": (100, 250, 2000), "full": (250, 500, 5000)}
 BOTTLENECK, FLOW = "rack0>spine0", "rack1>h4"
-# What the paper does not state, and the range in which it is tried.
+# Parameters that the paper does not state, and their ranges.
 VARIED = {
     "latency": ["1us", "2us", "5us", "10us", "20us"],
     "mark_packets": [40, 65, 85, 120],
@@ -17,7 +17,7 @@ VARIED = {
 
 
 def make(figure: Figure, tell) -> dict:
-    """The three schemes at the defaults, then panama with one parameter after the other."""
+    """The three schemes at the defaults, then panama with one parameter varied at a time."""
     schemes = ("panama", "panama-per-branch", "switchml*")
     configs = {kind: _config(figure.scale, kind) for kind in schemes}
     varied = {
@@ -94,13 +94,13 @@ def _rates(scale: str, run) -> dict[str, list[tuple[float, float]]]:
     for (t0, both0, flow0), (t1, both1, flow1) in pairwise(carried):
         gbps = 8 / ((t1 - t0) * 1e6)
         lines["DCTCP flow"].append((t1, (flow1 - flow0) * gbps))
-        # Samples cut packets on their way, which would show as a rate just below nothing.
+        # Samples divide packets in transmission, which would show as a slightly negative rate.
         lines["job"].append((t1, max((both1 - both0 - flow1 + flow0) * gbps, 0.0)))
     return lines
 
 
 def _share(scale: str, run) -> float:
-    """The job's share of the bottleneck over the second half of the time that both run."""
+    """The job's share of the bottleneck over the second half of the period in which both run."""
     start_ms, end_ms, _ = TIMES[scale]
     inside = [row for row in _carried(run) if row[0] >= start_ms + (end_ms - start_ms) / 2]
     both, flow = inside[-1][1] - inside[0][1], inside[-1][2] - inside[0][2]

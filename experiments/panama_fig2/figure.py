@@ -1,10 +1,10 @@
-"""PANAMA Fig. 2: sizes of what a shared training cluster transfers. The paper's curve is lost; these are ours."""
+"""PANAMA Fig. 2: transfer sizes in a shared training cluster. The paper's curve is not available; these are ours."""
 
 import math
 
 from figures import Claim, Figure, Plot
 
-# Published tables (docs/simulator.md), bytes and share of flows that are not larger.
+# Published tables (docs/simulator.md): bytes, and share of flows up to that size.
 WEB_SEARCH = [
     (1e4, 0.15),
     (2e4, 0.2),
@@ -37,7 +37,7 @@ AGGREGATED_FROM = 40e6
 
 
 def make(figure: Figure, tell) -> dict:
-    """No simulation: the distributions that the other figures draw from."""
+    """No simulation: the distributions used by the other figures."""
     least, most = DATA_MINING[0][0], DATA_MINING[-1][0]
     below = [size for size in GRADIENTS if size < AGGREGATED_FROM]
     claims = [

@@ -1,8 +1,8 @@
 """PANAMA Fig. 8: a shared cluster under load. a) p99 of short flows, b) throughput of long flows, c) training time.
 
-Twice: with jobs that do the same work per second under every scheme ("paced": a step begins no sooner than an
-undisturbed ring could; load counts what the ring sends), and with jobs that train as fast as they can ("greedy": what
-a scheme saves is spent on further steps).
+Two variants: jobs that do the same work per second under every scheme ("paced": a step begins no sooner than an
+undisturbed ring could; the load is the ring's traffic), and jobs that train at full speed ("greedy": a faster scheme
+makes further steps).
 """
 
 import statistics
@@ -22,16 +22,16 @@ SCHEMES = [
     "panama-per-branch",
     "panama-coupled",
 ]
-# k of the fat tree, workers of a job, by how much models are shortened, simulated milliseconds, loads, seeds.
+# k of the fat tree, workers of a job, scaling of the models, simulated milliseconds, loads, seeds.
 SCALES = {
     "small": (4, [4, 12], 0.004, 60, [0.4, 0.8], [1]),
     "medium": (8, [8, 48], 0.02, 600, [0.4, 0.8], [1, 2, 3]),
     "full": (16, [16, 96], 0.02, 600, [0.2, 0.4, 0.6, 0.8], [1]),
 }
 BACKGROUND = 0.2
-# Flows that have started get a third of the time more to end; the jobs go on meanwhile.
+# Flows that have started get a third of the time in addition; the jobs continue meanwhile.
 DRAIN = 3
-# What the paper does not state, tried at the highest load, one parameter after the other, for the pairs below.
+# Parameters that the paper does not state, varied one at a time at the highest load, for the pairs below.
 VARIED = {
     "latency": [("fabric", "latency", "200ns"), ("fabric", "latency", "5us")],
     "threshold": [("switch", "mark_packets", 40), ("switch", "mark_packets", 65)],
@@ -48,7 +48,7 @@ SHORT_BYTES = 40_000_000
 
 
 def make(figure: Figure, tell) -> dict:
-    """All schemes at all loads; then what depends on what."""
+    """All schemes at all loads; then the sensitivity to parameters."""
     *_, loads, seeds = SCALES[figure.scale]
     modes = {"greedy": SCHEMES, "paced": [kind for kind in SCHEMES if not kind.startswith("panama-0")]}
     names = {
@@ -157,7 +157,7 @@ class _Point:
 
     def __init__(self, results, end_us: float) -> None:
         flows = [row for result in results for row in result.rows("flows")]
-        # A short flow that was not complete counts with the time that it had had: leaving it out would flatter.
+        # An incomplete short flow counts with its elapsed time: leaving it out would be favourable.
         short = [r for r in flows if r["bytes"] < SHORT_BYTES]
         self.short_us = sorted(end_us - r["start_us"] if r["fct_us"] is None else r["fct_us"] for r in short)
         self.p50_us = statistics.median(self.short_us) if self.short_us else float("nan")
@@ -176,7 +176,7 @@ class _Point:
             self.step_us |= {(seed, job): statistics.mean(steps) for job, steps in by_job.items()}
 
     def figures(self) -> dict:
-        """For result.json."""
+        """The figures for result.json."""
         return {
             "p99_fct_us": _or_none(self.p99_us),
             "p50_fct_us": _or_none(self.p50_us),
@@ -200,7 +200,7 @@ def _training(slow: _Point, fast: _Point) -> float:
 
 
 def _ratio(claim: str, paper: float | None, ours: float) -> Claim:
-    """Ratios of two simulations with parameters that are lost: within a quarter counts as the same."""
+    """Ratios of two simulations with unknown parameters: within a quarter counts as equal."""
     holds = ours == ours and (paper is None or abs(ours / paper - 1) <= 0.25)
     return Claim(claim, paper, round(ours, 2) if ours == ours else None, holds, _WHY)
 
@@ -229,7 +229,7 @@ def _config(scale: str, kind: str, load: float, seed: int, mode: str) -> dict:
     if load > BACKGROUND:
         config["mix"] = {"load": round(load - BACKGROUND, 3), "workers": workers, "scale": shortened}
         if mode == "paced":
-            # A ring sends everything twice; the load is what it sends.
+            # A ring sends everything twice; the load is the ring's traffic.
             config["mix"] |= {"load": round((load - BACKGROUND) / 2, 3), "pace": 2}
     return config
 
@@ -257,7 +257,7 @@ def _varied_name(kind: str, table: str, key: str, value) -> str:
 
 
 def _by_seed(runs, load: float, seeds: list[int], modes: dict, end_us: float) -> list[dict]:
-    """What the paper compares, each seed alone: another draw of flows and jobs."""
+    """The paper's comparisons for each seed: a different draw of flows and jobs."""
     rows = []
     for mode in modes if len(seeds) > 1 else []:
         for seed in seeds:

@@ -1,16 +1,17 @@
-"""PANAMA Fig. 9: how long one iteration's aggregation takes beside long flows: four trees, single trees, ring."""
+"""PANAMA Fig. 9: duration of one iteration's aggregation in the presence of long flows: four trees, single trees,
+ring."""
 
 import random
 import statistics
 
 from figures import Claim, Figure, Plot
 
-# The paper's Fig. 3 is lost; a leaf-spine whose four spines are the roots serves. Eight workers, two per rack; the
-# other hosts send long flows to other racks.
+# The paper's Fig. 3 is not available; this is a leaf-spine whose four spines are the roots. Eight workers, two per
+# rack; the other hosts send long flows to other racks.
 RACKS, HOSTS, SPINES = 4, 8, 4
 WORKERS = [rack * HOSTS + i for rack in range(RACKS) for i in (0, 1)]
 OTHERS = [rack * HOSTS + i for rack in range(RACKS) for i in range(2, HOSTS)]
-# Senders, gradient bytes, draws of the senders, and how long the flows run before the job begins.
+# Senders, gradient bytes, draws of the senders, and the duration of the flows before the job begins.
 SCALES = {
     "small": ([0, 16], 20_000_000, 2, 5),
     "medium": ([0, 4, 8, 12, 16, 20, 24], 40_000_000, 5, 10),
@@ -53,7 +54,8 @@ def _name(change: tuple[str, str, object] | None) -> str:
 
 
 def make(figure: Figure, tell) -> dict:
-    """Aggregation latency of one iteration by number of senders, the mean over several draws of who sends to whom."""
+    """Aggregation latency of one iteration by number of senders, the mean over several draws of senders and
+    receivers."""
     counts, gradient_bytes, draws, warm_ms = SCALES[figure.scale]
     configs = {
         f"{name},senders={count},draw={draw}": _config(scheme, count, draw, gradient_bytes, warm_ms)
@@ -133,7 +135,7 @@ def make(figure: Figure, tell) -> dict:
 
 
 def _sensitivity(runs: dict, change: tuple[str, str, object] | None, singles: list[str]) -> dict:
-    """Means over the draws, in ms, and in how many draws of a single tree it was slower than the ring."""
+    """Means over the draws, in ms, and the number of draws in which a single tree was slower than the ring."""
     draws = range(VARIED_DRAWS)
 
     def ms(name: str, draw: int) -> float:

@@ -14,7 +14,7 @@ from figure import Chart, Claim, output_folder, page, write  # noqa: E402
 VU19P = {"LUT": 4_085_760, "FF": 8_171_520}
 PAPER = {"LUT": 0.01, "FF": 0.0026}
 ASKED = {"LUT": 4_000, "FF": 5_000}
-"""Of the aggregation core with 4 ports of 10 Gbit/s: a tenth of the paper's LUTs."""
+"""Targets for the aggregation core with 4 ports of 10 Gbit/s: a tenth of the paper's LUTs."""
 
 
 def main() -> None:

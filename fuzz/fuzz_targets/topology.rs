@@ -1,5 +1,5 @@
 #![no_main]
-//! Bytes are a topology in some format, and what is read can be written and read again, or are refused.
+//! Parses bytes as a topology in some format; an accepted one must survive writing and reading again.
 
 use netsum_topo::links::{Format, ImportOptions, import, write_json};
 

@@ -1,12 +1,12 @@
-//! Messages about hand-overs from peers that may send anything.
+//! Hand-over messages from arbitrary peers.
 
 use netsum_proto::Time;
 use netsum_proto::handover::{
-    Action, Frozen, Handover, Mode, Operation, Plan, Progress, Settings, TreeProgress,
+    Action, Frozen, Handover, Mode, PendingOperation, Plan, Progress, Settings, TreeProgress,
 };
 use netsum_wire::{Epoch, Rank};
 
-/// A plan that is its epoch.
+/// A plan that consists of its epoch.
 #[derive(Clone, Debug, PartialEq)]
 struct Bare(u16);
 
@@ -37,8 +37,9 @@ impl Plan for Bare {
     }
 }
 
-/// Bytes are messages to one rank of three: first how the group is led, then per message its sender, its length, and
-/// its bytes without the version. The driver answers whatever the machine asks for. Returns hand-overs that ended.
+/// Interprets bytes as messages to one rank of three: first the mode of the group, then per message its sender, its
+/// length, and its bytes without the version. The driver answers all requests of the machine. Returns the number of
+/// completed hand-overs.
 pub fn handover(bytes: &[u8]) -> u64 {
     let Some((&head, mut script)) = bytes.split_first() else { return 0 };
     let mode = if head & 1 == 0 { Mode::Leaderless } else { Mode::Led };
@@ -66,7 +67,7 @@ pub fn handover(bytes: &[u8]) -> u64 {
     ended
 }
 
-/// What this rank's own driver says.
+/// An input from this rank's own driver.
 fn local(machine: &mut Handover<Bare>, what: u8, now: u64) {
     let now = Time(now);
     let number = u64::from(what & 15);
@@ -78,7 +79,7 @@ fn local(machine: &mut Handover<Bare>, what: u8, now: u64) {
         4 => machine.handle_over(now, number),
         _ => {
             let deadline = now.after(50_000);
-            machine.handle_operation(Operation { sequence: number, elements: 16, deadline });
+            machine.handle_operation(PendingOperation { sequence: number, elements: 16, deadline });
         }
     }
 }

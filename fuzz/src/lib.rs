@@ -1,7 +1,7 @@
-//! What arbitrary bytes may do to netsum: nothing.
+//! Fuzz targets: arbitrary bytes must not crash netsum or change its results.
 //!
-//! `cargo +nightly fuzz run switch` (or `decode`, `worker`, `slots`, `handover`, `topology`) searches with libFuzzer; a bounded run of the
-//! same functions on random bytes is part of the tests of crate `net` (`tests/fuzz.rs`).
+//! `cargo +nightly fuzz run switch` (or `decode`, `worker`, `slots`, `handover`, `topology`) uses libFuzzer; a bounded
+//! run of the same functions on random bytes is part of the tests of crate `net` (`tests/fuzz.rs`).
 
 pub mod handover;
 pub mod slots;
@@ -15,13 +15,13 @@ use netsum_proto::{Aggregator, CongestionRule, PortId, Time, WorkerMachine};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp, TreeId};
 
-/// Enough for the windows of all leases below and nothing beyond.
+/// Exactly the windows of all leases below.
 const MEMORY: u64 = 64 << 10;
 const FRAGMENT_BYTES: u16 = 64;
 const SLOTS: u16 = 4;
 const EPOCH: u16 = 3;
 
-/// Bytes are a packet that encodes to the same bytes, or are refused with a reason.
+/// Decodes bytes as a packet, which must encode to the same bytes or be rejected with a reason.
 pub fn decode(bytes: &[u8]) {
     if let Ok((header, payload)) = Header::decode(bytes) {
         let mut again = [0; HEADER_LEN];
@@ -31,9 +31,8 @@ pub fn decode(bytes: &[u8]) {
     }
 }
 
-/// Bytes are packets from neighbours and strangers to a switch with three leases. Its memory stays
-/// bounded, and what it sends are well-formed packets to neighbours of the right lease. Returns the sums
-/// that it released.
+/// Interprets bytes as packets from neighbours and other senders to a switch with three leases. Its memory stays
+/// bounded, and it sends only well-formed packets to neighbours of the right lease. Returns the number of released sums.
 pub fn switch(bytes: &[u8]) -> u64 {
     let mut switch = Switch::new(Slab::new(MEMORY));
     for lease in [
@@ -66,8 +65,8 @@ pub fn switch(bytes: &[u8]) -> u64 {
     released
 }
 
-/// Bytes are packets to a worker with two trees and two operations. No fragment is accepted twice, or
-/// with another place than its own.
+/// Interprets bytes as packets to a worker with two trees and two operations. No fragment is accepted twice, or at a
+/// wrong offset.
 pub fn worker(bytes: &[u8]) -> usize {
     let config = WorkerConfig {
         job: JobId(1),
@@ -146,7 +145,7 @@ fn drain(switch: &mut Switch<Slab>) {
 /// Bytes as a sequence of packets.
 struct Script<'a>(&'a [u8]);
 
-/// How a packet comes.
+/// A received packet's circumstances.
 struct Step {
     port: u8,
     ce: bool,
@@ -154,7 +153,7 @@ struct Step {
 }
 
 impl Script<'_> {
-    /// The next packet: raw bytes, or (most often) a plausible one of which the script says each field.
+    /// The next packet: raw bytes, or (most often) a plausible one with fields from the script.
     fn next_packet(&mut self, packet: &mut Vec<u8>) -> Option<Step> {
         let how = self.byte()?;
         let stranger = if how >> 4 == 0xe { 8 } else { 0 };
@@ -169,7 +168,7 @@ impl Script<'_> {
         }
         let [kind, place, vid, count, rest] =
             [self.byte()?, self.byte()?, self.byte()?, self.byte()?, self.byte()?];
-        // Three of four values of a byte are the usual thing, so that random bytes get somewhere.
+        // Three of four values of a byte select the usual case, so that random bytes reach deep states.
         let usual = |byte: u8| byte < 0xc0;
         let kind = match kind {
             0..0x80 => 0,

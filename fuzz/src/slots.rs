@@ -1,10 +1,10 @@
-//! The same for the protocols with slots: `atp` (switch, server and worker in one world) and `switchml`.
+//! Fuzz targets of the protocols with slots: `atp` (switch, server and worker in one world) and `switchml`.
 
 use std::collections::HashSet;
 
 use netsum_proto::atp::{
-    Claim, Lease, Members, Neighbour, Place, Policy, Scaling, Server, ServerLease, Submission,
-    Switch, SwitchConfig, Worker, WorkerConfig,
+    Claim, Lease, Members, Neighbour, Policy, Scaling, Server, ServerLease, Submission, Switch,
+    SwitchConfig, Worker, WorkerConfig, WorkerPosition,
 };
 use netsum_proto::operations::Fragments;
 use netsum_proto::values::{Rows, Values};
@@ -15,7 +15,7 @@ use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId};
 const EPOCH: Epoch = Epoch(3);
 const ROW: u16 = 16;
 const WINDOW: u16 = 4;
-/// Slots, two windows of two jobs at the server, and packets on their way through.
+/// Slots, two windows of two jobs at the server, and packets in flight.
 const ROWS: usize = 256;
 /// The server's port at the switch, and the switch's at the server.
 const BETWEEN: PortId = PortId(7);
@@ -168,7 +168,8 @@ fn server_lease(job: u32) -> ServerLease {
 }
 
 fn worker() -> Worker {
-    let place = Place { level: Level::Rack, worker: 0, rack_fan_in: 2, rack: 0, server_fan_in: 1 };
+    let place =
+        WorkerPosition { level: Level::Rack, worker: 0, rack_fan_in: 2, rack: 0, server_fan_in: 1 };
     let mut worker = Worker::new(
         Time(0),
         WorkerConfig {

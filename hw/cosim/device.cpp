@@ -3,8 +3,7 @@
 //   device SOCKET
 //
 // Listens at SOCKET, prints "ready SOCKET", and serves one connection after another until SIGTERM or SIGINT; every
-// connection finds a device after reset. Time passes only while something happens: with 512 quiet cycles behind it the
-// device waits for the next message.
+// connection starts with a reset. The clock stops after 512 idle cycles, until the next message.
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -28,8 +27,8 @@ enum Kind : uint8_t {
     NET_IN = 0x01, SW_IN = 0x02, WRITE = 0x03, READ = 0x04, NET_OUT = 0x81, SW_OUT = 0x82, VALUE = 0x83,
 };
 constexpr size_t HEAD = 4;              // kind, port, length as 16 bits, little-endian
-constexpr int QUIET = 512;              // cycles without a word before time stops
-constexpr size_t QUEUED = 64;           // frames that wait at a line before no more are read from the socket
+constexpr int QUIET = 512;              // idle cycles before the clock stops
+constexpr size_t QUEUED = 64;           // frames queued at a line before reading from the socket stops
 constexpr int BYTES = DEVICE_BUS / 8;
 static_assert(DEVICE_PORTS * BYTES <= 64, "byte enables of all lines fit in 64 bits");
 
@@ -49,7 +48,7 @@ class Device {
   public:
     explicit Device(int socket) : socket_(socket) { reset(); }
 
-    // Until the other side closes, or sends what is no message.
+    // Until the peer closes, or sends an invalid message.
     void serve() {
         while (!ended) {
             bool busy = quiet_ < QUIET;
@@ -105,7 +104,7 @@ class Device {
         return false;
     }
 
-    // Takes what has come; waits for it unless the device is busy.
+    // Read available messages; wait for one unless the device is busy.
     bool receive(bool busy) {
         if (busy && full()) return true;
         pollfd entry{socket_, POLLIN, 0};
@@ -230,7 +229,7 @@ class Device {
         return true;
     }
 
-    // One clock cycle: what is offered, what both sides take at the edge.
+    // One clock cycle: offered words, and transfers at the edge.
     bool step() {
         quiet_++;
         offer(net_, dut_.s_net_tdata, dut_.s_net_tkeep, dut_.s_net_tlast, dut_.s_net_tvalid);

@@ -1,13 +1,13 @@
-// The control block with the driver, the ports and the release engine that it may rely on, for SymbiYosys.
+// The control block with models of the driver, the ports and the release engine, for SymbiYosys.
 //
-// Ports: all free, but for what is assumed here: that is what docs/accelerator-registers.md asks of a driver, and what
-// rx_port and release_engine do.
+// Ports: all free, except for the assumptions below: the driver's obligations in docs/accelerator-registers.md, and the
+// behaviour of rx_port and release_engine.
 //
 // Timing: reset in the first two cycles.
 //
-// Theory: the smallest shape in which everything can happen: two ports, two leases with rings of two slots, and the widest
-// bus, whose decisions take 6 cycles. What is proved stands as assertions in control, decision and order_queue, and below:
-// no port is answered that did not ask, nothing is ordered from or for strangers.
+// Theory: the smallest shape with all behaviours: two ports, two leases with rings of two slots, and the widest bus,
+// whose decisions take 6 cycles. The proved assertions are in control, decision and order_queue, and below: only
+// waiting ports are answered, and orders have only members as sources and destinations.
 `default_nettype none
 
 module control_proof (
@@ -60,13 +60,13 @@ module control_proof (
         was_answered <= rst_n ? answer : 2'd0;
     end
     always @* begin
-        // An answered port may have another packet at once; that is the next one's.
+        // An answered port may have another packet at once, which belongs to the next answer.
         if (rst_n) assume ((was_pending & ~was_answered & ~pending) == 2'd0);
         if (!rst_n) assume (pending == 2'd0);
         if (rst_n) assert ((answer & ~pending) == 2'd0);
     end
 
-    // The driver: what it wrote, by lease.
+    // The driver: its writes, by lease.
     reg  [1:0] valid = 2'd0, clean = 2'd0, placed = 2'd0;
     reg  [1:0] members [0:1];
     reg  [1:0] parent [0:1];

@@ -1,4 +1,4 @@
-// Stands for lease_table in proofs: leases that have been there from the start, any that the driver may write.
+// Replaces lease_table in proofs: leases present from the start, with any values that the driver may write.
 //
 // Ports: those of lease_table; writes are ignored.
 //

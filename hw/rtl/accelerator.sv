@@ -1,5 +1,5 @@
-// The accelerator: PORTS lines in, PORTS lines out, a switch chip behind. Aggregation packets are added on
-// the way; everything else passes.
+// The accelerator: PORTS lines in, PORTS lines out, between the wire and a switch chip. Aggregation packets are summed;
+// all other packets pass.
 //
 // Ports, each PORTS times, port 0 in the low bits:
 //   s_net_*  frames from the wire, without preamble and FCS; s_net_terror with the last word drops the frame if

@@ -4,7 +4,7 @@
 //
 // Timing: one word per cycle on every line, both ways.
 //
-// Theory: nothing but wires between the parts; hw/README.md follows a packet through them.
+// Theory: only wires between the parts; hw/README.md follows a packet through them.
 `default_nettype none
 
 module aggregator #(
@@ -71,7 +71,7 @@ module aggregator #(
     localparam int NB     = $clog2(HEAD + BUF_WORDS + 1);
     localparam int SB     = $clog2(SLOTS);
     localparam int AB     = $clog2((SLOTS + 2) * (BUF_WORDS + 1) + 1);
-    localparam int RECORD = 251;  // bits of a slot's header fields, see slot_book
+    localparam int RECORD = 251;  // bits of a slot's record, see slot_book
 
     // Receiving ports and control.
     wire [PORTS-1:0]          pending, ce, broken, answer;

@@ -1,11 +1,11 @@
-// The rules of a stream, asserted: in simulation and in formal proofs only, synthesis leaves it out.
+// Assertions of the stream protocol: in simulation and in formal proofs only, omitted in synthesis.
 //
-// Ports: one AXI-Stream, watched.
+// Ports: one AXI-Stream, monitored.
 //
 // Timing: at every rising edge outside reset.
 //
-// Theory: once a word is offered it stays as it is until it is taken; its bytes are without holes, and all of them
-// valid but in a frame's last word; nothing is offered in reset.
+// Theory: once offered, a word is stable until it is taken; tkeep is contiguous, and all ones except in a frame's last
+// word; nothing is offered in reset.
 `default_nettype none
 
 module axis_check #(
@@ -25,7 +25,7 @@ module axis_check #(
     logic [W-1:0] data;
     logic [B-1:0] keep;
     logic         last;
-    logic [W-1:0] known, held;  // of the bytes that count
+    logic [W-1:0] known, held;  // data of the valid bytes
 
     always_comb begin
         for (int i = 0; i < B; i++) begin
@@ -37,12 +37,12 @@ module axis_check #(
     always_ff @(posedge clk) begin
         if (rst_n) begin
             if (waits) begin
-                a_offered: assert (tvalid);  // never a word was withdrawn
-                a_steady: assert (known === held && tkeep == keep && tlast == last);  // never a word changed
+                a_offered: assert (tvalid);  // an offered word is not withdrawn
+                a_steady: assert (known === held && tkeep == keep && tlast == last);  // an offered word is stable
             end
             if (tvalid) begin
-                a_holes: assert (tkeep != '0 && (tkeep & (tkeep + B'(1))) == '0);  // never tkeep has holes
-                a_partial: assert (tlast || &tkeep);  // never a partial word within a frame
+                a_holes: assert (tkeep != '0 && (tkeep & (tkeep + B'(1))) == '0);  // tkeep is contiguous
+                a_partial: assert (tlast || &tkeep);  // partial words only at a frame's end
             end
         end
         waits <= rst_n & tvalid & ~tready;

@@ -1,10 +1,10 @@
-// Moves a frame PAD = W/8 - 16 bytes towards its start: takes back what axis_late did.
+// Moves a frame PAD = W/8 - 16 bytes towards its start: the inverse of axis_late.
 //
 // Ports: s_* a frame behind PAD bytes of anything, m_* the frame; AXI-Stream, byte 0 in the low bits, without
 // back-pressure of its own: m_tready reaches s_tready in the same cycle.
 //
-// Timing: a word leaves with the next one that comes. What is left of a frame's last word leaves with the first word
-// of the next frame, or alone: one word per cycle.
+// Timing: a word leaves when the next one arrives. The rest of a frame's last word leaves with the first word of the
+// next frame, or alone: one word per cycle.
 //
 // Theory: the 16 high bytes of a word wait for the low ones of the next.
 `default_nettype none
@@ -12,7 +12,7 @@
 module axis_early #(
     parameter int W   = 512,
     localparam int B  = W / 8,
-    localparam int R  = B - 16  // bytes of PAD
+    localparam int R  = B - 16  // bytes of padding
 ) (
     input  wire          clk,
     input  wire          rst_n,

@@ -1,13 +1,13 @@
-// Moves a frame PAD = W/8 - 16 bytes towards its end, so that what stood at byte 80 stands at the start of a
-// word: for buses of 256 and 512 bits.
+// Moves a frame PAD = W/8 - 16 bytes towards its end, so that byte 80 is at the start of a word: for buses of 256 and
+// 512 bits.
 //
 // Ports: s_* a frame, m_* the same behind PAD bytes of anything; AXI-Stream, byte 0 in the low bits.
 //
-// Timing: a word goes through in the cycle in which it comes. A frame whose last word has more than 16 bytes
-// takes one cycle more.
+// Timing: a word passes in the cycle in which it arrives. A frame whose last word has more than 16 bytes takes one
+// cycle more.
 //
-// Theory: the shift is fixed, so it is wires and one register: the 16 low bytes of a word become the high ones
-// above what was left of the word before.
+// Theory: the shift is fixed, so it is wires and one register: the 16 low bytes of a word become the high ones above
+// the rest of the previous word.
 `default_nettype none
 
 module axis_late #(

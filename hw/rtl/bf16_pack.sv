@@ -1,12 +1,12 @@
 // Sums to result words: binary32 as they are, or rounded to bfloat16, two steps to a word.
 //
-// Ports: sums_i is LANES binary32 numbers, valid_i with them; one cycle later comes what they are: last_i the
-// frame's last step, pack_i: the frame is bfloat16. A word is on word_o with valid_o in that cycle; without a sum
-// it is 0. The sums of a bfloat16 frame come without a gap.
+// Ports: sums_i is LANES binary32 numbers, valid_i with them; one cycle later their properties: last_i the frame's last
+// step, pack_i: the frame is bfloat16. A word is on word_o with valid_o in that cycle; without a sum it is 0. The sums
+// of a bfloat16 frame arrive without a gap.
 //
-// Theory: bfloat16 is the high half; rounding is to nearest even, and a carry runs right into the exponent. The
-// adders give no NaN but 7fc00000, which rounds to the canonical 7fc0. The first of two steps waits in the low
-// half of the word; a last step that has no partner leaves the high half as it is, beyond the frame's end.
+// Theory: bfloat16 is the high half; rounding is to nearest even, and a carry propagates into the exponent. The adders
+// produce no NaN but 7fc00000, which rounds to the canonical 7fc0. The first of two steps waits in the low half of the
+// word; an unpaired last step leaves the high half unchanged, beyond the frame's end.
 `default_nettype none
 
 module bf16_pack #(
@@ -36,7 +36,7 @@ module bf16_pack #(
 
     always_ff @(posedge clk) begin
         valid <= valid_i;
-        // Nothing is 0 here already, so that nothing has to be masked behind.
+        // Invalid sums are 0 already, so no masking is needed downstream.
         if (!valid_i) begin
             sums <= '0;
             up   <= '0;
@@ -50,7 +50,7 @@ module bf16_pack #(
     end
 
 `ifndef SYNTHESIS
-    always_ff @(posedge clk) a_gap: assert (!rst_n || valid || !second);  // never a gap within a pair
+    always_ff @(posedge clk) a_gap: assert (!rst_n || valid || !second);  // no gap within a pair
 `endif
 endmodule
 

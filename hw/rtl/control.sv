@@ -1,35 +1,34 @@
-// The accelerator's mind: admits packets, keeps a record per slot, orders releases. It does what
-// docs/protocol-panama.md says of a switch, with the same outcome for every packet.
+// The control block: admits packets, keeps a record per slot, orders releases. It implements the switch of
+// docs/protocol-panama.md, with the same outcome for every packet.
 //
 // Ports
-//   pending_i ..     packets that wait at the receiving ports (see rx_port), served in turn
+//   pending_i ..     packets waiting at the receiving ports (see rx_port), served round-robin
 //   answer_o ..      one port's packet is decided; take_o: it goes to slot_o, `wide_o` if its elements are in the
 //                    type of addition
-//   begins_o         ... as the first of its vid: whatever waits to be done with the slot's last one is void
+//   begins_o         ... as the first of its vid: pending orders of the slot's previous vid are void
 //   init_o ..        after reset every slot gets a buffer
 //   order_* ..       the queue of releases, for the release engine
-//   record_*         the engine's view of a slot: the fields of the header to be sent, two cycles after record_read_i
-//   lease_*          the driver's writes: a lease's words, a port's branch and ranks under it, and clear_i: forget
-//                    all that is in a lease's slots and start at vid 0
-//   outcome_*        one strobe per decided packet, to be counted
+//   record_*         the engine's read of a slot: the fields of the header to be sent, two cycles after record_read_i
+//   lease_*          the driver's writes: a lease's words, a port's branch and its ranks, and clear_i: reset its slots
+//   outcome_*        one strobe per decided packet, for the counters
 //
 // Timing: a decision takes the words of the header and 6 cycles (14 with a bus of 64 bits), on wide buses 5 (6 with 512
-// bits); one and three for each vid that had been waiting behind a hole, and PORTS + 1 more when ranks under absent
+// bits); in addition one, and three for each vid that had been waiting behind a gap, and PORTS + 1 when ranks of absent
 // children are collected for a notice.
 //
-// Theory: here are the steps, one packet after the other; what they work on is in modules of its own: the packet
-// (packet_header), its lease (lease_table), the vids (vid_ring) and slots (slot_book) of it, what one says of the other
-// (packet_check), what becomes of it (effects), and releases that wait (order_queue).
-//   - A lease is found directly: its place is the low bits of the job, turned with those of the tree. Two leases
-//     that want one place exclude each other; the driver says so.
-//   - Sums are not stored but added again if a worker asks, for the contributions are still in the port buffers.
+// Theory: this module has the steps, one packet after the other; their data is in separate modules: the packet
+// (packet_header), its lease (lease_table), its vids (vid_ring) and slots (slot_book), comparisons between them
+// (packet_check), the effects of a packet (effects), and waiting releases (order_queue).
+//   - A lease is found directly: its index is the low bits of the job, rotated with those of the tree. Two leases
+//     with the same index exclude each other; the driver reports that.
+//   - Sums are not stored but computed again on request: the contributions are still in the port buffers.
 //   - A result from the parent goes to the parent's own port buffer in the slot, and from there to the children:
 //     a sum of one, which changes no bit.
-//   - Notices (waiting, mismatch) are headers without a sum: a record of its own, behind those of the slots. If one
-//     is still on its way, another is not made: whoever asked will ask again.
-//   - The queue has a place for every slot, and as many for answers, which are left out while they are taken. So
-//     control never waits for anybody, and receiving ports never wait for a sender. Workers that go beyond their
-//     window while sums cannot leave could fill it; what they send is then refused as beyond the window.
+//   - Notices (waiting, mismatch) are headers without a sum: a separate record, behind those of the slots. While one
+//     is pending, no other is made: the sender will ask again.
+//   - The queue has an entry for every slot, and as many for answers, which are dropped while these are taken. So
+//     control never blocks, and receiving ports never wait for a sender. Workers that exceed their
+//     window while sums cannot leave could fill it; their packets are then refused as beyond the window.
 `default_nettype none
 
 module control #(
@@ -93,8 +92,8 @@ module control #(
     output logic                 outcome_valid_o,
     output logic [4:0]           outcome_o
 );
-    localparam int FIRST = (16 + PAD) / B;  // header words before this one have nothing for us
-    localparam bit SLOW  = HEAD - FIRST > 4;  // there is time for one register more where it helps
+    localparam int FIRST = (16 + PAD) / B;  // first header word used by control
+    localparam bit SLOW  = HEAD - FIRST > 4;  // time for an additional register
 
 `include "phases.svh"
 
@@ -109,9 +108,9 @@ module control #(
     wire               ce     = ce_i[port];
     wire               broken = broken_i[port];
     wire   [PORTS-1:0] me     = PORTS'(1) << port;
-    logic  [PORTS-1:0] pending;   // as it was a cycle ago, without who is being answered
-    logic  [PB-1:0]    child;     // the port in question, or one whose ranks may be missing
-    logic              missed;    // they are
+    logic  [PORTS-1:0] pending;   // delayed by a cycle, without the port being answered
+    logic  [PB-1:0]    child;     // the current port, or one whose ranks may be missing
+    logic              missed;    // its ranks are missing
     logic              waiting;
     wire   [2:0]       h_kind;
     wire               h_resent, h_congested, h_bf16;
@@ -137,7 +136,7 @@ module control #(
     wire [4:0]        l_branch;
     wire [SB-1:0]     base, ring;  // first slot of the ring; its slots, less one
 
-    // The header's lease, as a register if its words come slowly enough to have it when the last one is here.
+    // The header's lease, registered if the header's words arrive slowly enough.
     always_comb for (int i = 0; i < LB; i++) turned[i] = h_tree[LB-1-i];
     if (SLOW) begin : g_slow_at
         logic [LB-1:0] at_q;
@@ -173,7 +172,7 @@ module control #(
     logic [BOOK-1:0]   book;
     wire               wipes = state == INIT | state == CLEAR;
 
-    // Lease and vid are here before the header's last word is, if words come slowly.
+    // Lease and vid arrive before the header's last word if words arrive slowly.
     vid_ring #(.LEASES(LEASES), .SLOTS(SLOTS)) vids (
         .clk, .at_i(at), .base_i(base), .ring_i(ring), .lookup_i(state == (SLOW ? FETCH : LOOKUP)), .vid_i(h_vid),
         .release_i(release_up), .advance_i(advances), .look_i(state == LOOK), .wipe_i(state == WIPE),
@@ -232,7 +231,7 @@ module control #(
         .order_o({order_lease_o, order_slot_o, order_kind_o, order_sources_o, order_to_o, order_vid_o}),
         .take_i(order_take_i));
 
-    // To the ports, a cycle later: they are far away. The next port is looked at in the meantime.
+    // To the ports, a cycle later because of the distance. The next port is selected in the meantime.
     logic          clear_waits, lease_waits;
     logic [AB-1:0] init_base;
     always_ff @(posedge clk) begin
@@ -250,7 +249,7 @@ module control #(
     // ---- Step by step --------------------------------------------------------------------------------------
     assign advances = release_up & is_next | state == ADVANCE & goes_on;
 
-    // For a notice the header's missing ranks become those under absent children.
+    // For a notice, the header's missing ranks become those of the absent children.
     always_ff @(posedge clk) begin
         child  <= state == RANKS ? walk : port;
         missed <= state == RANKS & members[walk] & ~q_arrived[walk];
@@ -274,7 +273,7 @@ module control #(
         end else begin
             notice_waits <= noted | (notice_waits & ~notice_sent_i);
             clear_waits  <= clear_i | (clear_waits & state != CLEAR);
-            // A decision that began before a lease was written may still follow the old one.
+            // A decision that began before a write of its lease may still use the old one.
             lease_waits  <= lease_write_i | (lease_waits & state != FETCH);
             case (state)
                 INIT: begin
@@ -307,7 +306,7 @@ module control #(
                         state <= advances & goes_on ? ADVANCE : FETCH;
                     end
                 end
-                // The vid after one that was released is released already: step over it, and look at the next.
+                // The vid after a released one has been released already: skip it, and check the next.
                 ADVANCE: state <= goes_on ? LOOK : FETCH;
                 LOOK:    state <= FIND;
                 FIND:    state <= ADVANCE;
@@ -334,19 +333,19 @@ module control #(
     end
 
 `ifndef SYNTHESIS
-    logic told;  // a notice is on its way
+    logic told;  // a notice is pending
     always_ff @(posedge clk) begin
         if (!rst_n) begin
             told <= 1'b0;
         end else begin
             told <= noted | (told & ~notice_sent_i);
-            a_once: assert (!noted || !told);  // never a notice over another
+            a_once: assert (!noted || !told);  // no notice overwrites another
             if (take) begin
-                a_placed: assert (SB'(slot - base) <= ring);  // never a slot outside of the lease's ring
-                // never beyond the window
+                a_placed: assert (SB'(slot - base) <= ring);  // slots are within the lease's ring
+                // vids are within the window
                 a_ahead_of: assert (from_parent || ahead[31] || ahead < {16'd0, accepted});
             end
-            a_one: assert ($onehot0(answer_o));  // never two ports answered at once
+            a_one: assert ($onehot0(answer_o));  // at most one port is answered at a time
         end
     end
 `endif

@@ -2,10 +2,9 @@
 // The table is hw/rtl/registers.toml; docs/accelerator-registers.md is made from it.
 //
 // Ports: s_axil_* an AXI-Lite slave of 32 bits (whole words only, no errors: an unknown address reads 0 and
-// ignores writes); the rest are the strobes that control and the sending ports take, and what they report.
+// ignores writes); the rest are strobes to control and the sending ports, and their status.
 //
-// Timing: a write takes two cycles, a read two. Leases, children and templates are write-only: whoever wrote
-// them knows them.
+// Timing: a write takes two cycles, a read two. Leases, children and templates are write-only.
 //
 // Theory: the counters are a memory of 32 words; each packet that control decides adds one to one of them. They
 // start at 0 at power-up and wrap; a reset does not clear them.
@@ -58,7 +57,7 @@ module csr #(
 `include "registers.svh"
 
     // Writes: address and data are taken together, the strobe is on the cycle after.
-    logic [4:0]  at;  // of a word
+    logic [4:0]  at;  // index of a word
     wire         write = s_axil_awvalid & s_axil_wvalid & ~s_axil_bvalid & s_axil_wstrb == 4'hf;
     wire         part  = s_axil_awvalid & s_axil_wvalid & ~s_axil_bvalid & s_axil_wstrb != 4'hf;
 

@@ -1,19 +1,19 @@
-// What becomes of a packet: from facts about its header, its lease and its slot, the outcome and what follows.
+// Decides on a packet: from facts about its header, its lease and its slot, the outcome and its effects.
 //
 // Ports
-//   refused_i, refusal_i  the packet is refused for what it says of itself or of its lease
-//   below_i               it lies below the lowest vid that is not yet released
+//   refused_i, refusal_i  the packet is refused because of its own fields or those of its lease
+//   below_i               its vid is below the lowest one not yet released
 //   from_parent_i, resent_i  of the packet
 //   known_i, agrees_i     the slot has this vid; with the same chunk, format and length
 //   phase_i               of the slot
-//   mine_i, complete_i    this port is in the slot's sum already; with it the sum is complete
-//   outcome_o             to be counted
-//   take_o                its payload is kept
+//   mine_i, complete_i    this port is already in the slot's sum; with it the sum is complete
+//   outcome_o             for the counters
+//   take_o                its payload is stored
 //   release_o             the sum of the slot leaves
-//   answer_o              it was sent again after its sum left: the sum leaves once more
-//   asked_o               a result that is here already: for those who have asked meanwhile
-//   waiting_o             sent again while others are awaited: tell the sender
-//   disagree_o            tell all neighbours
+//   answer_o              it was resent after its sum left: the sum is sent again
+//   asked_o               a result that has arrived already: for the children that have asked since
+//   waiting_o             resent while others are missing: notify the sender
+//   disagree_o            notify all neighbours
 //
 // Timing: combinational.
 //
@@ -80,9 +80,9 @@ module decision (
 
 `ifndef SYNTHESIS
     always_comb begin
-        // never two consequences
+        // At most one effect.
         a_one: assert ($countones({take_o, answer_o, asked_o, waiting_o, disagree_o}) <= 1);
-        a_kept: assert (!release_o || take_o && !from_parent_i && complete_i);  // never a release too early
+        a_kept: assert (!release_o || take_o && !from_parent_i && complete_i);  // a release has a sum
     end
 `endif
 endmodule

@@ -1,23 +1,23 @@
-// Decides about a packet, and what follows: what is written into its slot, which order the release engine gets.
+// Decides on a packet, and its effects: the writes to its slot, and the order to the release engine.
 //
 // Ports
 //   decide_i, act_i  control's step: with SLOW a decision is registered in the first and has effect in the second
-//   note_i, wipe_i   ... a notice is made for a packet that waits; the slot clear_at_i is cleared
-//   refused_i ..     the facts, see packet_check; below_i: the vid is lower than what is not released yet
-//   h_* q_*          the packet's and the slot's fields; at_i: the lease's place; members_i .. announced_i: of it
-//   few_i            there is room for an answer; notice_waits_i: a notice is on its way
-//   outcome_o ..     the decision, see module decision: what it says, while act_i
+//   note_i, wipe_i   ... a notice is made for a waiting packet; the slot clear_at_i is cleared
+//   refused_i ..     the facts, see packet_check; below_i: the vid is below the lowest one not released
+//   h_* q_*          the packet's and the slot's fields; at_i: the lease's index; members_i .. announced_i: its fields
+//   few_i            there is room for an answer; notice_waits_i: a notice is pending
+//   outcome_o ..     the decision, see module decision, during act_i
 //   noted_o          a notice is made
 //   write_*_o ..     the slot's new fields and book, see slot_book
 //   ordered_o, order_o  an order: {lease, slot, kind, sources, destinations, low bits of the vid}
 //
-// Timing: all in the cycle of act_i, note_i or wipe_i; the order, which comes late, a cycle later.
+// Timing: all in the cycle of act_i, note_i or wipe_i; the order, which is computed last, a cycle later.
 //
-// Theory: what is decided is 0 while nothing is, so what follows need not look at the step.
-//   - A contribution sets its port's bit, and adds to marks and missing ranks; of the window caps the least stays.
-//   - A sum is ordered from the members' buffers, upwards if there is a parent and to the members if not; a result from
-//     the parent's, to the members. A sum that has gone up is ordered again as what it was.
-//   - A notice is a record of its own, at SLOTS, with the packet's fields and missing ranks that control has collected.
+// Theory: the decision is 0 while none is made, so the logic behind it need not check the step.
+//   - A contribution sets its port's bit, and adds to marks and missing ranks; the minimum of the window caps is kept.
+//   - A sum is ordered from the members' buffers, to the parent if there is one and to the members if not; a result
+//     from the parent's buffer, to the members. A sum that has gone up is ordered again unchanged.
+//   - A notice is a separate record, at index SLOTS, with the packet's fields and the collected missing ranks.
 `default_nettype none
 
 module effects #(
@@ -109,12 +109,12 @@ module effects #(
         .phase_i(q_phase_i), .mine_i, .complete_i, .outcome_o(d_outcome), .take_o(d_take), .release_o(d_release),
         .answer_o(d_answer), .asked_o(d_asked), .waiting_o(d_waiting), .disagree_o(d_disagree));
 
-    // With what is in the slot; and of the window caps this packet's is not the least.
+    // Merge with the slot; this packet's window cap is not the minimum.
     wire       d_merge = d_take & known_i & ~from_parent_i;
     wire       d_other = d_take & ~from_parent_i & ~cap_below_i;
     wire [3:0] d_mark = branch_high_i & {4{d_take}};
 
-    // All of it is 0 while nothing is decided, but for the outcome.
+    // All 0 while nothing is decided, except for the outcome.
     logic       answer, asked, disagree, merge, other_cap;
     logic [3:0] mark_high;
     if (SLOW) begin : g_slow
@@ -152,7 +152,7 @@ module effects #(
         end
     end
 
-    // What is written while nothing is taken is a notice: the packet's own fields.
+    // A write without take is a notice: the packet's own fields.
     logic [31:0] marks;
     always_comb begin
         for (int i = 0; i < 32; i++) begin
@@ -199,19 +199,19 @@ module effects #(
     always_ff @(posedge clk) begin
         if (rst_n) begin
             if (take_o & from_parent_i) begin
-                a_sums: assert (known_i && q_phase_i == SENT_UP);  // never a result for nothing
+                a_sums: assert (known_i && q_phase_i == SENT_UP);  // a result has a sum that was sent up
             end else if (take_o) begin
-                a_member: assert ((me_i & ~members_i) == '0);  // never a contribution from a stranger
-                a_subset: assert (!known_i || (q_arrived_i & ~members_i) == '0);  // never strangers in a sum
-                a_twice: assert (!known_i || (q_arrived_i & me_i) == '0);  // never a contribution counted twice
+                a_member: assert ((me_i & ~members_i) == '0);  // contributions come from members
+                a_subset: assert (!known_i || (q_arrived_i & ~members_i) == '0);  // sums contain only members
+                a_twice: assert (!known_i || (q_arrived_i & me_i) == '0);  // no contribution is counted twice
             end
             if (release_o) begin
-                a_whole: assert (((known_i ? q_arrived_i : '0) | me_i) == members_i);  // never a sum that is not whole
+                a_whole: assert (((known_i ? q_arrived_i : '0) | me_i) == members_i);  // sums are complete
             end
             if (order_write) begin
-                a_goes: assert (order_to != '0);  // never an order for nobody
-                a_from: assert (order_sources != '0);  // never a sum of nothing
-                a_others: assert ((order_to & ~(members_i | parent_i)) == '0);  // never an order for strangers
+                a_goes: assert (order_to != '0);  // orders have destinations
+                a_from: assert (order_sources != '0);  // sums have sources
+                a_others: assert ((order_to & ~(members_i | parent_i)) == '0);  // to members or parent only
             end
         end
     end

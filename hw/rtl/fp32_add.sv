@@ -1,10 +1,10 @@
 // One IEEE-754 binary32 addition per cycle: sum = a + b.
 //
-// Round to nearest even, subnormals kept, infinities, signed zeros; every NaN result is 7fc00000, as
-// netsum's order of additions demands (crates/wire/src/reduce.rs).
+// Round to nearest even, with subnormals, infinities and signed zeros; every NaN result is 7fc00000, as netsum's order
+// of additions requires (crates/wire/src/reduce.rs).
 //
-// Ports: a, b are taken at every rising edge, sum follows STAGES edges later. No reset, no stall: whoever
-// feeds it keeps the book of what is in flight.
+// Ports: a, b are sampled at every rising edge, sum follows STAGES edges later. No reset, no stall: the user tracks
+// what is in flight.
 //
 // Theory: a single path of eight stages.
 //   1 compare    one subtraction, exponents above mantissas, of which three bits count as one (more, or not
@@ -15,11 +15,11 @@
 //   3 align      y right by the four low bits of the amount. To an infinity or a NaN nothing is added, so a NaN
 //                shows in the sum; infinities of two signs leave a bit there
 //   4 add        y right by 16 if need be, x +- y; what was pushed out is one sticky bit
-//   5 count      leading zero nibbles of the sum, no more than the exponent can pay for
+//   5 count      leading zero nibbles of the sum, limited by the exponent
 //   6 coarse     left by nibbles
-//   7 fine       left by 0 to 3 bits, no more than the exponent can pay for: so subnormals come by themselves;
-//                the exponent pays for both shifts
-//   8 round      to nearest even; the carry into the exponent is right, that to infinity included
+//   7 fine       left by 0 to 3 bits, limited by the exponent, which yields subnormals;
+//                the exponent is reduced by both shifts
+//   8 round      to nearest even; a carry goes into the exponent, up to infinity
 // Exponents: a subnormal has the exponent of the smallest normal, without the hidden one.
 `default_nettype none
 
@@ -59,7 +59,7 @@ module fp32_add (
 
     // 2 swap
     logic [23:0] x2;
-    logic [24:0] y2;  // one bit to the right already if need be
+    logic [24:0] y2;  // shifted right by one bit if needed
     logic  [7:0] exponent2;
     logic        sign2, subtract2;
     logic  [4:0] amount2;
@@ -118,7 +118,8 @@ module fp32_add (
         subtract3 <= subtract2;
         sixteen3  <= amount2[4];
         high3     <= high;
-        // Nothing changes an infinity or a NaN; but infinities of two signs have no sum, so one bit is left of it.
+        // Adding to an infinity or a NaN changes nothing; the sum of two infinities with different signs is a NaN, so
+        // one bit is left.
         if (infinite) y3 <= '0;
         else y3 <= by_nibbles;
         sticky3   <= infinite ? subtract2 & by_nibbles[25] & ~amount2[4] : lost_bits | lost_nibbles;
@@ -127,7 +128,7 @@ module fp32_add (
     // 4 add
     logic [27:0] sum4;
     logic  [7:0] exponent4;
-    logic  [2:0] limit4;  // nibbles that the exponent can pay for, at most 7
+    logic  [2:0] limit4;  // nibbles allowed by the exponent, at most 7
     logic        sign4, subtract4, high4;
     wire  [25:0] y      = sixteen3 ? {16'b0, y3[25:16]} : y3;
     wire         sticky = sticky3 | (sixteen3 & |y3[15:0]);
@@ -173,7 +174,7 @@ module fp32_add (
         nibbles5  <= bound ? limit4 : nibbles;
         bound5    <= bound;
         sign5     <= sign4 & ~(subtract4 & ~|used);
-        // Infinite already, or by the carry: a sum without carry loses at least one of its exponent.
+        // Infinite already, or by the carry: a sum without carry reduces its exponent by at least one.
         special5  <= high4 & exponent4[1] & (exponent4[0] | sum4[27]);
         nan5      <= high4 & exponent4[1] & exponent4[0] & (|sum4[25:24] | |used[5:0]);
     end

@@ -1,12 +1,12 @@
 // The sum of PORTS binary32 numbers in netsum's one order of additions: the balanced binary tree over
 // positions, ((0+1)+(2+3))+((4+5)+...), one sum per cycle.
 //
-// Ports: terms is PORTS numbers, position 0 in the low bits, -0 (80000000) where nobody contributes; sum
-// follows LEVELS x 8 rising edges later, LEVELS = log2(PORTS). No reset, no stall.
+// Ports: terms is PORTS numbers, position 0 in the low bits, -0 (80000000) for absent contributions; sum follows LEVELS
+// x 8 rising edges later, LEVELS = log2(PORTS). No reset, no stall.
 //
-// Theory: PORTS is a power of two. The right half of the positions joins the left half. -0 is the identity
-// of IEEE addition, so an empty position changes no bit, and a wider tree with empty positions agrees with
-// a narrower one. A single number still goes through an adder: NaNs become the one canonical NaN.
+// Theory: PORTS is a power of two. The right half of the positions joins the left half. -0 is the identity of IEEE
+// addition, so an empty position changes no bit, and a wider tree with empty positions agrees with a narrower one. A
+// single number also passes an adder: NaNs become canonical.
 `default_nettype none
 
 module fp32_tree #(

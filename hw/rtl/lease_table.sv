@@ -1,12 +1,12 @@
-// What the driver has written about leases.
+// The leases as written by the driver.
 //
 // Ports
 //   lease_*  the driver's writes: a word of a lease (docs/accelerator-registers.md), or a child's branch and ranks
-//   at_i     the lease in question, child_i one of its ports: what is known of them is on the outputs in the same
+//   at_i     the current lease, child_i one of its ports: their fields are on the outputs in the same
 //            cycle, ranks included
 //
-// Timing: written at a clock edge, read at once. Words are written while the lease is not valid, so nobody meets half
-// of one.
+// Timing: written at a clock edge, read combinationally. Words are written while the lease is invalid, so that no
+// partial lease is used.
 //
 // Theory: memories of LEASES words, one per field, and of LEASES x PORTS for the children. Only `valid` is cleared by a
 // reset.
@@ -55,7 +55,8 @@ module lease_table #(
     logic [31:0] windows   [0:LEASES-1];
     logic [2*SB-1:0] places [0:LEASES-1];
     logic [15:0] elements  [0:LEASES-1];
-    // Close to where they are used: a block memory, which could take child_i's register, takes most of a cycle.
+    // Distributed memory, close to its users: a block memory, which could absorb child_i's register, takes most of a
+    // cycle.
     (* ram_style = "distributed" *) logic  [4:0] branches [0:LEASES*PORTS-1];
     (* ram_style = "distributed" *) logic [31:0] ranks_hi [0:LEASES*PORTS-1];
     (* ram_style = "distributed" *) logic [31:0] ranks_lo [0:LEASES*PORTS-1];

@@ -1,13 +1,14 @@
-// Releases that wait for the engine, first in, first out.
+// Releases waiting for the engine, first in, first out.
 //
 // Ports: write_i with order_i; valid_o with order_o, taken by take_i; few_o: there is room for an answer, which may be
-// left out, beside a release of every slot, which may not; any_o: there is room at all.
+// dropped, beside a release of every slot, which may not; any_o: there is room at all.
 //
-// Timing: an order is on order_o one cycle after write_i if none waits before it; valid_o is a register. few_o and
-// any_o are three cycles old; between two orders control needs more.
+// Timing: an order is on order_o one cycle after write_i if the queue is empty; valid_o is a register. few_o and any_o
+// are delayed by three cycles; control takes longer between two orders.
 //
-// Theory: twice as many places as slots. A slot whose workers obey their window is released once before its sum has
-// left, so releases alone fill at most a half; answers and notices are left out while less than the other half is free.
+// Theory: twice as many entries as slots. A slot whose workers obey their window is released at most once before its
+// sum has left, so releases alone fill at most a half; answers and notices are dropped while less than the other half
+// is free.
 `default_nettype none
 
 module order_queue #(
@@ -27,12 +28,12 @@ module order_queue #(
     localparam int QB = $clog2(2 * SLOTS);
 
     logic [BITS-1:0] queue [0:2*SLOTS-1];
-    logic [QB:0]     in, out;  // with the bit of the lap
-    logic [QB:0]     count;    // as it was a cycle ago
+    logic [QB:0]     in, out;  // with a wrap bit
+    logic [QB:0]     count;    // delayed by a cycle
     logic            wrote, took;
 
     assign order_o = queue[out[QB-1:0]];
-    wire             more = in != out + (QB+1)'(1);  // than the one that is offered
+    wire             more = in != out + (QB+1)'(1);  // entries beside the offered one
 
     always_ff @(posedge clk) begin
         if (write_i) queue[in[QB-1:0]] <= order_i;
@@ -59,9 +60,9 @@ module order_queue #(
     wire [QB:0] level = in - out;
     always_ff @(posedge clk) begin
         if (rst_n) begin
-            a_bounded: assert (level <= (QB+1)'(2 * SLOTS));  // never more orders than places
-            a_room: assert (!write_i || level < (QB+1)'(2 * SLOTS));  // never an order without a place
-            a_there: assert (!take_i || level != '0);  // never an order taken that is not there
+            a_bounded: assert (level <= (QB+1)'(2 * SLOTS));  // no overflow
+            a_room: assert (!write_i || level < (QB+1)'(2 * SLOTS));  // orders are written only with room
+            a_there: assert (!take_i || level != '0);  // orders are taken only if present
         end
     end
 `endif

@@ -1,21 +1,21 @@
-// Compares a packet with its lease and its slot: the facts that decide, and the reason if it is refused.
+// Compares a packet with its lease and its slot: the facts for the decision, and the reason of a refusal.
 //
 // Ports
-//   me_i ..        its port, and what that says of the frame: congested, broken, whole words of payload and bytes after
+//   me_i ..        its port, and the port's facts: congested, broken, whole words of payload and remaining bytes
 //   kind_i ..      the header's fields, see packet_header
-//   l_valid_i ..   its lease, see lease_table; ahead_i: how far its vid lies beyond the lowest that is not released
-//   q_phase_i ..   its slot, see slot_book; any_room_i: an order could be kept
-//   from_parent_o, root_o  it comes from the parent; there is none
+//   l_valid_i ..   its lease, see lease_table; ahead_i: distance of its vid from the lowest that is not released
+//   q_phase_i ..   its slot, see slot_book; any_room_i: there is room for an order
+//   from_parent_o, root_o  it comes from the parent; the lease has no parent
 //   known_o, agrees_o  the slot has this vid; with the same chunk, format and length
-//   mine_o, complete_o  this port is in the slot's sum already; with it the sum is complete
+//   mine_o, complete_o  this port is already in the slot's sum; with it the sum is complete
 //   cap_below_o    its window cap is below the slot's, or the lease's if the vid is new
 //   branch_*       the mark that this child makes if its frame was congested: three low bits decoded, two high ones
-//   refused_o, refusal_o  it is refused without a look at the slot; refusal_o also says why an old one is
+//   refused_o, refusal_o  it is refused regardless of the slot; refusal_o is also the reason for an old one
 //
-// Timing: outputs are made of registers alone. From the frame's length to the refusal it takes four cycles, from a
+// Timing: outputs are functions of registers only. From the frame's length to the refusal it takes four cycles, from a
 // lease's fields two, from a slot's fields to known_o and agrees_o two with SLOW, else one.
 //
-// Theory: one register per fact, so that no cycle is long; late facts are compared four bits at a time and joined a
+// Theory: one register per fact, which keeps paths short; late facts are compared four bits at a time and joined a
 // cycle later. The order of refusals is that of docs/protocol-panama.md.
 `default_nettype none
 
@@ -86,7 +86,7 @@ module packet_check #(
 `include "phases.svh"
 
     logic  [15:0] bytes, udp_due, ip_due, window;
-    logic   [2:0] lengths;                  // payload, UDP and IP are as long as they should be
+    logic   [2:0] lengths;                  // payload, UDP and IP lengths are correct
     logic         has_lease, of_job, of_tree, empty, reserved, stale, other_epoch, too_large, early, late, from_member;
     logic   [7:0] vid_parts, same_vid;      // four bits each: the slot's vid is the packet's
     logic  [12:0] other_parts, same_other;  // chunk, length, format

@@ -1,15 +1,15 @@
-// The header of the packet that control looks at, word by word as it comes, and what its fields say.
+// The header of the packet that control processes, received word by word, and its fields.
 //
 // Ports
 //   fetch_i, word_i, data_i  a word of the header, and which one
-//   forget_i, add_i, ranks_i  for a notice: no rank is missing; these are missing as well
-//   others                   the header's fields, numbers as such, with those of IP and UDP that say how long it is
+//   forget_i, add_i, ranks_i  for a notice: clear the missing ranks; add these
+//   others                   the header's fields in host order, with those of IP and UDP that give its length
 //
-// Timing: a word's fields are there two cycles after it with SLOW (a register stands before the header, for the ports
-// are far away), else one; ranks one cycle after add_i.
+// Timing: a word's fields are valid two cycles after it with SLOW (an input register, because of the distance to the
+// ports), else one; ranks one cycle after add_i.
 //
-// Theory: bytes 16 to 79 of the frame are kept; those before are not for control. With a bus that 80 bytes do not fill
-// evenly the first word is the shorter one, by PAD bytes.
+// Theory: bytes 16 to 79 of the frame are kept; control does not use those before. If 80 bytes are not a multiple of
+// the bus, the first word is shorter by PAD bytes.
 `default_nettype none
 
 module packet_header #(

@@ -1,24 +1,24 @@
-// Releases sums: takes orders from control, reads the port buffers of all sources in step, adds, and writes
-// one frame to all destinations.
+// Releases sums: takes orders from control, reads the port buffers of all sources in lockstep, adds, and writes one
+// frame to all destinations.
 //
 // Ports
 //   order_*    the next order: lease, slot, kind of packet, sources and destinations as port bitmaps, and the low
-//              bits of the vid: an order whose slot has another one by now is left out (an answer that waited for
-//              so long that nobody needs it any more, or workers that go beyond their window)
-//   begins_*   a slot gets another vid: an order that has been taken for it, and waits for room, is left out too
+//              bits of the vid: an order whose slot has another vid by now is dropped (an answer that has waited
+//              until it is no longer needed, or workers that exceed their window)
+//   begins_*   a slot gets another vid: an order for it that has been taken and waits for room is dropped too
 //   record_*   the slot's record (see control), two cycles after record_read_o
 //   load_o, step_o, ...  to the receiving ports; terms_i is W bits of every port, port 0 in the low bits
 //   write_o, word_o, ... to the sending ports (see sum_queue); room_i of each
-//   notice_sent_o  the notice's record is free again
+//   notice_sent_o  the notice's record may be reused
 //
 // Timing: W/32 sums per cycle. A frame takes as many cycles as it has words (float32), without a gap to the
 // next if it has at least about 8 log2(PORTS) words. First word out: 8 log2(PORTS) + 6 - HEAD cycles after
 // load_o, where HEAD is 80 bytes in words.
 //
-// Theory: two loops. The first fetches an order and its record while the frame before is added. The second
-// issues one step a cycle to the ports: memory, terms, adder tree and packing have no stall, so an order starts
-// only once every destination has room for all of it. The header is made at the end of the pipeline, in the
-// cycles before the first sum arrives there; the issue of the next order leaves just so many cycles free.
+// Theory: two loops. The first fetches an order and its record while the previous frame is added. The second issues one
+// step per cycle to the ports: memory, terms, adder tree and packing have no stall, so an order starts only once every
+// destination has room for all of it. The header is made at the end of the pipeline, in the cycles before the first sum
+// arrives there; the issue of the next order leaves as many cycles free.
 `default_nettype none
 
 module release_engine #(
@@ -36,8 +36,8 @@ module release_engine #(
     localparam int LANES = W / 32,
     localparam int LB    = $clog2(LEASES),
     localparam int SB    = $clog2(SLOTS),
-    localparam int NB    = $clog2(HEAD + BUF_WORDS + 1),  // of a frame's number of words
-    localparam int EB    = NB + CB                 // of a count of bytes
+    localparam int NB    = $clog2(HEAD + BUF_WORDS + 1),  // bits of a frame's number of words
+    localparam int EB    = NB + CB                 // bits of a count of bytes
 ) (
     input  wire                clk,
     input  wire                rst_n,
@@ -74,7 +74,7 @@ module release_engine #(
     output wire                notice_sent_o,
     output wire                idle_o
 );
-    localparam int ADD     = 5 + 8 * $clog2(PORTS);  // from a step to the sums, which wait for a cycle to be rounded
+    localparam int ADD     = 5 + 8 * $clog2(PORTS);  // from a step to the sums, with one cycle for rounding
     localparam int DELAY   = ADD - 1 - HEAD;         // from a start to the cycle before the header
     localparam logic [2:0] PARTIAL = 3'd1;
 
@@ -100,7 +100,7 @@ module release_engine #(
     logic               next_half;
     logic               header_waits;
     wire                notice = next_kind > 3'd2;
-    // No more than a buffer holds: control has seen to it.
+    // At most a buffer's capacity, which control has checked.
     wire   [EB-2:0]     elements = notice ? '0 : n_elems[EB-2:0];
     wire                start;
 
@@ -133,7 +133,7 @@ module release_engine #(
     end
 
     // Issue: steps, then the cycles in which the next frame's header is written.
-    logic [NB-1:0]    left;  // steps, complemented
+    logic [NB-1:0]    left;  // remaining steps, complemented
     logic [HB:0]      gap;
     logic             pack, half, stepping, clear;
     logic [EB-1:0]    bytes;
@@ -146,7 +146,7 @@ module release_engine #(
     assign start = fetch == READY & may_start & clear;
 
     always_ff @(posedge clk) begin
-        // To the ports, a cycle later: they are far away.
+        // To the ports, a cycle later because of the distance.
         load_o <= start;
         step_o <= stepping;
         half_o <= half;
@@ -178,7 +178,7 @@ module release_engine #(
         end
     end
 
-    // The books of what is in the pipeline.
+    // Status of the pipeline's contents.
     logic [ADD-2:0]   valid_at;
     logic [ADD-1:0]   last_at;
     logic [DELAY-1:0] start_at;
@@ -247,7 +247,7 @@ module release_engine #(
     end
 
     wire   header_sent   = head & head_word == HB'(HEAD - 1);
-    // The next record is here two cycles after its order is taken.
+    // The next record arrives two cycles after its order is taken.
     wire   header_ends   = head & head_word == HB'(HEAD - 2);
     assign notice_sent_o = header_sent & kind_q > 3'd2;
     assign words_o       = words;
@@ -263,7 +263,7 @@ module release_engine #(
             bytes_q   <= bytes[CB-1:0];
             udp_bytes <= {1'b0, bytes} + (EB+1)'(46);
             ip_bytes  <= {1'b0, bytes} + (EB+1)'(66);
-            // Less the frame's words: ~(whole + 1) + 1 - HEAD, and one less again if the last word is not whole.
+            // Minus the frame's words: ~(whole + 1) + 1 - HEAD, and minus one if the last word is partial.
             words     <= ~bytes[EB-1:CB] - NB'(HEAD - 1) - NB'(|bytes[CB-1:0]);
             pack_q    <= pack;
         end
@@ -276,7 +276,7 @@ module release_engine #(
         end
         head_data <= head ? padded[32'(head_word)*W +: W] : '0;
         head_q    <= head;
-        // The last sums of the frame before still leave while its successor's header begins.
+        // The last sums of the previous frame still leave while the next header begins.
         {pack_sums, to_write} <= {pack_q, to_q};
         first_q   <= head & head_word == '0;
         first_o   <= first_q;
@@ -291,8 +291,8 @@ module release_engine #(
 
     always_ff @(posedge clk) begin
         if (rst_n) begin
-            a_apart: assert (!(head_q && packed_valid));  // never a header over the sums of the frame before
-            a_served: assert (!start || next_to != '0);  // never a sum for nobody
+            a_apart: assert (!(head_q && packed_valid));  // a header does not overlap the previous frame's sums
+            a_served: assert (!start || next_to != '0);  // sums have destinations
         end
     end
 `endif

@@ -1,25 +1,25 @@
-// One port's receiving side: tells aggregation packets from everything else, passes the rest on, keeps
-// payloads in the port buffer, and hands them to the adders.
+// One port's receiving side: separates aggregation packets from all others, passes the others on, stores payloads in
+// the port buffer, and feeds them to the adders.
 //
 // Ports
 //   s_*        frames from the wire (AXI-Stream, byte 0 in the low bits; s_terror with the last word: bad FCS)
-//   m_*        frames that are not for us, unchanged, in order
+//   m_*        other frames, unchanged, in order
 //   pending_o  a whole aggregation packet waits for control: its header is read word by word through
 //              head_word_i / head_data_o (same cycle), its facts are on ce_o, broken_o, and as the payload's length
 //              words_o whole words and kept_o bytes
-//   answer_i   control is done with it; with take_i its buffer becomes that of slot_i
+//   answer_i   control has processed it; with take_i its buffer becomes that of slot_i
 //   init_i     slot_i gets the buffer at init_base_i; used once, after reset
-//   load_i     the release engine starts on the buffer of read_slot_i; step_i: one step further. The step's
+//   load_i     the release engine starts on the buffer of read_slot_i; step_i: advance one step. The step's
 //              LANES terms are on terms_o three edges after its step_i
 //
-// Timing: a word that is bypassed leaves 7 cycles after it came with a bus of 64 bits, 2 with 512, as long as the
-// other side takes it. One word per cycle either way.
+// Timing: a bypassed word leaves 7 cycles after its arrival with a bus of 64 bits, 2 with 512, as long as the receiver
+// takes it. One word per cycle in either direction.
 //
-// Theory: what a packet is shows at byte 45. Until then words wait in a FIFO of 16, and are offered up to the last one
-// whose frame is judged; the verdict stands beside the frame's first word. The payload of an aggregation packet goes to a spare buffer before anybody
-// knows whether it is wanted: a slot's buffer is then exchanged with the spare, or the spare is used again.
-// So nothing is copied, no frame that is broken or not wanted touches a slot, and there are always as many
-// buffers as slots and two more: one packet may be under decision while the next comes in.
+// Theory: a packet is classified at byte 45. Until then words wait in a FIFO of 16, and are offered up to the last one
+// whose frame is classified; the verdict is stored with the frame's first word. The payload of an aggregation packet
+// goes to a spare buffer before it is known whether it is accepted: a slot's buffer is then exchanged with the spare,
+// or the spare is reused. So nothing is copied, no broken or refused frame touches a slot, and there are always as many
+// buffers as slots and two more: one packet may be under decision while the next arrives.
 `default_nettype none
 
 module rx_port #(
@@ -33,7 +33,7 @@ module rx_port #(
     localparam int CB       = $clog2(B) + 1,
     localparam int LANES    = W / 32,
     localparam int SB       = $clog2(SLOTS),
-    localparam int STRIDE   = BUF_WORDS + 1,  // a buffer, and a word for what is too long
+    localparam int STRIDE   = BUF_WORDS + 1,  // a buffer, and a word for overlong payloads
     localparam int NOTHING  = (SLOTS + 2) * STRIDE,  // a word of -0, behind the buffers
     localparam int DEPTH    = NOTHING + 1,
     localparam int AB       = $clog2(DEPTH),
@@ -81,7 +81,7 @@ module rx_port #(
     localparam int IB    = $clog2(CLASS + 2);
     localparam int FB    = W + B + 2;
 
-    // Verdict on the word that comes in, byte by byte.
+    // Classification of the arriving word, byte by byte.
     logic [IB-1:0] in_word;
     logic          fits_q, ce_q;
     logic          fits, ce;
@@ -111,15 +111,15 @@ module rx_port #(
                 if (at == 15) ce = s_tdata[8*(at%B) +: 2] == 2'b11;
             end
         end
-        // A frame that ends before byte 45 is not ours.
+        // A frame that ends before byte 45 is not an aggregation packet.
         fits = fits & (in_word != IB'(CLASS) ? ~s_tlast : s_tkeep[45%B]);
     end
 
-    // Words, and the verdict of each frame at the place of its first word.
+    // Words, and the verdict of each frame at the index of its first word.
     logic [FB-1:0] fifo [0:15];
     logic    [1:0] verdicts [0:15];
     logic    [4:0] fifo_in, fifo_judged, fifo_out;
-    logic    [3:0] frame_in;  // place of the first word of the frame that comes in
+    logic    [3:0] frame_in;  // index of the arriving frame's first word
     logic          judged;
     wire           take_word = s_tvalid & s_tready;
     wire           judge     = take_word & ~judged & (s_tlast | in_word == IB'(CLASS));
@@ -130,7 +130,7 @@ module rx_port #(
     wire           pop;
     wire     [4:0] next_in   = fifo_in + 5'd1;
     wire     [4:0] next_out  = fifo_out + 5'd1;
-    // What may be offered next: behind the word that is offered, or this one. pop comes late.
+    // The next word to offer: behind the offered one, or this one. pop is late.
     wire           more      = fifo_judged != (have ? next_out : fifo_out);
 
     assign s_tready = ~(fifo_in[4] != fifo_out[4] && fifo_in[3:0] == fifo_out[3:0]);
@@ -161,7 +161,7 @@ module rx_port #(
                 if (s_tlast) frame_in <= next_in[3:0];
                 if (judged | judge) fifo_judged <= next_in;
             end
-            // What comes in this cycle is seen in the next but one: have and verdict are registers.
+            // Words that arrive in this cycle are visible two cycles later: have and verdict are registers.
             have <= have & ~pop | more;
             if (pop) begin
                 fifo_out <= next_out;
@@ -184,12 +184,12 @@ module rx_port #(
             .clk, .rst_n, .s_tdata(m_tdata), .s_tkeep(m_tkeep), .s_tlast(m_tlast), .s_tvalid(ours),
             .s_tready(c_take), .m_tdata(c_data), .m_tkeep(c_keep), .m_tlast(c_last), .m_tvalid(c_valid),
             .m_tready(open));
-        // Only a last word has an error, and the word behind it is the end of the same frame.
+        // Only a last word has an error, and the next word is the end of the same frame.
         always_ff @(posedge clk) if (c_take) error_q <= m_terror;
         assign c_error = c_take ? m_terror : error_q;
     end
 
-    // An aggregation packet goes to the spare buffer `half`, its header beside it.
+    // An aggregation packet goes to the spare buffer `half`, its header to a separate memory.
     logic  [W-1:0]  heads [0:2*(1<<HB)-1];
     (* no_rw_check *) logic [W-1:0] buffer [0:(1<<AB)-1];  // a power of two: no multiplexer behind it
     initial buffer[NOTHING] = {LANES{32'h8000_0000}};
@@ -197,7 +197,7 @@ module rx_port #(
     logic  [AB-1:0] spare [0:1];
     logic  [1+CB+WB:0] facts [0:1];
     logic  [1:0]    pending;
-    logic           half, serve, open;  // open: ~pending[half], a register because much hangs on it
+    logic           half, serve, open;  // open: ~pending[half], a register because of its fan-out
     logic  [HB-1:0] out_word;
     logic  [AB-1:0] write_at;
     logic  [WB-1:0] words;
@@ -215,7 +215,7 @@ module rx_port #(
     assign {ce_o, broken_o, words_o, kept_o} = facts[serve];
 
     always_comb begin
-        // As many as the lowest ones of c_keep, which has no holes.
+        // The number of ones in c_keep, which is contiguous.
         kept = '0;
         for (int bits = 0; bits < CB; bits++) begin
             for (int i = (1 << bits) - 1; i < B; i += 2 << bits) begin
@@ -226,12 +226,12 @@ module rx_port #(
 
     always_ff @(posedge clk) begin
         if (c_take) ce_kept <= verdict[1];
-        // Every cycle: what comes next takes its place, and nobody reads behind a packet's end, the word behind a
-        // header, or a header's first word.
+        // Written in every cycle and overwritten by the next word; words behind a packet's end, the word behind a
+        // header, and a header's first word are never read.
         heads[{half, out_word}] <= c_data;
         buffer[write_at] <= c_data;
         if (collect & c_last) begin
-            // A packet that ends within its header, or is longer than a buffer, has no length.
+            // A packet that ends within its header, or exceeds a buffer, has no length.
             facts[half] <= {frame_ce, c_error | in_head | overflow, words, kept};
         end
         if (init_i) map[slot_i] <= {1'b0, init_base_i};
@@ -273,7 +273,7 @@ module rx_port #(
     end
 
     // Reading: address, memory, a register close to it, terms. Two steps share a word of 16-bit elements. A port that
-    // does not contribute reads the same word of -0 all the time.
+    // does not contribute reads the same word of -0 continuously.
     logic [AB-1:0] read_at;
     logic          wide, odd, odd_q, odd_qq, source;
     logic  [W-1:0] memory, read;
@@ -299,7 +299,7 @@ module rx_port #(
     end
 
 `ifndef SYNTHESIS
-    // Which buffers are slots'; the others are the two spares.
+    // The buffers in use by slots; the others are the two spares.
     logic [SLOTS+1:0] held;
     wire  [4:0]    level = fifo_in - fifo_out;
     int   given, freed;
@@ -309,18 +309,18 @@ module rx_port #(
         if (!rst_n) begin
             held <= '0;
         end else begin
-            a_full: assert (level <= 5'd16);  // never more words than places
-            a_have_one: assert (!have || fifo_in != fifo_out);  // never a word from nowhere
-            a_open: assert (open == ~pending[half]);  // never into a buffer whose packet waits
-            a_asked: assert (!answer_i || pending[serve]);  // never an answer that nobody waits for
+            a_full: assert (level <= 5'd16);  // no overflow
+            a_have_one: assert (!have || fifo_in != fifo_out);  // have implies a word in the FIFO
+            a_open: assert (open == ~pending[half]);  // no write to a buffer whose packet waits
+            a_asked: assert (!answer_i || pending[serve]);  // answers go to waiting packets
             if (init_i) held[int'(init_base_i) / STRIDE] <= 1'b1;
             else if (answer_i & take_i) begin
-                a_twice: assert (!held[given] && held[freed] && given != freed);  // never a buffer used twice
+                a_twice: assert (!held[given] && held[freed] && given != freed);  // no buffer is in use twice
                 held[given] <= 1'b1;
                 held[freed] <= 1'b0;
             end
             if (collect & ~in_head) begin
-                // never a word outside of its buffer
+                // Addresses are within the buffer.
                 a_bounds: assert (write_at >= spare[half] && write_at - spare[half] <= AB'(BUF_WORDS));
             end
         end

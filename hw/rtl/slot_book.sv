@@ -1,19 +1,19 @@
-// What stands in the slots: for each the fields of the header to be sent, and a book of who did what.
+// The slots' contents: for each the fields of the header to be sent, and the state of its ports.
 //
 // Ports
-//   slot_i     the slot that control looks at. Its book is on phase_o, arrived_o, asked_o, resent_o, congested_o one
+//   slot_i     the slot that control reads. Its state is on phase_o, arrived_o, asked_o, resent_o, congested_o one
 //              cycle later, its fields (vid_o ...) two.
-//   write_*    control's writes: the book changes alone, the fields only when a packet is taken. One more place, at
+//   write_*    control's writes: the state changes alone, the fields only when a packet is taken. One more entry, at
 //              SLOTS, is for notices.
-//   engine_*   the release engine's view of a slot: record_o, two cycles after engine_read_i, which must not be in a
+//   engine_*   the release engine's read of a slot: record_o, two cycles after engine_read_i, which must not be in a
 //              cycle in which fields are written
 //
-// Timing: as above; a write is seen by a read that begins in the cycle after it. What is read of a slot in the cycle
-// in which it is written is anything (no_rw_check), and control does not use it.
+// Timing: as above; a write is visible to a read that begins in the cycle after it. A read of a slot in the cycle in
+// which it is written is undefined (no_rw_check), and control does not use it.
 //
-// Theory: the fields are a block memory with two reading ports, each with a register behind it, for a block memory
-// alone takes most of a cycle. Record: {resent, congested, vid, chunk, bfloat16, n_elems, marks, window_cap, missing,
-// job, tree, epoch}.
+// Theory: the fields are a block memory with two read ports, each with an output register, because a block memory alone
+// takes most of a cycle. Record: {resent, congested, vid, chunk, bfloat16, n_elems, marks, window_cap, missing, job,
+// tree, epoch}.
 `default_nettype none
 
 module slot_book #(

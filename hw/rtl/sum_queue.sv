@@ -1,29 +1,29 @@
-// Sums that wait at a sending port, and the addresses that go before each of them.
+// Sums waiting at a sending port, and the addresses of their headers.
 //
 // Ports
 //   write_i  a word of a sum's frame, word_i; with its first_i the lease that it belongs to, the number of its words
-//            (0 less it), and the bytes of the last of them less one. Nobody asks whether there is room but room_o.
-//   room_o   another frame of the largest size fits, whatever is still on its way here: half of the words are free
+//            (negated), and the bytes of the last of them less one. Writers check only room_o.
+//   room_o   room for another frame of the largest size, including frames in the pipeline: half of the words are free
 //   m_*      the frames, whole, to be sent (AXI-Stream)
 //   template_* write 32 bits of a lease's first 42 header bytes
 //
-// Timing: a word is on m_* three cycles after its write_i if nothing waits before it, with buses of 256 and 512 bits
-// together with the next; one word per cycle. m_tready reaches no output.
+// Timing: a word is on m_* three cycles after its write_i if the queue is empty, with buses of 256 and 512 bits
+// together with the next; one word per cycle. No output depends combinationally on m_tready.
 //
-// Theory: sums of all ports are the same but for who they are for. So a frame comes here without addresses
-// (zero), and the first bytes of a header (Ethernet, IPv4 and UDP addresses, IP header checksum), which the
-// driver has written per lease, are put in by an OR. They fit frames of any length: the sender of the sum
-// writes the complement of the IP length into the IP identification, so that the checksum stays the same
-// (with "don't fragment" the identification means nothing, RFC 6864). Lease and length stand in a queue of their own,
-// so that both block memories, words and templates, are read in the same cycle; behind each stands a register, and behind
-// these nothing but an OR. All of that moves in step, or stands still.
-// Behind a template, memory that nobody writes is read as 0.
+// Theory: the sums for all ports differ only in their addresses. So a frame arrives here with zero addresses, and the
+// first bytes of a header (Ethernet, IPv4 and UDP addresses, IP header checksum), which the driver has written per
+// lease, are inserted by an OR. They fit frames of any length: the release engine writes the complement of the IP
+// length into the IP identification, so that the checksum stays the same (with "don't fragment" the identification has
+// no meaning, RFC 6864). Lease and length are in a separate queue, so that both block memories, words and templates,
+// are read in the same cycle; each has an output register, followed by nothing but an OR. The whole pipeline moves in
+// lockstep.
+// Behind a template, unwritten memory is read as 0.
 `default_nettype none
 
 module sum_queue #(
     parameter int W      = 64,
     parameter int LEASES = 16,
-    parameter int DEPTH  = 512,  // a power of two; a half is more than the largest frame and what is on its way here
+    parameter int DEPTH  = 512,  // a power of two; half of it exceeds the largest frame and the pipeline's contents
     parameter int NB     = 8,    // bits of a frame's number of words
     localparam int B     = W / 8,
     localparam int PAD   = (B - 80 % B) % B,
@@ -56,12 +56,12 @@ module sum_queue #(
     input  wire  [LB+TB+VB-1:0]  template_at_i,
     input  wire  [31:0]          template_data_i
 );
-    // What is read is never being written: a FIFO gives no word in the cycle in which it comes, and the driver writes
-    // templates of leases that are not valid. So memories need no comparison of addresses (no_rw_check).
+    // No entry is read while it is written: a FIFO gives no word in the cycle of its arrival, and the driver writes
+    // templates of invalid leases. So memories need no comparison of addresses (no_rw_check).
     (* no_rw_check *) logic [W-1:0] fifo [0:DEPTH-1];
     logic [LB+CB+NB-1:0] frames [0:(1<<QB)-1];
 
-    // The frame that is being read: less what is left of it, and the place in its header.
+    // The frame being read: its remaining words, negated, and the position in its header.
     logic  [QB-1:0] frame_in, frame_out;
     logic  [NB-1:0] left, next_left;
     logic  [CB-1:0] count, next_count;
@@ -72,7 +72,7 @@ module sum_queue #(
     wire            fetch;
     wire            next_frame = frame_in != frame_out & (~reading | fetch & ends);
 
-    // Words, what the memories gave (a), and the same in the registers behind them (b).
+    // Words: the memories' outputs (a), and the same in the output registers (b).
     logic  [DB-1:0] at_in, at_out;
     wire   [DB-1:0] level = at_in - at_out;
     logic  [W-1:0]  a_data, a_template, b_words, b_template;
@@ -134,7 +134,7 @@ module sum_queue #(
         end
     end
 
-    // The frame as it is to be sent: with addresses, and without the bytes before it that align the payload.
+    // The frame to be sent: with addresses, and without the padding that aligns the payload.
     wire [W-1:0] b_data = b_words | b_template;
     wire [B-1:0] b_keep;
     assign b_keep[0] = 1'b1;
@@ -151,18 +151,18 @@ module sum_queue #(
     end
 
 `ifndef SYNTHESIS
-    // How much of the frame that is being written is still to come.
+    // The remaining words of the frame being written.
     logic [NB-1:0] owed;
     always_ff @(posedge clk) begin
         if (!rst_n) begin
             owed <= '0;
         end else begin
-            a_room: assert (!write_i || level != {DB{1'b1}});  // never a word without a place
-            a_place: assert (!(write_i && first_i) || frame_in + QB'(1) != frame_out);  // never a frame too many
-            a_begun: assert (!write_i || first_i == (owed == '0));  // never a frame is not as long as announced
+            a_room: assert (!write_i || level != {DB{1'b1}});  // no overflow of words
+            a_place: assert (!(write_i && first_i) || frame_in + QB'(1) != frame_out);  // no overflow of frames
+            a_begun: assert (!write_i || first_i == (owed == '0));  // frames have the announced length
             if (write_i) owed <= first_i ? words_i + NB'(1) : owed + NB'(1);
-            a_some: assert (!reading || left != '0);  // never a frame without words
-            a_read: assert (!fetch || level != '0);  // never a word from nowhere
+            a_some: assert (!reading || left != '0);  // frames have words
+            a_read: assert (!fetch || level != '0);  // reads only of written words
         end
     end
 `endif

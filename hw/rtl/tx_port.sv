@@ -1,17 +1,17 @@
-// One port's sending side: frames of the switch chip and sums of the accelerator, in turn, to the wire.
+// One port's sending side: arbitrates frames of the switch chip and sums of the accelerator.
 //
 // Ports
 //   s_*          frames from the switch chip (AXI-Stream)
-//   write_i, word_i, ..., template_*  sums and the addresses that go before them; see sum_queue
+//   write_i, word_i, ..., template_*  sums and the addresses of their headers; see sum_queue
 //   room_o       another sum of the largest size fits
 //   m_*          frames to the wire
 //
-// Timing: a word of the side whose turn it is is sent one cycle after it was taken, and nothing is lost between frames;
-// a side that was idle waits a cycle for its turn. m_tready reaches s_tready in the same cycle, and nothing else.
+// Timing: a word of the granted side is sent one cycle after it was taken, and no cycle is lost between frames; an idle
+// side waits a cycle for its grant. Of the outputs only s_tready depends combinationally on m_tready.
 //
-// Theory: whose turn it is stands in a register and changes between frames only, to whoever waits. So frames of both sides
-// take turns, whoever waits alone keeps the turn, and a word to be sent is a function of four bits: its own, that of the
-// template, that of the switch chip, and whose turn it is.
+// Theory: the grant is a register and changes only between frames, to a side that waits. So frames of both sides
+// alternate, a side that waits alone keeps the grant, and a word to be sent is a function of four bits: its own, that
+// of the template, that of the switch chip, and the grant.
 `default_nettype none
 
 module tx_port #(
@@ -62,7 +62,7 @@ module tx_port #(
         .m_tdata(q_tdata), .m_tkeep(q_tkeep), .m_tlast(q_tlast), .m_tvalid(q_tvalid), .m_tready(q_tready),
         .template_write_i, .template_at_i, .template_data_i);
 
-    logic busy, ours;  // within a frame; whose turn it is: a sum's
+    logic busy, ours;  // within a frame; the grant is for a sum
     wire  accept = ~m_tvalid | m_tready;
     wire  valid  = ours ? q_tvalid : s_tvalid;
     wire  last   = ours ? q_tlast : s_tlast;

@@ -1,21 +1,21 @@
-// Where a vid lies: how far beyond the lowest one that is not released, in which slot, and what was released there.
+// The position of a vid: its distance from the lowest one that is not released, its slot, and whether it was released.
 //
 // Ports
-//   at_i, base_i, ring_i  the lease in question, the first slot of its ring, its slots less one
-//   lookup_i, vid_i  a packet's vid: one cycle later ahead_o says how far it lies beyond `released`, slot_o where, two
+//   at_i, base_i, ring_i  the current lease, the first slot of its ring, its number of slots minus one
+//   lookup_i, vid_i  a packet's vid: one cycle later ahead_o is its distance from `released`, slot_o its slot, two
 //                    cycles later is_next_o if it is `released` itself, goes_on_o if the vid after it was released
 //   release_i        the sum of this vid leaves
-//   advance_i        `released` goes one further; look_i, a cycle later: the next vid after that is to be judged by
-//                    goes_on_o, which it is two cycles later
-//   wipe_i, clear_i  of a lease that starts anew: `released` becomes 0, with a cycle of wipe_i before
+//   advance_i        `released` advances by one; look_i, a cycle later: the next vid is to be checked with
+//                    goes_on_o, which is valid two cycles later
+//   wipe_i, clear_i  for a lease that restarts: `released` becomes 0, with a cycle of wipe_i before
 //   forget_i, forget_at_i  nothing was released in a slot; last_o: the last one of the lease's ring
 //
 // Timing: as above; `released` itself is written at the edge of advance_i.
 //
 // Theory: a lease has a ring of slots, at least twice the window, a power of two. Below `released`, the lowest vid that
-// is not released, lie the last `window` sums: from the port buffers they can be added again. From it on, up to the
-// window, lie the vids that fill. A slot knows of the vid that was released last in it only the bit above those that
-// chose the slot: of the two vids that can be meant, it tells which.
+// is not released, are the last `window` sums, which can be added again from the port buffers. From it on, up to the
+// window, are the vids being filled. For the vid that was last released in a slot, only the bit above the slot index is
+// stored: it distinguishes the two possible vids.
 `default_nettype none
 
 module vid_ring #(
@@ -46,17 +46,17 @@ module vid_ring #(
     output logic [SB-1:0] last_o
 );
     logic [31:0]   lease_released [0:LEASES-1];
-`ifdef FORMAL  // leases that have been there from the start, see hw/formal/lease_model.sv
+`ifdef FORMAL  // leases present from the start, see hw/formal/lease_model.sv
     initial for (int i = 0; i < LEASES; i++) lease_released[i] = 32'd0;
 `endif
-    logic          laps [0:SLOTS-1];  // of the vid that was released last here: its bit above the ring
+    logic          laps [0:SLOTS-1];  // bit above the ring index of the vid last released in a slot
     logic [31:0]   after;             // the vid after `released`
     logic [SB:0]   here;
     logic [SB-1:0] next_slot;
     logic          lap, next_lap;
 
     wire  [SB:0]   lap_bit = {1'b0, ring_i} + (SB+1)'(1);
-    // The vid after this one, or the one that may be next to step over: released already?
+    // Whether the vid after this one, or the candidate to skip, has been released.
     wire  [SB:0]   next_vid = look_i ? here : vid_i[SB:0] + (SB+1)'(1);
 
     always_ff @(posedge clk) begin

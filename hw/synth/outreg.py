@@ -24,7 +24,7 @@ MEMORIES["RAMB36E1"], MEMORIES["RAMB36E2"] = MEMORIES["RAMB18E1"], MEMORIES["RAM
 
 
 def absorb(module: dict) -> int:
-    """Changes a mapped module of Yosys' JSON; how many flip-flops have gone into memories."""
+    """Transform a mapped module of Yosys' JSON; returns the number of flip-flops absorbed by memories."""
     cells = module["cells"]
     readers = defaultdict(list)
     for name, cell in cells.items():
@@ -58,7 +58,7 @@ def absorb(module: dict) -> int:
 
 
 def register(cells: dict, readers: list[tuple[str, str]], clock: list) -> tuple[str, int | str] | None:
-    """The flip-flop that alone reads a net and could stand in a memory with this clock: its name and its enable."""
+    """The only flip-flop that reads a net, if a memory with this clock can absorb it: its name and its enable."""
     if len(readers) != 1:
         return None
     name, pin = readers[0]

@@ -27,7 +27,7 @@ PAPER = {"LUT": 0.01, "FF": 0.0026}
 
 
 def measure(families: list[str], clock: bool, kept_only: bool, seeds: int) -> dict:
-    """All counts, and what they were made with; with `kept_only` those that earlier runs have left."""
+    """All counts, and the tools' versions; with `kept_only` those of earlier runs."""
     version = synthesis.version()
     counts = {"yosys": version, "shapes": {}}
     for family in families:
@@ -58,7 +58,7 @@ def row(values) -> str:
 
 
 def text(counts: dict) -> str:
-    """The page."""
+    """The report in Markdown."""
     lines = [
         "# Synthesis of the accelerator",
         f"Made by `make synth` (Yosys {counts['yosys']}). 16 leases, 32 slots of 1,408 bytes a port. Each module is "

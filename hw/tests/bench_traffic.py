@@ -18,7 +18,7 @@ RESENT = 0x10
 
 
 def lease(job: int, tree: int, children: int, slots: int = 4) -> dict:
-    """A root's lease, as the vectors write it."""
+    """A root's lease in the vectors' format."""
     return {
         "job": job, "epoch": 0x0506, "tree": tree, "parent": None, "slots": slots, "fragment_bytes": 1408,
         "children": [{"port": port, "ranks": 1 << port, "branch": port} for port in range(children)],
@@ -40,7 +40,7 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 
 
 class Job:
-    """A tree's workers: what each will send, and what must come back."""
+    """A tree's workers: their packets, and the expected results."""
 
     def __init__(self, at: dict, vids: int, rng: np.random.Generator, sizes: list[int]):
         self.lease, self.vids = at, vids
@@ -73,7 +73,7 @@ class Job:
         return next((v for v in range(self.vids) if v not in self.have[child]), self.vids)
 
     def take(self, child: int, packet: bytes) -> None:
-        """A result; its bits must be right, however often it comes."""
+        """Check a result; its bits must be right, however often it arrives."""
         fields, payload = Fields.of(packet), packet[HEADER.size :]
         if fields.kind != RESULT:
             return
@@ -90,7 +90,7 @@ class Job:
 
 
 def foreign(rng: random.Random, port: int) -> bytes:
-    """A frame that is not ours: any length, DSCP, protocol."""
+    """A frame that is not an aggregation packet: any length, DSCP, protocol."""
     length = rng.choice([60, 64, 65, 127, 400, 1514, rng.randrange(60, 1514)])
     body = rng.randbytes(length - 42)
     if rng.random() < 0.5:
@@ -161,7 +161,7 @@ async def random_traffic(dut):
 def offer(
     lines: Lines, rnd: random.Random, jobs: list[Job], port: int, passed: list[list[bytes]], coverage: Counter[str]
 ):
-    """Something for one line: a contribution, one sent again, something else."""
+    """A random frame for one line: a contribution, a resend, or another frame."""
     for name in ("frame lost", "frame repeated", "contribution resent", "foreign frame", "broken frame", "unknown job",
                  "ahead of the window", "odd bfloat16", "largest fragment", "smallest fragment", "CE"):  # fmt: skip
         coverage[name] += 0
@@ -216,7 +216,7 @@ def offer(
 
 
 def collect(lines: Lines, jobs: list[Job], got_foreign: list[list[bytes]], got_back: list[list[bytes]]) -> None:
-    """Sorts what came out: results to their jobs, the rest by line."""
+    """Sort the received frames: results to their jobs, the rest by line."""
     by_key = {(job.lease["job"], job.lease["tree"]): job for job in jobs}
     for port in range(lines.ports):
         got_foreign[port] += [f.data for f in lines.sent["sw"][port]]
@@ -301,7 +301,7 @@ async def latency(dut):
 
 @cocotb.test()
 async def nobody_blocks(dut):
-    """A line that takes nothing stops sums to it, but no foreign frame anywhere, and nothing is lost."""
+    """A line that takes nothing stops sums to it, but no other traffic, and nothing is lost."""
     lines = Lines(dut)
     await lines.start()
     driver = Driver(lines)

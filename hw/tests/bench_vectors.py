@@ -1,4 +1,4 @@
-"""The golden vectors: every packet in, exactly the packets out that the Rust switch sends, bit for bit."""
+"""The golden vectors: for every packet in, exactly the Rust switch's packets out, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from bench.registers import DROPS
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "panama"
 FORMATS = {"float32 sum", "bfloat16 sum"}
 CUT_SHORT = {"truncated_header", "payload_length"}
-"""A frame that ends within its header has no length; the switch, which sees no frames, tells these apart."""
+"""A frame that ends within its header has no length; the switch, which sees no frames, distinguishes these."""
 
 
 def is_passed_on(packet: bytes) -> bool:
-    """Whether the accelerator leaves a packet to software: other versions, kinds, flags and formats than its own."""
+    """Whether the accelerator passes a packet to software: versions, kinds, flags and formats that it does not
+    support."""
     if len(packet) < 4:
         return True
     version, kind, _, fmt = packet[:4]
@@ -27,7 +28,7 @@ def is_passed_on(packet: bytes) -> bool:
 
 
 def names() -> list[str]:
-    """Files that this device can run, or those asked for."""
+    """Files supported by this device, or the requested ones."""
     if wanted := os.environ.get("NETSUM_HW_VECTORS"):
         return wanted.split(",")
     lines = (FOLDER.parent / "digests.txt").read_text().splitlines()
@@ -38,17 +39,17 @@ def names() -> list[str]:
 
 
 def ports_needed(file: dict) -> int:
-    """The highest port in a file, and one."""
+    """The highest port in a file, plus one."""
     return 1 + max(step["port"] for step in file["steps"] if "in" in step)
 
 
 def describe(port: int, packet: bytes) -> str:
-    """A packet in words, with the first of its payload."""
+    """A packet as text, with the beginning of its payload."""
     return f"  port {port}: {Fields.of(packet)} {packet[HEADER.size : HEADER.size + 32].hex()}"
 
 
 async def play(driver: Driver, lines: Lines, file: dict) -> int:
-    """Plays a file's steps; returns how many packets went in."""
+    """Play a file's steps; returns the number of packets sent."""
     packets, before = 0, await driver.outcomes()
     for number, step in enumerate(file["steps"]):
         what = f"{file['name']}, step {number}"
@@ -88,7 +89,7 @@ async def play(driver: Driver, lines: Lines, file: dict) -> int:
 
 @cocotb.test()
 async def vectors(dut):
-    """Every file whose formats the accelerator has and whose ports it has."""
+    """Every file whose formats and ports the accelerator has."""
     lines = Lines(dut)
     await lines.start()
     total = 0

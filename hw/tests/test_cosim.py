@@ -1,4 +1,4 @@
-"""The simulated accelerator under netsum-switch: real workers' packets through the RTL and back.
+"""The simulated accelerator under netsum-switch: packets of real workers through the RTL and back.
 
 The same sums and the same training, once added by the Rust switch and once by the device, must have the same bits.
 """
@@ -29,7 +29,7 @@ from build import build  # noqa: E402
 
 
 def missing() -> str | None:
-    """What the tests need and do not find."""
+    """The missing requirements of the tests."""
     for module in ("torch", "sklearn", "netsum"):
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed: make build, make setup"
@@ -70,7 +70,7 @@ def description(folder: Path, racks: bool):
 
 
 def is_free(address: str) -> bool:
-    """Whether nobody listens there."""
+    """Whether no process listens there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ def device(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def fabric(folder: Path, accelerator: Path | None, racks: bool):
-    """Controller and switches; s on the accelerator if there is one."""
+    """Controller and switches; s on the accelerator if given."""
     from netsum.fabric.local import LocalFabric
     from netsum.fabric.processes import Daemon
 
@@ -118,7 +118,7 @@ def fabric(folder: Path, accelerator: Path | None, racks: bool):
 
 
 def train(folder: Path, one) -> list[dict]:
-    """Trains through a fabric; what each rank left, and the bits of its sums."""
+    """Train through a fabric; returns each rank's result, and the bits of its sums."""
     from netsum.launch import Workers
 
     environment = {"NETSUM_CONTROLLER": one.description.controller, "NETSUM_MIN_BYTES": "4096",
@@ -138,7 +138,7 @@ def train(folder: Path, one) -> list[dict]:
 
 @pytest.mark.parametrize("racks", [False, True], ids=["root", "rack"])
 def test_a_training_step_has_the_bits_of_the_switch(tmp_path, racks):
-    """Four workers, the demo's model and data: same parameters, same sums, every control sum right.
+    """Four workers, the demo's model and data: equal parameters, equal sums, every control sum right.
 
     As the only switch the accelerator is a tree's root; as a rack's it sends partials up, to a Rust switch.
     """

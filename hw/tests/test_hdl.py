@@ -1,4 +1,4 @@
-"""The accelerator's tests: lint, the adder's C++ bench, and cocotb benches in the shapes that matter."""
+"""The accelerator's tests: lint, the adder's C++ bench, and cocotb benches in the relevant shapes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_lint(shape):
 
 
 def test_one_table():
-    """RTL, driver and documentation say what the table of registers says."""
+    """RTL, driver and documentation match the table of registers."""
     done = subprocess.run(
         [sys.executable, ROOT / "hw" / "tools" / "registers.py", "--check"], capture_output=True, text=True, check=False
     )
@@ -51,18 +51,18 @@ def test_adder():
 
 
 RUNS: list[Path] = []
-"""Folders of the benches that have run, with what they covered."""
+"""Folders of the benches that have run, with their coverage."""
 
 
 def run(
     bench: str, simulator: str = "verilator", env: dict[str, str] | None = None, only: str | None = None, **shape: int
 ) -> None:
-    """Runs a bench and remembers where its coverage is."""
+    """Run a bench and record its folder."""
     RUNS.append(simulate(bench, simulator, env, only, **shape))
 
 
 def test_vectors():
-    """All golden vectors that the shape of the prototype has ports and formats for."""
+    """All golden vectors that fit the prototype's ports and formats."""
     run("bench_vectors", W=64, PORTS=4, SLOTS=64)
 
 
@@ -74,25 +74,25 @@ def test_traffic(width):
 
 @pytest.mark.parametrize("width", [64, 512])
 def test_cases(width):
-    """Every length, sparse members, jobs in opposite order, a full queue, answers that are overtaken."""
+    """Every length, sparse members, jobs in opposite order, a full queue, superseded answers."""
     run("bench_cases", W=width, PORTS=4, SLOTS=64)
 
 
 def test_eight_ports():
-    """The vectors of eight children, and members in any places."""
+    """The vectors of eight children, and members at any positions."""
     run("bench_vectors", W=64, PORTS=8, SLOTS=64, env={"NETSUM_HW_VECTORS": "children"})
     run("bench_cases", only="sparse_members|a_rack_of_racks", W=64, PORTS=8, SLOTS=64)
 
 
 @pytest.mark.parametrize("width", [128, 256, 512])
 def test_vectors_on_wider_buses(width):
-    """Buses whose payload is not aligned on the wire among them; frames of every length that shows it."""
+    """Includes buses whose payload is not aligned on the wire, with frames of every length."""
     run("bench_vectors", W=width, PORTS=4, SLOTS=64, env={"NETSUM_HW_VECTORS": "full-frames,bfloat16-partials,middle"})
 
 
 @pytest.mark.skipif(shutil.which("iverilog") is None, reason="iverilog is not installed")
 def test_four_states():
-    """A simulator that knows X: nothing depends on what a register held before it was written."""
+    """A four-state simulator: nothing depends on a register before it is written."""
     run("bench_vectors", "icarus", W=64, PORTS=4, SLOTS=16, env={"NETSUM_HW_VECTORS": "fin,mismatch"})
 
 

@@ -1,4 +1,4 @@
-"""What is done to netlists before they are counted or placed: only what hardware can do."""
+"""Transformations of netlists before counting or placing: only those that hardware supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sites
 
 
 def memory(**pins) -> dict:
-    """A block memory of ECP5 whose port B gives nets 10 and 11."""
+    """A block memory of ECP5 whose port B drives nets 10 and 11."""
     connections = {
         "CLKA": [1],
         "CLKB": [1],
@@ -37,12 +37,12 @@ def flip_flop(of: int, to: int, **other) -> dict:
 
 
 def netlist(**cells) -> dict:
-    """A module that shows nets 20 and 21."""
+    """A module with outputs 20 and 21."""
     return {"cells": cells, "ports": {"out": {"direction": "output", "bits": [20, 21]}}}
 
 
 def test_registers_move_into_memories():
-    """Both registers go, the memory drives what they drove, and the port that nobody reads stays as it is."""
+    """Both registers are absorbed, the memory drives their outputs, and the unused port is unchanged."""
     module = netlist(ram=memory(), a=flip_flop(10, 20), b=flip_flop(11, 21))
     assert outreg.absorb(module) == 2
     (ram,) = module["cells"].values()
@@ -51,7 +51,7 @@ def test_registers_move_into_memories():
 
 
 def test_an_enable_moves_along():
-    """Registers that share an enable give it to the memory."""
+    """Registers that share an enable pass it to the memory."""
     enabled = {"pins": {"CE": [5]}, "parameters": {"CEMUX": "CE"}}
     module = netlist(ram=memory(), a=flip_flop(10, 20, **enabled), b=flip_flop(11, 21, **enabled))
     assert outreg.absorb(module) == 2
@@ -84,7 +84,7 @@ def lut(out: int, *inputs: int) -> dict:
 
 
 def test_pairs_share_sites():
-    """Two functions of five inputs that share two of them; not with six together, not with one in common."""
+    """Two functions of five inputs that share two of them fit; not with six in total, not with one in common."""
     assert sites.pairs({"cells": {"a": lut(90, 1, 2, 3), "b": lut(91, 2, 3, 4, 5)}}) == 1
     assert sites.pairs({"cells": {"a": lut(90, 1, 2, 3, 4), "b": lut(91, 3, 4, 5, 6)}}) == 0
     assert sites.pairs({"cells": {"a": lut(90, 1, 2), "b": lut(91, 2, 3)}}) == 0

@@ -1,6 +1,6 @@
-"""Makes RTL constants, the driver's constants and the documentation from hw/rtl/registers.toml.
+"""Generates RTL constants, the driver's constants and the documentation from hw/rtl/registers.toml.
 
-Without arguments it writes them; with --check it fails if a file is not what the table says.
+Without arguments it writes them; with --check it fails if a file is out of date.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MADE = "made from hw/rtl/registers.toml by hw/tools/registers.py"
 def localparams(width: int, values: list[tuple[str, str]]) -> str:
     """A SystemVerilog declaration, a constant a line."""
     lines = ",\n".join(f"    {name} = {value}" for name, value in values)
-    # Who includes a table need not use all of it.
+    # A module that includes a table need not use all of it.
     off, on = (f"/* verilator lint_{state} UNUSEDPARAM */" for state in ("off", "on"))
     return f"// Constants {MADE}.\n{off}\nlocalparam logic [{width - 1}:0]\n{lines};\n{on}\n"
 
 
 def markdown(table: dict) -> str:
-    """The page for people."""
+    """The documentation page."""
     text = [
         "# Registers of the accelerator",
         f"<!-- {MADE} -->",
@@ -41,7 +41,7 @@ def markdown(table: dict) -> str:
 
 
 def python(table: dict) -> str:
-    """What a driver in Python needs."""
+    """The constants of the Python driver."""
     lines = [f'"""Addresses and outcomes, {MADE}."""', ""]
     lines += [f"{r['name']} = 0x{r['at']:05X}" for r in table["register"]]
     lines += [f"WORD_{w['name'].upper()} = {w['word']}" for w in table["lease"]]
@@ -51,17 +51,17 @@ def python(table: dict) -> str:
 
 
 def rust(table: dict) -> str:
-    """What the driver of netsum-switch needs."""
-    lines = [f"//! Addresses and outcomes, {MADE}.", "", "use netsum_proto::Drop;", ""]
+    """The constants of netsum-switch's driver."""
+    lines = [f"//! Addresses and outcomes, {MADE}.", "", "use netsum_proto::DropReason;", ""]
     for register in table["register"]:
         lines += [f"pub(super) const {register['name']}: u32 = 0x{register['at']:05x};"]
     lines += [""] + [f"pub(super) const WORD_{w['name'].upper()}: u32 = {w['word']};" for w in table["lease"]]
     lines += ["", "/// The switch's reason for each outcome, in counter order; `None` if the packet was taken.",
-              f"pub(super) const DROPS: [Option<Drop>; {len(table['outcome'])}] = ["]  # fmt: skip
+              f"pub(super) const DROPS: [Option<DropReason>; {len(table['outcome'])}] = ["]  # fmt: skip
     for outcome in table["outcome"]:
         reason = "".join(part.capitalize() for part in outcome.get("drop", "").split("_"))
         reason = {"ReservedField": "Reserved"}.get(reason, reason)
-        lines += [f"    Some(Drop::{reason})," if reason else "    None,"]
+        lines += [f"    Some(DropReason::{reason})," if reason else "    None,"]
     return "\n".join(lines) + "\n];\n"
 
 
@@ -71,7 +71,7 @@ def quoted(name: str | None) -> str:
 
 
 def files() -> dict[Path, str]:
-    """Every file that is made, and its text."""
+    """Every generated file, and its text."""
     table = tomllib.loads(TABLE.read_text())
     assert len(table["outcome"]) <= 32, "there are 32 counters"
     registers = [(f"R_{r['name']}", f"20'h{r['at']:05x}") for r in table["register"]]

@@ -1,4 +1,4 @@
-// Whether a packet may come in: is it one, does it say what the lease says, is its number one that may be in flight.
+// Admission of packets: well-formed, consistent with the lease, and with a number that may be in flight.
 #pragma once
 
 #include "packet.h"
@@ -17,7 +17,7 @@ static __always_inline _Bool is_at(const struct endpoint *endpoint, struct addre
 	return ip->daddr == from.ip && udp->dest == from.port;
 }
 
-// Who sends: lease and child. False if nobody who may.
+// The sender of a packet: lease and child. False for an unknown sender.
 static __always_inline _Bool find_sender(const struct header *h, struct address from, struct sender *found)
 {
 	__u32 cell = cell_of(from.ip, from.port, h->job, h->tree);
@@ -44,7 +44,7 @@ static __always_inline _Bool possible(__u8 fan_in, __u32 bits)
 	return fan_in >= 1 && fan_in <= 32 && (fan_in == 32 || !(bits >> fan_in));
 }
 
-// Up, a packet holds some workers of one rack, or some whole racks.
+// Upwards, a packet holds some workers of one rack, or several whole racks.
 static __always_inline _Bool members_are_possible(const struct header *h)
 {
 	__u32 racks = bpf_ntohl(h->racks), workers = bpf_ntohl(h->workers);
@@ -60,7 +60,7 @@ static __always_inline _Bool is_down(__u8 kind)
 	return kind != CONTRIBUTION && kind != FIN;
 }
 
-// Nothing of a hostile packet is trusted before this. `len`: of header and payload. Returns a reason to drop it.
+// Validates an untrusted packet; no field is used before. `len`: of header and payload. Returns a reason to drop it.
 static __always_inline int malformed(const struct header *h, __u32 len)
 {
 	__u8 kind = h->kind & KIND_BITS;
@@ -78,7 +78,7 @@ static __always_inline int malformed(const struct header *h, __u32 len)
 	return FINE;
 }
 
-// Whether a packet of a child says what the plan does.
+// Whether a child's packet is consistent with the lease.
 static __always_inline _Bool agrees(const struct packet *p)
 {
 	const struct header *h = p->header;
@@ -91,21 +91,21 @@ static __always_inline _Bool agrees(const struct packet *p)
 	       h->rack_fan_in == lease->children && h->server_fan_in == lease->fan_in;
 }
 
-// Whether a number is one that may be in flight.
+// Whether a number may be in flight.
 static __always_inline int out_of_window(const struct packet *p)
 {
 	__s32 ahead = (__s32)(bpf_ntohl(p->header->sequence) - p->state->passed), window = p->lease->window;
 	return ahead >= window ? BEYOND_WINDOW : ahead < -window ? TOO_OLD : FINE;
 }
 
-// An epoch that is not the lease's.
+// Checks the epoch against the lease's.
 static __always_inline int other_epoch(const struct lease *lease, const struct header *h)
 {
 	__s16 ahead = (__s16)(bpf_ntohs(h->epoch) - lease->epoch);
 	return ahead < 0 ? STALE_EPOCH : ahead > 0 ? FUTURE_EPOCH : FINE;
 }
 
-// A packet of somebody who may not send for this job here: user space's, or dropped with the reason why.
+// A packet whose sender has no entry for this job: passed to user space, or dropped with a reason.
 static __always_inline int strange(const struct header *h, __u32 len, __be32 address, __be16 port)
 {
 	struct known_key who = { .address = address, .port = port };

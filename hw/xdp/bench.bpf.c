@@ -1,9 +1,9 @@
-// The switch fed by itself: a frame that makes itself the next packet of a job before each pass through the
-// program, so that a repeated test run is a stream of fragments. For `make bench NAME=xdp` alone.
+// Self-generated load for the switch: a frame becomes the next packet of a job before each pass through the program, so
+// that a repeated test run is a stream of fragments. For `make bench NAME=xdp` only.
 
 #include "switch.bpf.c"
 
-// Set by the bench: the job's workers have addresses that follow each other.
+// Set by the bench: the job's workers have consecutive addresses.
 struct load {
 	__be32 first; // address of worker 0; the parent follows the last worker
 	__be16 port; // of all
@@ -58,7 +58,7 @@ int stream(struct xdp_md *ctx)
 	return prepare(ctx, turn++) ? switch_packet(ctx) : XDP_ABORTED;
 }
 
-// What the preparation alone takes.
+// The cost of the preparation alone.
 SEC("xdp")
 int idle(struct xdp_md *ctx)
 {
@@ -66,8 +66,8 @@ int idle(struct xdp_md *ctx)
 	return prepare(ctx, idle_turn++) ? XDP_DROP : XDP_ABORTED;
 }
 
-// The same stream as frames on wires: worker i's go out by feeder i, results by the last, each towards a port of the
-// switch. Run with live frames.
+// The same stream as frames on links: worker i's leave through feeder i, results through the last, each towards a port
+// of the switch. Run with live frames.
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, MAX_FAN_IN + 1);
@@ -75,7 +75,7 @@ struct {
 	__type(value, __u32);
 } feeders SEC(".maps");
 
-// Fragments between a contribution and the results that are sent at its time: several batches of live frames.
+// Fragments between a contribution and the results sent at the same time: several batches of live frames.
 #define RESULTS_LAG 256
 __u64 feed_turn = 0;
 
@@ -84,33 +84,33 @@ int feed(struct xdp_md *ctx)
 {
 	__u64 turn = feed_turn++, one = load.workers + 1u;
 	_Bool result = turn % one == load.workers;
-	// Ports are served one after the other: a result must not overtake its contributions.
+	// Ports are processed one after the other: a result must not overtake its contributions.
 	if (result && turn < RESULTS_LAG * one)
 		return XDP_DROP;
 	return prepare(ctx, result ? turn - RESULTS_LAG * one : turn) ? bpf_redirect_map(&feeders, turn % one, 0) : XDP_ABORTED;
 }
 
-// Contributions alone, for an adder that answers itself.
+// Contributions only, for an aggregator that replies itself.
 SEC("xdp")
 int feed_bare(struct xdp_md *ctx)
 {
 	static __u64 bare_feed_turn = 0;
 	__u64 turn = bare_feed_turn++, workers = load.workers ? load.workers : 1;
-	// Of a round of workers and parent, the parent's turn is left out.
+	// In a round of workers and parent, the parent is skipped.
 	return prepare(ctx, turn / workers * (workers + 1) + turn % workers) ?
 		       bpf_redirect_map(&feeders, turn % workers, 0) :
 		       XDP_ABORTED;
 }
 
-// At the far end of each wire.
+// At the far end of each link.
 SEC("xdp")
 int sink(struct xdp_md *ctx)
 {
 	return XDP_DROP;
 }
 
-// What there is to beat: an adder and nothing else, as it was first written to see what the hook can do. No lease,
-// no sender, no epoch, no lock, one arithmetic each; the slot is free again once its sum has left.
+// The baseline: aggregation only, the first version for evaluating the hook. No lease, no sender check, no epoch, no
+// lock, one arithmetic each; the slot is free again once its sum has been sent.
 struct bare {
 	__u32 sequence;
 	__u32 arrived;

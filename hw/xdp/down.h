@@ -1,4 +1,4 @@
-// A packet from the server: frees the slot, goes to those for whom it is.
+// A packet from the server: frees the slot, and is forwarded to its children.
 #pragma once
 
 #include "slots.h"
@@ -8,7 +8,7 @@ static __always_inline __u32 all_if_none(__be32 bits)
 	return bits ? bpf_ntohl(bits) : 0xffffffff;
 }
 
-// Children for which a packet from the server is.
+// The children to which a packet from the server is addressed.
 static __always_inline __u32 addressed(const struct lease *lease, const struct header *h)
 {
 	__u32 racks = bpf_ntohl(h->racks), bits;

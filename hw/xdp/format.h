@@ -1,4 +1,4 @@
-// The packet of protocol atp as it lies in a frame: docs/protocol-atp.md. Ethernet, IPv4 without options, UDP.
+// The packet of protocol atp in a frame: docs/protocol-atp.md. Ethernet, IPv4 without options, UDP.
 #pragma once
 
 #include <linux/types.h>
@@ -13,7 +13,7 @@
 // Largest payload of a slot: 352 elements, the most that an MTU of 1500 carries in whole 128-byte blocks.
 #define ROW_BYTES 1408
 
-// Whether `bytes` from a place in a frame on are in it, as the verifier can follow.
+// Whether `bytes` from a position on are within the frame, in a form that the verifier can follow.
 #define CHECKED(pointer, bytes, end) ((void *)(pointer) + (bytes) <= (end))
 
 #define VERSION 0x21
@@ -45,8 +45,8 @@ enum arithmetic {
 // 46 bytes; all numbers in network byte order.
 struct header {
 	__u8 version;
-	__u8 kind; // and level
-	__u8 flags; // and arithmetic
+	__u8 kind; // with the level bit
+	__u8 flags; // with the arithmetic
 	__u8 tree;
 	__be32 job;
 	__be32 sequence;

@@ -1,10 +1,10 @@
-// Out of the switch: headers for a neighbour, and the keyed tag of what is new.
+// Transmission: headers for a neighbour, and the keyed tag of new packets.
 #pragma once
 
 #include "packet.h"
 #include "tag.h"
 
-// The tag that the packet in a frame must have. A function of its own, which the verifier looks at once.
+// The expected tag of the packet in a frame. A separate function, which the verifier checks once.
 __noinline __u64 tag_of(struct xdp_md *ctx, __u32 lease_index, __u32 payload)
 {
 	void *data = frame(ctx), *end = frame_end(ctx);

@@ -1,8 +1,8 @@
-// How a slot's values and a packet's combine: the four combinations of docs/protocol-atp.md, bit for bit those of
+// Combination of a slot's values and a packet's: the four combinations of docs/protocol-atp.md, bit for bit those of
 // crates/wire/src/arithmetic.rs.
 //
-// The values lie in a frame, so every block of BLOCK elements is checked against the frame's end once and then
-// runs straight through. Elements are little-endian, as is the processor (the loader checks).
+// The values are in a frame, so every block of BLOCK elements is checked against the frame's end once and then
+// processed without checks. Elements are little-endian, as is the processor (the loader checks).
 #pragma once
 
 #include <linux/types.h>
@@ -12,8 +12,8 @@
 #define BLOCK 32
 #define BLOCKS (ROW_BYTES / 4 / BLOCK)
 
-// a + b, clamped, without a branch: the verifier would follow both ways at every element. The top bit of `signs` is set
-// if it was.
+// a + b, clamped, without a branch: the verifier would follow both branches at every element. Sets the top bit of
+// `signs` if clamped.
 static __always_inline __s32 saturated(__s32 a, __s32 b, __u32 *signs)
 {
 	__s32 sum = (__s32)((__u32)a + (__u32)b);
@@ -45,7 +45,7 @@ static __always_inline _Bool add_all(__u8 *values, void *data, void *end, __u32 
 	return signs >> 31;
 }
 
-// Element by element: what is combined rarely.
+// Element by element: rare combinations.
 #define EACH(values, data, end, count, combined)                                                                       \
 	for (int i = 0; i < ROW_BYTES / 4; i++) {                                                                      \
 		__s32 *packet = data + PAYLOAD_OFFSET + i * 4, *sum = (void *)values + i * 4;                          \

@@ -1,4 +1,4 @@
-// What every step of a packet's way needs.
+// Definitions shared by all steps of packet processing.
 #pragma once
 
 #include <linux/bpf.h>
@@ -11,7 +11,7 @@
 #include "format.h"
 #include "state.h"
 
-// A packet on its way through.
+// A packet being processed.
 struct packet {
 	struct xdp_md *ctx;
 	struct header *header;

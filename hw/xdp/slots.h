@@ -1,10 +1,10 @@
-// A slot: whose it is, what is added to it, and how it is let go.
+// Slots: owner, sum, and release.
 #pragma once
 
 #include "leave.h"
 #include "numbers.h"
 
-// A holder works for about a microsecond, and cannot be interrupted by another packet on its processor.
+// A lock is held for about a microsecond, without interruption by another packet on the same processor.
 #define SPINS 2048
 
 static __always_inline _Bool lock(struct slot *slot)
@@ -58,7 +58,7 @@ static __always_inline _Bool may_take(const struct lease *lease, const struct le
 	return *(volatile __u32 *)&state->held < lease->limit;
 }
 
-// Writes a slot's sum into the frame, which must have its length. False if it has not.
+// Writes a slot's sum into the frame. False if the lengths differ.
 static __always_inline _Bool write_sum(struct packet *p, const struct lease *lease, struct slot *slot, __u8 flags)
 {
 	void *data = frame(p->ctx);
@@ -101,7 +101,7 @@ static __always_inline _Bool read_values(struct packet *p, void *into)
 	return bpf_xdp_load_bytes(p->ctx, PAYLOAD_OFFSET, into, bytes) == 0;
 }
 
-// Whose a slot is from now on; its values are written by the caller.
+// Sets a slot's owner; its values are written by the caller.
 static __always_inline void begin(struct packet *p, struct slot *slot, const struct header *h, __u8 flags)
 {
 	__sync_fetch_and_add(&p->state->held, 1);
@@ -117,7 +117,7 @@ static __always_inline void begin(struct packet *p, struct slot *slot, const str
 	count_for(p->lease_index, ADDED);
 }
 
-// The first member of a fragment finds its slot free. The slot is locked, and is not afterwards.
+// The first member of a fragment takes a free slot. The slot is locked on entry, and unlocked on return.
 static __always_inline int take(struct packet *p, struct slot *slot)
 {
 	__u8 flags = p->header->flags;
@@ -134,7 +134,7 @@ static __always_inline int take(struct packet *p, struct slot *slot)
 	return XDP_DROP;
 }
 
-// Combines element by element. A function of its own, which the verifier looks at once.
+// Combines element by element. A separate function, which the verifier checks once.
 __noinline int combine_slowly(struct xdp_md *ctx, __u32 row, __u32 arithmetic)
 {
 	void *data = frame(ctx), *end = frame_end(ctx);
@@ -166,7 +166,7 @@ static __always_inline _Bool combine(struct packet *p, struct slot *slot, __u8 a
 	}
 }
 
-// Another member of the fragment that has the slot. The slot is locked, and is not afterwards.
+// Adds another member of the fragment that owns the slot. The slot is locked on entry, and unlocked on return.
 static __always_inline int add(struct packet *p, struct slot *slot)
 {
 	__u8 flags = p->header->flags;
@@ -202,7 +202,7 @@ static __always_inline int add(struct packet *p, struct slot *slot)
 	return written ? send(p->ctx, &p->lease->parent, p->bytes) : XDP_ABORTED;
 }
 
-// Whether a slot's holder yields it to a packet: crates/proto/src/atp/policy.rs.
+// Whether a slot's owner yields it to a packet: crates/proto/src/atp/policy.rs.
 static __always_inline _Bool yields(struct packet *p, const struct slot *slot)
 {
 	if (config.policy != PREEMPT || p->header->flags & RESEND || !may_take(p->lease, p->state))
@@ -219,8 +219,8 @@ static __always_inline _Bool yields(struct packet *p, const struct slot *slot)
 	       (holder->priority == p->lease->priority && idle >= config.patience_ns);
 }
 
-// The holder's sum goes on in the frame, whose own values take its place. The slot is locked, and is not
-// afterwards.
+// The owner's sum is sent in the frame, whose own values replace it. The slot is locked on entry, and unlocked on
+// return.
 static __always_inline int preempt(struct packet *p, struct slot *slot)
 {
 	__u32 zero = 0, index = slot->lease, bytes = slot->bytes;
@@ -233,7 +233,7 @@ static __always_inline int preempt(struct packet *p, struct slot *slot)
 		return XDP_ABORTED;
 	}
 	count_for(index, PREEMPTED);
-	// A tail that cannot grow costs the holder its partial sum, which its workers send again.
+	// If the frame's tail cannot grow, the owner's partial sum is lost, and its workers resend.
 	if (!complete && bpf_xdp_adjust_tail(p->ctx, (int)bytes - (int)p->bytes) == 0)
 		written = write_sum(p, holder, slot, 0);
 	free_slot(slot, VACATED);

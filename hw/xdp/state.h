@@ -1,4 +1,4 @@
-// What the program keeps, and what its loader (crates/net/src/xdp) tells it.
+// The program's maps, written by its loader (crates/net/src/xdp).
 #pragma once
 
 #include <linux/bpf.h>
@@ -24,8 +24,8 @@ struct config {
 
 const volatile struct config config = {};
 
-// Kept up to date by the loader: a slot's age needs no more than its ticks, and reading the real clock would cost a
-// good part of what adding a packet costs.
+// Updated by the loader: a slot's age needs only ticks, and reading the real clock would cost a considerable part of
+// adding a packet.
 struct shared {
 	__u64 now_ns;
 	__u32 next_row; // `let_go` goes on here
@@ -33,8 +33,7 @@ struct shared {
 
 struct shared shared = {};
 
-// What stands before a packet to one neighbour: Ethernet, IPv4 and UDP header, lengths and checksum to be
-// filled in.
+// Header of packets to one neighbour: Ethernet, IPv4 and UDP, with lengths and checksum to be filled in.
 struct endpoint {
 	__u8 frame[48]; // 42 used
 	__u32 ifindex;
@@ -68,7 +67,7 @@ struct lease {
 	struct endpoint child[MAX_FAN_IN];
 };
 
-// What changes while a lease works; separate, so that a lease can be rewritten under traffic.
+// The mutable state of a lease; separate, so that a lease can be rewritten under traffic.
 struct lease_state {
 	__u32 passed; // one past the highest number whose result has passed
 	__u32 held; // slots
@@ -109,7 +108,7 @@ struct slot {
 	__u8 values[ROW_BYTES] __attribute__((aligned(8)));
 };
 
-// Who may send for a job's server.
+// Senders of a job, by address.
 struct sender_key {
 	__be32 address;
 	__be16 port;
@@ -125,8 +124,8 @@ struct sender {
 
 #define PARENT 0xffff
 
-// Where a sender most likely is: the hash map below costs a fifth of a small packet. A cell is a guess, which the lease
-// itself confirms; the loader writes cells alone.
+// Cache of senders: the hash map below costs a fifth of a small packet. A cell is a hint, which is checked against the
+// lease; the loader writes single cells.
 #define CELL_BITS 14
 
 static __always_inline __u32 cell_of(__be32 address, __be16 port, __be32 job, __u8 tree)
@@ -153,7 +152,7 @@ struct job_key {
 	__u32 tree;
 };
 
-// A job that user space serves: its packets go to the socket.
+// A job handled by user space: its packets go to the socket.
 #define IN_USER_SPACE 0xffffffff
 
 struct egress_key {
@@ -219,7 +218,7 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-// Per lease a map of its children's interfaces.
+// For each lease, a map of its children's interfaces.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, MAX_LEASES);
@@ -232,7 +231,7 @@ struct {
 	});
 } fan_outs SEC(".maps");
 
-// Which child of a lease is behind an interface.
+// The child of a lease behind an interface.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_LEASES * MAX_FAN_IN);

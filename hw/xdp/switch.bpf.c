@@ -1,10 +1,9 @@
 // Protocol atp's switch in the driver's hook: both levels. A second implementation of the table in
 // docs/protocol-atp.md, held to the first (crates/proto/src/atp) by the golden vectors in vectors/atp.
 //
-// A packet goes through the steps of `switch_packet`: is it ours, who sent it, is it well formed, does it say what
-// the lease says; then up into a slot or past it, or down to the children. What needs more than one packet out
-// of one in, or a socket, is left to user space (XDP_PASS): the end of an epoch, and results for children that
-// share an interface.
+// A packet goes through the steps of `switch_packet`: classification, sender, validation, consistency with the lease;
+// then up into a slot or past it, or down to the children. Cases that need more than one packet out per packet in, or a
+// socket, are left to user space (XDP_PASS): the end of an epoch, and results for children that share an interface.
 
 #include "admit.h"
 #include "down.h"
@@ -24,7 +23,7 @@ static __always_inline int switch_packet(struct xdp_md *ctx)
 	    ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x3fff) ||
 	    ip->daddr != config.address || udp->dest != config.port)
 		return XDP_PASS;
-	// Other protocols have the same socket.
+	// Other protocols use the same socket.
 	if (!CHECKED(data, PACKET_OFFSET + 1, end) || *(__u8 *)(data + PACKET_OFFSET) != VERSION)
 		return XDP_PASS;
 	__be32 from = ip->saddr;
@@ -82,7 +81,7 @@ int netsum_switch(struct xdp_md *ctx)
 	return switch_packet(ctx);
 }
 
-// Makes a copy of a result the one for the child behind this interface.
+// Turns a copy of a result into the one for the child behind this interface.
 SEC("xdp/devmap")
 int to_child(struct xdp_md *ctx)
 {
@@ -102,7 +101,7 @@ int to_child(struct xdp_md *ctx)
 	return address(ctx, &lease->child[number], bytes) ? XDP_PASS : XDP_DROP;
 }
 
-// What `let_go` is to do; it comes as the frame of a test run and goes back in the same.
+// Arguments of `let_go`; they arrive as the frame of a test run and are returned in the same.
 struct order {
 	__u32 from; // row to begin with
 	__u32 to; // row to end before
@@ -141,8 +140,8 @@ static long look(__u32 i, struct walk *walk)
 	return walk->found;
 }
 
-// Looks through slots for one that is to be let go. XDP_TX: its sum is in the frame, addressed to its parent; look
-// on from `shared.next_row`. XDP_DROP: nothing to send, look on. XDP_PASS: through.
+// Looks for a slot to release. XDP_TX: its sum is in the frame, addressed to its parent; continue at `shared.next_row`.
+// XDP_DROP: nothing to send, continue. XDP_PASS: done.
 SEC("xdp")
 int let_go(struct xdp_md *ctx)
 {

@@ -1,4 +1,4 @@
-// A child's fragment: into its slot, or past it.
+// A child's fragment: added to its slot, or forwarded.
 #pragma once
 
 #include "slots.h"
@@ -19,7 +19,7 @@ static __always_inline int contribute(struct packet *p)
 	if (!lock(slot))
 		return drop(BUSY);
 	if (at_server && h->flags & RESEND) {
-		// Whole racks in the slot were counted once each; their own fragments are sent again too.
+		// Whole racks in the slot were counted once each; their own fragments are resent too.
 		if (has_number_of(slot, h)) {
 			free_slot(slot, VACATED);
 			slot->first = *h;
@@ -27,8 +27,8 @@ static __always_inline int contribute(struct packet *p)
 		unlock(slot);
 		return pass_up(p, 0);
 	}
-	__u32 everybody = h->rack_fan_in >= 32 ? 0xffffffff : (1u << h->rack_fan_in) - 1;
-	if (at_server && bpf_ntohl(h->workers) != everybody) {
+	__u32 all_workers = h->rack_fan_in >= 32 ? 0xffffffff : (1u << h->rack_fan_in) - 1;
+	if (at_server && bpf_ntohl(h->workers) != all_workers) {
 		unlock(slot);
 		return pass_up(p, 0);
 	}

@@ -2,7 +2,7 @@
 
 `import netsum` loads the compiled core, and not torch. With torch installed,
 `torch.distributed.init_process_group("netsum")` finds the backend by itself. Without torch, `netsum.Group` sums host
-memory between processes (see `netsum.doctor.selftest` for a small user of it).
+memory between processes (`netsum.doctor.selftest` is a small example).
 """
 
 from importlib.metadata import PackageNotFoundError

@@ -1,4 +1,4 @@
-"""The compiled core: `crates/py`. Texts in `str` that are JSON have their types in `netsum.reports`."""
+"""The compiled core: `crates/py`. The types of `str` results that are JSON are in `netsum.reports`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -45,13 +45,13 @@ _Numbers = tuple[int, int, int, int]
 """Workers, ports of each, devices, ports of each."""
 
 PROTOCOLS: tuple[str, ...]
-"""Aggregation protocols that a job may ask for; with `auto` the controller chooses."""
+"""Aggregation protocols that a job may request; with `auto` the controller chooses."""
 
 class NetsumError(RuntimeError):
     """An operation failed; the group may be unusable."""
 
 class PeerLost(NetsumError):
-    """A rank is gone; `rank` says which."""
+    """A rank is lost: `rank`."""
 
     rank: int
 
@@ -59,32 +59,32 @@ class OperationTimeout(NetsumError):
     """An operation took longer than its timeout."""
 
 class Mismatch(NetsumError):
-    """Ranks called different operations in the same place."""
+    """Ranks called different operations at the same position."""
 
 class Unsupported(NetsumError):
-    """An argument that is not possible."""
+    """An invalid or unsupported argument."""
 
 class ControllerUnavailable(NetsumError):
-    """The controller does not answer, or refuses."""
+    """The controller does not answer, or rejects the request."""
 
 @final
 class Work:
-    """An operation under way; its memory is free when it is done."""
+    """An operation in flight; its memory may be reused once it is done."""
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Block until the operation is done, at most `timeout_s` seconds (None: for as long as it takes)."""
+        """Block until the operation is done, at most `timeout_s` seconds (None: no limit)."""
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has completed, successfully or not."""
 
     def ended_well(self) -> bool:
-        """Whether it has ended without an error."""
+        """Whether it has completed without an error."""
 
     def error(self) -> str | None:
-        """Why it failed, in words; None if it has not."""
+        """The error message; None if it has not failed."""
 
     def source_rank(self) -> int | None:
-        """The sender of the message that a receive took."""
+        """The sender of the message that a receive got."""
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Call `callback()` once when the operation is done, on a pool of two threads."""
@@ -93,8 +93,8 @@ class Work:
 class Group:
     """One rank's handle to its group.
 
-    Buffers come as addresses and sizes: whoever calls keeps them alive until the Work is done. With `here`, a
-    collective may be done by the caller's own thread, and then returns None in place of a Work.
+    Buffers are passed as addresses and sizes: the caller keeps them alive until the Work is done. With `here`, a
+    collective may run on the caller's own thread, and then returns None in place of a Work.
     """
 
     def __new__(
@@ -108,16 +108,16 @@ class Group:
         options: Mapping[str, str],
     ) -> Group: ...
     def address(self) -> bytes:
-        """What the other ranks must be given; opaque."""
+        """This rank's address for the other ranks; opaque."""
 
     def connect(self, addresses: Sequence[bytes]) -> None:
-        """Block until all ranks are connected and, with a controller, the first plan is here."""
+        """Block until all ranks are connected and, with a controller, the first plan has arrived."""
 
     def number(self) -> int:
-        """A number by which programs that XLA has compiled name the group."""
+        """The number that identifies the group in programs compiled by XLA."""
 
     def stats(self) -> str:
-        """What the group has done and how it stands: JSON of `netsum.reports.GroupStats`."""
+        """Counters and state of the group: JSON of `netsum.reports.GroupStats`."""
 
     def explain(self, operation: str, nbytes: int, dtype: str, op: str) -> str:
         """The algorithm of the hosts' path and the costs of all: JSON of `netsum.reports.Choice`."""
@@ -126,13 +126,13 @@ class Group:
         """The group and its last operations, oldest first: JSON of `netsum.reports.Recorded`; "{}" once closed."""
 
     def dump(self, folder: str | PathLike[str], why: str = "") -> Path:
-        """Write what `recorded` gives into a folder; the path of the file."""
+        """Write the result of `recorded` into a folder; returns the path of the file."""
 
     def close(self) -> None:
-        """Leave the job in good order."""
+        """Leave the job in an orderly way."""
 
     def abort(self, reason: str) -> None:
-        """Fail everything that is under way, and every later call."""
+        """Fail all operations in flight, and every later call."""
 
     @overload
     def allreduce(
@@ -236,7 +236,7 @@ class Group:
     def barrier(self, timeout_s: float, here: bool) -> Work | None: ...
     def send(self, ptr: int, nbytes: int, dst: int, tag: int, timeout_s: float) -> Work: ...
     def recv(self, ptr: int, nbytes: int, src: int | None, tag: int, timeout_s: float) -> Work:
-        """src None: from any rank; the Work then says which."""
+        """src None: from any rank; the Work then reports which."""
 
 @final
 class Meeting:
@@ -247,18 +247,18 @@ class Meeting:
         """The port it listens at."""
 
 def meet(at: str, token: bytes, rank: int, size: int, address: bytes, timeout_s: float) -> list[bytes]:
-    """Everybody's address by rank, from the meeting at `at`; blocks until all have come."""
+    """The address of every rank, by rank, from the meeting at `at`; blocks until all have joined."""
 
 def version() -> str:
     """Version of the core."""
 
 def status(controller: str, timeout_s: float) -> str:
-    """What the controller at `controller` ("host:port") knows: JSON of `netsum.reports.ControllerStatus`."""
+    """The status of the controller at `controller` ("host:port"): JSON of `netsum.reports.ControllerStatus`."""
 
 def explain_hosts(
     ranks: int, latency_s: float, bytes_per_s: float, operation: str, nbytes: int, dtype: str, op: str
 ) -> str:
-    """As `Group.explain`, for `ranks` on such links, without a group."""
+    """As `Group.explain`, for `ranks` on links like `link`, without a group."""
 
 def xla_handler() -> int:
     """The address of the handler, for `jax.ffi.register_ffi_target`."""
@@ -276,45 +276,45 @@ def pack_trees(graph: str, collective: str, method: str, pieces: int) -> str:
     """The best plan for a collective: JSON of `netsum_plan::pack::Report`."""
 
 def pack_front(graph: str, collective: str) -> str:
-    """Plans of which none is worse in rate, trees and height together: a list of reports."""
+    """Pareto-optimal plans in rate, number of trees and height: a list of reports."""
 
 def pack_kinds(graph: str, collective: str, kinds: Sequence[tuple[str, float]], bytes: float) -> str:
-    """The best trees on each kind of links by itself, all ending together: JSON of `netsum_plan::pack::Hybrid`."""
+    """The best trees on each kind of links separately, all finishing together: JSON of `netsum_plan::pack::Hybrid`."""
 
 def verify_trees(text: str, graph: str | None = None) -> str | None:
-    """What is wrong with a plan on a graph, or without one with a program; None if it is right."""
+    """What is wrong with a plan on a graph, or without a graph with a program; None if it is valid."""
 
 def export_trees(plan: str, graph: str, format: str) -> str:
     """A plan in another form: "msccl" (XML), "mscclpp" (JSON) or "svg"."""
 
 def graph_without(graph: str, lost: Sequence[str], degraded: Sequence[tuple[str, str]]) -> tuple[str, list[str]]:
-    """The graph without what was lost, and what that was, in words."""
+    """The graph without the lost parts, and a description of each."""
 
 def replan_trees(
     graph: str, collective: str, lost: Sequence[str], degraded: Sequence[tuple[str, str]]
 ) -> tuple[str, list[str]]:
-    """The best plan without what was lost: JSON of a report, and what was lost in words."""
+    """The best plan without the lost parts: JSON of a report, and a description of each loss."""
 
 def explain_allreduce(graph: str, sizes: Sequence[float]) -> str:
-    """When aggregation helps an allreduce of `sizes` bytes: JSON of `netsum_plan::pack::Explanation`."""
+    """When aggregation speeds up an allreduce of `sizes` bytes: JSON of `netsum_plan::pack::Explanation`."""
 
 def estimate_allreduce(graph: str, method: str, sizes: Sequence[float]) -> list[float]:
     """Seconds of an allreduce of `sizes` bytes over the plan of a method, by the cost model."""
 
 def gpu_classes(graph: str) -> list[tuple[list[int], int]]:
-    """Classes of alike GPU sets of three or more: numbers of the first set, and how many there are."""
+    """Classes of equivalent sets of three or more GPUs: numbers of the first set, and the number of sets."""
 
 def ocs_answer(numbers: _Numbers, paired: bool, method: str) -> str:
-    """A checked plan by `method`, beside what else could be had, as JSON."""
+    """A checked plan by `method`, with the rates of the alternatives, as JSON."""
 
 def ocs_compare(numbers: _Numbers, paired: bool) -> str:
-    """What the numbers allow, without a plan, as JSON."""
+    """The achievable rates, without a plan, as JSON."""
 
 def ocs_curve(numbers: _Numbers, paired: bool, method: str) -> list[str]:
     """algbw for 0 to M devices by `method`, as texts like "16/15"."""
 
 def ocs_check(plan: str) -> str:
-    """Replay a plan written as JSON, and say what it does, as JSON."""
+    """Replay a plan in JSON, and return its report as JSON."""
 
 def ocs_share(jobs: Sequence[tuple[int, int]], pool: int, device_ports: int, paired: bool, method: str) -> str:
     """Share `pool` devices among jobs (N, D), as JSON: devices, algbw and gain of each."""

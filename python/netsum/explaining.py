@@ -1,7 +1,7 @@
-"""Which algorithms the hosts of a job take: `python -m netsum.explaining SIZES DTYPE OP [--json]` on every rank.
+"""The algorithms that the hosts of a job choose: `python -m netsum.explaining SIZES DTYPE OP [--json]` on every rank.
 
-Run as the job is run (torchrun, mpirun, `netsum run`): the links are those of the job, measured when the ranks connect.
-SIZES are bytes between commas. Rank 0 prints.
+Start it as the job is started (torchrun, mpirun, `netsum run`): the links are those of the job, measured when the ranks
+connect. SIZES are comma-separated bytes. Rank 0 prints.
 """
 
 import json
@@ -27,11 +27,11 @@ OPERATIONS = (
     "alltoall",
     "barrier",
 )
-"""Those that have several algorithms."""
+"""Operations with several algorithms."""
 
 
 def found(link: dict[str, Any], sizes: list[int], ask: Callable[[str, int], str]) -> dict[str, Any]:
-    """The choices for each operation and size, given the core's answers to (operation, bytes)."""
+    """The choices for each operation and size, from the core's answers to (operation, bytes)."""
     choices = [
         {"operation": operation, "bytes": size, **json.loads(ask(operation, size))}
         for operation in OPERATIONS

@@ -1,4 +1,4 @@
-"""Starts training scripts under torchrun, or without torch, as one process group that can be stopped as one."""
+"""Starts training scripts under torchrun, or without torch, as one process group that can be stopped as a unit."""
 
 import contextlib
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 from netsum.fabric.processes import die_with_parent
 
 STOP_S = 5.0
-"""Given to workers between SIGTERM and SIGKILL: torchrun passes the signal on and waits for them."""
+"""Time between SIGTERM and SIGKILL: torchrun forwards the signal and waits for its workers."""
 
 
 class Workers:
     """`count` processes of one script, started by torchrun in a session of their own, or by `netsum.launcher` if
     `plain`.
 
-    Whoever makes one calls `stop` in the end; after a normal end that does nothing.
+    The caller must call `stop` at the end; after a normal end it has no effect.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Workers:
         torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
         launcher = ["netsum.launcher"] if plain else torchrun
         command = [sys.executable, "-m", *launcher, str(count), *script]
-        # As many threads as cores per worker would only make the workers wait for each other.
+        # As many threads as cores per worker would make the workers compete for cores.
         settings = {"OMP_NUM_THREADS": "1", **os.environ, **environment}
         output = log.open("wb") if log else None
         try:

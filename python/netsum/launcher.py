@@ -1,8 +1,8 @@
-"""Starts ranks on this machine without torchrun: `python -m netsum.launcher 4 script.py …`, which `netsum run --plain`
-does.
+"""Starts ranks on this machine without torchrun: `python -m netsum.launcher 4 script.py …`, used by `netsum run
+--plain`.
 
-Each rank gets what torchrun would set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE) and NETSUM_MEETING. The first
-rank that fails ends the others; its exit code is passed on.
+Each rank gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE) and NETSUM_MEETING. The first rank
+that fails ends the others; its exit code is returned.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from netsum.fabric.processes import die_with_parent
 from netsum.fabric.reservations import free_port
 
 GRACE_S = 3.0
-"""Between SIGTERM and SIGKILL for ranks whose neighbour has failed: they may be telling their users why."""
+"""Time between SIGTERM and SIGKILL for ranks whose peer has failed: they may still be printing their errors."""
 _LOOK_S = 0.05
 
 
 def main(arguments: list[str]) -> int:
-    """Run `arguments[1:]` as `arguments[0]` ranks; 0, or the exit code of the first that failed."""
+    """Run `arguments[1:]` as `arguments[0]` ranks; returns 0, or the exit code of the first that failed."""
     count, script = int(arguments[0]), arguments[1:]
     settings = {"OMP_NUM_THREADS": "1", **os.environ, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     settings["NETSUM_MEETING"] = f"127.0.0.1:{free_port()}"
-    # torchrun's own marks, were this started under it, would lead ranks to its store.
+    # torchrun's variables, inherited if this was started under it, would direct ranks to its store.
     settings.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     ranks = [
         subprocess.Popen(
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
-    """The exit code of the first rank that fails, or 0 when all have ended; a signal counts as a shell counts it."""
+    """The exit code of the first rank that fails, or 0 when all have ended; a signal's code is a shell's."""
     while True:
         codes = [rank.poll() for rank in ranks]
         for rank, code in enumerate(codes):

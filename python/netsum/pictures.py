@@ -1,15 +1,15 @@
-"""Pictures as pixels: SVG is what netsum draws, PNG is made from it."""
+"""Conversion of pictures to PNG: netsum draws SVG."""
 
 PNG_WIDTH = 1600
 """Pixels: two for each unit of the drawings."""
 
 
 class PictureError(Exception):
-    """A picture that cannot be made here; the message says what to install."""
+    """A picture that cannot be rendered; the message says what to install."""
 
 
 def png(svg: str) -> bytes:
-    """The picture as PNG, 1600 pixels wide. PictureError without resvg, which draws it."""
+    """Render the SVG as PNG, 1600 pixels wide. Raises PictureError without resvg."""
     try:
         import resvg_py
     except ImportError:

@@ -1,12 +1,12 @@
-"""Sums in the order in which they are needed: a later one that is needed sooner overtakes an earlier one.
+"""Allreduces with priorities: a later one with a higher priority overtakes an earlier one.
 
     queue = PriorityQueue(world.split(range(world.size)))
     late = queue.allreduce(gradient_of_last_layer, priority=9)      # returns at once
     soon = queue.allreduce(gradient_of_first_layer, priority=0)     # overtakes: the next forward pass begins with it
     soon.wait()
 
-Buffers go in slices. Rank 0 says before every slice whose turn it is, the lowest priority number first, then the order
-of calls; the others follow. So ranks need not agree on anything else, and may call at different times.
+Buffers are summed in slices. Before every slice rank 0 announces which buffer is next: the lowest priority number
+first, then the order of calls. So ranks need not agree on anything else, and may call at different times.
 """
 
 import ctypes
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from netsum._core import Group
 
 SLICE_BYTES = 1 << 20
-"""Some hundred microseconds of memory or of a fast link, against a few for asking rank 0."""
+"""A slice takes some hundred microseconds of memory or of a fast link, against a few for the exchange with rank 0."""
 _FOREVER_S = 1e9
 _END = -1
 
 
 class Sum:
-    """An allreduce under way; `wait` gives its array."""
+    """An allreduce in flight; `wait` returns its array."""
 
     def __init__(self, target: Memory, dtype: str, count: int, op: str, priority: int, result: Any) -> None:
         self.priority = priority
@@ -38,7 +38,7 @@ class Sum:
         self._failure: BaseException | None = None
 
     def wait(self, timeout_s: float | None = None) -> Any:
-        """The array with the sum. Raises what the group's sums raise, and TimeoutError where it takes longer."""
+        """The array with the sum. Raises the errors of the group's sums, and TimeoutError after `timeout_s`."""
         if not self._ended.wait(timeout_s):
             raise TimeoutError(f"netsum: the sum is not there after {timeout_s} s")
         if self._failure is not None:
@@ -49,7 +49,7 @@ class Sum:
         return self._ended.is_set()
 
     def _slice(self, core: "Group", slice_bytes: int, timeout_s: float) -> bool:
-        """Do the next slice; whether it was the last."""
+        """Sum the next slice; returns whether it was the last."""
         width = self._target.nbytes // max(self._count, 1)
         count = min(max(slice_bytes // max(width, 1), 1), self._count - self._done)
         address = self._target.address + self._done * width
@@ -65,10 +65,10 @@ class Sum:
 
 
 class PriorityQueue:
-    """Allreduces over a communicator that is used for nothing else, which is closed in the end.
+    """Allreduces over a communicator that is used for nothing else and closed at the end.
 
-    All ranks make the same calls in the same order, as ever; priorities of rank 0 count. slice_bytes: what is done
-    between two looks at the queue. An error ends the queue: all that waits, and later calls, raise it.
+    All ranks must make the same calls in the same order; the priorities of rank 0 apply. slice_bytes: summed between
+    two choices. An error ends the queue: all waiting sums, and later calls, raise it.
     """
 
     def __init__(self, world: Communicator, slice_bytes: int = SLICE_BYTES) -> None:
@@ -84,7 +84,7 @@ class PriorityQueue:
         self._thread.start()
 
     def allreduce(self, array: Any, op: str = "sum", *, priority: int = 0) -> Sum:
-        """Combine everybody's `array` in place, sooner the lower `priority` is; see `Communicator.allreduce`.
+        """Combine the `array` of all ranks in place, sooner the lower `priority` is; see `Communicator.allreduce`.
 
         `array` must be left alone until the sum is done.
         """
@@ -104,7 +104,7 @@ class PriorityQueue:
         return new
 
     def close(self) -> None:
-        """Wait for all sums, then end. All ranks call it. Raises what a sum has raised."""
+        """Wait for all sums, then end. All ranks call it. Raises the error of a failed sum."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -133,13 +133,13 @@ class PriorityQueue:
         self._world.close()
 
     def _chosen(self) -> int:
-        """Rank 0's choice, once there is one."""
+        """Rank 0's choice, once there is a waiting sum."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             return min(self._waiting, key=lambda number: (self._waiting[number].priority, number), default=_END)
 
     def _agreed(self, number: int) -> int:
-        """Rank 0's `number` at all ranks."""
+        """Broadcast rank 0's `number`; every rank returns it."""
         word = ctypes.c_int64(number)
         work = self._world.core.broadcast(ctypes.addressof(word), 8, 0, _FOREVER_S, True)
         if work is not None:

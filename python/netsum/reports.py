@@ -1,4 +1,4 @@
-"""What groups and controllers report, as types: the JSON of `netsum.Group.stats`, `.explain`, `.recorded` and of
+"""Types of the JSON reports of groups and controllers: `netsum.Group.stats`, `.explain`, `.recorded` and
 `netsum.status`.
 """
 
@@ -14,7 +14,7 @@ HostsBy = Literal[
 
 
 class Pause(TypedDict):
-    """A time in which nothing could be summed on trees."""
+    """A period in which nothing could be summed on trees."""
 
     what: str
     at_unix_s: float
@@ -22,13 +22,13 @@ class Pause(TypedDict):
 
 
 class PlanView(TypedDict):
-    """The tree plan over hosts in use."""
+    """The tree plan between hosts in use."""
 
     epoch: int
     trees: int
     rate_gbytes: float
     from_bytes: int
-    """Smaller buffers go over the hosts."""
+    """Smaller buffers use the hosts' algorithms."""
 
 
 class MeasuredLink(TypedDict):
@@ -40,7 +40,7 @@ class MeasuredLink(TypedDict):
 
 
 class TreeView(TypedDict):
-    """One aggregation tree as this rank sees it."""
+    """One aggregation tree in this rank's view."""
 
     tree: int
     switch: str
@@ -52,11 +52,11 @@ class TreeView(TypedDict):
     bytes_tx: int
     bytes_rx: int
     waiting_for: int
-    """Bits of the ranks (mod 64) for which the tree was last known to wait."""
+    """Bits of the ranks (mod 64) that the tree last reported as missing."""
 
 
 class Across(TypedDict):
-    """Costs between hosts, where some hosts have several ranks that share memory."""
+    """Costs between hosts, if some hosts have several ranks that share memory."""
 
     hosts: list[list[int]]
     latency_s: float
@@ -64,7 +64,7 @@ class Across(TypedDict):
 
 
 class Link(TypedDict):
-    """What costs are made of; equal at all ranks."""
+    """The cost model's parameters; equal at all ranks."""
 
     ranks: int
     shared_memory: bool
@@ -74,7 +74,7 @@ class Link(TypedDict):
 
 
 class GroupStats(TypedDict):
-    """What a group has done and how it stands."""
+    """Counters and state of a group."""
 
     job: int | None
     epoch: int
@@ -84,7 +84,7 @@ class GroupStats(TypedDict):
     plan: PlanView | None
     links: list[MeasuredLink]
     reason: str
-    """Why sums do not go on (all) trees; empty: they do."""
+    """Why some or all sums do not use trees; empty if all do."""
     trees: list[TreeView]
     pauses: list[Pause]
     hosts_by: HostsBy
@@ -99,14 +99,14 @@ class GroupStats(TypedDict):
 
 
 class Cost(TypedDict):
-    """What the cost model says of an algorithm; `seconds` None: it cannot do the operation here."""
+    """The cost model's estimate for an algorithm; `seconds` None: not applicable to the operation."""
 
     name: str
     seconds: float | None
 
 
 class Choice(TypedDict):
-    """The algorithm of an operation of one size."""
+    """The algorithm chosen for an operation of one size."""
 
     chosen: str
     why: str
@@ -122,7 +122,7 @@ class _RecordedCall(TypedDict):
 
 
 class RecordedOperation(_RecordedCall, total=False):
-    """One call. `number`: its place among the group's collectives; None for messages, which lack the other two."""
+    """One call. `number`: its position among the group's collectives; None for messages, which lack the other two."""
 
     dtype: str | None
     bytes: int
@@ -150,7 +150,7 @@ class FabricHost(TypedDict):
 
 
 class SwitchTree(TypedDict):
-    """One lease as a switch or server counts it."""
+    """One lease, with the counters of a switch or server."""
 
     job: int
     tree: int
@@ -174,7 +174,7 @@ class SwitchTree(TypedDict):
 
 
 class NeighbourStatus(TypedDict):
-    """What a switch has exchanged with one address; `name` empty: unknown."""
+    """Bytes that a switch has exchanged with one address; `name` empty: unknown."""
 
     name: str
     address: str
@@ -185,7 +185,7 @@ class NeighbourStatus(TypedDict):
 
 
 class SwitchStatus(TypedDict):
-    """A switch or server as the controller sees it."""
+    """A switch or server in the controller's view."""
 
     name: str
     address: str
@@ -209,7 +209,7 @@ class SwitchStatus(TypedDict):
 
 
 class LinkStatus(TypedDict):
-    """Bytes of aggregation over a link."""
+    """Bytes of aggregation traffic over a link."""
 
     a: str
     b: str
@@ -220,14 +220,14 @@ class LinkStatus(TypedDict):
 
 
 class Branch(TypedDict, total=False):
-    """Who is below an edge of a tree: one of both."""
+    """The member below an edge of a tree: exactly one of the two."""
 
     Rank: int
     Switch: str
 
 
 class TreeChild(TypedDict):
-    """An edge of a tree; `branch`: the bit of marks that it sets."""
+    """An edge of a tree; `branch`: its bit in the marks."""
 
     child: Branch
     branch: int
@@ -252,7 +252,7 @@ class Tree(TypedDict):
 
 
 class WorkerTree(TypedDict):
-    """One tree as a rank has reported it."""
+    """One tree as reported by a rank."""
 
     tree: int
     window: int
@@ -265,7 +265,7 @@ class WorkerTree(TypedDict):
 
 
 class WorkerStatistics(TypedDict):
-    """What a rank has last reported."""
+    """A rank's last report."""
 
     trees: list[WorkerTree]
     host_bytes_tx: int
@@ -279,7 +279,7 @@ class WorkerStatistics(TypedDict):
 
 
 class RankStatus(TypedDict):
-    """A rank of a job as the controller sees it."""
+    """A rank of a job in the controller's view."""
 
     rank: int
     host: str
@@ -311,7 +311,7 @@ class JobStatus(TypedDict):
 
 
 class StoreStatus(TypedDict):
-    """Where a controller keeps its jobs, and whether it can write there."""
+    """Where a controller stores its jobs, and whether it can write there."""
 
     place: str
     problem: str
@@ -321,7 +321,7 @@ class StoreStatus(TypedDict):
 
 
 class ControllerStatus(TypedDict):
-    """What a controller knows."""
+    """A controller's status."""
 
     fabric: str
     address: str

@@ -1,4 +1,4 @@
-"""What all tests need."""
+"""Fixtures of all tests."""
 
 import random
 import signal
@@ -16,13 +16,14 @@ BLOCKS = range(200, 250)
 
 
 def pytest_configure() -> None:
-    # A shell that runs something in the background lets it ignore Ctrl-C, and so would all that the tests start.
+    # A shell that starts a background command makes it ignore Ctrl-C, which all processes started by the tests would
+    # inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def block() -> Iterator[int]:
-    """A loopback block that no other fabric on this machine has."""
+    """A loopback block that no other fabric on this machine uses."""
     reserved = free_block(random.sample(BLOCKS, len(BLOCKS)))
     yield reserved.number
     reserved.release()
@@ -30,7 +31,7 @@ def block() -> Iterator[int]:
 
 @pytest.fixture
 def fabric_file(tmp_path: Path, block: int) -> Path:
-    """The demo's fabric on addresses of its own."""
+    """The demo's fabric on its own addresses."""
     path = tmp_path / "fabric.toml"
     path.write_text(demo_toml(block))
     return path

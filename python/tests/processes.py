@@ -1,4 +1,4 @@
-"""Ranks as forked processes that meet by themselves, for tests of what stands on `netsum.communicator`."""
+"""Ranks as forked processes that meet without a launcher, for tests of libraries above `netsum.communicator`."""
 
 import array
 import fcntl
@@ -17,13 +17,13 @@ BOUND_S = 240.0
 """Guards against tests that hang. No test may depend on how long anything takes: the machine may be busy."""
 
 END_S = 60.0
-"""Given to processes that have answered."""
+"""Time for processes to exit after their answer."""
 
 
 class Latch:
-    """What processes of a test wait for: `set` by some of them, seen by all, whoever dies or stops meanwhile.
+    """A counter shared by the processes of a test: `set` by some of them, visible to all, also if one dies or stops.
 
-    To be made before the processes are forked.
+    To be created before the processes are forked.
     """
 
     def __init__(self) -> None:
@@ -33,18 +33,18 @@ class Latch:
         os.write(self._write, b"x")
 
     def wait(self, times: int = 1) -> None:
-        """Block until `set` has been called so often by all processes together; fails after BOUND_S."""
+        """Block until `set` has been called `times` times by all processes together; fails after BOUND_S."""
         wait_until(lambda: self.count() >= times)
 
     def count(self) -> int:
-        """How often `set` has been called so far."""
+        """Number of calls of `set` so far."""
         unread = array.array("i", [0])
         fcntl.ioctl(self._read, termios.FIONREAD, unread)
         return unread[0]
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for what a process does: "T" for one that is stopped."""
+    """The kernel's letter for a process's state: "T" for a stopped one."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -57,9 +57,9 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 
 def run_ranks(body: Callable[[int], object], size: int, start: str = "fork", **environment: str) -> list:
-    """`body(rank)` in `size` processes with the environment that a launcher would set; what each returns.
+    """`body(rank)` in `size` processes with the environment of a launcher; returns their results.
 
-    Fails with the tracebacks of the ranks that failed, or with the ranks that hang. A rank that is killed gives None.
+    Fails with the tracebacks of the ranks that failed, or with the ranks that hang. A killed rank gives None.
     """
     with reserved_port() as port:
         settings = {"WORLD_SIZE": str(size), "NETSUM_MEETING": f"127.0.0.1:{port}", **environment}
@@ -77,7 +77,7 @@ def _run(context, body: Callable[[int], object], size: int, settings: dict[str, 
     for _, end in pipes:
         end.close()
     answers = _collect([end for end, _ in pipes], time.monotonic() + BOUND_S)
-    # Who has answered, or has closed its pipe, only has to end.
+    # Processes that have answered, or have closed their pipe, only have to exit.
     until = time.monotonic() + END_S
     for process in processes:
         process.join(max(until - time.monotonic(), 0.1))

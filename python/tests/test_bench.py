@@ -1,4 +1,4 @@
-"""`netsum bench`: patterns against an oracle, sizes, that wrong results are seen, rows, launchers, Ctrl-C."""
+"""`netsum bench`: patterns against an oracle, sizes, detection of wrong results, rows, launchers, Ctrl-C."""
 
 import json
 import os

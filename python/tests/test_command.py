@@ -1,4 +1,4 @@
-"""The `netsum` command on a real fabric: what it prints, its exit codes, and that nothing is left running."""
+"""The `netsum` command on a real fabric: its output, its exit codes, and that no process is left running."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from netsum.fabric.description import Description
 from netsum.fabric.local import LocalFabric
 
 BOUND_S = 300
-"""Given to a command that is not interrupted: a guard against hanging tests."""
+"""Time limit of a command that is not interrupted: a guard against hanging tests."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def netsum(environment):
 
 @pytest.fixture
 def fabric(tmp_path, fabric_file):
-    """A fabric file that no other test uses; its processes are stopped in the end."""
+    """A fabric file that no other test uses; its processes are stopped at the end."""
     yield fabric_file
     description = Description.read(fabric_file)
     LocalFabric(description, tmp_path / "state" / "netsum" / description.name).down()

@@ -16,7 +16,7 @@ SOON = 60.0
 
 
 class OnlyDLPack:
-    """An array that speaks DLPack alone, as those of other frameworks may."""
+    """An array that supports DLPack only, as those of other frameworks may."""
 
     def __init__(self, values: np.ndarray, device: int = 1) -> None:
         self.values = values
@@ -30,7 +30,7 @@ class OnlyDLPack:
 
 
 class OldDLPack(OnlyDLPack):
-    """As before DLPack 1.0: the capsule does not say whether the array may be written."""
+    """As before DLPack 1.0: the capsule does not report whether the array is read-only."""
 
     def __dlpack__(self):
         return self.values.__dlpack__()

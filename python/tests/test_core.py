@@ -1,4 +1,4 @@
-"""`netsum._core` as it stands: every operation between real processes, on plain memory, without torch."""
+"""`netsum._core`: every operation between real processes, on plain memory, without torch."""
 
 import ctypes
 import json
@@ -14,13 +14,13 @@ from processes import Latch
 from netsum import _core
 
 SOON = 60.0
-"""Of operations that succeed: a guard against hanging tests."""
+"""Time limit of operations that succeed: a guard against hanging tests."""
 RANKS = 4
 CODES = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "int32": "i", "int64": "q"}
 
 
 class Memory:
-    """Elements in memory of our own."""
+    """Elements in memory owned by the test."""
 
     def __init__(self, dtype: str, values: list) -> None:
         self.code = CODES[dtype]
@@ -172,7 +172,7 @@ def test_errors_have_their_own_exceptions():
         with pytest.raises(_core.OperationTimeout, match=r"receive of 4 bytes from rank \d"):
             group.recv(memory.ptr, 4, 0 if rank else 1, 99, 0.2).wait(None)
         with pytest.raises(_core.Mismatch, match=r"rank 1 called allreduce float32\[9\] sum"):
-            # A rank may hear of the others' calls while it still leaves the barrier.
+            # A rank may see the others' calls while it is still leaving the barrier.
             group.barrier(SOON).wait(None)
             group.allreduce(memory.ptr, memory.numel, "float32", "sum", 1.0, SOON).wait(None)
 

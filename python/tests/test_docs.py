@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINE_MAX = 120
-# Written by programs.
+# Generated files.
 GENERATED = {"hw/synth/report.md", "docs/accelerator-registers.md"}
 ADR_HEADINGS = ["## Context", "## Decision", "## Alternatives rejected", "## Consequences"]
-# What commands write, and so is not in the repository.
+# Output files of commands, which are not in the repository.
 NOT_TRACKED = ("out/", "target/", "site/")
 # The API of crates, which `make docs` copies into the site.
 RUSTDOC = "../../rust/"
@@ -70,7 +70,7 @@ def test_the_link_check_finds_broken_links() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_lines_are_short(page: str) -> None:
     lines = (ROOT / page).read_text().split("\n")
-    # A link's target cannot be broken.
+    # A link's target cannot be wrapped.
     long = [n for n, line in enumerate(lines, 1) if len(line) > LINE_MAX and not re.match(r"\[[^]]+\]:", line)]
     assert long == []
 

@@ -1,4 +1,4 @@
-"""The programs of `examples/`: each runs, and prints what its head comment says."""
+"""The programs of `examples/`: each runs, and prints what its docstring states."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def daemons() -> pytest.MarkDecorator:
 
 
 def output(command: list[str], **environment: str) -> str:
-    """What the command prints; fails with it if the exit code is not 0."""
+    """The command's output; fails with it if the exit code is not 0."""
     settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     settings.pop("NETSUM_CONTROLLER", None)
     done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=300)

@@ -11,7 +11,7 @@ import pytest
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
-# The last: claims that do not hold, as the experiment's README says.
+# The last: claims that do not hold, as stated in the experiment's README.
 @pytest.mark.parametrize(("name", "claims", "missed"), [("ntt_examples", 5, 0), ("panama_table2", 6, 0)])
 def test_an_experiment_leaves_claims_and_a_figure(tmp_path, name, claims, missed):
     command = [sys.executable, EXPERIMENTS / name / "run.py", "--out", tmp_path / name]

@@ -1,4 +1,4 @@
-"""Fabric files as the command line reads them, and what a ring would send over their links."""
+"""Fabric files parsed by the command line, and a ring's traffic on their links."""
 
 import pytest
 
@@ -110,6 +110,6 @@ def test_the_meter_follows_counters_from_socket_to_socket(fabric):
     meter = LinkMeter(fabric)
     meter.read(status("rack0"))
     meter.read(status("rack0", port=5000, h0=100))
-    # The job is over: what its socket counted is folded into that of port 0.
+    # The job has ended: its socket's counters are folded into those of port 0.
     meter.read(status("rack0", port=0, h0=100))
     assert meter.link_bytes()["h0-rack0"] == 100

@@ -1,4 +1,4 @@
-"""The papers' figures at their smallest scale: that they are made, and that what holds, holds."""
+"""The papers' figures at their smallest scale: they can be made, and the expected claims hold."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def test_a_small_figure(name: str, tmp_path: Path) -> None:
 
 
 def test_a_shared_cluster(tmp_path: Path) -> None:
-    """16 servers say nothing about percentiles: what must hold is that aggregation trains faster than the ring."""
+    """16 servers are too few for percentiles: the claim is that aggregation trains faster than the ring."""
     result = figures.make("panama_fig8", "small", tmp_path / "panama_fig8")
     by_claim = {claim["claim"]: claim for claim in result["claims"]}
     assert by_claim["greedy: 8c: training time, ring / panama"]["ours"] > 1.2

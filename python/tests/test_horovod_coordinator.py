@@ -1,4 +1,4 @@
-"""What rank 0 tells all to do, without processes: every rule of matching by name."""
+"""The coordinator's responses, without processes: every rule of matching by name."""
 
 import itertools
 import random

@@ -73,7 +73,7 @@ def test_many_collectives_keep_their_order(path):
     def body(rank: int, jnp, nj):
         @jax.jit
         def program(x):
-            # Independent of each other, and of different sizes: only their order tells the ranks which meets which.
+            # Independent of each other, and of different sizes: ranks can match them by their order only.
             many = [nj.allreduce(jnp.full((n,), x + n)).sum() / n for n in range(1, 20)]
 
             def step(carry, _):
@@ -96,7 +96,7 @@ def test_gradients_are_those_of_all_losses_together(path):
         x = jnp.arange(3.0) + rank
 
         def losses(function):
-            """All ranks' losses by all ranks' inputs, worked out here alone."""
+            """All ranks' losses as functions of all ranks' inputs, computed in one process."""
             return jax.grad(lambda everything: sum(function(r, everything) for r in range(RANKS)))
 
         everything = jnp.stack([jnp.arange(3.0) + each for each in range(RANKS)])

@@ -1,4 +1,4 @@
-"""`netsum.keras` between real processes: training in parallel gives what one process gives on all the data."""
+"""`netsum.keras` between real processes: parallel training has the result of one process on all the data."""
 
 import importlib.util
 import os
@@ -13,12 +13,12 @@ pytestmark = [
     pytest.mark.skipif(
         importlib.util.find_spec("keras") is None, reason="Keras is not installed; make setup-frameworks installs it"
     ),
-    # Each rank imports its framework anew.
+    # Each rank imports its framework again.
 ]
 
 
 def train(rank: int) -> list[float]:
-    """Some steps on this rank's half of the data, or on all of it where there is one rank; the weights."""
+    """Some steps on this rank's half of the data, or on all of it with one rank; returns the weights."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import keras
 

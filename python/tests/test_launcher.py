@@ -1,4 +1,4 @@
-"""`python -m netsum.launcher`, which `netsum run --plain` uses: ranks know themselves, meet, and fail together."""
+"""`python -m netsum.launcher`, used by `netsum run --plain`: ranks get their numbers, meet, and fail together."""
 
 import subprocess
 import sys

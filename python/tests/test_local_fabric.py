@@ -1,4 +1,4 @@
-"""A local fabric on a busy machine: an answer that comes late is waited for, one that cannot come is not."""
+"""A local fabric on a busy machine: late answers are waited for, impossible ones are not."""
 
 import pytest
 
@@ -9,7 +9,7 @@ SWITCHES = ["rack0", "rack1", "spine0", "spine1"]
 
 
 def _late(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
-    """Let the controller seem too busy to answer so often; whom it was asked for, call by call."""
+    """Let the controller appear too busy for `times` calls; returns the addresses, call by call."""
     asked, answer = [], local.controller_status
 
     def status(address: str, timeout_s: float) -> dict:

@@ -1,4 +1,4 @@
-"""Plans for what is left of a fabric: what is taken away, what is said, what is put in place."""
+"""Plans for a degraded fabric: the removed parts, the report, and the plan put in place."""
 
 import json
 import os
@@ -81,5 +81,5 @@ def test_measured_links_change_what_is_fastest(graph):
     slow, _ = calibrated(graph, {pair: (5e-3, 10e9) for pair in ends})
     assert fastest(slow, 4096)[1] > fastest(quick, 4096)[1]
     assert fastest(quick, 1e9)[0] == "exact"
-    # Six links alike between four GPUs: strength 2.
+    # Six equal links between four GPUs: strength 2.
     assert fastest(quick, 1e9)[1] == pytest.approx(1e9 * 8 / (2 * 10e9), rel=0.05)

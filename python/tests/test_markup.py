@@ -13,7 +13,7 @@ NAME = "[/bold][red]x"
 
 
 def printed(monkeypatch, module, show) -> str:
-    """What a command prints on a wide terminal."""
+    """A command's output on a wide terminal."""
     out = io.StringIO()
     for stream in ("console", "errors"):
         like = getattr(output, stream)

@@ -33,7 +33,7 @@ INVALID_ARGUMENT = 4
 SIZES = [2, 3]
 COUNTS = [1, 7, 3001]
 GUARD = 3
-"""Elements before and behind a buffer, which nobody may touch."""
+"""Guard elements before and behind a buffer, which must not change."""
 
 
 class UniqueId(ctypes.Structure):
@@ -41,7 +41,7 @@ class UniqueId(ctypes.Structure):
 
 
 class Communicator:
-    """A handle of the C interface; every call but `code_of` raises where it does not return ncclSuccess."""
+    """A handle of the C interface; every call except `code_of` raises unless it returns ncclSuccess."""
 
     def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
         self.library, self.handle = library, handle
@@ -58,7 +58,7 @@ class Communicator:
         return Communicator(self.library, new) if new.value else None
 
     def code_of(self, name: str, *arguments) -> int:
-        """What an operation returns. NumPy arrays stand for their addresses, and whole numbers for themselves."""
+        """The return code of a function. NumPy arrays are passed as their addresses, integers as themselves."""
         plain = [
             ctypes.c_void_p(each.ctypes.data) if isinstance(each, np.ndarray) else ctypes.c_size_t(each)
             for each in arguments
@@ -78,7 +78,7 @@ def check(library: ctypes.CDLL, code: int) -> None:
 
 
 def world(rank: int, size: int, folder: Path) -> Communicator:
-    """All ranks: rank 0 leaves the id in `folder`."""
+    """All ranks: rank 0 writes the id to `folder`."""
     library = ctypes.CDLL(str(max(_BUILT, key=lambda path: path.stat().st_mtime)))
     unique, file = UniqueId(), folder / "id"
     if rank == 0:
@@ -140,7 +140,7 @@ def on_ranks(body: Callable[[Communicator], None], size: int, folder: Path) -> N
 
 
 def same(result: np.ndarray, right: np.ndarray) -> bool:
-    """Equal; means of floats, whose last bit depends on how one divides, nearly."""
+    """Equal; means of floats, whose last bit depends on the division, approximately equal."""
     if np.issubdtype(right.dtype, np.floating):
         return np.allclose(result.astype(np.float64), right.astype(np.float64), rtol=1e-3)
     return np.array_equal(result, right)
@@ -222,7 +222,7 @@ def test_messages_of_a_group_go_to_everybody_at_once(size, tmp_path):
             for other in range(part.size):
                 part("ncclSend", sent[other], count, TYPES[np.float64], other)
                 part("ncclRecv", taken[other][0], count, TYPES[np.float64], other)
-            # The last one may run on this thread.
+            # The last operation may run on this thread.
             part("ncclAllReduce", fives, most, count, TYPES[np.int32], MAX)
             part("ncclAllReduce", ones, total, count, TYPES[np.int32], SUM)
             check(library, library.ncclGroupEnd())

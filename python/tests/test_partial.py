@@ -1,4 +1,5 @@
-"""Partial sums: nothing is lost or counted twice whoever is late, all ranks have the same rounds, the bound holds."""
+"""Partial sums: nothing is lost or counted twice with any straggler, all ranks have the same rounds, the bound
+holds."""
 
 import random
 import time
@@ -27,7 +28,7 @@ def test_every_contribution_is_in_exactly_one_round(dtype, shared_memory):
         draw, rounds, given = random.Random(rank), [], 0
         for step in range(10 + 10 * rank):
             time.sleep(draw.choice([0, 0, 0.001, 0.01]))
-            # A digit per rank: sums tell who gave how often.
+            # A digit per rank: sums show how often each rank contributed.
             new = partial.exchange(array(code, [16.0**rank, step, 1.0]))
             assert sum(rank in each.ranks for each in new) == 1
             rounds += new
@@ -53,7 +54,7 @@ def test_the_others_do_not_wait_for_a_straggler_but_all_have_its_values_later():
         world = connect(timeout_s=BOUND_S)
         partial = _partial(world, 1, bound_s=0.02)
         if rank == 2:
-            # The others end five rounds before it begins: had they waited for it, nobody would go on.
+            # The others end five rounds before it begins: if they waited for it, the test would deadlock.
             done.wait(2)
             rounds = partial.exchange(array("f", [100.0]))
         else:
@@ -79,7 +80,7 @@ def test_a_rank_that_is_far_behind_holds_the_others_up():
         world = connect(timeout_s=BOUND_S)
         partial = _partial(world, 1, bound_s=0.001, backlog=2)
         if rank == 1:
-            # Rank 0 comes as far as the backlog lets it, and stays there however long this rank takes.
+            # Rank 0 proceeds as far as the backlog allows, and waits there however long this rank takes.
             ahead_by.wait()
             time.sleep(0.5)
             late.set()

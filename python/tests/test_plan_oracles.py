@@ -1,4 +1,4 @@
-"""Rates of packed plans against oracles that share nothing with the planner: networkx, scipy's HiGHS, brute force."""
+"""Rates of packed plans against independent oracles: networkx, scipy's HiGHS, brute force."""
 
 import itertools
 import json

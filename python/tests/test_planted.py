@@ -1,4 +1,4 @@
-"""The faults of `tests/planted` fit the sources: each text that a fault replaces occurs exactly once."""
+"""The bugs of `tests/planted` match the sources: each replaced text occurs exactly once."""
 
 import importlib.util
 import json

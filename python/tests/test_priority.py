@@ -1,4 +1,4 @@
-"""The priority queue: the same sums as without it, later ones overtake, errors reach everybody."""
+"""The priority queue: the same sums as without it, later ones overtake, errors reach all ranks."""
 
 import os
 from array import array
@@ -11,7 +11,7 @@ from netsum.communicator import connect
 from netsum.priority import PriorityQueue
 
 SOON = 60.0
-"""Of operations that succeed: a guard against hanging tests."""
+"""Time limit of operations that succeed: a guard against hanging tests."""
 
 
 def _queue(world, **options) -> PriorityQueue:
@@ -47,7 +47,7 @@ def test_a_later_sum_overtakes_an_earlier_one_at_all_ranks():
         queue = _queue(world, slice_bytes=1 << 16)
         world.barrier()
         if rank == 1:
-            # The order is rank 0's, whenever the others call.
+            # The order is rank 0's, independent of the others' calls.
             asked.wait()
         large = queue.allreduce(bytearray(64 << 20), priority=5)
         small = queue.allreduce(array("f", [1.0]), priority=0)

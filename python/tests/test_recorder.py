@@ -1,4 +1,4 @@
-"""The recorder: what ranks write when one is stopped, late or out of order, and what the files say together."""
+"""The recorder: the dumps of ranks when one is stopped, late or out of order, and the diagnosis."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_calls_in_another_order_are_named(tmp_path: Path):
     def body(rank):
         world = connect(timeout_s=BOUND_S)
         world.barrier()
-        # The group's failure would reach a rank that is in this barrier still, or has not called yet.
+        # The group's failure would reach a rank that is still in this barrier, or has not called yet.
         left.set()
         left.wait(3)
         with pytest.raises(netsum.Mismatch):

@@ -1,4 +1,4 @@
-"""Addresses that processes reserve: none is given twice, and none stays reserved after its process."""
+"""Addresses reserved by processes: none is given twice, and none stays reserved after its process."""
 
 import os
 
@@ -56,5 +56,5 @@ def test_a_block_in_use_is_left_out(block):
 
 def test_a_block_where_a_daemon_listens_is_left_out(fabric):
     number = int(fabric.description.controller.split(".")[1])
-    # As beside `netsum fabric up`: the command has ended, so nothing is reserved, and daemons have the addresses.
+    # As after `netsum fabric up`: the command has ended, so nothing is reserved, and daemons use the addresses.
     assert not _is_free(number)

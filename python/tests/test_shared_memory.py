@@ -1,4 +1,4 @@
-"""Ranks of one host that share memory: death, silence, interrupts, and what groups leave behind."""
+"""Ranks of one host that share memory: death, missing answers, interrupts, and leftover files."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ def test_a_killed_rank_is_named_at_once(n):
             try:
                 assert _sum(group, rank, n)[0] == 3
             except _core.PeerLost as error:
-                # Its last sum may be lost to those who had not taken it.
+                # Its last sum may be lost for ranks that had not read it.
                 assert error.rank == 2 and step >= 19
                 return time.monotonic() - started
 
@@ -48,7 +48,7 @@ def test_a_stopped_rank_is_named_at_the_timeout():
     def body(group, rank):
         assert _sum(group, rank, 10)[0] == 3
         if rank == 1:
-            # A child of its own lets it go on when the others have given up.
+            # A child process continues it when the others have failed.
             parent = os.getpid()
             if os.fork() == 0:
                 wait_until(lambda: state_of(parent) == "T")
@@ -87,7 +87,7 @@ def test_a_rank_killed_between_messages_is_named_at_once(n):
         memories = _memories(rank, n)
         for step in itertools.count():
             if rank == 2 and step == 20:
-                # In the middle of a message of its own, most likely.
+                # Most likely in the middle of a message of its own.
                 threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGKILL)).start()
             started = time.monotonic()
             try:

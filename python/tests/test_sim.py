@@ -1,4 +1,4 @@
-"""The simulator from Python: results, refusals, sweeps that resume, reports. Runs the real simulator."""
+"""The simulator from Python: results, rejections, sweeps that resume, reports. Runs the real simulator."""
 
 import importlib.util
 import json
@@ -80,7 +80,7 @@ def test_a_sweep_resumes_where_it_stopped(tmp_path: Path) -> None:
     assert sorted(started) == sorted(plan.runs()) and len(results) == 4
     name = "scheme.kind=ring,flows.0.load=0.2"
     before = {run: (tmp_path / run / "summary.json").stat().st_mtime_ns for run in plan.runs()}
-    # Interrupted: no summary. Changed: another configuration. Both are run again, and nothing else.
+    # Interrupted: no summary. Changed: another configuration. Only these two are run again.
     (tmp_path / name / "summary.json").unlink()
     changed = plan.runs()
     changed["scheme.kind=panama,flows.0.load=0.1"]["seed"] = 7
@@ -152,7 +152,7 @@ def test_parquet_holds_what_csv_holds(tmp_path: Path) -> None:
     typed = sim.run(SMALL | {"format": "parquet"}, tmp_path / "parquet")
     assert not list(typed.folder.glob("*.csv"))
 
-    # CSV has six digits; what is not a time has more of them in Parquet.
+    # CSV has six digits; in Parquet, columns other than times have more.
     def rounded(row: dict) -> dict:
         return row | ({"utilisation": round(row["utilisation"], 6)} if "utilisation" in row else {})
 
@@ -247,7 +247,7 @@ def test_a_sweep_runs_again_what_depends_on_a_changed_file(tmp_path: Path, monke
     assert [again(), again()] == [1, 0]
     scenario.write_text('name = "half is lost"\n[[faults]]\nkind = "loss"\nshare = 0.01\n')
     assert [again(), again()] == [1, 0]
-    # Another simulator: it has the same name, and other bytes.
+    # Another simulator: the same name, but different bytes.
     wrapper = tmp_path / SIMULATOR
     wrapper.write_text(f'#!/bin/sh\nexec {binaries.find(SIMULATOR)} "$@"\n')
     wrapper.chmod(0o755)

@@ -1,6 +1,6 @@
-"""The simulator beside ns-3 itself, in one run. Skipped where ns-3 is not installed.
+"""The simulator compared with ns-3, in one run. Skipped if ns-3 is not installed.
 
-ns-3's Python package may stand in an environment of its own: NETSUM_NS3_PYTHON names its interpreter.
+ns-3's Python package may be in a separate environment: NETSUM_NS3_PYTHON names its interpreter.
 """
 
 import importlib.util
@@ -49,7 +49,7 @@ def _config() -> dict:
         "duration": "1ms",
         "drain": "1s",
         "fabric": {"kind": "fat-tree", "k": K, "latency": "1us"},
-        # One more than ns-3, which leaves the packet in the device's own queue out of its count.
+        # One more than ns-3, which does not count the packet in the device's own queue.
         "switch": {"mark_packets": MARK + 1, "queue_packets": 1000, "paths": "destination"},
         "flows": flows,
     }

@@ -1,5 +1,5 @@
 """Random operations on random groups while ranks are stopped and killed at random: sums stay exact, errors name the
-cause in time, and nobody hangs.
+cause in time, and no rank hangs.
 
 Short here; NETSUM_SOAK_S=600 makes each part last so many seconds. NETSUM_SOAK_SEED draws other operations; empty: by
 chance, and the seed is printed.
@@ -24,7 +24,7 @@ SECONDS = float(os.environ.get("NETSUM_SOAK_S", "4"))
 SEED = int(os.environ.get("NETSUM_SOAK_SEED", "1") or int.from_bytes(os.urandom(4), "big"))
 RANKS = 4
 TIMEOUT_S = 60.0
-"""Of operations beside a death: a death must be an error before it."""
+"""Timeout of operations during a death: the death must cause an error before it."""
 STOP_S = 0.4
 WAYS = {
     "memory": {},
@@ -32,13 +32,13 @@ WAYS = {
     "ucx": {"NETSUM_SHARED_MEMORY": "off", "NETSUM_NETWORK": "ucx"},
 }
 UCX_ASSERTION = "Assertion `wireup_ep->pending_count == 0' failed"
-"""Of Debian's UCX 1.13.1, which has its internal checks on: for a rank whose peer dies while it connects to it."""
+"""Assertion of Debian's UCX 1.13.1, which has internal checks enabled: in a rank whose peer dies while connecting."""
 OPERATIONS = ("allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall")
 OPERATIONS += ("barrier", "ring", "batch", "split")
 
 
 def settings(way: str) -> dict[str, str]:
-    """Of ranks that talk that way; skips where it is missing."""
+    """Settings of ranks for a transport; skips if it is not available."""
     if way == "ucx" and find_library("ucp") is None:
         pytest.skip("UCX is not installed (make setup-ucx)")
     return WAYS[way]
@@ -57,7 +57,7 @@ def _total(size: int, count: int, salt: int) -> array:
 
 
 def one(world: Communicator, draw: random.Random, depth: int = 0) -> None:
-    """One random operation, the same at all ranks as they draw alike, with its result checked in full."""
+    """One random operation, the same at all ranks because they use the same seed, with its result checked in full."""
     size, rank = world.size, world.rank
     operation, count, salt = draw.choice(OPERATIONS), draw.choice((0, 1, 7, 64, 1000, 20_000)), draw.randrange(1000)
     root, wait = draw.randrange(size), draw.random() < 0.5
@@ -119,7 +119,8 @@ def _done(pending, waited: bool) -> None:
 
 
 def _soak(rank: int, stops: bool) -> int:
-    """Rounds of random operations for SECONDS; how many. stops: a thread of one rank stops the others now and then."""
+    """Rounds of random operations for SECONDS; returns their number. stops: a thread of one rank stops the others
+    occasionally."""
     world = connect(timeout_s=30.0)
     draw, own = random.Random(SEED), random.Random(SEED + 1 + rank)
     pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
@@ -160,7 +161,7 @@ def test_random_operations_are_right(way, stops):
 
 
 def _until_death(rank: int, seed: int) -> tuple[int, str]:
-    """Operations until another rank dies: its process, and the words of the error."""
+    """Operations until another rank dies; returns this process's id, and the error's text."""
     world = connect(timeout_s=TIMEOUT_S)
     draw, own = random.Random(seed), random.Random(seed + 1)
     pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
@@ -172,7 +173,7 @@ def _until_death(rank: int, seed: int) -> tuple[int, str]:
         while time.monotonic() - start < 2 * TIMEOUT_S:
             one(world, draw)
     except netsum.NetsumError as error:
-        # A time-out would say that the death itself was not noticed.
+        # A time-out would mean that the death itself was not detected.
         assert not isinstance(error, netsum.OperationTimeout), error
         return pids[victim], str(error)
     raise AssertionError("a rank died, and nobody noticed")
@@ -195,13 +196,13 @@ def test_a_rank_killed_at_random_is_an_error_at_all_others(way, capfd):
         victim = random.Random(seed + 1).randrange(3)
         dead = [rank for rank, answer in enumerate(answers) if answer is None]
         assert dead == [victim] or (victim in dead and ended_by_ucx()), (seed, answers)
-        # By its number in the group of the operation, which may be one that was just split off; or none was made.
+        # By its number in the group of the operation, which may have been split off; or in none.
         said = [answer for answer in answers if answer]
         assert any(f"pid {pid}" in words or "cannot connect group" in words for pid, words in said), (seed, said)
 
 
 def _until_stopped(rank: int, seed: int) -> str:
-    """Long messages from rank 1, which is stopped in the middle of one; the words of the error."""
+    """Long messages from rank 1, which is stopped in the middle of one; returns the error's text."""
     world = connect(timeout_s=2.0)
     draw = random.Random(seed)
     pids = [int(pid) for pid in world.exchange(str(os.getpid()).encode())]
@@ -220,7 +221,7 @@ def _until_stopped(rank: int, seed: int) -> str:
                 world.receive(message, 1)
     except netsum.NetsumError as error:
         if rank == 0:
-            # The stopped one finds out by itself, too.
+            # The stopped rank detects it by itself, too.
             os.kill(pids[1], signal.SIGCONT)
         return str(error)
 
@@ -229,5 +230,5 @@ def _until_stopped(rank: int, seed: int) -> str:
 def test_a_rank_stopped_in_the_middle_of_a_message_holds_nobody(way):
     print(f"NETSUM_SOAK_SEED={SEED}")
     words = run_ranks(lambda rank: _until_stopped(rank, SEED), 3, **settings(way))
-    # Who notices first names it; who is told by that one may name the teller.
+    # The first rank to detect it names it; a rank informed by another may name that one.
     assert any("rank 1 (host" in words[rank] for rank in (0, 2)), words

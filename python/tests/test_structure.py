@@ -1,7 +1,7 @@
 """The files of a crate import each other in layers: no import circle has more than two files.
 
-A file imports those of which it names something by a path that begins with `crate` or `super`. What a module takes from
-its own children is no import: it is made of them.
+A file imports another if it names one of its items by a path that begins with `crate` or `super`. A module's use of its
+own children is no import.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Crate:
         return target
 
     def imports(self, source: Source) -> set[Source]:
-        """The files of which `source` imports a name; what it only exports again is no import."""
+        """The files of which `source` imports a name; a re-export is no import."""
         paths = {path for path in PATH.findall(source.body) if path.startswith(UP)}
         for path, name, exported in source.uses:
             if path.startswith(UP) and (not exported or re.search(rf"\b{re.escape(name)}\b", source.body)):

@@ -16,7 +16,7 @@ from netsum.fabric.local import controller_status
 
 
 def check(value: Any, kind: Any, path: str) -> None:
-    """Fail where a value is not of a type: a key too many or too few counts as well."""
+    """Fail if a value does not match a type; missing and additional keys fail as well."""
     if is_typeddict(kind):
         assert isinstance(value, dict), f"{path}: {value!r} is no object"
         hints = get_type_hints(kind)

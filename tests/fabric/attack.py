@@ -1,6 +1,6 @@
-"""A host that forges packets of a job of `atp` which it is not part of.
+"""A host that forges packets of an `atp` job without being a member.
 
-As a program: `attack.py FILE`, FILE a JSON object {"job": n, "epoch": n, "ways": [{...}, ...]} of what goes over each
+As a program: `attack.py FILE`, FILE a JSON object {"job": n, "epoch": n, "ways": [{...}, ...]} with the packets of each
 edge of its trees, see `Way`. It floods until its input ends, and prints how many packets it has sent.
 """
 
@@ -19,13 +19,13 @@ import sys
 from fabric import Fabric
 from namespaces import GUARD_S
 
-# Fragments of a tree that the attacked job may be at.
+# Fragments that the attacked job may currently have in flight.
 SEQUENCES = 30_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """One direction of an edge of a tree, and the fields of the header that go with it."""
+    """One direction of an edge of a tree, and the corresponding header fields."""
 
     source: str
     to: str
@@ -85,7 +85,7 @@ class Attacker:
         return self
 
     def packets(self) -> int:
-        """Ends the flood: how many packets it had."""
+        """End the flood; returns its number of packets."""
         return int(self.process.communicate(timeout=GUARD_S)[0])
 
     def __exit__(self, *_: object) -> None:
@@ -94,7 +94,7 @@ class Attacker:
 
 
 def forged(chance: random.Random, job: int, epoch: int, way: Way) -> bytes:
-    """A packet as docs/protocol-atp.md has it, with a guessed tag; of some a field is wrong besides."""
+    """A packet of docs/protocol-atp.md with a guessed tag; some also have another wrong field."""
     elements = chance.choice([352, 352, 352, 352, 16])
     fields = dataclasses.asdict(way)
     if chance.random() < 0.2:
@@ -122,7 +122,7 @@ def forged(chance: random.Random, job: int, epoch: int, way: Way) -> bytes:
 
 
 def datagram(source: tuple[str, int], to: tuple[str, int], payload: bytes) -> bytes:
-    """IPv4 and UDP without checksums: the kernel fills in the one, the other may be left out."""
+    """IPv4 and UDP without checksums: the kernel fills in IP's, UDP's is optional."""
     udp = struct.pack(">HHHH", source[1], to[1], 8 + len(payload), 0)
     addresses = socket.inet_aton(source[0]) + socket.inet_aton(to[0])
     return struct.pack(">BBHHHBBH", 0x45, 0, 0, 0, 0, 64, 17, 0) + addresses + udp + payload

@@ -1,4 +1,5 @@
-"""One rank: steps of DistributedDataParallel with gradients as float32, bf16 and 8 bits, in turn, over the same links.
+"""One rank: steps of DistributedDataParallel with gradients as float32, bf16 and 8 bits, alternating, over the same
+links.
 
 Argument: a JSON object {"steps": n}. Reports per variant the seconds of each step on the slowest rank, and the bytes
 that this host has sent.
@@ -24,7 +25,7 @@ VARIANTS = [("switches", None), ("switches", "bf16"), ("hosts", None), ("hosts",
 
 
 def sent_bytes() -> int:
-    """By all interfaces of this host."""
+    """Bytes sent on all interfaces of this host."""
     return sum(int(path.read_text()) for path in pathlib.Path("/sys/class/net").glob("[!l]*/statistics/tx_bytes"))
 
 
@@ -62,7 +63,7 @@ def main() -> None:
     groups = {"switches": dist.group.WORLD, "hosts": dist.new_group(list(range(dist.get_world_size())))}
     variants = {f"{by} {to or 'float32'}": Variant(groups[by], to) for by, to in VARIANTS}
     data = torch.Generator().manual_seed(dist.get_rank())
-    # The first step is not counted: DDP makes its buckets anew after it.
+    # The first step is excluded: DDP rebuilds its buckets after it.
     for _ in range(steps + 1):
         x = torch.randn(4, WIDTH, generator=data)
         for variant in variants.values():

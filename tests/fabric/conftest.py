@@ -1,4 +1,4 @@
-"""Skips every test of this folder with one reason where the machine cannot run it."""
+"""Skips all tests of this folder, with the reason, if the machine cannot run them."""
 
 import pathlib
 import sys

@@ -24,7 +24,7 @@ CONTROLLER_PORT, SWITCH_PORT, SERVER_PORT, METRICS_PORT = 7700, 7701, 7801, 9100
 
 @dataclasses.dataclass(frozen=True)
 class Slots:
-    """What a fabric has for the protocols with slots: servers by host, of each switch its slots and policy."""
+    """The fabric's configuration for protocols with slots: servers by host, slots and policy of each switch."""
 
     servers: tuple[str, ...] = ()
     slots: int = 4096
@@ -32,7 +32,7 @@ class Slots:
     tenants: str = ""
     """Entries of the fabric file."""
     trusted: bool = True
-    """Packets carry no tags. Figures are taken so: the papers' packets have none."""
+    """Packets carry no tags, as in the papers; used for measurements."""
 
 
 def description(network: Network, memory: str, slots: Slots) -> str:
@@ -67,7 +67,8 @@ class Fabric:
         in_kernel: bool = False,
         store: bool = True,
     ):
-        """in_kernel: switches add what they can in their drivers' hooks. store: whether the controller has one."""
+        """in_kernel: switches aggregate in their drivers' hooks where possible. store: whether the controller has
+        one."""
         self.network, self.slots, self.in_kernel = network, slots, in_kernel
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="netsum-fabric-"))
         self.file = self.directory / "fabric.toml"
@@ -90,7 +91,7 @@ class Fabric:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop()
-        # The logs of a run that failed stay: they say why.
+        # The logs of a failed run are kept.
         if kind is None or not issubclass(kind, Exception):
             shutil.rmtree(self.directory)
 
@@ -99,7 +100,7 @@ class Fabric:
         return f"{self.network.address[self.network.spines[0]]}:{CONTROLLER_PORT}"
 
     def folder(self, what: str) -> pathlib.Path:
-        """A new folder for one job's files, which goes with the fabric's."""
+        """A new folder for one job's files, removed with the fabric's."""
         return pathlib.Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{what}-"))
 
     def start_controller(self) -> None:
@@ -123,7 +124,7 @@ class Fabric:
         return [{"at": s["name"], **t} for s in switches for t in s["trees"] if t["protocol"] == protocol]
 
     def watch(self, protocol: str, jobs: list[Workers]) -> dict[tuple, dict]:
-        """Until all workers have ended: the last counters of each lease seen, by (at, job, tree, epoch)."""
+        """Poll until all workers have ended: the last counters of each lease seen, by (at, job, tree, epoch)."""
         last: dict[tuple, dict] = {}
         while any(process.poll() is None for job in jobs for process in job.processes):
             for lease in self.leases(protocol):
@@ -149,12 +150,12 @@ class Fabric:
         return (self.directory / f"{name}.log").read_text()
 
     def status(self) -> dict:
-        """The controller's view, asked from its own namespace."""
+        """The controller's status, read from its own namespace."""
         node = namespace(self.network.spines[0])
         return json.loads(ask(node, lambda: netsum.status(self.controller, 60.0)))
 
     def metrics(self, switch: str) -> str:
-        """What a switch tells Prometheus."""
+        """A switch's Prometheus metrics."""
         url = f"http://{self.network.address[switch]}:{METRICS_PORT}/metrics"
         return ask(namespace(switch), lambda: urllib.request.urlopen(url, timeout=60).read().decode())
 
@@ -213,17 +214,17 @@ class Workers:
         return [json.loads(r.read_text()) if r.exists() else {} for r in results]
 
     def finish(self) -> None:
-        """Ranks that go on until they are told have been told now."""
+        """Let ranks that run until told otherwise finish."""
         (self.directory / "finish").touch()
 
     def wait_for_steps(self, more: int, timeout_s: float = GUARD_S) -> None:
-        """Returns once rank 0 has taken so many steps from now on, the one under way not counted."""
+        """Return once rank 0 has made this many further steps, not counting the current one."""
         lines = (self.directory / "0.log").read_text(errors="replace").splitlines()
         taken = sum(line.startswith("step ") for line in lines)
         self.wait_for_step(taken + 1 + more, timeout_s)
 
     def wait_for_step(self, step: int, timeout_s: float = GUARD_S) -> None:
-        """Returns once rank 0 has printed `step N`."""
+        """Return once rank 0 has printed `step N`."""
         deadline = time.monotonic() + timeout_s
         while f"step {step}\n" not in self.log(0):
             if time.monotonic() > deadline or self.processes[0].poll() is not None:

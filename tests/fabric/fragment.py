@@ -1,4 +1,4 @@
-"""GPUs as namespaces: a shaped pair of devices for every link between them, and a fast network besides for management.
+"""GPUs as namespaces: a shaped pair of devices for every link between them, and a fast network for management.
 
 Addresses: the ends of link i are 10.78.i.1 and 10.78.i.2, the hosts of the GPUs 10.79.0.rank+1.
 """
@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "target/release/examples/plan_rank"
 BURST_BYTES = 20_000
 QUEUE_BYTES = 400_000
-"""More than TCP leaves in a device's queue ("small queues"): nothing is dropped, and little waits."""
+"""More than TCP queues in a device ("small queues"): nothing is dropped, and queues stay short."""
 SWITCH_QUEUE_BYTES = 40_000
 SEGMENTS_BYTES = 4_000
-"""Of what TCP hands down at a time. A whole 64 KiB would be a burst of 13 ms on these links, at each hop."""
+"""Largest segment that TCP passes down. A whole 64 KiB would be a burst of 13 ms on these links, at each hop."""
 MTU = "4000"
-"""Fewer packets: what this costs in processor time is not what is measured."""
+"""Large, to reduce the processor time per byte, which is not measured."""
 MANAGEMENT = "management"
 PORT = 7800
 
@@ -35,10 +35,10 @@ class Fragment(Namespaces):
         self.links = [(link["ends"], int(link["rate"].removesuffix("Mbit/s"))) for link in graph["link"]]
         self.shares: list[float] = []
         self.address: dict[tuple[str, str], str] = {}
-        """Of the first node on its link to the second."""
+        """Address of the first node on its link to the second."""
 
     def host(self, rank: int) -> str:
-        """A rank's address for everything but its links."""
+        """A rank's management address."""
         return f"10.79.0.{rank + 1}"
 
     def ways(self, name: str) -> dict[str, str]:
@@ -46,11 +46,11 @@ class Fragment(Namespaces):
         return {peer: address for (node, peer), address in self.address.items() if node == name}
 
     def cut(self, a: str, b: str) -> None:
-        """Takes a link down, as a pulled cable does: connections over it stay, and nothing passes."""
+        """Take a link down like a pulled cable: connections over it stay open, and nothing passes."""
         run(*self.inside(a), "ip", "link", "set", b, "down")
 
     def shape(self, a: str, b: str, mbit: int) -> None:
-        """Gives a link another rate, in both directions."""
+        """Set a link's rate, in both directions."""
         for node, peer in ((a, b), (b, a)):
             queue = SWITCH_QUEUE_BYTES if node in self.switches else QUEUE_BYTES
             words = ["tbf", "rate", f"{mbit}mbit", "burst", str(BURST_BYTES), "limit", str(queue)]
@@ -65,7 +65,7 @@ class Fragment(Namespaces):
     ) -> tuple[list[list[float]], dict[tuple[str, str], tuple[float, float]]]:
         """Times of the slowest rank by size and repeat; if links are measured first, latency (s) and rate (bit/s).
 
-        sharing: which shares follow the traffic. `shares` has them in the end.
+        sharing: shares to adapt to the traffic; `shares` has them at the end.
         """
         peers = {
             rank: {
@@ -127,7 +127,7 @@ class Fragment(Namespaces):
         for (gpu, switch), own in self.address.items():
             if switch in self.switches:
                 for other in self.gpus:
-                    # Other GPUs behind the switch are reached through it; the reply comes back likewise.
+                    # GPUs behind the switch are reached through it, in both directions.
                     if other != gpu and (other, switch) in self.address:
                         via = ("via", self.address[switch, gpu], "src", own)
                         run(*self.inside(gpu), "ip", "route", "add", self.address[other, switch], *via)

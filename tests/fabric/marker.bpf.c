@@ -1,8 +1,9 @@
-// Marks as a switch's port does: a packet that meets more than MARK_BYTES waiting gets ECN's "congestion experienced".
+// Marks packets as a switch's port does: with more than MARK_BYTES queued, a packet gets ECN's "congestion
+// experienced".
 //
-// The kernels that these tests meet have token buckets and no queue that marks. This program stands before the token bucket
-// of an interface and computes how many bytes wait there: what came, less what the rate has taken since. Packets beyond
-// LIMIT_BYTES are those that the bucket drops, and do not count.
+// Common kernels have token buckets and no marking queue. This program runs before the token bucket of an interface and
+// computes its queue length: bytes arrived, minus bytes sent at the rate since. Packets beyond LIMIT_BYTES are dropped
+// by the bucket, and do not count.
 //
 // Given when it is compiled: BYTES_PER_S, MARK_BYTES, LIMIT_BYTES.
 

@@ -1,4 +1,4 @@
-"""Network namespaces of this machine, named after the process that made them and removed with it."""
+"""Network namespaces of this machine, named after the process that created them and removed with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 GUARD_S = 300.0
-"""Given to anything that a test waits for: a guard against hanging, far above what a busy machine needs."""
+"""Time limit of every wait in tests: a guard against hanging, far above what a busy machine needs."""
 _NAME = re.compile(r"netsum-(\d+)-\S+")
 
 
@@ -27,11 +27,11 @@ def run(*command: str) -> str:
 
 
 class Namespaces(abc.ABC):
-    """A namespace per node and what joins them; a context manager."""
+    """A namespace per node and the links between them; a context manager."""
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Makes namespaces, named by `namespace`, and links."""
+        """Create namespaces, named by `namespace`, and links."""
 
     def __enter__(self) -> Self:
         remove_stale()
@@ -47,31 +47,31 @@ class Namespaces(abc.ABC):
         self.remove()
 
     def remove(self) -> None:
-        """Removes this process's namespaces and ends what runs in them; links go with them."""
+        """Remove this process's namespaces and end the processes in them; links are removed with them."""
         for name, maker in _existing():
             if maker == os.getpid():
                 _remove(name)
 
     def inside(self, node: str) -> list[str]:
-        """The words that run a command in a node."""
+        """The command prefix that runs a command in a node."""
         return ["ip", "netns", "exec", namespace(node)]
 
 
 def remove_stale() -> None:
-    """Removes namespaces whose makers are gone: a killed run leaves its own behind."""
+    """Remove namespaces whose creators have ended, left behind by killed runs."""
     for name, maker in _existing():
         if not Path(f"/proc/{maker}").exists():
             _remove(name)
 
 
 def _existing() -> list[tuple[str, int]]:
-    """Namespaces of this and of other runs, each with the process that made it."""
+    """Namespaces of this and of other runs, each with the process that created it."""
     names = [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line]
     return [(name, int(match[1])) for name in names if (match := _NAME.fullmatch(name))]
 
 
 def _remove(name: str) -> None:
-    # Two runs may both find the same stale namespace: whoever comes second fails, and need not mind.
+    # Two runs may both find the same stale namespace: the second removal fails, which is harmless.
     pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
     for pid in pids:
         subprocess.run(["kill", "-9", pid], capture_output=True)

@@ -24,9 +24,9 @@ SIOCETHTOOL, ETHTOOL_SGRO = 0x8946, 0x2C
 BURST_BYTES = 20_000
 QUEUE_BYTES = 3_000_000
 WIRES = "wires"
-"""The namespace of a process that delays frames, where links take time."""
+"""The namespace of a process that delays frames, if links have delays."""
 DELAY_LINE = pathlib.Path(__file__).resolve().parents[2] / "target/release/examples/delay_line"
-"""Kernels without netem delay nothing themselves: `cargo build --release -p netsum-net --example delay_line`."""
+"""For kernels without netem: `cargo build --release -p netsum-net --example delay_line`."""
 
 
 def why_not() -> str | None:
@@ -44,19 +44,19 @@ def why_not() -> str | None:
 
 
 def why_no_loss() -> str | None:
-    """Why no packets can be lost here, or None."""
+    """Why packets cannot be dropped here, or None."""
     return None if shutil.which("iptables") else "needs iptables (make setup-loss)"
 
 
 def why_no_marks() -> str | None:
-    """Why no queue can mark here, or None."""
+    """Why queues cannot mark here, or None."""
     if shutil.which("clang") is None or not pathlib.Path("/usr/include/bpf/bpf_helpers.h").exists():
         return "needs clang and libbpf's headers (make setup-xdp)"
     return None
 
 
 def join_on_receipt(devices: list[str]) -> None:
-    """Turns generic receive offload on, in the namespace that this runs in."""
+    """Enable generic receive offload, in the current namespace."""
     value = array.array("I", [ETHTOOL_SGRO, 1])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for device in devices:
@@ -89,9 +89,9 @@ class Network(Namespaces):
         mark_bytes: int | None = None,
         delay_us: int = 0,
     ):
-        """trains: whether a burst of datagrams may pass a node as one; False where each has its own luck. mark_bytes:
-        packets that meet more in a queue are marked (ECN), and TCP answers marks; None: queues drop and do not mark.
-        delay_us: what every link takes besides, each way."""
+        """trains: whether a burst of datagrams may pass a node as one; False: each is dropped independently.
+        mark_bytes: packets that find a longer queue are marked (ECN), and TCP reacts to marks; None: queues drop and do
+        not mark. delay_us: added by every link, each way."""
         self.racks = [f"rack{r}" for r in range(racks)]
         self.spines = [f"spine{s}" for s in range(spines)]
         self.hosts = [f"h{r * hosts_per_rack + i}" for r in range(racks) for i in range(hosts_per_rack)]
@@ -118,12 +118,12 @@ class Network(Namespaces):
         self._add_routes()
 
     def neighbours(self, node: str) -> list[str]:
-        """Nodes at the other ends of its links; its devices have their names."""
+        """Neighbours of a node; its devices have their names."""
         ends = [(link.a, link.b) for link in self.links] + [(link.b, link.a) for link in self.links]
         return [peer for own, peer in ends if own == node]
 
     def take_from_hooks(self) -> None:
-        """From now on devices take what programs in the hook of the other end send, as by `ethtool -K DEV gro on`."""
+        """Let devices receive what programs in the hook of the other end send, as by `ethtool -K DEV gro on`."""
         code = "import sys; sys.path.insert(0, sys.argv[1]); import network; network.join_on_receipt(sys.argv[2:])"
         here = str(pathlib.Path(__file__).parent)
         for node in self.address:
@@ -139,7 +139,7 @@ class Network(Namespaces):
         return sent
 
     def lose(self, share: float) -> None:
-        """From now on every node loses this share of the UDP packets that come to it; 0 ends it."""
+        """Drop this share of the UDP packets that arrive at each node; 0 ends it."""
         for node in self.address:
             inside = self.inside(node)
             if why_no_loss() is None:
@@ -187,7 +187,7 @@ class Network(Namespaces):
         run(*one, "peer", "name", b, *mtu, "netns", inside_b)
 
     def _lay_wires(self) -> None:
-        """Starts the process that carries frames between the two pairs of each link; it ends with the namespaces."""
+        """Start the process that forwards frames between the two pairs of each link; it ends with the namespaces."""
         wires = [f"w{number}a-w{number}b" for number in range(len(self.links))]
         for end in (end for wire in wires for end in wire.split("-")):
             run(*self.inside(WIRES), "ip", "link", "set", end, "up")
@@ -197,7 +197,7 @@ class Network(Namespaces):
             raise RuntimeError("the wires cannot be laid: " + " ".join(words))
 
     def _marker(self, rate_bps: int) -> str:
-        """The object file of the program that marks for a link of that rate."""
+        """The object file of the marking program for a link of that rate."""
         folder = pathlib.Path(tempfile.gettempdir())
         given = {"BYTES_PER_S": rate_bps // 8, "MARK_BYTES": self.mark_bytes, "LIMIT_BYTES": self.queue_bytes}
         target = folder / f"netsum-marker-{'-'.join(str(value) for value in given.values())}.o"
@@ -205,7 +205,7 @@ class Network(Namespaces):
         include = subprocess.check_output(["gcc", "-print-multiarch"], text=True).strip()
         defines = [f"-D{name}={value}ULL" for name, value in given.items()]
         headers = f"-I/usr/include/{include}"
-        # Another run may read or write the same file meanwhile.
+        # Another run may read or write the same file concurrently.
         own = f"{target}.{os.getpid()}"
         run("clang", "-O2", "-g", "-target", "bpf", headers, *defines, "-c", str(source), "-o", own)
         os.replace(own, target)

@@ -1,6 +1,6 @@
-"""Forks of this process in network namespaces: ranks of torch jobs, and questions to daemons.
+"""Forks of this process in network namespaces: ranks of torch jobs, and queries to daemons.
 
-A new interpreter needs seconds of processor time to import torch, and a job has several ranks. Forks have it already.
+A new interpreter needs seconds of processor time to import torch, and a job has several ranks. Forks have imported it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOK_S = 0.02
 
 
 class Rank:
-    """A script that runs in a namespace; of `subprocess.Popen` it has what tests use."""
+    """A script that runs in a namespace, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, namespace: str, script: Path, arguments: tuple[str, ...], environment: dict, log: Path) -> None:
         _import_torch()
@@ -64,7 +64,7 @@ class Rank:
 
 
 def ask(namespace: str, question: Callable[[], str]) -> str:
-    """What `question` answers in a namespace, asked by a fork. RuntimeError has its traceback where it fails."""
+    """The result of `question`, called by a fork in a namespace. On failure RuntimeError has its traceback."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -90,7 +90,7 @@ def ask(namespace: str, question: Callable[[], str]) -> str:
 
 
 def _import_torch() -> None:
-    # DistributedDataParallel's constructor imports torch._dynamo, for seconds.
+    # DistributedDataParallel's constructor imports torch._dynamo, which takes seconds.
     import torch._dynamo
     import torch.distributed
     import torch.nn.parallel
@@ -99,13 +99,13 @@ def _import_torch() -> None:
 
 
 def _enter(namespace: str, environment: dict, log: Path) -> None:
-    """Make this fork what `ip netns exec` would start: in the namespace, with a /sys that shows its devices."""
+    """Give this fork the environment of `ip netns exec`: the namespace, with a /sys that shows its devices."""
     os.setsid()
     out = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    # Pipes and sockets of the tests: whoever reads them must see their end when the tests close them.
+    # Pipes and sockets of the tests: their readers must see the end when the tests close them.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)

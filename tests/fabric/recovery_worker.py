@@ -1,6 +1,6 @@
-"""One rank that sums a buffer again and again, checks every element, and writes down where each sum went.
+"""One rank that sums a buffer repeatedly, checks every element, and records the path of each sum.
 
-Arguments: a JSON object {"numel": n, "timeout_s": s}. The ranks end together once the file FINISH is there. RESULT with
+Arguments: a JSON object {"numel": n, "timeout_s": s}. The ranks end together once the file FINISH exists. RESULT with
 the suffix `.line` has a JSON array per sum: clock at its end, whether the switches summed it, trees, epoch, reason.
 """
 
@@ -28,7 +28,7 @@ def expected(size: int, step: int, numel: int) -> torch.Tensor:
 
 
 def finished(finish: pathlib.Path) -> bool:
-    """Whether rank 0 has been told to end: the same answer for all."""
+    """Whether rank 0 has been told to end; the same answer at all ranks."""
     flags = torch.full((1,), int(dist.get_rank() == 0 and finish.exists()), dtype=torch.int32)
     dist.broadcast(flags, 0)
     return bool(flags[0])

@@ -1,9 +1,9 @@
 """One rank of a job on slots: sums checked against an oracle, or one buffer reduced again and again.
 
-Arguments: a JSON object. {"steps": n, "numel": n, "large": bool}: n steps of an integer sum that must be the
-oracle's to the bit, and a float sum that must be within the stated bound; `large` has values that the paper's scale
-does not fit. With "until_told" the n steps begin once the file FINISH is there, and others are taken before.
-{"mib": m, "seconds": s, "start": t}: from clock t on, a time line of (clock, bytes of the buffer summed so far).
+Arguments: a JSON object. {"steps": n, "numel": n, "large": bool}: n steps of an integer sum that must equal the
+oracle's to the bit, and a float sum that must be within the stated bound; `large` has values beyond the range of the
+paper's scale. With "until_told" the n steps begin once the file FINISH exists, with further steps before. {"mib": m,
+"seconds": s, "start": t}: from clock t on, a time line of (clock, bytes of the buffer summed so far).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def check_reals(step: int, numel: int, large: bool, digest: hashlib._Hash) -> No
 
 
 def any_rank(here: bool) -> bool:
-    """Whether it is so at any rank: the same answer for all."""
+    """Whether the condition holds at any rank; the same answer at all ranks."""
     flags = torch.full((16,), int(here), dtype=torch.int32)
     dist.all_reduce(flags)
     return bool(flags[0])
@@ -85,7 +85,7 @@ def check(arguments: dict) -> dict:
 
 
 def steady(arguments: dict) -> dict:
-    """All ranks stop after the same number of sums: every eighth says whether the time is over."""
+    """All ranks stop after the same number of sums: every eighth sum also combines whether the time is over."""
     tensor = torch.full((arguments["mib"] * (1 << 18),), 1e-3)
     dist.barrier()
     time.sleep(max(0.0, arguments.get("start", 0.0) - time.time()))

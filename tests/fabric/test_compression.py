@@ -1,4 +1,4 @@
-"""Steps of DistributedDataParallel over slow links: float32, bf16 and 8 bits beside each other, in one run."""
+"""Steps of DistributedDataParallel over slow links: float32, bf16 and 8 bits compared in one run."""
 
 from __future__ import annotations
 

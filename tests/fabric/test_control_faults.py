@@ -1,4 +1,4 @@
-"""Faults of the control plane: a running job goes on, no rank is taken for lost, and jobs are not confused."""
+"""Faults of the control plane: a running job continues, no rank is reported as lost, and jobs are not confused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from network import Network, why_no_loss
 from test_recovery import SLOTS, Job, dropped
 
 NAMED_WITHIN_S = 10.0
-"""From the death of a worker until its peers have ended with its name."""
+"""Time from the death of a worker until its peers have ended and named it."""
 
 needs_iptables = pytest.mark.skipif(why_no_loss() is not None, reason=str(why_no_loss()))
 
@@ -26,7 +26,7 @@ def network():
 
 
 def check_all_connected(fabric: Fabric) -> None:
-    """Soon all ranks of the newest job are connected."""
+    """Wait until all ranks of the newest job are connected."""
     deadline = time.monotonic() + GUARD_S
     while True:
         ranks = fabric.status()["jobs"][-1]["ranks"]

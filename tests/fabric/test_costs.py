@@ -1,4 +1,4 @@
-"""The cost model against the executor on emulated links: calibrated by what the ranks measure, then by size."""
+"""The cost model against the executor on emulated links: calibrated by the ranks' measurements, then by size."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_times_are_as_predicted(gpus, tmp_path):
         ]
     shapes = {"–".join(link["ends"]): [link["rate"], link["latency"]] for link in measured["link"]}
     write(f"plan_costs_{gpus.replace(',', '')}", {"links": shapes, "times": result})
-    # What is below a shaper's burst goes faster than the link that it stands for.
+    # Buffers below a shaper's burst are faster than the emulated link.
     for method, points in result.items():
         assert all(abs(point["error"]) < 0.25 for point in points if point["bytes"] >= 256 << 10), (method, points)

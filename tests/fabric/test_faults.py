@@ -1,4 +1,5 @@
-"""SIGKILL of a switch, of the controller, of a worker, at random times. NETSUM_FABRIC_FAULT_RUNS says how often."""
+"""SIGKILL of a switch, of the controller, of a worker, at random times. NETSUM_FABRIC_FAULT_RUNS: number of
+repetitions."""
 
 from __future__ import annotations
 

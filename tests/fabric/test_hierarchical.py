@@ -40,7 +40,7 @@ group.close()
 
 
 def ranks(network: Network, count: int, repeats: int, per_host: int = 2, dealt=False, **settings: str) -> list[dict]:
-    """So many ranks on each host, neighbours or dealt out in turn; what they print."""
+    """Start `count` ranks on each host, neighbours or round-robin; returns their output."""
     hosts = network.hosts * per_host if dealt else [host for host in network.hosts for _ in range(per_host)]
     started = []
     for rank, host in enumerate(hosts):

@@ -1,4 +1,4 @@
-"""Several interfaces of two hosts at once, without a plan and without anybody telling their rates."""
+"""Several interfaces of two hosts at once, without a plan and without configured rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MBIT = (100, 40)
 
 
 class Interfaces(Job):
-    """Ranks that are told their interfaces' names alone: a link between the hosts, and one through a router."""
+    """Ranks configured with their interfaces' names only: a link between the hosts, and one through a router."""
 
     def settings(self, links: Fragment, name: str) -> dict[str, str]:
         other = next(each for each in links.gpus if each != name)

@@ -1,4 +1,4 @@
-"""What ranks measure of their links, against the links that were made."""
+"""The ranks' measurements of their links, against the configured links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ group.close()
 
 
 def links(network: Network, hosts: list[str]) -> list[dict]:
-    """What the cost model knows at each rank, one rank per host."""
+    """The cost model's link parameters at each rank, one rank per host."""
     ranks = []
     for rank, host in enumerate(hosts):
         environment = {"RANK": rank, "WORLD_SIZE": len(hosts), "NETSUM_MEETING": f"{network.address[hosts[0]]}:29500"}

@@ -1,6 +1,6 @@
 """Tree plans on emulated links: every NVLink of a DGX-1V fragment is a shaped pair of devices.
 
-Without the figures: a small sum over a plan. With them: plan against ring on the same links, against the model.
+Without measurements: a small sum over a plan. With them: plan against ring on the same links, against the model.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from netsum.plan import Selection, pack, topology
 from test_throughput import write
 
 LINK_MBIT = 40
-"""For one NVLink; all links of a fragment together must be far below what the machine can copy."""
+"""Rate of one NVLink; all links of a fragment together must be far below what the machine can copy."""
 PCIE_MBIT = 16
-"""PCIe beside NVLink: 10 GB/s beside 25. NCCL falls back to it where there is no NVLink ring."""
+"""PCIe relative to NVLink: 10 GB/s to 25. NCCL falls back to it if there is no NVLink ring."""
 REPEATS = 2
 PAYLOAD = 3948 / 4014
-"""Of a full frame on the fragments' links, what is TCP's payload."""
+"""TCP payload per full frame on the fragments' links."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,13 +45,13 @@ def pcie_ring(graph: dict) -> dict:
 
 
 def with_pcie(graph: dict) -> dict:
-    """The same GPUs with one PCIe switch besides, to which each has a link of its own."""
+    """The same GPUs with one additional PCIe switch, to which each has a link."""
     links = [{"ends": [gpu["name"], "pcie"], "rate": f"{PCIE_MBIT}Mbit/s"} for gpu in graph["gpu"]]
     return graph | {"switch": [{"name": "pcie"}], "link": graph["link"] + links}
 
 
 def servers(*fragments: str) -> dict:
-    """DGX-1V fragments whose GPUs each have a network interface besides, at PCIe's rate, on one network."""
+    """DGX-1V fragments whose GPUs each have an additional network interface, at PCIe's rate, on one network."""
     gpus, links = [], []
     for number, names in enumerate(fragments):
         graph = fragment(names)
@@ -76,7 +76,8 @@ def pair(mbit: tuple[int, ...]) -> dict:
 
 
 def bytes_of(seconds: float, rate: float) -> int:
-    """Bytes of float32 that take so long at `rate` GB/s; two seconds are long beside the start of a pipeline."""
+    """Bytes of float32 that take `seconds` at `rate` GB/s; two seconds are long compared with the start of a
+    pipeline."""
     return int(seconds * rate * 1e9) // 4 * 4
 
 
@@ -156,7 +157,7 @@ def test_two_hosts_fill_all_links_between_them(mbit, lasts_s, least, tmp_path):
     size = bytes_of(lasts_s, best["rate"])
     with Fragment(graph) as links:
         seconds = links.seconds(best["plan"], size, tmp_path, REPEATS)
-    # Every element crosses each way once.
+    # Every element crosses each direction once.
     of_wire = size * 8 / seconds / (sum(mbit) * 1e6)
     result = {"mbit": mbit, "bytes": size, "seconds": seconds, "of_wire": of_wire, "of_payload": of_wire / PAYLOAD}
     write(f"plan_links_{len(mbit)}", result)
@@ -166,7 +167,7 @@ def test_two_hosts_fill_all_links_between_them(mbit, lasts_s, least, tmp_path):
 @pytest.mark.parametrize(("lasts_s", "least"), [BRIEF, THOROUGH])
 @pytest.mark.parametrize("mbit", [(100, 40), (20, 100)])
 def test_shares_follow_links_whose_rates_nobody_told(mbit, lasts_s, least, tmp_path):
-    """A topology without rates: shares that begin equal become those of the links, and stay."""
+    """A topology without rates: initially equal shares converge to those of the links, and stay."""
     known = pair(mbit)
     unknown = known | {"link": [{"ends": link["ends"]} for link in known["link"]]}
     plan = pack(unknown)["plan"]

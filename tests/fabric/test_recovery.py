@@ -1,4 +1,4 @@
-"""Faults that end: the job goes on with the right sums, and is back on all trees within two seconds of the end."""
+"""Temporary faults: the job continues with the right sums, and is back on all trees within two seconds of the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOTS = Slots(servers=("h1", "h2"), trusted=False)
 BUFFER = {"numel": 1 << 18, "timeout_s": 60}
 BACK_WITHIN_S = 2.0
 STEADY_S = 4.0
-"""A job that is back stays so for this long: plans on trial are over by then."""
+"""A recovered job must stay recovered for this long: trials of plans are over by then."""
 MEASURED: dict[str, dict[str, float]] = {}
 
 needs_iptables = pytest.mark.skipif(why_no_loss() is not None, reason=str(why_no_loss()))
@@ -36,7 +36,7 @@ def network():
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """One sum at one rank: the clock at its end, and where it went."""
+    """One sum at one rank: the clock at its end, and its path."""
 
     at: float
     by_switches: bool
@@ -61,7 +61,7 @@ class Job:
         return [Sum(*json.loads(line)) for line in lines if line.endswith("\n")]
 
     def back_after(self, end: float) -> float:
-        """Seconds from `end` until all sums of all ranks go by all trees, and stay there."""
+        """Seconds from `end` until all sums of all ranks use all trees, and continue to."""
         deadline = time.monotonic() + GUARD_S
         while (back := self._back(end)) is None:
             assert time.monotonic() < deadline, [self.sums(rank)[-1] for rank in range(4)]
@@ -71,7 +71,7 @@ class Job:
         return back - end
 
     def _back(self, end: float) -> float | None:
-        """When it was back, if it has been for long enough."""
+        """The time of recovery, if it has lasted long enough."""
         back = end
         for rank in range(len(self.workers.hosts)):
             sums = self.sums(rank)
@@ -103,7 +103,7 @@ def stopped(fabric: Fabric, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dropped(network: Network, node: str, *packets: str) -> Iterator[None]:
-    """Packets that come to a node, for itself or others, are lost."""
+    """Drop packets that arrive at a node, for itself or others."""
     rule = ("-t", "raw", "{}", "PREROUTING", *packets, "-j", "DROP")
     _iptables(network, node, rule, "-A")
     try:
@@ -118,7 +118,7 @@ def _iptables(network: Network, node: str, rule: tuple[str, ...], verb: str) -> 
 
 @contextlib.contextmanager
 def link_down(network: Network, a: str, b: str, *packets: str) -> Iterator[None]:
-    """Packets of a kind are lost on a link, in both directions."""
+    """Drop packets of a kind on a link, in both directions."""
     with dropped(network, a, "-i", b, *packets), dropped(network, b, "-i", a, *packets):
         yield
 
@@ -149,7 +149,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def recover(network: Network, protocol: str, fault: str, seconds: float) -> None:
-    """A job that meets a fault, and is back in time with the right sums."""
+    """Run a job through a fault; it must recover in time with the right sums."""
     with Fabric(network, slots=SLOTS) as fabric:
         job = Job(fabric, protocol)
         root = fabric.status()["jobs"][-1]["trees"][-1]["root"]

@@ -1,4 +1,4 @@
-"""Running jobs on emulated links that are lost or become slower: sums stay exact, and the next plan is taken."""
+"""Running jobs on emulated links that are lost or become slower: sums stay exact, and the next plan is adopted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Job:
             self.processes.append(Rank(namespace(name), script, (json.dumps(arguments),), environment, log))
 
     def settings(self, links: Fragment, name: str) -> dict[str, str]:
-        """What says over which links a rank's sums go."""
+        """The settings that define the links of a rank's sums."""
         ways = ",".join(f"{peer}={address}" for peer, address in links.ways(name).items())
         plan = {"NETSUM_PLAN": str(self.plan), "NETSUM_PLAN_TOPOLOGY": str(self.topology)}
         return plan | {"NETSUM_PLAN_ADDRESSES": ways}

@@ -1,4 +1,4 @@
-"""Two jobs on one link, and a job beside a TCP flow."""
+"""Two jobs on one link, and a job competing with a TCP flow."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def steady(fabric: Fabric, hosts: list[str], seconds: float = SECONDS) -> Worker
 
 
 def rates_together(*lines: list) -> list[float]:
-    """Each time line's rate, as a fraction of the link, over the time in which all were at work.
+    """Each time line's rate, as a fraction of the link, over the period in which all were running.
 
-    The first seconds of that are left out: who comes last must first find its share.
+    Its first seconds are excluded: the last one to start must first reach its share.
     """
     begin = max(line[0][0] for line in lines) + 3
     end = min(line[-1][0] for line in lines)
@@ -62,7 +62,7 @@ def rates_together(*lines: list) -> list[float]:
 
 @pytest.mark.figures
 def test_two_jobs_share_the_uplinks_equally():
-    # Half-rate uplinks: both jobs' partials want all of them.
+    # Half-rate uplinks: both jobs' partials need their full rate.
     with Network(2, 4, 2, RATE_BPS, uplink_bps=RATE_BPS // 2) as network, Fabric(network) as fabric:
         h = network.hosts
         jobs = [steady(fabric, [h[0], h[1], h[4], h[5]]), steady(fabric, [h[2], h[3], h[6], h[7]])]
@@ -85,7 +85,7 @@ def flow(network: Network, source: str, sink: str, control: str) -> list:
 
 
 def beside_tcp(network: Network, workers: list[str], source: str, sink: str) -> dict:
-    """Shares of a job, and of TCP flows that come one after another to share a link with it."""
+    """Shares of a job, and of TCP flows that join one after another on the same link."""
     with network, Fabric(network) as fabric:
         job = steady(fabric, workers, (SECONDS + 1) * FLOWS)
         job.wait_for_step(0)
@@ -103,7 +103,7 @@ def beside_tcp(network: Network, workers: list[str], source: str, sink: str) -> 
 
 @pytest.mark.figures
 def test_a_job_and_a_tcp_flow_share_an_uplink():
-    # One tree, so that all of the job crosses the link that the flow does.
+    # One tree, so that all traffic of the job crosses the flow's link.
     network = Network(2, 4, 1, RATE_BPS, queue_bytes=SWITCH_QUEUE_BYTES)
     h = network.hosts
     shares = beside_tcp(network, [h[0], h[1], h[4], h[5]], h[2], h[6])

@@ -33,7 +33,8 @@ def start(fabric: Fabric, protocol: str = "atp", hosts: list[str] | None = None,
 
 
 def wait_for_free_slots(fabric: Fabric) -> None:
-    """Nobody who is alive holds a slot, a row or a lease once all jobs have left; of the dead the last word is kept."""
+    """Wait until no live process holds a slot, a row or a lease after all jobs have left; for dead ones the last report
+    counts."""
     deadline = time.monotonic() + GUARD_S
     while True:
         switches = [s for s in fabric.status()["switches"] if s["state"] == "up"]
@@ -45,7 +46,7 @@ def wait_for_free_slots(fabric: Fabric) -> None:
 
 
 def lose_or_say(network: Network, share: float) -> None:
-    """Packets are lost from now on, where this machine can do that; pytest's summary says if not."""
+    """Drop packets from now on, if this machine can do that; pytest's summary reports it if not."""
     if reason := why_no_loss():
         warnings.warn(f"left out: the loss of packets {reason}", stacklevel=2)
     else:
@@ -141,8 +142,8 @@ def test_pools_with_loss_and_a_dead_switch(network):
 
 @pytest.mark.parametrize("in_kernel", [False, True], ids=["user-space", "in-kernel"])
 def test_a_host_that_speaks_in_others_names_changes_no_bit(network, in_kernel):
-    """From a third host of the rack, to switches, servers and a worker; it knows all but the key."""
-    # Hooks of several processors put sums out of order, which workers take for losses: slow on a busy machine.
+    """Sent from a third host of the rack to switches, servers and a worker; it knows everything but the key."""
+    # Hooks of several processors reorder sums, which workers treat as losses: slow on a busy machine.
     training = json.dumps({"steps": 60})
     hosts = ["h0", "h2", "h3"]
     environment = {"NETSUM_PROTOCOL": "atp", "NETSUM_MIN_BYTES": "0"}

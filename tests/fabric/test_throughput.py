@@ -1,4 +1,4 @@
-"""Eight workers in two racks, every link at 100 Mbit/s: allreduce at line rate, and what the links carry."""
+"""Eight workers in two racks, every link at 100 Mbit/s: allreduce at line rate, and the links' traffic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from network import Network
 
 RATE_BPS = 100_000_000
 WORKERS = 8
-# CI has minutes, not tens of them: 256 MiB takes 22 s per allreduce at line rate and 38 s on a ring.
+# Limited by CI's time: 256 MiB takes 22 s per allreduce at line rate and 38 s on a ring.
 SIZES_MIB = [int(s) for s in os.environ.get("NETSUM_FABRIC_SIZES_MIB", "16,64").split(",")]
 REPEATS = int(os.environ.get("NETSUM_FABRIC_REPEATS", "2"))
 
@@ -44,7 +44,7 @@ def test_allreduce_runs_at_line_rate_and_ahead_of_a_ring():
         assert row["ratio"] >= 1.6, f"{mib} MiB: {row}"
 
 
-# A busy machine sends some fragments twice.
+# A busy machine resends some fragments.
 BRIEF = pytest.param(1.4, 1.4, id="brief")
 THOROUGH = pytest.param(1.12, 1.15, marks=pytest.mark.figures, id="thorough")
 
@@ -54,7 +54,7 @@ def test_a_rack_uplink_carries_one_stream_per_tree(most_of_tree, most_of_host):
     with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
         before = network.link_bytes()
         arguments = {"sizes_mib": [16], "repeats": 1, "gloo": False}
-        # Given, so that ranks do not send bytes to measure them.
+        # Configured, so that ranks do not send bytes to measure them.
         given = {"NETSUM_LINK_LATENCY_S": "1e-4", "NETSUM_LINK_BYTES_PER_S": str(RATE_BPS / 8)}
         Workers(fabric, network.hosts, "worker.py", json.dumps(arguments), **given).wait()
         sent = {link: b - before[link] for link, b in network.link_bytes().items()}

@@ -1,7 +1,7 @@
 """One rank: timed allreduces, on netsum and on Gloo over the same links, checked element by element.
 
-Arguments: a JSON object {"sizes_mib": [...], "repeats": n, "gloo": bool, "seconds": s}. With `seconds` the first
-size is reduced again and again for that long, and a time line of bytes is reported instead.
+Arguments: a JSON object {"sizes_mib": [...], "repeats": n, "gloo": bool, "seconds": s}. With `seconds` the first size
+is reduced repeatedly for that long, and a time line of bytes is reported instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 
 def filled(rank: int, numel: int) -> torch.Tensor:
-    """Values whose sum over the ranks is exact in float32, another for each element."""
+    """Values whose sum over the ranks is exact in float32, different for each element."""
     return (torch.arange(numel, dtype=torch.float32) % 1021) + float(rank)
 
 
@@ -42,7 +42,7 @@ def timed(group: dist.ProcessGroup | None, mib: int, check: bool) -> float:
 
 
 def steady(mib: int, seconds: float) -> dict:
-    """Reduces one buffer again and again; a time line of (clock, bytes of it so far)."""
+    """Reduce one buffer repeatedly; a time line of (clock, bytes of it so far)."""
     tensor = torch.ones(mib * (1 << 18))
     dist.barrier()
     print("step 0", flush=True)

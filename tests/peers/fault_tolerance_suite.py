@@ -3,8 +3,8 @@
     python tests/peers/fault_tolerance_suite.py --source pytorch [--backend netsum] [-k PATTERN]
 
 The file is not in torch's wheel: --source is a clone of github.com/pytorch/pytorch of torch's version, or the file
-itself; without it the script says so and ends well. Its list of backends is made for others to add to; besides, ranks
-are forked and not spawned, which would import torch anew for every case.
+itself; without it the script prints a message and exits with 0. Backends are added to the suite's list, which is made
+for that; in addition, ranks are forked and not spawned, which would import torch again for every case.
 """
 
 import argparse

@@ -3,10 +3,10 @@
     python tests/peers/horovod_suite.py --source horovod --ranks 2 [-k PATTERN]
     python tests/peers/horovod_suite.py --source horovod --examples
 
-The files are not in Horovod's package on PyPI: --source is a clone of github.com/horovod/horovod, made here where it
-does not exist; without a network the script says so and ends well. Files run unchanged: `horovod.torch` is our module,
-and of Horovod's test helpers only what test_torch.py uses is provided. Examples get scikit-learn's digits in place of
-MNIST, and a small network where torchvision is not installed.
+The files are not in Horovod's package on PyPI: --source is a clone of github.com/horovod/horovod, created if it does
+not exist; without a network the script prints a message and exits with 0. Files run unchanged: `horovod.torch` is
+netsum's module, and of Horovod's test helpers only those used by test_torch.py are provided. Examples get
+scikit-learn's digits in place of MNIST, and a small network if torchvision is not installed.
 """
 
 import argparse
@@ -38,12 +38,12 @@ EXCUSED: dict[int, dict[str, str]] = {
         },
     }
 }
-"""Cases left out with so many ranks, and why: failing at some ranks alone, they would keep the others waiting.
+"""Cases excluded with so many ranks, and why: failing at some ranks alone, they would block the others.
 
 With two ranks the race is lost on a busy machine only.
 """
 
-# As long as all cases take, many times over.
+# Many times the duration of all cases.
 LIMIT_S = 1200
 
 EXAMPLES = {
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def present(source: Path) -> bool:
-    """Whether the files are there, cloned now if they were not."""
+    """Whether the files exist, after an attempt to clone them."""
     if not (source / "test/parallel/test_torch.py").exists():
         source.parent.mkdir(parents=True, exist_ok=True)
         clone = ["git", "clone", "--quiet", "--depth", "1", "--branch", REVISION, HOROVOD, str(source)]
@@ -81,7 +81,8 @@ def present(source: Path) -> bool:
 
 
 def ranks_of(target, size: int, arguments: tuple) -> list:
-    """Run target(rank, queue, *arguments) in `size` processes; what each put into its queue, None if it died, hung."""
+    """Run target(rank, queue, *arguments) in `size` processes; returns each one's queue item, None if it died or
+    hung."""
     context = get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
@@ -104,7 +105,7 @@ def ranks_of(target, size: int, arguments: tuple) -> list:
 
 
 def run_suite(source: Path, size: int, pattern: str) -> int:
-    """0 if every rank ran the suite to its end and no case failed that is not excused."""
+    """0 if every rank completed the suite and no case failed unexpectedly."""
     answers = ranks_of(_suite, size, (str(source), size, pattern))
     if None in answers:
         print(f"ranks {[rank for rank, answer in enumerate(answers) if answer is None]} did not end")
@@ -137,7 +138,7 @@ def _rank(target, rank: int, settings: dict[str, str], queue, arguments: tuple) 
 
 
 def _be_horovod() -> None:
-    """Let `import horovod.torch` find our module."""
+    """Let `import horovod.torch` find netsum's module."""
     import torch
 
     import netsum.horovod.torch as ours
@@ -153,7 +154,7 @@ def _be_horovod() -> None:
 def _suite(rank: int, source: str, size: int, pattern: str) -> dict[str, str]:
     """Outcome by case: passed, failed or skipped."""
     sys.modules["common"] = _helpers(rank, size)
-    # The suite tries every optimizer that torch has; Muon, which is younger, refuses its models.
+    # The suite tries every optimizer that torch has; Muon, which is newer, rejects its models.
     import torch
 
     if hasattr(torch.optim, "Muon"):
@@ -199,7 +200,7 @@ class _Outcomes(unittest.TestResult):
 
 
 def _helpers(rank: int, size: int) -> types.ModuleType:
-    """What test_torch.py takes of Horovod's test/utils/common.py, without Horovod's launcher."""
+    """The parts of Horovod's test/utils/common.py that test_torch.py uses, without Horovod's launcher."""
     helpers = types.ModuleType("common")
 
     @contextlib.contextmanager

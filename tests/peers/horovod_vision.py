@@ -1,4 +1,4 @@
-"""Stands in for torchvision in Horovod's examples: digits that need no download, and a network where it is missing."""
+"""Replaces torchvision in Horovod's examples: digits that need no download, and a network if torchvision is missing."""
 
 import importlib
 import sys

@@ -1,10 +1,11 @@
-"""Runs PyTorch's own DistributedTest on backend netsum: a suite that this project did not write.
+"""Runs PyTorch's own DistributedTest on backend netsum: an independent test suite.
 
     python tests/peers/torch_distributed.py --ranks 3 [-k PATTERN]
 
-The suite skips what it does not know by name, so our creator answers to "gloo": every case for gloo runs on our code.
-That it did is shown by counting its calls. A case that is skipped leaves a process with a code of its own; the script
-counts cases that ran, not those that did not fail. Source: torch/testing/_internal/distributed/distributed_test.py.
+The suite skips backends whose names it does not know, so netsum's creator is registered as "gloo": every case for gloo
+then runs on netsum, which is verified by counting its calls. A skipped case ends a process with a special exit code;
+the script counts cases that ran, not those that did not fail. Source:
+torch/testing/_internal/distributed/distributed_test.py.
 """
 
 import argparse
@@ -82,7 +83,7 @@ class CountingResult(unittest.TextTestResult):
 
 
 def answer_to_gloo(groups) -> None:
-    """Put our creator in gloo's place in this process and those forked from it. groups: counts what it makes."""
+    """Register netsum's creator as gloo in this process and its forks. groups: counts the created groups."""
     import torch.distributed as dist
 
     from netsum.torch import entries
@@ -94,9 +95,9 @@ def answer_to_gloo(groups) -> None:
         return create(group, options)
 
     dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(counting, True)
-    # The suite looks for events "gloo:all_reduce" and so on.
+    # The suite expects events "gloo:all_reduce" and so on.
     entries.event_prefix = "gloo"
-    # Left at GLOO, DDP's C++ logger would cast our backend to ProcessGroupGloo.
+    # Left at GLOO, DDP's C++ logger would cast netsum's backend to ProcessGroupGloo.
     dist.Backend.backend_type_map["gloo"] = dist.ProcessGroup.BackendType.CUSTOM
 
 
@@ -104,7 +105,7 @@ def all_cases():
     from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
 
     class Suite(TestDistBackend, DistributedTest._DistTestBase):
-        """Each case in processes forked for it: three times as fast as processes that import torch."""
+        """Runs each case in forked processes: three times as fast as processes that import torch."""
 
         def setUp(self) -> None:
             super().setUp()

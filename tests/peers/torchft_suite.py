@@ -2,9 +2,9 @@
 
     python tests/peers/torchft_suite.py [--backend gloo] [-k PATTERN]
 
-Needs torchft and parameterized; without them the script says so and ends well. The cases that are written for Gloo run
-with `ProcessGroupGloo` being our class; nothing else is changed. Ranks are threads of one process. Cases that look for
-Gloo's words in an error, and found ours for the same thing, are counted apart.
+Needs torchft and parameterized; without them the script prints a message and exits with 0. The cases that are written
+for Gloo run with `ProcessGroupGloo` replaced by netsum's class; nothing else is changed. Ranks are threads of one
+process. Cases that expect Gloo's error text, and found netsum's for the same error, are counted separately.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 import unittest
 
 CASES = ("test_gloo_apis", "test_gloo_timeout", "test_process_group_wrapper", "test_error_swallowing", "test_managed")
-"""Of ProcessGroupTest: those that make a ProcessGroupGloo. Others are for NCCL, sub-processes or torchft alone."""
+"""Cases of ProcessGroupTest that make a ProcessGroupGloo. Others are for NCCL, sub-processes or torchft alone."""
 
 OURS = ("has left the group", "is lost:", "did not come to the meeting")
 

@@ -1,9 +1,9 @@
-"""Plants bugs in copies of `wire` and `proto` and demands that the tests catch each of them.
+"""Inserts bugs in copies of `wire` and `proto` and checks that the tests detect each of them.
 
     python tests/planted/run.py [NAME…]
 
-Each bug is one replacement in one file (bugs.json). A bug that no test notices is a hole in the tests: the
-program then exits with 1 and names it. About 20 s per bug.
+Each bug is one replacement in one file (bugs.json). A bug that no test detects is a gap in the tests: the program then
+exits with 1 and names it. About 20 s per bug.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_caught(folder: pathlib.Path, bug: dict) -> bool:
         "RUST_BACKTRACE": "0",
     }
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    # A session of its own, so that a test that never ends ends with cargo.
+    # In its own session, so that a hanging test ends with cargo.
     with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes) as tests:
         try:
             _, errors = tests.communicate(timeout=600)

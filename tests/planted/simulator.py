@@ -1,9 +1,9 @@
-"""Plants faults in crates/proto, one at a time, and says which of them the simulator's tests find.
+"""Inserts bugs in crates/proto, one at a time, and reports which of them the simulator's tests detect.
 
     python tests/planted/simulator.py [--only NAME ...]
 
-Works on a copy of the sources in a temporary folder; about half a minute per fault on an idle machine. Exit code 1 if
-one survives. `run.py` plants faults for the tests of `proto` itself.
+Works on a copy of the sources in a temporary folder; about half a minute per bug on an idle machine. Exit code 1 if one
+is not detected. `run.py` inserts bugs for the tests of `proto` itself.
 """
 
 import argparse
@@ -21,7 +21,7 @@ TESTS = ["--test", "aggregation", "--test", "faults", "--test", "slots"]
 PANAMA = "crates/proto/src/panama"
 ATP = "crates/proto/src/atp"
 
-# Name: file, text, what stands there instead.
+# Name: file, text, replacement.
 MUTANTS = {
     "a duplicate is added again": (
         f"{PANAMA}/tree.rs",
@@ -35,9 +35,9 @@ MUTANTS = {
     ),
     "the arriving fragment is not added": (
         f"{PANAMA}/tree.rs",
-        "let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;",
+        "let sum = memory.reduce(&header, stored, arriving).ok_or(DropReason::NoMemory)?;",
         "let arriving = if vid % 64 == 9 { None } else { arriving };\n"
-        "        let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;",
+        "        let sum = memory.reduce(&header, stored, arriving).ok_or(DropReason::NoMemory)?;",
     ),
     "port buffers are not freed": (
         f"{PANAMA}/tree.rs",
@@ -86,8 +86,8 @@ MUTANTS = {
     ),
     "a result is accepted twice": (
         f"{PANAMA}/worker.rs",
-        "if tree.flight.is_received(vid) {\n            return Err(Drop::Duplicate);",
-        "if tree.flight.is_received(vid) && vid % 16 != 5 {\n            return Err(Drop::Duplicate);",
+        "if tree.flight.is_received(vid) {\n            return Err(DropReason::Duplicate);",
+        "if tree.flight.is_received(vid) && vid % 16 != 5 {\n            return Err(DropReason::Duplicate);",
     ),
     "an epoch begins with what was summed": (
         "crates/proto/src/handover/progress.rs",
@@ -128,7 +128,7 @@ MUTANTS = {
 
 
 def main() -> int:
-    """Runs all mutants, or one."""
+    """Run all mutants, or one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=MUTANTS, nargs="+", metavar="NAME")
     chosen = {name: MUTANTS[name] for name in parser.parse_args().only or MUTANTS}
@@ -168,7 +168,7 @@ def _fails(copy: Path) -> bool:
 def _cargo(copy: Path, *more: str, limit_s: float | None) -> int:
     command = ["cargo", "test", "--release", "--quiet", "-p", "netsum-sim", *TESTS, *more]
     environment = os.environ | {"CARGO_TARGET_DIR": str(ROOT / "target" / "planted-simulator"), "RUST_BACKTRACE": "0"}
-    # A session of its own, so that a test that never ends ends with cargo.
+    # In its own session, so that a hanging test ends with cargo.
     with subprocess.Popen(
         command, cwd=copy, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as tests:
@@ -182,7 +182,7 @@ def _cargo(copy: Path, *more: str, limit_s: float | None) -> int:
     return tests.returncode
 
 
-# A fault may leave a job without an end; the tests take seconds otherwise.
+# A bug may prevent a job from ending; the tests normally take seconds.
 LIMIT_S = 300
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Plants bugs in controller, hand-over, switch and worker, and demands that the simulation finds each.
+"""Inserts bugs in controller, hand-over, switch and worker, and checks that the simulation detects each.
 
     python tests/planted/system.py [--seeds N] [--only PART-OF-A-NAME ...]
 
-Works on a copy of the crates. All bugs are compiled into one `netsum-simulate`, each behind a switch that an
-environment variable turns on, so the copy is built once. A bug is found if some seed of 1..N shows a violation that the
-same seed does not show without a bug. Exit code 1 if a bug is not found.
+Works on a copy of the crates. All bugs are compiled into one `netsum-simulate`, each enabled by an environment
+variable, so the copy is built once. A bug is detected if some seed of 1..N shows a violation that the same seed does
+not show without a bug. Exit code 1 if a bug is not detected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Dependencies are built once for both; only the crates of the workspace are built again.
 TARGET = REPOSITORY / "target"
-# Seeds of one run of the program; between runs the results are compared.
+# Seeds per run of the program; results are compared between runs.
 STEP = 50
 SWITCH = """
 
@@ -36,7 +36,7 @@ pub fn planted(number: usize) -> bool {
 
 
 def main() -> int:
-    """Builds the copy, then looks for each bug."""
+    """Build the copy, then search for each bug."""
     bugs = json.loads((pathlib.Path(__file__).parent / "system.json").read_text())
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1000, help="the most seeds for each bug")
@@ -78,7 +78,7 @@ def build(folder: pathlib.Path, bugs: list[dict]) -> pathlib.Path:
 
 
 def look_for(program: pathlib.Path, number: int, seeds: int, clean: dict[int, set[tuple[int, str]]]) -> str:
-    """Where a bug shows first and as what; empty if it does not."""
+    """The first seed that shows a bug, and the violation; empty if none does."""
     for start in range(1, seeds + 1, STEP):
         if start not in clean:
             clean[start] = violations(program, start, None)
@@ -90,7 +90,7 @@ def look_for(program: pathlib.Path, number: int, seeds: int, clean: dict[int, se
 
 
 def violations(program: pathlib.Path, start: int, number: int | None) -> set[tuple[int, str]]:
-    """Seeds and the rules that are broken there."""
+    """Seeds and their violated rules."""
     environment = os.environ | ({} if number is None else {"NETSUM_PLANTED": str(number)})
     command = [program, "--seeds", f"{start}..{start + STEP - 1}", "--json"]
     run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False, text=True)

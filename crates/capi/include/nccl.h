@@ -18,7 +18,7 @@
 #define NCCL_VERSION(X, Y, Z) \
   (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
 
-/* Where CUDA's headers come first, their type is used. */
+/* If CUDA's headers are included first, their type is used. */
 #if !defined(__DRIVER_TYPES_H__) && !defined(__CUDA_RUNTIME_API_H__)
 typedef struct CUstream_st* cudaStream_t;
 #endif
@@ -39,8 +39,8 @@ typedef enum {
   ncclUnhandledCudaError = 1,
   ncclSystemError = 2,     /* ranks did not meet, or an operation took too long */
   ncclInternalError = 3,   /* please report it */
-  ncclInvalidArgument = 4, /* a pointer, number, type or operation that cannot be */
-  ncclInvalidUsage = 5,    /* calls that do not fit together, here or between ranks */
+  ncclInvalidArgument = 4, /* an invalid pointer, number, type or operation */
+  ncclInvalidUsage = 5,    /* inconsistent calls, in this process or between ranks */
   ncclRemoteError = 6,     /* another rank is gone or has aborted */
   ncclInProgress = 7,      /* never returned */
   ncclNumResults = 8
@@ -81,7 +81,7 @@ typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarRes
 #define NCCL_CONFIG_UNDEF_PTR NULL
 #define NCCL_SPLIT_NOCOLOR -1
 
-/* Members have NCCL's places; none changes anything here. */
+/* Members have NCCL's offsets; all are ignored. */
 typedef struct ncclConfig_v21700 {
   size_t size;
   unsigned int magic;
@@ -103,22 +103,22 @@ typedef struct ncclConfig_v21700 {
 /* 21805: the interface follows NCCL 2.18. */
 ncclResult_t ncclGetVersion(int* version);
 const char* ncclGetErrorString(ncclResult_t result);
-/* The last error of the calling thread in words, valid until its next call; `comm` is not looked at. */
+/* The text of the calling thread's last error, valid until its next call; `comm` is ignored. */
 const char* ncclGetLastError(ncclComm_t comm);
 
-/* Opens a meeting that the ranks given this id come to; NETSUM_HOST or NCCL_COMM_ID (host:port) say where. */
+/* Opens a rendezvous for the ranks that are given this id; NETSUM_HOST or NCCL_COMM_ID (host:port) set its address. */
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
-/* Blocks until all ranks have come; within a group, until ncclGroupEnd. */
+/* Blocks until all ranks have joined; within a group, until ncclGroupEnd. */
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t* config);
-/* `ndev` ranks of this process; `devlist` is not looked at. */
+/* `ndev` ranks of this process; `devlist` is ignored. */
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int ndev, const int* devlist);
 /* Called by all ranks of `comm`; `*newcomm` is NULL for NCCL_SPLIT_NOCOLOR. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-/* Fails what is under way here and at all other ranks. */
+/* Fails all operations in progress, here and at all other ranks. */
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count);
@@ -141,13 +141,13 @@ ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recv
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
                            ncclComm_t comm, cudaStream_t stream);
-/* Within a group, sends and receives of all ranks run at the same time; to oneself only within a group. */
+/* Within a group, sends and receives of all ranks run concurrently; to the own rank only within a group. */
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 
-/* What is called between them starts at the outermost ncclGroupEnd, which returns when all of it is done. */
+/* Calls between them start at the outermost ncclGroupEnd, which returns when all of them are done. */
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 

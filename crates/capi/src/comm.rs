@@ -1,4 +1,4 @@
-//! Communicators: a group of netsum behind each handle, and how they are made.
+//! Communicators: a netsum group behind each handle, and how they are created.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -19,21 +19,21 @@ pub(crate) struct Comm {
     pub(crate) group: Group,
     pub(crate) rank: u32,
     pub(crate) size: u32,
-    /// Its index among the ranks that one process made at once; else 0.
+    /// Its index among the ranks that one process created at once; else 0.
     pub(crate) device: c_int,
     pub(crate) timeout: Duration,
     name: String,
     splits: AtomicU64,
 }
 
-/// What a caller holds: a number that looks like a pointer and is never followed, so that a wrong one is an error.
+/// A caller's handle: a number that looks like a pointer and is never dereferenced, so that an invalid one is an error.
 pub(crate) type Handle = usize;
 
 static KNOWN: Mutex<Option<HashMap<Handle, Arc<Comm>>>> = Mutex::new(None);
 /// Above 0, which is NULL.
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 
-/// Gives a communicator its handle.
+/// Stores a communicator; returns its handle.
 pub(crate) fn keep(comm: Comm) -> Handle {
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
     KNOWN.lock().get_or_insert_default().insert(handle, Arc::new(comm));
@@ -46,16 +46,16 @@ pub(crate) fn known(handle: Handle) -> Result<Arc<Comm>, Failure> {
     found.ok_or_else(|| Failure::argument("the communicator is NULL, or was destroyed"))
 }
 
-/// Forgets a handle; its communicator.
+/// Removes a handle; returns its communicator.
 pub(crate) fn forget(handle: Handle) -> Result<Arc<Comm>, Failure> {
     let found = KNOWN.lock().get_or_insert_default().remove(&handle);
     found.ok_or_else(|| Failure::argument("the communicator is NULL, or was destroyed"))
 }
 
-/// Where ranks of one communicator come together.
+/// Address at which the ranks of one communicator meet.
 #[derive(Clone)]
-pub(crate) struct Place {
-    /// As "address:port".
+pub(crate) struct BootstrapAddress {
+    /// Address as "address:port".
     pub(crate) at: String,
     pub(crate) ip: IpAddr,
     pub(crate) token: Token,
@@ -63,7 +63,7 @@ pub(crate) struct Place {
 
 /// Meets the other ranks and connects.
 pub(crate) fn connect(
-    place: &Place,
+    place: &BootstrapAddress,
     rank: c_int,
     size: c_int,
     device: c_int,
@@ -111,8 +111,8 @@ fn ranks(rank: c_int, size: c_int) -> Result<(u32, u32), Failure> {
 }
 
 impl Comm {
-    /// A communicator of the ranks with the same `color`, ordered by `key` and rank, over the hosts' path; `None` for
-    /// a negative color. All ranks call it.
+    /// A communicator of the ranks with the same `color`, ordered by `key` and rank, over the host path; `None` for a
+    /// negative color. All ranks must call it.
     pub(crate) fn split(&self, color: c_int, key: c_int) -> Result<Option<Comm>, Failure> {
         let number = self.splits.fetch_add(1, Ordering::Relaxed);
         let mine = [color.to_le_bytes(), key.to_le_bytes()].concat();
@@ -160,7 +160,7 @@ impl Comm {
         Ok(Some(Comm { group, rank, size, device, timeout, name, splits: AtomicU64::new(0) }))
     }
 
-    /// Everybody's bytes, by rank.
+    /// All ranks' bytes, by rank.
     fn exchange(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
         let lengths: Vec<Buffer> = (0..self.size).map(|_| Buffer::from_vec(vec![0; 8])).collect();
         let length = (own.len() as u64).to_le_bytes().to_vec();

@@ -1,8 +1,8 @@
-//! Communicators, ids, versions and words, as C calls them.
+//! C functions for communicators, ids, versions and error texts.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::comm::{self, Comm, Handle, Place};
+use crate::comm::{self, BootstrapAddress, Comm, Handle};
 use crate::group_call::{self, Deed};
 use crate::numbers::{self, Kind};
 use crate::pointers::{read, write};
@@ -16,7 +16,7 @@ pub struct UniqueId {
     internal: [u8; ID_BYTES],
 }
 
-/// `ncclConfig_t`: accepted, and nothing in it changes anything.
+/// `ncclConfig_t`: accepted without effect.
 #[repr(C)]
 pub struct Config {
     size: usize,
@@ -24,25 +24,25 @@ pub struct Config {
     version: c_uint,
 }
 
-/// The interface's version, as NCCL counts.
+/// The interface's version, in NCCL's encoding.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetVersion(version: *mut c_int) -> Code {
     call(|| write(version, VERSION, "version"))
 }
 
-/// A result in words.
+/// The text of a result.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
     result::describe(code).as_ptr()
 }
 
-/// The calling thread's last error in words.
+/// The text of the calling thread's last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(_comm: Handle) -> *const c_char {
     result::last()
 }
 
-/// Opens a meeting for the ranks that are given the id.
+/// Opens a rendezvous for the ranks that are given the id.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Code {
     call(|| {
@@ -53,7 +53,7 @@ pub extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Code {
     })
 }
 
-/// Comes to the meeting; returns when all ranks have, or at the end of the group.
+/// Joins the rendezvous; returns when all ranks have, or at the end of the group.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommInitRank(
     comm: *mut Handle,
@@ -63,7 +63,7 @@ pub extern "C" fn ncclCommInitRank(
 ) -> Code {
     call(|| {
         write(comm, 0, "comm")?;
-        let place = Place::from_bytes(&id.internal)?;
+        let place = BootstrapAddress::from_bytes(&id.internal)?;
         let target = Target(comm);
         group_call::submit(Ok(Deed::Connect(Box::new(move || {
             target.set(comm::connect(&place, rank, size, 0)?);
@@ -72,7 +72,7 @@ pub extern "C" fn ncclCommInitRank(
     })
 }
 
-/// As `ncclCommInitRank`; the configuration is checked and changes nothing.
+/// Like `ncclCommInitRank`; the configuration is checked and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommInitRankConfig(
     comm: *mut Handle,
@@ -87,7 +87,7 @@ pub extern "C" fn ncclCommInitRankConfig(
     }
 }
 
-/// Makes all `ndev` ranks of a communicator in this process.
+/// Creates all `ndev` ranks of a communicator in this process.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommInitAll(comms: *mut Handle, ndev: c_int, _devlist: *const c_int) -> Code {
     call(|| {
@@ -108,7 +108,7 @@ pub extern "C" fn ncclCommInitAll(comms: *mut Handle, ndev: c_int, _devlist: *co
     })
 }
 
-/// A communicator of the ranks with the same color; all ranks call it.
+/// A communicator of the ranks with the same color; all ranks must call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommSplit(
     comm: Handle,
@@ -136,13 +136,13 @@ pub extern "C" fn ncclCommSplit(
     })
 }
 
-/// Ready for `ncclCommDestroy`: every call has ended when it returned, so there is nothing to wait for.
+/// Prepares for `ncclCommDestroy`: every call has completed when it returned, so there is nothing to wait for.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommFinalize(comm: Handle) -> Code {
     call(|| comm::known(comm).map(|_| ()))
 }
 
-/// Leaves the group in good order.
+/// Leaves the group.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommDestroy(comm: Handle) -> Code {
     call(|| {
@@ -151,7 +151,7 @@ pub extern "C" fn ncclCommDestroy(comm: Handle) -> Code {
     })
 }
 
-/// Fails what is under way, here and at all other ranks.
+/// Fails all operations in progress, here and at all other ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommAbort(comm: Handle) -> Code {
     call(|| {
@@ -171,7 +171,7 @@ pub extern "C" fn ncclCommGetAsyncError(comm: Handle, error: *mut c_int) -> Code
     })
 }
 
-/// Ranks.
+/// Number of ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommCount(comm: Handle, count: *mut c_int) -> Code {
     call(|| write(count, comm::known(comm)?.size as c_int, "count"))
@@ -208,7 +208,7 @@ pub extern "C" fn ncclRedOpCreatePreMulSum(
     })
 }
 
-/// Forgets an operation that the caller made.
+/// Destroys an operation that the caller created.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclRedOpDestroy(op: c_int, comm: Handle) -> Code {
     call(|| {
@@ -217,16 +217,16 @@ pub extern "C" fn ncclRedOpDestroy(op: c_int, comm: Handle) -> Code {
     })
 }
 
-/// Where a caller wants a handle, once there is one.
+/// A caller's location for a handle.
 struct Target(*mut Handle);
 
-// SAFETY: NCCL's contract leaves the place to the library until the call or the group has ended, and only the one
-// thread that connects this communicator writes there.
+// SAFETY: NCCL's contract leaves the location to the library until the call or the group has ended, and only the thread
+// that connects this communicator writes to it.
 unsafe impl Send for Target {}
 
 impl Target {
     fn set(&self, made: Comm) {
-        // SAFETY: checked for NULL by whoever made it, and as above.
+        // SAFETY: its creator checked for NULL, and as above.
         unsafe { self.0.write(comm::keep(made)) };
     }
 }

@@ -1,4 +1,4 @@
-//! ncclGroupStart and ncclGroupEnd: what a thread calls between them starts together, and is waited for together.
+//! ncclGroupStart and ncclGroupEnd: the calls of a thread between them start together, and complete together.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,22 +9,22 @@ use netsum_collective::{Buffer, Terms, Work};
 use crate::comm::Comm;
 use crate::result::Failure;
 
-/// What a call leaves to be done.
+/// A deferred call.
 pub(crate) enum Deed {
     /// An operation of a communicator.
     Operation(Arc<Comm>, Start),
-    /// A message to oneself, which meets a receive of the same group.
+    /// A message to the own rank, which matches a receive of the same group.
     SendToSelf(Arc<Comm>, Buffer),
-    /// The receive that it meets.
+    /// The receive that it matches.
     ReceiveFromSelf(Arc<Comm>, Buffer),
-    /// A communicator that is made; all of a group at the same time, as each waits for the others.
+    /// A communicator to be created; all of a group concurrently, since each waits for the others.
     Connect(Box<dyn FnOnce() -> Result<(), Failure> + Send>),
 }
 
-/// Starts an operation on such terms.
+/// Starts an operation.
 type Start = Box<dyn FnOnce(&Comm, Terms) -> Started>;
 
-/// An operation under way, and what is done to its memory at its end.
+/// A started operation, and the postprocessing of its memory.
 pub(crate) struct Started {
     pub(crate) work: Work,
     pub(crate) finish: Box<dyn FnOnce()>,
@@ -34,7 +34,7 @@ pub(crate) struct Started {
 struct Open {
     depth: usize,
     deeds: Vec<Deed>,
-    /// A call of the group that was refused: the group fails as a whole.
+    /// A refused call of the group: the group fails as a whole.
     refused: Option<Failure>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn start() {
     OPEN.with(|open| open.borrow_mut().depth += 1);
 }
 
-/// At the outermost end, does everything since the outermost start.
+/// At the outermost end, runs everything since the outermost start.
 pub(crate) fn end() -> Result<(), Failure> {
     let done = OPEN.with(|open| {
         let mut open = open.borrow_mut();
@@ -63,7 +63,7 @@ pub(crate) fn end() -> Result<(), Failure> {
     }
 }
 
-/// Does it now, or at the end of the thread's group.
+/// Runs a call now, or at the end of the thread's group.
 pub(crate) fn submit(made: Result<Deed, Failure>) -> Result<(), Failure> {
     let now = OPEN.with(|open| {
         let mut open = open.borrow_mut();
@@ -108,7 +108,7 @@ fn run(deeds: Vec<Deed>) -> Result<(), Failure> {
     for (sends, receives) in to_self.into_values() {
         outcome = outcome.and(meet(&sends, &receives));
     }
-    // Memory is the caller's again when this returns: everything is waited for, whatever fails.
+    // The memory belongs to the caller when this returns: waits for everything, whatever fails.
     for Started { work, finish } in started {
         let ended = work.wait(None).map_err(Failure::from);
         if ended.is_ok() {
@@ -119,7 +119,7 @@ fn run(deeds: Vec<Deed>) -> Result<(), Failure> {
     outcome.and(connect_all(connects))
 }
 
-/// Messages of a rank to itself, in their order.
+/// Copies messages of a rank to itself, in order.
 fn meet(sends: &[Buffer], receives: &[Buffer]) -> Result<(), Failure> {
     if sends.len() != receives.len() {
         let words = format!(

@@ -1,8 +1,8 @@
 //! NCCL's C interface for buffers in host memory: `libnetsum_nccl.so`, with `include/nccl.h`.
 //!
-//! Owns: NCCL's names, numbers and semantics (groups of calls, unique ids, results), and pointers of C. Must not know:
-//! algorithms, sockets. Every call catches panics; a communicator's handle is a number and never followed.
-//! Start reading at [`operations`], then `group_call` (what runs when) and `comm` (how ranks come together).
+//! Owns: NCCL's names, numbers and semantics (groups of calls, unique ids, results), and C pointers. Must not know:
+//! algorithms, sockets. Every call catches panics; a communicator's handle is a number and never dereferenced. Start
+//! reading at [`operations`], then `group_call` (order of execution) and `comm` (connecting ranks).
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! NCCL's element types and operations as netsum's, and what netsum's do not do themselves.
+//! Mapping of NCCL's element types and operations to netsum's, with pre- and postprocessing where these differ.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::result::Failure;
 
-/// An element type, and whether it is unsigned where netsum's is not: sums and products have the same bits then.
+/// An element type, and whether it is unsigned while netsum's is signed: sums and products then have the same bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Kind {
     pub(crate) dtype: Dtype,
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// How elements are combined, with what is done to a rank's values before, and to the result after.
+/// How elements are combined, with the preprocessing of a rank's values and the postprocessing of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reduction {
     pub(crate) kind: Kind,
@@ -52,9 +52,9 @@ pub(crate) struct Reduction {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Around {
     Nothing,
-    /// The sign bit turned over before and after: order of unsigned numbers as order of signed ones.
+    /// Sign bits are inverted before and after, so that signed comparison orders unsigned numbers.
     Signs,
-    /// The sum of unsigned numbers, divided after.
+    /// The sum of unsigned numbers is divided afterwards.
     Divide,
 }
 
@@ -74,7 +74,7 @@ impl Reduction {
         Ok(Reduction { kind, how, around })
     }
 
-    /// Whether a rank's values are changed before they travel, so that a `const` buffer must be copied.
+    /// Whether a rank's values are changed before they are sent, so that a `const` buffer must be copied.
     pub(crate) fn changes_input(self) -> bool {
         self.around == Around::Signs
     }
@@ -111,12 +111,12 @@ fn divide(dtype: Dtype, values: &mut [u8], ranks: u32) {
     }
 }
 
-/// Scaled sums that callers have made: number, and the datatype and factor of each.
+/// Scaled sums created by callers: number, with the datatype and factor of each.
 static SCALED: Mutex<Option<HashMap<c_int, (c_int, f64)>>> = Mutex::new(None);
-/// Behind NCCL's own operations.
+/// After NCCL's own operations.
 const FIRST_SCALED: c_int = 5;
 
-/// Makes an operation that multiplies by the scalar in `bytes`, of type `datatype`; its number.
+/// Creates an operation that multiplies by the scalar in `bytes`, of type `datatype`; returns its number.
 pub(crate) fn create_scaled(datatype: c_int, bytes: &[u8]) -> Result<c_int, Failure> {
     let factor = read(Kind::of(datatype)?, bytes);
     let mut scaled = SCALED.lock();
@@ -127,7 +127,7 @@ pub(crate) fn create_scaled(datatype: c_int, bytes: &[u8]) -> Result<c_int, Fail
     Ok(number)
 }
 
-/// Forgets an operation; the number may be given again.
+/// Destroys an operation; its number may be reused.
 pub(crate) fn destroy_scaled(op: c_int) -> Result<(), Failure> {
     let gone = SCALED.lock().get_or_insert_default().remove(&op);
     gone.map(|_| ())
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_were_made_fit_their_type_alone() {
+    fn created_operations_fit_their_type_only() {
         let op = create_scaled(7, &0.5f32.to_le_bytes()).unwrap();
         assert_eq!(Reduction::of(op, 7).unwrap().how, Combine::ScaledSum(0.5));
         assert!(Reduction::of(op, 8).unwrap_err().words.contains("made for datatype 7, not 8"));

@@ -1,6 +1,6 @@
-//! The operations, as C calls them. Semantics: NCCL's, with host memory; see `include/nccl.h`.
+//! C functions of the operations. Semantics: NCCL's, with host memory; see `include/nccl.h`.
 //!
-//! A stream is not looked at: outside a group a call returns when its operation is done.
+//! Streams are ignored: outside a group a call returns when its operation is done.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::numbers::{Kind, Reduction};
 use crate::pointers::{buffer, copy};
 use crate::result::{Code, Failure, call};
 
-/// Everybody's `count` elements combined, at everybody.
+/// Combines all ranks' `count` elements at all ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclAllReduce(
     sendbuff: *const c_void,
@@ -38,9 +38,9 @@ pub extern "C" fn ncclAllReduce(
     })
 }
 
-/// Everybody's `count` elements combined, at the root.
+/// Combines all ranks' `count` elements at the root.
 #[unsafe(no_mangle)]
-#[allow(clippy::too_many_arguments)] // NCCL's.
+#[allow(clippy::too_many_arguments)] // NCCL's signature.
 pub extern "C" fn ncclReduce(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
@@ -77,7 +77,7 @@ pub extern "C" fn ncclReduce(
     })
 }
 
-/// The root's `count` elements, at everybody.
+/// Copies the root's `count` elements to all ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclBroadcast(
     sendbuff: *const c_void,
@@ -102,7 +102,7 @@ pub extern "C" fn ncclBroadcast(
     })
 }
 
-/// As `ncclBroadcast`, in place.
+/// Like `ncclBroadcast`, in place.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclBcast(
     buff: *mut c_void,
@@ -115,7 +115,7 @@ pub extern "C" fn ncclBcast(
     ncclBroadcast(buff, buff, count, datatype, root, comm, stream)
 }
 
-/// Everybody's `sendcount` elements, by rank, at everybody.
+/// Copies all ranks' `sendcount` elements, by rank, to all ranks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclAllGather(
     sendbuff: *const c_void,
@@ -134,7 +134,7 @@ pub extern "C" fn ncclAllGather(
     })
 }
 
-/// Everybody's `recvcount` elements for each rank, combined there.
+/// Combines all ranks' `recvcount` elements for each rank at that rank.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclReduceScatter(
     sendbuff: *const c_void,
@@ -160,7 +160,7 @@ pub extern "C" fn ncclReduceScatter(
     })
 }
 
-/// Sends `count` elements to `to`; to oneself only within a group.
+/// Sends `count` elements to `to`; to the own rank only within a group.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclSend(
     sendbuff: *const c_void,
@@ -181,7 +181,7 @@ pub extern "C" fn ncclSend(
     })
 }
 
-/// Receives `count` elements from `from`; from oneself only within a group.
+/// Receives `count` elements from `from`; from the own rank only within a group.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclRecv(
     recvbuff: *mut c_void,
@@ -204,7 +204,7 @@ pub extern "C" fn ncclRecv(
     })
 }
 
-/// What follows on this thread starts at `ncclGroupEnd`.
+/// Defers the following calls of this thread until `ncclGroupEnd`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupStart() -> Code {
     call(|| {
@@ -213,7 +213,7 @@ pub extern "C" fn ncclGroupStart() -> Code {
     })
 }
 
-/// At the outermost one, starts everything since the outermost `ncclGroupStart`, and returns when it is done.
+/// The outermost one starts everything since the outermost `ncclGroupStart`, and returns when it is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupEnd() -> Code {
     call(group_call::end)
@@ -248,7 +248,7 @@ fn before(reduction: Reduction, values: &Buffer) {
     reduction.before(values.slice_mut(all));
 }
 
-/// A buffer of the caller's that is only to be read, or a copy where it would be changed.
+/// A read-only buffer of the caller, or a copy if it would be changed.
 fn own(reduction: Reduction, input: Buffer) -> Buffer {
     if reduction.changes_input() {
         Buffer::from_vec(input.slice(0..input.len()).to_vec())
@@ -269,7 +269,7 @@ fn output(pointer: *mut c_void, bytes: usize) -> Result<Buffer, Failure> {
     buffer(pointer.cast(), bytes, "recvbuff")
 }
 
-/// `ranks` parts of `bytes` each, one behind the other.
+/// `ranks` consecutive parts of `bytes` each.
 fn parts(
     pointer: *mut c_void,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! NCCL's results, and the words behind the last one of each thread.
+//! NCCL's results, and the text of each thread's last failure.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -39,7 +39,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// NCCL's result of a cause.
+/// NCCL's result for an error.
 pub(crate) fn code_of(error: &Error) -> Code {
     match error {
         Error::PeerLost { .. } | Error::Left { .. } | Error::Aborted(_) => REMOTE_ERROR,
@@ -55,7 +55,7 @@ pub(crate) fn code_of(error: &Error) -> Code {
     }
 }
 
-/// Runs the body of a call: its failure is remembered for this thread, and a panic is one.
+/// Runs the body of a call: stores its failure for this thread; a panic is a failure.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> Code {
     let outcome = catch_unwind(AssertUnwindSafe(body));
     let outcome = outcome.unwrap_or_else(|panic| {
@@ -73,12 +73,12 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> Code {
     }
 }
 
-/// The words of this thread's last failure; valid until its next call.
+/// The text of this thread's last failure; valid until its next call.
 pub(crate) fn last() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())
 }
 
-/// A result in words.
+/// The text of a result.
 pub(crate) fn describe(code: Code) -> &'static CStr {
     match code {
         SUCCESS => c"no error",

@@ -1,4 +1,4 @@
-//! NETSUM_* variables: those of `netsum.config` that a program without Python can have.
+//! NETSUM_* variables: those of `netsum.config` that apply without Python.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use netsum_collective::Options;
 
 use crate::result::Failure;
 
-/// How a communicator is made.
+/// Settings of a communicator.
 pub(crate) struct Settings {
     pub(crate) controller: Option<String>,
     pub(crate) host: Option<String>,
@@ -16,7 +16,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Failures name the variable.
+    /// Reads the environment. Failures name the variable.
     pub(crate) fn from_environment() -> Result<Settings, Failure> {
         Settings::read(|name| std::env::var(name).ok())
     }
@@ -58,7 +58,7 @@ impl Settings {
 
 const OPTIONS: [&str; 7] =
     ["protocol", "tenant", "scale", "max_trees", "release_fraction", "congestion", "min_bytes"];
-/// NCCL waits for ever; a program that a dead rank blocks should end some day.
+/// NCCL never times out; a program that a dead rank blocks should end at some time.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The unique id of a communicator to be: where its ranks meet, and a token that only they know.
+//! The unique id of a new communicator: the address of its rendezvous, and a token that only its ranks know.
 //!
-//! 128 bytes: magic, token, length of the address in text, "address:port", zeros.
+//! 128 bytes: magic, token, length of the address as text, "address:port", zeros.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -9,17 +9,17 @@ use std::time::Duration;
 use netsum_collective::rendezvous::{Meeting, TOKEN_LEN, Token};
 use parking_lot::Mutex;
 
-use crate::comm::Place;
+use crate::comm::BootstrapAddress;
 use crate::result::Failure;
 
 /// Bytes of `ncclUniqueId`.
 pub(crate) const ID_BYTES: usize = 128;
 
-/// Meetings live as long as somebody may still come.
+/// Open rendezvous: they live as long as ranks may still join.
 static MEETINGS: Mutex<Vec<Meeting>> = Mutex::new(Vec::new());
 
-/// Opens a meeting, and says where.
-pub(crate) fn create() -> Result<Place, Failure> {
+/// Opens a rendezvous; returns its address.
+pub(crate) fn create() -> Result<BootstrapAddress, Failure> {
     let mut token = Token::default();
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut token));
     read.map_err(|e| Failure::usage(format!("cannot read /dev/urandom: {e}")))?;
@@ -27,10 +27,10 @@ pub(crate) fn create() -> Result<Place, Failure> {
     let meeting = Meeting::host(at, token, OPEN)?;
     let address = SocketAddr::new(at.ip(), meeting.address().port());
     MEETINGS.lock().push(meeting);
-    Ok(Place { at: address.to_string(), ip: at.ip(), token })
+    Ok(BootstrapAddress { at: address.to_string(), ip: at.ip(), token })
 }
 
-/// NCCL_COMM_ID, or an address of this machine that others may reach, with any port.
+/// NCCL_COMM_ID, or an address of this machine that others can reach, with any port.
 fn listen_at() -> Result<SocketAddr, Failure> {
     let named = |variable: &str, port: &str| {
         let value = std::env::var(variable).ok().filter(|value| !value.trim().is_empty())?;
@@ -46,7 +46,7 @@ fn listen_at() -> Result<SocketAddr, Failure> {
     Ok(SocketAddr::new(way_out().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), 0))
 }
 
-/// The address from which this machine would speak to others; nothing is sent.
+/// The source address of this machine's default route; nothing is sent.
 fn way_out() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     // An address for documentation (RFC 5737): the default route leads there.
@@ -54,7 +54,7 @@ fn way_out() -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-impl Place {
+impl BootstrapAddress {
     pub(crate) fn to_bytes(&self) -> [u8; ID_BYTES] {
         let mut bytes = [0; ID_BYTES];
         let text = self.at.as_bytes();
@@ -63,13 +63,13 @@ impl Place {
         bytes
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8; ID_BYTES]) -> Result<Place, Failure> {
+    pub(crate) fn from_bytes(bytes: &[u8; ID_BYTES]) -> Result<BootstrapAddress, Failure> {
         let place = bytes.strip_prefix(MAGIC).and_then(|rest| {
             let (token, rest) = rest.split_first_chunk::<TOKEN_LEN>()?;
             let (&len, rest) = rest.split_first()?;
             let at = std::str::from_utf8(rest.get(..usize::from(len))?).ok()?;
             let ip = at.parse::<SocketAddr>().ok()?.ip();
-            Some(Place { at: at.to_owned(), ip, token: *token })
+            Some(BootstrapAddress { at: at.to_owned(), ip, token: *token })
         });
         place.ok_or_else(|| {
             Failure::argument("the unique id does not come from ncclGetUniqueId of netsum")
@@ -86,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_says_where_to_meet_and_others_are_refused() {
+    fn an_id_contains_the_address_and_others_are_refused() {
         let place = create().unwrap();
         let bytes = place.to_bytes();
-        let read = Place::from_bytes(&bytes).unwrap();
+        let read = BootstrapAddress::from_bytes(&bytes).unwrap();
         assert_eq!((read.at, read.token), (place.at, place.token));
-        assert!(Place::from_bytes(&[0; ID_BYTES]).is_err());
+        assert!(BootstrapAddress::from_bytes(&[0; ID_BYTES]).is_err());
         let mut long = bytes;
         long[MAGIC.len() + TOKEN_LEN] = 200;
-        assert!(Place::from_bytes(&long).is_err());
+        assert!(BootstrapAddress::from_bytes(&long).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The C interface, called by a C program that the machine's own compiler has built, between processes.
+//! The C interface, called between processes by a C program that the machine's compiler has built.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +10,7 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let built = std::env::current_exe().unwrap();
-        // The library lies beside the tests' programs.
+        // The library is in the same folder as the test programs.
         let libraries = built.parent().unwrap();
         assert!(
             libraries.join("libnetsum_nccl.so").exists(),
@@ -44,7 +44,7 @@ fn start(rank: u32, ranks: u32, id: &Path, what: &str) -> Child {
     command.stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// All ranks end well.
+/// Checks that all ranks succeed.
 fn run(what: &str, ranks: u32) {
     let id = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("{what}-{ranks}-{}", std::process::id()));
@@ -72,7 +72,7 @@ fn scaled_sums() {
 }
 
 #[test]
-fn messages_in_a_group_do_not_wait_for_each_other() {
+fn messages_in_a_group_do_not_block_each_other() {
     run("groups", 2);
     run("groups", 4);
 }
@@ -83,7 +83,7 @@ fn a_communicator_splits() {
 }
 
 #[test]
-fn messages_in_the_shapes_of_osu() {
+fn messages_in_the_patterns_of_osu() {
     run("messages", 2);
     run("messages", 4);
 }
@@ -102,13 +102,13 @@ fn floats_of_16_bits_with_every_operation() {
 }
 
 #[test]
-fn parts_of_the_world_at_the_same_time() {
+fn parts_of_the_world_run_concurrently() {
     run("parts", 3);
     run("parts", 4);
 }
 
 #[test]
-fn every_error_has_its_result_and_words() {
+fn every_error_has_its_result_and_text() {
     run("errors", 2);
 }
 
@@ -123,7 +123,7 @@ fn ranks_may_share_a_process() {
 }
 
 #[test]
-fn the_header_declares_what_the_library_has() {
+fn header_declares_all_library_symbols() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let header = std::fs::read_to_string(here.join("include/nccl.h")).unwrap();
     let sources: String = ["src/operations.rs", "src/communicators.rs"]

@@ -1,4 +1,4 @@
-//! The address of a rank: what other ranks learn through the rendezvous before there is a connection.
+//! The address of a rank, which ranks exchange through the rendezvous before they are connected.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,7 +13,7 @@ use crate::hosts::Hosts;
 use crate::planned::{Origin, PortAddress, Ports, Sharing};
 use crate::{Error, GroupConfig};
 
-/// One rank's address; opaque to the rendezvous.
+/// A rank's address; opaque to the rendezvous.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Address {
     version: String,
@@ -23,21 +23,21 @@ pub(crate) struct Address {
     options: String,
     pub(crate) mesh: SocketAddr,
     secret: [u8; SECRET_LEN],
-    /// Where UCX reaches it, in a group of that network.
+    /// UCX address, in a group over UCX.
     ucx: Option<Vec<u8>>,
     pub(crate) host: String,
     pub(crate) pid: u32,
-    /// The job, from rank 0 of a group with a controller.
+    /// The job; set by rank 0 of a group with a controller.
     pub(crate) job: Option<JobNumber>,
-    /// Where processes of this host can share memory with this one.
+    /// Address at which processes of this host can share memory with this one.
     pub(crate) memory: Option<MemoryAddress>,
-    /// Where peer links of a tree plan connect, in a group with one.
+    /// Listening address for peer links, in a group with a tree plan.
     pub(crate) port: Option<PortAddress>,
-    /// Whether they are measured first.
+    /// Whether peer links are measured first.
     measures: bool,
-    /// A plan is made over so many networks.
+    /// Number of networks over which a plan is made.
     networks: Option<usize>,
-    /// The plan, from rank 0, or why there is none.
+    /// The plan of rank 0, or why there is none.
     plan: Option<Result<FirstPlan, String>>,
 }
 
@@ -49,16 +49,16 @@ pub(crate) struct JobNumber {
     pub(crate) incarnation: u64,
 }
 
-/// The plan that a group begins with.
+/// The initial plan of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FirstPlan {
     pub(crate) plan: TreePlan,
-    /// Smaller buffers go over the hosts.
+    /// Smaller buffers use the host path.
     pub(crate) from_bytes: u64,
     pub(crate) sharing: Sharing,
 }
 
-/// An [`ArenaSeat`] as it travels.
+/// An [`ArenaSeat`] in serialized form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MemoryAddress {
     machine: String,
@@ -119,13 +119,13 @@ impl Address {
         Ok((address, ports))
     }
 
-    /// The plan of rank 0's address, or why there is none.
+    /// The plan in rank 0's address, or why there is none.
     pub(crate) fn plan(&self) -> Result<FirstPlan, String> {
         let none = || Err("rank 0 has no plan; give all ranks the same settings".to_owned());
         self.plan.clone().unwrap_or_else(none)
     }
 
-    /// The secret that the lowest rank of a host expects from ranks that would share its memory.
+    /// The secret that the lowest rank of a host expects from ranks that join its shared memory.
     pub(crate) fn secret(&self) -> &[u8; SECRET_LEN] {
         &self.secret
     }
@@ -144,7 +144,7 @@ impl Address {
     }
 }
 
-/// Reads the addresses of all ranks and checks that they speak of the same group.
+/// Reads the addresses of all ranks and checks that they agree on the group.
 pub(crate) fn read_all(own: &Address, addresses: &[Vec<u8>]) -> Result<Vec<Address>, Error> {
     let wrong = |reason: String| Error::Connect { group: own.group.clone(), reason };
     if addresses.len() != own.size as usize {
@@ -183,17 +183,17 @@ fn planned(address: &Address) -> String {
     if address.measures { format!("{plan}, to be measured") } else { plan }
 }
 
-/// Whether every rank has a host of its own; the same answer at all ranks.
+/// Whether every rank is alone on its host; the same at all ranks.
 pub(crate) fn are_apart(all: &[Address]) -> bool {
     let machines = || all.iter().filter_map(|address| Some(address.port.as_ref()?.machine()));
     let known = || machines().filter(|machine| !machine.is_empty());
     all.len() > 1 && known().collect::<BTreeSet<_>>().len() == known().count()
 }
 
-/// Which ranks can share memory; the same answer at all ranks.
+/// The ranks that can share memory; the same at all ranks.
 ///
-/// A host is a machine and a network namespace, and in a fabric, where several hosts may stand for a large network on one
-/// machine, a host of that name.
+/// A host is a machine and a network namespace. In a fabric, where one machine may emulate several hosts, the name of
+/// the host counts, too.
 pub(crate) fn hosts(all: &[Address]) -> Hosts {
     let key = |address: &Address| match &address.memory {
         Some(memory) => (address.host.clone(), memory.machine.clone(), None),
@@ -202,19 +202,19 @@ pub(crate) fn hosts(all: &[Address]) -> Hosts {
     Hosts::of(&all.iter().map(key).collect::<Vec<_>>())
 }
 
-/// The seats of ranks that can share memory.
+/// The arena seats of ranks that can share memory.
 pub(crate) fn seats(all: &[Address], ranks: &[u32]) -> Option<Vec<ArenaSeat>> {
     ranks.iter().map(|&rank| all[rank as usize].seat()).collect()
 }
 
-/// Of all ranks that have one.
+/// The arena seats of all ranks that have one.
 pub(crate) fn all_seats(all: &[Address]) -> Vec<ArenaSeat> {
     all.iter().filter_map(Address::seat).collect()
 }
 
-/// The mesh's view of all ranks.
+/// The mesh's roster of all ranks.
 pub(crate) fn roster(own: &Address, all: &[Address]) -> Roster {
-    // FNV-1a of the name: distinguishes groups that share an address by mistake; the secrets do the rest.
+    // FNV-1a of the name distinguishes groups that use the same address by mistake; secrets exclude all others.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let group = own.group.bytes().fold(0xcbf2_9ce4_8422_2325, step);
     let seat =
@@ -222,10 +222,10 @@ pub(crate) fn roster(own: &Address, all: &[Address]) -> Roster {
     Roster { group, rank: own.rank, seats: all.iter().map(seat).collect() }
 }
 
-/// The address of this machine to use without a controller, and a name for it.
+/// The address and name of this machine, without a controller.
 ///
-/// `host` if given (a name or an address of this machine), else the address from which `rendezvous` is reached,
-/// else the loopback.
+/// `host` if given (a name or an address of this machine), else the address from which `rendezvous` is reached, else
+/// the loopback address.
 pub(crate) fn local(config: &GroupConfig) -> Result<(IpAddr, String), Error> {
     let name = || {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -244,7 +244,7 @@ pub(crate) fn local(config: &GroupConfig) -> Result<(IpAddr, String), Error> {
     Ok((towards.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), name()))
 }
 
-/// The address that the kernel would send from; nothing is sent.
+/// The source address that the kernel would use; nothing is sent.
 fn source_towards(rendezvous: &str) -> Option<IpAddr> {
     let to = (rendezvous, 9).to_socket_addrs().ok()?.next()?;
     let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_do_not_agree_are_named() {
+    fn disagreeing_ranks_are_named() {
         let own = address(0, "a");
         let read = |all: &[Vec<u8>]| read_all(&own, all).map_err(|e| e.to_string());
         let good = [own.to_bytes(), address(1, "a").to_bytes()];

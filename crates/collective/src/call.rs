@@ -1,4 +1,4 @@
-//! What was called: the words for people, and the fingerprint by which ranks see that they agree.
+//! The call of a collective: its description, and the fingerprint by which ranks detect disagreement.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use netsum_wire::Dtype;
 
 use crate::combine::Combine;
 
-/// What moved bytes are, where the caller says it: ranks must agree on it.
+/// Type of moved elements, if the caller gives it: ranks must agree on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elements(u8);
 
 impl Elements {
-    /// By the framework's name, such as `int32` or `complex64`; a name that is not known is not compared.
+    /// The type with the framework's name, such as `int32` or `complex64`; unknown names are not compared.
     pub fn named(name: &str) -> Elements {
         Elements(ELEMENTS.iter().position(|known| *known == name).unwrap_or(0) as u8)
     }
@@ -24,7 +24,7 @@ impl fmt::Display for Elements {
     }
 }
 
-/// The first stands for what was not said.
+/// The first means unspecified.
 const ELEMENTS: [&str; 25] = [
     "",
     "bool",
@@ -53,7 +53,7 @@ const ELEMENTS: [&str; 25] = [
     "quint8",
 ];
 
-/// One collective as a rank called it: made for every operation, put in words only for errors.
+/// One collective as a rank called it; created for every operation, formatted for errors only.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
     Allreduce {
@@ -117,7 +117,7 @@ impl Call {
         }
     }
 
-    /// The type of the elements that are combined.
+    /// Type of the combined elements.
     pub(crate) fn dtype(&self) -> Option<Dtype> {
         match self {
             Call::Allreduce { dtype, .. }
@@ -130,7 +130,7 @@ impl Call {
         }
     }
 
-    /// Equal for calls that agree: of what ranks must agree on, and so of what `Display` writes.
+    /// Equal for calls that agree: covers everything that `Display` writes, on which ranks must agree.
     pub(crate) fn fingerprint(&self) -> u32 {
         let elements = |dtype: Dtype, how: Combine| dtype as u64 | how.code() << 8;
         let mut hash = Hash::default();
@@ -185,7 +185,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// FNV-1a over words in place of bytes, folded to 32 bits.
+/// FNV-1a over words instead of bytes, folded to 32 bits.
 struct Hash(u64);
 
 impl Default for Hash {
@@ -209,12 +209,12 @@ impl Hash {
     }
 
     fn finish(&self) -> u32 {
-        // Multiplication carries upwards: the high half depends on all words, the low half on low bits alone.
+        // Carries of multiplication go upwards: the high half depends on all words, the low half on low bits only.
         (self.0 >> 32) as u32 ^ self.0 as u32
     }
 }
 
-/// Sizes, short where they are equal: `[4×100]`, `[1,2,3]`.
+/// Formats sizes, short if they are equal: `[4×100]`, `[1,2,3]`.
 struct Sizes<'a>(&'a [u64]);
 
 impl fmt::Display for Sizes<'_> {

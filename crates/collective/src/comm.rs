@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::core::Core;
 use crate::hosts::Hosts;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::shared::{Rounds, Shared};
 use crate::terms::Here;
 
@@ -104,7 +104,7 @@ impl<'a> Comm<'a> {
     }
 
     /// What this operation's messages cost.
-    pub(crate) fn link(&self) -> Link {
+    pub(crate) fn link(&self) -> LinkCost {
         self.core.paces.link(self.core.size, self.hosts)
     }
 

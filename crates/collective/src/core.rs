@@ -1,4 +1,4 @@
-//! The state of a group that its threads share: mesh, ledger, failure, counters.
+//! The state that the threads of a group share: mesh, ledger, failure, counters.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::Error;
 use crate::error::of_mesh;
 use crate::events::GroupEvents;
 use crate::ledger::Ledger;
-use crate::link::Paces;
+use crate::link_cost::Paces;
 use crate::messages::MessageKind;
 use crate::recorder::{self, Recorded, Recorder, UnrecordedOperations};
 
@@ -26,46 +26,46 @@ pub(crate) struct Core {
     pub(crate) size: u32,
     pub(crate) mesh: Mesh,
     pub(crate) ledger: Arc<Ledger>,
-    /// By rank: "host h0, pid 123".
+    /// Host and process by rank, as "host h0, pid 123".
     pub(crate) places: Vec<String>,
-    /// What messages cost, as measured or as given; the default until then.
+    /// Costs of messages, as measured or as given; the default before.
     pub(crate) paces: Paces,
-    /// Algorithms by operation, where the options name them.
+    /// Algorithms by operation, as options name them.
     pub(crate) algorithms: BTreeMap<String, String>,
-    /// The order of additions, on every path.
+    /// The order of additions on every path.
     pub(crate) order: ArcSwap<SumOrder>,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
-    /// Operations that have ended and that the recorder does not know yet.
+    /// Completed operations that the recorder does not have yet.
     unrecorded: Arc<dyn UnrecordedOperations>,
-    /// Smaller buffers take the host path. Set by the first plan, so equal at all ranks; unset without a controller.
+    /// Smaller buffers use the host path. Set by the first plan, so equal at all ranks; unset without a controller.
     pub(crate) min_bytes: OnceLock<u64>,
     /// Wakes threads that wait in shared memory.
     pub(crate) alarm: Option<Alarm>,
     failure: Mutex<Option<Error>>,
-    /// Whether `failure` is set: most calls ask, so they do not take the lock.
+    /// Whether `failure` is set: most calls check it, without the lock.
     has_failed: Arc<AtomicBool>,
     failed: Condvar,
     pub(crate) events: Arc<dyn GroupEvents>,
 }
 
-/// What a group has done.
+/// Counters of a group.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) operations: AtomicU64,
     pub(crate) network_operations: AtomicU64,
-    /// Results of an old epoch that a peer delivered.
+    /// Results of an old epoch that peers served to this rank.
     pub(crate) served: AtomicU64,
     /// Fragments that were summed again after a transition.
     pub(crate) redone: AtomicU64,
 }
 
-/// What the state of a group is made of.
+/// The parts of a group's state.
 pub(crate) struct CoreParts {
     pub(crate) name: String,
     pub(crate) mesh: Mesh,
     pub(crate) ledger: Arc<Ledger>,
-    /// By rank: "host h0, pid 123".
+    /// Host and process by rank, as "host h0, pid 123".
     pub(crate) places: Vec<String>,
     pub(crate) algorithms: BTreeMap<String, String>,
     pub(crate) recorder: Recorder,
@@ -100,30 +100,30 @@ impl Core {
         }
     }
 
-    /// Waits until the coordinator has handled all events so far: a rank says why it fails before it leaves.
+    /// Waits until the coordinator has handled all events so far: a rank reports its failure before it leaves.
     pub(crate) fn settle(&self) {
         self.events.settle(SETTLE_PATIENCE);
     }
 
-    /// Why the group cannot be used any more, if so.
+    /// Why the group has failed, if it has.
     #[inline]
     pub(crate) fn failure(&self) -> Option<Error> {
         if self.has_failed.load(Ordering::Acquire) { self.failure.lock().clone() } else { None }
     }
 
-    /// The flag that is true once there is a failure.
+    /// A flag that is set when the group fails.
     pub(crate) fn has_failed(&self) -> Arc<AtomicBool> {
         self.has_failed.clone()
     }
 
-    /// Waits until the group fails; false if it does not until `deadline`.
+    /// Waits until the group fails; false if it does not before `deadline`.
     pub(crate) fn await_failure(&self, deadline: Instant) -> bool {
         let mut failure = self.failure.lock();
         let waits = |failure: &mut Option<Error>| failure.is_none();
         !self.failed.wait_while_until(&mut failure, waits, deadline).timed_out()
     }
 
-    /// Ends the group: all waiting collectives and every later call fail with `error`. Only the first error is kept.
+    /// Fails the group: all waiting collectives and every later call return `error`. Only the first error is kept.
     pub(crate) fn fail(&self, error: Error) {
         {
             let mut failure = self.failure.lock();
@@ -143,7 +143,7 @@ impl Core {
         self.note(&error);
     }
 
-    /// The group and its last operations; `why`: what gave rise to it.
+    /// The group and its last operations; `why`: the reason for recording.
     pub(crate) fn recorded(&self, why: &str) -> Recorded {
         let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
         let unix_s = unix.unwrap_or(Duration::ZERO).as_secs_f64();
@@ -161,12 +161,12 @@ impl Core {
         }
     }
 
-    /// An operation or the group has failed: the group writes its operations where its options say.
+    /// Records a failure of an operation or of the group: writes the group's operations to the folder of the options.
     pub(crate) fn note(&self, error: &Error) {
         self.recorder.note(error, |why| self.recorded(why));
     }
 
-    /// The error of an operation that the mesh could not go on with.
+    /// The error of an operation that failed in the mesh.
     pub(crate) fn explain(
         &self,
         error: MeshError,
@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// "host h0, pid 123".
+    /// Host and process of a rank, as "host h0, pid 123".
     pub(crate) fn place(&self, rank: u32) -> String {
         self.places.get(rank as usize).cloned().unwrap_or_default()
     }
@@ -211,14 +211,14 @@ impl Core {
         }
     }
 
-    /// Sends a message about the group itself to one rank.
+    /// Sends a control message to one rank.
     pub(crate) fn send(&self, to: u32, kind: MessageKind, part: u64, bytes: Vec<u8>) {
         let key = Key { channel: Channel::Control, tag: kind as u64, part };
         let payload = Payload::Bytes(bytes);
         self.mesh.send(to, Outgoing { key, fingerprint: 0, payload, deadline: None }, None);
     }
 
-    /// Sends a message about the group itself to all other ranks.
+    /// Sends a control message to all other ranks.
     pub(crate) fn send_all(&self, kind: MessageKind, part: u64, bytes: &[u8]) {
         for to in (0..self.size).filter(|&to| to != self.rank) {
             self.send(to, kind, part, bytes.to_vec());
@@ -233,5 +233,5 @@ impl Core {
     }
 }
 
-/// The coordinator is never busy for long.
+/// The coordinator handles every event quickly.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(1);

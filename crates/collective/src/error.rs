@@ -1,22 +1,22 @@
-//! Why an operation failed: one variant per cause that a caller would treat differently.
+//! Errors of operations: one variant per cause that callers may handle differently.
 
 use std::time::Duration;
 
 use netsum_net::mesh::MeshError;
 
-/// Errors of this crate. Cloned to everybody who waits.
+/// Errors of this crate. Every waiting caller gets a clone.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A rank is gone; the group cannot be used any more.
+    /// A rank is lost; the group cannot be used any more.
     #[error("rank {rank} ({place}) is lost: {reason}{}", context.as_deref().unwrap_or(""))]
     PeerLost {
         /// The rank.
         rank: u32,
         /// Its host and process.
         place: String,
-        /// Reset, silence, the controller's words.
+        /// A connection reset, silence, or the controller's reason.
         reason: String,
-        /// The operation that waited, and for how long; begins with "; ".
+        /// The operation that waited, and how long it has run; begins with "; ".
         context: Option<String>,
     },
     /// The operation took longer than its timeout.
@@ -24,12 +24,12 @@ pub enum Error {
     Timeout {
         /// Name, shape, sequence number and bytes.
         operation: String,
-        /// Since it was called.
+        /// Time since the call.
         elapsed: Duration,
-        /// The ranks that were not heard from, in words.
+        /// The ranks that were not heard from, as text.
         missing: String,
     },
-    /// Two ranks called different operations in the same place.
+    /// Two ranks called different operations under the same number.
     #[error("rank {other} called {theirs}, rank {rank} called {ours} (operation #{sequence})")]
     Mismatch {
         /// The operation's number.
@@ -38,17 +38,17 @@ pub enum Error {
         rank: u32,
         /// Its call.
         ours: String,
-        /// Rank that differs.
+        /// The rank whose call differs.
         other: u32,
         /// Its call.
         theirs: String,
     },
-    /// Another rank found that the group cannot go on.
+    /// Another rank reported that the group cannot continue.
     #[error("{reason} (reported by rank {rank})")]
     Told {
         /// The rank that reported it.
         rank: u32,
-        /// Why.
+        /// Its reason.
         reason: String,
         /// Whether the ranks called different operations.
         mismatch: bool,
@@ -65,7 +65,7 @@ pub enum Error {
         /// Bytes of the buffer.
         expected: u64,
     },
-    /// The rank has left the group in good order and takes no part any more.
+    /// The rank has left the group.
     #[error("{operation}: rank {rank} ({place}) has left the group")]
     Left {
         /// The operation.
@@ -75,42 +75,42 @@ pub enum Error {
         /// Its host and process.
         place: String,
     },
-    /// A combination that does not exist, or an argument out of range.
+    /// An undefined combination, or an argument out of range.
     #[error("{0}")]
     Unsupported(String),
-    /// The controller is needed and does not answer, or refuses.
+    /// The controller does not answer, or refuses.
     #[error("{0}")]
     Controller(String),
-    /// The group could not be built.
+    /// The group could not be connected.
     #[error("cannot connect group {group:?}: {reason}")]
     Connect {
-        /// Its name.
+        /// Name of the group.
         group: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
     },
-    /// The caller, or the controller on somebody's behalf, ended the group.
+    /// The caller, or the controller on an operator's behalf, ended the group.
     #[error("group aborted: {0}")]
     Aborted(String),
     /// The group is closed, or was never connected.
     #[error("group {0:?} is closed")]
     Closed(String),
-    /// A group, or what it had under way, is of another process; a fork copies neither its threads nor its place among the ranks.
+    /// A group or an operation of another process: a fork copies neither the group's threads nor its connections.
     #[error(
         "this belongs to process {process}, from which this process was forked: make a group of its own here, \
          or start processes afresh (multiprocessing: \"spawn\")"
     )]
     Forked {
-        /// The process that made it.
+        /// The process that created it.
         process: u32,
     },
-    /// A state that should not exist; please report it.
+    /// A bug; please report it.
     #[error("internal error: {0}")]
     Internal(String),
 }
 
 impl Error {
-    /// Adds which operation waited, and for how long, where the error does not say it.
+    /// Adds the waiting operation and how long it has run, if the error does not contain them.
     pub(crate) fn during(self, operation: &str, elapsed: Duration) -> Error {
         match self {
             Error::PeerLost { rank, place, reason, context: None } => {
@@ -122,7 +122,7 @@ impl Error {
     }
 }
 
-/// A mesh error that no operation is to blame for.
+/// The error for a mesh error outside of operations.
 pub(crate) fn of_mesh(error: &MeshError, place: impl Fn(u32) -> String) -> Error {
     match error {
         MeshError::PeerLost { rank, reason } => {

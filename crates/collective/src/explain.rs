@@ -1,4 +1,4 @@
-//! Which algorithm an operation takes, and why: the cost model's answer for people.
+//! Explains the choice of an operation's algorithm by the cost model.
 
 use std::sync::Arc;
 
@@ -11,35 +11,35 @@ use crate::algorithm::{
     ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, GATHER, GatherShape, REDUCE,
     REDUCE_SCATTER, Registry, Request, SCATTER, ScatterShape, SumShape, operations,
 };
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 
-/// The algorithm of an operation of one size.
+/// The choice of an algorithm for an operation of one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// What will be taken.
+    /// The chosen algorithm.
     pub chosen: &'static str,
-    /// In words.
+    /// Reason, as text.
     pub why: &'static str,
-    /// Every algorithm that there is, in the order of its list.
+    /// Costs of all algorithms, in the order of the registry.
     pub costs: Vec<Cost>,
 }
 
-/// What the cost model says of an algorithm.
+/// The modelled cost of an algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cost {
-    /// As options name it.
+    /// Name, as in options.
     pub name: &'static str,
-    /// `None`: it cannot do the operation here.
+    /// Time in seconds; `None`: the algorithm is impossible here.
     pub seconds: Option<f64>,
 }
 
-/// The algorithm for an operation (as options name it) of `bytes` per rank on such links; gather, scatter and all-to-all choose
-/// alike for all sizes.
+/// The algorithm for an operation (by its name in options) of `bytes` per rank on such links. The choice for gather,
+/// scatter and all-to-all does not depend on the size.
 ///
-/// `format`: of the elements of a sum. `order`: in which it adds, `None` for the usual one. `wanted`: what options name.
-/// Errors: an operation that has one way only.
+/// `format`: of the elements of a sum. `order`: its order of additions, `None` for the default. `wanted`: the algorithm
+/// that options name. Errors: an operation with a single algorithm.
 pub fn explain(
-    link: &Link,
+    link: &LinkCost,
     operation: &str,
     format: Format,
     bytes: usize,
@@ -78,7 +78,7 @@ pub fn explain(
 
 fn choice<R: Request + 'static>(
     all: &Registry<R>,
-    link: &Link,
+    link: &LinkCost,
     shape: &R::Shape,
     wanted: Option<&str>,
 ) -> Choice {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn choices_name_all_candidates_with_their_costs() {
-        let link = Link {
+        let link = LinkCost {
             ranks: 4,
             shared_memory: false,
             latency_s: 1e-4,

@@ -1,4 +1,4 @@
-//! Which ranks of a group share memory.
+//! Ranks of a group by host.
 
 use netsum_topo::SumOrder;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct Hosts(Vec<Vec<u32>>);
 
 impl Hosts {
-    /// Ranks of one `key` are on one host; by rank.
+    /// Groups ranks with equal `key` as one host; `keys` by rank.
     pub(crate) fn of<K: PartialEq>(keys: &[K]) -> Hosts {
         let mut hosts: Vec<Vec<u32>> = Vec::new();
         for (rank, key) in keys.iter().enumerate() {
@@ -22,34 +22,34 @@ impl Hosts {
         Hosts(hosts)
     }
 
-    /// Every rank on a host of its own.
+    /// Every rank on its own host.
     pub(crate) fn apart(size: u32) -> Hosts {
         Hosts((0..size).map(|rank| vec![rank]).collect())
     }
 
-    /// By host, its ranks.
+    /// Ranks by host.
     pub fn all(&self) -> &[Vec<u32>] {
         &self.0
     }
 
-    /// All ranks share memory.
+    /// Whether all ranks share memory.
     pub(crate) fn is_one(&self) -> bool {
         self.0.len() == 1 && self.0[0].len() > 1
     }
 
-    /// Several hosts, of which at least one has several ranks.
+    /// Whether there are several hosts, at least one of them with several ranks.
     pub(crate) fn are_mixed(&self) -> bool {
         self.0.len() > 1 && self.0.iter().any(|host| host.len() > 1)
     }
 
-    /// Each host's sum, and the sum of these.
+    /// The order that adds each host's ranks first, then the hosts' sums.
     pub(crate) fn order(&self) -> SumOrder {
         let host =
             |ranks: &Vec<u32>| SumOrder::sum(ranks.iter().copied().map(SumOrder::Rank).collect());
         SumOrder::sum(self.0.iter().map(host).collect())
     }
 
-    /// A rank's host, and its place there.
+    /// A rank's host, and its position there.
     pub(crate) fn place(&self, rank: u32) -> (usize, usize) {
         let found = self.0.iter().enumerate().find_map(|(number, host)| {
             Some((number, host.iter().position(|&other| other == rank)?))
@@ -57,7 +57,7 @@ impl Hosts {
         found.expect("every rank is on a host")
     }
 
-    /// The ranks of every host that talk to their like on the other hosts: the first so many.
+    /// Number of lanes: ranks of every host that exchange messages with the ranks of the same position on other hosts.
     pub(crate) fn lanes(&self) -> usize {
         self.0.iter().map(Vec::len).min().unwrap_or(1)
     }

@@ -1,8 +1,8 @@
-//! Which operations this rank has called, and whether the others called the same.
+//! The calls of this rank, and the detection of disagreement with other ranks.
 //!
-//! Every message of a collective carries the operation's number and a fingerprint of the call. A rank that
-//! sees another fingerprint than its own sends what it called to all ranks, all ranks answer in kind, and each
-//! finds who differs: no rank waits for a message that never comes.
+//! Every message of a collective carries the operation's number and a fingerprint of the call. A rank that receives
+//! another fingerprint than its own sends its call to all ranks, all ranks answer with theirs, and each finds the rank
+//! that differs: no rank waits for a message that never comes.
 
 use std::collections::VecDeque;
 
@@ -19,12 +19,12 @@ pub(crate) struct Ledger {
 
 #[derive(Default)]
 struct State {
-    /// The number of the first entry.
+    /// Number of the first entry.
     first: u64,
-    /// Operations without a gap: those that have ended are kept for a while, as another rank may find only later that
-    /// it called something else.
+    /// Consecutive operations: completed ones are kept for a while, because another rank may detect a disagreement
+    /// later.
     entries: VecDeque<Entry>,
-    /// Entries that have ended.
+    /// Number of completed entries.
     ended: usize,
     /// Calls that other ranks sent, for operations that this rank has called or will call.
     peer_calls: FxHashMap<u64, Vec<(u32, String)>>,
@@ -34,25 +34,25 @@ struct Entry {
     call: Call,
     fingerprint: u32,
     live: bool,
-    /// The call was sent to all ranks.
+    /// Whether the call was sent to all ranks.
     announced: bool,
 }
 
-/// What to do with a message of a collective.
+/// Handling of a message of a collective.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It belongs to an operation that is live or will be called.
+    /// It belongs to an operation that is in progress or will be called.
     Keep,
-    /// Its operation has ended here.
+    /// Its operation has completed here.
     Stale,
-    /// Its sender called something else.
+    /// Its sender's call differs.
     Differs,
 }
 
 impl Ledger {
-    /// Enters a call under its number, which is the next one; true if another rank has sent its own call already.
+    /// Records a call under its number, which is the next one; true if another rank has sent its own call already.
     ///
-    /// It is live: it ends by [`Ledger::retire`], and takes messages until then.
+    /// The operation is live until [`Ledger::retire`], and accepts messages until then.
     pub(crate) fn enter(&self, sequence: u64, call: Call, fingerprint: u32) -> bool {
         let mut state = self.state.lock();
         assert_eq!(sequence, state.next(), "operations have numbers without a gap");
@@ -60,7 +60,7 @@ impl Ledger {
         state.peer_calls.contains_key(&sequence)
     }
 
-    /// All operations before `next` have ended, and were the same at all ranks: nobody asks about them any more.
+    /// All operations before `next` have completed, and agreed at all ranks: they can be forgotten.
     pub(crate) fn agreed(&self, next: u64) {
         let mut state = self.state.lock();
         assert!(next >= state.next(), "operations have numbers in the order of calls");
@@ -70,7 +70,7 @@ impl Ledger {
         (state.first, state.ended) = (next, 0);
     }
 
-    /// The operation has ended.
+    /// Records the end of an operation.
     pub(crate) fn retire(&self, sequence: u64) {
         let mut state = self.state.lock();
         let Some(entry) = state.entry(sequence).filter(|entry| entry.live) else { return };
@@ -79,7 +79,7 @@ impl Ledger {
         state.forget();
     }
 
-    /// Operations that have not ended, in order.
+    /// Operations in progress, in order.
     pub(crate) fn live(&self) -> Vec<u64> {
         let state = self.state.lock();
         let numbered = (state.first..).zip(&state.entries);
@@ -98,8 +98,7 @@ impl Ledger {
         }
     }
 
-    /// Another rank has sent its call. False if it is about an operation that ended long ago or is too far
-    /// ahead to be kept.
+    /// Records another rank's call. False if its operation ended long ago or is too far ahead.
     pub(crate) fn on_peer_call(&self, sequence: u64, from: u32, call: String) -> bool {
         let mut state = self.state.lock();
         let known = state.entry(sequence).is_some();
@@ -119,7 +118,7 @@ impl Ledger {
         (!std::mem::replace(&mut entry.announced, true)).then(|| entry.call.to_string())
     }
 
-    /// The first rank whose call was sent and differs from the own one.
+    /// The first rank whose call was received and differs from the own one.
     pub(crate) fn mismatch(&self, sequence: u64, rank: u32) -> Option<Error> {
         let mut state = self.state.lock();
         let ours = state.entry(sequence)?.call.to_string();
@@ -134,7 +133,7 @@ impl State {
         self.first + self.entries.len() as u64
     }
 
-    /// Drops what nobody asks about any more.
+    /// Drops entries that are no longer needed.
     fn forget(&mut self) {
         while self.ended > PAST_MAX && self.entries.front().is_some_and(|entry| !entry.live) {
             let oldest = self.first;
@@ -151,10 +150,10 @@ impl State {
     }
 }
 
-/// A rank that does not wait for the others can be this many operations ahead and still send what it called.
+/// A rank that does not wait for the others can be this many operations ahead and still send its call.
 const PAST_MAX: usize = 1024;
 
-/// Ranks run ahead of each other by what a caller has in flight; more is not sane.
+/// Ranks are ahead of each other by the operations that a caller has in flight; a larger number is invalid.
 const AHEAD_MAX: u64 = 1 << 16;
 
 #[cfg(test)]
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_differs_is_named() {
+    fn differing_ranks_are_named() {
         let ledger = Ledger::default();
         let barrier = Call::barrier();
         let fingerprint = barrier.fingerprint();

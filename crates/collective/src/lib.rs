@@ -1,10 +1,9 @@
-//! Collectives of a group of ranks: which path, in which order, and what happens when a path dies.
+//! Collectives of a group of ranks: selection of the path, order of calls, and failover.
 //!
-//! Owns: the operations that a framework calls ([`Group`]), the algorithms of the host path, the choice between
-//! trees and hosts, the passage from one plan to the next, errors that name ranks and operations. Must not know:
-//! torch, Python, packets.
-//! Start reading at [`Group`], then `coordinator` (sums on trees); [`netsum_proto::handover`]
-//! takes the ranks from one plan to the next.
+//! Owns: the operations that a framework calls ([`Group`]), the algorithms of the host path, the choice between trees
+//! and hosts, the transition from one plan to the next, errors that name ranks and operations. Must not know: torch,
+//! Python, packets. Start reading at [`Group`], then `coordinator` (sums on trees); [`netsum_proto::handover`] hands
+//! the ranks over from one plan to the next.
 
 mod address;
 mod algorithm;
@@ -20,7 +19,7 @@ mod explain;
 mod group;
 mod hosts;
 mod ledger;
-mod link;
+mod link_cost;
 mod messages;
 mod options;
 mod order;
@@ -42,7 +41,7 @@ pub use error::Error;
 pub use explain::{Choice, Cost, explain};
 pub use group::Group;
 pub use hosts::Hosts;
-pub use link::{Across, Link};
+pub use link_cost::{Across, LinkCost};
 pub use netsum_net::Buffer;
 pub use netsum_net::mesh::Network;
 pub use netsum_wire::{Dtype, Format, ReduceOp};
@@ -54,7 +53,7 @@ pub use work::Work;
 
 use std::time::Duration;
 
-/// What the controller at `address` knows, as JSON. Errors name the address.
+/// The state of the controller at `address`, as JSON. Errors name the address.
 pub fn controller_status(address: &str, timeout: Duration) -> Result<String, Error> {
     status::of_controller(address, timeout)
 }

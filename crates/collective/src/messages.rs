@@ -1,6 +1,6 @@
-//! Messages between ranks about the group itself.
+//! Control messages between ranks.
 
-/// A message about hand-overs between tree plans, as it came.
+/// A message about hand-overs between tree plans, as received.
 #[derive(Debug)]
 pub(crate) struct ControlMessage {
     pub(crate) from: u32,
@@ -15,9 +15,9 @@ pub(crate) enum MessageKind {
     Call = 1,
     /// A message of the hand-over between a controller's plans.
     Handover = 2,
-    /// Why a rank cannot go on, as text; all others must end, too.
+    /// Why a rank cannot continue, as text; all others must end, too.
     Failed = 4,
-    /// A message of the hand-over between tree plans that rank 0 brings.
+    /// A message of the hand-over between tree plans of rank 0.
     PlanHandover = 5,
 }
 

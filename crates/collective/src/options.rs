@@ -1,4 +1,4 @@
-//! How a group is to work: options by name, as they come from an environment.
+//! Configuration and options of a group; options have names, as in environment variables.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::algorithm::{names, operations};
 use crate::planned::PlanSource;
 use crate::{Error, Network};
 
-/// What a job may ask for; with `auto` the controller chooses.
+/// Protocols that a job may request; with `auto` the controller chooses.
 pub const PROTOCOLS: [&str; Protocol::ALL.len() + 1] = {
     let mut names = ["auto"; Protocol::ALL.len() + 1];
     let mut i = 0;
@@ -21,74 +21,75 @@ pub const PROTOCOLS: [&str; Protocol::ALL.len() + 1] = {
     names
 };
 
-/// Along which floats are added.
+/// The order in which floats are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The ranks' alone: the same bits wherever they run.
+    /// By ranks alone: the same bits for any placement.
     Ranks,
-    /// The hosts' sums, added up: less crosses the network where a host's ranks are not neighbours, and bits depend on placement.
+    /// Per host, then across hosts: less network traffic if a host's ranks are not adjacent, but bits depend on
+    /// placement.
     Hosts,
 }
 
-/// Everything that makes a group.
+/// Configuration of a group.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
-    /// This process's index.
+    /// Index of this process.
     pub rank: u32,
-    /// Processes.
+    /// Number of processes.
     pub size: u32,
-    /// For people; must be the same everywhere.
+    /// Name for users; must be equal at all ranks.
     pub name: String,
-    /// The controller's gRPC address; without one, sums go by the host path only.
+    /// The controller's gRPC address; without one, sums use the host path only.
     pub controller: Option<String>,
-    /// The host of the fabric that this process is on, or without a controller an address of this machine.
+    /// The fabric's host on which this process runs, or without a controller an address of this machine.
     pub host: Option<String>,
-    /// For connecting, and how long a peer may be silent.
+    /// Time-out for connecting, and for silence of a peer.
     pub timeout: Duration,
-    /// The rest.
+    /// Options.
     pub options: Options,
-    /// Allreduces go over a tree plan; not together with a controller.
+    /// Source of a tree plan for allreduces; not together with a controller.
     pub plan: Option<PlanSource>,
 }
 
-/// Options of a group; all ranks must give the same, but for `rendezvous` and `recorder`.
+/// Options of a group; equal at all ranks, except for `rendezvous` and `recorder`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Aggregation protocol: one of `PROTOCOLS`.
     pub protocol: String,
-    /// Whose job it is; empty: the fabric's default.
+    /// Tenant of the job; empty: the fabric's default.
     pub tenant: String,
-    /// Between reals and integers of protocols with slots; 0: shared exponents.
+    /// Scale between reals and integers of protocols with slots; 0: shared exponents.
     pub scale: f32,
-    /// The most trees; 0: as many as the fabric gives.
+    /// Maximum number of trees; 0: as many as the fabric provides.
     pub max_trees: u32,
-    /// Share of children that a switch waits for; 1: all.
+    /// Share of children that a switch awaits; 1: all.
     pub release_fraction: f32,
     /// Reaction to congestion marks.
     pub congestion: CongestionRule,
-    /// Smaller buffers go by the host path; `None`: the controller's default.
+    /// Smaller buffers use the host path; `None`: the controller's default.
     pub min_bytes: Option<u64>,
-    /// Whether ranks of one host share memory; without it they talk over the network.
+    /// Whether ranks of one host share memory; if not, they use the network.
     pub shared_memory: bool,
-    /// Order of additions, until a plan of the network brings its own.
+    /// Order of additions, until a plan of the network sets its own.
     pub order: Order,
-    /// What carries messages between ranks that share no memory.
+    /// Transport of messages between ranks that do not share memory.
     pub network: Network,
-    /// Algorithm by operation (`allreduce`, `reduce_scatter`, …), where the cost model is not to choose; one that
-    /// cannot do an operation is passed over.
+    /// Algorithm by operation (`allreduce`, `reduce_scatter`, …), in place of the cost model's choice; ignored for
+    /// requests that it cannot handle.
     pub algorithms: BTreeMap<String, String>,
     /// For the cost model: seconds of a small message between two ranks; `None`: measured.
     pub link_latency_s: Option<f64>,
-    /// For the cost model: bytes per second of a rank, each way; `None`: measured.
+    /// For the cost model: bytes per second of a rank in each direction; `None`: measured.
     pub link_bytes_per_s: Option<f64>,
-    /// An address that all ranks can reach: it decides which of this machine's addresses to use when `host` does not.
+    /// An address that all ranks can reach: selects this machine's address if `host` does not.
     pub rendezvous: Option<String>,
-    /// Folder for the group's last operations when it fails.
+    /// Folder to which the group's last operations are written when it fails.
     pub recorder: Option<PathBuf>,
 }
 
 impl Options {
-    /// Reads options by name. Errors name the option, the value and what is allowed.
+    /// Parses options by name. Errors name the option, the value and the allowed values.
     pub fn parse(values: &BTreeMap<String, String>) -> Result<Options, Error> {
         let mut options = Options::default();
         for (name, value) in values {
@@ -159,7 +160,7 @@ impl Options {
         Ok(options)
     }
 
-    /// What must be equal at all ranks.
+    /// The options that must be equal at all ranks.
     pub(crate) fn agreed(&self) -> String {
         let Options { protocol, tenant, scale, max_trees, .. } = self;
         let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
@@ -195,7 +196,7 @@ impl Default for Options {
     }
 }
 
-/// Reads "allreduce=ring,broadcast=binomial". Errors: what is allowed.
+/// Parses "allreduce=ring,broadcast=binomial". Errors list the allowed values.
 fn algorithms(value: &str) -> Result<BTreeMap<String, String>, String> {
     let mut all = BTreeMap::new();
     for pair in value.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_or_refused_with_what_is_allowed() {
+    fn options_are_parsed_or_refused_with_the_allowed_values() {
         assert_eq!(parse("max_trees", "2").unwrap().max_trees, 2);
         assert_eq!(parse("min_bytes", "4096").unwrap().min_bytes, Some(4096));
         assert_eq!(parse("congestion", "none").unwrap().congestion, CongestionRule::None);

@@ -1,4 +1,4 @@
-//! Sums in the order of a plan, on host memory: the same bits as the trees give.
+//! Sums in the order of a plan, on host memory: bit-identical with the trees.
 
 use std::ops::Range;
 
@@ -6,21 +6,21 @@ use netsum_topo::SumOrder;
 use netsum_wire::{Encoding, Format, Input, reduce};
 use smallvec::SmallVec;
 
-/// Adds the ranks' pieces in one order. 16-bit floats are carried as float32 from node to node and rounded
-/// once, at the root, as on the trees.
+/// Adds the ranks' pieces in a given order. 16-bit floats are carried as float32 from node to node and rounded once, at
+/// the root, as on the trees.
 pub(crate) struct Adder {
     format: Format,
-    /// Of the pieces.
+    /// Encoding of the pieces.
     from: Encoding,
-    /// The format of the sum.
+    /// Encoding of the sum.
     to: Encoding,
-    /// Children before their parents; the root last.
+    /// Nodes, children before their parents; the root last.
     nodes: Vec<Node>,
 }
 
 struct Node {
     sources: Vec<Source>,
-    /// A block of this node's partial; the root has none.
+    /// A block of this node's partial; unused at the root.
     partial: Vec<u8>,
 }
 
@@ -31,12 +31,12 @@ enum Source {
 }
 
 impl Adder {
-    /// From and to elements.
+    /// An adder from elements to elements.
     pub(crate) fn new(order: &SumOrder, format: Format) -> Adder {
         Adder::between(order, format, Encoding::Element, Encoding::Element)
     }
 
-    /// A part of a larger sum: partials are `Encoding::Accumulator`.
+    /// An adder for a part of a larger sum, with partials as `Encoding::Accumulator`.
     pub(crate) fn between(order: &SumOrder, format: Format, from: Encoding, to: Encoding) -> Adder {
         let mut adder = Adder { format, from, to, nodes: Vec::new() };
         if let Source::Rank(only) = adder.place(order, true) {
@@ -52,7 +52,7 @@ impl Adder {
     /// Adds all `pieces` (by rank, each of at least as many elements as `out`) into `out`.
     pub(crate) fn add(&mut self, pieces: &[&[u8]], out: &mut [u8]) {
         let size = self.to.size(self.format.dtype);
-        // One node needs no partials, so no blocks that fit the cache.
+        // A single node needs no partials, and therefore no blocks that fit the cache.
         let step = if self.nodes.len() == 1 { (out.len() / size).max(1) } else { BLOCK };
         for (index, block) in out.chunks_mut(step * size).enumerate() {
             let elements = index * step..index * step + block.len() / size;
@@ -103,7 +103,7 @@ impl Adder {
     }
 }
 
-/// Elements added at a time: the partials of a few nodes stay in the cache.
+/// Number of elements added at a time: the partials of a few nodes stay in the cache.
 const BLOCK: usize = 4096;
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ pub(crate) mod tests {
     use super::*;
     use netsum_wire::{Dtype, ReduceOp};
 
-    /// The sum of whole buffers, by rank: the oracle of every test.
+    /// The sum of whole buffers, by rank: the oracle of the tests.
     pub(crate) fn sum(order: &SumOrder, format: Format, pieces: &[Vec<u8>]) -> Vec<u8> {
         let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
         let mut out = vec![0; pieces[0].len()];

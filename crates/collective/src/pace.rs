@@ -1,8 +1,7 @@
-//! What messages between the ranks of a group cost: measured when the group is connected, as its operations will use
-//! the links, all ranks at once.
+//! Measurement of message costs when a group connects, under load from all ranks at once, as in operation.
 //!
-//! The cost model must see the same values at all ranks, so each rank sends its own values and all take the slowest. What the
-//! options give is not measured.
+//! The cost model needs the same values at all ranks, so each rank sends its own values and all take the slowest.
+//! Values that options give are not measured.
 
 use std::time::Instant;
 
@@ -12,12 +11,12 @@ use netsum_net::mesh::MeshError;
 use crate::comm::{Comm, Ticket};
 use crate::core::Core;
 use crate::hosts::Hosts;
-use crate::link::{Pace, Paces};
+use crate::link_cost::{Pace, Paces};
 use crate::pieces::{CHUNK, pieces};
 use crate::{Error, Options};
 
-/// Measures what `options` do not give; all ranks call it, and get the same. Errors name ranks that were not heard
-/// from until `deadline`.
+/// Measures the values that `options` do not give; all ranks call it, and get the same result. Errors name the ranks
+/// that were not heard from before `deadline`.
 pub(crate) fn measure(
     core: &Core,
     options: &Options,
@@ -32,18 +31,18 @@ pub(crate) fn measure(
     if core.size == 1 {
         return Ok(Paces::default());
     }
-    let everybody: Vec<u32> = (0..core.size).collect();
+    let all_ranks: Vec<u32> = (0..core.size).collect();
     let (_, place) = hosts.place(core.rank);
     let lanes = hosts.all().iter().filter(|_| place < hosts.lanes()).map(|ranks| ranks[place]);
     let lanes: Vec<u32> = lanes.collect();
     with_probe(core, SEQUENCE, deadline, |probe| {
-        let all = probe.pace(&everybody, options)?;
+        let all = probe.pace(&all_ranks, options)?;
         let across = if hosts.are_mixed() { probe.pace(&lanes, options)? } else { all };
         Ok(Paces { all, across })
     })
 }
 
-/// Whether `yes` is true at all ranks; the same answer at all of them.
+/// Whether `yes` is true at all ranks; the same result at all of them.
 pub(crate) fn all_agree(core: &Core, yes: bool, deadline: Instant) -> Result<bool, Error> {
     with_probe(core, SEQUENCE - 1, deadline, |probe| {
         Ok(probe.worst(if yes { 0.0 } else { 1.0 })? == 0.0)
@@ -66,7 +65,7 @@ fn with_probe<T>(
     })
 }
 
-/// Messages that are no operation's.
+/// Messages outside of operations.
 struct Probe<'a> {
     comm: Comm<'a>,
     /// Number of the next message between any two ranks.
@@ -74,10 +73,10 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Of messages within `circle`, to which this rank belongs or which is empty; others measure theirs at the same time,
-    /// and the slowest counts for all.
+    /// Measures messages within `circle`, which contains this rank or is empty; other circles are measured at the same
+    /// time, and the slowest determines the result for all.
     fn pace(&mut self, circle: &[u32], options: &Options) -> Result<Pace, MeshError> {
-        // Waits for the slowest rank to come here.
+        // Waits for the slowest rank.
         self.worst(0.0)?;
         let few = self.steps(circle, STEPS_FIRST)?;
         let latency_s = if few > SLOW_S { few } else { self.steps(circle, STEPS)? };
@@ -88,8 +87,8 @@ impl Probe<'_> {
         Ok(Pace { latency_s: options.link_latency_s.unwrap_or(latency_s), bytes_per_s })
     }
 
-    /// The median of so many steps in which everybody sends a few bytes to one rank and waits for those of another, each
-    /// over another distance.
+    /// Median time of `count` steps in which every rank sends a few bytes to one rank and waits for those of another,
+    /// over a different distance in each step.
     fn steps(&mut self, circle: &[u32], count: u32) -> Result<f64, MeshError> {
         let own = circle.iter().position(|&rank| rank == self.comm.rank());
         let word = Buffer::from_vec(vec![0; WORD]);
@@ -114,17 +113,17 @@ impl Probe<'_> {
         Ok(self.worst(median)?.clamp(LATENCY_LEAST_S, LATENCY_MOST_S))
     }
 
-    /// Bytes per second that a rank sends while all send to all others: ever more, until that takes long enough to measure.
+    /// Bytes per second of a rank while all send to all others: the size grows until the time can be measured.
     fn rate(&mut self, circle: &[u32], latency_s: f64) -> Result<f64, MeshError> {
         let mut bytes = BYTES_FIRST;
         loop {
             let mut seconds = self.burst(circle, bytes)?;
             if seconds >= LONG_ENOUGH_S || bytes >= BYTES_MOST {
-                // In short bursts a thread that had to wait for a core counts for much.
+                // In short bursts, a thread that had to wait for a core distorts the result.
                 for _ in 0..if seconds < LONG_ENOUGH_S { AGAIN } else { 0 } {
                     seconds = seconds.min(self.burst(circle, bytes)?);
                 }
-                // Longer messages are announced first, which takes a message each way.
+                // Longer messages are announced first, which takes a message in each direction.
                 let transfer = (seconds - latency_s).max(seconds / 2.0);
                 return Ok((bytes as f64 / transfer).clamp(RATE_LEAST, RATE_MOST));
             }
@@ -132,7 +131,7 @@ impl Probe<'_> {
         }
     }
 
-    /// Seconds in which `bytes` of every rank are at the others of its circle, at the slowest rank.
+    /// Seconds until `bytes` of every rank have arrived at the others of its circle, at the slowest rank.
     fn burst(&mut self, circle: &[u32], bytes: usize) -> Result<f64, MeshError> {
         let others: Vec<u32> = self.comm.others().filter(|other| circle.contains(other)).collect();
         let len = bytes.div_ceil(others.len().max(1));
@@ -151,13 +150,13 @@ impl Probe<'_> {
             self.comm.wait(ticket)?;
         }
         self.comm.flush()?;
-        // Every circle has its own number of messages, but none has more.
+        // Circles have different numbers of messages; this is the maximum.
         self.part += bytes.div_ceil(CHUNK) as u64;
         let seconds = if others.is_empty() { 0.0 } else { begun.elapsed().as_secs_f64() };
         self.worst(seconds)
     }
 
-    /// The greatest of everybody's values.
+    /// The maximum of all ranks' values.
     fn worst(&mut self, own: f64) -> Result<f64, MeshError> {
         let word = Buffer::from_vec(own.to_le_bytes().to_vec());
         let mut received = Vec::new();
@@ -175,7 +174,7 @@ impl Probe<'_> {
             self.comm.wait(ticket)?;
             let mut bytes = [0; WORD];
             answer.read(0, &mut bytes);
-            // What is not a number counts for nothing.
+            // NaN is ignored.
             worst = worst.max(f64::from_le_bytes(bytes));
         }
         self.comm.flush()?;
@@ -183,7 +182,7 @@ impl Probe<'_> {
     }
 }
 
-/// No operation comes so far.
+/// Beyond the number of any operation.
 const SEQUENCE: u64 = u64::MAX;
 const WORD: usize = 8;
 const STEPS_FIRST: u32 = 4;
@@ -194,9 +193,9 @@ const BYTES_FIRST: usize = 64 << 10;
 /// About a millisecond at 40 Gbit/s.
 const BYTES_MOST: usize = 4 << 20;
 const AGAIN: u32 = 2;
-/// Long beside what threads and system calls take, and beside the burst that a shaped link lets pass at once.
+/// Long compared with threads and system calls, and with the burst that a traffic shaper lets pass.
 const LONG_ENOUGH_S: f64 = 15e-3;
-/// Values of other ranks are bounded, so that costs cannot overflow.
+/// Bounds on other ranks' values, so that costs cannot overflow.
 const LATENCY_LEAST_S: f64 = 1e-7;
 const LATENCY_MOST_S: f64 = 100.0;
 const RATE_LEAST: f64 = 1.0;

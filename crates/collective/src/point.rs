@@ -12,12 +12,12 @@ use netsum_net::mesh::{Channel, Key, Outgoing, Payload, Target, Wanted};
 use crate::core::Core;
 use crate::deadline::after;
 use crate::terms::Terms;
-use crate::work::{Helper, Operation, Work};
+use crate::work::{Helper, OperationSummary, Work};
 
 /// Sends the whole buffer; done when its bytes are in the kernel's hands, or in memory that the receiver reads.
 pub(crate) fn send(core: &Arc<Core>, buffer: &Buffer, to: u32, tag: u64, terms: Terms) -> Work {
     let len = buffer.len();
-    let operation = Operation::Send { bytes: len, to, tag };
+    let operation = OperationSummary::Send { bytes: len, to, tag };
     if core.mesh.send_now(to, key(tag), 0, buffer.slice(0..len)) {
         return Work::ended_at_once(operation, Instant::now());
     }
@@ -52,7 +52,7 @@ pub(crate) fn receive(
     terms: Terms,
 ) -> Work {
     let len = buffer.len();
-    let operation = Operation::Receive { bytes: len, from, tag };
+    let operation = OperationSummary::Receive { bytes: len, from, tag };
     let called = Instant::now();
     let wanted = Wanted { from, key: key(tag), fingerprint: 0 };
     let looks = if terms.waits { LOOKS } else { 1 };

@@ -1,9 +1,8 @@
 //! A thread that runs collectives one after the other, lowest number first.
 //!
-//! Every rank runs an operation at its place in the order of calls, so the lowest operation that is not
-//! finished everywhere is at the head of the queue on every rank that has called it: queues cannot wait for each
-//! other in a circle. A caller that would only wait may do the work itself when it is its turn ([`OpQueue::turn`]):
-//! waking a thread costs more than a small operation.
+//! Every rank runs operations in the order of calls, so the lowest operation that is not complete everywhere is at the
+//! head of the queue on every rank that has called it: queues cannot deadlock. A caller that only waits may run the
+//! operation itself when it is next ([`OpQueue::turn`]): waking a thread costs more than a small operation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,9 +24,9 @@ use crate::ledger::Ledger;
 use crate::recorder::{KEPT, Recorder, UnrecordedOperations};
 use crate::shared::Shared;
 use crate::terms::Here;
-use crate::work::{Operation, Work};
+use crate::work::{OperationSummary, Work};
 
-/// What an operation does, given its messages.
+/// Body of an operation, which uses its messages.
 pub(crate) type Body = Box<dyn FnOnce(&mut Comm<'_>) -> Result<(), MeshError> + Send>;
 
 /// One collective on the host path.
@@ -36,7 +35,7 @@ pub(crate) struct Job<B = Body> {
     pub(crate) fingerprint: u32,
     pub(crate) deadline: Instant,
     pub(crate) work: Work,
-    /// It runs on its caller's thread.
+    /// The caller's settings, if the operation runs on its caller's thread.
     pub(crate) here: Option<Here>,
     pub(crate) body: B,
 }
@@ -50,39 +49,39 @@ struct Inner {
     core: Arc<Core>,
     state: Arc<Mutex<QueueState>>,
     wake: Condvar,
-    /// Which ranks share memory, if this queue may use it.
+    /// The ranks that share memory, if this queue may use it.
     hosts: Option<Arc<Hosts>>,
-    /// Whether all ranks do.
+    /// Whether all ranks share memory.
     shares: bool,
 }
 
-/// The jobs that wait, and what running them needs.
+/// Waiting jobs, and the resources for running them.
 #[derive(Default)]
 pub(crate) struct QueueState {
     jobs: BTreeMap<u64, Job>,
-    /// Whether an operation runs.
+    /// Whether an operation is running.
     busy: bool,
     closed: bool,
-    /// The queue has ended: nobody needs the memory any more.
+    /// Whether the queue has ended, so that memory need not be returned.
     ended: bool,
-    /// Memory that the ranks of this host share. The operation that runs holds it.
+    /// Memory that the ranks of this host share. A running operation takes it.
     shared: Option<Box<Shared>>,
-    /// The number of the next operation, in the queue that numbers operations.
+    /// Number of the next operation, in the queue that numbers operations.
     next: u64,
-    /// What operations need that end while their caller holds the lock; unset where none may.
+    /// State of quick operations, which complete while their caller holds the lock; unset if not allowed.
     quick: Option<Quick>,
-    /// Operations that ended while their caller held the lock.
+    /// Number of operations that completed while their caller held the lock.
     pub(crate) ended_at_once: u64,
 }
 
-/// What quick operations need in a group in which no collective sends messages.
+/// State of quick operations, in a group in which no collective sends messages.
 pub(crate) struct Quick {
-    /// The order of additions of the group, which does not change.
+    /// The group's order of additions, which is constant.
     pub(crate) order: Arc<SumOrder>,
     has_failed: Arc<AtomicBool>,
     queue: Weak<OpQueue>,
-    /// The last operations that ended at once and are not recorded: what was called, and when. The newest has the number
-    /// before the next one.
+    /// The last quick operations that are not recorded yet: call and time. The newest has the number before the next
+    /// one.
     log: VecDeque<(Call, Instant)>,
 }
 
@@ -94,12 +93,12 @@ impl Quick {
         Quick { order: core.order.load_full(), has_failed: core.has_failed(), queue, log }
     }
 
-    /// The queue, for a caller that holds the lock of a queue that is open.
+    /// The queue; the caller holds the lock of an open queue.
     fn queue(&self) -> Arc<OpQueue> {
         self.queue.upgrade().expect("who closes a group holds its queue until that has ended")
     }
 
-    /// Remembers an operation, the newest.
+    /// Logs an operation, the newest.
     #[inline]
     pub(crate) fn log(&mut self, call: &Call, called: Instant) {
         self.log.push_back((call.clone(), called));
@@ -118,13 +117,14 @@ pub(crate) struct Idle<'a> {
 }
 
 impl QueueState {
-    /// The number of an operation that is called now.
+    /// Takes the number of a new operation.
     pub(crate) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// What an operation needs that runs while its caller holds the lock; unless something runs, waits to run or has failed.
+    /// The resources of an operation that runs while its caller holds the lock; `None` if an operation runs, waits or
+    /// has failed.
     #[inline]
     pub(crate) fn idle(&mut self) -> Option<Idle<'_>> {
         let idle = !self.busy && self.jobs.is_empty() && !self.closed;
@@ -134,13 +134,13 @@ impl QueueState {
         Some(Idle { next: &mut self.next, shared, quick })
     }
 
-    /// Lets operations end while their caller held the lock.
+    /// Allows operations to complete while their caller holds the lock.
     pub(crate) fn allow(&mut self, quick: Quick) {
         self.quick = Some(quick);
     }
 
-    /// Takes the newest operation out of the log, as it does not end at once; its number, and the queue that runs it. The
-    /// operations before it are recorded.
+    /// Removes the newest operation from the log, because it does not complete at once; returns its number, and the
+    /// queue that runs it. Records the operations before it.
     pub(crate) fn move_to_queue(&mut self) -> (u64, Arc<OpQueue>) {
         let quick = self.quick.as_mut().expect("it was begun as a quick operation");
         let queue = quick.queue();
@@ -151,12 +151,13 @@ impl QueueState {
         (self.number(), queue)
     }
 
-    /// Records what is logged. The ledger need not know it: an operation ends at once only if all ranks called the same.
+    /// Records the logged operations. The ledger does not need them: an operation completes at once only if all ranks
+    /// called the same.
     pub(crate) fn flush_log(&mut self, ledger: &Ledger, recorder: &Recorder) {
         let Some(quick) = self.quick.as_mut().filter(|quick| !quick.log.is_empty()) else { return };
         ledger.agreed(self.next);
         let work = |(sequence, (call, called))| {
-            Work::ended_at_once(Operation::Collective(call, sequence), called)
+            Work::ended_at_once(OperationSummary::Collective(call, sequence), called)
         };
         let first = self.next - quick.log.len() as u64;
         recorder.add_all((first..).zip(quick.log.drain(..)).map(work));
@@ -170,7 +171,7 @@ impl UnrecordedOperations for Mutex<QueueState> {
 }
 
 impl OpQueue {
-    /// `memory`: which ranks share memory, and the memory of this rank's host; `None`: the queue does not use any.
+    /// `memory`: the ranks that share memory, and the memory of this rank's host; `None`: the queue uses none.
     pub(crate) fn start(
         core: Arc<Core>,
         state: Arc<Mutex<QueueState>>,
@@ -194,7 +195,7 @@ impl OpQueue {
         &self.inner.core
     }
 
-    /// Operations are numbered and queued under one lock, and so in one order.
+    /// Locks the queue. Operations are numbered and queued under one lock, and therefore in one order.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.inner.state.lock()
@@ -204,15 +205,15 @@ impl OpQueue {
         self.push_at(self.lock(), job);
     }
 
-    /// As [`OpQueue::push`] for a caller that holds the lock.
+    /// Like [`OpQueue::push`] for a caller that holds the lock.
     pub(crate) fn push_at(&self, mut state: MutexGuard<'_, QueueState>, job: Job) {
         state.jobs.insert(job.sequence, job);
         drop(state);
         self.inner.wake.notify_one();
     }
 
-    /// The right to run the next operation on this thread; `None` while there are others before it, and where ranks do
-    /// not share memory: an operation over TCP waits for other threads anyway.
+    /// The right to run the next operation on this thread; `None` if others come first, or if ranks do not share
+    /// memory: an operation over TCP waits for other threads anyway.
     pub(crate) fn turn(&self, state: &mut QueueState) -> Option<Turn<'_>> {
         let free = self.inner.shares && !state.busy && state.jobs.is_empty() && !state.closed;
         free.then(|| self.inner.begin(state))
@@ -223,7 +224,7 @@ impl OpQueue {
         self.inner.state.lock().closed = true;
         self.inner.wake.notify_one();
         if let Some(thread) = self.thread.lock().take() {
-            // A panic was reported by the panic hook and failed its operation.
+            // The panic hook has reported a panic and failed its operation.
             let _ = thread.join();
         }
         let mut state = self.inner.state.lock();

@@ -1,9 +1,9 @@
-//! The last operations of a group, kept for when something goes wrong.
+//! Flight recorder: the last operations of a group.
 //!
-//! What is kept are the callers' own handles, so recording costs an operation a place in a ring and nothing else; words
-//! and times are made when somebody asks. An operation that ended at once, within a microsecond or two, has no time of its
-//! end, and its `seconds` are 0; it is in the log of the operation queue until somebody asks or another operation is recorded. A
-//! group with a folder writes itself there when it fails.
+//! The recorder keeps the callers' own handles, so recording costs an operation only an entry in a ring; text and times
+//! are produced on request. A quick operation, which completes within a microsecond or two, has no recorded end, and
+//! its `seconds` are 0; it stays in the log of the operation queue until a request, or until another operation is
+//! recorded. A group with a folder writes a dump there when it fails.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::ledger::Ledger;
-use crate::work::{Operation, Work};
+use crate::work::{OperationSummary, Work};
 
 /// A group and its last operations.
 #[derive(Clone, Debug, Serialize)]
@@ -28,52 +28,52 @@ pub struct Recorded {
     pub rank: u32,
     /// Ranks of the group.
     pub size: u32,
-    /// Host and process.
+    /// Host and process of the rank.
     pub place: String,
-    /// What gave rise to it.
+    /// The reason for recording.
     pub why: String,
-    /// Why the group cannot be used any more.
+    /// Why the group has failed, if it has.
     pub failure: Option<String>,
-    /// By this rank's clock.
+    /// Time of writing by this rank's clock.
     pub written_unix_s: f64,
-    /// Oldest first.
+    /// Operations, oldest first.
     pub operations: Vec<RecordedOperation>,
 }
 
-/// One call.
+/// One operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedOperation {
-    /// Its place among the group's collectives; `None` for messages.
+    /// Its number among the group's collectives; `None` for messages.
     pub number: Option<u64>,
-    /// In words.
+    /// Description of the call.
     pub call: String,
-    /// By this rank's clock.
+    /// Time of the call by this rank's clock.
     pub called_unix_s: f64,
-    /// Until it ended; `None`: it has not.
+    /// Duration; `None`: the operation is in progress.
     pub seconds: Option<f64>,
     /// Why it failed.
     pub error: Option<String>,
-    /// The data of a collective; `None` for messages.
+    /// Data of a collective; `None` for messages.
     #[serde(flatten)]
     pub data: Option<RecordedData>,
 }
 
-/// What a collective works on.
+/// Data of a collective.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedData {
-    /// The type of its elements, where it combines them.
+    /// Type of its elements, if it combines them.
     pub dtype: Option<&'static str>,
-    /// Per rank.
+    /// Bytes per rank.
     pub bytes: u64,
 }
 
 /// A ring of operations, oldest first.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// Where the group writes itself when it fails.
+    /// Folder for the dump when the group fails.
     folder: Option<PathBuf>,
     ring: Mutex<VecDeque<Work>>,
-    /// Why it was first written.
+    /// Reason of the first dump.
     why: Mutex<Option<String>>,
 }
 
@@ -82,14 +82,14 @@ impl Recorder {
         Recorder { folder, ..Recorder::default() }
     }
 
-    /// Remembers an operation that was called.
+    /// Records an operation that was called.
     pub(crate) fn add(&self, work: &Work) {
         let mut ring = self.ring.lock();
         ring.push_back(work.clone());
         Recorder::keep_the_last(ring);
     }
 
-    /// Remembers operations, of which some may have been called before others that are here.
+    /// Records operations, of which some may have been called before others that are recorded.
     pub(crate) fn add_all(&self, works: impl Iterator<Item = Work>) {
         let mut ring = self.ring.lock();
         ring.extend(works);
@@ -97,14 +97,14 @@ impl Recorder {
         Recorder::keep_the_last(ring);
     }
 
-    /// The last operations, with the times of this rank's clock: `now` is `unix_s` seconds after 1970.
+    /// The last operations with times of this rank's clock: `now` is `unix_s` seconds after 1970.
     pub(crate) fn operations(&self, now: Instant, unix_s: f64) -> Vec<RecordedOperation> {
         let ring: Vec<Work> = self.ring.lock().iter().cloned().collect();
         let line = |work: &Work| {
             let called = unix_s - now.saturating_duration_since(work.called()).as_secs_f64();
             let seconds = work.ended().map(|ended| (ended - work.called()).as_secs_f64());
             let (number, call, data) = match work.about() {
-                Operation::Collective(call, number) => {
+                OperationSummary::Collective(call, number) => {
                     let dtype = call.dtype().map(|dtype| dtype.name());
                     let data = RecordedData { dtype, bytes: call.bytes() };
                     (Some(*number), call.to_string(), Some(data))
@@ -117,8 +117,8 @@ impl Recorder {
         ring.iter().map(line).collect()
     }
 
-    /// An operation or the group has failed: the group writes its operations where its options say. The first reason
-    /// is kept.
+    /// Handles a failure of an operation or of the group: writes a dump to the folder of the options. Keeps the first
+    /// reason.
     pub(crate) fn note(&self, error: &Error, recorded: impl FnOnce(&str) -> Recorded) {
         let Some(folder) = &self.folder else { return };
         if matches!(error, Error::Closed(_)) {
@@ -135,19 +135,19 @@ impl Recorder {
         let many = ring.len().saturating_sub(KEPT);
         let oldest: SmallVec<[Work; 1]> = ring.drain(..many).collect();
         drop(ring);
-        // Freed without the lock.
+        // Freed outside of the lock.
         drop(oldest);
     }
 }
 
-/// Operations that have ended and are not in the recorder yet.
+/// Completed operations that the recorder does not have yet.
 pub(crate) trait UnrecordedOperations: Send + Sync {
     /// Records them.
     fn flush_log(&self, ledger: &Ledger, recorder: &Recorder);
 }
 
 impl Recorded {
-    /// Writes the operations into `folder`; the file's path.
+    /// Writes a dump into `folder`; returns the path of the file.
     pub(crate) fn write(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
         let group: String = self.group.chars().map(plain).collect();
@@ -161,7 +161,7 @@ impl Recorded {
     }
 }
 
-/// Operations: several steps of a training, and some hundred kilobytes as JSON.
+/// Number of operations kept: several training steps, and some hundred kilobytes as JSON.
 pub(crate) const KEPT: usize = 512;
 /// Version of the file format; a reader refuses others.
 pub(crate) const FORMAT: u32 = 1;

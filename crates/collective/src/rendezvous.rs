@@ -1,8 +1,8 @@
-//! Where ranks find each other when nothing else brings them together: one of them hosts a meeting, all come with
-//! their addresses, and each leaves with everybody's.
+//! Rendezvous of ranks that nothing else brings together: one rank hosts it, all send their addresses, and each
+//! receives all of them.
 //!
-//! A visitor sends a hello and gets one answer; the host closes its door before it answers, so that the same port
-//! serves the next meeting. A hello: magic, token, rank, size, bytes of the address, address. An answer: 0 and the
+//! A client sends a hello and gets one answer; the host stops listening before it answers, so that the same port serves
+//! the next rendezvous. A hello: magic, token, rank, size, bytes of the address, address. An answer: 0 and the
 //! addresses by rank, each after its length, or 1 and a reason. Numbers are 32 bits, big-endian.
 
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crate::Error;
 use crate::deadline::deadline;
 
-/// What all ranks of one meeting know and others do not.
+/// A secret that all ranks of one rendezvous share.
 pub type Token = [u8; TOKEN_LEN];
 
 /// Bytes of a token.
 pub const TOKEN_LEN: usize = 16;
 
-/// An open meeting, served by a thread until all ranks have come, its patience ends, or this is dropped.
+/// An open rendezvous, served by a thread until all ranks have come, it times out, or this is dropped.
 pub struct Meeting {
     address: SocketAddr,
     closed: Arc<AtomicBool>,
 }
 
 impl Meeting {
-    /// Opens the door at `at` (port 0: any), or at every address of this machine where `at` is not one of its own.
-    /// Errors name the address.
+    /// Listens at `at` (port 0: any), or at every address of this machine if `at` is not one of its own. Errors name
+    /// the address.
     pub fn host(at: SocketAddr, token: Token, patience: Duration) -> Result<Meeting, Error> {
         let listener =
             bind(at).map_err(|e| failed(format!("cannot wait for ranks at {at}: {e}")))?;
@@ -48,7 +48,7 @@ impl Meeting {
         Ok(Meeting { address, closed })
     }
 
-    /// Where it listens; the address is unspecified if it listens on all.
+    /// Listening address; unspecified if it listens on all.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -60,9 +60,9 @@ impl Drop for Meeting {
     }
 }
 
-/// Comes to the meeting at `at` ("host:port") with rank `rank`'s address; everybody's, by rank.
+/// Joins the rendezvous at `at` ("host:port") with rank `rank`'s address; returns all addresses by rank.
 ///
-/// A host that is not there yet is waited for. Errors name the place, and the ranks that did not come.
+/// Waits for a host that does not listen yet. Errors name the address, and the ranks that did not come.
 pub fn meet(
     at: &str,
     token: Token,
@@ -138,7 +138,8 @@ fn visit(at: &str, hello: &[u8], size: u32, until: Instant) -> io::Result<Answer
                 continue;
             }
         };
-        // The host names who is missing when its own patience ends: a little after ours, if both began alike.
+        // The host names the missing ranks when it times out: slightly later than this rank, if both began at the same
+        // time.
         stream.set_read_timeout(Some(left() + GRACE))?;
         stream.set_write_timeout(Some(left()))?;
         stream.write_all(hello)?;
@@ -186,7 +187,7 @@ fn accept_all(
     reading: &Arc<AtomicUsize>,
 ) {
     while let Ok((mut stream, _)) = listener.accept() {
-        // More strangers than that who say nothing are not waited for.
+        // Limits the number of unauthenticated connections that send nothing.
         if reading.load(Ordering::Relaxed) >= READING_MAX {
             continue;
         }
@@ -225,7 +226,7 @@ impl Gathering {
             );
             return refuse(stream, &reason);
         }
-        // A rank that hung up and comes again takes its seat anew.
+        // A rank that disconnected and connects again replaces its entry.
         if self.seats.get(&rank).is_some_and(|(stream, _)| !gone(stream)) {
             let reason = format!("two processes say that they are rank {rank}; give each its own");
             return refuse(stream, &reason);
@@ -233,7 +234,7 @@ impl Gathering {
         self.seats.insert(rank, (stream, address));
     }
 
-    /// Whether all are here. Who has hung up meanwhile is not: it comes again, or is missed.
+    /// Whether all ranks are present. A rank that has disconnected is not: it connects again, or is missing.
     fn complete(&mut self) -> bool {
         if self.size.is_some_and(|size| self.seats.len() == size as usize) {
             self.seats.retain(|_, (stream, _)| !gone(stream));
@@ -257,7 +258,7 @@ impl Gathering {
             append(&mut bytes, address);
         }
         for (mut stream, _) in self.seats.into_values() {
-            // A rank that does not receive its answer notices by itself.
+            // A rank that does not receive its answer times out by itself.
             let _ = stream.set_write_timeout(Some(HELLO)).and_then(|()| stream.write_all(&bytes));
         }
     }
@@ -306,7 +307,7 @@ fn number(stream: &mut TcpStream) -> io::Result<u32> {
     Ok(u32::from_be_bytes(bytes))
 }
 
-/// Grows as the bytes come: a length alone takes no memory.
+/// Allocates as bytes arrive: a length alone takes no memory.
 fn block(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let len = number(stream)?;
     if len > BLOCK_MAX {
@@ -325,13 +326,13 @@ fn failed(reason: String) -> Error {
 }
 
 const MAGIC: &[u8; 8] = b"netsum-1";
-/// Between two looks at the door: a job starts once, and this is little beside the start of a process.
+/// Polling interval of the listener: a job starts once, and this is short beside the start of a process.
 const TURN: Duration = Duration::from_millis(3);
-/// Between two tries of a visitor.
+/// Interval between attempts of a client.
 const RETRY: Duration = Duration::from_millis(30);
-/// For a hello, once connected, and for taking an answer.
+/// Time-out of a hello, once connected, and of receiving an answer.
 const HELLO: Duration = Duration::from_secs(10);
-/// For the host's answer after the visitor's own time is over.
+/// Additional time for the host's answer after the client's own time-out.
 const GRACE: Duration = Duration::from_secs(2);
 /// An address holds at most a tree plan, which is some MiB for thousands of ranks.
 const BLOCK_MAX: u32 = 64 << 20;

@@ -15,7 +15,7 @@ fn come(at: &str, rank: u32, size: u32) -> Result<Vec<Vec<u8>>, String> {
 }
 
 #[test]
-fn all_leave_with_all_addresses_and_the_port_is_free_again() {
+fn all_receive_all_addresses_and_the_port_is_free_again() {
     for _ in 0..3 {
         let (_meeting, at) = meeting(SOON);
         std::thread::scope(|scope| {
@@ -32,13 +32,13 @@ fn all_leave_with_all_addresses_and_the_port_is_free_again() {
                 assert_eq!(visit.join().unwrap().unwrap(), expected);
             }
         });
-        // The door is closed before the answers are given.
+        // The host stops listening before it answers.
         TcpListener::bind(&at).unwrap();
     }
 }
 
 #[test]
-fn a_visitor_waits_for_its_host() {
+fn a_client_waits_for_its_host() {
     let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let early = std::thread::spawn(move || come(&at.to_string(), 0, 1));
     std::thread::sleep(Duration::from_millis(100));
@@ -74,7 +74,7 @@ fn duplicate_unknown_and_differently_sized_ranks_are_refused_and_the_rendezvous_
         let (at, told) = (at.clone(), told.clone());
         std::thread::spawn(move || told.send(come(&at, 0, 2)));
     }
-    // Whichever comes second hears at once; the first waits.
+    // The second one is refused at once; the first waits.
     let refused = answers.recv_timeout(SOON).unwrap().unwrap_err();
     assert!(refused.contains("two processes say that they are rank 0"), "{refused}");
     let larger = come(&at, 1, 3).unwrap_err();

@@ -9,63 +9,63 @@ use netsum_topo::links::TreePlan;
 use serde::Serialize;
 
 use crate::Error;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::planned::Measured;
 
-/// What the coordinator has last decided; read by callers.
+/// The coordinator's latest decisions, read by callers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Status {
     pub(crate) job: Option<u32>,
     pub(crate) epoch: u16,
     pub(crate) trees: bool,
-    /// Protocol of the plan; empty before the first.
+    /// Protocol of the plan; empty before the first plan.
     pub(crate) protocol: String,
-    /// Why it is that protocol; empty: it was asked for.
+    /// Reason for the protocol; empty: the job requested it.
     pub(crate) choice: String,
     /// The tree plan in use.
     pub(crate) plan: Option<PlanView>,
-    /// Smaller buffers go over the hosts, for as long as the job runs.
+    /// Smaller buffers use the host path, as long as the job runs.
     pub(crate) plan_from_bytes: u64,
-    /// Its links as measured at the start.
+    /// The plan's links as measured at the start.
     pub(crate) links: Vec<(Vec<String>, Measured)>,
-    /// Why sums do not go on (all) trees; empty: they do.
+    /// Why sums do not use (all) trees; empty: they do.
     pub(crate) reason: String,
-    /// The switch that each tree begins at, by tree.
+    /// By tree the first switch on its path.
     pub(crate) switches: Vec<String>,
     pub(crate) pauses: Vec<Pause>,
-    /// Sums over earlier epochs, by tree.
+    /// Counters of earlier epochs, by tree.
     pub(crate) past: Vec<Past>,
 }
 
-/// What a group has done and how it stands.
+/// Statistics and state of a group.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupStats {
-    /// `None` without a controller.
+    /// Number of the job; `None` without a controller.
     pub job: Option<u32>,
     /// Epoch of the controller's plan; 0 before the first.
     pub epoch: u16,
-    /// Where sums go now.
+    /// The path of sums now.
     pub path: SumPath,
     /// Protocol of the controller's plan; empty without one.
     pub protocol: String,
-    /// Why it is that protocol; empty: it was asked for.
+    /// Reason for the protocol; empty: the job requested it.
     pub choice: String,
     /// The tree plan over hosts in use.
     pub plan: Option<PlanView>,
-    /// That plan's links as measured at the start.
+    /// The tree plan's links as measured at the start.
     pub links: Vec<LinkView>,
-    /// Why sums do not go on (all) trees; empty: they do.
+    /// Why sums do not use (all) trees; empty: they do.
     pub reason: String,
     /// The aggregation trees.
     pub trees: Vec<TreeView>,
-    /// All so far.
+    /// Pauses so far.
     pub pauses: Vec<Pause>,
-    /// What the ranks themselves have moved.
+    /// Traffic of this rank.
     #[serde(flatten)]
     pub hosts: HostStats,
 }
 
-/// Where sums go.
+/// The path of sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SumPath {
@@ -73,43 +73,43 @@ pub enum SumPath {
     Trees,
     /// Ranks add along a tree plan.
     Plan,
-    /// Ranks add by the algorithms of the hosts' path.
+    /// Ranks add by the algorithms of the host path.
     Host,
 }
 
-/// Operations and bytes of a group's own ranks.
+/// Operations and bytes of this rank.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostStats {
-    /// How ranks reach each other.
+    /// Transport between ranks.
     pub hosts_by: &'static str,
-    /// What the cost model knows.
-    pub link: Link,
-    /// Bytes to other ranks.
+    /// Parameters of the cost model.
+    pub link: LinkCost,
+    /// Bytes sent to other ranks.
     pub host_bytes_tx: u64,
-    /// Bytes from other ranks.
+    /// Bytes received from other ranks.
     pub host_bytes_rx: u64,
-    /// Connections that were refused, since they did not come from a rank of the group.
+    /// Connections refused because they did not come from a rank of the group.
     pub host_strangers: u64,
-    /// Operations that have ended.
+    /// Completed operations.
     pub operations: u64,
-    /// Of these, sums on trees.
+    /// Completed sums on trees.
     pub network_operations: u64,
-    /// Results that this rank has given to others between epochs.
+    /// Results that peers served to this rank between epochs.
     pub served: u64,
     /// Fragments that were summed again between epochs.
     pub redone: u64,
 }
 
-/// A tree plan over hosts as people see it.
+/// Summary of a tree plan over hosts.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanView {
-    /// Its version; counts from 1.
+    /// Epoch of the plan, from 1.
     pub epoch: u64,
-    /// How many it has.
+    /// Number of trees.
     pub trees: usize,
     /// Rate of an allreduce, in GB/s.
     pub rate_gbytes: f64,
-    /// Smaller buffers go over the hosts.
+    /// Smaller buffers use the host path.
     pub from_bytes: u64,
 }
 
@@ -124,19 +124,19 @@ pub struct LinkView {
     pub rate_bps: f64,
 }
 
-/// A time in which nothing could be summed on trees.
+/// An interval in which no sums were possible on trees.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pause {
-    /// Why.
+    /// Reason.
     pub what: String,
-    /// When it began.
+    /// Start.
     pub at_unix_s: f64,
-    /// How long it was.
+    /// Duration.
     pub seconds: f64,
 }
 
 impl Pause {
-    /// From `started` until now.
+    /// A pause from `started` until now.
     pub(crate) fn since(started: Instant, what: String) -> Pause {
         let seconds = started.elapsed().as_secs_f64();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -144,7 +144,7 @@ impl Pause {
     }
 }
 
-/// Counters of a tree number in epochs that are over.
+/// Counters of a tree in past epochs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Past {
     results: u64,
@@ -152,33 +152,33 @@ pub(crate) struct Past {
     marked: u64,
 }
 
-/// One aggregation tree as a rank sees it; counters are of all epochs.
+/// State of one aggregation tree at a rank; counters cover all epochs.
 #[derive(Clone, Debug, Serialize)]
 pub struct TreeView {
     /// Its number.
     pub tree: usize,
-    /// The switch that it begins at.
+    /// The first switch on its path.
     pub switch: String,
-    /// Fragments that may be in flight.
+    /// Window in fragments.
     pub window: u32,
-    /// Smoothed, of a fragment.
+    /// Smoothed round-trip time of a fragment.
     pub rtt_us: f64,
-    /// Fragments that came back.
+    /// Results received.
     pub results: u64,
     /// Fragments that were sent again.
     pub retransmits: u64,
     /// Results with a congestion mark.
     pub marks: u64,
-    /// Its share of the socket's bytes, by packets.
+    /// Its share of the bytes sent on the socket, by packets.
     pub bytes_tx: u64,
-    /// As `bytes_tx`.
+    /// Its share of the bytes received, by packets.
     pub bytes_rx: u64,
-    /// Ranks (mod 64) for which the tree was last known to wait.
+    /// Ranks (mod 64) that the tree last reported as missing.
     pub waiting_for: u64,
 }
 
 impl Status {
-    /// A tree plan is in use, or none any more.
+    /// Records the tree plan in use, or that there is none.
     pub(crate) fn planned(&mut self, epoch: u64, plan: Option<&TreePlan>, reason: &str) {
         self.reason = reason.to_owned();
         self.plan = plan.map(|plan| PlanView {
@@ -189,7 +189,7 @@ impl Status {
         });
     }
 
-    /// The epoch is over: its counters are kept.
+    /// Adds the counters of an epoch that has ended.
     pub(crate) fn keep(&mut self, trees: &[TreeStats]) {
         self.past.resize(self.past.len().max(trees.len()), Past::default());
         for (past, tree) in self.past.iter_mut().zip(trees) {
@@ -247,7 +247,7 @@ impl Status {
         }
     }
 
-    /// The socket counts bytes for all trees together: each tree's part is by its packets.
+    /// The socket counts the bytes of all trees together: each tree's share is computed by its packets.
     fn views(&self, stats: &WorkerStats) -> Vec<TreeView> {
         let past = |tree: usize| self.past.get(tree).copied().unwrap_or_default();
         let sent: u64 = stats.trees.iter().map(|t| t.sent + t.resent).sum();

@@ -1,4 +1,4 @@
-//! What a caller holds of an operation that is under way.
+//! A caller's handle to an operation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,22 +13,24 @@ use crate::call::Call;
 /// Called once when an operation is done.
 type OnDone = Box<dyn FnOnce() + Send>;
 
-/// Moves an operation on for who waits for it: for a short while, at most until then, or until it is done.
+/// Makes progress on behalf of a waiting caller: for a short while, at most until the given time, or until the
+/// predicate holds.
 pub(crate) type Helper = Box<dyn Fn(Option<Instant>, &dyn Fn() -> bool) + Send + Sync>;
 
-/// An operation under way. Its memory is free when it is done, with or without an error.
+/// A handle to an asynchronous operation. Its memory is free when the operation is done, with or without an error.
 #[derive(Clone)]
 pub struct Work(Holder);
 
 #[derive(Clone)]
 enum Holder {
     Open(Arc<Shared>),
-    /// It ended well within the call, too soon for an object: what it was, when it was called, and the sender of a message.
-    Ended(Operation, Instant, Option<u32>),
+    /// The operation succeeded within the call, before an object was made: description, time of the call, and the
+    /// sender of a message.
+    Ended(OperationSummary, Instant, Option<u32>),
 }
 
 struct Shared {
-    operation: Operation,
+    operation: OperationSummary,
     called: Instant,
     state: Mutex<State>,
     done: Condvar,
@@ -37,41 +39,41 @@ struct Shared {
 }
 
 impl Shared {
-    /// In a process that was forked nobody ends it.
+    /// In a forked process no thread completes the operation.
     fn foreign(&self) -> Option<Error> {
         (!self.maker.is_this()).then(|| Error::Forked { process: self.maker.id() })
     }
 }
 
-/// What a work is about; put in words for errors only.
+/// Description of an operation, formatted for errors only.
 #[derive(Clone)]
-pub(crate) enum Operation {
-    /// A collective that has its number.
+pub(crate) enum OperationSummary {
+    /// A numbered collective.
     Collective(Call, u64),
     /// A message to a rank.
     Send { bytes: usize, to: u32, tag: u64 },
     /// A message from a rank, or from any.
     Receive { bytes: usize, from: Option<u32>, tag: u64 },
-    /// Anything else.
+    /// Any other operation.
     Other(String),
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for OperationSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operation::Collective(call, sequence) => {
+            OperationSummary::Collective(call, sequence) => {
                 write!(f, "{call} (operation #{sequence}, {} bytes)", call.bytes())
             }
-            Operation::Send { bytes, to, tag } => {
+            OperationSummary::Send { bytes, to, tag } => {
                 write!(f, "send of {bytes} bytes to rank {to} (tag {tag})")
             }
-            Operation::Receive { bytes, from: Some(from), tag } => {
+            OperationSummary::Receive { bytes, from: Some(from), tag } => {
                 write!(f, "receive of {bytes} bytes from rank {from} (tag {tag})")
             }
-            Operation::Receive { bytes, from: None, tag } => {
+            OperationSummary::Receive { bytes, from: None, tag } => {
                 write!(f, "receive of {bytes} bytes from any rank (tag {tag})")
             }
-            Operation::Other(words) => f.write_str(words),
+            OperationSummary::Other(words) => f.write_str(words),
         }
     }
 }
@@ -85,33 +87,41 @@ struct State {
 }
 
 impl Work {
-    pub(crate) fn new(operation: Operation, called: Instant) -> Work {
+    pub(crate) fn new(operation: OperationSummary, called: Instant) -> Work {
         Work::helped(operation, called, None)
     }
 
-    /// One that `helper` moves on while somebody waits for it.
-    pub(crate) fn helped(operation: Operation, called: Instant, helper: Option<Helper>) -> Work {
+    /// An operation that `helper` advances while a caller waits for it.
+    pub(crate) fn helped(
+        operation: OperationSummary,
+        called: Instant,
+        helper: Option<Helper>,
+    ) -> Work {
         let state = Mutex::new(State::default());
         let (done, maker) = (Condvar::new(), Process::this());
         let shared = Shared { operation, called, state, done, helper, maker };
         Work(Holder::Open(Arc::new(shared)))
     }
 
-    /// An operation that ended well at once.
+    /// An operation that succeeded within the call.
     #[inline]
-    pub(crate) fn ended_at_once(operation: Operation, called: Instant) -> Work {
+    pub(crate) fn ended_at_once(operation: OperationSummary, called: Instant) -> Work {
         Work(Holder::Ended(operation, called, None))
     }
 
-    /// A receive that ended well at once.
+    /// A receive that succeeded within the call.
     #[inline]
-    pub(crate) fn received_at_once(operation: Operation, called: Instant, source: u32) -> Work {
+    pub(crate) fn received_at_once(
+        operation: OperationSummary,
+        called: Instant,
+        source: u32,
+    ) -> Work {
         Work(Holder::Ended(operation, called, Some(source)))
     }
 
-    /// An operation that failed when it was called.
+    /// An operation that failed within the call.
     pub(crate) fn failed(operation: String, error: Error) -> Work {
-        let work = Work::new(Operation::Other(operation), Instant::now());
+        let work = Work::new(OperationSummary::Other(operation), Instant::now());
         work.complete(Err(error));
         work
     }
@@ -132,7 +142,7 @@ impl Work {
         if done { self.outcome() } else { Err(self.still_running()) }
     }
 
-    /// Blocks until the operation is done or `timeout` has passed; whether it is done.
+    /// Blocks until the operation is done or `timeout` has passed; returns whether it is done.
     pub fn wait_at_most(&self, timeout: Duration) -> bool {
         let Some(shared) = self.open().filter(|shared| shared.foreign().is_none()) else {
             return true;
@@ -156,7 +166,7 @@ impl Work {
         }
     }
 
-    /// Unless it ended at once.
+    /// The shared state, unless the operation ended within the call.
     #[inline]
     fn open(&self) -> Option<&Arc<Shared>> {
         match &self.0 {
@@ -165,7 +175,7 @@ impl Work {
         }
     }
 
-    /// The error of a wait that was too short.
+    /// The error of a wait that timed out.
     pub fn still_running(&self) -> Error {
         Error::Timeout {
             operation: self.operation(),
@@ -174,7 +184,7 @@ impl Work {
         }
     }
 
-    /// How it ended; an operation that has not is an error.
+    /// The outcome; an error while the operation is running.
     pub fn outcome(&self) -> Result<(), Error> {
         let Some(shared) = self.open() else { return Ok(()) };
         if let Some(error) = shared.foreign() {
@@ -184,18 +194,18 @@ impl Work {
         outcome.unwrap_or_else(|| Err(self.still_running()))
     }
 
-    /// Whether it has ended, well or not.
+    /// Whether it is done, with or without an error.
     pub fn is_done(&self) -> bool {
         let ended = |shared: &Shared| shared.state.lock().outcome.is_some();
         self.open().is_none_or(|shared| shared.foreign().is_some() || ended(shared))
     }
 
-    /// Why it failed, if it did.
+    /// The error, if it failed.
     pub fn error(&self) -> Option<Error> {
         self.open()?.state.lock().outcome.as_ref().and_then(|outcome| outcome.clone().err())
     }
 
-    /// The sender of the message that a receive took.
+    /// The sender of a received message.
     pub fn source_rank(&self) -> Option<u32> {
         match &self.0 {
             Holder::Open(shared) => shared.state.lock().source,
@@ -203,15 +213,15 @@ impl Work {
         }
     }
 
-    /// What it is.
-    pub(crate) fn about(&self) -> &Operation {
+    /// Description of the operation.
+    pub(crate) fn about(&self) -> &OperationSummary {
         match &self.0 {
             Holder::Open(shared) => &shared.operation,
             Holder::Ended(operation, ..) => operation,
         }
     }
 
-    /// When it was called.
+    /// Time of the call.
     pub(crate) fn called(&self) -> Instant {
         match &self.0 {
             Holder::Open(shared) => shared.called,
@@ -219,7 +229,7 @@ impl Work {
         }
     }
 
-    /// When it ended, if it has; what ended at once, when it was called.
+    /// Time of completion, if it is done; for operations that ended within the call, the time of the call.
     pub(crate) fn ended(&self) -> Option<Instant> {
         match &self.0 {
             Holder::Open(shared) => shared.state.lock().ended,
@@ -227,7 +237,7 @@ impl Work {
         }
     }
 
-    /// Calls `callback` when the operation is done, at once if it is; from the thread that ends it, so it
+    /// Calls `callback` when the operation is done, or immediately if it is; on the thread that completes it, so it
     /// must be short.
     pub fn on_done(&self, callback: impl FnOnce() + Send + 'static) {
         let Some(shared) = self.open() else { return callback() };
@@ -240,17 +250,17 @@ impl Work {
         callback();
     }
 
-    /// Name, shape, sequence number and bytes.
+    /// Name, shape, sequence number and bytes, as text.
     pub fn operation(&self) -> String {
         self.about().to_string()
     }
 
-    /// Since it was called.
+    /// Time since the call.
     pub fn elapsed(&self) -> Duration {
         self.called().elapsed()
     }
 
-    /// The first outcome counts.
+    /// Completes the operation; only the first outcome counts.
     pub(crate) fn complete(&self, outcome: Result<(), Error>) {
         self.finish(outcome, None);
     }

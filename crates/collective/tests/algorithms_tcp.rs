@@ -1,4 +1,4 @@
-//! The hosts' algorithms over TCP.
+//! The algorithms of the host path over TCP.
 
 #[path = "algorithms/cases.rs"]
 mod cases;

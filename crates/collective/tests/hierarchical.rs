@@ -1,4 +1,4 @@
-//! Groups on several hosts, which names of this machine stand for: the same bits as on one, whoever shares memory with whom.
+//! Groups on several hosts, emulated by names on this machine: the same bits as on one host, for any layout.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use netsum_collective::{Buffer, Combine, Dtype, Error, Group, GroupConfig, Options, ReduceOp};
 use support::{SOON, buffer, bytes, config, flat_sum, values, with_group};
 
-/// By rank, its host.
+/// Host of each rank.
 const LAYOUTS: [&[u8]; 8] = [
     &[0, 0, 1, 1],
     &[0, 1, 0, 1],
@@ -32,11 +32,11 @@ const NAMED: (&str, &str) = (
      reduce_scatter=hierarchical,gather=hierarchical,scatter=hierarchical,alltoall=hierarchical,\
      barrier=hierarchical",
 );
-/// With the one, all in one step; with the other, shares in two.
+/// The first makes algorithms use one step; the second makes them use shares in two steps.
 const LINKS: [(&str, &str); 2] = [("link_latency_s", "10"), ("link_latency_s", "1e-9")];
 
 #[test]
-fn bits_do_not_depend_on_who_shares_memory() {
+fn bits_do_not_depend_on_the_layout() {
     for layout in LAYOUTS {
         let size = layout.len() as u32;
         for link in LINKS {
@@ -68,7 +68,7 @@ fn bits_do_not_depend_on_who_shares_memory() {
     }
 }
 
-/// In the order of hosts a host of ranks that are no neighbours has one partial, and the bits are those of the hosts' sums.
+/// With the order of hosts, a host with non-adjacent ranks has one partial, and the bits are those of the hosts' sums.
 #[test]
 fn an_order_of_hosts_adds_each_host_first() {
     for layout in [&[0, 1, 0, 1][..], &[0, 1, 2, 0, 1], &[0, 0, 1]] {
@@ -99,7 +99,7 @@ fn an_order_of_hosts_adds_each_host_first() {
     }
 }
 
-/// More than one block of 8 MiB, so that blocks are under way together.
+/// More than one block of 8 MiB, so that blocks overlap.
 #[test]
 fn large_buffers_go_block_by_block() {
     let layout = &[0, 0, 1, 1];
@@ -206,7 +206,7 @@ fn reductions(group: &Group, rank: u32, size: u32, n: usize, dtype: Dtype) {
 }
 
 #[test]
-fn hosts_are_told_and_large_sums_take_them() {
+fn hosts_are_reported_and_large_sums_use_them() {
     let layout = &[0, 0, 0, 0, 1, 1, 1, 1];
     let given = [("link_latency_s", "3e-5"), ("link_bytes_per_s", "1e8")];
     with_group(
@@ -217,7 +217,7 @@ fn hosts_are_told_and_large_sums_take_them() {
             let hosts = link.across.unwrap().hosts;
             assert_eq!(hosts.all(), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
             let format = netsum_collective::Format { dtype: Dtype::F32, op: ReduceOp::Sum };
-            // Each lane sends a quarter in place of 7/4 of everything.
+            // Each lane sends a quarter instead of 7/4 of everything.
             let choice = group.explain("allreduce", format, 1 << 20).unwrap();
             assert_eq!(choice.chosen, "hierarchical", "{choice:?}");
             for operation in
@@ -231,7 +231,7 @@ fn hosts_are_told_and_large_sums_take_them() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_on_every_host() {
+fn a_missing_rank_is_named_on_every_host() {
     let layout = &[0, 0, 1, 1];
     with_group(
         4,
@@ -240,7 +240,7 @@ fn a_rank_that_does_not_come_is_named_on_every_host() {
             let sum = Combine::Plain(ReduceOp::Sum);
             let own = || buffer(&[0; 4096]);
             group.allreduce(own(), Dtype::F32, sum, SOON).wait(None).unwrap();
-            // Nobody leaves before all have seen the time-out.
+            // No rank leaves before all have seen the time-out.
             let leave = std::time::Instant::now() + Duration::from_secs(1);
             let stay = || std::thread::sleep(leave - std::time::Instant::now());
             if rank == 3 {

@@ -1,4 +1,4 @@
-//! Every collective between ranks that talk over TCP: the same cases, and the same bits.
+//! Every collective between ranks over TCP: the same cases, and the same bits.
 
 #[path = "host/cases.rs"]
 mod cases;

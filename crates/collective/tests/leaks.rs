@@ -1,6 +1,6 @@
-//! Groups that are made and closed leave nothing behind: descriptors, threads, shared memory, memory.
+//! Groups that are created and closed leave nothing behind: descriptors, threads, shared memory, memory.
 //!
-//! `NETSUM_GROUPS=10000 cargo test --release -p netsum-collective --test leaks -- --nocapture` makes as many as that.
+//! `NETSUM_GROUPS=10000 cargo test --release -p netsum-collective --test leaks -- --nocapture` creates that many.
 
 mod support;
 
@@ -17,12 +17,12 @@ use support::{buffer, config, with_group};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const RANKS: u32 = 3;
-/// A long run on a busy machine may stand still for minutes.
+/// A long run on a busy machine may stall for minutes.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// What the first use of anything keeps.
+/// Groups before the first measurement, for memory that first uses keep.
 const WARM_UP: usize = 20;
-/// Of what the process holds besides, UCX's memory among it, the allocator may keep 40 MiB in one round and give them back in
-/// another; what leaks grows in each.
+/// The allocator may keep 40 MiB of other memory, UCX's for example, in one round and free them in another; a leak
+/// grows in each round.
 const ROUNDS: usize = 6;
 const LEAST_LEAK: usize = 16 << 20;
 
@@ -30,7 +30,7 @@ const LEAST_LEAK: usize = 16 << 20;
 struct Held {
     descriptors: usize,
     threads: usize,
-    /// Mappings of memory files.
+    /// Number of mappings of memory files.
     shared: usize,
 }
 
@@ -44,7 +44,7 @@ fn held() -> Held {
     }
 }
 
-/// Of memory that was asked for and not given back.
+/// Bytes allocated and not freed.
 fn allocated_bytes() -> usize {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated - stats.bytes_deallocated
@@ -56,8 +56,8 @@ fn resident_bytes() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// In turn: all share memory, nobody does, two of three do; and a group that fails in the middle of a sum. Of those where
-/// nobody does, half talk over UCX where it is.
+/// Alternates: all share memory, none does, two of three do; and a group that fails in the middle of a sum. Half of the
+/// groups without shared memory use UCX if it is installed.
 fn one(number: usize, ucx: bool) {
     let configure = |rank: u32| {
         let shared_memory = number % 4 != 1;
@@ -79,7 +79,7 @@ fn one(number: usize, ucx: bool) {
             }
             _ => {
                 sum().wait(None).unwrap();
-                // Short and long ones, of which nobody takes the last.
+                // Short and long messages, of which the last are never received.
                 for len in [8, 300_000] {
                     let message = buffer(&vec![1; len]);
                     let (to, from) = ((rank + 1) % RANKS, (rank + 2) % RANKS);

@@ -1,8 +1,8 @@
-//! What the cost model knows of links: measured, equal at all ranks, and overridden by options.
+//! Parameters of the cost model: measured, equal at all ranks, and overridden by options.
 
 mod support;
 
-use netsum_collective::{Dtype, Format, GroupConfig, Link, Options, ReduceOp};
+use netsum_collective::{Dtype, Format, GroupConfig, LinkCost, Options, ReduceOp};
 use support::{SOON, bytes, config, with_group};
 
 fn with_options(rank: u32, size: u32, pairs: &[(&str, &str)]) -> GroupConfig {
@@ -14,11 +14,11 @@ fn with_options(rank: u32, size: u32, pairs: &[(&str, &str)]) -> GroupConfig {
 #[test]
 fn all_ranks_measure_the_same() {
     for size in 1..=5 {
-        let links: Vec<Link> = with_group(
+        let links: Vec<LinkCost> = with_group(
             size,
             |rank| with_options(rank, size, &[]),
             |_, group| {
-                // What follows the measuring finds no messages of it.
+                // Operations after the measurement receive none of its messages.
                 let buffer = support::buffer(&[1; 64]);
                 let sum = netsum_collective::Combine::Plain(ReduceOp::Sum);
                 group.allreduce(buffer.clone(), Dtype::U8, sum, SOON).wait(None).unwrap();
@@ -28,7 +28,7 @@ fn all_ranks_measure_the_same() {
         );
         assert!(links.iter().all(|link| *link == links[0]), "{links:?}");
         // Loopback: nanoseconds or seconds would be wrong, as would less than 1 Mbit/s.
-        let Link { latency_s, bytes_per_s, .. } = links[0];
+        let LinkCost { latency_s, bytes_per_s, .. } = links[0];
         assert!((1e-6..1.0).contains(&latency_s), "{links:?}");
         assert!((125e3..1e12).contains(&bytes_per_s), "{links:?}");
     }
@@ -52,6 +52,6 @@ fn options_override_each_value_and_costs_follow() {
             (at(100), at(100_000))
         },
     );
-    // One step of 3 S against two of 1.5 S: they part at 667 bytes.
+    // One step of 3 S against two of 1.5 S: equal at 667 bytes.
     assert_eq!(chosen, [("one-hop", "shares"); 4]);
 }

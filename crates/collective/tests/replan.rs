@@ -1,4 +1,4 @@
-//! Groups whose allreduces go over a tree plan, on loopback: peer links that break and plans that change under way.
+//! Groups whose allreduces use a tree plan, on loopback: peer links that break and plans that change during operations.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn plan(gpus: &str) -> TreePlan {
     pack(&graph, Collective::Allreduce).unwrap().plan(&graph)
 }
 
-/// A plan's file that goes with its test.
+/// A plan's file, deleted at the end of its test.
 struct File(PathBuf);
 
 impl File {
@@ -39,7 +39,7 @@ impl File {
         file
     }
 
-    /// As an operator does it: readers see the old text or the new.
+    /// Replaces the file atomically: readers see the old text or the new.
     fn write(&self, text: &str) {
         let new = self.0.with_extension("new");
         std::fs::write(&new, text).unwrap();
@@ -86,7 +86,7 @@ fn stats(group: &Group) -> serde_json::Value {
 }
 
 #[test]
-fn allreduces_go_over_the_plan_with_the_same_bits_everywhere() {
+fn allreduces_use_the_plan_with_the_same_bits_everywhere() {
     let file = File::new(&plan("0,1,2,3,4,6"));
     let found = support::with_group(
         6,
@@ -103,7 +103,7 @@ fn allreduces_go_over_the_plan_with_the_same_bits_everywhere() {
                 group.allreduce(buffer.clone(), dtype, how, SOON).wait(None).unwrap();
                 all.push(support::bytes(&buffer));
             }
-            // The host path and the plan keep out of each other's way.
+            // The host path and the plan do not interfere.
             group.barrier(SOON).wait(None).unwrap();
             assert_eq!(stats(group)["path"], "plan");
             assert!(stats(group)["plan"]["trees"].as_u64().unwrap() > 1);
@@ -127,7 +127,7 @@ fn a_changed_file_is_picked_up_at_the_next_operation() {
         |rank, group| {
             let change = |step| match (rank, step) {
                 (0, 4) => file.write(&serde_json::to_string(&second).unwrap()),
-                // One that is no plan is refused, and the work goes on.
+                // A file that is not a plan is refused, and the work continues.
                 (0, 8) => file.write("{"),
                 _ => {}
             };
@@ -142,13 +142,13 @@ fn a_changed_file_is_picked_up_at_the_next_operation() {
     );
 }
 
-/// Rank 0's word counts: the others have no topology to judge by.
+/// Rank 0's size applies: the others have no topology.
 #[test]
-fn small_buffers_go_over_the_hosts() {
+fn small_buffers_use_the_host_path() {
     let file = File::new(&plan("0,1,4"));
     let settings = |rank: u32, min_bytes, turn: Option<u64>| {
         let mut config = file.config(rank, 3);
-        // Bytes over TCP tell which way a buffer took.
+        // Bytes over TCP show which path a buffer took.
         config.options.shared_memory = false;
         let source = config.plan.as_mut().unwrap();
         source.min_bytes = min_bytes;
@@ -162,7 +162,7 @@ fn small_buffers_go_over_the_hosts() {
     };
     for (min_bytes, turn, on_plan) in [
         (None, Some(30_000), [false, false, true]),
-        // What a topology says of latencies does not count below what was measured of hosts.
+        // A topology's latencies do not reduce the size below the hosts' measured minimum.
         (None, Some(10), [false, true, true]),
         (None, None, [false, false, false]),
         (Some(8000), Some(30_000), [true, true, true]),
@@ -184,7 +184,7 @@ fn small_buffers_go_over_the_hosts() {
     }
 }
 
-/// Stands between a rank's port and who connects to it; ends connections after some bytes.
+/// A proxy in front of a rank's port that ends connections after some bytes.
 struct Breaker {
     address: String,
 }
@@ -230,7 +230,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn lanes_that_break_cost_no_contribution_and_count_none_twice(
+    fn broken_links_lose_no_contribution_and_count_none_twice(
         gpus in proptest::sample::select(vec!["0,1,4", "0,2,3", "0,1,2,3,4,6"]),
         cuts in 1usize..6,
         after in proptest::collection::vec(100usize..200_000, 8),
@@ -256,12 +256,12 @@ proptest! {
             for (rank, group) in groups.iter().enumerate() {
                 let addresses = &addresses;
                 scope.spawn(move || {
-                    // A group's own address must be its own.
+                    // A group's own address must be unchanged.
                     let mut addresses = addresses.clone();
                     addresses[rank] = group.address();
                     group.connect(&addresses).unwrap();
                     train(group, rank as u32, size, 12, |_| {});
-                    // Nobody leaves before all have what they need.
+                    // No rank leaves before all have their results.
                     group.barrier(SOON).wait(None).unwrap();
                     group.close();
                 });
@@ -271,7 +271,7 @@ proptest! {
 }
 
 #[test]
-fn without_a_plan_that_is_left_sums_go_over_the_hosts() {
+fn without_a_remaining_plan_sums_use_the_host_path() {
     let file = File::new(&plan("0,1,4"));
     let asked = Arc::new(AtomicUsize::new(0));
     let configure = |rank| {
@@ -326,7 +326,7 @@ fn bad_plans_are_refused_at_all_ranks_alike() {
 }
 
 #[test]
-fn ranks_that_call_different_things_are_told_who() {
+fn disagreeing_ranks_are_named() {
     let file = File::new(&plan("0,1,4"));
     support::with_group(
         3,
@@ -356,7 +356,7 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
             let buffer = Buffer::from_vec(vec![0; 800]);
             let short = Duration::from_millis(500);
             let error = group.allreduce(buffer, Dtype::I64, SUM, short).wait(None).unwrap_err();
-            // Rank 1 is no neighbour of the missing one, and is told.
+            // Rank 1 is not a neighbour of the missing rank, and is notified.
             assert!(error.to_string().contains("rank 2 (host"), "rank {rank}: {error}");
         },
     );

@@ -1,4 +1,4 @@
-//! Sums on trees through real switches and a real controller, and what happens when they die.
+//! Sums on trees through real switches and a real controller, and their failures.
 
 mod support;
 
@@ -206,7 +206,7 @@ fn trees_and_hosts_give_the_same_bits() {
 }
 
 #[test]
-fn slots_add_what_they_can_and_hosts_the_rest() {
+fn hosts_run_operations_that_slots_do_not_support() {
     let world = World::new();
     for protocol in ["atp", "switchml"] {
         let of_protocol = |rank| {
@@ -230,7 +230,7 @@ fn slots_add_what_they_can_and_hosts_the_rest() {
             assert_eq!(bytes(&average), 1.5f32.to_le_bytes().repeat(10_000));
             let stats = stats(group);
             assert_eq!((&stats["path"], &stats["protocol"]), (&"trees".into(), &protocol.into()));
-            // Three of int32, two of reals; what slots cannot add went to the hosts.
+            // Three of int32, two of reals; the host path has what slots do not support.
             assert_eq!(stats["network_operations"], 5, "{stats}");
             bytes(&reals)
         });
@@ -239,7 +239,7 @@ fn slots_add_what_they_can_and_hosts_the_rest() {
 }
 
 #[test]
-fn a_server_and_a_switch_die_under_load_and_no_sum_is_lost() {
+fn no_sum_is_lost_when_a_server_and_a_switch_die_under_load() {
     let mut world = World::new();
     let done = AtomicU32::new(0);
     let enough = AtomicBool::new(false);
@@ -286,7 +286,7 @@ fn a_server_and_a_switch_die_under_load_and_no_sum_is_lost() {
     });
 }
 
-/// All ranks sum without pause, several in flight, until told to stop; each sum is checked.
+/// All ranks sum continuously, with several operations in flight, until stopped; each sum is checked.
 fn keep_summing(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
     let mut salt = 0;
     loop {
@@ -358,7 +358,7 @@ fn a_dead_switch_costs_a_pause_and_no_bit() {
 }
 
 #[test]
-fn without_a_controller_ranks_leave_dead_trees_by_themselves() {
+fn without_a_controller_ranks_abandon_dead_trees() {
     let mut world = World::new();
     let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
     let configs: Vec<_> = (0..RANKS).map(|rank| world.config(rank)).collect();
@@ -392,7 +392,7 @@ fn without_a_controller_ranks_leave_dead_trees_by_themselves() {
 }
 
 #[test]
-fn a_timeout_on_trees_names_who_is_missing() {
+fn a_timeout_on_trees_names_the_missing_ranks() {
     let world = World::new();
     world.run(|rank, group| {
         check(group, rank, Dtype::F32, ReduceOp::Sum, 10_000, 1);

@@ -1,4 +1,4 @@
-//! Events as transactions: what an event changes is saved first and takes effect then, or not at all.
+//! Events as transactions: the changes of an event are saved first and then take effect, or not at all.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,19 @@ use crate::store::{Change, Store, job_row, loaded, member_row};
 
 /// A controller without sockets and clock: its state and its store.
 ///
-/// A report changes the state in place. Any other event is decided on a copy, which shares all that does not change;
-/// when the store has what the decision saves, the copy becomes the state and the actions are returned.
+/// A report changes the state in place. Any other event is decided on a copy, which shares unchanged parts; when the
+/// store has saved the decision, the copy becomes the state and the actions are returned.
 #[derive(Debug)]
 pub struct Engine<S> {
     state: State,
     store: S,
-    /// Events that have happened while the store failed, in order.
+    /// Events that arrived while the store failed, in order.
     deferred: VecDeque<Event>,
     trouble: Option<Trouble>,
     failures: u64,
 }
 
-/// The store does not work.
+/// The store fails.
 #[derive(Debug)]
 struct Trouble {
     since_ms: u64,
@@ -31,10 +31,10 @@ struct Trouble {
     problem: String,
 }
 
-/// What follows from an event.
+/// The outcome of an event.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Messages to send and streams to close, in order. Nothing is left to save.
+    /// Messages to send and streams to close, in order. Everything is saved.
     pub actions: Vec<Action>,
     /// The answer to the caller that caused the event.
     pub answer: Result<Answer, Failure>,
@@ -46,8 +46,8 @@ pub enum Failure {
     /// The controller refused it.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The store could not take it.
-    #[error("{0}; nothing was changed, try again once this is mended")]
+    /// The store could not save it.
+    #[error("{0}; nothing was changed, try again once the store works")]
     Store(String),
 }
 
@@ -63,10 +63,10 @@ impl<S: Store> Engine<S> {
         Ok(Engine { state, store, deferred: VecDeque::new(), trouble: None, failures: 0 })
     }
 
-    /// Takes an event. `now_ms` never falls.
+    /// Handles an event. `now_ms` never decreases.
     ///
-    /// While the store fails, requests are refused; other events are deferred and take effect, in order, when the
-    /// store works again.
+    /// While the store fails, requests are refused; other events are deferred and take effect, in order, when the store
+    /// works again.
     pub fn handle(&mut self, now_ms: u64, event: Event, unix_s: f64) -> Outcome {
         if event.is_report() {
             let Decision { actions, answer } = self.state.decide(now_ms, event, unix_s);
@@ -92,7 +92,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Everything, as of `now_ms`.
+    /// The whole state at `now_ms`.
     pub fn status(&self, now_ms: u64) -> pb::StatusReply {
         let trouble = self.trouble.as_ref();
         let store = pb::StoreStatus {
@@ -105,12 +105,12 @@ impl<S: Store> Engine<S> {
         pb::StatusReply { store: Some(store), ..self.state.status(now_ms) }
     }
 
-    /// What has taken effect.
+    /// The state in effect.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The problem of the store, while it has one.
+    /// The store's error, while it fails.
     pub fn problem(&self) -> Option<&str> {
         self.trouble.as_ref().map(|trouble| trouble.problem.as_str())
     }
@@ -119,12 +119,12 @@ impl<S: Store> Engine<S> {
         self.trouble.as_ref().is_none_or(|trouble| trouble.retry_at_ms <= now_ms)
     }
 
-    /// Decides on a copy, saves, and takes the copy over. Errors: why the store did not take it.
+    /// Decides on a copy, saves, and takes the copy into use. Errors: why the store failed.
     fn attempt(&mut self, now_ms: u64, event: &Event, unix_s: f64) -> Result<Decision, String> {
         let mut next = self.state.clone();
         let mut decision = next.decide(now_ms, event.clone(), unix_s);
         if decision.answer.is_err() {
-            // The state is as before.
+            // The state is unchanged.
             return Ok(Decision { actions: Vec::new(), ..decision });
         }
         let changes = changes(&self.state, &next, &decision.actions);
@@ -157,14 +157,14 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// The rows that a decision has to save.
+/// The rows that a decision must save.
 fn changes(before: &State, after: &State, actions: &[Action]) -> Vec<Change> {
     let (fabric, topology) = (after.fabric(), after.topology());
     let mut changes = Vec::new();
     if before.next_job() != after.next_job() {
         changes.push(Change::NextJob(after.next_job()));
     }
-    // Of several saves of a job or rank the last counts: each would write what is true after the event.
+    // Of several saves of a job or rank only the last is needed: each would write the state after the event.
     let mut seen = std::collections::HashSet::new();
     for action in actions {
         match *action {
@@ -188,5 +188,5 @@ fn is_save(action: &Action) -> bool {
     matches!(action, Action::SaveJob(_) | Action::SaveMember(..))
 }
 
-/// Between attempts to save what nobody waits for.
+/// Interval between attempts to save deferred events.
 const RETRY_MS: u64 = 500;

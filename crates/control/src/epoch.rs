@@ -1,12 +1,12 @@
-//! Epochs of a job's plans: 1 to 65535, then 1 again; 0 stands for no plan.
+//! Epochs of a job's plans: 1 to 65535, then 1 again; 0 means no plan.
 
-/// Whether `epoch` is newer than `than`. Numbers wrap around: of two plans, the one less than half the range ahead
-/// is newer.
+/// Whether `epoch` is newer than `than`. Numbers wrap around: of two plans, the one less than half the range ahead is
+/// newer.
 pub fn is_newer(epoch: u32, than: u32) -> bool {
     epoch != 0 && (than == 0 || distance(epoch, than) > 0)
 }
 
-/// How far `epoch` is ahead of `than`; negative if behind.
+/// Distance from `than` to `epoch`; negative if behind.
 pub(crate) fn distance(epoch: u32, than: u32) -> i16 {
     (epoch as u16).wrapping_sub(than as u16) as i16
 }

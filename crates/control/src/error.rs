@@ -1,4 +1,4 @@
-//! What can go wrong between the controller and its clients.
+//! Errors between the controller and its clients.
 
 use std::path::PathBuf;
 
@@ -8,40 +8,40 @@ pub enum ControlError {
     /// No controller answers.
     #[error("no controller answers at {address}: {reason}; is netsum-controller running there?")]
     Unreachable {
-        /// As given.
+        /// The given address.
         address: String,
-        /// The transport's words.
+        /// The transport's error.
         reason: String,
     },
-    /// Not `host:port`.
+    /// An address that is not `host:port`.
     #[error(
         "{address:?} is not the address of a controller; write host:port, like 127.77.0.1:7700"
     )]
     BadAddress {
-        /// As given.
+        /// The given address.
         address: String,
     },
-    /// The controller took longer than the caller allowed.
+    /// The controller did not answer within the caller's time-out.
     #[error("the controller at {address} did not answer {call} within {seconds} s")]
     Timeout {
-        /// As given.
+        /// The given address.
         address: String,
         /// Name of the call.
         call: &'static str,
-        /// What the caller allowed.
+        /// The caller's time-out.
         seconds: f64,
     },
-    /// The controller answered and said no.
+    /// The controller refused the call.
     #[error("the controller at {address} refused {call}: {reason}")]
     Refused {
-        /// As given.
+        /// The given address.
         address: String,
         /// Name of the call.
         call: &'static str,
-        /// The controller's words.
+        /// The controller's reason.
         reason: String,
     },
-    /// A message that does not make sense.
+    /// An invalid message.
     #[error("{what} is malformed: {problem}")]
     Malformed {
         /// The message.
@@ -49,15 +49,15 @@ pub enum ControlError {
         /// What is wrong.
         problem: String,
     },
-    /// The address to serve at is taken or not ours.
+    /// The listening address is in use or does not belong to this machine.
     #[error("cannot listen at {address}: {reason}")]
     Listen {
-        /// As given.
+        /// The given address.
         address: String,
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The store file.
+    /// An error of the store file.
     #[error("store {}: {problem}", file.display())]
     Store {
         /// The file.
@@ -65,15 +65,15 @@ pub enum ControlError {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// The fabric file.
+    /// An error of the fabric file.
     #[error(transparent)]
     Fabric(#[from] netsum_topo::TopoError),
     /// The operating system refused a thread, a runtime or a signal handler.
     #[error("{what}: {source}")]
     System {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// Its words.
+        /// The system's error.
         source: std::io::Error,
     },
 }

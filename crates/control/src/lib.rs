@@ -1,10 +1,9 @@
 //! The control plane: jobs, plans, leases, and the clients that switches and workers hold.
 //!
-//! Owns: the gRPC protocol, the controller's decisions, its store, its clients. Must not know:
-//! data packets, protocol state machines, the framework above. Plans and leases go in and out as plain types; no other
-//! crate sees their messages.
-//! Start reading at [`client`] (what switches and workers use), [`decide`] (what the controller does about each event)
-//! and [`Engine`] (a controller without sockets and clock).
+//! Owns: the gRPC protocol, the controller's decisions, its store, its clients. Must not know: data packets, protocol
+//! state machines, the framework above. Its interface has plans and leases as plain types; no other crate sees their
+//! messages. Start reading at [`client`] (for switches and workers), [`decide`] (reactions to events) and [`Engine`] (a
+//! controller without sockets and clock).
 
 pub mod client;
 mod controller_plan;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use netsum_proto::atp::Place;
+use netsum_proto::atp::WorkerPosition;
 use netsum_topo::{NodeId, Plan, Protocol};
 use netsum_wire::tag::JobKey;
 
@@ -52,7 +52,7 @@ impl JobPlan {
     }
 
     /// Where `rank` stands beneath each server of a plan of protocol `atp`.
-    pub fn places(&self, rank: u32) -> Result<Vec<Place>, PlanError> {
+    pub fn places(&self, rank: u32) -> Result<Vec<WorkerPosition>, PlanError> {
         let no_rank = || PlanError::new(format!("a tree has no rank {rank}"));
         let place = |tree| Racks::of(tree)?.place(rank).ok_or_else(no_rank);
         self.plan.trees.iter().map(place).collect()

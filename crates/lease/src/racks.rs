@@ -1,6 +1,6 @@
 //! Racks of a tree of protocol `atp`, as workers, switches and the server see it alike.
 
-use netsum_proto::atp::Place;
+use netsum_proto::atp::WorkerPosition;
 use netsum_topo::{AggregationTree, Child, NodeId};
 use netsum_wire::atp::Level;
 
@@ -56,11 +56,11 @@ impl Racks {
     }
 
     /// Where a worker stands beneath the server.
-    pub fn place(&self, rank: u32) -> Option<Place> {
+    pub fn place(&self, rank: u32) -> Option<WorkerPosition> {
         let worker = |rack: &Rack| rack.ranks.iter().position(|&other| other == rank);
         let mut racks = self.racks.iter().enumerate();
         let (number, rack, worker) = racks.find_map(|(n, rack)| Some((n, rack, worker(rack)?)))?;
-        Some(Place {
+        Some(WorkerPosition {
             level: if rack.switch.is_some() { Level::Rack } else { Level::Server },
             worker: worker as u8,
             rack_fan_in: rack.ranks.len() as u8,
@@ -127,7 +127,7 @@ mod tests {
         let racks = Racks::of(&tree(two.clone())).unwrap();
         assert_eq!(racks.middle, Some(A));
         assert_eq!(racks.racks, [rack(Some(B), &[0, 1]), rack(None, &[2]), rack(None, &[3])]);
-        let place = |level, worker, rack_fan_in, rack| Place {
+        let place = |level, worker, rack_fan_in, rack| WorkerPosition {
             level,
             worker,
             rack_fan_in,

@@ -58,7 +58,7 @@ fn panama_config(plan: &Plan, rank: u32, size: u32) -> panama::WorkerConfig {
     }
 }
 
-fn atp_config(plan: &Plan, places: Vec<atp::Place>, size: u32) -> atp::WorkerConfig {
+fn atp_config(plan: &Plan, places: Vec<atp::WorkerPosition>, size: u32) -> atp::WorkerConfig {
     let (window_max, fragment_bytes) = (plan.window_max as u16, plan.fragment_bytes as u16);
     atp::WorkerConfig {
         job: JobId(plan.job),

@@ -93,7 +93,7 @@ fn carry(ends: &[Socket], delay: Duration) -> io::Result<()> {
         let left = waiting.front().map(|(due, ..)| due.saturating_duration_since(now));
         wait(&mut polled, left)?;
         for end in (0..ends.len()).filter(|&end| polled[end].revents != 0) {
-            // An error says that nothing more has come, or that the device is down.
+            // An error: no more packets, or the device is down.
             while let Ok(length) = (&ends[end]).read(&mut buffer) {
                 waiting.push_back((Instant::now() + delay, end ^ 1, buffer[..length].to_vec()));
             }

@@ -1,4 +1,4 @@
-//! The clock that drivers hand to state machines, and a thread's share of a processor.
+//! The clock that drivers pass to state machines, and the processor time of threads.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use netsum_proto::Time;
 
-/// Monotonic time since the clock was made.
+/// Monotonic time since the clock was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -26,14 +26,14 @@ impl Clock {
 /// Processor time of one thread since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// In this program.
+    /// Time in this program.
     pub user: Duration,
-    /// In the kernel: for a data thread, the network stack.
+    /// Time in the kernel: for a data thread, the network stack.
     pub system: Duration,
 }
 
 impl CpuTime {
-    /// The calling thread's.
+    /// The processor time of the calling thread.
     pub fn of_this_thread() -> CpuTime {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: the structure is writable; it is all integers, so valid even if the call failed.

@@ -1,18 +1,18 @@
-//! A handshake that ends by one moment. A socket's own timeout counts anew with every byte, so a peer that sends one
-//! now and then would keep it open for as long as it likes.
+//! A handshake with one deadline. A socket's own timeout restarts with every byte, so that a peer that sends one from
+//! time to time would keep it open indefinitely.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// What is left until then. Errors: nothing.
+/// The time left until a deadline. Errors: the deadline has passed.
 pub(crate) fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads all of `bytes` by `until`, or until `stopped`, which is looked at every `tick`. Leaves the stream with some
-/// read timeout.
+/// Reads all of `bytes` by `until`, or until `stopped`, which is polled every `tick`. Changes the stream's read
+/// timeout.
 pub(crate) fn read_exact(
     mut stream: &TcpStream,
     mut bytes: &mut [u8],

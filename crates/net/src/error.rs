@@ -1,4 +1,4 @@
-//! What can go wrong between a driver and the operating system.
+//! Errors between a driver and the operating system.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,30 +8,30 @@ use netsum_proto::row_machines::Refusal;
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// The address is taken, is not this machine's, or may not be used.
+    /// The address is in use, does not belong to this machine, or may not be used.
     #[error("cannot open {what} on {address}: {source}{}", advice(source))]
     Bind {
         /// "UDP socket", "TCP listener".
         what: &'static str,
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused a socket option without which nothing works.
+    /// The system refused a required socket option.
     #[error("cannot set {option} on a socket: {source}")]
     Option {
         /// Its name in the system's headers.
         option: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A socket that worked before does not any more.
+    /// A working socket has failed.
     #[error("{what} failed: {source}")]
     Io {
-        /// What was being done.
+        /// The failed operation.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// No thread could be started.
@@ -39,16 +39,16 @@ pub enum NetError {
     Thread {
         /// Its name.
         name: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// Between ranks.
+    /// An error between ranks.
     #[error(transparent)]
     Mesh(#[from] crate::mesh::MeshError),
-    /// UCX cannot be had, or reaches not all ranks.
+    /// UCX is not available, or does not reach all ranks.
     #[error(transparent)]
     Ucx(#[from] crate::UcxError),
-    /// A lease names an address twice: every child, and the parent, must be another neighbour.
+    /// A lease names an address twice: every child, and the parent, must be different neighbours.
     #[error(
         "{address} occurs twice in the lease; every child and the parent need an address of their own"
     )]
@@ -65,13 +65,13 @@ pub enum NetError {
     /// The pool cannot be installed.
     #[error(transparent)]
     PoolLease(netsum_proto::registry::PoolLeaseError),
-    /// The accelerator is not there, or cannot take the lease.
+    /// The accelerator is not available, or refuses the lease.
     #[error(transparent)]
     Accelerator(#[from] crate::accelerator::AcceleratorError),
-    /// A lease for a switch was given to a server, or the other way round.
+    /// The lease of a switch at a server, or the reverse.
     #[error("this is a {0}; the lease is for the other role, so the plan names the wrong process")]
     WrongRole(&'static str),
-    /// The driver's thread has ended; the driver must be started anew.
+    /// The driver's thread has ended; the driver must be restarted.
     #[error("the driver's thread has stopped")]
     Stopped,
 }

@@ -1,30 +1,30 @@
-//! What ranks that wait for each other on one host do about programs that want the same cores.
+//! Competition of waiting ranks with other programs for the cores of a host.
 //!
-//! A rank that waits loses its core to such a program for a slice of the scheduler's, milliseconds, in which the others
-//! wait for it. It sees that by the clock, and asks the scheduler for short turns then: it gets no more time than
-//! before, but soon after it was woken.
+//! A waiting rank loses its core to such a program for a slice of the scheduler, several milliseconds, in which the
+//! others wait for it. It detects that by the clock, and then asks the scheduler for short slices: it gets no more time
+//! than before, but runs soon after it is woken.
 
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Whether other programs want the cores; one thread's observation.
+/// Detects whether other programs compete for the cores; one thread's observation.
 #[derive(Default)]
 pub(crate) struct ExternalLoad {
-    /// We lost the core lately, and wait as long as this as one that has short turns.
+    /// After a recent loss of the core: until this time the thread waits as one with short slices.
     until: Cell<Option<Instant>>,
 }
 
 impl ExternalLoad {
-    /// It took so long from one look to the next.
+    /// Records the time between two polls.
     pub(crate) fn between_looks(&self, from: Instant, to: Instant) {
         if to - from > LOST && take_short_turns() {
             self.until.set(Some(to + WARY));
         }
     }
 
-    /// For how long a thread that waits keeps awake.
+    /// How long a waiting thread stays awake.
     pub(crate) fn awake(&self, now: Instant, oversubscribed: bool) -> Duration {
         match (oversubscribed, self.until.get().is_some_and(|until| now < until)) {
             (true, _) => OVERSUBSCRIBED_AWAKE,
@@ -34,8 +34,8 @@ impl ExternalLoad {
     }
 }
 
-/// Asks the scheduler to let this thread run soon after it is woken, and for a short time then: a slice of [`TURN_NS`].
-/// Whether it has that: Linux knows it from 6.12 on, for threads without a priority of their own. It stays so.
+/// Asks the scheduler for slices of [`TURN_NS`], so that this thread runs soon after it is woken. Returns whether it
+/// succeeded: Linux supports it from 6.12 on, for threads without a priority of their own. It remains in effect.
 #[cold]
 fn take_short_turns() -> bool {
     thread_local! {
@@ -46,8 +46,8 @@ fn take_short_turns() -> bool {
 
 fn ask_for_short_turns() -> bool {
     let len = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the calls are about this thread; they fill and read a plain struct, whose length they are told, and which
-    // is valid when zeroed.
+    // SAFETY: the calls concern this thread; they fill and read a plain struct of the given length, which is valid when
+    // zeroed.
     unsafe {
         let mut turns: libc::sched_attr = std::mem::zeroed();
         let asked = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut turns, len, 0);
@@ -62,26 +62,26 @@ fn ask_for_short_turns() -> bool {
     }
 }
 
-/// The processor that runs this thread at this moment; the next it may be another.
+/// The processor that runs this thread now.
 #[inline(always)]
 pub(crate) fn own_cpu() -> u32 {
-    // SAFETY: takes nothing and touches nothing.
+    // SAFETY: takes no arguments and accesses no memory.
     unsafe { libc::sched_getcpu() as u32 }
 }
 
-/// With a core for every rank: longer than a scheduler's slice. A rank that lost its core to another program finds us
-/// where we were.
+/// If every rank has a core: longer than a scheduler's slice, so that a rank that lost its core to another program
+/// finds this one awake.
 const AWAKE: Duration = Duration::from_millis(4);
-/// Beside other programs, with short turns: a thread that is woken runs at once.
+/// With competing programs and short slices: a woken thread runs at once.
 const WARY_AWAKE: Duration = Duration::from_micros(100);
-/// Two looks are some microseconds apart: in between, somebody else had the core.
+/// Polls are some microseconds apart: a longer gap means that another program had the core.
 const LOST: Duration = Duration::from_micros(500);
-/// Other programs stay for a while.
+/// How long other programs are assumed to stay.
 const WARY: Duration = Duration::from_secs(1);
-/// The shortest that Linux grants.
+/// The shortest slice that Linux grants.
 const TURN_NS: u64 = 100_000;
-/// With fewer: the core goes to whoever asks for it, most likely the rank that is waited for. A system call to sleep
-/// and one to be woken cost more than that.
+/// With fewer cores than ranks: the core goes to another thread, most likely the awaited rank. Two system calls, to
+/// sleep and to be woken, cost more than that.
 const OVERSUBSCRIBED_AWAKE: Duration = Duration::from_micros(200);
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_lost_its_core_sleeps_sooner_for_a_while() {
-        // Each test has a thread of its own, whose turns may change.
+        // Each test has its own thread, whose scheduling may change.
         let (load, now) = (ExternalLoad::default(), Instant::now());
         let awake = |now| load.awake(now, false);
         load.between_looks(now, now + LOST / 2);

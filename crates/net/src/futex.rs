@@ -9,9 +9,9 @@ use crate::word::Word;
 
 /// A word that a process can sleep on until another changes it.
 pub(crate) trait Futex: Word {
-    /// Sleeps while the word is `seen`, at most `patience`; may return early for no reason.
+    /// Sleeps while the word is `seen`, at most for `patience`; may return early.
     fn wait(&self, seen: u32, patience: Duration);
-    /// Wakes all who sleep on it.
+    /// Wakes all sleepers.
     fn wake(&self);
 }
 
@@ -24,22 +24,22 @@ impl Futex for AtomicU32 {
     }
 }
 
-/// Sleeps while `word` is `seen`, at most `patience`; may return early for no reason.
+/// Sleeps while `word` is `seen`, at most for `patience`; may return early.
 fn wait(word: &AtomicU32, seen: u32, patience: Duration) {
     let patience = libc::timespec {
         tv_sec: patience.as_secs() as libc::time_t,
         tv_nsec: patience.subsec_nanos().into(),
     };
-    // SAFETY: the word is a live, aligned u32 and the timespec outlives the call; FUTEX_WAIT reads both only.
-    // Not PRIVATE: the word lies in memory shared between processes. Any outcome is a reason to look again.
+    // SAFETY: the word is a live, aligned u32 and the timespec outlives the call; FUTEX_WAIT only reads both. Not
+    // PRIVATE: the word is in memory shared between processes. The caller checks the word again after any outcome.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const patience);
     }
 }
 
-/// Wakes who waits for `word`.
+/// Wakes all who wait for `word`.
 fn wake(word: &AtomicU32) {
-    // SAFETY: FUTEX_WAKE uses the address of a live word as a key and touches nothing.
+    // SAFETY: FUTEX_WAKE uses the address of a live word as a key and accesses no memory.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
     }
@@ -53,7 +53,7 @@ pub(crate) mod model {
     use super::Futex;
     use crate::word::Word;
 
-    /// The model's word: a futex is a lock around "look, then sleep".
+    /// The model's word: a futex is a lock around "check, then sleep".
     pub(crate) struct ModelWord {
         value: loom::sync::atomic::AtomicU32,
         queue: loom::sync::Mutex<()>,
@@ -86,7 +86,7 @@ pub(crate) mod model {
     }
 
     impl Futex for ModelWord {
-        /// The kernel looks at the word with its queue locked; nobody is woken by time in the model.
+        /// The kernel checks the word with its queue locked; the model has no time-outs.
         fn wait(&self, seen: u32, _: Duration) {
             let queue = self.queue.lock().unwrap();
             if self.value.load(Ordering::SeqCst) == seen {

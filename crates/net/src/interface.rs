@@ -1,4 +1,4 @@
-//! What the system says of the interface behind an address.
+//! Properties of the interface of an address.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ fn interface_of(address: IpAddr) -> Option<String> {
     each_address(is_it).into_iter().next()
 }
 
-/// An address of the interface with that name, of IPv4 if it has one; no link-local one.
+/// An address of the interface with that name, preferably IPv4; not a link-local one.
 pub fn address_of(name: &str) -> Option<IpAddr> {
     let own = |other: &str, raw| if other == name { ip_of(raw) } else { None };
     let mut found = each_address(own);
@@ -33,7 +33,7 @@ pub fn address_of(name: &str) -> Option<IpAddr> {
 /// A network interface.
 #[cfg(feature = "xdp")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) ifindex: u32,
     pub(crate) mac: [u8; 6],
@@ -41,20 +41,24 @@ pub(crate) struct Link {
 
 /// Every interface of the calling thread's network namespace.
 #[cfg(feature = "xdp")]
-pub(crate) fn links() -> Vec<Link> {
+pub(crate) fn links() -> Vec<Interface> {
     each_address(|name, raw| {
-        // SAFETY: the system made it.
+        // SAFETY: made by the system.
         if i32::from(unsafe { (*raw).sa_family }) != libc::AF_PACKET {
             return None;
         }
         // SAFETY: the family says so.
         let link = unsafe { raw.cast::<libc::sockaddr_ll>().read_unaligned() };
         let mac = *link.sll_addr.first_chunk()?;
-        Some(Link { name: name.to_owned(), ifindex: u32::try_from(link.sll_ifindex).ok()?, mac })
+        Some(Interface {
+            name: name.to_owned(),
+            ifindex: u32::try_from(link.sll_ifindex).ok()?,
+            mac,
+        })
     })
 }
 
-/// What `of` makes of each address of each interface.
+/// Calls `of` for each address of each interface; returns its results.
 fn each_address<T>(of: impl Fn(&str, *const libc::sockaddr) -> Option<T>) -> Vec<T> {
     let mut list = std::ptr::null_mut();
     // SAFETY: the list is written on success only, and freed below.
@@ -65,14 +69,14 @@ fn each_address<T>(of: impl Fn(&str, *const libc::sockaddr) -> Option<T>) -> Vec
     while !entry.is_null() {
         // SAFETY: an entry of the list, which lives until `freeifaddrs`.
         let this = unsafe { &*entry };
-        // SAFETY: the name is a C string of the same life.
+        // SAFETY: the name is a C string with the same lifetime.
         let name = unsafe { CStr::from_ptr(this.ifa_name) };
         if let (false, Ok(name)) = (this.ifa_addr.is_null(), name.to_str()) {
             found.extend(of(name, this.ifa_addr));
         }
         entry = this.ifa_next;
     }
-    // SAFETY: `getifaddrs` made it; nothing refers to it any more.
+    // SAFETY: `getifaddrs` made it; no reference to it is left.
     unsafe { libc::freeifaddrs(list) };
     found
 }
@@ -102,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_has_one_and_a_stranger_has_none() {
+    fn loopback_has_an_mtu_and_an_unknown_address_has_none() {
         assert!(mtu_of("127.77.1.1".parse().unwrap()).unwrap() >= 1500);
         assert_eq!(mtu_of("192.0.2.1".parse().unwrap()), None);
         assert!(address_of("lo").unwrap().is_loopback());
@@ -111,7 +115,7 @@ mod tests {
 
     #[test]
     fn configured_addresses_are_found() {
-        // The list has the loopback address too, by its own name.
+        // The list contains the loopback address, too, under its own name.
         if std::path::Path::new("/sys/class/net/lo").exists() {
             assert_eq!(interface_of("127.0.0.1".parse().unwrap()).as_deref(), Some("lo"));
         }

@@ -1,11 +1,11 @@
 //! Drivers: they run the state machines of `netsum-proto` on real sockets, threads and clocks.
 //!
 //! Owns: UDP sockets with batched, segmented system calls ([`udp`]), the data threads of switches and servers
-//! ([`switch`]; [`accelerator`] where a device adds) and of workers ([`worker`]), the buffers that callers hand over
-//! ([`buffer`]), streams of bytes between two ranks over TCP or shared memory ([`stream`]), messages between ranks over
-//! TCP, UCX or shared memory ([`mesh`]), memory that all ranks of a host share ([`arena`]), and which process something
-//! belongs to ([`Process`]). Must not know: protocol rules, job policy. Start reading at [`switch::SwitchDriver`]: it
-//! is the smaller of the two drivers.
+//! ([`switch`]; [`accelerator`] if a device adds) and of workers ([`worker`]), the buffers of callers ([`buffer`]),
+//! byte streams between two ranks over TCP or shared memory ([`stream`]), messages between ranks over TCP, UCX or
+//! shared memory ([`mesh`]), memory that all ranks of a host share ([`arena`]), and the ownership of objects by
+//! processes ([`Process`]). Must not know: protocol rules, job policy. Start reading at [`switch::SwitchDriver`]: it is
+//! the smaller of the two drivers.
 
 pub mod accelerator;
 pub mod arena;

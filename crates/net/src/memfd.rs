@@ -1,4 +1,4 @@
-//! Memory that processes of one host share: a memfd that can neither shrink nor grow, and its mapping.
+//! Memory that processes of one host share: a memfd that cannot change its size, and its mapping.
 
 #![allow(unsafe_code)]
 
@@ -6,10 +6,10 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Makes `len` bytes of zeroes. `name`: what /proc shows.
+/// Creates `len` zero bytes. `name`: as shown in /proc.
 pub(crate) fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: a C string that outlives the call; the descriptor that comes back is ours.
+    // SAFETY: a C string that outlives the call; the returned descriptor is owned.
     let fd = unsafe {
         let fd = libc::memfd_create(name.as_ptr(), flags);
         if fd < 0 {
@@ -17,7 +17,7 @@ pub(crate) fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
         }
         OwnedFd::from_raw_fd(fd)
     };
-    // SAFETY: calls on a live descriptor that touch no memory of ours.
+    // SAFETY: calls on a live descriptor that access no memory of this process.
     let done = unsafe {
         libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) == 0
             && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) == 0
@@ -25,8 +25,8 @@ pub(crate) fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     if done { Ok(fd) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether a descriptor that came from elsewhere is what [`create`] makes: a file that could shrink would kill us at
-/// the next access. Errors: it is not.
+/// Checks that a received descriptor is like those of [`create`]: if the file could shrink, the next access would kill
+/// this process. Errors: it is not.
 pub(crate) fn check(fd: &OwnedFd, len: usize) -> io::Result<()> {
     // SAFETY: a zeroed stat is valid and filled by fstat; both calls are on a live descriptor.
     let (seals, found) = unsafe {
@@ -41,19 +41,19 @@ pub(crate) fn check(fd: &OwnedFd, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// All of a memfd, mapped.
+/// The mapping of a whole memfd.
 pub(crate) struct Map {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: an address; what lies there is reached by its users' rules.
+// SAFETY: an address; users follow rules for the memory there.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps a file of `len` bytes that [`create`] made or [`check`] found good.
+    /// Maps a file of `len` bytes that [`create`] made or [`check`] accepted.
     pub(crate) fn new(fd: &OwnedFd, len: usize) -> io::Result<Map> {
         let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice; the file is as long as the mapping and is sealed,
@@ -66,12 +66,12 @@ impl Map {
         Ok(Map { start: start.cast(), len })
     }
 
-    /// The first byte; aligned as pages are.
+    /// The first byte; aligned to a page.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -79,7 +79,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with that length and unmapped once; owners keep the map for as long as they use it.
+        // SAFETY: mapped by `new` with that length and unmapped once; owners keep the map while they use it.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }

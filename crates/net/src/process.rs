@@ -1,20 +1,20 @@
-//! Which process something belongs to: a fork copies memory and descriptors, but none of the threads behind them.
+//! The process that owns something: a fork copies memory and descriptors, but not the threads behind them.
 
 #![allow(unsafe_code)]
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The process that made something.
+/// The process that created something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Number of forks between the first process of this program and it.
+    /// Number of forks between the first process of this program and this one.
     forks: u32,
     id: u32,
 }
 
 impl Process {
-    /// The one that calls this.
+    /// The calling process.
     #[inline]
     pub fn this() -> Process {
         static WATCH: Once = Once::new();
@@ -26,13 +26,13 @@ impl Process {
         Process { forks: FORKS.load(Ordering::Relaxed), id: ID.load(Ordering::Relaxed) }
     }
 
-    /// Whether the one that calls this is it. Asks no system call, as it is asked for every operation.
+    /// Whether the calling process is this one. Makes no system call, because every operation checks it.
     #[inline]
     pub fn is_this(self) -> bool {
         FORKS.load(Ordering::Relaxed) == self.forks
     }
 
-    /// As the system numbers it.
+    /// The system's process id.
     pub fn id(self) -> u32 {
         self.id
     }

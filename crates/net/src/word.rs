@@ -1,5 +1,5 @@
-//! A word of memory that processes share. What is built on it is generic over the word, so that a model checker can run
-//! the very same steps.
+//! A word of memory that processes share. Code that uses it is generic over the word, so that a model checker can run
+//! the same steps.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u32;
     fn store(&self, value: u32, order: Ordering);
-    /// The value before.
+    /// Returns the previous value.
     fn swap(&self, value: u32, order: Ordering) -> u32;
-    /// The value before.
+    /// Returns the previous value.
     fn add(&self, value: u32, order: Ordering) -> u32;
-    /// Sequentially consistent.
+    /// A sequentially consistent fence.
     fn fence();
 }
 
@@ -43,6 +43,6 @@ macro_rules! word {
 }
 
 word!(AtomicU32, fence);
-// The model checker's.
+// The model checker's words.
 #[cfg(test)]
 word!(loom::sync::atomic::AtomicU32, loom::sync::atomic::fence);

@@ -1,4 +1,4 @@
-//! The fuzzing targets on random bytes: a bounded part of what `cargo fuzz` does.
+//! The fuzz targets on random bytes: a bounded version of `cargo fuzz`.
 
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ proptest! {
 
 #[test]
 fn scripts_reach_the_hand_over() {
-    // Rank 0 of a led group finds its path broken; the others report: sender, length, kind, generation 2, flags, epoch,
+    // Rank 0 of a led group has a broken path; the others report: sender, length, kind, generation 2, flags, epoch,
     // issued, over, no silent trees, no faults, no progress.
     let report = [&[3][..], &[0; 7], &[2], &[0; 3], &[0; 16], &[0; 9]].concat();
     let from = |rank: u8| [&[rank, report.len() as u8][..], &report].concat();
@@ -49,7 +49,7 @@ fn scripts_reach_the_hand_over() {
 
 #[test]
 fn scripts_reach_the_slots() {
-    // Both workers of job 1, by the switch: how, kind, flags, sequence, members.
+    // Both workers of job 1, through the switch: delivery, kind, flags, sequence, members.
     let both = [[0x0a, 0, 0, 0, 0], [0x0b, 0, 0, 0, 0]].concat();
     assert_eq!(targets::slots::atp(&both), 1);
     assert_eq!(targets::slots::atp(&both[..5]), 0);
@@ -58,7 +58,7 @@ fn scripts_reach_the_slots() {
 
 #[test]
 fn scripts_reach_the_machines() {
-    // Per packet: how (port, flags), kind, place (job, tree, epoch), vid, elements, format and the rest.
+    // Per packet: delivery (port, flags), kind, indices (job, tree, epoch), vid, elements, format and the rest.
     let both = [[0, 0, 1, 0, 8, 0], [0x11, 0, 1, 0, 8, 0]].concat();
     assert_eq!(targets::switch(&both), 1);
     assert_eq!(targets::switch(&both[..6]), 0);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions, SwitchSnapshot};
 use netsum_net::udp::SocketOptions;
-use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
+use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_net::{Buffer, NetError};
 use netsum_proto::atp::*;
 use netsum_proto::handover::{Progress, resolve};
@@ -123,7 +123,7 @@ impl Fabric {
         }
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let (rack, of_rack) = ((rank / 2) as u8, (rank % 2) as u8);
-            let place = Place {
+            let place = WorkerPosition {
                 level: if rank == 4 { Level::Server } else { Level::Rack },
                 worker: of_rack,
                 rack_fan_in: if rank == 4 { 1 } else { 2 },
@@ -169,7 +169,7 @@ impl Job {
         for ((worker, _), buffer) in self.workers.iter().zip(&buffers) {
             let fragments = Fragments::All;
             let submission = Submission { id, format, numel, fingerprint: 7, fragments };
-            worker.submit(Operation { submission, buffer: buffer.clone() });
+            worker.submit(TreeOperation { submission, buffer: buffer.clone() });
         }
         buffers
     }
@@ -641,7 +641,7 @@ fn a_process_that_speaks_in_others_names_changes_no_sum() {
     check_integers(&job.reduce(99, INTEGERS, inputs.clone()), &inputs);
     drop(attacker.stdin.take());
     assert!(attacker.wait().unwrap().success());
-    let refused = job.workers[0].0.stats().drops.get(netsum_proto::Drop::BadTag);
+    let refused = job.workers[0].0.stats().drops.get(netsum_proto::DropReason::BadTag);
     assert!(skipped || refused > 0, "no forged result came to a worker");
 }
 

@@ -5,12 +5,12 @@ mod common;
 use common::*;
 use netsum_net::Buffer;
 use netsum_net::switch::SwitchDriver;
-use netsum_net::worker::{Event, Operation};
+use netsum_net::worker::{Event, TreeOperation};
 use netsum_proto::handover::{Progress, resolve};
 use netsum_wire::{Dtype, ReduceOp};
 
 /// What the collectives do over TCP, here with a function call between the ranks.
-fn transition(members: &[Member]) -> Vec<Vec<Operation>> {
+fn transition(members: &[Member]) -> Vec<Vec<TreeOperation>> {
     let reports: Vec<Progress> = members.iter().map(|m| m.driver.freeze()).collect();
     let resolution = resolve(&reports);
     for serve in &resolution.serve {
@@ -97,7 +97,7 @@ fn a_silent_tree_is_reported() {
 }
 
 #[test]
-fn disagreement_is_reported_to_everybody() {
+fn disagreement_is_reported_to_all_ranks() {
     let (switch, members) = (switch(), members(2));
     star(1, &[&switch], &members);
     let format = format(Dtype::F32, ReduceOp::Sum);

@@ -1,4 +1,4 @@
-//! The socket, its batches and its fall-backs, on loopback.
+//! The socket, its batches and its fall-backs on loopback.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ fn congestion_marks_are_seen() {
 }
 
 #[test]
-fn oversized_packets_are_counted_and_the_rest_goes_on() {
+fn oversized_packets_are_counted_and_others_are_sent() {
     let (a, b) = (socket(true), socket(true));
     let sent = packets(&[100, 65_508, 100]);
     let batch = send(&a, b.local_addr(), &sent);

@@ -1,8 +1,8 @@
-//! How long planning takes, on one core: `--out FILE` writes the figures as JSON.
+//! Time of planning on one core: `--out FILE` writes the figures as JSON.
 //!
-//! Criterion takes the samples; cases of seconds run three times. The limit of a case is that of the project's
-//! promises. Beside it, if `.venv` has networkx: the all-gather bound of two A100 boxes by bisection over its
-//! maximum flows (`bench/peers/plan_bound.py`). ForestColl's Python needs 4.6 s for trees there, on a 2-core machine.
+//! Criterion takes the samples; cases of seconds run three times. The limit of a case is the project's promise. If
+//! `.venv` has networkx, also the all-gather bound of two A100 boxes by bisection over its maximum flows
+//! (`bench/peers/plan_bound.py`). ForestColl's Python needs 4.6 s for trees there, on a 2-core machine.
 #![allow(missing_docs)]
 
 #[path = "../../../bench/record.rs"]
@@ -100,7 +100,7 @@ impl Bench {
         self.note(name, limit_ms, times);
     }
 
-    /// A case of seconds: three runs.
+    /// A case that takes seconds: three runs.
     fn long(&mut self, name: &str, limit_ms: u64, mut work: impl FnMut()) {
         let mut times: Vec<f64> = (0..3)
             .map(|_| {
@@ -113,7 +113,7 @@ impl Bench {
         self.note(name, limit_ms, (times[1], times[0]));
     }
 
-    /// The slowest class of 3 to 8 GPUs, all five collectives with their bounds together.
+    /// The slowest class of 3 to 8 GPUs, for all five collectives with their bounds together.
     fn fragments(&mut self, name: &str) {
         let graph = built(name).and_then(|graph| graph.only(&[LinkKind::Nvlink]));
         let graph = graph.expect("a DGX-1");
@@ -132,7 +132,7 @@ impl Bench {
         self.note(&name, 5, slowest);
     }
 
-    /// Topologies behind a circuit switch, 2,048 workers: all numbers of devices by the programme at once.
+    /// Topologies behind a circuit switch, 2,048 workers: all numbers of devices at once by the dynamic programme.
     fn ocs(&mut self) {
         let spec = |workers: u32, devices: u32| {
             OcsSpec::new(workers, 8, devices, 8, OcsPorts::Simplex).expect("sound numbers")
@@ -170,7 +170,7 @@ fn word(collective: Collective) -> &'static str {
     }
 }
 
-/// Seconds of networkx for a bound only, if it is there.
+/// Seconds of networkx for a bound alone, if it is installed.
 fn peer() -> Option<f64> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = root.join(".venv/bin/python");

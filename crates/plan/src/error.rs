@@ -1,16 +1,15 @@
-//! Why there is no tree, and what is wrong with one. The texts are shown to users as the reason
-//! why a job uses the host path.
+//! Errors of planning. Users see the texts as the reason why a job uses the host path.
 
-/// Why no tree could be given.
+/// Why no tree was found.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum PlanError {
-    /// Fewer than two ranks.
+    /// The job has fewer than two ranks.
     #[error("a job of {ranks} rank(s) has nothing to sum in the network")]
     TooFewRanks {
         /// Size of the job.
         ranks: usize,
     },
-    /// A rank stands on something that is not a host.
+    /// A rank is placed on a node that is not a host.
     #[error("rank {rank} is placed on {node:?}, which is not a host")]
     NotAHost {
         /// The rank.
@@ -26,13 +25,13 @@ pub enum PlanError {
         /// Names of its switches, with the verb: `rack0 is`.
         down: String,
     },
-    /// Live switches are there, but none reaches all ranks.
+    /// No live switch reaches all ranks.
     #[error("no live switch reaches the hosts of all ranks: {down} down")]
     NoRoot {
         /// Names of the switches that are down, with the verb.
         down: String,
     },
-    /// Trees are there, but they would change the bits of the sums.
+    /// The only trees possible would change the bits of the sums.
     #[error(
         "the trees that are left add in another order than {order}; the host path keeps the bits"
     )]
@@ -42,36 +41,36 @@ pub enum PlanError {
     },
 }
 
-/// Why nothing could be packed.
+/// Why no packing was found.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum PackError {
-    /// Nothing to do together.
+    /// Fewer than two GPUs.
     #[error("{found} GPU(s): a collective needs at least two; choose more")]
     FewGpus {
-        /// How many there are.
+        /// Number of GPUs.
         found: usize,
     },
-    /// A root that is no GPU of the fabric.
+    /// The root is not a rank.
     #[error("root {root} is no rank of {gpus} GPUs; ranks count from 0")]
     Root {
-        /// The rank asked for.
+        /// The requested root.
         root: usize,
-        /// How many ranks there are.
+        /// Number of ranks.
         gpus: usize,
     },
-    /// More than the method is made for.
+    /// The input exceeds a limit of the method.
     #[error("{what}: {found} is more than {most}; {advice}")]
     Size {
-        /// What there is too much of.
+        /// What exceeds the limit.
         what: &'static str,
-        /// How much there is.
+        /// The amount.
         found: usize,
-        /// How much is possible.
+        /// The limit.
         most: usize,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
-    /// A word that names nothing of the fabric.
+    /// A word that names no part of the fabric.
     #[error("{word:?} is no GPU, switch or link of this topology; write GPU-GPU, of {names}")]
     NoSuchPart {
         /// The word.
@@ -79,7 +78,7 @@ pub enum PackError {
         /// Names of all GPUs and switches.
         names: String,
     },
-    /// A link that is not there cannot be lost.
+    /// A lost link that does not exist.
     #[error("there is no link between {a} and {b}")]
     NoLink {
         /// Name of one end.
@@ -87,28 +86,28 @@ pub enum PackError {
         /// Name of the other.
         b: String,
     },
-    /// There is no plan for what is left.
+    /// There is no plan for the rest of the fabric.
     #[error("without {lost}: {error}")]
     Left {
-        /// What was lost.
+        /// The lost parts.
         lost: String,
-        /// Why there is none.
+        /// Why there is no plan.
         error: Box<PackError>,
     },
-    /// The topology itself is wrong.
+    /// The topology is invalid.
     #[error(transparent)]
     Topology(#[from] netsum_topo::TopoError),
-    /// A plan that could not be written in the format asked for.
+    /// The plan cannot be written in the requested format.
     #[error("{format}: {problem}")]
     Format {
         /// The format.
         format: &'static str,
-        /// What does not fit, and what to do.
+        /// What the format does not support, and the remedy.
         problem: String,
     },
 }
 
-/// What is wrong with a tree or a set of trees.
+/// An invalid tree or set of trees.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 #[error("tree with root {root:?}: {problem}")]
 pub struct Violation {

@@ -1,4 +1,4 @@
-//! Grows one tree from a root: shortest ways, as few switches as a greedy cover finds.
+//! Grows one tree from a root: shortest paths, with few switches by a greedy cover.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -6,7 +6,7 @@ use netsum_topo::{AggregationTree, Child, EdgeId, NodeId, Parent, TreeNode};
 
 use crate::trees::Request;
 
-/// A tree and how it came about.
+/// A tree and how it was grown.
 pub(crate) struct Grown {
     /// The switch from which it was grown; the tree's root unless that had only one child.
     pub start: NodeId,
@@ -40,7 +40,7 @@ struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// Which ranks hang on which switch: each host on a nearest one, few switches in all.
+    /// The switch for each rank: each host uses one of its nearest switches, and few switches are used in all.
     fn attach(&self) -> Option<BTreeMap<NodeId, Vec<u32>>> {
         let mut options: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
         for &host in self.request.placement {
@@ -62,7 +62,7 @@ impl Field<'_> {
         Some(racks)
     }
 
-    /// A parent one link nearer to the start for each switch needed, from the furthest inward.
+    /// For each switch that is needed a parent one link nearer to the start, from the furthest inward.
     fn parents(&self, needed: BTreeSet<NodeId>, depth: usize) -> BTreeMap<NodeId, NodeId> {
         let mut needed = needed;
         let mut parents = BTreeMap::new();
@@ -102,8 +102,8 @@ fn distances(request: &Request, start: NodeId, used: &HashSet<EdgeId>) -> HashMa
     distance
 }
 
-/// Gives each item one of its options so that few options are taken in all: again and again the
-/// option that serves most of what is left; among equals the least loaded, then the lowest id.
+/// Assigns one option to each item so that few options are used: repeatedly takes the option that serves most of the
+/// remaining items; ties go to the least loaded option, then to the lowest id.
 fn cover(
     options: &BTreeMap<NodeId, Vec<NodeId>>,
     load: &HashMap<NodeId, u64>,
@@ -128,7 +128,7 @@ fn cover(
     chosen
 }
 
-/// Who hangs on whom, before the tree is written down.
+/// A tree under construction: the parent of each switch and rank.
 struct Sketch {
     start: NodeId,
     racks: BTreeMap<NodeId, Vec<u32>>,
@@ -143,7 +143,7 @@ struct Contracted {
 }
 
 impl Sketch {
-    /// Leaves out each switch that has one child and no rank: it would only pass packets on.
+    /// Removes each switch that has one child and no rank: it would only forward packets.
     fn contract(self) -> Contracted {
         let mut children: BTreeMap<NodeId, usize> = BTreeMap::new();
         self.parents.values().for_each(|&parent| *children.entry(parent).or_default() += 1);

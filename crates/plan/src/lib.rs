@@ -1,8 +1,8 @@
-//! Finds aggregation trees, and checks them by other means.
+//! Finds aggregation trees, and verifies them independently.
 //!
-//! Owns: the search for trees and the verifier of plans. Must not know: packets, gRPC, the
-//! simulator, who asked. Start reading at [`aggregation_trees`]; [`verify`] says what a tree must be.
-//! [`ocs`] synthesizes topologies behind an optical circuit switch.
+//! Owns: the search for trees and the verifier of plans. Must not know: packets, gRPC, the simulator, the caller. Start
+//! reading at [`aggregation_trees`]; [`verify`] defines a valid tree. [`ocs`] synthesizes topologies behind an optical
+//! circuit switch.
 
 mod error;
 mod grow;

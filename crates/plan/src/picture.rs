@@ -1,5 +1,5 @@
-//! A plan as a picture: GPUs in a circle, switches inside, each tree in its colour, links as wide as
-//! they are fast and as dark as they are full.
+//! A plan as a picture: GPUs in a circle, switches inside, each tree in its colour, links with width by rate and
+//! darkness by load.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -24,7 +24,7 @@ pub fn picture(graph: &LinkGraph, plan: &TreePlan) -> String {
             let [a, b] = [places[pair[0]], places[pair[1]]];
             let (dx, dy) = (b.0 - a.0, b.1 - a.1);
             let length = dx.hypot(dy).max(1.0);
-            // Trees on the same link stand side by side.
+            // Trees on the same link are drawn side by side.
             let side = (index as f64 - (plan.flows.len() as f64 - 1.0) / 2.0) * LANE;
             let side = side.clamp(-LANES_MAX, LANES_MAX);
             let (x, y) = (-dy / length * side, dx / length * side);
@@ -133,7 +133,7 @@ fn colour(index: usize, of: usize) -> String {
     format!("hsl({:.0},70%,42%)", 360.0 * index as f64 / of as f64)
 }
 
-/// By name: what turns the picture into pixels may know no generic family.
+/// By name: the renderer may not know generic families.
 const FONTS: &str = "Helvetica,Arial,Liberation Sans,DejaVu Sans,sans-serif";
 const SIZE: f64 = 800.0;
 const LANE: f64 = 3.0;

@@ -1,4 +1,4 @@
-//! The choice of trees: several through a Clos network, sharing no link between switches.
+//! The choice of trees: several through a Clos network, without common links between switches.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use crate::error::PlanError;
 use crate::grow::{Grown, grow};
 use crate::verify::switch_links;
 
-/// What trees are wanted.
+/// Input of the search for trees.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The fabric.
@@ -17,11 +17,11 @@ pub struct Request<'a> {
     pub placement: &'a [NodeId],
     /// Switches that may be used.
     pub live: &'a HashSet<NodeId>,
-    /// At most so many trees; at least 1.
+    /// Maximum number of trees; at least 1.
     pub max_trees: usize,
-    /// How much each switch has to do already, in any unit; absent is 0.
+    /// Load of each switch, in any unit; absent is 0.
     pub load: &'a HashMap<NodeId, u64>,
-    /// How much each link between switches carries already, in any unit; absent is 0.
+    /// Load of each link between switches, in any unit; absent is 0.
     pub links: &'a HashMap<EdgeId, u64>,
     /// The order in which the job has added so far; `None` for its first plan.
     pub order: Option<&'a SumOrder>,
@@ -29,22 +29,19 @@ pub struct Request<'a> {
 
 /// Finds up to `max_trees` trees that reach every rank and share no link between switches.
 ///
-/// All have the least depth at which there is a tree at all, so ranks of one rack get the one tree
-/// at their rack switch, and ranks of one pod get roots within it. All add in the same order:
-/// `order`, or else the one that most of the possible roots give. Of the possible trees those are
-/// taken first whose fullest link carries least, then those whose links carry least in all, then
-/// those of less loaded switches and of lower ids: equal requests get equal trees.
+/// All have the least depth at which a tree exists, so ranks of one rack get the one tree at their rack switch, and
+/// ranks of one pod get roots within it. All add in the same order: `order`, or else the one of most possible roots.
+/// Possible trees are taken in the order of the load of their fullest link, then of the load of all their links, then
+/// of the load of their switches and of ids: equal requests get equal trees.
 ///
-/// On leaf-spine fabrics and fat trees no other choice of so many trees has a less loaded fullest
-/// link (held to a brute-force search as well).
+/// On leaf-spine fabrics and fat trees no other choice of as many trees has a less loaded fullest link (compared with a
+/// brute-force search as well).
 ///
-/// On leaf-spine fabrics and fat trees, also with parts of them dead, the number of trees is the
-/// most possible (held to a brute-force search by the tests); on other graphs it is what taking
-/// roots one by one gives.
+/// On leaf-spine fabrics and fat trees, also with failed parts, the number of trees is the maximum (the tests compare
+/// with a brute-force search); on other graphs it is the result of choosing roots one by one.
 ///
-/// Source: PANAMA's controller ("several aggregation trees per job; only the ToR if the workers
-/// share a rack"); the search itself is ours.
-/// Errors say in words why there is no tree.
+/// Source: PANAMA's controller ("several aggregation trees per job; only the ToR if the workers share a rack"); the
+/// search is new. Errors explain why there is no tree.
 pub fn aggregation_trees(request: &Request) -> Result<Vec<AggregationTree>, PlanError> {
     check(request)?;
     let none_used = HashSet::new();
@@ -90,8 +87,7 @@ fn check(request: &Request) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Takes candidates one by one; each must keep its depth and the order without the links that
-/// earlier trees took.
+/// Takes candidates one by one; each must keep its depth and the order without the links of earlier trees.
 fn pack(
     request: &Request,
     candidates: &[Grown],
@@ -100,8 +96,8 @@ fn pack(
 ) -> Vec<AggregationTree> {
     let mut trees: Vec<AggregationTree> = Vec::new();
     let mut used: HashSet<EdgeId> = HashSet::new();
-    // A switch that an earlier tree of this plan passes counts as loaded, so that hosts with
-    // several switches spread their trees over them.
+    // A switch of an earlier tree of this plan counts as loaded, so that hosts with several switches spread their trees
+    // over them.
     let mut load = request.load.clone();
     for candidate in candidates {
         if trees.len() == request.max_trees {
@@ -121,7 +117,7 @@ fn pack(
     trees
 }
 
-/// What the fullest link of a tree carries, and all of its links together.
+/// Load of a tree's fullest link, and of all its links together.
 fn burden(request: &Request, tree: &AggregationTree) -> (u64, u64) {
     let links = switch_links(request.topology, tree);
     let load = |link: &EdgeId| request.links.get(link).copied().unwrap_or(0);
@@ -136,7 +132,7 @@ fn roots(request: &Request) -> Vec<NodeId> {
     roots
 }
 
-/// The order of most candidates; among equals that of the earliest.
+/// The order of most candidates; ties go to that of the earliest.
 fn commonest_order(candidates: &[Grown]) -> SumOrder {
     let mut counts: Vec<(SumOrder, usize)> = Vec::new();
     for order in candidates.iter().map(|grown| grown.tree.order()) {
@@ -167,9 +163,9 @@ fn down(request: &Request, switches: impl Iterator<Item = NodeId>) -> String {
     }
 }
 
-/// Links from a root down to the furthest rack switch. A fat tree has 2; twice that leaves room
-/// for a way round a fault and keeps a sum's way short of a tour of the fabric.
+/// Links from a root down to the furthest rack switch. A fat tree has 2; twice that leaves room for a detour around a
+/// fault and limits the length of paths.
 const DEPTH_MAX: usize = 4;
 
-/// A reason stays one readable line.
+/// Keeps a reason on one readable line.
 const NAMES_SHOWN: usize = 6;

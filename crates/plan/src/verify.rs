@@ -1,4 +1,4 @@
-//! Checks trees by walking them, with nothing shared with the search that found them.
+//! Verifies trees by walking them, independently of the search.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,9 +6,9 @@ use netsum_topo::{AggregationTree, Child, EdgeId, NodeId, Topology, TreeNode};
 
 use crate::error::Violation;
 
-/// Checks one tree: every rank of `placement` once, at a switch linked to its host; every way
-/// between switches along links of the fabric; children in ascending order of lowest rank; at most
-/// `depth_max` aggregating switches above each other besides the root.
+/// Checks one tree: every rank of `placement` once, at a switch linked to its host; every path between switches along
+/// links of the fabric; children in ascending order of lowest rank; at most `depth_max` aggregating switches above each
+/// other besides the root.
 pub fn verify(
     topology: &Topology,
     placement: &[NodeId],
@@ -29,8 +29,8 @@ pub fn verify(
     Ok(())
 }
 
-/// Checks a set of trees of one plan: each by [`verify`], all with the same order, and no link
-/// between switches in two of them.
+/// Checks the set of trees of a plan: each by [`verify`], all with the same order, and no common links between
+/// switches.
 pub fn verify_set(
     topology: &Topology,
     placement: &[NodeId],
@@ -59,13 +59,13 @@ pub fn verify_set(
     Ok(())
 }
 
-/// The links between switches that a tree uses. Panics where the tree uses one that is not there.
+/// The links between switches that a tree uses. Panics if a link does not exist.
 pub fn switch_links(topology: &Topology, tree: &AggregationTree) -> Vec<EdgeId> {
     let hops = tree.nodes.iter().flat_map(way);
     hops.map(|(a, b)| topology.edge_between(a, b).expect("the tree follows links")).collect()
 }
 
-/// What a walk has met.
+/// Switches and ranks that a walk has visited.
 #[derive(Default)]
 struct Seen {
     ranks: HashSet<u32>,
@@ -172,7 +172,7 @@ impl Walk<'_> {
     }
 }
 
-/// The links from a node up to its parent.
+/// The links from a node to its parent.
 fn way(node: &TreeNode) -> Vec<(NodeId, NodeId)> {
     let Some(parent) = &node.parent else {
         return Vec::new();

@@ -1,6 +1,6 @@
 //! Every class of connected GPU sets of a DGX-1: counts, rates and proofs.
 //!
-//! The tables in `data/` were computed by an independent programme (networkx, HiGHS).
+//! The tables in `data/` were computed by an independent program (networkx, HiGHS).
 
 use netsum_plan::pack::{Baselines, pack};
 use netsum_topo::links::{Collective, LinkGraph, LinkKind, dgx1p, dgx1v, link_classes};

@@ -1,4 +1,4 @@
-//! Trees on Clos networks, whole and damaged, against a brute-force search that knows the shape.
+//! Trees on whole and damaged Clos networks, compared with a brute-force search that knows the shape.
 
 use std::collections::{HashMap, HashSet};
 
@@ -93,7 +93,7 @@ fn a_rack_with_one_rank_keeps_its_switch() {
 }
 
 #[test]
-fn children_stand_in_order_of_lowest_rank() {
+fn children_are_in_order_of_lowest_rank() {
     let case = Case::new(spines(3, 2, 2), &[4, 0, 2, 1, 5, 3]);
     assert_eq!(case.plan(1, None).unwrap()[0].order().to_string(), "[[0,4],[1,3],[2,5]]");
 }
@@ -136,7 +136,7 @@ fn load_moves_trees_elsewhere() {
 }
 
 #[test]
-fn a_second_job_takes_other_links_and_not_only_another_root() {
+fn a_second_job_uses_other_links_and_not_only_another_root() {
     let hosts = [0, 4, 8, 12];
     let mut case = Case::new(pods(4), &hosts);
     let first = case.plan(1, None).unwrap();
@@ -144,12 +144,12 @@ fn a_second_job_takes_other_links_and_not_only_another_root() {
     let links = switch_links(&case.topology, &first[0]);
     case.links = links.into_iter().map(|link| (link, 1)).collect();
     first[0].switches().for_each(|switch| *case.load.entry(switch).or_default() += 1);
-    // core0.1 is idle as well, and hangs on the same links of the racks.
+    // core0.1 is idle as well, but uses the same links of the racks.
     assert_eq!(case.roots(&case.plan(1, None).unwrap()), ["core1.0"]);
 }
 
 #[test]
-fn dead_switches_are_gone_round_or_named() {
+fn dead_switches_are_avoided_or_named() {
     let all = [0, 1, 2, 3];
     let case = Case::new(spines(2, 2, 2), &all).without(&["spine0"]);
     assert_eq!(case.roots(&case.plan(8, None).unwrap()), ["spine1"]);
@@ -174,7 +174,7 @@ fn a_given_order_is_kept_or_refused() {
 }
 
 #[test]
-fn what_cannot_be_planned_says_so() {
+fn errors_give_the_reason() {
     let case = Case::new(spines(2, 2, 2), &[0]);
     assert_eq!(case.plan(1, None), Err(PlanError::TooFewRanks { ranks: 1 }));
     let mut case = Case::new(spines(2, 2, 2), &[0, 1]);
@@ -202,7 +202,7 @@ link = [
 }
 
 #[test]
-fn the_verifier_sees_each_kind_of_damage() {
+fn the_verifier_detects_each_kind_of_damage() {
     let case = Case::new(spines(2, 2, 2), &[0, 1, 2, 3]);
     let good = case.plan(1, None).unwrap().remove(0);
     let refuse = |damage: &dyn Fn(&mut AggregationTree), words: &str| {
@@ -232,7 +232,7 @@ fn the_verifier_sees_each_kind_of_damage() {
     assert!(shared.contains("shares the link"), "{shared}");
 }
 
-/// A fabric without some links and with some dead switches.
+/// A fabric without some links and with some failed switches.
 fn damaged(whole: &Topology, hosts: &[usize], dead: &[usize], cut: &[usize]) -> Case {
     let links: Vec<_> = whole.edges().collect();
     let between = |edge: &netsum_topo::Edge| edge.ends.iter().all(|&end| whole.is_switch(end));
@@ -254,11 +254,11 @@ fn damaged(whole: &Topology, hosts: &[usize], dead: &[usize], cut: &[usize]) -> 
     case
 }
 
-/// What a brute-force search finds.
+/// Result of a brute-force search.
 struct Best {
-    /// The most trees that share no link.
+    /// The most trees without common links.
     trees: usize,
-    /// By number of trees, from 1, the least load of the fullest link that so many trees use.
+    /// By number of trees, from 1, the least load of their fullest link.
     loads: Vec<u64>,
 }
 
@@ -306,10 +306,11 @@ fn oracle(case: &Case, roots: &[String], ways: &dyn Fn(&str, &str) -> Option<Vec
     Best { trees: loads.len(), loads }
 }
 
-/// Whether there are as many trees as can be, and for each number of them the fullest link carries as little as can be.
+/// Checks that the number of trees is the maximum, and that for each number of trees the fullest link has the least
+/// possible load.
 fn is_best(case: &Case, best: &Best) -> Result<(), TestCaseError> {
     let found = case.plan(64, None).map_or(0, |trees| trees.len());
-    // With no root that reaches all, a rack switch may still join the others.
+    // If no root reaches all, a rack switch may still join the others.
     prop_assert!(found == best.trees || best.trees == 0, "found {} of {}", found, best.trees);
     for (i, &least) in best.loads.iter().enumerate() {
         let trees = case.plan(i + 1, None).unwrap();
@@ -321,7 +322,7 @@ fn is_best(case: &Case, best: &Best) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Some links between switches carry something.
+/// Puts load on some links between switches.
 fn loaded(mut case: Case, loads: &[(usize, u64)]) -> Case {
     let between =
         |edge: &netsum_topo::Edge| edge.ends.iter().all(|&end| case.topology.is_switch(end));

@@ -1,4 +1,4 @@
-//! The cost model: which way of an allreduce is fastest at which size.
+//! The cost model: the fastest method of an allreduce by size.
 
 use netsum_plan::pack::cost::{Exchange, Trees, turn};
 use netsum_plan::pack::{Net, explain, pack, pack_rings};
@@ -12,7 +12,7 @@ fn fragment(gpus: &str) -> LinkGraph {
 }
 
 #[test]
-fn a_plan_takes_as_long_as_what_it_was_made_of() {
+fn a_plan_takes_as_long_as_its_trees() {
     for graph in [fragment("0,1,4"), fragment("0,1,2,3,4,6"), built("a100x2").unwrap()] {
         for collective in [Collective::Allreduce, Collective::Broadcast { root: 0 }] {
             let packed = pack(&graph, collective).unwrap();
@@ -33,7 +33,7 @@ fn a_plan_takes_as_long_as_what_it_was_made_of() {
     assert!(Trees::of_plan(&fragment("0,1,4"), &plan).is_none());
 }
 
-/// Sixteen GPUs at one switch: everybody's link takes fifteen buffers, over two links of 1 µs.
+/// Sixteen GPUs at one switch: each link carries fifteen buffers, over two links of 1 µs.
 #[test]
 fn an_exchange_fills_the_fullest_link() {
     let graph = built("dgx2").unwrap();
@@ -47,8 +47,8 @@ fn an_exchange_fills_the_fullest_link() {
 }
 
 #[test]
-fn trees_begin_where_they_are_faster() {
-    // Between GPUs 1 and 4 the exchange takes both links: two buffers each way.
+fn trees_are_used_where_they_are_faster() {
+    // Between GPUs 1 and 4 the exchange uses both links: two buffers in each direction.
     for gpus in ["0,1,4", "0,1,2,3,4,6"] {
         let graph = fragment(gpus);
         let trees = Trees::of(&pack(&graph, Collective::Allreduce).unwrap());
@@ -59,7 +59,7 @@ fn trees_begin_where_they_are_faster() {
         assert!(ahead(from * 0.98) < 1.0 && ahead(from * 1.01) >= 1.0, "{gpus}: {from}");
         assert!(SIZES.iter().all(|&bytes| bytes < from || ahead(bytes) >= 1.0));
     }
-    // A ring of four slow links beside all six that the exchange has.
+    // A ring of four slow links, while the exchange has all six.
     let graph = fragment("0,1,2,3");
     let rings = Trees::of(&pack_rings(&graph.select(&["0", "1", "2"]).unwrap()).unwrap().unwrap());
     let exchange = Exchange::new(&Net::new(&graph, false, false).unwrap());
@@ -67,7 +67,7 @@ fn trees_begin_where_they_are_faster() {
 }
 
 #[test]
-fn explanations_say_where_the_best_way_changes() {
+fn explanations_show_where_the_best_method_changes() {
     for machine in ["dgx1v", "dgx2", "h100", "h100x2", "leaf-spine:2x3x2"] {
         let found = explain(&built(machine).unwrap(), &SIZES).unwrap();
         let at = |bytes: f64| {

@@ -1,11 +1,11 @@
-//! Links of several kinds at once: the split is the best there is, and the plan is right.
+//! Links of several kinds at once: the split is optimal, and the plan is correct.
 
 use netsum_plan::pack::{KindCost, pack_hybrid, split};
 use netsum_plan::program::verify_plan;
 use netsum_topo::links::{Collective, LinkKind, built};
 use proptest::prelude::*;
 
-/// When `bytes` can be over at the earliest: by bisection over what is carried until then.
+/// The earliest time at which `bytes` can be transferred, by bisection.
 fn earliest(classes: &[(f64, f64)], bytes: f64) -> f64 {
     let carried = |end: f64| -> f64 {
         classes.iter().map(|(rate, setup)| rate * (end - setup).max(0.0)).sum()
@@ -35,7 +35,7 @@ proptest! {
 
     /// Blink's formula, and its threshold.
     #[test]
-    fn two_kinds_are_as_blink_has_it(nvlink in 10.0f64..200.0, pcie in 1.0f64..12.0, setup in 0.0f64..1.0, bytes in 0.1f64..500.0) {
+    fn two_kinds_follow_blinks_formula(nvlink in 10.0f64..200.0, pcie in 1.0f64..12.0, setup in 0.0f64..1.0, bytes in 0.1f64..500.0) {
         let (amounts, _) = split(&[(nvlink, 0.0), (pcie, setup)], bytes);
         let both = pcie + nvlink;
         let expected = bytes * pcie / both - setup * pcie * nvlink / both;
@@ -64,7 +64,7 @@ fn nvlink_and_pcie_of_a_dgx1() {
         verify_plan(&graph, &small.plan).unwrap();
         assert_eq!((small.parts[1].bytes, small.seconds), (0.0, small.alone_seconds));
     }
-    // GPUs 1 and 4 have no NVLink between them: PCIe it is.
+    // GPUs 1 and 4 have no NVLink between them: only PCIe is used.
     let pair = graph.select(&["1", "4"]).unwrap();
     let only = pack_hybrid(&pair, Collective::Allreduce, &kinds(1e-4), 1e9).unwrap();
     assert_eq!(only.parts.len(), 1);

@@ -32,7 +32,7 @@ fn known_optimum() {
     }
 }
 
-/// Beyond the exact programme: trees of equal weight, right, and near a proven bound.
+/// Beyond the limits of the exact programme: trees of equal weight, valid, and near a proven bound.
 #[test]
 fn large_fabrics_are_near_their_bound() {
     for (machine, collective, percent) in [
@@ -56,9 +56,9 @@ fn large_fabrics_are_near_their_bound() {
     }
 }
 
-/// Where NVSwitches add, boxes are still the parts that bind: what they exchange nobody adds for them.
+/// If NVSwitches add, boxes still bound the rate: no other box adds what they exchange.
 #[test]
-fn boxes_that_add_inside_are_bound_by_what_they_exchange() {
+fn boxes_that_add_inside_are_bound_by_their_exchange() {
     for boxes in [4, 64] {
         let graph = built(&format!("h100x{boxes}")).unwrap();
         let (net, bound) = netsum_plan::pack::bound(&graph, Collective::Allreduce).unwrap();
@@ -71,13 +71,13 @@ fn boxes_that_add_inside_are_bound_by_what_they_exchange() {
         };
         assert_eq!(parts.len() as i128, boxes);
     }
-    // With two, that is a cut between them.
+    // With two boxes, the bound is a cut between them.
     assert_eq!(rate("h100x2", Collective::Allreduce), Ratio::from(400));
 }
 
-/// The bound over boxes that only share a network is that of a partition, which switches belong to too.
+/// The bound over boxes that only share a network is a partition whose parts include switches.
 #[test]
-fn boxes_are_the_parts_that_bind() {
+fn boxes_are_the_parts_of_the_bound() {
     let (net, bound) =
         netsum_plan::pack::bound(&built("a100x4").unwrap(), Collective::Allreduce).unwrap();
     let bound = bound.unwrap();

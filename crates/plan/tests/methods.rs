@@ -45,7 +45,7 @@ fn blink_is_within_five_percent() {
 }
 
 #[test]
-fn the_front_holds_no_worse_packing() {
+fn the_front_contains_no_dominated_packing() {
     for graph in [dgx("dgx1v", "0,1,2,4,5,7"), built("dgx2").unwrap(), built("h100").unwrap()] {
         for collective in [BROADCAST, Collective::Allgather, Collective::Allreduce] {
             let best = pack(&graph, collective).unwrap();
@@ -64,7 +64,7 @@ fn the_front_holds_no_worse_packing() {
     }
 }
 
-/// On a DGX-2 every GPU reaches every other through the switch: one hop is enough for the full rate.
+/// On a DGX-2 every GPU reaches every other through the switch: one hop suffices for the full rate.
 #[test]
 fn one_hop_on_a_switch() {
     let packed = pack(&built("dgx2").unwrap(), Collective::Allgather).unwrap();

@@ -41,7 +41,7 @@ fn boxes(fragments: &[&str], nic_gbit: u64) -> LinkGraph {
     LinkGraph::new("boxes", vertices, links).unwrap()
 }
 
-/// What makes it three-phase: in every flow each server but one is left and entered by one way each.
+/// Checks the three phases: in every flow each server but one is left and entered by one path each.
 fn check_phases(graph: &LinkGraph, packed: &Packed) {
     let plan = packed.plan(graph);
     verify_plan(graph, &plan).unwrap();
@@ -54,7 +54,7 @@ fn check_phases(graph: &LinkGraph, packed: &Packed) {
             let across: Vec<_> = ends.filter(|(from, to)| from != to).collect();
             assert!(across.iter().all(|(from, to)| from.is_some() && to.is_some()));
             assert_eq!(across.len(), groups.len() - 1);
-            // One hop: all exchange with the same server.
+            // One hop: all servers exchange with the same server.
             let meets: HashSet<_> = across.iter().flat_map(|&(a, b)| [a, b]).collect();
             let centre = meets.iter().any(|c| across.iter().all(|(a, b)| a == c || b == c));
             assert!(centre, "{across:?}");
@@ -68,7 +68,7 @@ fn trees_of_three_phases() {
         (built("a100x2").unwrap(), 98),
         (built("a100x4").unwrap(), 100),
         (built("h100x2").unwrap(), 100),
-        // A server per host: the exchange in one hop is all there is.
+        // A server per host: there is only the exchange in one hop.
         (built("leaf-spine:2x3x2").unwrap(), 60),
         (boxes(&["0,1,4", "0,1,2,3,4"], 40), 100),
         (boxes(&["0,1,4", "0,1,2,3,4"], 400), 96),
@@ -82,7 +82,7 @@ fn trees_of_three_phases() {
     }
 }
 
-/// Beyond the exact programme.
+/// Beyond the limits of the exact programme.
 #[test]
 fn many_servers() {
     let graph = built("a100x20").unwrap();

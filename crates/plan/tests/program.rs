@@ -1,4 +1,4 @@
-//! The verifier: every plan of the packer passes, every damaged plan or program does not.
+//! The verifier accepts every plan of the packer, and refuses every damaged plan or program.
 
 use netsum_plan::pack::{ArcLength, Bound, Certificate, Net, pack};
 use netsum_plan::program::{
@@ -54,7 +54,7 @@ fn plans_read_back() {
 }
 
 #[test]
-fn msccl_reads_back_and_is_right() {
+fn msccl_reads_back_as_a_correct_program() {
     for graph in fragments() {
         for collective in COLLECTIVES {
             if matches!(collective, Collective::Reduce { .. }) {
@@ -68,9 +68,9 @@ fn msccl_reads_back_and_is_right() {
     }
 }
 
-/// Plans that MSCCL++ can run read back as programs that are right, and damaged ones do not.
+/// Plans that MSCCL++ can run read back as correct programs, and damaged ones do not.
 #[test]
-fn mscclpp_reads_back_and_is_right() {
+fn mscclpp_reads_back_as_a_correct_program() {
     let mut written = 0;
     for graph in fragments() {
         for collective in [Collective::Allreduce, Collective::Allgather, Collective::ReduceScatter]
@@ -102,7 +102,7 @@ fn mscclpp_reads_back_and_is_right() {
     assert!(write_mscclpp(&switches).unwrap_err().to_string().contains("plan without switches"));
 }
 
-/// Plans come from files that anybody may have written: what cannot be is refused in words.
+/// Plans come from untrusted files: invalid ones are refused with the reason.
 #[test]
 fn crafted_plans_are_refused() {
     let graph = built("h100").unwrap();
@@ -140,7 +140,7 @@ fn crafted_plans_are_refused() {
     assert!(lower(&nobody).unwrap_err().to_string().contains("it has no GPUs"));
 }
 
-/// All ways to damage a plan in one place, each of which makes it wrong.
+/// All ways to damage a plan at one place, each of which makes it invalid.
 fn damaged_plans(plan: &TreePlan) -> Vec<(String, TreePlan)> {
     let mut found = Vec::new();
     let mut damage = |what: String, change: &dyn Fn(&mut TreePlan)| {
@@ -174,7 +174,7 @@ fn damaged_plans(plan: &TreePlan) -> Vec<(String, TreePlan)> {
                 });
                 with("turned", &|ways| ways[w].reverse());
                 if up {
-                    // Downward the second copy is the same data again, and only costs its link.
+                    // Downward the second copy is the same data again, and only loads its link.
                     with("twice", &|ways| ways.push(ways[w].clone()));
                 }
             }
@@ -196,7 +196,7 @@ fn every_damaged_plan_is_refused() {
     }
 }
 
-/// All ways to damage one step of a program, each of which makes it wrong.
+/// All ways to damage one step of a program, each of which makes it invalid.
 fn damaged_programs(program: &Program) -> Vec<(String, Program)> {
     let mut found = Vec::new();
     for (agent, threads) in program.threads.iter().enumerate() {
@@ -299,7 +299,7 @@ fn graphs() -> impl Strategy<Value = LinkGraph> {
     )
 }
 
-/// The rate that a certificate's own numbers give.
+/// The rate that follows from a certificate's numbers.
 fn certified(net: &Net, bound: &Bound) -> Ratio {
     let leaving = |inside: &[usize]| -> i64 {
         let arcs = net.arcs.iter();
@@ -308,7 +308,7 @@ fn certified(net: &Net, bound: &Bound) -> Ratio {
             .sum()
     };
     match &bound.certificate {
-        // Of both directions, the one that the collective is about.
+        // The direction of the collective.
         Certificate::Cut { inside, capacity } => {
             assert!(*capacity <= leaving(inside));
             Ratio::from(*capacity)
@@ -331,7 +331,7 @@ fn certified(net: &Net, bound: &Bound) -> Ratio {
                     .iter()
                     .all(|at| arcs.iter().any(|back| (back.from, back.to) == (at.to, at.from)));
             let all: Ratio = arcs.iter().map(cost).sum();
-            // Trees that are used both ways have one price for both directions.
+            // Trees that are used in both directions have one price for both.
             if both_ways && all == bound.rate + bound.rate { bound.rate } else { all }
         }
     }
@@ -340,9 +340,9 @@ fn certified(net: &Net, bound: &Bound) -> Ratio {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// On any graph: the plan is right, and as good as its proven bound.
+    /// On any graph, the plan is valid and reaches its proven bound.
     #[test]
-    fn plans_of_any_graph_are_right_and_optimal(graph in graphs()) {
+    fn plans_of_any_graph_are_valid_and_optimal(graph in graphs()) {
         for collective in COLLECTIVES {
             let packed = pack(&graph, collective).unwrap();
             let plan = packed.plan(&graph);

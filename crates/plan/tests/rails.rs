@@ -1,10 +1,10 @@
-//! One root's data over many servers: along chains of them, as fast as their interfaces.
+//! One root's data over many servers: along chains of them, at the rate of their interfaces.
 
 use netsum_plan::pack::pack;
 use netsum_plan::program::verify_plan;
 use netsum_topo::links::{Collective, built};
 
-/// Up to 128 GPUs the exact programme starts there, beyond there is nothing else.
+/// Up to 128 GPUs the exact programme starts from these trees, beyond there are no others.
 #[test]
 fn servers_reach_the_bound() {
     for machine in ["a100x8", "a100x16", "a100x20", "h100x20"] {

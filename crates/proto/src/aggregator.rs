@@ -1,35 +1,35 @@
-//! What a driver knows of every protocol's switches and servers.
+//! The driver's interface to the switches and servers of every protocol.
 
 use std::error::Error;
 
 use netsum_wire::{DecodeError, Epoch, JobId, PacketHeader};
 
 use crate::lease::LeaseKey;
-use crate::{Drop, DropCounters, PortId, Time};
+use crate::{DropCounters, DropReason, PortId, Time};
 
 /// A switch or server as a state machine.
 ///
-/// Drive it so: `handle` a packet, drain `poll_transmit`, send, call `flushed`; call `handle_timeout` when `poll_timeout`
-/// says so. Every reason for which a packet is dropped is counted.
+/// Usage: `handle` a packet, drain `poll_transmit`, send, call `flushed`; call `handle_timeout` at `poll_timeout`. The
+/// machine counts every dropped packet by reason.
 pub trait Aggregator {
     /// Header of its packets.
     type Header: PacketHeader;
-    /// What a packet carries.
+    /// Payload of a packet.
     type Payload: ?Sized;
     /// A packet to be sent.
     type Transmit;
-    /// What a controller grants a job here.
+    /// A controller's grant to a job at this aggregator.
     type Lease;
     /// Why a lease cannot be installed.
     type Refusal: Error;
 
-    /// Admits a job. A later epoch of the same (job, tree) replaces the older at once; the same lease again changes
-    /// nothing. Errors leave everything as it was.
+    /// Installs a job's lease. A later epoch of the same (job, tree) replaces the older one at once; installing the
+    /// same lease again has no effect. An error leaves the state unchanged.
     fn install(&mut self, now: Time, lease: Self::Lease) -> Result<(), Self::Refusal> {
         self.install_starting_at(now, lease, 0)
     }
 
-    /// As `install`, with workers that start at number `first` ([`WorkerMachine::starting_at`]).
+    /// Like `install`, with workers that start at number `first` ([`WorkerMachine::starting_at`]).
     ///
     /// [`WorkerMachine::starting_at`]: crate::WorkerMachine::starting_at
     fn install_starting_at(
@@ -39,15 +39,16 @@ pub trait Aggregator {
         first: u64,
     ) -> Result<(), Self::Refusal>;
 
-    /// Takes back a job's leases of epochs up to `up_to`; what they held is free at once.
+    /// Revokes a job's leases of epochs up to `up_to` and frees their memory.
     fn revoke(&mut self, job: JobId, up_to: Epoch);
 
-    /// Takes back leases whose neighbours have been silent for `idle_ns`, and returns them: a dead job's memory comes back
-    /// even while no controller is there.
+    /// Revokes leases whose neighbours have been silent for `idle_ns`, and returns them: the memory of a dead job is
+    /// freed even if there is no controller.
     fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<Self::Lease>;
 
-    /// Takes a packet from neighbour `from`. `ce`: its IP header says congestion experienced. Errors are reasons to drop
-    /// it; they are counted, and no state changed but where a packet sent again is answered.
+    /// Handles a packet from neighbour `from`. `ce`: whether its IP header has the congestion-experienced mark. An
+    /// error is the reason why the packet is dropped; it is counted, and the state is unchanged, except that a
+    /// retransmission may be answered.
     fn handle(
         &mut self,
         now: Time,
@@ -55,35 +56,35 @@ pub trait Aggregator {
         ce: bool,
         header: &Self::Header,
         payload: &Self::Payload,
-    ) -> Result<(), Drop>;
+    ) -> Result<(), DropReason>;
 
     /// The next packet to send.
     fn poll_transmit(&mut self) -> Option<Self::Transmit>;
 
-    /// Everything polled so far is on the wire.
+    /// Reports that every packet polled so far has been sent.
     fn flushed(&mut self);
 
-    /// When `handle_timeout` must be called.
+    /// When `handle_timeout` must be called next.
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
 
-    /// Deadlines up to `now` have passed.
+    /// Handles deadlines up to `now`.
     fn handle_timeout(&mut self, _now: Time) {}
 
-    /// Leases at work.
+    /// Installed leases.
     fn lease_keys(&self) -> impl Iterator<Item = LeaseKey>;
 
-    /// Contributions of children that each lease at work has taken.
+    /// Contributions of children that each installed lease has taken.
     fn contributions(&self) -> impl Iterator<Item = (LeaseKey, u64)>;
 
-    /// Neighbours that leases name.
+    /// Neighbours in all leases.
     fn ports(&self) -> Vec<PortId>;
 
     /// Counts a packet that the driver refused.
-    fn count_drop(&mut self, reason: Drop);
+    fn count_drop(&mut self, reason: DropReason);
 
-    /// Counts bytes that are no packet.
+    /// Counts bytes that are not a packet.
     fn count_decode_error(&mut self, error: DecodeError) {
         self.count_drop(error.into());
     }

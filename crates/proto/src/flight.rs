@@ -1,12 +1,11 @@
-//! Fragments in flight on one tree: what was sent when, what has come back, what to send again.
+//! Fragments in flight on one tree: times of sending, results, retransmissions.
 
 use std::collections::VecDeque;
 
 use crate::handover::TreeProgress;
 use crate::{Time, sequence};
 
-/// Results above a hole that make it a loss: reordering within a tree is rarer than that (RFC 5681's
-/// threshold).
+/// Number of results above a hole that make it a loss: reordering within a tree is smaller (RFC 5681's threshold).
 const HOLE_THRESHOLD: u64 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -15,7 +14,7 @@ enum State {
     Unsent,
     Sent(Time),
     Resent(Time),
-    /// Our part has come to where it is added, others' had not when that was said.
+    /// An aggregator has counted the own contribution and waits for others', as reported at this time.
     Counted(Time),
     Received,
 }
@@ -24,34 +23,34 @@ enum State {
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Flight {
     ring: Vec<State>,
-    /// Lowest vid whose result has not come.
+    /// Lowest vid without a result.
     base: u64,
     /// Next vid that was never sent.
     next: u64,
-    /// One past the highest vid whose result has come.
+    /// One past the highest vid with a result.
     highest: u64,
-    /// Vids below were looked at for holes.
+    /// Vids below were checked for holes.
     examined: u64,
-    /// Vids that wait to be sent again.
+    /// Vids to be sent again.
     again: VecDeque<u64>,
 }
 
-/// What a result meant.
+/// Effect of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receipt {
     /// It had come before.
     Duplicate,
-    /// First one; the round trip if the fragment was sent once.
+    /// The first result of the vid; with the round trip if the fragment was sent once.
     New {
-        /// Since it was sent.
+        /// Time since it was sent.
         rtt_ns: Option<u64>,
-        /// It answers a fragment that was sent again.
+        /// Whether the fragment was sent again.
         was_resent: bool,
     },
 }
 
 impl Flight {
-    /// `most`: vids from `base` that may be in flight; `first`: the first vid.
+    /// `most`: maximum number of vids in flight, from `base`; `first`: the first vid.
     pub(crate) fn new(most: u16, first: u64) -> Self {
         let len = usize::from(most).next_power_of_two() * 2;
         Flight {
@@ -76,17 +75,17 @@ impl Flight {
         self.highest
     }
 
-    /// Vids from the lowest unanswered to the last sent.
+    /// Number of vids from the lowest without a result to the last sent.
     pub(crate) fn in_flight(&self) -> u32 {
         (self.next - self.base) as u32
     }
 
-    /// The vid whose low 32 bits a packet has; `None` if that lies before the first one.
+    /// The vid whose low 32 bits are in a packet; `None` if it is before the first one.
     pub(crate) fn expand(&self, wire: u32) -> Option<u64> {
         sequence::expand(wire, self.base)
     }
 
-    /// Which results have come.
+    /// Results that have arrived.
     pub(crate) fn progress(&self) -> TreeProgress {
         let above = (self.base..self.highest).map(|vid| self.is_received(vid));
         TreeProgress { base: self.base, above: above.collect() }
@@ -96,13 +95,13 @@ impl Flight {
         vid < self.base || self.covers(vid) && self.at(vid) == State::Received
     }
 
-    /// Whether a vid is one that a result may have.
+    /// Whether a vid may have a result now.
     pub(crate) fn covers(&self, vid: u64) -> bool {
         vid.checked_sub(self.base).is_some_and(|ahead| ahead < self.ring.len() as u64)
     }
 
-    /// The next vid to send for the first time, if it lies below `limit`; vids whose results came
-    /// without us are passed over.
+    /// The next vid to send for the first time, if it is below `limit`; skips vids whose results arrived without the
+    /// own contribution.
     pub(crate) fn send_next(&mut self, now: Time, limit: u64) -> Option<u64> {
         while self.next < limit {
             let vid = self.next;
@@ -126,7 +125,7 @@ impl Flight {
         None
     }
 
-    /// A result came for a vid that this covers.
+    /// Records a result for a vid that `covers` accepts.
     pub(crate) fn receive(&mut self, now: Time, vid: u64) -> Receipt {
         let state = self.at(vid);
         if state == State::Received {
@@ -135,7 +134,7 @@ impl Flight {
         *self.at_mut(vid) = State::Received;
         self.highest = self.highest.max(vid + 1);
         while self.base != self.highest && self.at(self.base) == State::Received {
-            // The ring's place is the vid's that lies a whole ring ahead.
+            // The entry in the ring belongs to the vid a whole ring ahead.
             *self.at_mut(self.base) = State::Unsent;
             self.base += 1;
         }
@@ -148,8 +147,8 @@ impl Flight {
         Receipt::New { rtt_ns, was_resent }
     }
 
-    /// Queues vids that results have overtaken; each is found once, later losses are the time-out's.
-    /// Returns how many.
+    /// Queues vids that results have overtaken; each is found once, later losses are found by the time-out. Returns
+    /// their number.
     pub(crate) fn find_holes(&mut self) -> usize {
         let mut found = 0;
         self.examined = self.examined.max(self.base);
@@ -163,11 +162,11 @@ impl Flight {
         found
     }
 
-    /// Queues what was sent again, and is not here although a fragment is that was sent later, at `since`: the second
-    /// one was lost too (RFC 8985). Returns how many.
+    /// Queues vids that were sent again and still lack a result, although a fragment sent later, at `since`, has one:
+    /// the retransmission was lost, too (RFC 8985). Returns their number.
     pub(crate) fn find_lost_again(&mut self, since: Time) -> usize {
         match self.at(self.base) {
-            // What was sent again first is the lowest, so this is all that is looked at as a rule.
+            // The vid that was sent again first is the lowest, so this usually examines no others.
             State::Resent(at) if at < since && self.has_hole() => {
                 self.resend_holes(|state| matches!(state, State::Resent(at) if at < since))
             }
@@ -175,8 +174,8 @@ impl Flight {
         }
     }
 
-    /// Queues holes that were sent up to `since`, and those of which our part was counted up to `counted_since`: they
-    /// are others' loss, or their result's. Returns how many.
+    /// Queues holes that were sent up to `since`, and those whose own contribution was reported as counted up to
+    /// `counted_since`: the contribution of another worker, or its result, was lost. Returns their number.
     pub(crate) fn resend_old_holes(&mut self, since: Time, counted_since: Time) -> usize {
         self.resend_holes(|state| match state {
             State::Sent(at) | State::Resent(at) => at <= since,
@@ -196,7 +195,7 @@ impl Flight {
         found
     }
 
-    /// Our part of a vid is counted.
+    /// Records that the own contribution to a vid was counted.
     pub(crate) fn set_counted(&mut self, now: Time, vid: u64) {
         *self.at_mut(vid) = State::Counted(now);
     }
@@ -206,14 +205,14 @@ impl Flight {
         self.highest > self.base
     }
 
-    /// Queues a vid that must be sent again at once.
+    /// Queues a vid that must be sent again immediately.
     pub(crate) fn queue(&mut self, vid: u64) {
         if !self.again.contains(&vid) {
             self.again.push_back(vid);
         }
     }
 
-    /// Queues the lowest unanswered vid: whatever the cause of the silence, its answer tells.
+    /// Queues the lowest vid without a result: its answer shows the cause of the silence.
     pub(crate) fn probe(&mut self) -> Option<u64> {
         let unanswered = self.in_flight() > 0 && self.at(self.base) != State::Unsent;
         if unanswered && !self.again.contains(&self.base) {
@@ -222,7 +221,7 @@ impl Flight {
         unanswered.then_some(self.base)
     }
 
-    /// Queues everything that was sent before `since` and has no answer.
+    /// Queues everything that was sent before `since` and has no result.
     pub(crate) fn resend_older(&mut self, since: Time) -> usize {
         let mut found = 0;
         for vid in self.base..self.next {
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_again_shows_when_later_fragments_overtake_it() {
+    fn repeated_loss_is_found_when_later_fragments_overtake() {
         let mut flight = sent(6);
         (1..5).for_each(|vid| _ = flight.receive(Time(5), vid));
         assert_eq!(flight.find_holes(), 1);
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn results_that_came_without_us_are_not_sent() {
+    fn results_without_the_own_contribution_are_not_sent() {
         let mut flight = sent(1);
         flight.receive(Time(1), 2);
         assert_eq!(flight.send_next(Time(1), 4), Some(1));

@@ -1,27 +1,27 @@
-//! One tree as a worker uses it: what is in flight there, how much may be, when silence is too long.
+//! One tree from the point of view of a worker: fragments in flight, window, detection of silence.
 
 use std::hash::{Hash, Hasher};
 
 use crate::congestion::{CongestionRule, Window};
 use crate::flight::{Flight, Receipt};
 use crate::rtt::RttEstimator;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
-/// A tree that has not answered for this long is reported; a round trip takes milliseconds even on a
-/// loaded machine, and a dead switch must cost a pause of seconds.
+/// A tree without results for this long is reported; a round trip takes milliseconds even on a loaded machine, and a
+/// dead switch must cost a pause of seconds.
 const SILENT_NS: u64 = 1_500_000_000;
-/// Results are overtaken by less than this, or by less than a round trip.
+/// Least allowance for reordering of results; a longer round trip raises it.
 const MIN_REORDERING_NS: u64 = 250_000;
-/// Those whose part of a hole is counted leave it to the others for so many times that long: all together they could
-/// fill a queue every time at the cost of the one who is missing.
+/// Workers whose contribution to a hole was counted wait this many times longer, and leave the recovery to the others:
+/// all together could fill a queue every time, at the cost of the worker that is missing.
 const COUNTED_PATIENCE: u64 = 4;
 
-/// One tree, as the worker sees it.
+/// Statistics of one tree at a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeStats {
-    /// Fragments that may be in flight.
+    /// Window in fragments.
     pub window: u32,
-    /// The most that aggregators allow.
+    /// Maximum window that aggregators allow.
     pub window_cap: u16,
     /// Fragments in flight.
     pub in_flight: u32,
@@ -29,7 +29,7 @@ pub struct TreeStats {
     pub rtt_ns: u64,
     /// Fragments sent, first time.
     pub sent: u64,
-    /// Fragments sent again.
+    /// Fragments sent for the first time.
     pub resent: u64,
     /// Results accepted.
     pub results: u64,
@@ -37,20 +37,20 @@ pub struct TreeStats {
     pub marked: u64,
     /// Time-outs.
     pub timeouts: u64,
-    /// Packets that were not taken.
+    /// Packets that were dropped.
     pub dropped: u64,
-    /// Ranks (mod 64) for which the tree was last known to wait.
+    /// Ranks (mod 64) that the tree last reported as missing.
     pub waiting_for: u64,
 }
 
-/// What a result says of the network.
+/// Congestion signals of a result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signals {
     /// Branches that were congested on the way up.
     pub(crate) marks: u32,
-    /// Whether the way down was.
+    /// Whether the way down was congested.
     pub(crate) down: bool,
-    /// The most in flight that aggregators allow.
+    /// Maximum window that aggregators allow.
     pub(crate) cap: u16,
 }
 
@@ -60,24 +60,24 @@ pub(crate) struct TreeFlow {
     pub(crate) flight: Flight,
     pub(crate) stats: TreeStats,
     window: Window,
-    /// Whatever the window grows to.
+    /// Upper limit of the window, by the plan.
     window_max: u16,
     rtt: RttEstimator,
-    /// When silence is a reason to send something again, and how often it was since an answer.
+    /// Deadline of the retransmission time-out, and the number of time-outs since the last result.
     deadline: Option<Time>,
     backoffs: u32,
-    /// When holes are, and how often they were.
+    /// Deadline for holes, and the number of times it has passed.
     holes_at: Option<Time>,
     hole_backoffs: u32,
-    /// When a fragment was sent again because of silence.
+    /// When a fragment was last sent again because of silence.
     probed: Option<Time>,
     /// When the tree last answered, or had nothing to answer.
-    heard: Time,
+    last_seen: Time,
     reported_silent: Time,
 }
 
 impl TreeFlow {
-    /// `cap`: the most in flight until the first result says what aggregators allow; `first`: the first number.
+    /// `cap`: maximum window until the first result; `first`: the first number.
     pub(crate) fn new(
         now: Time,
         rule: CongestionRule,
@@ -96,12 +96,12 @@ impl TreeFlow {
             holes_at: None,
             hole_backoffs: 0,
             probed: None,
-            heard: now,
+            last_seen: now,
             reported_silent: now,
         }
     }
 
-    /// The next number to send, and whether it was sent before: what was lost, else what the window
+    /// The next number to send, and whether it was sent before: lost numbers first, then new ones that the window
     /// allows below `limit`.
     pub(crate) fn next(&mut self, now: Time, limit: u64) -> Option<(u64, bool)> {
         if let Some(number) = self.flight.send_again(now) {
@@ -113,12 +113,12 @@ impl TreeFlow {
             return None;
         }
         let idle = self.flight.in_flight() == 0;
-        // Numbers whose results came without us are passed over, but not to beyond the window.
+        // Numbers whose results arrived without the own contribution are skipped, but not beyond the window.
         let limit = limit.min(self.flight.base() + u64::from(window));
         let number = self.flight.send_next(now, limit)?;
         self.stats.sent += 1;
         if idle {
-            self.heard = now;
+            self.last_seen = now;
         }
         if self.deadline.is_none() {
             self.deadline = Some(now.after(self.rtt.rto_ns(0)));
@@ -126,12 +126,12 @@ impl TreeFlow {
         Some((number, false))
     }
 
-    /// The most in flight that aggregators and the plan allow.
+    /// Maximum window that aggregators and the plan allow.
     pub(crate) fn cap(&self) -> u16 {
         self.window.cap().min(self.window_max)
     }
 
-    /// A result came: it is the acknowledgement.
+    /// Handles a result, which is the acknowledgement.
     pub(crate) fn acknowledge(&mut self, now: Time, number: u64, signals: Signals) {
         let was_ahead = number >= self.flight.highest();
         let Receipt::New { rtt_ns, was_resent } = self.flight.receive(now, number) else {
@@ -139,7 +139,7 @@ impl TreeFlow {
         };
         self.stats.results += 1;
         self.stats.waiting_for = 0;
-        self.heard = now;
+        self.last_seen = now;
         self.backoffs = 0;
         if let Some(rtt_ns) = rtt_ns {
             self.rtt.sample(rtt_ns);
@@ -154,8 +154,8 @@ impl TreeFlow {
             lost += self.flight.find_lost_again(Time(now.0.saturating_sub(rtt_ns)));
         }
         if let Some(probed) = self.probed.take_if(|_| was_resent) {
-            // The probe was answered with the sum, so its first sending or its first result was lost,
-            // and with it most likely whatever else has no answer from before the probe.
+            // The probe was answered with the sum, so its first transmission or its first result was lost, and most
+            // likely everything else from before the probe that has no result.
             lost += self.flight.resend_older(probed);
         }
         if lost > 0 {
@@ -167,17 +167,17 @@ impl TreeFlow {
         self.holes_at = self.flight.has_hole().then(|| now.after(self.reordering_ns()));
     }
 
-    /// Results are overtaken by less than this: where they come for fragments behind a hole, the tree is at work.
+    /// Maximum reordering of results: if results arrive for fragments behind a hole, the tree works.
     fn reordering_ns(&self) -> u64 {
         self.rtt.smoothed_ns().max(MIN_REORDERING_NS)
     }
 
-    /// Our part of `number` is counted, others' are not: no loss, no reason to slow down.
-    pub(crate) fn wait(&mut self, now: Time, number: u64, ranks: u64) -> Result<(), Drop> {
+    /// Handles a report that the own contribution to `number` is counted and others' are not: this is no loss.
+    pub(crate) fn wait(&mut self, now: Time, number: u64, ranks: u64) -> Result<(), DropReason> {
         if !self.flight.covers(number) || self.flight.is_received(number) {
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         }
-        self.heard = now;
+        self.last_seen = now;
         self.probed = None;
         self.flight.set_counted(now, number);
         self.stats.waiting_for = ranks;
@@ -189,8 +189,7 @@ impl TreeFlow {
         [self.deadline, self.holes_at].into_iter().flatten().min()
     }
 
-    /// Sends again what a passed deadline calls lost; for how long the tree has been silent if that is
-    /// to be reported.
+    /// Queues what a passed deadline makes lost; returns how long the tree has been silent if that is to be reported.
     pub(crate) fn handle_timeout(&mut self, now: Time) -> Option<u64> {
         if self.holes_at.is_some_and(|at| at <= now) {
             let patience_ns = self.reordering_ns();
@@ -212,7 +211,7 @@ impl TreeFlow {
             self.probed.get_or_insert(now);
             self.deadline = Some(now.after(self.rtt.rto_ns(self.backoffs)));
         }
-        let silent = now.since(self.heard);
+        let silent = now.since(self.last_seen);
         let report = silent >= SILENT_NS && now.since(self.reported_silent) >= SILENT_NS;
         if report {
             self.reported_silent = now;
@@ -220,13 +219,13 @@ impl TreeFlow {
         report.then_some(silent)
     }
 
-    /// What decides on all that can happen next, but for the window.
+    /// Hashes the state that determines all future behaviour except for the window.
     pub(crate) fn digest(&self, state: &mut impl Hasher) {
-        (&self.flight, self.deadline, self.backoffs, self.probed, self.heard).hash(state);
+        (&self.flight, self.deadline, self.backoffs, self.probed, self.last_seen).hash(state);
         (self.holes_at, self.hole_backoffs).hash(state);
     }
 
-    /// Figures.
+    /// Statistics.
     pub(crate) fn stats(&self) -> TreeStats {
         TreeStats {
             window: self.window.fragments(),

@@ -50,7 +50,7 @@ pub(crate) trait Tenancy {
     /// The lease.
     fn lease(&self) -> &Self::Lease;
     /// When one of its neighbours was last heard.
-    fn heard(&self) -> Time;
+    fn last_seen(&self) -> Time;
 }
 
 /// The leases of one machine, one per job and tree: the rules by which they come and go are the same in every protocol.
@@ -103,7 +103,7 @@ impl<T: Tenancy> LeaseTable<T> {
     /// Takes back leases whose neighbours have been silent for `idle_ns`: a dead job's memory comes back even while no
     /// controller is there.
     pub(crate) fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<T> {
-        self.take(|tenancy| now.since(tenancy.heard()) >= idle_ns)
+        self.take(|tenancy| now.since(tenancy.last_seen()) >= idle_ns)
     }
 
     #[inline]
@@ -165,7 +165,7 @@ mod tests {
             &self.0
         }
 
-        fn heard(&self) -> Time {
+        fn last_seen(&self) -> Time {
             self.1
         }
     }
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn leases_end_by_revocation_and_by_silence() {
         let mut table = LeaseTable::new();
-        for (job, epoch, tree, heard) in [(1, 65_535, 0, 5), (1, 2, 1, 9), (2, 1, 0, 5)] {
-            table.insert((grant(job, epoch, tree), Time(heard)));
+        for (job, epoch, tree, last_seen) in [(1, 65_535, 0, 5), (1, 2, 1, 9), (2, 1, 0, 5)] {
+            table.insert((grant(job, epoch, tree), Time(last_seen)));
         }
         let gone = table.revoke(JobId(1), Epoch(1));
         assert_eq!(gone, [(grant(1, 65_535, 0), Time(5))], "epoch 2 is later");

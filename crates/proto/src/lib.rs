@@ -1,13 +1,11 @@
 //! Protocols as sans-IO state machines: the same objects run in daemons, in the simulator and in tests.
 //!
-//! Owns: what a worker and an aggregator do with each packet; congestion control; recovery. Must not
-//! know: sockets, the clock, threads, topology, frameworks. Start reading at [`panama`], or at [`atp`]
-//! where slots are shared by whoever comes first.
+//! Owns: how a worker and an aggregator handle each packet; congestion control; recovery. Must not know: sockets, the
+//! clock, threads, topology, frameworks. Start reading at [`panama`], or at [`atp`] for slots that jobs share.
 //!
-//! Every machine has one shape: `handle(now, input)` changes it, then `poll_transmit`, `poll_event` and
-//! `poll_timeout` are drained. Time is handed in and never decreases. Nothing allocates per packet once
-//! warm, nothing is random. Bytes from the network never panic a machine: what is wrong is a [`Drop`]
-//! with a reason, and counted.
+//! Every machine has the same interface: `handle(now, input)` changes it, then `poll_transmit`, `poll_event` and
+//! `poll_timeout` are drained. Time is an argument and never decreases. Nothing allocates per packet once warm, nothing
+//! is random. Bytes from the network never panic a machine: an invalid packet is dropped and counted by [`DropReason`].
 
 mod aggregator;
 pub mod atp;
@@ -32,7 +30,7 @@ mod worker;
 
 pub use aggregator::Aggregator;
 pub use congestion::CongestionRule;
-pub use drops::{Drop, DropCounters};
+pub use drops::{DropCounters, DropReason};
 pub use keys::Keys;
 pub use lease::{LeaseKey, Reservation};
 pub use registry::{Lease, Worker, WorkerConfig, supports};

@@ -1,7 +1,7 @@
-//! Operations at work and the numbering of their fragments, the same for every protocol.
+//! Active operations and the numbering of their fragments, the same for every protocol.
 //!
-//! The fragments of all operations of an epoch are numbered g = 0, 1, 2, … in the order of the calls.
-//! Fragment g travels on tree g mod T as that tree's number ⌊g / T⌋.
+//! The fragments of all operations of an epoch are numbered g = 0, 1, 2, … in the order of the calls. Fragment g
+//! travels on tree g mod T as that tree's number ⌊g / T⌋.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use netsum_wire::{Dtype, Format};
 
 use crate::handover::Finished;
 
-/// An allreduce, or what is left of one.
+/// An allreduce, or the rest of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// The caller's name for it.
+    /// Id chosen by the caller.
     pub id: u64,
     /// Dtype and operation.
     pub format: Format,
@@ -21,20 +21,20 @@ pub struct Submission {
     pub numel: u64,
     /// Equal at every worker if they agree on what is reduced.
     pub fingerprint: u32,
-    /// Which of the buffer's fragments.
+    /// The fragments of the buffer to be reduced.
     pub fragments: Fragments,
 }
 
-/// A set of a buffer's fragments, in the order in which they are sent.
+/// A set of a buffer's fragments, in the order of sending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fragments {
     /// All of them.
     All,
-    /// These.
+    /// These fragments.
     Some(Vec<u32>),
 }
 
-/// Spreads a fragment's index over the header's `chunk` (2³² divided by the golden ratio).
+/// Maps a fragment's index to the header's `chunk` (2³² divided by the golden ratio).
 const CHUNK_STEP: u32 = 0x9e37_79b1;
 
 /// Elements in a fragment of at most `fragment_bytes`; partials of 16-bit floats travel as float32.
@@ -47,22 +47,22 @@ pub fn fragments_of(numel: u64, fragment_bytes: u16, dtype: Dtype) -> u64 {
     numel.div_ceil(elements_per_fragment(fragment_bytes, dtype))
 }
 
-/// Operations in the order of the calls; `S` is what a protocol keeps with each.
+/// Operations in the order of the calls; `S` is the protocol's state of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Operations<S> {
-    queue: VecDeque<Operation<S>>,
+    queue: VecDeque<ActiveOperation<S>>,
     /// One past the last fragment submitted in this epoch.
     submitted: u64,
 }
 
-/// One of them.
+/// One operation.
 #[derive(Clone, Debug)]
-pub(crate) struct Operation<S> {
+pub(crate) struct ActiveOperation<S> {
     pub(crate) submission: Submission,
     pub(crate) state: S,
     elements_per_fragment: u64,
     first_g: u64,
-    /// Packets before the first fragment.
+    /// Number of packets before the first fragment.
     leads: u64,
     count: u64,
     open: u64,
@@ -74,7 +74,7 @@ impl<S> Operations<S> {
         Operations { queue: VecDeque::new(), submitted: first_g }
     }
 
-    /// Adds one; false if it has no fragments and therefore is done.
+    /// Adds an operation; false if it has no fragments and is therefore done.
     pub(crate) fn submit(
         &mut self,
         submission: Submission,
@@ -84,7 +84,7 @@ impl<S> Operations<S> {
         self.submit_with_leads(submission, elements_per_fragment, 0, state)
     }
 
-    /// Adds one whose fragments are preceded by `leads` packets with numbers of their own.
+    /// Adds an operation whose fragments are preceded by `leads` packets with numbers of their own.
     pub(crate) fn submit_with_leads(
         &mut self,
         submission: Submission,
@@ -96,7 +96,7 @@ impl<S> Operations<S> {
         let first_g = self.submitted;
         if count > 0 {
             let open = count;
-            self.queue.push_back(Operation {
+            self.queue.push_back(ActiveOperation {
                 submission,
                 state,
                 elements_per_fragment,
@@ -115,36 +115,35 @@ impl<S> Operations<S> {
         self.submitted
     }
 
-    /// Numbers of one tree that have been submitted: those below this.
+    /// End of the numbers of one tree that have been submitted.
     pub(crate) fn end_of_tree(&self, tree: usize, trees: usize) -> u64 {
         tree_end(self.submitted, tree, trees)
     }
 
     /// The operation to which fragment `g` belongs.
-    pub(crate) fn find(&self, g: u64) -> Option<&Operation<S>> {
+    pub(crate) fn find(&self, g: u64) -> Option<&ActiveOperation<S>> {
         self.queue.get(self.position(g)?)
     }
 
     /// The operation to which fragment `g` belongs.
-    pub(crate) fn find_mut(&mut self, g: u64) -> Option<&mut Operation<S>> {
+    pub(crate) fn find_mut(&mut self, g: u64) -> Option<&mut ActiveOperation<S>> {
         let position = self.position(g)?;
         self.queue.get_mut(position)
     }
 
     /// Operations that are not done, in order.
-    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Operation<S>> {
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &ActiveOperation<S>> {
         self.queue.iter().filter(|o| o.open > 0)
     }
 
-    /// Forgets the first ones that are done.
+    /// Removes the first operations that are done.
     pub(crate) fn forget_done(&mut self) {
         while self.queue.front().is_some_and(|o| o.open == 0) {
             self.queue.pop_front();
         }
     }
 
-    /// What is left of each operation once `finished` holds, in order; those of which nothing is left
-    /// are not among them.
+    /// The rest of each operation, given `finished`, in order; without the operations that are complete.
     pub(crate) fn remaining(
         self,
         finished: &Finished,
@@ -154,7 +153,7 @@ impl<S> Operations<S> {
             let fragments = operation.numbers().skip(operation.leads as usize);
             let left = fragments.filter(|&g| !finished.contains(g));
             let left: Vec<u32> = left.map(|g| operation.fragment(g).0).collect();
-            let Operation { submission, state, .. } = operation;
+            let ActiveOperation { submission, state, .. } = operation;
             let rest = Submission { fragments: Fragments::Some(left), ..submission };
             (rest.fragments != Fragments::Some(Vec::new())).then_some((rest, state))
         })
@@ -172,8 +171,8 @@ pub(crate) fn tree_end(submitted: u64, tree: usize, trees: usize) -> u64 {
     (submitted + trees as u64 - 1 - tree as u64) / trees as u64
 }
 
-impl<S> Operation<S> {
-    /// Its fragments' numbers in the epoch.
+impl<S> ActiveOperation<S> {
+    /// Numbers of its fragments in the epoch.
     pub(crate) fn numbers(&self) -> Range<u64> {
         self.first_g..self.first_g + self.count
     }
@@ -189,7 +188,7 @@ impl<S> Operation<S> {
         (index, start..(start + self.elements_per_fragment).min(self.submission.numel))
     }
 
-    /// One more result came; true if it was the last.
+    /// Records one more result; true if it was the last.
     pub(crate) fn finish_one(&mut self) -> bool {
         self.open -= 1;
         self.open == 0
@@ -197,7 +196,7 @@ impl<S> Operation<S> {
 }
 
 impl Submission {
-    /// Its fragments.
+    /// Number of its fragments.
     pub(crate) fn count(&self, elements_per_fragment: u64) -> u64 {
         match &self.fragments {
             Fragments::All => self.numel.div_ceil(elements_per_fragment),
@@ -205,7 +204,7 @@ impl Submission {
         }
     }
 
-    /// What the header's `chunk` says of one fragment.
+    /// The header's `chunk` for a fragment.
     pub(crate) fn chunk(&self, fragment: u32) -> u32 {
         self.fingerprint.wrapping_add(fragment.wrapping_mul(CHUNK_STEP))
     }

@@ -1,14 +1,14 @@
 //! Retransmission time-out from measured round trips (RFC 6298).
 
-/// First time-out, before anything has been measured.
+/// Time-out before the first measurement.
 const INITIAL_RTO_NS: u64 = 100_000_000;
-/// PANAMA asks for a time-out that is not aggressive; a premature one costs a fragment and an answer.
+/// PANAMA requires a conservative time-out; a premature one costs a fragment and an answer.
 const MIN_RTO_NS: u64 = 10_000_000;
 /// A tree that answers again must be noticed soon, well within the time after which it counts as silent.
 const MAX_RTO_NS: u64 = 250_000_000;
 
-/// Smoothed round-trip time and what follows from it. A round trip ends with the result, so it contains
-/// the wait for the slowest worker.
+/// Smoothed round-trip time and the time-out derived from it. A round trip ends with the result, so it includes the
+/// wait for the slowest worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RttEstimator {
     smoothed_ns: Option<u64>,
@@ -34,7 +34,7 @@ impl RttEstimator {
         self.smoothed_ns.unwrap_or(0)
     }
 
-    /// Time-out after `backoffs` unanswered ones.
+    /// Time-out after `backoffs` unanswered transmissions.
     pub(crate) fn rto_ns(&self, backoffs: u32) -> u64 {
         let base = match self.smoothed_ns {
             None => INITIAL_RTO_NS,

@@ -1,22 +1,22 @@
-//! Sequence numbers: 64 bits inside the machines, the low 32 bits of them in packets.
+//! Sequence numbers: 64 bits inside the machines, their low 32 bits in packets.
 //!
 //! A machine that has the whole number (a worker) reconstructs it from a packet's 32 bits and a number nearby, as QUIC
 //! does (RFC 9000, appendix A.3). A machine that has 32 bits only (an aggregator) compares with [`distance`]. Both are
-//! right as long as the numbers that can meet lie less than 2³¹ apart: windows are at most 2¹⁴.
+//! correct as long as numbers in use are less than 2³¹ apart: windows are at most 2¹⁴.
 
-/// The sequence number nearest to `near` whose low 32 bits are `wire`; `None` if that lies before 0.
+/// The sequence number nearest to `near` whose low 32 bits are `wire`; `None` if it would be negative.
 #[inline]
 pub(crate) fn expand(wire: u32, near: u64) -> Option<u64> {
     near.checked_add_signed(distance(wire, near as u32).into())
 }
 
-/// How far `one` lies after `other`, negative if before.
+/// Distance from `other` to `one`, negative if `one` is before.
 #[inline]
 pub(crate) fn distance(one: u32, other: u32) -> i32 {
     one.wrapping_sub(other) as i32
 }
 
-/// Sets `known` to `number` if that is later.
+/// Raises `known` to `number` if that is later.
 #[inline]
 pub(crate) fn raise_to(known: &mut u32, number: u32) {
     if distance(number, *known) > 0 {

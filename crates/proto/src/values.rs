@@ -1,20 +1,18 @@
-//! Where the protocols with slots keep the values of fragments: real numbers in a daemon, counts in the
-//! simulator.
+//! Storage of fragments' values for protocols with slots: real numbers in a daemon, counts in the simulator.
 
 use crate::PortId;
 use netsum_wire::{Arithmetic, Dtype, Encoding, Format, Input, ReduceOp, reduce};
 
 /// Memory for the values of fragments, by handle.
 ///
-/// A buffer that was handed to `poll_transmit` stays readable until `flushed`, even if it was freed in
-/// between.
+/// A buffer that was returned by `poll_transmit` stays readable until `flushed`, even if it was freed in between.
 pub trait Values {
-    /// What a packet carries.
+    /// Payload of a packet.
     type Payload: ?Sized;
     /// Handle of stored values.
     type Buffer: Copy;
 
-    /// Keeps values; `None` if the memory is full.
+    /// Stores values; `None` if the memory is full.
     fn store(&mut self, payload: &Self::Payload) -> Option<Self::Buffer>;
 
     /// Combines values of the same number of elements into stored ones; true if an element saturated.
@@ -29,28 +27,28 @@ pub trait Values {
     /// buffer; `None` if the memory is full.
     fn add_floats(&mut self, inputs: &[Self::Buffer]) -> Option<Self::Buffer>;
 
-    /// Gives a buffer back.
+    /// Frees a buffer.
     fn free(&mut self, buffer: Self::Buffer);
 
-    /// Everything handed out is on the wire: freed buffers may be used again.
+    /// Reports that every returned buffer has been sent: freed buffers may be reused.
     fn flushed(&mut self);
 }
 
-/// What a row with payloads of at most `row_bytes` takes of memory, with its bookkeeping.
+/// Bytes that a row with payloads of at most `row_bytes` takes, including its metadata.
 pub fn row_cost(row_bytes: u16) -> u64 {
     u64::from(row_bytes) + ROW_OVERHEAD
 }
 
 const ROW_OVERHEAD: u64 = 64;
 
-/// A packet to be sent by a machine that keeps values: `H` is its header, `B` a handle of values.
+/// A packet to be sent by a machine that stores values: `H` is its header, `B` a handle of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowTransmit<H, B> {
     /// Neighbour.
     pub to: PortId,
     /// Header.
     pub header: H,
-    /// Values that follow it.
+    /// Values of the payload.
     pub payload: Option<B>,
 }
 
@@ -58,7 +56,7 @@ pub struct RowTransmit<H, B> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowId(u32);
 
-/// Real numbers in rows of one size, made on first use and kept.
+/// Real numbers in rows of one size, created on first use and kept.
 #[derive(Clone, Debug)]
 pub struct Rows {
     bytes: Vec<Row>,
@@ -80,14 +78,14 @@ impl Rows {
         Rows { bytes: Vec::new(), row_bytes, most, free: Vec::new(), freed: Vec::new() }
     }
 
-    /// Stored values.
+    /// The stored values.
     #[inline]
     pub fn get(&self, row: RowId) -> &[u8] {
         let row = &self.bytes[row.0 as usize];
         &row.bytes[..row.len]
     }
 
-    /// Rows in use.
+    /// Number of rows in use.
     pub fn used(&self) -> usize {
         self.bytes.len() - self.free.len() - self.freed.len()
     }
@@ -152,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_freed_row_is_readable_until_flushed_and_used_again_after() {
+    fn a_freed_row_is_readable_until_flushed_and_reused_afterwards() {
         let mut rows = Rows::new(2, 8);
         let a = rows.store(&[1, 0, 0, 0]).unwrap();
         rows.free(a);

@@ -1,4 +1,4 @@
-//! What a driver knows of every protocol's worker.
+//! The driver's interface to every protocol's worker.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,30 +8,30 @@ use netsum_wire::{Format, PacketHeader, TreeId};
 use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress};
 use crate::operations::Submission;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
-/// A protocol's worker as a state machine, for one epoch. It holds no payload: the driver copies elements between packets
-/// and buffers as it says.
+/// A protocol's worker as a state machine, for one epoch. It holds no payload: the driver copies elements between
+/// packets and buffers.
 ///
-/// Drive it so: `submit` operations; `handle` a packet, and `read` what it accepts; drain `poll_transmit`, and `write` each
-/// packet's payload; drain `poll_event`; call `handle_timeout` when `poll_timeout` says so.
+/// Usage: `submit` operations; `handle` a packet, and `read` what it accepts; drain `poll_transmit`, and `write` each
+/// packet's payload; drain `poll_event`; call `handle_timeout` at `poll_timeout`.
 pub trait WorkerMachine: Sized {
-    /// What a worker must know of its job's plan.
+    /// A worker's configuration, by its job's plan.
     type Config: Clone + fmt::Debug;
     /// Header of its packets.
     type Header: PacketHeader;
-    /// Where a result belongs.
+    /// Destination of a result.
     type Accepted: AcceptedResult;
     /// A packet to be sent.
     type Outgoing: OutgoingPacket<Header = Self::Header>;
 
-    /// Whether payloads are elements as they lie in the buffer; if not, `write` makes them.
+    /// Whether payloads are copies of the buffer's elements; if not, `write` converts them.
     const IN_PLACE: bool = false;
 
-    /// Whether the protocol can do a format; the rest goes over the hosts.
+    /// Whether the protocol supports a format; others use the host path.
     fn supports(format: Format) -> bool;
 
-    /// What drivers must know of a plan.
+    /// Properties of a plan that drivers need.
     fn settings(config: &Self::Config) -> Settings;
 
     /// A worker at the start of an epoch. Panics if the plan has no tree.
@@ -39,34 +39,34 @@ pub trait WorkerMachine: Sized {
         Self::starting_at(now, config, 0)
     }
 
-    /// A worker that has the first `first` numbers of every tree (or slot) behind it: numbers that wrap are tested so.
+    /// A worker that starts after the first `first` numbers of every tree (or slot), to test numbers that wrap.
     fn starting_at(now: Time, config: Self::Config, first: u64) -> Self;
 
-    /// Plan at work.
+    /// The configuration in use.
     fn config(&self) -> &Self::Config;
 
     /// Adds an operation. Every worker must submit the same ones in the same order. Panics for a format that the protocol
     /// does not support.
     fn submit(&mut self, submission: Submission);
 
-    /// Takes a packet that came down a tree; says where its payload belongs. `ce`: its IP header says congestion
-    /// experienced. Errors are reasons to drop it.
+    /// Handles a packet that came down a tree; returns where its payload belongs. `ce`: whether its IP header has the
+    /// congestion-experienced mark. An error is the reason why it is dropped.
     fn handle(
         &mut self,
         now: Time,
         ce: bool,
         header: &Self::Header,
-    ) -> Result<Option<Self::Accepted>, Drop>;
+    ) -> Result<Option<Self::Accepted>, DropReason>;
 
-    /// Takes in the payload of a result that `handle` accepted. `out`: bytes of the operation's buffer that hold the
+    /// Reads the payload of a result that `handle` accepted. `out`: bytes of the operation's buffer that hold the
     /// elements of the result; empty if it has none.
     fn read(&mut self, accepted: &Self::Accepted, payload: &[u8], out: &mut [u8]);
 
-    /// The next packet to send, the trees in turn.
+    /// The next packet to send; trees take turns.
     fn poll_transmit(&mut self, now: Time) -> Option<Self::Outgoing>;
 
-    /// Writes the payload of a packet of `poll_transmit`, and what the header says of it; `out` has the payload's length.
-    /// `elements`: bytes of the operation's buffer that hold a range of its elements.
+    /// Writes the payload of a packet of `poll_transmit`, and the header fields that depend on it; `out` has the
+    /// payload's length. `elements`: bytes of the operation's buffer that hold a range of its elements.
     fn write<'a>(
         &self,
         outgoing: &mut Self::Outgoing,
@@ -74,44 +74,44 @@ pub trait WorkerMachine: Sized {
         out: &mut [u8],
     );
 
-    /// When `handle_timeout` must be called.
+    /// When `handle_timeout` must be called next.
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// Deadlines up to `now` have passed.
+    /// Handles deadlines up to `now`.
     fn handle_timeout(&mut self, now: Time);
 
-    /// What the caller must know.
+    /// The next event for the caller.
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// Says to every tree that nothing more will come; to be sent once all operations are done.
+    /// Queues a fin for every tree; to be called once all operations are done.
     fn finish(&mut self);
 
     /// Operations that are not done.
     fn outstanding(&self) -> impl Iterator<Item = &Submission>;
 
-    /// Each tree's figures.
+    /// Statistics of each tree.
     fn tree_stats(&self) -> impl Iterator<Item = TreeStats>;
 
-    /// Which results have come: what a worker tells the others when an epoch ends early.
+    /// Results that have arrived: a worker's report to the others when an epoch ends early.
     fn progress(&self) -> Progress;
 
-    /// Fragments that have a number in this epoch.
+    /// Number of fragments submitted in this epoch.
     fn submitted(&self) -> u64;
 
-    /// Operation and elements of fragment `g` if its result has not come: for results that a peer serves. `None` for a
-    /// packet without elements too.
+    /// Id of the operation and elements of fragment `g` if its result has not arrived: for results that a peer serves.
+    /// `None` for a packet without elements too.
     fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)>;
 
-    /// Ends the epoch: what is left of each operation once `finished` holds, in order. Operations of which nothing is left
-    /// are not among them.
+    /// Ends the epoch: the rest of each operation, given `finished`, in order; without the operations that are
+    /// complete.
     fn remaining(self, finished: &Finished) -> Vec<Submission>;
 }
 
-/// Where a result belongs.
+/// Destination of a result.
 pub trait AcceptedResult {
     /// Number of the fragment in this epoch, over all operations.
     fn g(&self) -> u64;
-    /// Operation.
+    /// Id of the operation.
     fn id(&self) -> u64;
     /// Elements of its buffer that the result replaces, if any.
     fn elements(&self) -> Option<Range<u64>>;
@@ -122,41 +122,41 @@ pub trait OutgoingPacket {
     /// Header.
     type Header: PacketHeader;
 
-    /// Header, as far as it is known before the payload is written.
+    /// Header; the fields that depend on the payload are set by `write`.
     fn header(&self) -> &Self::Header;
-    /// Operation, if the packet belongs to one.
+    /// Id of the operation, if the packet belongs to one.
     fn operation(&self) -> Option<u64>;
-    /// Elements of the operation's buffer that the payload stands for, if any.
+    /// Elements of the operation's buffer that the payload contains, if any.
     fn elements(&self) -> Option<Range<u64>>;
 }
 
-/// What drivers must know of a plan.
+/// Properties of a plan that drivers need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Trees, servers, or the one switch.
+    /// Number of trees, servers, or switches.
     pub trees: usize,
-    /// The last results of which another worker may lack some.
+    /// Number of last results that another worker may lack.
     pub retained: usize,
     /// Largest payload.
     pub fragment_bytes: u16,
 }
 
-/// What the caller of a worker must know.
+/// An event for the caller of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Every fragment of the operation is summed.
     Done {
-        /// Operation.
+        /// Id of the operation.
         id: u64,
-        /// Ranks (mod 64) that some fragment lacks (partial synchronisation).
+        /// Ranks (mod 64) that are missing in some fragment (partial synchronisation).
         missing: u64,
     },
     /// The workers do not agree on what they reduce; the operation will not end.
     Mismatch {
-        /// Operation.
+        /// Id of the operation.
         id: u64,
     },
-    /// Something is in flight and the tree has not answered for this long. Repeated.
+    /// Something is in flight and the tree has not answered for this long. Repeated while it lasts.
     Silent {
         /// Tree.
         tree: TreeId,

@@ -1,5 +1,5 @@
-//! Protocol `atp` against an oracle: whatever the network does and however few the slots are, every sum is
-//! exact, once, and the same bits at every rank; and all slots come back.
+//! Protocol `atp` against an oracle: for any network and any number of slots, every sum is exact, complete once, and
+//! bit-identical at every rank; and all slots are freed.
 
 #[path = "world/network.rs"]
 mod network;
@@ -8,7 +8,7 @@ mod oracle;
 mod slots;
 
 use netsum_proto::atp::*;
-use netsum_proto::{CongestionRule, Drop, Time};
+use netsum_proto::{CongestionRule, DropReason, Time};
 use netsum_wire::fixed::Scale;
 use netsum_wire::*;
 use network::{Faults, Random, start};
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use slots::{Layout, World};
 
 const SECOND: u64 = 1_000_000_000;
-/// Simulated.
+/// Limit of simulated time.
 const BOUND: Time = Time(3600 * SECOND);
 const SUM: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
 
@@ -58,7 +58,7 @@ fn seed_of(job: usize, operation: usize, rank: usize) -> u64 {
     (job as u64) << 40 | (operation as u64) << 20 | rank as u64
 }
 
-/// Every element at every rank is the oracle's.
+/// Checks that every element at every rank equals the oracle's.
 fn check_sums(world: &World) -> Result<(), TestCaseError> {
     for (j, job) in world.jobs.iter().enumerate() {
         if world.hosts[job.hosts[0]].machine.is_none() {
@@ -101,7 +101,7 @@ fn check_sums(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Once nothing is left to send, no slot is held.
+/// Checks that no slot is held once nothing is left to send.
 fn check_slots_return(world: &mut World) -> Result<(), TestCaseError> {
     for host in 0..world.hosts.len() {
         if let Some(machine) = &mut world.hosts[host].machine {
@@ -113,13 +113,13 @@ fn check_slots_return(world: &mut World) -> Result<(), TestCaseError> {
     for (node, (switch, _)) in &world.switches {
         prop_assert_eq!(switch.held(), 0, "switch {}", node);
         prop_assert!(switch.leases().all(|(_, held, _)| held == 0));
-        prop_assert_eq!(switch.drops().get(Drop::NoMemory), 0);
-        prop_assert_eq!(switch.drops().get(Drop::Members), 0);
+        prop_assert_eq!(switch.drops().get(DropReason::NoMemory), 0);
+        prop_assert_eq!(switch.drops().get(DropReason::Members), 0);
     }
     for server in world.servers.values() {
-        prop_assert_eq!(server.drops().get(Drop::NoMemory), 0);
-        prop_assert_eq!(server.drops().get(Drop::Members), 0);
-        prop_assert_eq!(server.drops().get(Drop::BeyondWindow), 0);
+        prop_assert_eq!(server.drops().get(DropReason::NoMemory), 0);
+        prop_assert_eq!(server.drops().get(DropReason::Members), 0);
+        prop_assert_eq!(server.drops().get(DropReason::BeyondWindow), 0);
     }
     Ok(())
 }
@@ -132,7 +132,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     ]
 }
 
-/// From ten times too few slots to enough, so that collisions are the rule or the exception.
+/// From ten times too few slots to enough, so that collisions are frequent or rare.
 fn layout() -> impl Strategy<Value = Layout> {
     let shape = (prop::collection::vec(1..=5u8, 1..=4), any::<bool>(), any::<bool>(), 1..=3u8);
     let sizes = (1..=24u16, 1..=40u32, policy(), 100_000..50_000_000u64);
@@ -171,7 +171,7 @@ fn faults() -> impl Strategy<Value = Faults> {
     )
 }
 
-/// Claims that fit even one slot.
+/// Claims that fit even if there is one slot.
 fn claim(random: &mut Random, layout: &Layout, jobs: usize) -> Claim {
     let guaranteed = random.below(1 + u64::from(layout.slots) / (8 * jobs as u64)) as u32;
     let limit = if random.below(2) == 0 { u32::MAX } else { random.below(20) as u32 };
@@ -182,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_sum_is_exact_and_alike_whatever_happens(
+    fn every_sum_is_exact_and_identical_on_any_network(
         seed: u64, layout in layout(), faults in faults(), jobs in 1..=3usize,
     ) {
         let mut world = World::new(seed, layout.clone(), faults);
@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn jobs_that_come_go_and_start_again_disturb_nobody(
+    fn jobs_that_come_go_and_restart_do_not_disturb_others(
         seed: u64, layout in layout(), faults in faults(), at in 0..3_000u64,
     ) {
         let mut world = World::new(seed, layout.clone(), faults);
@@ -218,11 +218,11 @@ proptest! {
             submit(&mut world, job, 0, &mut random);
         }
         world.run(Time(at * 1000), World::all_done);
-        // Job 0 dies without a word.
+        // Job 0 dies silently.
         for host in world.jobs[0].hosts.clone() {
             world.hosts[host].machine = None;
         }
-        // Job 1 begins a new epoch with what it had at first; its old packets are still on their way.
+        // Job 1 begins a new epoch with its initial buffers; its old packets are still in flight.
         let again = world.jobs[1].hosts.clone();
         world.begin(1);
         for (rank, &host) in again.iter().enumerate() {
@@ -234,7 +234,7 @@ proptest! {
             world.hosts[host].machine.as_mut().unwrap().submit_scaled(what, scaling);
             world.pump_host(host);
         }
-        // A fourth comes.
+        // A fourth job arrives.
         let job = world.add_job(claim(&mut random, &layout, 4));
         submit(&mut world, job, 0, &mut random);
         prop_assert!(world.run(BOUND, World::all_done), "not done in time");
@@ -253,8 +253,8 @@ fn ordinary(layout: Layout, numel: usize) -> World {
     world
 }
 
-/// The paper's example: four racks, of two workers each but for two workers at the server's own switch.
-/// Without a level 2 the server gets a packet per rack, with it one.
+/// The paper's example: four racks, of two workers each but for two workers at the server's own switch. Without level 2
+/// the server receives a packet per rack, with it one.
 #[test]
 fn two_levels_leave_one_packet_per_fragment() {
     let packets = |middle| {
@@ -271,8 +271,8 @@ fn two_levels_leave_one_packet_per_fragment() {
 }
 
 #[test]
-fn collisions_move_a_place_until_it_is_free() {
-    // Two jobs on slots that suffice for both: the second round of places hardly collides.
+fn collisions_move_an_entry_until_its_slot_is_free() {
+    // Two jobs on slots that suffice for both: the second round of entries hardly collides.
     let layout = Layout { slots: 64, window_max: 16, ..Layout::default() };
     let mut world = World::new(5, layout, Faults::default());
     for job in 0..2 {
@@ -290,8 +290,8 @@ fn collisions_move_a_place_until_it_is_free() {
     assert!(counters.iter().any(|c| c.rehashes > 0), "they did collide: {counters:?}");
 }
 
-/// One packet in a hundred is lost, and what must be sent again goes to the server worker by worker. Holes are seen by
-/// what overtakes them; only the end of an operation may wait in silence.
+/// One packet in a hundred is lost, and retransmissions go to the server worker by worker. Holes are detected by
+/// results that overtake them; only the end of an operation may have to wait for a time-out.
 #[test]
 fn losses_cost_round_trips() {
     for seed in 1..=4 {
@@ -332,7 +332,7 @@ fn a_straggler_holds_no_memory() {
 }
 
 #[test]
-fn ranks_that_disagree_hear_of_it() {
+fn disagreement_is_reported_to_all_ranks() {
     let mut world = World::new(1, Layout::default(), Faults::default());
     let job = world.add_job(Claim::default());
     for rank in 0..4 {
@@ -351,7 +351,7 @@ fn a_dead_server_is_silence() {
 }
 
 #[test]
-fn floats_are_asked_for_once_and_only_where_they_must_be() {
+fn floats_are_requested_once_and_only_where_needed() {
     let layout = Layout { racks: vec![2, 2], slots: 512, ..Layout::default() };
     let mut world = World::new(1, layout, Faults::default());
     let job = world.add_job(Claim::default());

@@ -1,9 +1,9 @@
-//! An `atp` switch and server among hostile neighbours: each reason to drop is told apart, nothing panics,
-//! nothing grows, nobody else's sum changes.
+//! An `atp` switch and server among hostile neighbours: each reason to drop is counted separately, nothing panics,
+//! memory is bounded, and other jobs' sums are unaffected.
 
 use netsum_proto::atp::*;
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Drop, PortId, Time};
+use netsum_proto::{DropReason, PortId, Time};
 use netsum_wire::atp::{Flags, HEADER_LEN, Header, Kind, Level};
 use netsum_wire::*;
 use proptest::prelude::*;
@@ -83,30 +83,30 @@ fn down(kind: Kind, job: u32, sequence: u32) -> Header {
 
 const PAYLOAD: [u8; 16] = [1; 16];
 
-/// What both machines refuse alike.
-fn forgeries() -> Vec<(u32, Header, Drop)> {
+/// Packets that both machines refuse for the same reason.
+fn forgeries() -> Vec<(u32, Header, DropReason)> {
     let good = header(1, 0, 0);
     vec![
-        (10, Header { job: JobId(3), ..good }, Drop::NoLease),
-        (10, Header { tree: TreeId(1), ..good }, Drop::NoLease),
-        (10, Header { epoch: Epoch(4), ..good }, Drop::StaleEpoch),
-        (10, Header { epoch: Epoch(6), ..good }, Drop::FutureEpoch),
-        (20, good, Drop::NotANeighbour),
-        (10, Header { workers: 0b10, ..good }, Drop::Members),
-        (10, Header { workers: 0b11, ..good }, Drop::Members),
-        (10, Header { rack_fan_in: 1, ..good }, Drop::Members),
-        (10, Header { server_fan_in: 2, ..good }, Drop::Members),
-        (10, Header { server_fan_in: 2, racks: 0b10, ..good }, Drop::Members),
-        (10, Header { kind: Kind::Result, ..good }, Drop::WrongDirection),
-        (10, Header { kind: Kind::Mismatch, n_elems: 0, ..good }, Drop::WrongDirection),
-        (10, header(1, 0, WINDOW.into()), Drop::BeyondWindow),
-        (10, header(1, 0, u32::MAX - 100), Drop::TooOld),
-        (10, Header { n_elems: 5, ..good }, Drop::TooLarge),
+        (10, Header { job: JobId(3), ..good }, DropReason::NoLease),
+        (10, Header { tree: TreeId(1), ..good }, DropReason::NoLease),
+        (10, Header { epoch: Epoch(4), ..good }, DropReason::StaleEpoch),
+        (10, Header { epoch: Epoch(6), ..good }, DropReason::FutureEpoch),
+        (20, good, DropReason::NotANeighbour),
+        (10, Header { workers: 0b10, ..good }, DropReason::Members),
+        (10, Header { workers: 0b11, ..good }, DropReason::Members),
+        (10, Header { rack_fan_in: 1, ..good }, DropReason::Members),
+        (10, Header { server_fan_in: 2, ..good }, DropReason::Members),
+        (10, Header { server_fan_in: 2, racks: 0b10, ..good }, DropReason::Members),
+        (10, Header { kind: Kind::Result, ..good }, DropReason::WrongDirection),
+        (10, Header { kind: Kind::Mismatch, n_elems: 0, ..good }, DropReason::WrongDirection),
+        (10, header(1, 0, WINDOW.into()), DropReason::BeyondWindow),
+        (10, header(1, 0, u32::MAX - 100), DropReason::TooOld),
+        (10, Header { n_elems: 5, ..good }, DropReason::TooLarge),
     ]
 }
 
 #[test]
-fn every_reason_to_drop_is_told_apart() {
+fn every_reason_to_drop_is_distinguished() {
     let (mut switch, mut server) = (switch(), server());
     for (from, header, reason) in forgeries() {
         let payload = vec![0; header.payload_len()];
@@ -117,18 +117,18 @@ fn every_reason_to_drop_is_told_apart() {
         assert!(switch.drops().get(reason) > 0 && server.drops().get(reason) > 0);
     }
     let up = header(1, 0, 0);
-    assert_eq!(switch.handle(NOW, PARENT, false, &up, &PAYLOAD), Err(Drop::WrongDirection));
+    assert_eq!(switch.handle(NOW, PARENT, false, &up, &PAYLOAD), Err(DropReason::WrongDirection));
     let late = down(Kind::Result, 1, 9);
-    assert_eq!(switch.handle(NOW, PARENT, false, &late, &PAYLOAD), Err(Drop::BeyondWindow));
+    assert_eq!(switch.handle(NOW, PARENT, false, &late, &PAYLOAD), Err(DropReason::BeyondWindow));
     assert_eq!(switch.held(), 0);
     assert_eq!(server.values().used(), 0);
     switch.handle(NOW, PortId(10), false, &up, &PAYLOAD).unwrap();
-    assert_eq!(switch.handle(NOW, PortId(10), false, &up, &PAYLOAD), Err(Drop::Duplicate));
+    assert_eq!(switch.handle(NOW, PortId(10), false, &up, &PAYLOAD), Err(DropReason::Duplicate));
 }
 
-/// A replayed packet of an earlier epoch, and one of a window long past, leave no trace.
+/// A replayed packet of an earlier epoch, or of a window long past, has no effect.
 #[test]
-fn what_is_replayed_is_not_taken() {
+fn replayed_packets_are_dropped() {
     let mut switch = switch();
     for sequence in 0..20 {
         for worker in 0..2 {
@@ -141,20 +141,20 @@ fn what_is_replayed_is_not_taken() {
     }
     for sequence in 0..16 {
         let again = switch.handle(NOW, PortId(10), false, &header(1, 0, sequence), &PAYLOAD);
-        assert_eq!(again, Err(Drop::TooOld), "{sequence}");
+        assert_eq!(again, Err(DropReason::TooOld), "{sequence}");
     }
     let members = Members::Rack { workers: vec![PortId(10), PortId(11)], rack: 0, racks: 1 };
     let next = Lease { epoch: Epoch(6), ..lease(1, members, Claim::default()) };
     switch.install(NOW, next.clone()).unwrap();
     let replayed = switch.handle(NOW, PortId(10), false, &header(1, 0, 19), &PAYLOAD);
-    assert_eq!(replayed, Err(Drop::StaleEpoch));
+    assert_eq!(replayed, Err(DropReason::StaleEpoch));
     let older = Lease { epoch: Epoch(5), ..next };
     assert!(matches!(switch.install(NOW, older), Err(LeaseError::Epoch { .. })));
     assert_eq!(switch.held(), 0);
 }
 
 #[test]
-fn leases_that_make_no_sense_are_refused() {
+fn invalid_leases_are_refused() {
     let rack = |workers: Vec<u32>, rack, racks| Members::Rack {
         workers: workers.into_iter().map(PortId).collect(),
         rack,
@@ -189,7 +189,7 @@ fn leases_that_make_no_sense_are_refused() {
     assert_eq!(of_server(neighbours), LeaseError::Unreachable(0));
 }
 
-/// Packets of job 1's neighbours and of strangers, some of them almost right.
+/// Packets of job 1's neighbours and of unknown senders, some of them almost valid.
 fn hostile() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let raw = (0..40u32, prop::collection::vec(any::<u8>(), 0..80));
     let fields = (0..8u8, any::<u8>(), 0..4u32, any::<[u8; 4]>(), 0..6u16, any::<u32>());
@@ -218,10 +218,9 @@ fn hostile() -> impl Strategy<Value = (u32, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Job 2 reduces while job 1's members do their worst: its sums are exact, and job 1 holds no more
-    /// slots than its limit.
+    /// Job 2 reduces while job 1's members attack: its sums are exact, and job 1 holds no more slots than its limit.
     #[test]
-    fn a_hostile_tenant_changes_nobody_elses_sum(
+    fn a_hostile_tenant_does_not_change_other_sums(
         attack in prop::collection::vec(hostile(), 0..120),
         values in prop::collection::vec(any::<[[u8; 16]; 2]>(), 8),
     ) {
@@ -231,7 +230,7 @@ proptest! {
             let mut sums = Vec::new();
             for worker in 0..2u32 {
                 for (from, packet) in attack.by_ref().take(8) {
-                    // No attacker can have the address of job 2's neighbours.
+                    // No attacker can use an address of job 2's neighbours.
                     let Ok((header, payload)) = Header::decode(&packet) else { continue };
                     if header.job != JobId(2) || from / 10 != 2 && from != 99 {
                         let _ = switch.handle(NOW, PortId(from), false, &header, payload);
@@ -249,7 +248,7 @@ proptest! {
                 while server.poll_transmit().is_some() {}
                 server.values_mut().flushed();
             }
-            // In the network or one by one, depending on who held the slot: together they are the sum.
+            // Added in the network or sent one by one, depending on the slot: together they are the sum.
             let mut total = vec![0; 16];
             let workers = sums.iter().fold(0, |all, (workers, values)| {
                 Arithmetic::Wrapping.combine(&mut total, values);

@@ -1,6 +1,6 @@
-//! Every order of events of a small world: 3 workers, 2 fragments, and up to 2 packets lost or repeated
+//! Exhaustive model: every order of events with 3 workers, 2 fragments, and up to 2 packets lost or repeated
 //! (`faults`), at any place in any order. Every worker accepts each fragment's sum once, with each worker in it once;
-//! when the network falls silent all is done, and no slot is held.
+//! when no packets and deadlines are left, all operations are done and no slot is held.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +11,7 @@ use netsum_proto::{CongestionRule, PortId, Time, operations};
 use netsum_wire::atp::{Header, Kind, Level};
 use netsum_wire::*;
 
-/// Counts in place of numbers: worker w is worth 256^w, so a sum says how often each is in.
+/// Counts in place of numbers: worker w contributes 256^w, so a sum shows how often it contains each.
 #[derive(Clone, Default, Hash)]
 struct Tally(Vec<Option<u32>>);
 
@@ -35,7 +35,7 @@ impl Values for Tally {
         panic!("integers only")
     }
 
-    /// The model reads what it is handed before anything else happens.
+    /// The model reads returned buffers before the next event.
     fn free(&mut self, buffer: usize) {
         FREED.with_borrow_mut(|freed| freed.push(buffer));
     }
@@ -70,7 +70,7 @@ struct State {
     workers: Vec<Worker>,
     switches: Vec<(u32, Switch<Tally>)>,
     server: Server<Tally>,
-    flying: Vec<Packet>,
+    in_flight: Vec<Packet>,
     accepted: [[bool; 2]; WORKERS as usize],
     faults: u32,
     now: Time,
@@ -98,7 +98,7 @@ impl State {
             rack: 0,
             racks,
         };
-        let place = |level, worker, rack_fan_in, rack, server_fan_in| Place {
+        let place = |level, worker, rack_fan_in, rack, server_fan_in| WorkerPosition {
             level,
             worker,
             rack_fan_in,
@@ -172,7 +172,7 @@ impl State {
             server,
             faults,
             above,
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             accepted: [[false; 2]; 3],
             now: Time(0),
             timeouts: 0,
@@ -184,7 +184,12 @@ impl State {
     fn pump_worker(&mut self, w: u32) {
         while let Some(outgoing) = self.workers[w as usize].poll_transmit(self.now) {
             let to = self.above[w as usize];
-            self.flying.push(Packet { to, from: w, header: outgoing.header, value: 1 << (8 * w) });
+            self.in_flight.push(Packet {
+                to,
+                from: w,
+                header: outgoing.header,
+                value: 1 << (8 * w),
+            });
         }
         while let Some(event) = self.workers[w as usize].poll_event() {
             assert!(!matches!(event, Event::Mismatch { .. }));
@@ -194,7 +199,7 @@ impl State {
     fn send(&mut self, from: u32, sent: Vec<Transmit<usize>>, values: &Tally) {
         for Transmit { to, header, payload } in sent {
             let value = payload.map_or(0, |p| values.0[p].expect("it is stored"));
-            self.flying.push(Packet { to: to.0, from, header, value });
+            self.in_flight.push(Packet { to: to.0, from, header, value });
         }
     }
 
@@ -230,7 +235,7 @@ impl State {
         }
     }
 
-    /// Nothing flies: time passes to the next deadline. False if there is none.
+    /// No packet is in flight: time passes to the next deadline. False if there is none.
     fn pass_time(&mut self) -> bool {
         let workers = self.workers.iter().filter_map(Worker::poll_timeout);
         let switches = self.switches.iter().filter_map(|(_, s)| s.poll_timeout());
@@ -254,20 +259,20 @@ impl State {
         self.workers.iter().for_each(|w| w.digest(&mut state));
         self.switches.iter().for_each(|(_, s)| s.digest(&mut state));
         self.server.digest(&mut state);
-        // In any order.
+        // Independent of order.
         let each = |p: &Packet| {
             let mut hasher = DefaultHasher::new();
             p.hash(&mut hasher);
             hasher.finish()
         };
-        let flying = self.flying.iter().map(each).fold(0u64, u64::wrapping_add);
-        (flying, self.flying.len(), self.accepted, self.faults, self.now).hash(&mut state);
+        let in_flight = self.in_flight.iter().map(each).fold(0u64, u64::wrapping_add);
+        (in_flight, self.in_flight.len(), self.accepted, self.faults, self.now).hash(&mut state);
         state.finish()
     }
 
-    /// Whether a packet can be handled before all others: it changes nothing, or it is the last result that
-    /// its worker lacks, after which no packet changes the worker. Either way other orders lead to the
-    /// same states, for time passes only when nothing flies.
+    /// Whether a packet can be handled before all others: it has no effect, or it is the last result that its worker
+    /// lacks, after which no packet changes the worker. Either way other orders lead to the same states, because time
+    /// passes only if no packet is in flight.
     fn is_inert(&self, packet: &Packet) -> bool {
         let Some(accepted) = self.accepted.get(packet.to as usize) else { return false };
         let lacks = accepted.iter().filter(|&&a| !a).count();
@@ -275,16 +280,16 @@ impl State {
         lacks == 0 || packet.header.kind == Kind::Result && (!new || lacks == 1)
     }
 
-    /// What can happen next.
+    /// Visits all possible next states.
     fn successors(&self, mut then: impl FnMut(State)) {
-        let first = self.flying.iter().position(|p| self.is_inert(p));
+        let first = self.in_flight.iter().position(|p| self.is_inert(p));
         let mut seen = HashSet::new();
-        for (i, &packet) in self.flying.iter().enumerate() {
+        for (i, &packet) in self.in_flight.iter().enumerate() {
             if first.is_some_and(|first| first != i) || !seen.insert(packet) {
                 continue;
             }
             let mut gone = self.clone();
-            gone.flying.swap_remove(i);
+            gone.in_flight.swap_remove(i);
             let useless = first.is_some()
                 && self.accepted[packet.to as usize][packet.header.sequence.0 as usize];
             if self.faults > 0 && !useless {
@@ -304,12 +309,12 @@ impl State {
     }
 }
 
-/// Visits every state; how many there are.
+/// Visits every reachable state; returns their number.
 fn explore(start: State) -> usize {
     let mut seen = HashSet::from([start.digest()]);
     let mut open = vec![start];
     while let Some(mut state) = open.pop() {
-        if state.flying.is_empty() {
+        if state.in_flight.is_empty() {
             if state.pass_time() {
                 if seen.insert(state.digest()) {
                     open.push(state);
@@ -329,7 +334,7 @@ fn explore(start: State) -> usize {
     seen.len()
 }
 
-/// Faults in this run: `make model` allows two everywhere, which takes minutes.
+/// Number of faults in this run: `make model` allows two everywhere, which takes minutes.
 fn faults(usual: u32) -> u32 {
     let wanted = std::env::var("NETSUM_MODEL_FAULTS").ok();
     wanted.map_or(usual, |text| text.parse().expect("NETSUM_MODEL_FAULTS is a number"))
@@ -352,7 +357,7 @@ fn one_rack_and_one_slot_for_both_fragments() {
 }
 
 #[test]
-fn one_rack_whose_fragments_take_each_others_slot() {
+fn one_rack_whose_fragments_collide() {
     check(false, 1, Policy::Preempt { patience_ns: 0 }, 0);
 }
 

@@ -1,5 +1,5 @@
-//! What an `atp` switch does with every packet in every state of the slot, as a table. A change of the
-//! protocol is a change of the table: `cargo insta review`, or INSTA_UPDATE=always.
+//! The reaction of an `atp` switch to every packet in every state of a slot, as a table. A change of the protocol
+//! changes the table: `cargo insta review`, or INSTA_UPDATE=always.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use netsum_wire::*;
 
 const PARENT: u32 = 99;
 const STRAGGLER_NS: u64 = 1_000_000;
-/// The fragment that the table is about, and another one that wants the same slot.
+/// The job of the fragment in the table, and another one that competes for the slot.
 const OWN: JobId = JobId(1);
 const OTHER: JobId = JobId(2);
 
@@ -76,7 +76,7 @@ fn down(kind: Kind, job: JobId) -> Header {
     Header { kind, n_elems, workers: 0, racks: 0, ..contribution(Level::Server, job, 0) }
 }
 
-type Act = Box<dyn Fn(&mut Switch<Rows>, Level) -> Result<(), netsum_proto::Drop>>;
+type Act = Box<dyn Fn(&mut Switch<Rows>, Level) -> Result<(), netsum_proto::DropReason>>;
 
 fn send(from: u32, header: impl Fn(Level) -> Header + 'static) -> Act {
     Box::new(move |switch, level| {
@@ -151,7 +151,7 @@ fn events() -> Vec<(&'static str, Act)> {
     ]
 }
 
-/// What came out, in words.
+/// Description of the packets sent.
 fn sent(switch: &mut Switch<Rows>) -> String {
     let mut text = Vec::new();
     while let Some(Transmit { to, header, payload }) = switch.poll_transmit() {
@@ -208,12 +208,12 @@ fn table(level: Level, policy: Policy) -> String {
 }
 
 #[test]
-fn a_rack_switch_does_what_the_table_says() {
+fn a_rack_switch_implements_the_table() {
     insta::assert_snapshot!("rack_first_come", table(Level::Rack, Policy::FirstCome));
 }
 
 #[test]
-fn a_servers_switch_does_what_the_table_says() {
+fn a_servers_switch_implements_the_table() {
     insta::assert_snapshot!("server_first_come", table(Level::Server, Policy::FirstCome));
 }
 

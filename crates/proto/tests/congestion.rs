@@ -1,9 +1,9 @@
-//! Congestion control at packet level: a job beside DCTCP flows, on one and on several congested branches.
+//! Congestion control at packet level: a job competes with DCTCP flows, on one and on several congested branches.
 //!
-//! Each worker's uplink is a 10 Gbit/s queue that marks above 85 packets (PANAMA §5) and is shared with one
-//! greedy DCTCP flow. The switch and the workers are the shipped machines; payload is a count. The paper ORs
-//! the branches' marks into one: with several branches that are congested *independently* the job backs off
-//! for all of them and starves. One virtual window per branch mends most of that.
+//! Each worker's uplink is a 10 Gbit/s queue that marks above 85 packets (PANAMA §5) and is shared with one greedy
+//! DCTCP flow. The switch and the workers are the shipped machines; payload is a count. The paper ORs the branches'
+//! marks into one: with several branches that are congested *independently* the job backs off for all of them and
+//! starves. One virtual window per branch prevents most of that.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -21,7 +21,7 @@ const START_NS: u64 = 30_000_000;
 const END_NS: u64 = 400_000_000;
 const MEASURE_NS: u64 = (END_NS - START_NS) * 6 / 10;
 
-/// Memory of counts: a packet's header and how many contributions are in it.
+/// Memory that stores a packet's header and its number of contributions.
 #[derive(Default)]
 struct Counts {
     packets: Vec<(Header, u32)>,
@@ -78,7 +78,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// When the packet has left, and whether it was marked.
+    /// Returns when the packet has left, and whether it was marked.
     fn pass(&mut self, now: u64) -> (u64, bool) {
         let waiting = self.busy_until.saturating_sub(now) / PACKET_NS;
         self.busy_until = self.busy_until.max(now) + PACKET_NS;
@@ -86,7 +86,7 @@ impl Queue {
     }
 }
 
-/// A greedy DCTCP flow (RFC 8257), written apart from the one under test.
+/// A greedy DCTCP flow (RFC 8257), independent of the implementation under test.
 struct Cross {
     window: f64,
     slow_start: bool,
@@ -127,13 +127,13 @@ impl Cross {
                 self.window = (self.window * (1.0 - self.alpha / 2.0)).max(2.0);
             }
             (self.acked, self.marked) = (0, 0);
-            // A round ends with the acknowledgement of what is sent last now.
+            // A round ends with the acknowledgement of the last packet sent so far.
             self.left_in_round = self.in_flight.max(self.window as u32);
         }
     }
 }
 
-enum Happening {
+enum Event {
     CrossStarts,
     CrossAck(bool),
     JobStarts,
@@ -141,7 +141,7 @@ enum Happening {
     Result(Header),
 }
 
-/// Gbit/s over the last 60 % of the job's life.
+/// Gbit/s over the last 60 % of the run.
 #[derive(Debug)]
 struct Rates {
     job: f64,
@@ -156,9 +156,9 @@ struct Scene {
     queues: Vec<Queue>,
     cross: Vec<Option<Cross>>,
     agenda: BinaryHeap<Reverse<(u64, u64)>>,
-    happenings: BTreeMap<u64, (usize, Happening)>,
+    events: BTreeMap<u64, (usize, Event)>,
     sequence: u64,
-    /// When a branch's host took the last packet of each flow.
+    /// By branch, when its host received the last packet of each flow.
     taken: Vec<[u64; 2]>,
 }
 
@@ -195,20 +195,20 @@ impl Scene {
             queues: (0..branches).map(|_| Queue::default()).collect(),
             cross: (0..branches).map(|_| None).collect(),
             agenda: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
+            events: BTreeMap::new(),
             sequence: 0,
             taken: vec![[0; 2]; branches],
         }
     }
 
-    fn plan(&mut self, at: u64, branch: usize, what: Happening) {
+    fn plan(&mut self, at: u64, branch: usize, what: Event) {
         self.sequence += 1;
         self.agenda.push(Reverse((at, self.sequence)));
-        self.happenings.insert(self.sequence, (branch, what));
+        self.events.insert(self.sequence, (branch, what));
     }
 
-    /// When a host takes a packet that reaches it at `at`: after a moment that is never the same (two flows
-    /// of equal period lock in phase, and one of them meets all the marks), but in order.
+    /// When a host processes a packet that arrives at `at`: after a varying delay (otherwise two flows of equal period
+    /// lock in phase, and one of them meets all the marks), but in order.
     fn host_takes(&mut self, branch: usize, flow: usize, at: u64) -> u64 {
         let moment = self.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let last = &mut self.taken[branch][flow];
@@ -216,14 +216,14 @@ impl Scene {
         *last
     }
 
-    /// `apart`: cross flows start apart and their round trips differ by 21 % from branch to branch, so that
-    /// the branches mark out of step.
+    /// `apart`: cross flows start at different times and their round trips differ by 21 % from branch to branch, so
+    /// that the branches do not mark in phase.
     fn run(rule: CongestionRule, branches: usize, apart: bool) -> Rates {
         let mut scene = Scene::new(rule, branches);
         for branch in 0..branches {
             let start = if apart { 1_700_000 * branch as u64 } else { 0 };
-            scene.plan(start, branch, Happening::CrossStarts);
-            scene.plan(START_NS, branch, Happening::JobStarts);
+            scene.plan(start, branch, Event::CrossStarts);
+            scene.plan(START_NS, branch, Event::JobStarts);
         }
         let mut results = 0;
         while let Some(Reverse((now, sequence))) = scene.agenda.pop() {
@@ -231,22 +231,22 @@ impl Scene {
                 break;
             }
             scene.now = now;
-            let (branch, what) = scene.happenings.remove(&sequence).unwrap();
+            let (branch, what) = scene.events.remove(&sequence).unwrap();
             let measured = u64::from(now >= END_NS - MEASURE_NS);
             match what {
-                Happening::CrossStarts => {
+                Event::CrossStarts => {
                     let stretch = if apart { 1.21f64.powi(branch as i32) } else { 1.0 };
                     let delay = (BASE_DELAY_NS as f64 * stretch) as u64;
                     scene.cross[branch] = Some(Cross::new(delay));
                 }
-                Happening::CrossAck(marked) => {
+                Event::CrossAck(marked) => {
                     let cross = scene.cross[branch].as_mut().unwrap();
                     cross.acknowledge(marked);
                     cross.delivered += measured;
                 }
-                Happening::JobStarts => scene.submit(branch),
-                Happening::AtSwitch(ce, header) => scene.aggregate(branch, ce, &header),
-                Happening::Result(header) => {
+                Event::JobStarts => scene.submit(branch),
+                Event::AtSwitch(ce, header) => scene.aggregate(branch, ce, &header),
+                Event::Result(header) => {
                     let taken = scene.workers[branch].handle(Time(now), false, &header);
                     results += measured * u64::from(branch == 0 && taken.is_ok());
                 }
@@ -280,7 +280,7 @@ impl Scene {
                 Transmit::Control { to, header } => (to, header),
             };
             let at = self.host_takes(to.0 as usize, 1, self.now + BASE_DELAY_NS / 2);
-            self.plan(at, to.0 as usize, Happening::Result(header));
+            self.plan(at, to.0 as usize, Event::Result(header));
         }
         self.switch.flushed();
     }
@@ -294,19 +294,19 @@ impl Scene {
             let delay = cross.delay_ns;
             let (left, marked) = self.queues[branch].pass(self.now);
             let at = self.host_takes(branch, 0, left + delay);
-            self.plan(at, branch, Happening::CrossAck(marked));
+            self.plan(at, branch, Event::CrossAck(marked));
         }
         while let Some(outgoing) = self.workers[branch].poll_transmit(Time(self.now)) {
             let (left, marked) = self.queues[branch].pass(self.now);
             let at = left + BASE_DELAY_NS / 2;
-            self.plan(at, branch, Happening::AtSwitch(marked, outgoing.header));
+            self.plan(at, branch, Event::AtSwitch(marked, outgoing.header));
         }
     }
 }
 
 #[test]
 fn one_bottleneck_is_shared_equally_with_dctcp() {
-    // PANAMA Fig. 10a, and b: without control the other flow starves.
+    // PANAMA Fig. 10a, and b: without congestion control the other flow starves.
     for rule in [CongestionRule::Panama, CongestionRule::PerBranch] {
         let rates = Scene::run(rule, 1, false);
         assert!((4.0..=6.0).contains(&rates.job), "{rule:?}: {rates:?}");
@@ -317,22 +317,22 @@ fn one_bottleneck_is_shared_equally_with_dctcp() {
 }
 
 #[test]
-fn with_several_bottlenecks_the_papers_rule_starves_the_job_and_the_mended_one_does_not() {
+fn with_several_bottlenecks_the_papers_rule_starves_the_job_and_the_per_branch_rule_does_not() {
     println!(
         "branches  OR-ed marks (paper)   window per branch   (Gbit/s of a fair 5; cross flows)"
     );
     let mut rows = Vec::new();
     for branches in [2, 4, 8] {
         let paper = Scene::run(CongestionRule::Panama, branches, true);
-        let mended = Scene::run(CongestionRule::PerBranch, branches, true);
+        let per_branch = Scene::run(CongestionRule::PerBranch, branches, true);
         println!(
             "{branches:8}  {:8.2} ({:5.2})      {:8.2} ({:5.2})",
-            paper.job, paper.cross, mended.job, mended.cross
+            paper.job, paper.cross, per_branch.job, per_branch.cross
         );
-        rows.push((paper.job, mended.job));
+        rows.push((paper.job, per_branch.job));
     }
-    for ((paper, mended), better) in rows.into_iter().zip([1.4, 3.0, 3.0]) {
+    for ((paper, per_branch), better) in rows.into_iter().zip([1.4, 3.0, 3.0]) {
         assert!(paper < 1.6, "the flaw is gone: {paper}");
-        assert!(mended > better * paper, "{mended} against {paper}");
+        assert!(per_branch > better * paper, "{per_branch} against {paper}");
     }
 }

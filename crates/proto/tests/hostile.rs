@@ -1,7 +1,7 @@
-//! A switch among hostile neighbours: nothing panics, nothing grows, nobody else's sum changes.
+//! A switch among hostile neighbours: nothing panics, memory is bounded, and other jobs' sums are unaffected.
 
 use netsum_proto::panama::*;
-use netsum_proto::{Drop, PortId, Time};
+use netsum_proto::{DropReason, PortId, Time};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
 use netsum_wire::*;
 use proptest::prelude::*;
@@ -60,29 +60,32 @@ fn drain(switch: &mut Switch<Slab>) -> Vec<(PortId, Vec<u8>)> {
 }
 
 #[test]
-fn every_reason_to_drop_is_told_apart() {
+fn every_reason_to_drop_is_distinguished() {
     let mut switch = switch();
     let payload = [0; 64];
     let mut drop = |from: u32, header: Header, payload: &[u8]| {
         switch.handle(NOW, PortId(from), false, &header, payload).unwrap_err()
     };
     let good = header(1, 0);
-    assert_eq!(drop(10, Header { job: JobId(3), ..good }, &payload), Drop::NoLease);
-    assert_eq!(drop(10, Header { tree: TreeId(1), ..good }, &payload), Drop::NoLease);
-    assert_eq!(drop(10, Header { epoch: Epoch(4), ..good }, &payload), Drop::StaleEpoch);
-    assert_eq!(drop(10, Header { epoch: Epoch(6), ..good }, &payload), Drop::FutureEpoch);
-    assert_eq!(drop(20, good, &payload), Drop::NotANeighbour);
-    assert_eq!(drop(10, Header { kind: Kind::Result, ..good }, &payload), Drop::WrongDirection);
-    assert_eq!(drop(10, Header { n_elems: 17, ..good }, &[0; 68]), Drop::TooLarge);
-    assert_eq!(drop(10, header(1, u32::MAX), &payload), Drop::TooOld);
+    assert_eq!(drop(10, Header { job: JobId(3), ..good }, &payload), DropReason::NoLease);
+    assert_eq!(drop(10, Header { tree: TreeId(1), ..good }, &payload), DropReason::NoLease);
+    assert_eq!(drop(10, Header { epoch: Epoch(4), ..good }, &payload), DropReason::StaleEpoch);
+    assert_eq!(drop(10, Header { epoch: Epoch(6), ..good }, &payload), DropReason::FutureEpoch);
+    assert_eq!(drop(20, good, &payload), DropReason::NotANeighbour);
+    assert_eq!(
+        drop(10, Header { kind: Kind::Result, ..good }, &payload),
+        DropReason::WrongDirection
+    );
+    assert_eq!(drop(10, Header { n_elems: 17, ..good }, &[0; 68]), DropReason::TooLarge);
+    assert_eq!(drop(10, header(1, u32::MAX), &payload), DropReason::TooOld);
     let acknowledgement = Header { kind: Kind::Acknowledgement, n_elems: 0, ..good };
-    assert_eq!(drop(10, acknowledgement, &[]), Drop::Unexpected);
+    assert_eq!(drop(10, acknowledgement, &[]), DropReason::Unexpected);
     switch.handle(NOW, PortId(10), false, &good, &payload).unwrap();
     let again = switch.handle(NOW, PortId(10), false, &good, &payload);
-    assert_eq!(again, Err(Drop::Duplicate));
+    assert_eq!(again, Err(DropReason::Duplicate));
     let other = Header { chunk: 78, ..good };
-    assert_eq!(switch.handle(NOW, PortId(11), false, &other, &payload), Err(Drop::Mismatch));
-    assert_eq!(switch.drops().get(Drop::NoLease), 2);
+    assert_eq!(switch.handle(NOW, PortId(11), false, &other, &payload), Err(DropReason::Mismatch));
+    assert_eq!(switch.drops().get(DropReason::NoLease), 2);
     assert_eq!(switch.drops().iter().map(|(_, n)| n).sum::<u64>(), 11);
 }
 
@@ -93,7 +96,7 @@ fn a_sender_that_ignores_its_window_gets_no_more_than_that() {
     for vid in 0..1000 {
         match switch.handle(NOW, PortId(10), false, &header(1, vid), &[1; 64]) {
             Ok(()) => taken += 1,
-            Err(reason) => assert_eq!(reason, Drop::BeyondWindow),
+            Err(reason) => assert_eq!(reason, DropReason::BeyondWindow),
         }
     }
     assert_eq!(taken, SLOTS);
@@ -131,7 +134,7 @@ fn hostile_header() -> impl Strategy<Value = Header> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Job 1's neighbours, and strangers, send whatever they like in the name of any job.
+    /// Job 1's neighbours and unknown senders send arbitrary packets in the name of any job.
     #[test]
     fn another_jobs_sums_stay_exact(
         noise in prop::collection::vec((prop::sample::select(vec![10, 11, 99]), hostile_header()), 0..400),

@@ -1,5 +1,5 @@
-//! Protocol `panama` against an oracle: whatever the network does, every sum is exact, once, and the
-//! same bits at every rank.
+//! Protocol `panama` against an oracle: on any network, every sum is exact, complete once, and bit-identical at every
+//! rank.
 
 #[path = "world/oracle.rs"]
 mod oracle;
@@ -16,7 +16,7 @@ use world::network::start;
 use world::{Faults, Layout, Random, World};
 
 const SECOND: u64 = 1_000_000_000;
-/// Simulated. A fragment that 14 workers send over three levels, each hop losing 9 %, takes seconds; some
+/// Limit of simulated time. A fragment that 14 workers send over three levels, each hop losing 9 %, takes seconds; some
 /// operations have 900 of eight elements.
 const BOUND: Time = Time(3600 * SECOND);
 
@@ -26,7 +26,7 @@ fn format(random: &mut Random) -> Format {
     Format { dtype: dtypes[random.below(5) as usize], op: ops[random.below(3) as usize] }
 }
 
-/// Any bits, so that NaNs, infinities, subnormals and overflowing integers all occur.
+/// Arbitrary bits, so that NaNs, infinities, subnormals and overflowing integers all occur.
 fn bits(format: Format, numel: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let bytes =
@@ -34,7 +34,7 @@ fn bits(format: Format, numel: usize, seed: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = bytes.collect();
     bytes.truncate(numel * format.dtype.size());
     if format.dtype == Dtype::F32 {
-        // Gradients of like size, so that rounding shows the order of additions.
+        // Gradients of similar size, so that rounding depends on the order of additions.
         for x in bytes.chunks_exact_mut(4).skip(numel / 8) {
             let unit = f32::from_le_bytes(x.try_into().unwrap()).to_bits() >> 9;
             x.copy_from_slice(&(unit as f32 / 8_388_608.0 - 0.5).to_le_bytes());
@@ -47,7 +47,8 @@ fn seed_of(job: usize, operation: usize, rank: u32) -> u64 {
     (job as u64) << 40 | (operation as u64) << 20 | u64::from(rank)
 }
 
-/// Every fragment of every worker's buffer is the oracle's sum over those whom it does not lack.
+/// Checks that every fragment of every worker's buffer is the oracle's sum over the ranks that are not reported as
+/// missing.
 fn check_sums(world: &World) -> Result<(), TestCaseError> {
     for (j, job) in world.jobs.iter().enumerate() {
         let everyone = job.shape.mask();
@@ -81,7 +82,7 @@ fn check_sums(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// All jobs give their memory back.
+/// Checks that all jobs free their memory.
 fn check_memory_returns(world: &mut World) -> Result<(), TestCaseError> {
     for switch in world.switches.iter_mut().flatten() {
         let jobs: Vec<(JobId, Epoch)> = switch.leases().map(|l| (l.job, l.epoch)).collect();
@@ -95,7 +96,6 @@ fn check_memory_returns(world: &mut World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The least memory has room for one fragment in flight in each tree of three jobs.
 /// Room for one fragment in flight, or some more, in each tree of three jobs.
 fn memory(workers: u32, trees: u8, room: u32) -> u64 {
     let (shares, buffers) = (3 * u32::from(trees) + 2, workers + 11 + room);
@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_sum_is_exact_and_alike_whatever_the_network_does(
+    fn every_sum_is_exact_and_identical_on_any_network(
         seed: u64, layout in layout(), faults in faults(), jobs in 1..=3usize,
     ) {
         let mut world = World::new(seed, layout, faults);
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn partial_sums_say_whom_they_lack(
+    fn partial_sums_name_the_missing_ranks(
         seed: u64, faults in faults(), workers in 3..=17u32, levels in 1..=2u32, permille in 400..1000u16, room in 0..100u32,
         start in start(),
     ) {
@@ -157,12 +157,12 @@ proptest! {
         let job = world.add_job();
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
         let numel = 3000;
-        // The last rank comes late: the others need not wait for all it owes.
+        // The last rank comes late: the others need not wait for all of its contributions.
         for rank in 0..workers - 1 {
             world.submit_at(job, rank, format, numel, bits(format, numel, seed_of(job, 0, rank)));
         }
         world.run(Time(SECOND / 2), World::all_done);
-        // Another job comes, and the caps shrink.
+        // Another job arrives, and the caps shrink.
         let other = world.add_job();
         world.submit(other, format, numel, |rank| bits(format, numel, seed_of(other, 0, rank)));
         world.run(Time(SECOND), World::all_done);
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn a_dead_switch_costs_a_transition_and_nothing_else(
+    fn a_dead_switch_costs_only_a_transition(
         seed: u64, layout in layout(), faults in faults(), kill_after in 0..4_000u64, which in 0..4usize,
     ) {
         let trees = layout.trees;
@@ -193,7 +193,7 @@ proptest! {
     }
 }
 
-/// A plan of these tests: it is its epoch.
+/// A plan of these tests, which consists of its epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TestPlan(u16);
 
@@ -224,14 +224,14 @@ impl Plan for TestPlan {
     }
 }
 
-/// A job's hand-over to its next plan, over a network between the workers that loses nothing.
+/// A job's hand-over to its next plan, over a lossless network between the workers.
 struct Transition<'a> {
     world: &'a mut World,
     hosts: Vec<usize>,
     workers: Vec<Option<Worker>>,
     machines: Vec<Handover<TestPlan>>,
     messages: VecDeque<(usize, Transmit)>,
-    /// What is left, by rank, once the old epoch has ended.
+    /// The remaining work, by rank, once the old epoch has ended.
     rest: Vec<Option<Vec<Submission>>>,
 }
 
@@ -247,7 +247,7 @@ fn transition(world: &mut World, job: usize, trees: u8) {
     let rest = vec![None; hosts.len()];
     let messages = VecDeque::new();
     let mut transition = Transition { world, hosts, workers, machines, messages, rest };
-    // The first plan comes to one rank, the next to another.
+    // The first plan reaches one rank, the next another.
     for (rank, epoch) in [(0, 1), (size as usize - 1, 2)] {
         transition.machines[rank].handle_plan(Time(0), TestPlan(epoch));
         transition.run();
@@ -271,7 +271,7 @@ fn transition(world: &mut World, job: usize, trees: u8) {
 }
 
 impl Transition<'_> {
-    /// Until nothing is to be done any more.
+    /// Runs until nothing is left to do.
     fn run(&mut self) {
         loop {
             (0..self.hosts.len()).for_each(|rank| self.drain(rank));
@@ -325,10 +325,10 @@ impl Transition<'_> {
     }
 }
 
-/// One rank of four, or a rack of three, sums the first operation with all and does not come to the second: the others go on
-/// until it lags by what switches keep, a window at each level.
+/// One rank of four, or a rack of three, takes part in the first operation only: the others continue until it lags by
+/// the sums that switches retain, a window at each level.
 #[test]
-fn partial_sums_wait_for_who_lags_by_a_window() {
+fn partial_sums_wait_for_a_rank_that_lags_by_a_window() {
     for (workers, levels, absent) in [(4, 1, 3..4), (9, 2, 6..9)] {
         let release_permille = 660;
         let layout = Layout { workers, levels, release_permille, trees: 1, ..Layout::default() };
@@ -355,11 +355,11 @@ fn partial_sums_wait_for_who_lags_by_a_window() {
         }
         assert!(world.run(BOUND, World::all_done));
         check_sums(&world).unwrap();
-        // They ask at once for what they could not take when it came,
+        // They request at once what they could not accept when it arrived,
         let stats = |rank: u32| world.hosts[rank as usize].machine.as_ref().unwrap().tree_stats();
         let resent: u64 = absent.flat_map(stats).map(|s| s.resent).sum();
         assert!(resent < 10, "{workers} workers: {resent} fragments sent again, and none was lost");
-        // and only that is sent to them again.
+        // and only that is sent again.
         let switches = world.switches.iter().flatten();
         let answered: u64 =
             switches.flat_map(|s| s.tree_counters()).map(|(.., c)| c.answered).sum();
@@ -394,7 +394,8 @@ fn fragments_go_to_the_trees_in_turn() {
 }
 
 /// One packet in a hundred: a fragment of 8 workers over two levels crosses 27 links, so one in four is lost somewhere,
-/// and many of those again. Holes are seen by what overtakes them; only the end of an operation may wait in silence.
+/// and many of those again. Holes are detected by results that overtake them; only the end of an operation may have to
+/// wait for a time-out.
 #[test]
 fn losses_cost_round_trips() {
     let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
@@ -410,8 +411,8 @@ fn losses_cost_round_trips() {
             check_sums(&world).unwrap();
             world.network.now.0
         };
-        // A window of 4 is what losses leave: 500 round trips of 40 µs, some more for what is lost, and silence once
-        // or twice. Time-outs alone would take seconds.
+        // Losses leave a window of 4: 500 round trips of 40 µs, some more for lost fragments, and one or two time-outs.
+        // Recovery by time-outs alone would take seconds.
         for seed in 1..=4 {
             let lossy = took(seed, 0.01);
             assert!(lossy < 100_000_000, "{congestion:?}: {lossy} ns");
@@ -420,7 +421,7 @@ fn losses_cost_round_trips() {
 }
 
 #[test]
-fn ranks_that_disagree_hear_of_it() {
+fn disagreement_is_reported_to_all_ranks() {
     let mut world = World::new(1, Layout::default(), Faults::default());
     let job = world.add_job();
     let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
@@ -443,7 +444,7 @@ fn a_straggler_is_named() {
     }
     world.run(Time(SECOND), |_| false);
     let waits = |h: usize| world.hosts[h].machine.as_ref().unwrap().tree_stats().next().unwrap();
-    // Rank 3's own rack switch knows that it waits for 2; the root only knows which rack is late.
+    // Rank 3's rack switch reports that rank 2 is missing; the root only reports the late rack.
     for (host, late) in [(3, 0b0100), (0, 0b1100), (1, 0b1100)] {
         assert_eq!(waits(host).waiting_for, late, "host {host}");
         assert_eq!(waits(host).window, 10, "waiting is no congestion");

@@ -1,4 +1,4 @@
-//! Rows that a parameter server allocates, measured beside those that its leases reserve.
+//! Rows that a parameter server allocates, compared with those that its leases reserve.
 
 use netsum_proto::atp::{LeaseError, Neighbour, Server, ServerLease};
 use netsum_proto::values::Rows;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 const NOW: Time = Time(0);
 const ROW: u16 = 8;
 
-/// One rack of so many workers, each a neighbour.
+/// One rack of `workers`, each a neighbour.
 fn lease(job: u32, workers: u32, window: u16) -> ServerLease {
     let neighbour =
         |worker: u32| Neighbour { port: PortId(worker), racks: 1, workers: 1 << worker };
@@ -26,7 +26,7 @@ fn lease(job: u32, workers: u32, window: u16) -> ServerLease {
     }
 }
 
-/// A fragment as floats: the server keeps those of each rank until all are in.
+/// A fragment as floats: the server keeps those of each rank until all have arrived.
 fn floats(lease: &ServerLease, worker: u32, sequence: u32) -> Header {
     Header {
         kind: Kind::Contribution,
@@ -50,7 +50,7 @@ fn floats(lease: &ServerLease, worker: u32, sequence: u32) -> Header {
 }
 
 proptest! {
-    /// Workers send as far ahead as they may, in any order; the driver sends after each packet.
+    /// Workers send as far ahead as the window allows, in any order; the driver sends after each packet.
     #[test]
     fn a_server_allocates_no_more_than_its_leases_reserve(
         workers in 1..6u32,
@@ -63,7 +63,7 @@ proptest! {
         prop_assert_eq!(server.reserved(), lease.rows());
         let mut next = vec![0; workers as usize];
         for worker in order.into_iter().filter(|&worker| worker < workers) {
-            // What all have sent has a result.
+            // Fragments that all have sent have a result.
             let base = next.iter().min().copied().unwrap();
             let sequence = next[worker as usize];
             if sequence < base + u32::from(window) {
@@ -83,7 +83,7 @@ proptest! {
 #[test]
 fn a_lease_that_does_not_fit_is_refused() {
     let (first, second) = (lease(1, 4, 8), lease(2, 4, 8));
-    // 16 places and 4 ranks' floats of 8 fragments.
+    // 16 entries and 4 ranks' floats of 8 fragments.
     assert_eq!((first.rows(), first.memory_bytes(ROW)), (48, 48 * (8 + 64)));
     let rows = Rows::new(usize::MAX, ROW.into());
     let mut server = Server::new(ROW, rows).with_rows(95);
@@ -91,7 +91,7 @@ fn a_lease_that_does_not_fit_is_refused() {
     let refused = server.install(NOW, second.clone()).unwrap_err();
     assert_eq!(refused, LeaseError::NoMemory { needed: 48, free: 47 });
     assert_eq!(server.reserved(), 48);
-    // A later epoch takes the place of its own lease.
+    // A later epoch replaces its own lease.
     server.install(NOW, ServerLease { epoch: Epoch(2), ..first }).unwrap();
     server.revoke(JobId(1), Epoch(2));
     server.install(NOW, second).unwrap();

@@ -1,5 +1,5 @@
-//! Protocol `switchml` against an oracle: whatever the network does, every sum is exact, once, and the
-//! same bits at every rank.
+//! Protocol `switchml` against an oracle: on any network, every sum is exact, complete once, and bit-identical at every
+//! rank.
 
 #[path = "world/network.rs"]
 mod network;
@@ -8,7 +8,7 @@ mod oracle;
 
 use netsum_proto::switchml::*;
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Drop, PortId, Time};
+use netsum_proto::{DropReason, PortId, Time};
 use netsum_wire::switchml::{HEADER_LEN, Header, Kind};
 use netsum_wire::*;
 use network::{Arrival, Faults, Network, Random, Start, start};
@@ -16,7 +16,7 @@ use oracle::Path;
 use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000_000;
-/// Simulated.
+/// Limit of simulated time.
 const BOUND: Time = Time(3600 * SECOND);
 const SUM: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
 const SWITCH: usize = 9999;
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// Every element at every worker is the oracle's.
+    /// Checks that every element at every worker equals the oracle's.
     fn check(&self) -> Result<(), TestCaseError> {
         for hosts in self.hosts.chunks(self.workers.into()).enumerate() {
             let (job, hosts) = hosts;
@@ -276,7 +276,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_sum_is_exact_and_alike_whatever_the_network_does(
+    fn every_sum_is_exact_and_identical_on_any_network(
         seed: u64, jobs in 1..=3u32, workers in 1..=12u8, slots in 1..=24u16,
         faults in (0.0..0.08f64, 0.0..0.05f64, 0.0..0.03f64, 0..200_000u64), restart: bool,
         start in start(),
@@ -286,7 +286,7 @@ proptest! {
         let mut world = World::starting_at(start, seed, faults, jobs, workers, slots);
         let mut random = Random(seed ^ 1);
         if restart {
-            // An epoch that was given up, with packets still on their way.
+            // An abandoned epoch, with packets still in flight.
             world.submit(0, SUM, 500);
             world.run(Time(random.below(3_000_000)), World::all_done);
             world.begin(0, 2);
@@ -308,7 +308,7 @@ proptest! {
         }
         world.switch.values_mut().flushed();
         prop_assert_eq!(world.switch.values().used(), 0);
-        prop_assert_eq!(world.switch.drops().get(Drop::NoMemory), 0);
+        prop_assert_eq!(world.switch.drops().get(DropReason::NoMemory), 0);
     }
 }
 
@@ -342,7 +342,7 @@ fn pools_are_static() {
 }
 
 #[test]
-fn ranks_that_disagree_and_dead_switches_are_told() {
+fn disagreement_and_dead_switches_are_reported() {
     let mut world = World::new(1, Faults::default(), 1, 3, 8);
     for host in 0..3 {
         let numel = if host == 1 { 101 } else { 100 };
@@ -357,7 +357,7 @@ fn ranks_that_disagree_and_dead_switches_are_told() {
 }
 
 #[test]
-fn every_reason_to_drop_is_told_apart() {
+fn every_reason_to_drop_is_distinguished() {
     let mut world = World::new(1, Faults::default(), 2, 2, 4);
     let good = Header {
         kind: Kind::Contribution,
@@ -379,30 +379,38 @@ fn every_reason_to_drop_is_told_apart() {
         world.switch.handle(Time(0), PortId(from), false, &header, payload).err()
     };
     let refused = [
-        (0, Header { job: JobId(7), ..good }, Drop::NoLease),
-        (0, Header { epoch: Epoch(0), ..good }, Drop::StaleEpoch),
-        (0, Header { epoch: Epoch(2), ..good }, Drop::FutureEpoch),
-        (2, good, Drop::NotANeighbour),
-        (1, good, Drop::Members),
-        (0, Header { slot: 4, ..good }, Drop::Members),
-        (0, Header { n_elems: 9, ..good }, Drop::TooLarge),
-        (0, Header { kind: Kind::Result, ..good }, Drop::WrongDirection),
-        (0, Header { round: 1, ..good }, Drop::BeyondWindow),
-        (0, Header { round: 2, ..good }, Drop::BeyondWindow),
+        (0, Header { job: JobId(7), ..good }, DropReason::NoLease),
+        (0, Header { epoch: Epoch(0), ..good }, DropReason::StaleEpoch),
+        (0, Header { epoch: Epoch(2), ..good }, DropReason::FutureEpoch),
+        (2, good, DropReason::NotANeighbour),
+        (1, good, DropReason::Members),
+        (0, Header { slot: 4, ..good }, DropReason::Members),
+        (0, Header { n_elems: 9, ..good }, DropReason::TooLarge),
+        (0, Header { kind: Kind::Result, ..good }, DropReason::WrongDirection),
+        (0, Header { round: 1, ..good }, DropReason::BeyondWindow),
+        (0, Header { round: 2, ..good }, DropReason::BeyondWindow),
     ];
     for (from, header, reason) in refused {
         assert_eq!(drop(from, header), Some(reason), "{header:?}");
     }
     assert_eq!(drop(0, good), None);
-    assert_eq!(drop(0, good), Some(Drop::Duplicate));
-    assert_eq!(drop(0, Header { round: 1, ..good }), Some(Drop::BeyondWindow), "0 is not complete");
+    assert_eq!(drop(0, good), Some(DropReason::Duplicate));
+    assert_eq!(
+        drop(0, Header { round: 1, ..good }),
+        Some(DropReason::BeyondWindow),
+        "0 is not complete"
+    );
     let other = Header { worker: 1, ..good };
-    assert_eq!(drop(1, Header { chunk: 6, ..other }), Some(Drop::Mismatch));
+    assert_eq!(drop(1, Header { chunk: 6, ..other }), Some(DropReason::Mismatch));
     assert_eq!(drop(1, other), None);
     for round in 1..3 {
         assert_eq!(drop(0, Header { round, ..good }), None);
         assert_eq!(drop(1, Header { round, ..other }), None);
     }
-    assert_eq!(drop(0, good), Some(Drop::TooOld));
-    assert_eq!(drop(0, Header { round: 1, ..good }), Some(Drop::Duplicate), "the shadow copy");
+    assert_eq!(drop(0, good), Some(DropReason::TooOld));
+    assert_eq!(
+        drop(0, Header { round: 1, ..good }),
+        Some(DropReason::Duplicate),
+        "the shadow copy"
+    );
 }

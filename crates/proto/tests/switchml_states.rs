@@ -1,4 +1,4 @@
-//! What a `switchml` switch does with every packet in every state of a slot, as a table.
+//! The reaction of a `switchml` switch to every packet in every state of a slot, as a table.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ fn contribution(worker: u8, round: u32) -> Header {
     }
 }
 
-/// What came of a packet, in words.
+/// Description of a packet's effect.
 fn act(switch: &mut Switch<Rows>, header: &Header) -> String {
     let outcome = switch.handle(
         Time(0),
@@ -46,7 +46,7 @@ fn act(switch: &mut Switch<Rows>, header: &Header) -> String {
 }
 
 #[test]
-fn a_switch_does_what_the_table_says() {
+fn a_switch_implements_the_table() {
     let all = |round| (0..3).map(move |w| contribution(w, round));
     let states: Vec<(&str, Vec<Header>)> = vec![
         ("nothing", vec![]),

@@ -1,5 +1,5 @@
-//! Python callbacks run on a small pool: one of them may block on another operation, so they must never run on
-//! the threads that complete operations.
+//! Python callbacks run on a small pool: a callback may block on another operation, so it must never run on the threads
+//! that complete operations.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
@@ -10,18 +10,18 @@ use pyo3::prelude::*;
 
 use crate::SIGNAL_CHECK;
 
-/// Two, as Gloo has run loops: a callback that waits does not hold up the next one.
+/// Two, as Gloo has run loops: a callback that waits does not delay the next one.
 const THREADS: usize = 2;
 
 struct Pool {
-    /// A forked child has none of its parent's threads.
+    /// Process id: a forked child has none of its parent's threads.
     process: u32,
     queue: Sender<Py<PyAny>>,
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
 
-/// Calls `callback()` soon, on a thread of the pool. An exception is printed, as there is nobody to catch it.
+/// Calls `callback()` soon, on a thread of the pool. An exception is printed, since no caller can catch it.
 pub(crate) fn call(callback: Py<PyAny>) {
     let mut pool = POOL.lock();
     let process = std::process::id();
@@ -47,7 +47,7 @@ fn start(process: u32) -> Pool {
 }
 
 fn run(callback: &Py<PyAny>) {
-    // None while the interpreter ends: then nobody waits for the callback either.
+    // None while the interpreter ends: then nothing waits for the callback either.
     Python::try_attach(|py| {
         if let Err(error) = callback.call0(py) {
             error.write_unraisable(py, Some(callback.bind(py)));
@@ -60,7 +60,8 @@ thread_local! {
     static INTERRUPT: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Whether a signal's handler has raised (Ctrl-C), for operations that run on the caller's thread; looks now and then.
+/// Whether a signal's handler has raised (Ctrl-C), for operations that run on the caller's thread; checks from time to
+/// time.
 pub(crate) fn interrupted() -> bool {
     let now = Instant::now();
     let looked = LOOKED.get().get_or_insert(now).to_owned();
@@ -80,7 +81,7 @@ pub(crate) fn interrupted() -> bool {
     }
 }
 
-/// What `interrupted` found on this thread.
+/// The exception that `interrupted` found on this thread.
 pub(crate) fn interrupt() -> Option<PyErr> {
     INTERRUPT.take()
 }

@@ -1,4 +1,4 @@
-//! One Python exception per cause.
+//! Conversion of errors: one Python exception per cause.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(crate) fn register(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult
     module.add("ControllerUnavailable", py.get_type::<ControllerUnavailable>())
 }
 
-/// The exception of an error's cause.
+/// The exception for an error's cause.
 pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
     let text = error.to_string();
     match error {
@@ -64,7 +64,7 @@ pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
     }
 }
 
-/// A timeout in seconds; ValueError if it is negative, infinite or no number.
+/// A time-out in seconds; ValueError if it is negative, infinite or not a number.
 pub(crate) fn seconds(value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value)
         .map_err(|_| PyValueError::new_err(format!("a timeout of {value} s is not possible")))

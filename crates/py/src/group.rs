@@ -1,6 +1,6 @@
-//! A group of ranks. Buffers come as addresses and sizes: whoever calls keeps them alive until the Work is done.
+//! A group of ranks. Buffers are passed as addresses and sizes: the caller keeps them alive until the Work is done.
 //!
-//! With `here`, a collective may be done by the caller's own thread, and then returns None in place of a Work.
+//! With `here`, the caller's own thread may run a collective, which then returns None instead of a Work.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use netsum_collective as core;
 use netsum_collective::{
-    Buffer, Combine, Dtype, Elements, Format, GroupConfig, Link, Options, Terms,
+    Buffer, Combine, Dtype, Elements, Format, GroupConfig, LinkCost, Options, Terms,
 };
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -42,7 +42,7 @@ impl Group {
         timeout_s: f64,
         mut options: BTreeMap<String, String>,
     ) -> PyResult<Group> {
-        // Without a fabric, the way to the rendezvous tells which of this machine's addresses the others reach.
+        // Without a fabric, the route to the rendezvous selects the address of this machine that others reach.
         if let Ok(rendezvous) = std::env::var("MASTER_ADDR") {
             options.entry("rendezvous".to_owned()).or_insert(rendezvous);
         }
@@ -55,12 +55,12 @@ impl Group {
         Ok(Group(Arc::new(group.map_err(|error| errors::raise(py, error))?), size, timeout))
     }
 
-    /// What the other ranks must be given; opaque.
+    /// This rank's address for the other ranks; opaque.
     fn address(&self) -> Vec<u8> {
         self.0.address()
     }
 
-    /// Blocks until all ranks are connected and, with a controller, the first plan is here.
+    /// Blocks until all ranks are connected and, with a controller, the first plan has arrived.
     fn connect(&self, py: Python<'_>, addresses: Vec<Vec<u8>>) -> PyResult<()> {
         py.detach(|| self.0.connect(&addresses)).map_err(|error| errors::raise(py, error))
     }
@@ -100,7 +100,7 @@ impl Group {
         ended_or_not(py, here, py.detach(|| self.0.reduce(buffer, dtype, how, root, terms)))
     }
 
-    /// `elements`, here and below: what the bytes are, by a name on which ranks must agree; "" says nothing.
+    /// `elements`, here and below: the type of the elements, by a name on which ranks must agree; "" means unspecified.
     #[pyo3(signature = (ptr, nbytes, root, timeout_s, here=false, elements=""))]
     fn broadcast(
         &self,
@@ -214,7 +214,7 @@ impl Group {
         Ok(Work(py.detach(|| self.0.send(buffer, dst, tag, timeout))))
     }
 
-    /// `src` None: from any rank; the Work then says which.
+    /// `src` None: from any rank; the Work then has the sender.
     #[pyo3(signature = (ptr, nbytes, src, tag, timeout_s))]
     fn recv(
         &self,
@@ -229,17 +229,17 @@ impl Group {
         Ok(Work(py.detach(|| self.0.receive(buffer, src, tag, timeout))))
     }
 
-    /// A number by which programs that XLA has compiled name the group.
+    /// A number by which compiled XLA programs refer to the group.
     fn number(&self) -> i64 {
         xla::register(&self.0, self.1, self.2)
     }
 
-    /// What the group has done and how it stands: JSON of `netsum_collective::GroupStats`, "{}" before it is connected.
+    /// Statistics and state of the group: JSON of `netsum_collective::GroupStats`, "{}" before it is connected.
     fn stats(&self, py: Python<'_>) -> String {
         py.detach(|| json_or_empty(self.0.stats()))
     }
 
-    /// The algorithm of the hosts' path for an operation of `nbytes` per rank, with the costs of all: JSON of
+    /// The algorithm of the host path for an operation of `nbytes` per rank, with the costs of all: JSON of
     /// `netsum_collective::Choice`.
     fn explain(
         &self,
@@ -253,31 +253,31 @@ impl Group {
         choice(py, self.0.explain(operation, format, nbytes))
     }
 
-    /// The group and its last operations: JSON of `netsum_collective::Recorded`, "{}" if it is not connected. why: what
-    /// gave rise to it, in words.
+    /// The group and its last operations: JSON of `netsum_collective::Recorded`, "{}" if it is not connected. why: the
+    /// reason for recording, as text.
     #[pyo3(signature = (why=""))]
     fn recorded(&self, py: Python<'_>, why: &str) -> String {
         py.detach(|| json_or_empty(self.0.recorded(why)))
     }
 
-    /// Writes what `recorded` gives into a folder; the path of the file.
+    /// Writes the result of `recorded` into a folder; returns the path of the file.
     #[pyo3(signature = (folder, why=""))]
     fn dump(&self, py: Python<'_>, folder: PathBuf, why: &str) -> PyResult<PathBuf> {
         py.detach(|| self.0.dump(&folder, why)).map_err(|error| errors::raise(py, error))
     }
 
-    /// Leaves the job in good order.
+    /// Leaves the job.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
     }
 
-    /// Fails everything that is under way, and every later call.
+    /// Fails all operations in progress, and every later call.
     fn abort(&self, py: Python<'_>, reason: &str) {
         py.detach(|| self.0.abort(reason));
     }
 }
 
-/// As [`Group::explain`], for `ranks` on such links, without a group.
+/// Like [`Group::explain`], for `ranks` on such links, without a group.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn explain_hosts(
@@ -291,7 +291,7 @@ pub(crate) fn explain_hosts(
     op: &str,
 ) -> PyResult<String> {
     let ranks = ranks.max(1);
-    let link = Link { ranks, shared_memory: false, latency_s, bytes_per_s, across: None };
+    let link = LinkCost { ranks, shared_memory: false, latency_s, bytes_per_s, across: None };
     let format = Format { dtype: dtype_of(py, dtype)?, op: combine(py, op, 1.0)?.reduce_op() };
     choice(py, core::explain(&link, operation, format, nbytes, None, None))
 }
@@ -318,7 +318,7 @@ fn moving(timeout_s: f64, here: bool, elements: &str) -> PyResult<Terms> {
     Ok(terms(timeout_s, here)?.of(Elements::named(elements)))
 }
 
-/// With `here`, None for an operation that has ended well, which saves the making of an object; else its error.
+/// With `here`, None for an operation that succeeded, which saves an object; else its error.
 fn ended_or_not(py: Python<'_>, here: bool, work: core::Work) -> PyResult<Option<Work>> {
     if !work.is_done() {
         return Ok(Some(Work(work)));
@@ -337,8 +337,8 @@ fn bytes((ptr, len): Span) -> Buffer {
     if len == 0 {
         return Buffer::from_vec(Vec::new());
     }
-    // SAFETY: by this module's contract the caller passes memory of `len` bytes and keeps it alive, and does not
-    // touch it, until the Work is done; netsum.torch holds the tensors in its own Work.
+    // SAFETY: by this module's contract the caller passes memory of `len` bytes, keeps it alive, and does not access it
+    // until the Work is done; netsum.torch holds the tensors in its own Work.
     unsafe { Buffer::from_raw(ptr as *mut u8, len, Box::new(())) }
 }
 

@@ -1,8 +1,7 @@
 //! `netsum._core`: the Rust core for Python.
 //!
-//! Owns: nothing but the translation of arguments, errors and callbacks. Must not know: algorithms. Every call
-//! that can block releases the interpreter lock; a panic becomes an exception.
-//! Start reading at [`group`].
+//! Owns: the conversion of arguments, errors and callbacks only. Must not know: algorithms. Every call that can block
+//! releases the interpreter lock; a panic becomes an exception. Start reading at [`group`].
 
 mod callbacks;
 mod errors;
@@ -20,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use tracing_subscriber::EnvFilter;
 
-/// What the controller at `controller` ("host:port") knows, as JSON.
+/// The state of the controller at `controller` ("host:port"), as JSON.
 #[pyfunction]
 fn status(py: Python<'_>, controller: &str, timeout_s: f64) -> PyResult<String> {
     let timeout = errors::seconds(timeout_s)?;
@@ -36,7 +35,7 @@ const fn version() -> &'static str {
 
 #[pymodule]
 fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // Warnings of the data path reach the user; NETSUM_LOG=debug shows more. A second import changes nothing.
+    // Warnings of the data path are shown to the user; NETSUM_LOG=debug shows more. A second import has no effect.
     let filter = EnvFilter::try_from_env("NETSUM_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _ = log.try_init();
@@ -65,5 +64,5 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// How long a blocked call goes without looking for Ctrl-C.
+/// How long a blocked call runs without checking for Ctrl-C.
 const SIGNAL_CHECK: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! Where ranks find each other without torch.
+//! Rendezvous of ranks without torch.
 
 use std::net::ToSocketAddrs;
 
@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 
 use crate::errors;
 
-/// An open meeting, hosted by one rank; all ranks then call `meet`.
+/// An open rendezvous, hosted by one rank; all ranks then call `meet`.
 #[pyclass(frozen, module = "netsum._core")]
 pub(crate) struct Meeting(rendezvous::Meeting);
 
 #[pymethods]
 impl Meeting {
-    /// Opens it at `at` ("host:port"; port 0: any) for `timeout_s` seconds. OSError where the name has no address.
+    /// Opens it at `at` ("host:port"; port 0: any) for `timeout_s` seconds. OSError if the name has no address.
     #[new]
     fn new(py: Python<'_>, at: &str, token: &[u8], timeout_s: f64) -> PyResult<Meeting> {
         let (token, patience) = (token_of(token)?, errors::seconds(timeout_s)?);
@@ -25,13 +25,13 @@ impl Meeting {
         Ok(Meeting(meeting.map_err(|error| errors::raise(py, error))?))
     }
 
-    /// The port it listens at.
+    /// The listening port.
     fn port(&self) -> u16 {
         self.0.address().port()
     }
 }
 
-/// Everybody's address by rank, from the meeting at `at`; blocks until all have come, at most `timeout_s` seconds.
+/// All addresses by rank, from the rendezvous at `at`; blocks until all ranks have joined, at most `timeout_s` seconds.
 #[pyfunction]
 pub(crate) fn meet(
     py: Python<'_>,

@@ -16,15 +16,15 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// N, D, M, E.
 type Numbers = (u32, u32, u32, u32);
 
-/// A checked plan for `numbers` = (N, D, M, E) by `method`, beside what else could be had, as JSON.
-/// ValueError names the number that is impossible.
+/// A checked plan for `numbers` = (N, D, M, E) by `method`, with a comparison of all methods, as JSON. ValueError names
+/// the invalid number.
 #[pyfunction]
 fn ocs_answer(py: Python<'_>, numbers: Numbers, paired: bool, method: &str) -> PyResult<String> {
     let (spec, method) = (spec(numbers, paired)?, method_of(method)?);
     json(&py.detach(|| ocs::answer(&spec, method)).map_err(value)?)
 }
 
-/// What (N, D, M, E) allows, without a plan, as JSON.
+/// The comparison of all methods for (N, D, M, E), without a plan, as JSON.
 #[pyfunction]
 fn ocs_compare(numbers: Numbers, paired: bool) -> PyResult<String> {
     json(&ocs::compare(&spec(numbers, paired)?))
@@ -43,7 +43,7 @@ fn ocs_curve(
     Ok(rates.iter().map(ToString::to_string).collect())
 }
 
-/// Replays a plan written as JSON, and says what it does, as JSON. ValueError says what is wrong.
+/// Replays a plan written as JSON, and returns the report as JSON. ValueError describes the violation.
 #[pyfunction]
 fn ocs_check(py: Python<'_>, plan: &str) -> PyResult<String> {
     let plan: OcsPlan = serde_json::from_str(plan)

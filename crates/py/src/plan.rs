@@ -1,4 +1,4 @@
-//! The planner for Python: texts in, JSON out.
+//! The planner for Python: text in, JSON out.
 
 use std::fmt::Display;
 
@@ -19,9 +19,9 @@ use pyo3::prelude::*;
 
 /// A topology as netsum's JSON.
 ///
-/// `source`: the text of a file that is called `file`, or with `file` None the name of a known
-/// machine. `gpus`: names or numbers of those wanted, all if empty. `kinds`: links to use, all if
-/// empty. ValueError says what is wrong, and where.
+/// `source`: the text of a file named `file`, or with `file` None the name of a known machine. `gpus`: names or numbers
+/// of the selected GPUs, all if empty. `kinds`: kinds of links to use, all if empty. ValueError describes the error and
+/// its position.
 #[pyfunction]
 #[pyo3(signature = (source, file=None, format=None, gpus=vec![], kinds=vec![]))]
 pub(crate) fn topology(
@@ -43,8 +43,8 @@ pub(crate) fn topology(
 
 /// The best plan for a collective, as the JSON of `netsum_plan::pack::Report`.
 ///
-/// `graph`: JSON of [`topology`]. `collective`: as in a plan's JSON. `method`: "exact", "blink", "three-phase" or "rings".
-/// `pieces`: shares become multiples of one of so many, 0 for exact shares.
+/// `graph`: JSON of [`topology`]. `collective`: as in a plan's JSON. `method`: "exact", "blink", "three-phase" or
+/// "rings". `pieces`: shares become multiples of one over this, 0 for exact shares.
 #[pyfunction]
 pub(crate) fn pack_trees(
     py: Python<'_>,
@@ -59,7 +59,7 @@ pub(crate) fn pack_trees(
     Ok(json(&report(&graph, &packed)))
 }
 
-/// Plans of which none is worse in rate, trees and height together: a list of reports.
+/// Plans of which none is dominated in rate, number of trees and height: a list of reports.
 #[pyfunction]
 pub(crate) fn pack_front(py: Python<'_>, graph: &str, collective: &str) -> PyResult<String> {
     let graph = graph_of(graph)?;
@@ -68,7 +68,7 @@ pub(crate) fn pack_front(py: Python<'_>, graph: &str, collective: &str) -> PyRes
     Ok(json(&points.iter().map(|point| report(&graph, point)).collect::<Vec<_>>()))
 }
 
-/// The best trees on each kind of links by itself, all ending together: JSON of `netsum_plan::pack::Hybrid`.
+/// The best trees on each kind of links separately, all finishing together: JSON of `netsum_plan::pack::Hybrid`.
 ///
 /// `kinds`: name and seconds of set-up. `bytes`: of the buffer.
 #[pyfunction]
@@ -96,8 +96,7 @@ pub(crate) fn pack_kinds(
         .map_err(value)
 }
 
-/// What is wrong with a plan (JSON) on a graph, or without one with a program (MSCCL XML, MSCCL++ JSON); None if it
-/// is right.
+/// The error of a plan (JSON) on a graph, or without one of a program (MSCCL XML, MSCCL++ JSON); None if it is valid.
 #[pyfunction]
 #[pyo3(signature = (text, graph=None))]
 pub(crate) fn verify_trees(text: &str, graph: Option<&str>) -> PyResult<Option<String>> {
@@ -122,8 +121,8 @@ pub(crate) fn export_trees(plan: &str, graph: &str, format: &str) -> PyResult<St
     }
 }
 
-/// The graph without what was lost, and what that was, in words. `lost`: links (`a-b`) and vertices; `degraded`: links and
-/// their rates now.
+/// The graph without the losses, and their descriptions. `lost`: links (`a-b`) and vertices; `degraded`: links and
+/// their present rates.
 #[pyfunction]
 pub(crate) fn graph_without(
     graph: &str,
@@ -135,7 +134,7 @@ pub(crate) fn graph_without(
     Ok((write_json(&left), words))
 }
 
-/// The best plan without what was lost: JSON of a report, and what was lost in words.
+/// The best plan without the losses: JSON of a report, and descriptions of the losses.
 #[pyfunction]
 pub(crate) fn replan_trees(
     py: Python<'_>,
@@ -173,7 +172,7 @@ pub(crate) fn explain_allreduce(graph: &str, sizes: Vec<f64>) -> PyResult<String
     explain(&graph_of(graph)?, &sizes).map(|found| json(&found)).map_err(value)
 }
 
-/// Seconds of an allreduce of `sizes` bytes over the plan of a method, as processes run it: the cost model's word.
+/// Seconds of an allreduce of `sizes` bytes over the plan of a method, as processes run it, by the cost model.
 #[pyfunction]
 pub(crate) fn estimate_allreduce(graph: &str, method: &str, sizes: Vec<f64>) -> PyResult<Vec<f64>> {
     let packed = packed(&graph_of(graph)?, Collective::Allreduce, method, 0)?;
@@ -181,7 +180,7 @@ pub(crate) fn estimate_allreduce(graph: &str, method: &str, sizes: Vec<f64>) -> 
     Ok(sizes.into_iter().map(|size| trees.executed(size).seconds).collect())
 }
 
-/// Classes of alike GPU sets of three or more: numbers of the first set, and how many there are.
+/// Classes of equal GPU sets of three or more: numbers of the first set, and the number of sets.
 #[pyfunction]
 pub(crate) fn gpu_classes(graph: &str) -> PyResult<Vec<(Vec<usize>, usize)>> {
     let graph = graph_of(graph)?;

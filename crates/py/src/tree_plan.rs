@@ -1,4 +1,4 @@
-//! A group's tree plan, from the options by which Python names it.
+//! Builds a group's source of tree plans from Python's options.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use netsum_collective::planned::{LostLink, Origin, PlanSource};
 use netsum_plan::pack::{Loss, Net, cost, replan};
 use netsum_topo::links::{Collective, ImportOptions, LinkGraph, TreePlan, built, import};
 
-/// Takes the options about a plan out of `options`; `None` if there is none. Errors name the option.
+/// Removes the options about a plan from `options`; `None` if there are none. Errors name the option.
 pub(crate) fn source(options: &mut BTreeMap<String, String>) -> Result<Option<PlanSource>, String> {
     let mut take = |name: &str| options.remove(name);
     let settings =
@@ -51,7 +51,7 @@ pub(crate) fn source(options: &mut BTreeMap<String, String>) -> Result<Option<Pl
     Ok(Some(source))
 }
 
-/// `gpu1=10.78.0.1,pcie=10.79.0.2`
+/// Parses `gpu1=10.78.0.1,pcie=10.79.0.2`.
 fn ways(text: &str) -> Result<BTreeMap<String, IpAddr>, String> {
     let one = |word: &str| {
         let (name, address) = word.split_once('=').ok_or("use NEIGHBOUR=ADDRESS,…")?;
@@ -70,8 +70,8 @@ fn read(name: &str) -> Result<LinkGraph, String> {
     import(&text, name, None, &ImportOptions::default()).map_err(|error| error.to_string())
 }
 
-/// From which size on a plan is faster than the hosts' exchange on the same links; the usual size if the plan is not of
-/// these links, which the operator may know better.
+/// The size from which a plan is faster than the hosts' exchange on the same links; the default size if the plan is not
+/// for these links, which the operator may know better.
 fn turn(graph: &LinkGraph, plan: &TreePlan) -> Option<u64> {
     let names: Vec<&String> = plan.gpus.iter().filter_map(|&gpu| plan.vertices.get(gpu)).collect();
     let graph = graph.select(&names).ok();
@@ -90,7 +90,7 @@ fn new_plan(graph: &LinkGraph, file: &Path, lost: &[LostLink]) -> Result<TreePla
         graph.arcs().any(|(from, to, _)| (from, to) == (a, b) || (from, to) == (b, a))
     };
     let pairs = lost.iter().flat_map(|lost| lost.link.windows(2));
-    // Lanes that are lost may have had links in common.
+    // Lost peer links may share links.
     let ends = pairs.filter_map(|pair| {
         let (a, b) = (place(&pair[0])?, place(&pair[1])?);
         Some([a.min(b), a.max(b)])

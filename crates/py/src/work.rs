@@ -1,4 +1,4 @@
-//! An operation under way.
+//! A handle to an asynchronous operation.
 
 use std::time::Instant;
 
@@ -7,13 +7,13 @@ use pyo3::prelude::*;
 
 use crate::{SIGNAL_CHECK, callbacks, errors};
 
-/// An operation under way; its memory is free when it is done.
+/// A handle to an asynchronous operation; its memory is free when it is done.
 #[pyclass(frozen, module = "netsum._core")]
 pub(crate) struct Work(pub(crate) core::Work);
 
 #[pymethods]
 impl Work {
-    /// Blocks until the operation is done, at most `timeout_s` seconds (None: for as long as it takes).
+    /// Blocks until the operation is done, at most `timeout_s` seconds (None: without limit).
     #[pyo3(signature = (timeout_s=None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
         let timeout = timeout_s.map(errors::seconds).transpose()?;
@@ -30,22 +30,22 @@ impl Work {
         }
     }
 
-    /// Whether it has ended, well or not.
+    /// Whether it is done, with or without an error.
     fn done(&self) -> bool {
         self.0.is_done()
     }
 
-    /// Whether it has ended without an error.
+    /// Whether it is done without an error.
     fn ended_well(&self) -> bool {
         self.0.is_done() && self.0.error().is_none()
     }
 
-    /// Why it failed, in words; None if it has not.
+    /// The error as text; None if there is none.
     fn error(&self) -> Option<String> {
         self.0.error().map(|error| error.to_string())
     }
 
-    /// The sender of the message that a receive took.
+    /// The sender of a received message.
     fn source_rank(&self) -> Option<u32> {
         self.0.source_rank()
     }

@@ -1,15 +1,14 @@
-//! How fast packets cross links: `cargo bench -p netsum-sim --bench sim -- --out FILE`.
+//! Simulated packet-hops per second: `cargo bench -p netsum-sim --bench sim -- --out FILE`.
 //!
-//! A packet-hop is one packet, data or acknowledgement, that crosses one link. Fat trees of 10 Gbit/s and 1 µs
-//! per link, DCTCP (1,502 bytes on the wire, marking at 85 packets, queues of 250): a permutation of 1 MB
-//! flows, and web-search flows at a load of 0.6 that arrive over 2 ms; both run for 10 ms of simulated time.
-//! CPU seconds are the one thread's, by the kernel's count. The same on two threads, by turns with one: how much sooner a run
-//! ends, and what it costs.
+//! A packet-hop is one packet, data or acknowledgement, that crosses one link. Fat trees of 10 Gbit/s and 1 µs per
+//! link, DCTCP (1,502 bytes on the wire, marking at 85 packets, queues of 250): a permutation of 1 MB flows, and
+//! web-search flows at a load of 0.6 that arrive over 2 ms; both run for 10 ms of simulated time. CPU seconds are the
+//! kernel's count for the one thread. The same on two threads, alternating with one: speed-up and cost.
 //!
-//! With ns-3 (`pip install ns3`; NETSUM_NS3_PYTHON names an interpreter that has it) also the permutation on 128 hosts in both,
-//! by turns: the same flows on the same paths, with ns-3's rule of marking. With htsim (NETSUM_HTSIM names the program built from
-//! `tests/peers/htsim_flows.cc`) the same flows of both kinds on 1,024 hosts, by turns; its CPU seconds are those of its events
-//! alone, ours also of building the fabric.
+//! With ns-3 (`pip install ns3`; NETSUM_NS3_PYTHON names an interpreter that has it) also the permutation on 128 hosts
+//! in both, alternating: the same flows on the same paths, with ns-3's rule of marking. With htsim (NETSUM_HTSIM names
+//! the program built from `tests/peers/htsim_flows.cc`) the same flows of both kinds on 1,024 hosts, alternating; its
+//! CPU seconds are those of its events alone, ours include building the fabric.
 
 #[path = "../../../bench/record.rs"]
 mod record;
@@ -37,24 +36,24 @@ const SWITCHING: Switching = Switching {
     paths: PathChoice::Flow,
     latency_ns: 1_000,
 };
-/// Of the size that counts; the others run three times.
+/// Runs of the reported size; other sizes run three times.
 const RUNS: usize = 7;
-/// A small fabric is simulated again and again until so many CPU seconds have passed: the kernel counts in ticks of 4 ms.
+/// A small fabric is simulated repeatedly until this many CPU seconds have passed: the kernel counts in ticks of 4 ms.
 const LEAST_S: f64 = 0.4;
-/// Of the permutation, each flow.
+/// Bytes of each flow of the permutation.
 const BYTES: u64 = 1_000_000;
 const LOADS: [&str; 2] = ["permutation", "web search"];
 const NS3_K: u32 = 8;
 const HTSIM_K: u32 = 16;
 const PEER_ROUNDS: usize = 3;
-/// Sizes that also run on two threads, and how often.
+/// Sizes that also run on two threads, with the number of runs.
 const TWO_THREADS_K: [u32; 3] = [8, 16, 32];
 const TWO_THREADS_ROUNDS: usize = 3;
 
 struct Outcome {
-    /// Of all repetitions.
+    /// Packet-hops of all repetitions.
     hops: u64,
-    /// Of one.
+    /// Packet-hops of one repetition.
     one: u64,
     cpu_s: f64,
     /// Median and 99th percentile of the flows' completion times, in milliseconds.
@@ -106,9 +105,9 @@ fn main() {
     }
     let two_threads: Vec<_> = TWO_THREADS_K.into_iter().flat_map(two_threads).collect();
     let (mut peers, mut ratio) = (serde_json::json!({}), serde_json::json!({}));
-    for beside in beside_ns3().into_iter().chain(beside_htsim()) {
-        peers[&beside.name] = beside.theirs;
-        ratio[&beside.name] = beside.ratio;
+    for comparison in compare_with_ns3().into_iter().chain(compare_with_htsim()) {
+        peers[&comparison.name] = comparison.theirs;
+        ratio[&comparison.name] = comparison.ratio;
     }
     let Some(out) = out else { return };
     let of = |rates: &[f64]| serde_json::json!({ "median": median(rates), "best": best(rates) });
@@ -160,7 +159,7 @@ fn simulate(topology: &Topology, switching: Switching, flows: &[FlowSpec], seed:
     Outcome { hops, one: simulation.network().hops(), cpu_s, fct_ms: [at(50), at(99)] }
 }
 
-/// One thread and two by turns, on the same flows.
+/// One thread and two, alternating, on the same flows.
 fn two_threads(k: u32) -> Vec<serde_json::Value> {
     let (topology, hosts) = fat_tree(k);
     let of = |values: &[f64]| serde_json::json!({ "median": median(values), "best": best(values) });
@@ -183,7 +182,7 @@ fn two_threads(k: u32) -> Vec<serde_json::Value> {
     both.collect()
 }
 
-/// Wall and CPU seconds of a run: the mean of so many that the latter can be told.
+/// Wall and CPU seconds of a run: the mean of enough runs to resolve the latter.
 fn spent(topology: &Topology, flows: &[FlowSpec], count: usize) -> (f64, f64) {
     let (start, before) = (Instant::now(), process_cpu_s());
     let mut runs = 0.0;
@@ -200,19 +199,20 @@ fn spent(topology: &Topology, flows: &[FlowSpec], count: usize) -> (f64, f64) {
     (start.elapsed().as_secs_f64() / runs, (process_cpu_s() - before) / runs)
 }
 
-/// A peer on the same flows: its packet-hops per CPU second, counted as ours are, and its CPU seconds over ours.
-struct Beside {
+/// Comparison with another simulator on the same flows: its packet-hops per CPU second, counted as ours are, and its
+/// CPU seconds over ours.
+struct Comparison {
     name: String,
     theirs: serde_json::Value,
     ratio: serde_json::Value,
 }
 
-/// Ours and the peer by turns; `None` and the reason told if the peer does not run.
-fn beside(
+/// Runs ours and the other simulator alternately; `None`, after printing the reason, if the other does not run.
+fn compare(
     name: String,
     ours: impl Fn() -> Outcome,
     peer_cpu_s: impl Fn() -> Result<f64, String>,
-) -> Option<Beside> {
+) -> Option<Comparison> {
     let (mut rates, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..PEER_ROUNDS {
         let us = ours();
@@ -233,17 +233,17 @@ fn beside(
         best(&ratios),
     );
     let of = |values: &[f64]| serde_json::json!({ "median": median(values), "best": best(values) });
-    Some(Beside { name, theirs: of(&theirs), ratio: of(&ratios) })
+    Some(Comparison { name, theirs: of(&theirs), ratio: of(&ratios) })
 }
 
-fn beside_ns3() -> Option<Beside> {
+fn compare_with_ns3() -> Option<Comparison> {
     let Ok(python) = std::env::var("NETSUM_NS3_PYTHON") else {
         println!("skipped: ns-3; NETSUM_NS3_PYTHON names an interpreter with `pip install ns3`");
         return None;
     };
     let (topology, hosts) = fat_tree(NS3_K);
     let flows = permutation(hosts, BYTES, 0);
-    // ns-3 leaves the packet in the device's own queue out of its count.
+    // ns-3's count omits the packet in the device's own queue.
     let switching = Switching {
         mark_packets: SWITCHING.mark_packets + 1,
         queue_packets: 1000,
@@ -254,14 +254,14 @@ fn beside_ns3() -> Option<Beside> {
     let numbers = [u64::from(NS3_K), BYTES, u64::from(SWITCHING.mark_packets)];
     let numbers = numbers.into_iter().chain(flows.iter().map(|flow| u64::from(flow.dst)));
     let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
-    beside(
+    compare(
         format!("ns-3, permutation on {hosts} hosts"),
         || simulate(&topology, switching, &flows, 0),
         || cpu_s_of(Command::new(&python).arg(&script).args(&numbers), ""),
     )
 }
 
-fn beside_htsim() -> Vec<Beside> {
+fn compare_with_htsim() -> Vec<Comparison> {
     let Ok(program) = std::env::var("NETSUM_HTSIM") else {
         println!(
             "skipped: htsim; NETSUM_HTSIM names what tests/peers/htsim_flows.cc says how to build"
@@ -274,7 +274,7 @@ fn beside_htsim() -> Vec<Beside> {
         let line = |f: &FlowSpec| format!("{} {} {} {}\n", f.start_ps, f.src, f.dst, f.bytes);
         let lines: String = flows.iter().map(line).collect();
         let numbers = [u64::from(hosts), UNTIL_PS / 1_000_000_000].map(|n| n.to_string());
-        beside(
+        compare(
             format!("htsim, {name} on {hosts} hosts"),
             || simulate(&topology, SWITCHING, &flows, 0),
             || cpu_s_of(Command::new(&program).args(&numbers), &lines),
@@ -283,7 +283,7 @@ fn beside_htsim() -> Vec<Beside> {
     both.collect()
 }
 
-/// CPU seconds that a peer tells in its last line.
+/// CPU seconds that the other simulator prints in its last line.
 fn cpu_s_of(command: &mut Command, input: &str) -> Result<f64, String> {
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = piped.spawn().map_err(|error| error.to_string())?;

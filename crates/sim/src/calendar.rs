@@ -1,7 +1,7 @@
 //! When links deliver: a bucketed calendar in which every link has at most one entry.
 //!
 //! An entry is threaded through its link, so nothing is allocated and inserting is a few writes. A bucket
-//! is sorted when its turn comes, by time and then by link: equal times have one order in every run.
+//! is sorted when it becomes the current one, by time and then by link: equal times have one order in every run.
 
 /// What the calendar keeps in each link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,29 +11,29 @@ pub struct Entry {
     next: u32,
 }
 
-/// The calendar. Times that are inserted lie at most `horizon_ps` after the last that was taken or,
-/// while nothing is entered, after any time.
+/// The calendar. Inserted times lie at most `horizon_ps` after the last entry that was removed; an empty calendar
+/// accepts any time.
 pub struct Calendar {
     heads: Vec<u32>,
-    /// A bit per bucket that is not empty.
+    /// One bit per bucket; set if the bucket is not empty.
     occupied: Vec<u64>,
     width_bits: u32,
     /// Bucket, counted from time 0, whose entries are in `batch`.
     current: u64,
-    /// Entries of the current bucket and earlier ones, last first.
+    /// Entries of the current bucket and earlier ones, in descending order.
     batch: Vec<(u64, u32)>,
-    /// Entries in buckets.
+    /// Number of entries in buckets.
     waiting: usize,
 }
 
 const NONE: u32 = u32::MAX;
-/// Buckets: 64 KiB of heads. With 6,144 busy links of 10 Gbit/s about one entry each.
+/// Number of buckets: 64 KiB of list heads. With 6,144 busy links of 10 Gbit/s, a bucket holds about one entry.
 const BUCKETS: u64 = 1 << 14;
 
 impl Calendar {
     /// A calendar for delays up to `horizon_ps`.
     pub fn new(horizon_ps: u64) -> Calendar {
-        // Time may run ahead of the last entry taken by a horizon, and an entry be one further.
+        // Time may be one horizon past the last entry removed, and an entry one horizon past that.
         let width = (2 * horizon_ps / (BUCKETS - 2)).max(1);
         Calendar {
             heads: vec![NONE; BUCKETS as usize],
@@ -45,7 +45,7 @@ impl Calendar {
         }
     }
 
-    /// Enters a link; it must not be entered already.
+    /// Inserts a link that has no entry.
     #[inline]
     pub fn insert(&mut self, link: u32, at_ps: u64, entries: &mut impl Entries) {
         let bucket = at_ps >> self.width_bits;
@@ -68,7 +68,7 @@ impl Calendar {
         self.waiting += 1;
     }
 
-    /// The earliest entry; it stays entered.
+    /// The earliest entry; it stays in the calendar.
     #[inline]
     pub fn peek(&mut self, entries: &mut impl Entries) -> Option<(u64, u32)> {
         if self.batch.is_empty() {
@@ -80,7 +80,7 @@ impl Calendar {
         self.batch.last().copied()
     }
 
-    /// Takes away what `peek` returned.
+    /// Removes the entry that `peek` returned.
     #[inline]
     pub fn pop(&mut self) {
         self.batch.pop();
@@ -103,7 +103,7 @@ impl Calendar {
         }
     }
 
-    /// The first bucket that is not empty, from the current one on, round the ring.
+    /// The first bucket that is not empty, searching around the ring from the current one.
     #[inline]
     fn next_occupied(&self) -> usize {
         let start = (self.current & (BUCKETS - 1)) as usize;
@@ -122,7 +122,7 @@ impl Calendar {
     }
 }
 
-/// Where the entries are.
+/// Access to the entries of links.
 pub trait Entries {
     /// The entry of a link.
     fn entry(&mut self, link: u32) -> &mut Entry;
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Against an ordered set, with idle gaps, equal times and entries in the bucket that is being taken.
+    /// Compares with an ordered set, with idle gaps, equal times and entries in the current bucket.
     #[test]
     fn gives_entries_by_time_then_link() {
         for (seed, horizon) in [(1, 1_000_000), (2, 3_000), (3, 40), (4, 50_000_000_000)] {

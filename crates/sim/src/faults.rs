@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and when.
+//! Faults of a run and their effects.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -9,55 +9,54 @@ use crate::aggregation::{Payload, Places, SlotConfig, TreeConfig};
 use crate::job::{JobSpec, Scheme};
 use crate::simulation::{Simulation, servers_of};
 
-/// One event: a fault begins, or ends. Faults of one kind in one place may overlap; each that has begun holds until it
-/// has ended itself.
+/// One event: a fault begins or ends. Faults of one kind at one place may overlap; each holds until its own end event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// A link loses this share of its packets, whatever else loses some there, or does so no more.
+    /// A link begins or stops losing this share of its packets, independently of other loss faults on it.
     Loss {
-        /// Link, one direction.
+        /// Directed link.
         link: u32,
         /// Above 0, at most 1.
         share: f64,
-        /// Whether it ends.
+        /// Whether the fault ends.
         over: bool,
     },
-    /// An edge dies, or comes back.
+    /// An edge fails or is restored.
     Edge {
-        /// Both directions.
+        /// Edge; both directions are affected.
         edge: u32,
-        /// Whether it is back.
+        /// Whether the edge is restored.
         alive: bool,
     },
-    /// A switch dies with all its links and all that it holds, or comes back empty.
+    /// A switch fails with all its links and its memory, or is restored with empty memory.
     Switch {
         /// Node.
         node: u32,
-        /// Whether it is back.
+        /// Whether the switch is restored.
         alive: bool,
     },
-    /// Routes follow what is alive; jobs whose trees have lost a part get others.
+    /// Routing converges to the live topology; jobs whose trees lost a part are planned again.
     Converge,
-    /// A host computes so many times as long from its next step on, or does so no more.
+    /// From its next step on, a host computes slower by this factor, or at normal speed again.
     Straggler {
         /// Host.
         host: u32,
         /// At least 1.
         factor: f64,
-        /// Whether it ends.
+        /// Whether the fault ends.
         over: bool,
     },
 }
 
-/// Faults that have begun and have not ended.
+/// Faults in effect.
 #[derive(Default)]
 pub(crate) struct InForce {
-    /// Shares by link.
+    /// Loss shares by link.
     losses: HashMap<u32, Vec<f64>>,
-    /// How many hold an edge down: its own faults, and its ends'.
+    /// Number of faults that hold an edge down: faults of the edge and of its ends.
     edges: HashMap<u32, u32>,
     switches: HashMap<NodeId, u32>,
-    /// Factors by host.
+    /// Slowdown factors by host.
     factors: HashMap<u32, Vec<f64>>,
 }
 
@@ -67,13 +66,13 @@ impl InForce {
         self.switches.contains_key(&switch)
     }
 
-    /// Edges that are down, each so full that a plan takes it last.
+    /// Edges that are down, each with a load so high that a plan takes it last.
     pub(crate) fn dead_edges(&self) -> HashMap<EdgeId, u64> {
         self.edges.keys().map(|&edge| (EdgeId(edge), 1 << 32)).collect()
     }
 }
 
-/// Counts one more or one less; true if that leaves none.
+/// Increments or decrements a count; true if it becomes 0.
 fn count<K: Eq + Hash>(of: &mut HashMap<K, u32>, key: K, ends: bool) -> bool {
     let count = of.remove(&key).unwrap_or(0);
     let left = if ends { count.saturating_sub(1) } else { count + 1 };
@@ -83,7 +82,7 @@ fn count<K: Eq + Hash>(of: &mut HashMap<K, u32>, key: K, ends: bool) -> bool {
     left == 0
 }
 
-/// Adds a value, or takes one that is equal away; those that are left.
+/// Adds a value, or removes one equal value; returns the rest.
 fn keep(of: &mut HashMap<u32, Vec<f64>>, key: u32, value: f64, ends: bool) -> &[f64] {
     let values = of.entry(key).or_default();
     match (ends, values.iter().position(|&v| v == value)) {
@@ -98,7 +97,7 @@ impl<P: Payload> Simulation<P> {
     pub(crate) fn apply(&mut self, fault: Fault) {
         match fault {
             Fault::Loss { link, share, over } => {
-                // Each draws by itself. Written so that one alone is its own share, to the bit.
+                // Losses are independent. The formula returns the share of a single fault bit for bit.
                 let either = |a: f64, &b: &f64| a + b - a * b;
                 let shares = keep(&mut self.in_force.losses, link, share, over);
                 self.net.set_loss(link, shares.iter().fold(0.0, either), self.seed);
@@ -122,13 +121,13 @@ impl<P: Payload> Simulation<P> {
         }
     }
 
-    /// One fault more or less that holds an edge down.
+    /// Adds or removes a fault that holds an edge down.
     fn hold(&mut self, edge: u32, ends: bool) {
         let alive = count(&mut self.in_force.edges, edge, ends);
         self.net.set_alive(edge, alive);
     }
 
-    /// A switch loses all that it holds; jobs that had leases there need others, also where it is back by then.
+    /// Clears a switch's memory. Jobs that had leases there need new ones, even if the switch is back by then.
     fn kill(&mut self, node: u32) {
         let uses = |tree: &AggregationTree| tree.node(NodeId(node)).is_some();
         let over_trees = self.trees.iter().filter(|(_, trees)| trees.iter().any(uses));
@@ -142,7 +141,7 @@ impl<P: Payload> Simulation<P> {
 
     fn converge(&mut self) {
         self.net.reroute();
-        let fallen = self.trees.iter().filter(|(_, trees)| !self.stand(trees));
+        let fallen = self.trees.iter().filter(|(_, trees)| !self.are_trees_alive(trees));
         let mut hit: BTreeSet<u32> = fallen.map(|(&job, _)| job).collect();
         hit.extend(self.aggregation.slots.cut_off(&self.net));
         hit.extend(self.stalled.keys());
@@ -154,7 +153,7 @@ impl<P: Payload> Simulation<P> {
         }
     }
 
-    /// Moves a job on to what is alive. Errors leave it without leases (a pool with what it has), until it is tried again.
+    /// Moves a job to live trees. On an error the job has no leases (a pool keeps its own) until the next attempt.
     fn replan(&mut self, job: u32) -> Result<(), String> {
         let Some((spec, first)) = self.hosts.jobs.in_network(job) else { return Ok(()) };
         let spec = spec.clone();
@@ -163,12 +162,12 @@ impl<P: Payload> Simulation<P> {
             Scheme::Slots { servers, config } => {
                 self.replan_slots(job, first, &spec, *servers, config)
             }
-            Scheme::Pool(_) => return self.pool_stands(job),
+            Scheme::Pool(_) => return self.check_pool(job),
             Scheme::Hosts { .. } => Ok(()),
         };
         if outcome.is_err() {
             self.unload(job);
-            // Some switches may have granted what others refuse.
+            // Some switches may have installed a lease that another refused.
             let locals = self.aggregation.locals(&mut self.net, self.checked);
             locals.for_each(|mut local| local.revoke(job));
         }
@@ -185,7 +184,7 @@ impl<P: Payload> Simulation<P> {
     ) -> Result<(), String> {
         self.unload(job);
         let trees = self.plan(job, spec, usize::from(trees))?;
-        if !self.stand(&trees) {
+        if !self.are_trees_alive(&trees) {
             return Err("every tree would have a link that is down".to_owned());
         }
         self.aggregation.replan_trees(&mut self.net, job, first, &trees, &spec.placement, config)
@@ -207,34 +206,34 @@ impl<P: Payload> Simulation<P> {
         self.aggregation.replan_slots(&mut self.net, job, first, &hosts, config)
     }
 
-    /// A pool cannot move; while it is there, its workers wait for the way to it.
-    fn pool_stands(&self, job: u32) -> Result<(), String> {
+    /// A pool cannot move; if its switch is alive, its workers wait for a path to it.
+    fn check_pool(&self, job: u32) -> Result<(), String> {
         if !self.aggregation.pools.is_leased(job) {
             return Err(
                 "its pool has died; a job with a static pool ends with the switch of the pool"
                     .to_owned(),
             );
         }
-        match self.trees.get(&job).is_none_or(|trees| self.stand(trees)) {
+        match self.trees.get(&job).is_none_or(|trees| self.are_trees_alive(trees)) {
             true => Ok(()),
             false => Err("the way to its pool is down".to_owned()),
         }
     }
 
-    /// The first of these hosts whose link is down, in words.
+    /// A message that names the first of these hosts whose link is down.
     pub(crate) fn cut_off<'a>(&self, hosts: impl IntoIterator<Item = &'a u32>) -> Option<String> {
         let is_cut = |host: &&u32| !self.net.is_alive(self.net.uplink(**host) / 2);
         let host = hosts.into_iter().find(is_cut)?;
         Some(format!("the link of {} is down", self.net.topology().name(NodeId(*host))))
     }
 
-    /// Whether all of these trees is alive.
-    pub(crate) fn stand(&self, trees: &[AggregationTree]) -> bool {
-        trees.iter().all(|tree| self.stands(tree))
+    /// Whether every part of these trees is alive.
+    pub(crate) fn are_trees_alive(&self, trees: &[AggregationTree]) -> bool {
+        trees.iter().all(|tree| self.is_tree_alive(tree))
     }
 
-    /// Whether all of a tree is alive.
-    pub(crate) fn stands(&self, tree: &AggregationTree) -> bool {
+    /// Whether every part of a tree is alive.
+    pub(crate) fn is_tree_alive(&self, tree: &AggregationTree) -> bool {
         let topology = self.net.topology();
         let alive = |a: NodeId, b: NodeId| {
             topology.edge_between(a, b).is_some_and(|edge| self.net.is_alive(edge.0))

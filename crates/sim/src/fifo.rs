@@ -1,12 +1,13 @@
-//! Queues of packets in chunks of one pool: memory follows what is queued, and hot chunks are used first.
+//! Queues of packets in chunks of one pool: memory use follows the queue lengths, and recently used chunks are reused
+//! first.
 
 use crate::packet::Packet;
 
-/// 256 bytes: four cache lines that are read in order.
+/// Packets per chunk: 256 bytes, four cache lines that are read in order.
 const CHUNK: u32 = 8;
 const NONE: u32 = u32::MAX;
 
-/// Memory of all queues.
+/// The memory of all queues.
 #[derive(Default)]
 pub struct Pool {
     packets: Vec<Packet>,
@@ -36,7 +37,7 @@ impl Pool {
 }
 
 impl Fifo {
-    /// Entries (a run is one).
+    /// Number of entries; a run is one entry.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
@@ -60,7 +61,7 @@ impl Fifo {
         &mut pool.packets[self.tail as usize]
     }
 
-    /// Appends.
+    /// Appends an entry.
     #[inline]
     pub fn push(&mut self, pool: &mut Pool, packet: Packet) {
         if self.len == 0 {
@@ -77,7 +78,7 @@ impl Fifo {
         pool.packets[self.tail as usize] = packet;
     }
 
-    /// Takes the first entry away. Panics if there is none.
+    /// Removes the first entry. Panics if the queue is empty.
     #[inline]
     pub fn pop(&mut self, pool: &mut Pool) -> Packet {
         assert!(self.len > 0, "a queue without packets gives none");

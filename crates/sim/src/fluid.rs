@@ -1,20 +1,21 @@
-//! Flows as fluids: at every moment each has its max-min share of the links that it takes, at once and without queues.
+//! Fluid flows: at every moment each flow has its max-min share of the links that it uses. There are no queues or
+//! delays.
 //!
-//! The reference beside which completion times of packets are read. Sources: Bertsekas and Gallager, Data Networks, 6.5.2
+//! Completion times of packet flows are compared with it. Sources: Bertsekas and Gallager, Data Networks, 6.5.2
 //! (progressive filling); with one link it is processor sharing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A link and the part of a flow's rate that takes it: 1, or less where a flow is spread over several ways.
+/// A link, and the fraction of the flow's rate that crosses it: 1, or less if the flow is spread over several paths.
 pub type Use = (u32, f64);
 
-/// Flows at work and the rates that they have. Amounts, times and capacities are in units of the caller's.
+/// Active flows and their rates. The caller chooses the units of amounts, times and capacities.
 pub struct Fluid {
     now: f64,
     capacity: Vec<f64>,
     flows: Vec<Flow>,
-    /// Flows came or went: the rates of now are not known.
+    /// Flows were added or removed: rates must be computed again.
     stale: bool,
     filling: Filling,
 }
@@ -27,7 +28,7 @@ struct Flow {
 }
 
 impl Fluid {
-    /// No flow at time 0; `capacity`: amount per time, by link, above 0.
+    /// A fluid without flows at time 0. `capacity`: amount per time, by link, above 0.
     pub fn new(capacity: Vec<f64>) -> Fluid {
         assert!(capacity.iter().all(|&c| c > 0.0), "a link that carries nothing");
         let filling =
@@ -35,14 +36,14 @@ impl Fluid {
         Fluid { now: 0.0, capacity, flows: Vec::new(), stale: false, filling }
     }
 
-    /// Starts a flow now; it takes at least one link, and none twice.
+    /// Starts a flow now; it uses at least one link, and none twice.
     pub fn start(&mut self, number: u32, amount: f64, uses: Box<[Use]>) {
         assert!(!uses.is_empty(), "a flow without a link is never limited");
         self.flows.push(Flow { number, left: amount, rate: 0.0, uses });
         self.stale = true;
     }
 
-    /// Goes on to `until`, or only to where the first flow ends: that flow's number, or `None` at `until`.
+    /// Advances to `until`, or to the first completion: returns the number of the completed flow, or `None` at `until`.
     pub fn next(&mut self, until: f64) -> Option<u32> {
         self.share();
         let ends = |flow: &Flow| self.now + flow.left / flow.rate;
@@ -59,17 +60,17 @@ impl Fluid {
         Some(self.flows.swap_remove(at).number)
     }
 
-    /// Now.
+    /// The current time.
     pub fn now(&self) -> f64 {
         self.now
     }
 
-    /// The flows at work: number and what is left of each, in no order.
+    /// Active flows: number and remaining amount of each, in no order.
     pub fn left(&self) -> impl Iterator<Item = (u32, f64)> {
         self.flows.iter().map(|flow| (flow.number, flow.left))
     }
 
-    /// The flows at work: number and rate of each, in no order.
+    /// Active flows: number and rate of each, in no order.
     pub fn rates(&mut self) -> impl Iterator<Item = (u32, f64)> {
         self.share();
         self.flows.iter().map(|flow| (flow.number, flow.rate))
@@ -82,7 +83,7 @@ impl Fluid {
     }
 }
 
-/// Progressive filling: all rates grow together; those on a link that is full stay as they are, the others go on.
+/// Progressive filling: all rates grow together; flows on a full link keep their rate, the others continue to grow.
 #[derive(Default)]
 struct Filling {
     links: Vec<Level>,
@@ -97,11 +98,11 @@ struct Filling {
 struct Level {
     start: u32,
     count: u32,
-    /// Of `count`, those whose rate still grows.
+    /// Number of these flows whose rate still grows.
     growing: u32,
-    /// Sum of the parts of those flows' rates.
+    /// Sum over the growing flows of the fraction that crosses the link.
     part: f64,
-    /// Capacity that is not of a flow whose rate stays.
+    /// Capacity that fixed rates leave.
     free: f64,
 }
 
@@ -112,7 +113,7 @@ impl Level {
     }
 }
 
-/// A number not below 0, ordered.
+/// A non-negative number with a total order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Bits(u64);
 
@@ -128,7 +129,7 @@ impl Filling {
             if level.growing == 0 {
                 continue;
             }
-            // A flow that stays leaves more to the others: what stood in the heap may be too low, never too high.
+            // A flow with a fixed rate leaves more to the others: the bound in the heap may be too low, never too high.
             let now = level.rate();
             if now > rate {
                 self.next.push(Reverse((now, link)));

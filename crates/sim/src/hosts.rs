@@ -1,8 +1,8 @@
-//! What hosts do: flows, jobs, and what arrives at workers. One thread does it, in the order in which it happens.
+//! Hosts: their flows, their jobs, and packets that arrive at workers. One thread runs all hosts, in order of time.
 
 use crate::aggregation::{Local, NODE, Payload};
 use crate::job::{BUCKET, JOB_START, Jobs};
-use crate::network::{Happening, Region};
+use crate::network::{NetworkEvent, Region};
 use crate::packet::Kind;
 use crate::tcp::TcpConfig;
 use crate::timer::CLASS;
@@ -12,15 +12,15 @@ use crate::workload::FlowSpec;
 /// A flow that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRecord {
-    /// Place in the workload, from 0.
+    /// Index in the workload, from 0.
     pub number: u32,
-    /// What was asked for.
+    /// Specification of the flow.
     pub spec: FlowSpec,
     /// When the last byte reached the receiver.
     pub end_ps: u64,
-    /// Segments sent again.
+    /// Number of segments sent again.
     pub resent: u64,
-    /// Time-outs.
+    /// Number of time-outs.
     pub timeouts: u32,
 }
 
@@ -31,8 +31,8 @@ impl FlowRecord {
     }
 }
 
-/// Timer classes; [`crate::transport`], [`crate::job`] and [`crate::aggregation`] have more. Faults have the least keys: what
-/// starts in the instant of a fault starts after it.
+/// Timer classes; [`crate::transport`], [`crate::job`] and [`crate::aggregation`] define more. Faults have the lowest
+/// keys: what starts in the instant of a fault starts after it.
 pub(crate) const FAULT: u64 = 0;
 const FLOW_START: u64 = 1 << 56;
 
@@ -40,18 +40,18 @@ const FLOW_START: u64 = 1 << 56;
 pub(crate) struct Hosts {
     pub transport: Transport,
     pub jobs: Jobs,
-    /// Jobs that were announced, and that have not started.
+    /// Jobs that were announced and have not started.
     pub announced_jobs: u32,
     pub waiting_jobs: u32,
-    /// Jobs that are over and had something in the network.
+    /// Completed jobs that had leases in the network.
     pub ended_jobs: Vec<u32>,
     arrivals: Box<dyn Iterator<Item = FlowSpec> + Send>,
     pub upcoming: Option<FlowSpec>,
-    /// Flows that were started, by number.
+    /// Flows that have started, by number.
     pub specs: Vec<FlowSpec>,
     pub finished: Vec<FlowRecord>,
     pub stop_with_jobs: bool,
-    /// The last moment of the run, once it is known.
+    /// End of the run, once it is known.
     pub stop_at_ps: u64,
 }
 
@@ -72,7 +72,7 @@ impl Hosts {
         }
     }
 
-    /// Flows in the order of their starts; replaces what was there.
+    /// Sets the workload: flows in order of their starts.
     pub(crate) fn set_flows(
         &mut self,
         net: &mut Region,
@@ -82,7 +82,7 @@ impl Hosts {
         self.announce_next(net);
     }
 
-    /// Whether there were jobs, and all are complete.
+    /// Whether there were jobs and all are complete.
     pub(crate) fn jobs_are_over(&self) -> bool {
         self.announced_jobs > 0 && self.waiting_jobs + self.jobs.active == 0
     }
@@ -133,22 +133,22 @@ pub(crate) struct HostSide<'a, P: Payload> {
 }
 
 impl<P: Payload> HostSide<'_, P> {
-    /// Goes on up to and including `until_ps`, or to the first timer that concerns the whole: its key.
+    /// Runs up to and including `until_ps`, or to the first control timer; returns that timer's key.
     pub(crate) fn run(&mut self, until_ps: u64) -> Option<u64> {
         self.settle();
-        while let Some(happening) = self.local.net.next(until_ps.min(self.hosts.stop_at_ps)) {
-            match happening {
-                Happening::Packet(_, packet) if packet.kind() == Kind::Tree => {
+        while let Some(event) = self.local.net.next(until_ps.min(self.hosts.stop_at_ps)) {
+            match event {
+                NetworkEvent::Packet(_, packet) if packet.kind() == Kind::Tree => {
                     self.local.on_packet(&packet);
                 }
-                Happening::Packet(_, packet) => {
+                NetworkEvent::Packet(_, packet) => {
                     let (net, hosts) = (&mut *self.local.net, &mut *self.hosts);
                     if let Some(progress) = hosts.transport.on_packet(net, &packet) {
                         hosts.on_progress(net, progress);
                     }
                 }
-                Happening::Timer(key) if is_control(key) => return Some(key),
-                Happening::Timer(key) => self.on_timer(key),
+                NetworkEvent::Timer(key) if is_control(key) => return Some(key),
+                NetworkEvent::Timer(key) => self.on_timer(key),
             }
             self.settle();
             self.local.check();
@@ -156,8 +156,8 @@ impl<P: Payload> HostSide<'_, P> {
         None
     }
 
-    /// Rings the hosts' timers that are due at this moment, up to the first that concerns the whole: its key. Timers of nodes
-    /// come after these, and packets after all timers.
+    /// Runs the hosts' timers that are due now, up to the first control timer; returns that timer's key. Timers of
+    /// nodes come after these, and packets after all timers.
     pub(crate) fn run_timers(&mut self) -> Option<u64> {
         self.settle();
         while let Some(key) = self.local.net.timer_now(NODE) {
@@ -180,7 +180,7 @@ impl<P: Payload> HostSide<'_, P> {
         }
     }
 
-    /// Passes on what machines have said in the meantime.
+    /// Sends the packets that machines have produced since.
     #[inline]
     fn settle(&mut self) {
         self.local.forget_lost();
@@ -193,14 +193,14 @@ impl<P: Payload> HostSide<'_, P> {
             }
         }
         if self.hosts.stop_with_jobs && self.hosts.jobs_are_over() {
-            // As far as others may have come who have not heard of it.
+            // Other regions may have advanced this far without learning of the end.
             let last_ps = self.local.net.now_ps() + self.local.net.lookahead_ps().saturating_sub(1);
             self.hosts.stop_at_ps = self.hosts.stop_at_ps.min(last_ps);
         }
     }
 }
 
-/// Jobs that start and faults touch hosts and switches in one moment.
+/// Whether a timer starts a job or a fault, which touch hosts and switches in one moment.
 fn is_control(key: u64) -> bool {
     matches!(key & CLASS, FAULT | JOB_START)
 }

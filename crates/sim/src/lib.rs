@@ -1,9 +1,9 @@
 //! The packet-level simulator: hosts, switches and links in integer picoseconds, driving `proto` itself.
 //!
-//! Owns: the event queue, links, queues, routes, hosts' transport, workloads, faults. Must not know:
-//! sockets, the wall clock, protocol rules (they are `proto`'s). Start reading at [`network::Network`] (what
-//! happens to a packet), then `hosts` (what hosts do with it), [`aggregation::Aggregation`] (where `proto`'s machines run),
-//! [`job`] (what training jobs want) and [`simulation::Simulation`] (all together); `windows` is one run on several threads.
+//! Owns: the event queue, links, queues, routes, hosts' transport, workloads, faults. Must not know: sockets, the wall
+//! clock, protocol rules (they are in `proto`). Start reading at [`network::Network`] (packets and queues), then
+//! `hosts` (flows and jobs), [`aggregation::Aggregation`] (where `proto`'s machines run), [`job`] (training jobs) and
+//! [`simulation::Simulation`] (the whole run); `windows` runs one simulation on several threads.
 //!
 //! A run is a function of its configuration, its seed and the version: events of equal time have a stable
 //! order, random streams are derived by purpose, and nothing depends on addresses, threads or the clock.

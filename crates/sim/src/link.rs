@@ -1,16 +1,15 @@
-//! One direction of a link: its queue, and when what stands there leaves.
+//! One direction of a link: its queue, and the departure times of queued packets.
 
 use crate::calendar::Entry;
 use crate::fifo::{Fifo, Pool};
 use crate::packet::Packet;
 
-/// An output queue and the wire behind it. The departure of a packet is known when it is queued; only a
-/// PAUSE changes it.
+/// An output queue and the wire behind it. The departure of a packet is known when it is queued; only PAUSE changes it.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(crate) struct Link {
     pub entry: Entry,
-    /// When all that is queued has left.
+    /// When the last queued packet leaves.
     busy_until_ps: u64,
     /// Picoseconds per byte, times 2¹⁶.
     ps_per_byte_q16: u64,
@@ -19,23 +18,23 @@ pub(crate) struct Link {
     /// Node at the far end.
     pub to: u32,
     pub state: u8,
-    /// That have arrived at the far end.
+    /// Bytes that have arrived at the far end.
     pub bytes: u64,
 }
 
-/// A host's own link: unbounded, unmarked, and equal segments stand there as runs.
+/// The link starts at a host: its queue is unbounded and never marks, and equal segments are stored as runs.
 pub(crate) const FROM_HOST: u8 = 1;
-/// The far end is a host.
+/// The link ends at a host.
 pub(crate) const TO_HOST: u8 = 2;
-/// The far end asked for silence.
+/// The far end has sent PAUSE.
 pub(crate) const PAUSED: u8 = 4;
-/// Nothing passes.
+/// The link is down.
 pub(crate) const DEAD: u8 = 8;
-/// Some packets do not arrive.
+/// The link loses a share of its packets.
 pub(crate) const LOSSY: u8 = 16;
-/// The far end is in another region.
+/// The link ends in another region.
 pub(crate) const CROSSING: u8 = 32;
-/// In the calendar of what is handed over.
+/// The link has an entry in the calendar of packets handed over by other regions.
 pub(crate) const ENTERED: u8 = 64;
 
 /// Departure unknown: the link is paused.
@@ -63,10 +62,10 @@ impl Link {
         self.state & state != 0
     }
 
-    /// How long `bytes` take, rounded up to a picosecond.
+    /// Transmission time of `bytes`, rounded up to a picosecond.
     #[inline]
     pub(crate) fn serialisation_ps(&self, bytes: u64) -> u64 {
-        // Wider than 64 bits: what a link carries in minutes, and a packet on a slow one, are more than 2⁴⁸ of these.
+        // 128 bits: minutes of traffic, or one packet on a slow link, exceed 2⁴⁸ of these units.
         ((u128::from(bytes) * u128::from(self.ps_per_byte_q16) + 0xffff) >> 16) as u64
     }
 
@@ -79,7 +78,7 @@ impl Link {
         &self.queue
     }
 
-    /// Takes a packet; true if the link was empty, so that it must be entered in the calendar at
+    /// Enqueues a packet; true if the link was empty, so that the caller must insert it into the calendar at
     /// `entry.at_ps` (unless that is `NEVER`).
     #[inline]
     pub(crate) fn push(&mut self, now_ps: u64, mut packet: Packet, pool: &mut Pool) -> Option<u64> {
@@ -102,7 +101,7 @@ impl Link {
         first.then_some(packet.at_ps)
     }
 
-    /// Takes the packet that arrives now off the link; also when the next one arrives, if it is known.
+    /// Dequeues the packet that arrives now; also returns when the next one arrives, if that is known.
     #[inline]
     pub(crate) fn pop(&mut self, pool: &mut Pool) -> (Packet, Option<u64>) {
         let front = self.queue.front(pool);
@@ -122,13 +121,13 @@ impl Link {
         (packet, (next != NEVER).then_some(next))
     }
 
-    /// When the first packet arrives; the queue is not empty.
+    /// When the first packet arrives; the queue must not be empty.
     #[inline]
     pub(crate) fn first_ps(&self, pool: &mut Pool) -> u64 {
         self.queue.front(pool).at_ps
     }
 
-    /// Takes a packet that left a queue elsewhere; true if it is the first here.
+    /// Enqueues a packet that left a queue in another region; true if it is the first here.
     #[inline]
     pub(crate) fn land(&mut self, packet: Packet, pool: &mut Pool) -> bool {
         let first = self.queue.is_empty();
@@ -136,7 +135,7 @@ impl Link {
         first
     }
 
-    /// Packets that wait: neither on the wire nor in the transmitter.
+    /// Number of packets that are neither on the wire nor in the transmitter.
     #[inline]
     pub(crate) fn waiting(&self, now_ps: u64, pool: &Pool) -> u32 {
         let mut started = 0;
@@ -150,19 +149,19 @@ impl Link {
         self.queue.len() - started
     }
 
-    /// Bytes that have not left, of what is queued.
+    /// Time until everything queued has left, in picoseconds.
     #[inline]
     pub(crate) fn backlog_ps(&self, now_ps: u64) -> u64 {
         self.busy_until_ps.saturating_sub(now_ps)
     }
 
-    /// What of these has not left, in bytes. A paused link does not know.
+    /// Bytes that are queued and have not left. Not meaningful for a paused link.
     pub(crate) fn queued_bytes(&self, now_ps: u64) -> u64 {
         (u128::from(self.backlog_ps(now_ps)) << 16).div_ceil(u128::from(self.ps_per_byte_q16))
             as u64
     }
 
-    /// Stops after the packet in the transmitter.
+    /// Pauses the link after the packet in the transmitter.
     pub(crate) fn pause(&mut self, now_ps: u64, pool: &mut Pool) {
         self.state |= PAUSED;
         let propagation = self.propagation_ps();
@@ -193,7 +192,7 @@ impl Link {
         self.busy_until_ps = kept_until;
     }
 
-    /// Goes on; the time at which the link must be entered in the calendar, if it was not.
+    /// Resumes the link; returns when it must be inserted into the calendar, if it had no entry.
     pub(crate) fn resume(&mut self, now_ps: u64, pool: &mut Pool) -> Option<u64> {
         self.state &= !PAUSED;
         let mut enter = None;
@@ -215,7 +214,7 @@ impl Link {
 }
 
 impl Packet {
-    /// Whether `next` continues the run that stands here.
+    /// Whether `next` extends the last run in the queue.
     #[inline]
     fn extends_to(&self, next: &Packet) -> bool {
         self.kind() == crate::packet::Kind::Data

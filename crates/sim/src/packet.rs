@@ -1,6 +1,6 @@
-//! What travels: 32 bytes, two to a cache line.
+//! Packets: 32 bytes each, two to a cache line.
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -12,25 +12,25 @@ pub enum Kind {
     Tree = 2,
 }
 
-/// A packet, or a run of equal ones that wait in a host.
+/// A packet, or a run of equal packets that wait in a host.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Packet {
-    /// When its last bit reaches the far end of the link that it is on; set by the link.
+    /// When its last bit reaches the far end of its current link; set by the link.
     pub at_ps: u64,
     /// Flow; for `Tree`, the path.
     pub flow: u32,
-    /// Segment; for `Ack`, the first segment that is awaited; for `Tree`, whatever the sender wants.
+    /// Segment; for `Ack`, the next expected segment; for `Tree`, free for the sender.
     pub seq: u32,
-    /// `Data` in its host: how many segments, from `seq` on, stand here; `Ack`: the segment acknowledged.
+    /// `Data` in its host: number of segments in the run, from `seq` on; `Ack`: the segment acknowledged.
     pub aux: u32,
-    /// Link by which it came to where it waits.
+    /// The link by which the packet came to its current node.
     pub ingress: u32,
-    /// Host to which it goes; for `Tree`, the number of the protocol.
+    /// Destination host; for `Tree`, the protocol number.
     pub dst: u16,
-    /// On the wire.
+    /// Length on the wire.
     pub bytes: u16,
-    /// What decides between paths of equal length.
+    /// Hash input that selects among paths of equal length.
     pub entropy: u16,
     pub(crate) flags: u8,
     pub(crate) unused: u8,
@@ -40,11 +40,11 @@ const KIND: u8 = 3;
 const CE: u8 = 4;
 const ECE: u8 = 8;
 
-/// No link: the packet was made here.
+/// No ingress link: the packet was made at this node.
 pub const NO_LINK: u32 = u32::MAX;
 
 impl Packet {
-    /// A packet as its maker hands it over.
+    /// A new packet, not marked and on no link.
     pub fn new(kind: Kind, flow: u32, seq: u32, bytes: u16) -> Packet {
         Packet {
             at_ps: 0,
@@ -60,7 +60,7 @@ impl Packet {
         }
     }
 
-    /// What it is.
+    /// The packet's kind.
     #[inline]
     pub fn kind(&self) -> Kind {
         match self.flags & KIND {
@@ -70,31 +70,31 @@ impl Packet {
         }
     }
 
-    /// Congestion experienced.
+    /// Whether congestion was experienced (CE).
     #[inline]
     pub fn ce(&self) -> bool {
         self.flags & CE != 0
     }
 
-    /// The receiver saw congestion on the segment acknowledged.
+    /// Whether the receiver saw congestion on the acknowledged segment (ECE).
     #[inline]
     pub fn ece(&self) -> bool {
         self.flags & ECE != 0
     }
 
-    /// Marks congestion, as a switch does.
+    /// Sets the CE mark.
     #[inline]
     pub fn mark(&mut self) {
         self.flags |= CE;
     }
 
-    /// Sets the echo.
+    /// Sets the echo (ECE).
     #[inline]
     pub fn set_ece(&mut self, ece: bool) {
         self.flags |= if ece { ECE } else { 0 };
     }
 
-    /// Packets that stand here.
+    /// Number of packets in the run.
     #[inline]
     pub fn run(&self) -> u32 {
         if self.kind() == Kind::Data { self.aux } else { 1 }

@@ -1,28 +1,28 @@
-//! Which thread moves packets through which switch.
+//! Partition of the network into one region per thread.
 //!
-//! Hosts stay together: flows, jobs and workloads need no cutting then, and one thread does what they do in order. The
-//! switches are what can be shared out. Nothing that a run puts out depends on this.
+//! All hosts are in one region: flows, jobs and workloads are then run in order by one thread. Switches are divided
+//! among the others. The partition does not affect the results of a run.
 
 use netsum_topo::{NodeId, Topology};
 
 use crate::routes::levels;
 
-/// How a run is spread.
+/// How a run is divided among threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads {
-    /// At most.
+    /// Maximum number of threads.
     pub count: usize,
-    /// Whether switches add: then hosts and racks have more to do with a packet than others.
+    /// Whether switches add: then a packet costs more at hosts and racks than elsewhere.
     pub sums: bool,
 }
 
 impl Threads {
-    /// Everything on one.
+    /// One thread for everything.
     pub const ONE: Threads = Threads { count: 1, sums: false };
 }
 
-/// Region of each node, from 0 on without a gap, a region per thread with about the same work; hosts are in region 0.
-/// Switches are cut where they lie: a pod stays together if it can.
+/// The region of each node, numbered from 0 without gaps: one region per thread, with about equal work; hosts are in
+/// region 0. Regions are contiguous: a pod stays together if possible.
 pub(crate) fn regions(topology: &Topology, threads: Threads) -> Vec<u8> {
     let mut region_of = vec![0; topology.node_count()];
     let count = threads.count.clamp(1, usize::from(u8::MAX).min(topology.switches().count() + 1));
@@ -32,7 +32,7 @@ pub(crate) fn regions(topology: &Topology, threads: Threads) -> Vec<u8> {
     let work = work(topology, threads.sums);
     let hosts: f64 = topology.hosts().map(|host| work[host.0 as usize]).sum();
     let share = work.iter().sum::<f64>() / count as f64;
-    // With the hosts goes what lies next to them, as far as there is room; the rest is cut into equal parts.
+    // Switches next to hosts join the hosts' region as far as there is room; the rest is divided into equal parts.
     let (level, place) = (levels(topology), places(topology));
     let mut switches: Vec<NodeId> = topology.switches().collect();
     let by_place =
@@ -52,7 +52,7 @@ pub(crate) fn regions(topology: &Topology, threads: Threads) -> Vec<u8> {
     for (position, switch) in rest.iter().enumerate() {
         let middle = done + work[switch.0 as usize] / 2.0;
         let part = ((middle / total * others as f64) as usize).min(others - 1);
-        // Small numbers of large switches: no region stays without one.
+        // With few large switches, no region may stay empty.
         let part = part.clamp((position + others).saturating_sub(rest.len()), position);
         region_of[switch.0 as usize] = 1 + part as u8;
         done += work[switch.0 as usize];
@@ -60,7 +60,7 @@ pub(crate) fn regions(topology: &Topology, threads: Threads) -> Vec<u8> {
     region_of
 }
 
-/// What a node has to do if all links are equally busy, in packets forwarded by a switch.
+/// Work of a node if all links are equally busy, in packets forwarded by a switch.
 fn work(topology: &Topology, sums: bool) -> Vec<f64> {
     let host = if sums { HOST_SUM } else { HOST_PACKET };
     let mut work = vec![0.0; topology.node_count()];
@@ -73,7 +73,7 @@ fn work(topology: &Topology, sums: bool) -> Vec<f64> {
     work
 }
 
-/// Where a node lies: a host by its number, a switch amid what is below it.
+/// Position of a node: a host's number; for a switch, the mean of the nodes below it.
 fn places(topology: &Topology) -> Vec<f64> {
     let level = levels(topology);
     let mut place: Vec<f64> = (0..topology.node_count()).map(|node| node as f64).collect();
@@ -92,10 +92,10 @@ fn places(topology: &Topology) -> Vec<f64> {
     place
 }
 
-/// A packet at a host beside one at a switch, measured in runs of flows: what the transport costs is about what handing packets
-/// over costs the others.
+/// Cost of a packet at a host relative to one at a switch, measured with flows: the transport costs about as much as
+/// handing packets over costs other regions.
 const HOST_PACKET: f64 = 1.0;
-/// The same in runs of jobs whose sums are made in switches; it makes up for what racks do.
+/// The same, measured with jobs whose sums are made in switches; it compensates for the work of rack switches.
 const HOST_SUM: f64 = 3.0;
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_stay_together_and_nobody_has_much_more_than_a_share() {
+    fn hosts_share_a_region_and_work_is_balanced() {
         let rate = Rate(10_000_000_000);
         for (count, sums) in (1..=5).flat_map(|count| [(count, false), (count, true)]) {
             let fabric = netsum_topo::fat_tree(8, rate, Addressing::default());

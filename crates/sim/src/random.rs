@@ -1,16 +1,16 @@
-//! Random numbers of our own: the same seed gives the same run in every version of every library.
+//! Own random number generator: the same seed gives the same run in every version of every library.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A stream; different seeds give unrelated ones.
+    /// A stream; different seeds give independent streams.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// A stream of its own for one purpose, so that a change in one leaves the others as they were.
+    /// A stream for one purpose, independent of the streams for other purposes.
     pub fn derived(seed: u64, purpose: &str) -> Random {
         let name = purpose.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
             (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -18,18 +18,18 @@ impl Random {
         Random(mix(seed) ^ name)
     }
 
-    /// 64 bits.
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// Below `n`, which is not 0.
+    /// A number below `n`, which must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
-    /// From 0 up to, not including, 1.
+    /// A number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -39,7 +39,7 @@ impl Random {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// Fisher and Yates.
+    /// Fisher–Yates shuffle.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i as u64 + 1) as usize);
@@ -47,7 +47,7 @@ impl Random {
     }
 }
 
-/// SplitMix64's finaliser: every bit of the input moves every bit of the output.
+/// SplitMix64's finaliser: every bit of the input affects every bit of the output.
 #[inline]
 pub fn mix(bits: u64) -> u64 {
     let mut z = bits;

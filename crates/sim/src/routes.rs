@@ -1,4 +1,4 @@
-//! Which link leads to which host: shortest paths, by table.
+//! Routing tables: the shortest paths from each switch to each host.
 //!
 //! Hosts of one rack share a row, so the table of a 1,024-host fat tree (320 switches × 128 racks) stays
 //! in the second-level cache.
@@ -12,9 +12,9 @@ use crate::packet::Packet;
 pub enum PathChoice {
     /// By a hash of the flow and the switch: a flow keeps its path.
     Flow,
-    /// By a hash of the packet: every packet takes a path of its own.
+    /// By a hash of the packet: packets of one flow take different paths.
     Packet,
-    /// By the destination's number: the digit that belongs to the switch's level (d-mod-k).
+    /// By the digit of the destination's number that belongs to the switch's level (d-mod-k).
     Destination,
 }
 
@@ -26,10 +26,10 @@ pub(crate) struct Routes {
     group_of: Vec<u16>,
     down: Vec<u32>,
     table: Vec<u32>,
-    /// Alternatives: where they start in `links`, and how many.
+    /// Ranges of `links` with the alternative links: start and length.
     several: Vec<(u32, u32)>,
     links: Vec<u32>,
-    /// For `Destination`: by what a host's number is divided, by switch.
+    /// For `Destination`: the divisor of a host's number, by switch.
     divisor: Vec<u32>,
 }
 
@@ -38,7 +38,7 @@ const LOCAL: u32 = u32::MAX - 1;
 const SEVERAL: u32 = 1 << 31;
 
 impl Routes {
-    /// `alive`: whether an edge can be used.
+    /// Builds the tables. `alive`: whether an edge can be used.
     pub(crate) fn new(
         topology: &Topology,
         choice: PathChoice,
@@ -123,7 +123,7 @@ impl Routes {
         self.several.len() as u32 - 1
     }
 
-    /// The link by which `switch` (counted among all nodes) sends the packet on; `None` if there is none.
+    /// The link on which `switch` (a node number) forwards the packet; `None` if there is no path.
     #[inline]
     pub(crate) fn next(&self, switch: u32, packet: &Packet) -> Option<u32> {
         let row = (switch - self.hosts) * self.groups;
@@ -143,7 +143,7 @@ impl Routes {
         (link != UNREACHABLE).then_some(link)
     }
 
-    /// The links among which `switch` chooses for packets to `dst`; every link is alive.
+    /// The links among which `switch` chooses for packets to `dst`; all of them are alive.
     pub(crate) fn ways(&self, switch: u32, dst: u32) -> Vec<u32> {
         let group = u32::from(self.group_of[dst as usize]);
         match self.table[((switch - self.hosts) * self.groups + group) as usize] {
@@ -175,12 +175,12 @@ impl Routes {
     }
 }
 
-/// The direction of an edge that starts at `from`.
+/// The directed link of an edge that starts at `from`.
 pub(crate) fn outgoing(topology: &Topology, edge: u32, from: NodeId) -> u32 {
     2 * edge + u32::from(topology.edge(netsum_topo::EdgeId(edge)).ends[1] == from)
 }
 
-/// By node, links from the nearest host.
+/// Distance to the nearest host in links, by node.
 pub(crate) fn levels(topology: &Topology) -> Vec<u32> {
     let mut level = vec![u32::MAX; topology.node_count()];
     let mut queue: Vec<NodeId> = topology.hosts().collect();
@@ -198,7 +198,7 @@ pub(crate) fn levels(topology: &Topology) -> Vec<u32> {
     level
 }
 
-/// A switch n links away from the nearest host uses digit n − 1 of a host's number, to the base of the
+/// A switch n links away from the nearest host uses digit n − 1 of a host's number, in base of the number of
 /// alternatives that a rack has.
 fn divisors(topology: &Topology, hosts: u32) -> Vec<u32> {
     let level = levels(topology);

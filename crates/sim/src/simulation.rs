@@ -1,4 +1,4 @@
-//! A run: the network, the hosts' flows, and what is recorded of them.
+//! A run: the network, the hosts' flows, and the records of completed work.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,31 +21,31 @@ use crate::transport::Transport;
 use crate::windows;
 use crate::workload::FlowSpec;
 
-/// One simulation. `P` says what aggregation packets carry.
+/// One simulation. `P`: the payload of aggregation packets.
 pub struct Simulation<P: Payload = Counts> {
     pub(crate) net: Network,
     pub(crate) aggregation: Aggregation<P>,
     pub(crate) hosts: Hosts,
-    /// Jobs that have not started, by number of their announcement.
+    /// Jobs that have not started, by announcement number.
     announced: Vec<Option<JobSpec>>,
-    /// When jobs start and faults happen: what concerns hosts and switches at once.
+    /// Times of job starts and faults, which concern hosts and switches at once.
     control_ps: BTreeSet<u64>,
-    /// Trees that use a switch: the next job is planned around them.
+    /// Number of trees through each switch: the next job is planned around them.
     load: HashMap<NodeId, u64>,
-    /// Trees at work, by job.
+    /// Trees in use, by job.
     pub(crate) trees: BTreeMap<u32, Vec<AggregationTree>>,
     pub(crate) in_force: InForce,
     faults: Vec<Fault>,
     pub(crate) seed: u64,
-    /// Jobs that use the ring instead of their scheme, and why.
+    /// Jobs that use the ring instead of their scheme, with the reason.
     refused: Vec<(u32, String)>,
-    /// Jobs that have lost a part of what they need in the network and have got no other yet, and why.
+    /// Jobs that have lost a part of their trees and have no replacement yet, with the reason.
     pub(crate) stalled: BTreeMap<u32, String>,
     pub(crate) checked: bool,
 }
 
 impl Simulation {
-    /// A simulation at time 0 without anything to do, whose aggregation packets carry counts.
+    /// An empty simulation at time 0 whose aggregation packets carry counts.
     pub fn new(
         topology: &Topology,
         switching: Switching,
@@ -57,7 +57,7 @@ impl Simulation {
 }
 
 impl<P: Payload> Simulation<P> {
-    /// A simulation at time 0 without anything to do; switches have `memory_bytes` for sums.
+    /// An empty simulation at time 0; switches have `memory_bytes` for sums.
     pub fn with_payload(
         topology: &Topology,
         switching: Switching,
@@ -68,8 +68,8 @@ impl<P: Payload> Simulation<P> {
         Simulation::on_threads(topology, switching, tcp, seed, memory_bytes, Threads::ONE)
     }
 
-    /// The same, run by several threads; what comes out does not depend on how many. A fabric with a link that takes no
-    /// time is run by one.
+    /// Like `with_payload`, run by several threads; the results do not depend on their number. A fabric that has a link
+    /// without propagation time is run by one thread.
     pub fn on_threads(
         topology: &Topology,
         switching: Switching,
@@ -97,22 +97,22 @@ impl<P: Payload> Simulation<P> {
         })
     }
 
-    /// Checks conservation and order all the time, not only at the end of `run`.
+    /// Checks conservation and order during the run, not only at the end of `run`.
     pub fn check(&mut self) {
         self.checked = true;
     }
 
-    /// `run` ends with the last job: as much later as a link's propagation takes.
+    /// `run` ends with the last job, plus one propagation time of a link.
     pub fn stop_with_jobs(&mut self) {
         self.hosts.stop_with_jobs = true;
     }
 
-    /// Whether there were jobs, and all are complete.
+    /// Whether there were jobs and all are complete.
     pub fn jobs_are_over(&self) -> bool {
         self.hosts.jobs_are_over()
     }
 
-    /// Flows in the order of their starts; replaces what was there.
+    /// Sets the workload: flows in order of their starts.
     pub fn set_flows(&mut self, flows: impl Iterator<Item = FlowSpec> + Send + 'static) {
         self.hosts.set_flows(&mut self.net.regions[0], flows);
     }
@@ -132,21 +132,21 @@ impl<P: Payload> Simulation<P> {
         &mut self.aggregation
     }
 
-    /// Flows that have started and are not complete: number, and payload that has come; by number.
+    /// Flows that have started and are not complete: number and payload bytes received; by number.
     pub fn unfinished(&self) -> Vec<(u32, u64)> {
         let mut all: Vec<(u32, u64)> = self.hosts.transport.unfinished().collect();
         all.sort_unstable();
         all
     }
 
-    /// Announces a fault.
+    /// Schedules a fault.
     pub fn add_fault(&mut self, at_ps: u64, fault: Fault) {
         self.net.set_timer(at_ps, FAULT | self.faults.len() as u64);
         self.control_ps.insert(at_ps);
         self.faults.push(fault);
     }
 
-    /// Announces a job; jobs are numbered as they start.
+    /// Schedules a job; jobs are numbered as they start.
     pub fn add_job(&mut self, spec: JobSpec) {
         self.net.set_timer(spec.start_ps, JOB_START | self.announced.len() as u64);
         self.control_ps.insert(spec.start_ps);
@@ -155,18 +155,18 @@ impl<P: Payload> Simulation<P> {
         self.hosts.waiting_jobs += 1;
     }
 
-    /// Steps of jobs that were completed since the last call.
+    /// Steps completed since the last call.
     pub fn take_steps(&mut self) -> Vec<StepRecord> {
         std::mem::take(&mut self.hosts.jobs.steps)
     }
 
-    /// Jobs that were completed since the last call.
+    /// Jobs completed since the last call.
     pub fn take_jobs(&mut self) -> Vec<JobRecord> {
         std::mem::take(&mut self.hosts.jobs.finished)
     }
 
-    /// What jobs do that their scheme does not say, and why: those that got no place in the network use the ring, those that
-    /// have lost theirs and have got no other up to now, or a host of which is cut off, stand still.
+    /// Jobs that do not run by their scheme, with the reason: jobs without leases in the network use the ring; jobs
+    /// that lost their trees and have no others yet, or that have an unreachable host, are stalled.
     pub fn refused(&self) -> Vec<(u32, String)> {
         let ring = self.refused.iter().map(|(job, why)| (*job, format!("uses the ring: {why}")));
         let still = self.hosts.jobs.at_work().filter_map(|(job, spec)| {
@@ -175,10 +175,10 @@ impl<P: Payload> Simulation<P> {
         ring.chain(still).collect()
     }
 
-    /// Why a job cannot go on now.
+    /// Why a job cannot continue now.
     fn obstacle(&self, job: u32, spec: &JobSpec) -> Option<String> {
         if self.hosts.jobs.in_network(job).is_none() {
-            // A worker alone has nobody to exchange anything with.
+            // A single worker exchanges nothing.
             let exchanges = spec.placement.len() > 1;
             return exchanges.then(|| self.cut_off(&spec.placement)).flatten();
         }
@@ -189,7 +189,7 @@ impl<P: Payload> Simulation<P> {
             Scheme::Slots { servers, .. } => servers_of(spec, servers),
             _ => Vec::new(),
         };
-        let fallen = self.trees.get(&job).is_some_and(|trees| !self.stand(trees));
+        let fallen = self.trees.get(&job).is_some_and(|trees| !self.are_trees_alive(trees));
         let cut = self.cut_off(spec.placement.iter().chain(&servers));
         cut.or_else(|| fallen.then(|| "a link of its trees is down".to_owned()))
     }
@@ -199,13 +199,12 @@ impl<P: Payload> Simulation<P> {
         &self.hosts.specs
     }
 
-    /// Flows that were completed since the last call.
+    /// Flows completed since the last call.
     pub fn take_finished(&mut self) -> Vec<FlowRecord> {
         std::mem::take(&mut self.hosts.finished)
     }
 
-    /// Runs up to and including `until_ps`, or as far as there is anything to do; true if that was the end of it.
-    /// Audits at the end.
+    /// Runs up to and including `until_ps`, or until nothing is left to do; true in the latter case. Audits at the end.
     pub fn run(&mut self, until_ps: u64) -> bool {
         match self.net.regions.len() {
             1 => {
@@ -221,7 +220,7 @@ impl<P: Payload> Simulation<P> {
         hosts.are_idle() || hosts.stop_with_jobs && hosts.jobs_are_over()
     }
 
-    /// Regions go on side by side from one moment that concerns all of them to the next.
+    /// Runs regions in parallel between moments that concern all of them.
     fn run_threads(&mut self, until_ps: u64) {
         loop {
             let control_ps = self.control_ps.first().copied().unwrap_or(u64::MAX);
@@ -237,7 +236,7 @@ impl<P: Payload> Simulation<P> {
         }
     }
 
-    /// All that happens before `end_ps`.
+    /// Runs everything before `end_ps`.
     fn side_by_side(&mut self, end_ps: u64) {
         let (start_ps, lookahead_ps) = (self.net.now_ps(), self.net.lookahead_ps());
         if end_ps <= start_ps {
@@ -287,7 +286,7 @@ impl<P: Payload> Simulation<P> {
         self.hosts.jobs.begin(&mut self.net.regions[0], spec, installed);
     }
 
-    /// Leases what a job needs in the network; its protocol, and the first of its workers.
+    /// Installs a job's leases; returns its protocol and the first of its workers.
     fn install(&mut self, number: u32, spec: &JobSpec) -> Result<(Protocol, u32), String> {
         let placement = &spec.placement;
         match &spec.scheme {
@@ -314,7 +313,7 @@ impl<P: Payload> Simulation<P> {
         }
     }
 
-    /// A job's trees load no switch any more.
+    /// Removes a job's trees from the load of switches.
     pub(crate) fn unload(&mut self, job: u32) {
         for switch in self.trees.remove(&job).iter().flatten().flat_map(|tree| tree.switches()) {
             self.load.entry(switch).and_modify(|trees| *trees -= 1);
@@ -332,7 +331,7 @@ impl<P: Payload> Simulation<P> {
         let live = topology.switches().filter(|switch| !self.in_force.is_dead(*switch)).collect();
         let mut load = self.load.clone();
         if !spec.roots.is_empty() {
-            // Whatever else there is to do, a switch that is not asked for comes after those that are.
+            // Switches that the job does not name as roots come after those that it names, whatever their load.
             let others = topology.switches().filter(|switch| !spec.roots.contains(&switch.0));
             others.for_each(|switch| *load.entry(switch).or_default() += 1 << 32);
         }
@@ -346,9 +345,9 @@ impl<P: Payload> Simulation<P> {
             order: None,
         };
         let mut planned = aggregation_trees(&request).map_err(|error| error.to_string())?;
-        // The planner takes dead links last, not never.
-        if planned.iter().any(|tree| self.stands(tree)) {
-            planned.retain(|tree| self.stands(tree));
+        // The planner takes dead links last, but it may take them.
+        if planned.iter().any(|tree| self.is_tree_alive(tree)) {
+            planned.retain(|tree| self.is_tree_alive(tree));
         }
         for switch in planned.iter().flat_map(|tree| tree.switches()) {
             *self.load.entry(switch).or_default() += 1;
@@ -358,7 +357,7 @@ impl<P: Payload> Simulation<P> {
     }
 }
 
-/// Hosts of a job's servers: those that it names, or its own, far from each other.
+/// Hosts of a job's servers: those that it names, or worker hosts far from each other.
 pub(crate) fn servers_of(spec: &JobSpec, servers: u8) -> Vec<u32> {
     if !spec.servers.is_empty() {
         return spec.servers.clone();

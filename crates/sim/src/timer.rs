@@ -1,12 +1,12 @@
-//! Deadlines that move, on timers that do not.
+//! Movable deadlines on timers that cannot be moved.
 
 use crate::network::Region;
 
-/// The bits of a timer's key that say whose it is.
+/// The bits of a timer's key that contain its class.
 pub(crate) const CLASS: u64 = 0x7f << 56;
 
-/// The earliest time at which somebody will be woken. A deadline that moves away costs a wake-up for nothing, one that
-/// comes nearer a second timer.
+/// The earliest timer that is set. A deadline that moves later costs one useless wake-up, one that moves earlier a
+/// second timer.
 #[derive(Clone, Copy)]
 pub(crate) struct Timer {
     at_ps: u64,
@@ -19,14 +19,14 @@ impl Default for Timer {
 }
 
 impl Timer {
-    /// A timer has gone off.
+    /// Records that a timer has fired.
     pub(crate) fn ring(&mut self, now_ps: u64) {
         if self.at_ps <= now_ps {
             *self = Timer::default();
         }
     }
 
-    /// Sees to it that `key` comes at `deadline_ps` or before.
+    /// Ensures that a timer `key` fires at `deadline_ps` or before.
     #[inline]
     pub(crate) fn set(&mut self, net: &mut Region, deadline_ps: u64, key: u64) {
         if deadline_ps < self.at_ps {

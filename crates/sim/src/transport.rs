@@ -1,4 +1,4 @@
-//! The flows of all hosts: [`tcp`](crate::tcp) on the network.
+//! The flows of all hosts: [`tcp`](crate::tcp) over the simulated network.
 
 use crate::network::Region;
 use crate::packet::{Kind, Packet};
@@ -6,19 +6,19 @@ use crate::random::Random;
 use crate::tcp::{Receiver, Sender, TcpConfig};
 use crate::timer::{CLASS, Timer};
 
-/// Timer keys of the transport carry these classes (bits 56 to 62).
+/// Timer class of retransmission (bits 56 to 62 of the key).
 pub(crate) const RTO: u64 = 2 << 56;
-/// A slot whose flow left packets behind is used again after this.
+/// Timer class of slots whose flow left packets in the network: the slot is reused after this timer.
 pub(crate) const SLOT: u64 = 3 << 56;
-/// Longer than any packet stays in a network whose queues hold milliseconds.
+/// Longer than any packet stays in a network whose queues hold milliseconds of traffic.
 const SLOT_REST_PS: u64 = 1_000_000_000_000;
 
-/// Who hears of a flow's messages.
+/// The receiver of a flow's completion events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A flow of the workload, by its number; it ends with its message.
+    /// A flow of the workload, by its number; the flow ends with its message.
     Workload(u32),
-    /// A stream between two workers of a job: job, and the stream's number there; it stays.
+    /// A persistent stream between two workers of a job: job, and the stream's number in the job.
     Job(u32, u32),
 }
 
@@ -27,24 +27,24 @@ struct Flow {
     dst: u16,
     entropy: u16,
     open: bool,
-    /// Whether the receiver tells of marks.
+    /// Whether the receiver echoes marks.
     ecn: bool,
     timer: Timer,
     owner: Owner,
 }
 
-/// Messages of a flow were completed, or the flow ended.
+/// An event of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// So many messages are now at the receiver.
+    /// Number of messages that have arrived completely.
     Messages(Owner, u32),
-    /// The message of a `Workload` flow is at the receiver.
+    /// The message of a `Workload` flow has arrived.
     Complete {
         /// Number in the workload.
         number: u32,
-        /// Segments sent again until then.
+        /// Number of segments sent again.
         resent: u64,
-        /// Time-outs until then.
+        /// Number of time-outs.
         timeouts: u32,
     },
 }
@@ -62,7 +62,7 @@ pub struct Transport {
     pub active: u32,
 }
 
-/// What decides between the ways of flows: a number each, in the order in which they are opened.
+/// Random numbers that select the paths of flows, one per flow in the order of opening.
 pub(crate) struct Entropies(Random);
 
 impl Entropies {
@@ -76,7 +76,7 @@ impl Entropies {
 }
 
 impl Transport {
-    /// `spraying`: packets of a flow may overtake each other.
+    /// `spraying`: packets of a flow may be reordered.
     pub fn new(config: TcpConfig, seed: u64, spraying: bool) -> Transport {
         Transport {
             config,
@@ -95,7 +95,7 @@ impl Transport {
         &self.config
     }
 
-    /// Opens a flow between hosts; without `ecn` it does not hear of marks.
+    /// Opens a flow between hosts; without `ecn` its sender gets no marks.
     pub fn open(&mut self, src: u32, dst: u32, owner: Owner, ecn: bool) -> u32 {
         let slot = self.free.pop();
         let timer = slot.map_or(Timer::default(), |s| self.flows[s as usize].timer);
@@ -125,14 +125,14 @@ impl Transport {
         }
     }
 
-    /// Hands a message to a flow.
+    /// Queues a message on a flow.
     pub fn submit(&mut self, net: &mut Region, flow: u32, bytes: u64) {
         let (_, end) = self.senders[flow as usize].submit(&self.config, bytes);
         self.receivers[flow as usize].expect(end);
         self.pump(net, flow);
     }
 
-    /// Ends a flow of a job, which sends no more.
+    /// Closes a flow of a job.
     pub fn close(&mut self, net: &mut Region, flow: u32) {
         let state = &mut self.flows[flow as usize];
         if std::mem::replace(&mut state.open, false) {
@@ -141,7 +141,7 @@ impl Transport {
         }
     }
 
-    /// A packet has come to a host.
+    /// Handles a packet that has arrived at a host.
     #[inline]
     pub fn on_packet(&mut self, net: &mut Region, packet: &Packet) -> Option<Progress> {
         match packet.kind() {
@@ -153,7 +153,7 @@ impl Transport {
         }
     }
 
-    /// A timer with a key of the transport.
+    /// Handles a timer of the transport's classes.
     pub fn on_timer(&mut self, net: &mut Region, key: u64) {
         let slot = (key & !CLASS) as u32;
         if key & CLASS == SLOT {
@@ -176,7 +176,7 @@ impl Transport {
         self.senders[flow as usize].window()
     }
 
-    /// Flows of the workload whose message has not come: number, and payload that has come in order.
+    /// Flows of the workload that are not complete: number, and payload bytes received in order.
     pub fn unfinished(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.flows.iter().zip(&self.receivers).filter_map(|(flow, receiver)| match flow.owner {
             Owner::Workload(number) if flow.open && !receiver.is_complete() => {
@@ -187,7 +187,7 @@ impl Transport {
         })
     }
 
-    /// Segments of a flow that have come in order.
+    /// Segments of a flow received in order.
     pub fn received(&self, flow: u32) -> u32 {
         self.receivers[flow as usize].expected()
     }

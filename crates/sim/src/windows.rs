@@ -1,12 +1,14 @@
-//! Regions of the network side by side on several threads, in windows of time in which they cannot reach each other.
+//! Conservative parallel simulation: regions of the network run on several threads, in windows of time in which they
+//! cannot affect each other.
 //!
-//! A window is as long as the shortest link takes to deliver: what is sent in it to another region arrives after its end.
-//! At its end a region hands over what arrives until the end of the next one, and tells when it has something to do next;
-//! the next window begins with the earliest of that, once all are done with this one. So no region sees too late what comes
-//! from another, each does its own in the order of time, and what happens is what one thread would have done.
+//! A window is as long as the shortest link delay: a packet sent in it to another region arrives after its end. At the
+//! end of a window a region hands over the packets that arrive before the end of the next one, and posts the time of
+//! its next event. The next window begins with the earliest posted event, once all regions have finished this one.
+//! Every region therefore processes its events in order of time, and the results equal those of one thread.
 //!
-//! Each thread has a region of its own, whose memory is in its core's cache. If a thread does not come, for want of a core,
-//! another one takes its region until it does: so it holds up the others only if it loses its core in the midst of a window.
+//! Each thread has a home region, whose memory stays in its core's cache. If a thread is preempted, another thread
+//! takes over its region until it returns. A thread therefore delays the others only if it loses its core within a
+//! window.
 
 use std::hint::spin_loop;
 use std::ops::Range;
@@ -17,8 +19,8 @@ use std::thread;
 use crate::aggregation::{Local, Mail, Payload};
 use crate::hosts::HostSide;
 
-/// Simulates what happens in `span`, in picoseconds, on so many threads; all before it is done. `lookahead_ps` is above 0.
-/// No timer of the hosts' region in `span` concerns another one.
+/// Simulates `span`, in picoseconds, on the given number of threads; everything before `span` is done. `lookahead_ps`
+/// is above 0. No host timer in `span` concerns another region.
 pub(crate) fn run<'a, P: Payload>(
     hosts: HostSide<'a, P>,
     others: impl Iterator<Item = Local<'a, P>>,
@@ -35,54 +37,54 @@ pub(crate) fn run<'a, P: Payload>(
     });
 }
 
-/// What is in a region.
+/// The contents of a region.
 enum Side<'a, P: Payload> {
     Hosts(HostSide<'a, P>),
     Switches(Local<'a, P>),
 }
 
-/// What threads share.
+/// State shared by the threads.
 struct Windows<'a, P: Payload> {
     regions: Vec<Apart<Region<'a, P>>>,
-    /// By turns; from each region to each.
+    /// Packets from each region to each, double-buffered by window.
     mail: [Vec<Mutex<Mail<P>>>; 2],
     lookahead_ps: u64,
-    /// Regions that are done with a window, all windows together.
+    /// Number of finished regions, summed over all windows.
     done: Apart<AtomicU64>,
     /// The last window, once it is known.
     last: AtomicU64,
     failed: AtomicBool,
-    /// Threads that sleep until a window is done.
+    /// Number of threads that sleep until a window is done.
     sleepers: AtomicU64,
     asleep: Mutex<()>,
     wake: Condvar,
 }
 
 struct Region<'a, P: Payload> {
-    /// The last window in which a thread took it, times `THREADS`, and which thread.
+    /// The last window in which a thread took the region, times `THREADS`, plus the thread's number.
     taken: AtomicU64,
     posts: [Post; 2],
-    work: Mutex<Work<'a, P>>,
+    work: Mutex<RegionProgress<'a, P>>,
 }
 
-struct Work<'a, P: Payload> {
+struct RegionProgress<'a, P: Payload> {
     side: Side<'a, P>,
-    /// All before is done, here.
+    /// Everything before this time is done in the region.
     reached_ps: u64,
-    /// The run's end, as far as is known.
+    /// End of the run in this region's view.
     end_ps: u64,
 }
 
-/// What a region tells the others at the end of a window; by turns.
+/// What a region publishes at the end of a window; double-buffered by window.
 #[derive(Default)]
 struct Post {
-    /// When it has something to do, or has handed it over.
+    /// Time of the region's next event, including packets that it handed over.
     next_ps: AtomicU64,
-    /// When the run ends.
+    /// End of the run.
     end_ps: AtomicU64,
 }
 
-/// On cache lines of its own.
+/// Aligned so that it shares no cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -92,7 +94,7 @@ impl<'a, P: Payload> Windows<'a, P> {
         let pairs = sides.len() * sides.len();
         let mail = || std::iter::repeat_with(Mutex::default).take(pairs).collect();
         let region = |(number, side)| {
-            let work = Work { side, reached_ps: span.start, end_ps: span.end };
+            let work = RegionProgress { side, reached_ps: span.start, end_ps: span.end };
             Apart(Region {
                 taken: AtomicU64::new(number),
                 posts: Default::default(),
@@ -112,7 +114,7 @@ impl<'a, P: Payload> Windows<'a, P> {
         }
     }
 
-    /// What a thread does, whose region is the one of the same number.
+    /// Body of a thread; its home region has the same number.
     fn work(&self, thread: usize) {
         let _watch = Watch(self);
         let count = self.regions.len();
@@ -123,8 +125,8 @@ impl<'a, P: Payload> Windows<'a, P> {
             }
             self.try_advance(thread, window, thread);
             let others = || (0..count).filter(|&region| region != thread);
-            // Whose thread was not there last time.
-            for region in others().filter(|&region| self.had(region, thread)) {
+            // Regions whose own thread did not run the previous window.
+            for region in others().filter(|&region| self.was_taken_by(region, thread)) {
                 self.try_advance(region, window, thread);
             }
             if !self.spins_until_done(window) {
@@ -137,12 +139,12 @@ impl<'a, P: Payload> Windows<'a, P> {
         }
     }
 
-    /// Whether a thread was the last that took a region.
-    fn had(&self, region: usize, thread: usize) -> bool {
+    /// Whether a thread was the last to take a region.
+    fn was_taken_by(&self, region: usize, thread: usize) -> bool {
         self.regions[region].0.taken.load(Ordering::Relaxed) % THREADS == thread as u64
     }
 
-    /// Does a region's part of a window, unless another thread does it or has done it.
+    /// Runs a region's part of a window, unless another thread runs it or has run it.
     fn try_advance(&self, region: usize, window: u64, thread: usize) {
         let taken = &self.regions[region].0.taken;
         let last = taken.load(Ordering::Relaxed);
@@ -157,13 +159,14 @@ impl<'a, P: Payload> Windows<'a, P> {
         }
     }
 
-    /// A region's part of a window; the first is none and only says when to begin, the last is none as there is nothing left.
+    /// Runs a region's part of a window. The first window is empty and only posts the next event; the last has nothing
+    /// left to do.
     fn advance(&self, number: usize, window: u64) {
         let [turn, before] = [window as usize % 2, (window as usize + 1) % 2];
         let mut work = locked(&self.regions[number].0.work);
         if window > 1 {
             self.take(number, work.side.local(), before);
-            // Nobody writes them as long as this region is not done.
+            // Posts are not written until this region is done.
             let posts = || self.regions.iter().map(|Apart(region)| &region.posts[before]);
             let least = |of: fn(&Post) -> &AtomicU64| {
                 posts().map(|post| of(post).load(Ordering::SeqCst)).min().expect("one is ours")
@@ -174,7 +177,7 @@ impl<'a, P: Payload> Windows<'a, P> {
             let end_ps = work.end_ps;
             if begin_ps >= end_ps {
                 work.side.advance(end_ps - 1);
-                // All come to this in the same window, and nobody takes the next one before.
+                // All regions reach this in the same window, and none starts the next window before.
                 self.last.store(window, Ordering::SeqCst);
                 return;
             }
@@ -192,7 +195,7 @@ impl<'a, P: Payload> Windows<'a, P> {
         post.next_ps.store(next_ps, Ordering::SeqCst);
     }
 
-    /// Gives away what arrives elsewhere before `before_ps`; when something is to be done next.
+    /// Hands over packets that arrive in other regions before `before_ps`; returns the time of the next event.
     fn hand_over(&self, region: usize, local: &mut Local<P>, turn: usize, before_ps: u64) -> u64 {
         let next_ps = local.net.export(before_ps);
         for to in (0..self.regions.len()).filter(|&to| to != region) {
@@ -212,7 +215,7 @@ impl<'a, P: Payload> Windows<'a, P> {
         self.done.0.load(Ordering::SeqCst) >= all || self.failed.load(Ordering::SeqCst)
     }
 
-    /// Waits for a window's end, for a while; whether it has come.
+    /// Spins until the window ends, up to a limit; returns whether it ended.
     fn spins_until_done(&self, window: u64) -> bool {
         (0..PATIENCE).any(|_| {
             spin_loop();
@@ -245,7 +248,7 @@ impl<'a, P: Payload> Side<'a, P> {
         }
     }
 
-    /// Goes on up to and including `until_ps`.
+    /// Advances up to and including `until_ps`.
     fn advance(&mut self, until_ps: u64) {
         match self {
             Side::Hosts(hosts) => {
@@ -256,7 +259,7 @@ impl<'a, P: Payload> Side<'a, P> {
         }
     }
 
-    /// The run's end, if it is known here.
+    /// End of the run, if it is in this region.
     fn end_ps(&self) -> u64 {
         match self {
             Side::Hosts(hosts) => hosts.hosts.stop_at_ps.saturating_add(1),
@@ -265,13 +268,13 @@ impl<'a, P: Payload> Side<'a, P> {
     }
 }
 
-/// Looks for which a thread waits, some tens of microseconds, before it takes what another one should do, and again before
-/// it sleeps. Longer than threads usually wait for each other: taking over costs what a core's cache holds.
+/// Number of polls, some tens of microseconds, before a thread takes over another region, and again before it sleeps.
+/// Longer than threads usually wait for each other: taking over loses the contents of a core's cache.
 const PATIENCE: u32 = 2_000;
-/// More than there are.
+/// Exceeds the number of threads.
 const THREADS: u64 = 1 << 8;
 
-/// Wakes the others if a thread fails, who would wait for it.
+/// Wakes the other threads if this one panics.
 struct Watch<'w, 'a, P: Payload>(&'w Windows<'a, P>);
 
 impl<P: Payload> Drop for Watch<'_, '_, P> {
@@ -283,7 +286,7 @@ impl<P: Payload> Drop for Watch<'_, '_, P> {
     }
 }
 
-/// A thread that has failed has told so; what it leaves is not looked at.
+/// Ignores poisoning: a thread that panicked has set `failed`, and its data are not used.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -1,4 +1,4 @@
-//! Training jobs on the network: closed forms of trees and rings, sums bit by bit, sharing with other traffic.
+//! Training jobs on the network: closed forms of trees and rings, bit-exact sums, competition with other traffic.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn job(placement: Vec<u32>, bytes: u64, steps: u32, scheme: Scheme) -> JobSpec {
     }
 }
 
-/// Steps of one job that is alone.
+/// Steps of a single job.
 fn alone(
     topology: &Topology,
     switching: Switching,
@@ -54,7 +54,7 @@ fn alone(
     simulation.take_steps()
 }
 
-/// A9: with window W a tree's rate is min(C, W packets per round trip), to the picosecond.
+/// A9: with window W a tree's rate is min(C, W packets per round trip), exact to the picosecond.
 #[test]
 fn a_tree_takes_its_window_per_round_trip() {
     let wire_ps = u64::from(OVERHEAD_BYTES + 1408) * 800;
@@ -71,10 +71,10 @@ fn a_tree_takes_its_window_per_round_trip() {
     }
 }
 
-/// A10: a ring takes 2(N−1) times a chunk; so a tree is ahead by 2(N−1)/N where latency does not count.
+/// A10: a ring takes 2(N−1) chunk times; without latency a tree is faster by 2(N−1)/N.
 #[test]
 fn a_ring_takes_two_n_minus_one_chunks() {
-    // Acknowledgements of no length: they share the links, and the form knows nothing of them.
+    // Acknowledgements of length 0: they share the links, and the closed form ignores them.
     let tcp =
         TcpConfig { ack_bytes: 0, window_initial: 1e4, window_max: 1e4, ..TcpConfig::default() };
     let segments = 200;
@@ -88,15 +88,15 @@ fn a_ring_takes_two_n_minus_one_chunks() {
     }
 }
 
-/// A ring whose connections do not hear of marks takes what it can from a flow that does; one that hears shares.
+/// A ring whose connections ignore marks takes bandwidth from a flow that reacts; a ring that reacts shares it.
 #[test]
-fn a_ring_that_does_not_answer_marks_takes_more() {
+fn a_ring_that_ignores_marks_takes_more() {
     let share_of_the_flow = |ecn| {
         let switching = Switching { mark_packets: 65, ..SWITCHING };
         let tcp = TcpConfig { window_max: 700.0, ..TcpConfig::default() };
         let mut simulation = Simulation::new(&dumbbell(2), switching, tcp, 1).unwrap();
         simulation.check();
-        // Hosts 0 and 1 are left, 2 and 3 right: the job's stream and the flow share the link in the middle.
+        // Hosts 0 and 1 are on the left, 2 and 3 on the right: the job's stream and the flow share the middle link.
         let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn };
         simulation.add_job(job(vec![0, 2], 1_000_000_000, 1, scheme));
         simulation.set_flows(std::iter::once(flow(0, 1, 3, 1_000_000_000)));
@@ -109,7 +109,7 @@ fn a_ring_that_does_not_answer_marks_takes_more() {
     assert!(taken < 0.05, "{taken}");
 }
 
-/// Each aggregator sends one packet up per fragment: N come in, one goes out, N come back.
+/// Each aggregator sends one packet up per fragment: N arrive, one is forwarded, N are returned.
 #[test]
 fn an_aggregator_sends_one_packet_per_fragment() {
     let mut simulation = Simulation::new(&fat_tree(4), SWITCHING, TcpConfig::default(), 1).unwrap();
@@ -140,7 +140,7 @@ fn an_aggregator_sends_one_packet_per_fragment() {
     }
 }
 
-/// The balanced order of a node's children: `netsum_wire`'s, written again.
+/// The balanced order of a node's children: an independent version of `netsum_wire`'s.
 fn balanced(values: &[f32]) -> f32 {
     match values {
         [one] => *one,
@@ -151,10 +151,10 @@ fn balanced(values: &[f32]) -> f32 {
     }
 }
 
-/// Real numbers through two levels of switches, over queues that lose packets: every rank's bits are those of
-/// racks added first and then their sums.
+/// Real numbers through two levels of switches, over lossy queues: every rank's result equals, bit for bit, sums added
+/// per rack and then across racks.
 #[test]
-fn sums_are_exact_to_the_bit_whatever_is_lost() {
+fn sums_are_bit_exact_under_loss() {
     for (queue_packets, window) in [(u32::MAX, 512), (6, 64)] {
         let switching = Switching { queue_packets, ..SWITCHING };
         let fabric = netsum_topo::leaf_spine(3, 5, 2, TEN_GBIT, TEN_GBIT, Default::default());
@@ -196,7 +196,7 @@ fn sums_are_exact_to_the_bit_whatever_is_lost() {
     }
 }
 
-/// The same count of contributions in every result with loss, retransmission and a partial release.
+/// Every result has the same number of contributions under loss, retransmission and partial release.
 #[test]
 fn every_contribution_counts_once_under_loss() {
     for release_permille in [1000, 880] {
@@ -214,13 +214,13 @@ fn every_contribution_counts_once_under_loss() {
             .aggregation()
             .trees
             .drops()
-            .map(|(_, d)| d.get(netsum_proto::Drop::Duplicate))
+            .map(|(_, d)| d.get(netsum_proto::DropReason::Duplicate))
             .sum();
         assert!(resent > 0, "nothing of the job was lost");
     }
 }
 
-/// All host algorithms bring a job of any size to its end; a step takes at least what its bytes need.
+/// All host algorithms complete for jobs of any size; a step takes at least the time of its bytes.
 #[test]
 fn host_algorithms_end() {
     let algorithms =
@@ -269,8 +269,8 @@ fn aggregation_shares_a_bottleneck_with_dctcp() {
     }
 }
 
-/// A switch waits for all children, which adds to the buffers' dependencies; jobs whose trees cross, with windows
-/// far beyond what PAUSE lets through, still end.
+/// A switch waits for all children, which adds dependencies between buffers; jobs with crossing trees and windows far
+/// beyond what PAUSE lets through still complete.
 #[test]
 fn paused_trees_make_progress() {
     let pause = Some(Pause { high_packets: 15, low_packets: 12 });
@@ -290,9 +290,9 @@ fn paused_trees_make_progress() {
     assert!((0..net.link_count()).any(|l| net.counters(l).pauses > 0), "nothing was paused");
 }
 
-/// However little memory switches have, and however differently many children: no more is in flight than all levels hold.
+/// With any memory size and any numbers of children, no more fragments are in flight than all levels can hold.
 #[test]
-fn trees_of_two_levels_end_in_a_small_memory() {
+fn trees_of_two_levels_complete_with_little_memory() {
     let leaves = netsum_topo::leaf_spine(4, 2, 2, TEN_GBIT, TEN_GBIT, Default::default());
     for topology in [dumbbell(4), leaves.unwrap().topology(), single_switch(8)] {
         for config in [TreeConfig::default(), fixed(512)] {

@@ -1,9 +1,9 @@
-//! Closed forms that a simulator in integer picoseconds must meet to the last picosecond.
+//! Closed forms that the simulator must meet to the picosecond.
 
 mod common;
 
 use common::*;
-use netsum_sim::network::{Happening, Network};
+use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::tcp::TcpConfig;
 
@@ -16,8 +16,8 @@ fn train(bytes: &[u16]) -> Vec<u64> {
         net.send(net.uplink(0), packet);
     }
     let mut times = Vec::new();
-    while let Some(happening) = net.next(u64::MAX - 1) {
-        let Happening::Packet(_, packet) = happening else { panic!("no timer was set") };
+    while let Some(event) = net.next(u64::MAX - 1) {
+        let NetworkEvent::Packet(_, packet) = event else { panic!("no timer was set") };
         assert_eq!(packet.seq as usize, times.len(), "first in, first out");
         times.push(packet.at_ps);
         net.audit();
@@ -30,7 +30,7 @@ fn train(bytes: &[u16]) -> Vec<u64> {
 fn a_packet_and_a_train() {
     assert_eq!(train(&[1502]), [33_604_800]);
     assert_eq!(train(&[1502; 10]).last(), Some(&44_419_200));
-    // A short one behind a long one catches up and waits at every switch.
+    // A short packet behind a long one catches up and waits at every switch.
     assert_eq!(train(&[1502, 54]), [33_604_800, 33_604_800 + 43_200]);
 }
 

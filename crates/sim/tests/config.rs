@@ -1,4 +1,4 @@
-//! Configurations: what is refused and where, what is written out, and that results repeat.
+//! Configurations: refused values and their lines, effective configurations, and repeatable results.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -48,9 +48,9 @@ fn refused(text: &str) -> String {
     }
 }
 
-/// Each with the text that replaces another one, the line it must name, and words of the reason.
+/// Each case: a text that replaces another one, the line that the error must name, and a part of the reason.
 #[test]
-fn nonsense_is_refused_with_line_and_reason() {
+fn invalid_values_are_refused_with_line_and_reason() {
     for (old, new, line, reason) in [
         ("k = 4", "k = 5", 6, "k must be even"),
         ("checked = true", "threads = 0", 4, "at least one thread"),
@@ -176,7 +176,7 @@ fn nonsense_is_refused_with_line_and_reason() {
 }
 
 #[test]
-fn other_files_are_refused_with_their_own_lines() {
+fn errors_in_other_files_name_their_lines() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let error = |flows: &str, fabric: &str| {
@@ -275,7 +275,7 @@ fn the_effective_configuration_gives_the_same_run() {
     assert_eq!(config, again);
 }
 
-/// What a run leaves, by name.
+/// Result files by name.
 fn files(seed: u64, kind: &str, format: Format) -> Vec<(String, Vec<u8>)> {
     let folder = tempfile::tempdir().unwrap();
     let text = GOOD.replacen("\"panama\"", &format!("\"{kind}\""), 1);
@@ -295,7 +295,7 @@ fn files(seed: u64, kind: &str, format: Format) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// The rows of a table, as CSV writes them; empty where there is none.
+/// The rows of a table, as CSV writes them; empty if there is none.
 fn parquet_rows(bytes: &[u8]) -> Vec<String> {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
@@ -316,7 +316,7 @@ fn parquet_rows(bytes: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn parquet_holds_what_csv_does_and_repeats() {
+fn parquet_equals_csv_and_repeats() {
     let (csv, parquet) = (files(1, "panama", Format::Csv), files(1, "panama", Format::Parquet));
     assert_eq!(parquet, files(1, "panama", Format::Parquet));
     let mut tables = 0;
@@ -330,8 +330,8 @@ fn parquet_holds_what_csv_does_and_repeats() {
     assert_eq!(tables, 5);
 }
 
-/// Whoever follows a run ends it: the tables hold what was until then, in either format, there is no summary, and what an
-/// earlier run left in the other format is gone.
+/// The progress callback ends the run: the tables hold the results so far, in either format, there is no summary, and
+/// tables of an earlier run in the other format are removed.
 #[test]
 fn an_interrupted_run_leaves_tables() {
     let text = format!("{GOOD}\n[[flows]]\nkind = \"one\"\nsrc = 0\ndst = 9\nbytes = 100000000\n");
@@ -340,7 +340,7 @@ fn an_interrupted_run_leaves_tables() {
     for format in [Format::Csv, Format::Parquet] {
         let (mut config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
         config.format = format;
-        // Progress is told at each 200th of the run, however often else.
+        // Progress is reported at each 200th of the run, and possibly more often.
         let until_ps = 1_002_000_000_000 / 200 * 4;
         let error = run::run(&config, built, folder.path(), |p| match p.done_ps != until_ps {
             true => ControlFlow::Continue(()),
@@ -361,7 +361,7 @@ fn an_interrupted_run_leaves_tables() {
     assert_eq!(lines[0].iter().filter(open).count(), 1, "{:?}", lines[0]);
 }
 
-/// Every file, byte by byte; another seed gives others.
+/// The same seed repeats every file byte for byte; another seed changes them.
 #[test]
 fn the_same_configuration_writes_the_same_bytes() {
     let results = |seed: u64, kind: &str| -> Vec<(String, String)> {
@@ -396,8 +396,8 @@ fn the_same_configuration_writes_the_same_bytes() {
     }
 }
 
-/// A layer's gradients are reduced while the next one computes: what is left to wait for is the last layer's, or, where the
-/// links are slower than the processors, all of it from the first layer on.
+/// A layer's gradients are reduced while the next one computes: the step ends with the last layer's reduction or, if
+/// links are slower than processors, with reductions back to back from the first layer on.
 #[test]
 fn layers_overlap_with_computing() {
     let step_us = |job: &str| -> f64 {
@@ -423,11 +423,11 @@ fn layers_overlap_with_computing() {
     // 1.4 MB take 1.2 ms, less than the 2 ms until the second layer is ready.
     same(layers(1_408_000, 704_000, true), 4000.0 + alone(704_000));
     same(layers(1_408_000, 704_000, false), 4000.0 + alone(1_408_000 + 704_000));
-    // 7 MB take 6 ms: the second layer's follow without a gap.
+    // 7 MB take 6 ms: the second layer's gradients follow without a gap.
     same(layers(7_040_000, 704_000, true), 2000.0 + alone(7_040_000 + 704_000));
 }
 
-/// Jobs that arrive are as many as make up the load, each for its steps; where one has left, another may be placed.
+/// Arriving jobs make up the load and run for their steps; hosts of a completed job are used again.
 #[test]
 fn jobs_arrive_and_leave() {
     let arrivals =
@@ -451,9 +451,9 @@ fn jobs_arrive_and_leave() {
     assert_eq!(table("steps.csv").lines().count(), 4 * count + 1);
 }
 
-/// Those that are written, and those that a mix draws with steps; those of a standing mix have no last one.
+/// Listed jobs, and those that a mix draws with steps; jobs of a mix without steps never end.
 #[test]
-fn jobs_that_do_not_end_are_counted() {
+fn unfinished_jobs_are_counted() {
     let (flows, samples) = (GOOD.find("[[flows]]").unwrap(), GOOD.find("[samples]").unwrap());
     let head = GOOD[..flows].replace("\"1s\"", "\"0s\"").replace("\"2ms\"", "\"60ms\"");
     let mix =
@@ -478,7 +478,7 @@ fn jobs_that_do_not_end_are_counted() {
     }
 }
 
-/// What is a host and what a switch the fabric file says, not how many links there are.
+/// The fabric file determines which nodes are hosts, not the number of their links.
 #[test]
 fn a_switch_with_one_link_is_no_host() {
     let entry = |kind: &str, name: &str, address: &str, more: &str| {

@@ -1,7 +1,7 @@
-//! DCTCP against ns-3 3.44, by its measured numbers: the queue of one bottleneck, single flows, a permutation.
+//! DCTCP against measurements of ns-3 3.44: the queue of one bottleneck, single flows, a permutation.
 //!
-//! ns-3's queue count leaves out the packet in the transmitter and one more in the device's own queue; ours
-//! leaves out the former only. So we mark one packet later, and count one less.
+//! ns-3's queue count omits the packet in the transmitter and one more in the device's own queue; ours omits only the
+//! former. The threshold is therefore one packet higher here, and counts are one lower.
 
 mod common;
 
@@ -15,7 +15,7 @@ struct Bottleneck {
     least: u32,
     most: u32,
     utilisation: f64,
-    /// Jain's index of what flows delivered.
+    /// Jain's index of the delivered bytes.
     fairness: f64,
 }
 
@@ -54,7 +54,7 @@ fn bottleneck(n: u32, mark_packets: u32) -> Bottleneck {
 }
 
 #[test]
-fn the_queue_of_one_bottleneck_is_that_of_ns3() {
+fn the_queue_of_one_bottleneck_matches_ns3() {
     println!("   K  N   mean (ns-3)    sd (ns-3)   min–max (ns-3)   utilisation  Jain");
     for (k, n, mean, deviation, least, most) in [
         (65, 2, 60.37, 4.68, 50, 70),
@@ -74,7 +74,7 @@ fn the_queue_of_one_bottleneck_is_that_of_ns3() {
         let mean_off = (ours.mean / mean - 1.0).abs();
         assert!(mean_off <= if n == 2 { 0.02 } else { 0.08 });
         assert!(ours.utilisation >= 0.999 && ours.fairness >= 0.98);
-        // With 4 to 16 flows ns-3's queue swings further, by up to 13 packets at either end.
+        // With 4 to 16 flows ns-3's queue varies more, by up to 13 packets at either end.
         assert!(ours.least.abs_diff(least) <= 13 && ours.most.abs_diff(most) <= 13);
         if n == 2 {
             assert!((ours.deviation / deviation - 1.0).abs() <= 0.15);
@@ -82,10 +82,10 @@ fn the_queue_of_one_bottleneck_is_that_of_ns3() {
     }
 }
 
-/// A flow alone is exact but for ns-3's clock of one nanosecond, by which a packet takes 1,202 ns, not
-/// 1,201.6, and an acknowledgement 43, not 43.2.
+/// A single flow matches exactly but for ns-3's clock of one nanosecond, by which a packet takes 1,202 ns, not 1,201.6,
+/// and an acknowledgement 43, not 43.2.
 #[test]
-fn a_flow_alone_takes_as_long_as_in_ns3() {
+fn a_single_flow_takes_as_long_as_in_ns3() {
     for (bytes, ns3_ns) in [
         (1, 30_175u64),
         (1448, 33_649),
@@ -97,7 +97,7 @@ fn a_flow_alone_takes_as_long_as_in_ns3() {
         let switching = Switching { mark_packets: 86, queue_packets: 1000, ..PLAIN };
         let flows = vec![flow(0, 0, 1, bytes)];
         let (records, _) = run(&dumbbell(1), switching, TcpConfig::default(), flows);
-        // The last packet of the handshake (43.2 ns) goes before the data there.
+        // In ns-3, the last packet of the handshake (43.2 ns) precedes the data.
         let ns3_ps = ns3_ns * 1000 - 43_200;
         let off_ps = ns3_ps as i64 - records[0].fct_ps() as i64;
         let packets = bytes.div_ceil(1448) as i64;
@@ -142,7 +142,7 @@ fn a_permutation_on_a_fat_tree() {
     }
     ours.sort_by(f64::total_cmp);
     theirs.sort_by(f64::total_cmp);
-    // The reference takes the 9th of 16 as the median.
+    // The reference uses the 9th of 16 as the median.
     for place in [8, 15] {
         let ratio = ours[place] / theirs[place];
         assert!((ratio - 1.0).abs() <= 0.05, "{} against {}", ours[place], theirs[place]);

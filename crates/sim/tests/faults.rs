@@ -1,4 +1,5 @@
-//! Scenario files: whatever goes wrong and ends, every job and every flow completes, each contribution counted once.
+//! Scenario files: after any faults that end, every job and every flow completes, and each contribution is counted
+//! once.
 
 mod common;
 
@@ -26,7 +27,7 @@ fn configuration(scenario: &str, scheme: &str) -> String {
 }
 
 #[test]
-fn every_scenario_ends_well_under_every_scheme() {
+fn every_scheme_completes_in_every_scenario() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let plain = tempfile::tempdir().unwrap();
     std::fs::write(plain.path().join("nothing.toml"), "name = \"nothing\"\nfaults = []\n").unwrap();
@@ -61,10 +62,10 @@ fn every_scenario_ends_well_under_every_scheme() {
     }
 }
 
-/// A switch dies while sums are in it: the workers move on to other trees, and every element is still the exact sum of
-/// all contributions, once.
+/// A switch fails while it holds sums: the workers move to other trees, and every element is the exact sum of all
+/// contributions.
 #[test]
-fn a_death_between_two_epochs_loses_and_repeats_nothing() {
+fn a_transition_after_a_failure_loses_and_repeats_nothing() {
     let fabric = netsum_topo::leaf_spine(3, 4, 3, TEN_GBIT, TEN_GBIT, Default::default());
     let topology = fabric.unwrap().topology();
     let spines: Vec<u32> = ["spine0", "spine1"].map(|s| topology.find(s).unwrap().0).into();
@@ -112,7 +113,7 @@ fn a_death_between_two_epochs_loses_and_repeats_nothing() {
         }
         assert!(simulation.run(60_000 * MS), "the job does not end");
         assert_eq!(simulation.refused(), []);
-        // An element that a peer hands over is shown to nobody; at most a window per tree and death is.
+        // The inspector does not see elements that a peer hands over: at most a window per tree and failure.
         let seen = seen.lock().unwrap();
         let counts = |n: u8| seen.iter().flatten().filter(|&&c| c == n).count();
         assert_eq!(counts(0) + counts(1), 12 * elements as usize, "an element came twice");
@@ -124,7 +125,7 @@ fn a_death_between_two_epochs_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn a_scenario_that_makes_no_sense_is_refused() {
+fn an_invalid_scenario_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (fault, line, reason) in [
         ("kind = \"switch-down\"\nswitch = \"spine9\"\nat = \"1ms\"", 4, "no switch is named"),
@@ -141,7 +142,7 @@ fn a_scenario_that_makes_no_sense_is_refused() {
     }
 }
 
-/// When a flow from rack to rack ends, in picoseconds; `None`: not within 500 ms.
+/// Completion time of a flow from rack to rack, in picoseconds; `None` if it exceeds 500 ms.
 fn flow_under(faults: &str) -> Option<u64> {
     let folder = tempfile::tempdir().unwrap();
     let scenario = format!("name = \"x\"\nconverges_after = \"1us\"\n{faults}");
@@ -158,9 +159,9 @@ fn flow_under(faults: &str) -> Option<u64> {
     simulation.take_finished().first().map(|record| record.end_ps)
 }
 
-/// Where two faults overlap, the one that ends first takes nothing of the other with it.
+/// Of two overlapping faults, the end of one leaves the other in effect.
 #[test]
-fn a_fault_that_ends_leaves_the_others_in_force() {
+fn a_fault_that_ends_leaves_overlapping_faults_in_effect() {
     let fault = |kind: &str, place: &str, span: &str| {
         format!("[[faults]]\nkind = \"{kind}\"\n{place}\n{span}\n")
     };
@@ -185,7 +186,7 @@ fn a_fault_that_ends_leaves_the_others_in_force() {
     assert_eq!(flow_under(&(flap + &fault("link-down", host, short))), once);
 }
 
-/// Three in ten lost, and three in ten of the rest: of a hundred 49 come. What has ended takes none.
+/// Two faults lose 30 % each, independently: 49 % of the packets arrive. A fault that has ended loses none.
 #[test]
 fn losses_of_a_link_are_independent() {
     let mut simulation =
@@ -208,14 +209,14 @@ fn losses_of_a_link_are_independent() {
     };
     simulation.add_job(config);
     assert!(simulation.run(60_000 * MS));
-    // Nothing is lost anywhere else.
+    // No other link loses packets.
     let (lost, came) =
         (simulation.network().balance().dropped.1, simulation.network().carried_bytes(uplink));
     let share = came as f64 / (lost + came) as f64;
     assert!((share - 0.49).abs() < 0.02, "{share} of the bytes came");
 }
 
-/// A host that two faults slow down takes the product; when one ends, the other's factor.
+/// Two faults that slow a host down multiply; when one ends, the other's factor remains.
 #[test]
 fn a_straggler_stays_slow_while_any_fault_slows_it() {
     let straggler = |factor, over| Fault::Straggler { host: 0, factor, over };
@@ -238,11 +239,11 @@ fn a_straggler_stays_slow_while_any_fault_slows_it() {
     assert!(simulation.run(60_000 * MS));
     let steps = simulation.take_steps();
     let computing: Vec<u64> = steps.iter().map(|s| (s.end_ps - s.start_ps) / (100 * US)).collect();
-    // What holds at a step's beginning holds for the step.
+    // The factor at a step's start holds for the whole step.
     assert_eq!(computing, [10, 20, 10, 10, 1, 1]);
 }
 
-/// A job of one step, on all four hosts.
+/// A job of one step on all four hosts.
 fn of_one_step(start_ps: u64) -> JobSpec {
     JobSpec {
         start_ps,
@@ -256,31 +257,31 @@ fn of_one_step(start_ps: u64) -> JobSpec {
     }
 }
 
-/// Two racks of two hosts, at rest.
+/// Two racks of two hosts, idle.
 fn leaves(spines: u32) -> Simulation {
     let fabric = netsum_topo::leaf_spine(2, 2, spines, TEN_GBIT, TEN_GBIT, Default::default());
     Simulation::new(&fabric.unwrap().topology(), PLAIN, TcpConfig::default(), 1).unwrap()
 }
 
-/// A job is planned after the faults of the instant in which it starts, whichever was announced first.
+/// A job is planned after the faults of the instant in which it starts, in any order of announcement.
 #[test]
-fn a_switch_that_is_dead_from_the_start_is_never_planned_over() {
+fn a_switch_that_is_down_from_the_start_is_not_used() {
     for at_ps in [0, 30 * US] {
         for spine in ["spine0", "spine1"] {
             let mut simulation = leaves(2);
             simulation.add_job(of_one_step(at_ps));
             let node = simulation.network().topology().find(spine).unwrap().0;
             simulation.add_fault(at_ps, Fault::Switch { node, alive: false });
-            // Nobody converges: what was planned over the switch would stay there.
+            // Without convergence, a job planned over the switch would stay there.
             assert!(simulation.run(200 * MS), "{spine} dies at {at_ps} ps: the job does not end");
             assert_eq!(simulation.refused(), []);
         }
     }
 }
 
-/// Nobody converges after it, and so nobody learns that there is no other tree.
+/// There is no convergence afterwards, so no attempt to plan another tree.
 #[test]
-fn a_job_that_starts_over_a_dead_link_is_said_to_stand_still() {
+fn a_job_that_starts_over_a_dead_link_is_reported_as_stalled() {
     let mut simulation = leaves(1);
     let uplink = link(simulation.network(), "rack0", "spine0");
     simulation.add_fault(0, Fault::Edge { edge: uplink / 2, alive: false });
@@ -290,7 +291,7 @@ fn a_job_that_starts_over_a_dead_link_is_said_to_stand_still() {
     assert_eq!(simulation.refused(), [(0, reason)]);
 }
 
-/// Steps that a job of 20 has done after 200 ms, and what is said of it, where a part of the fabric dies after 1 ms.
+/// Steps of a job of 20 after 200 ms, and its reported state, if a part of the fabric fails after 1 ms.
 fn job_under(scheme: &str, fabric: &str, fault: &str, until: &str) -> (usize, Vec<(u32, String)>) {
     let folder = tempfile::tempdir().unwrap();
     let scenario = format!(
@@ -320,9 +321,9 @@ const SPINE: &str = "kind = \"switch-down\"\nswitch = \"spine0\"";
 const HOST: &str = "kind = \"link-down\"\nlink = \"h0-rack0\"";
 const UPLINK: &str = "kind = \"link-down\"\nlink = \"rack0-spine0\"";
 
-/// Whatever dies and returns, also before anybody has heard of it, jobs go on, and nothing is said of them.
+/// Jobs continue after any failure and return, even one shorter than convergence, and are then not reported.
 #[test]
-fn a_job_goes_on_when_its_part_of_the_fabric_returns() {
+fn a_job_continues_when_its_part_of_the_fabric_returns() {
     for scheme in ["panama", "panama-coupled", "switchml*", "atp", "atp-no-control"] {
         for (fabric, fault) in
             [(SINGLE, RACK), (LEAVES, RACK), (LEAVES, SPINE), (LEAVES, HOST), (LEAVES, UPLINK)]
@@ -333,7 +334,7 @@ fn a_job_goes_on_when_its_part_of_the_fabric_returns() {
             }
         }
     }
-    // A pool ends with its switch, a spine here, and outlives all else.
+    // A pool ends with its switch, a spine here, and survives all other faults.
     for fault in [RACK, HOST] {
         assert_eq!(
             job_under("switchml", LEAVES, fault, "until = \"2ms\""),
@@ -343,9 +344,9 @@ fn a_job_goes_on_when_its_part_of_the_fabric_returns() {
     }
 }
 
-/// What is said of a job at the end is what is true of it then.
+/// The state of a job reported at the end is its state then.
 #[test]
-fn a_job_without_a_place_stands_still_and_says_so() {
+fn a_stalled_job_is_reported() {
     for (scheme, reason) in [
         ("panama", "stands still: host \"h0\" has no live switch: rack0 is down"),
         ("atp", "stands still: the link of h0 is down"),
@@ -355,7 +356,7 @@ fn a_job_without_a_place_stands_still_and_says_so() {
         assert!(steps < 20 && said.len() == 1, "{scheme}: {steps} steps, {said:?}");
         assert!(said[0].1.starts_with(reason), "{scheme}: {said:?}");
     }
-    // Where a host has one link only, nothing can be planned around it: leases stay, for its return.
+    // A host with a single link cannot be planned around: leases stay until its return.
     for scheme in ["panama", "panama-0.88", "switchml*", "atp", "switchml", "ring"] {
         for fabric in [SINGLE, LEAVES] {
             let (steps, said) = job_under(scheme, fabric, HOST, "");
@@ -364,12 +365,12 @@ fn a_job_without_a_place_stands_still_and_says_so() {
             assert_eq!(said, [(0, reason)], "{scheme}, {fabric}");
         }
     }
-    // The only way between two racks.
+    // The only path between two racks.
     for scheme in ["panama", "switchml"] {
         let (_, said) = job_under(scheme, ONE_SPINE, UPLINK, "");
         assert!(said.len() == 1 && said[0].1.starts_with("stands still: "), "{scheme}: {said:?}");
     }
-    // A link that stays dead is planned around.
+    // A link that stays down is planned around.
     for scheme in ["panama", "switchml*", "atp"] {
         assert_eq!(job_under(scheme, LEAVES, UPLINK, ""), (20, vec![]), "{scheme}");
     }

@@ -1,4 +1,4 @@
-//! Flows as fluids against closed forms and the definition of max-min shares.
+//! Fluid flows against closed forms and the definition of max-min shares.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,15 +20,15 @@ fn rates(fluid: &mut Fluid) -> Vec<f64> {
     rates.into_iter().map(|r| r.1).collect()
 }
 
-/// Links of 10 and 9; flows over the first, both, the second, the second.
+/// Links of capacity 10 and 9; flows over the first, both, the second, the second.
 #[test]
-fn shares_of_the_textbook_example() {
+fn shares_match_the_textbook_example() {
     let mut fluid = Fluid::new(vec![10.0, 9.0]);
     for (number, links) in [&[0][..], &[0, 1], &[1], &[1]].into_iter().enumerate() {
         fluid.start(number as u32, 21.0, whole(links));
     }
     assert_eq!(rates(&mut fluid), [7.0, 3.0, 3.0, 3.0]);
-    // The first is done after 3; the others cannot use what it leaves, and end together after 7.
+    // The first flow completes at 3; the others cannot use the capacity it frees, and complete together at 7.
     assert_eq!((fluid.next(100.0), fluid.now()), (Some(0), 3.0));
     assert_eq!(rates(&mut fluid), [3.0, 3.0, 3.0]);
     assert_eq!((fluid.next(5.0), fluid.now()), (None, 5.0));
@@ -38,7 +38,7 @@ fn shares_of_the_textbook_example() {
     assert_eq!((fluid.next(100.0), fluid.now()), (None, 100.0));
 }
 
-/// Capacities, and flows as links and the parts of their rates that take them.
+/// Capacities, and flows as links with fractions of their rates.
 fn fabrics() -> impl Strategy<Value = (Vec<f64>, Vec<Box<[Use]>>)> {
     (1..12usize).prop_flat_map(|links| {
         let capacity = prop::collection::vec(prop_oneof![Just(10.0), 0.1..100.0f64], links);
@@ -50,8 +50,7 @@ fn fabrics() -> impl Strategy<Value = (Vec<f64>, Vec<Box<[Use]>>)> {
 }
 
 proptest! {
-    /// Nobody can have more without taking it from one who has less: every flow takes a link that is full and on which
-    /// nobody has more.
+    /// No flow can gain without a loss for a slower one: every flow uses a full link on which no flow is faster.
     #[test]
     fn shares_are_max_min((capacity, flows) in fabrics()) {
         let mut fluid = Fluid::new(capacity.clone());
@@ -79,7 +78,7 @@ proptest! {
     }
 }
 
-/// Poisson arrivals at one link of capacity 1: mean of time / size over flows of each third of the sizes.
+/// Poisson arrivals at one link of capacity 1: mean of time / size by thirds of the sizes.
 fn slowdowns(load: f64, flows: u32, size: impl Fn(f64) -> f64, mean: f64) -> [f64; 3] {
     let mut random = Random::derived(7, "fluid");
     let mut fluid = Fluid::new(vec![1.0]);
@@ -101,9 +100,9 @@ fn slowdowns(load: f64, flows: u32, size: impl Fn(f64) -> f64, mean: f64) -> [f6
     std::array::from_fn(|third| sum[third] / count[third])
 }
 
-/// M/G/1 with processor sharing: a flow of size x takes x / (1 − load) in the mean, whatever the sizes of the others.
+/// M/G/1 with processor sharing: the mean time of a flow of size x is x / (1 − load), for any distribution of sizes.
 #[test]
-fn one_link_is_processor_sharing() {
+fn one_link_matches_processor_sharing() {
     let web = FlowSizes::named("web-search").unwrap();
     let web_mean = web.mean();
     for load in [0.3, 0.6, 0.8] {
@@ -127,9 +126,9 @@ fn flows_csv(text: &str) -> String {
     std::fs::read_to_string(folder.path().join("flows.csv")).unwrap()
 }
 
-/// One flow after the other, with windows that never bind: packets and fluid take the same time, to the picosecond.
+/// One flow after the other, with windows that never limit: packets and fluid take the same time, to the picosecond.
 #[test]
-fn a_flow_alone_takes_as_long_as_its_packets() {
+fn a_single_flow_takes_as_long_as_its_packets() {
     let mut flows = String::new();
     for (number, (dst, bytes)) in [
         (1, 1),
@@ -166,9 +165,9 @@ fn a_flow_alone_takes_as_long_as_its_packets() {
     }
 }
 
-/// Eight to one, from a spine each or sprayed over both; the spread of packets is that of the fluid.
+/// Eight senders to one receiver, over one spine each or sprayed over both; the fluid distributes packets alike.
 #[test]
-fn a_sprayed_flow_takes_all_ways_at_once() {
+fn a_sprayed_flow_uses_all_paths() {
     let text = |paths| {
         let flows: String = (0..4)
             .map(|n| {
@@ -184,7 +183,8 @@ fn a_sprayed_flow_takes_all_ways_at_once() {
         let csv = flows_csv(&text(paths));
         csv.lines().skip(1).map(|line| line.split(',').nth(6).unwrap().parse().unwrap()).collect()
     };
-    // 10,000 segments of 1,502 bytes at 10 Gbit/s, four links of 1 µs, one packet on the third slowest link and two on the others.
+    // 10,000 segments of 1,502 bytes at 10 Gbit/s, four links of 1 µs, one packet on the third slowest link and two on
+    // the others.
     let alone = 10_000.0 * 1.2016 + 4.0 + 1.2016 + 2.0 * 0.6008;
     assert!(times("packet").iter().all(|&us| (us - alone).abs() < 1e-6), "{:?}", times("packet"));
     assert!(times("flow").iter().any(|&us| us > 1.2 * alone), "{:?}", times("flow"));

@@ -1,9 +1,9 @@
-//! What switches do: paths, PAUSE, loss; and that a run repeats itself.
+//! Behaviour of switches: paths, PAUSE, loss; and repeatability of runs.
 
 mod common;
 
 use common::*;
-use netsum_sim::network::{Happening, Network};
+use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, permutation, poisson};
@@ -18,19 +18,19 @@ const FABRIC: Switching = Switching {
     latency_ns: 1_000,
 };
 
-/// Links that a packet crosses between two hosts, by the rule of the path.
+/// Links that a packet crosses between two hosts, with the configured choice of paths.
 fn crossed(net: &mut Network, src: u32, dst: u32, entropy: u16) -> u64 {
     let before = net.hops();
     let mut packet = Packet::new(Kind::Ack, 0, 0, 64);
     (packet.dst, packet.entropy) = (dst as u16, entropy);
     net.send(net.uplink(src), packet);
-    let Some(Happening::Packet(link, _)) = net.next(u64::MAX - 1) else { panic!("lost") };
+    let Some(NetworkEvent::Packet(link, _)) = net.next(u64::MAX - 1) else { panic!("lost") };
     assert_eq!(net.far_end(link), dst);
     net.hops() - before
 }
 
 #[test]
-fn every_path_is_a_shortest_one() {
+fn every_path_is_a_shortest_path() {
     for paths in [PathChoice::Flow, PathChoice::Destination, PathChoice::Packet] {
         let mut net = Network::new(&fat_tree(4), Switching { paths, ..FABRIC }).unwrap();
         for src in 0..16 {
@@ -63,9 +63,9 @@ fn flows_spread_over_all_paths() {
     assert!(carried.iter().all(|&n| (180..=320).contains(&n)), "{carried:?}");
 }
 
-/// Timers (PAUSE is one) by their keys, then arrivals by their links, whatever the order in which they were asked for.
+/// Timers (PAUSE is one) by key, then arrivals by link, in whatever order they were set.
 #[test]
-fn what_happens_at_one_instant_has_one_order() {
+fn simultaneous_events_have_one_order() {
     let mut net = Network::new(&single_switch(8), FABRIC).unwrap();
     let senders = [3u32, 0, 2, 1];
     for src in senders {
@@ -78,11 +78,11 @@ fn what_happens_at_one_instant_has_one_order() {
         net.set_timer(arrival_ps, key);
     }
     let mut order = Vec::new();
-    while let Some(happening) = net.next(u64::MAX - 1) {
+    while let Some(event) = net.next(u64::MAX - 1) {
         assert_eq!(net.now_ps(), arrival_ps);
-        order.push(match happening {
-            Happening::Timer(key) => ("timer", key),
-            Happening::Packet(link, _) => ("packet", u64::from(link)),
+        order.push(match event {
+            NetworkEvent::Timer(key) => ("timer", key),
+            NetworkEvent::Packet(link, _) => ("packet", u64::from(link)),
         });
     }
     let links = (4..8).map(|host| ("packet", u64::from(net.uplink(host) ^ 1)));
@@ -90,9 +90,9 @@ fn what_happens_at_one_instant_has_one_order() {
     assert_eq!(order, expected);
 }
 
-/// Eight hosts send to one, with windows far beyond the queue: PAUSE loses nothing and stops the senders.
+/// Eight hosts send to one, with windows far beyond the queue: PAUSE stops the senders, and nothing is lost.
 #[test]
-fn pause_keeps_an_incast_whole() {
+fn pause_prevents_loss_in_an_incast() {
     let pause = Some(Pause { high_packets: 15, low_packets: 12 });
     let tcp = TcpConfig { window_initial: 500.0, ecn: false, ..TcpConfig::default() };
     let flows = || (1..=8).map(|src| flow(0, src, 0, 2_000_000)).collect();
@@ -104,16 +104,16 @@ fn pause_keeps_an_incast_whole() {
     let net = simulation.network();
     let uplinks: Vec<_> = (1..=8).map(|host| net.counters(net.uplink(host))).collect();
     assert!(uplinks.iter().all(|c| c.pauses > 10 && c.paused_ps > 0));
-    // Eight inputs of at most 15 packets, and what was on its way when each was told to stop.
+    // Eight inputs of at most 15 packets, and the packets in flight when each was paused.
     let most = net.counters(link(net, "rack0", "h0")).waiting_max;
     assert!(most <= 8 * (15 + 4), "{most} packets waited");
-    // The bottleneck never runs dry: payload and headers back to back.
+    // The bottleneck is never idle: payload and headers back to back.
     let wire_ps = 8 * (1381 * 1502 + 1369 - 1448 + 1502 - 1448 + 54) * 800u64;
     let last = records.iter().map(|r| r.end_ps).max().unwrap();
     assert!(last < wire_ps + wire_ps / 100, "{last} against {wire_ps}");
 }
 
-/// Drop-tail loss everywhere, and time-outs: every byte still arrives, once.
+/// Drop-tail loss everywhere, and time-outs: every byte arrives once.
 #[test]
 fn loss_is_repaired() {
     for (paths, seed) in [(PathChoice::Flow, 1), (PathChoice::Packet, 2), (PathChoice::Flow, 3)] {
@@ -128,7 +128,7 @@ fn loss_is_repaired() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_and_another_one_does_not() {
+fn runs_repeat_with_the_same_seed_only() {
     let run = |seed, checked| {
         let sizes = FlowSizes::named("web-search").unwrap();
         let flows = poisson(16, TEN_GBIT.0, 0.6, sizes, seed).take_while(|f| f.start_ps < 20 * MS);
@@ -147,7 +147,7 @@ fn the_same_seed_gives_the_same_run_and_another_one_does_not() {
     assert_ne!(first, run(2, true));
 }
 
-/// Running in slices is the same as running at once.
+/// A run in slices equals a run in one piece.
 #[test]
 fn a_run_may_be_interrupted() {
     let flows = || permutation(16, 500_000, 4).into_iter();
@@ -162,7 +162,7 @@ fn a_run_may_be_interrupted() {
     assert_eq!(whole.take_finished(), sliced.take_finished());
 }
 
-/// With n queues that stay full each holds alpha / (1 + n · alpha) of the memory; with one, half at alpha 1.
+/// Each of n queues that stay full holds alpha / (1 + n · alpha) of the memory; a single one holds half at alpha 1.
 #[test]
 fn queues_share_a_memory_by_dynamic_thresholds() {
     const BYTES: u64 = 1_000;
@@ -171,7 +171,7 @@ fn queues_share_a_memory_by_dynamic_thresholds() {
         let shared = Some(SharedBuffer { bytes: memory, alpha });
         let switching =
             Switching { shared, queue_packets: u32::MAX, mark_packets: u32::MAX, ..FABRIC };
-        // Four hosts send to each output at once: more than four times what it holds.
+        // Four hosts send to each output at once: more than four times its capacity.
         let mut net = Network::new(&single_switch(16), switching).unwrap();
         for turn in 0..1_000 {
             for output in 0..outputs {

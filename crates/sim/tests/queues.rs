@@ -1,20 +1,20 @@
-//! A switch's output queue against queueing theory: waiting times of packets that come at random to one link.
+//! A switch's output queue against queueing theory: waiting times of random arrivals at one link.
 
 mod common;
 
 use common::*;
 use netsum_sim::Switching;
-use netsum_sim::network::{Happening, Network};
+use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::random::Random;
 
-/// Waiting times, in seconds, of packets that come to the link from a switch to a host at times and with sizes that are drawn.
+/// Waiting times, in seconds, at a link from a switch to a host, with random arrivals and sizes.
 struct Waits {
     mean_s: f64,
     /// Share of packets that do not wait.
     none: f64,
     variance: f64,
-    /// Mean and mean square of the times on the wire, and load, as they were drawn.
+    /// Mean and mean square of the service times, and load, of the drawn packets.
     service_s: [f64; 2],
     load: f64,
 }
@@ -36,16 +36,16 @@ fn waits(packets: u32, mut draw: impl FnMut(u32) -> (u64, u16)) -> Waits {
     let (mut sum, mut squares, mut none) = (0.0, 0.0, 0u32);
     let mut service = [0.0, 0.0];
     let mut last = 0;
-    while let Some(happening) = net.next(u64::MAX - 1) {
-        match happening {
-            Happening::Timer(bytes) => {
+    while let Some(event) = net.next(u64::MAX - 1) {
+        match event {
+            NetworkEvent::Timer(bytes) => {
                 net.send(link, Packet::new(Kind::Ack, 0, came.len() as u32, bytes as u16));
                 came.push(net.now_ps());
                 if drawn < packets {
                     next(&mut net, &mut drawn);
                 }
             }
-            Happening::Packet(_, packet) => {
+            NetworkEvent::Packet(_, packet) => {
                 let wire = net.serialisation_ps(link, u64::from(packet.bytes));
                 let wait = net.now_ps() - came[packet.seq as usize] - wire;
                 let (wait_s, wire_s) = (wait as f64 * 1e-12, wire as f64 * 1e-12);
@@ -101,7 +101,7 @@ fn equal_packets_at_random() {
 #[test]
 fn packets_of_random_sizes() {
     let (mut random, mut sizes) = (Random::new(2), Random::new(3));
-    // Sizes are whole bytes and fit a packet; theory is asked about those that were drawn.
+    // Sizes are whole bytes and fit a packet; the theoretical value uses the drawn sizes.
     let exponential = |sizes: &mut Random| sizes.exponential(1000.0).ceil().min(65_535.0) as u16;
     let mean_ps = 1000.5 * 800.0 / 0.7;
     let found =
@@ -114,7 +114,8 @@ fn packets_of_random_sizes() {
     about(found.mean_s, pollaczek_khinchine(&found), 0.01, "M/G/1");
 }
 
-/// D/D/1: nobody waits who comes when the one before has just left, and everybody who comes a picosecond earlier.
+/// D/D/1: a packet that arrives when the previous one has just left does not wait; one that arrives a picosecond
+/// earlier does.
 #[test]
 fn a_clockwork() {
     assert_eq!(waits(100_000, |_| (1_200_000, 1500)).mean_s, 0.0);

@@ -1,5 +1,4 @@
-//! Protocols `atp` and `switchml` on the network: exact sums whatever is lost and however few the slots, traffic that
-//! aggregation saves, sharing.
+//! Protocols `atp` and `switchml` on the network: exact sums under loss and with few slots, saved traffic, sharing.
 
 mod common;
 
@@ -48,7 +47,7 @@ fn leaf_spine() -> Topology {
     fabric.unwrap().topology()
 }
 
-/// A simulation that checks every sum of every rank: the bytes of all contributions, as integers.
+/// A simulation that checks every sum of every rank: the total of all contributions, as integers.
 fn exact(
     topology: &Topology,
     switching: Switching,
@@ -77,10 +76,10 @@ fn exact(
     (simulation, seen)
 }
 
-/// Two levels, three racks beside the server's, slots for all or a tenth of the window, with loss and without: every
-/// rank gets every sum once, to the bit, and no slot stays taken.
+/// Two levels, three racks beside the server's, slots for the whole window or a tenth of it, with and without loss:
+/// every rank gets every sum once, bit for bit, and all slots are freed.
 #[test]
-fn sums_are_exact_however_few_the_slots_and_whatever_is_lost() {
+fn sums_are_exact_with_few_slots_and_loss() {
     let placement: Vec<u32> = vec![0, 1, 2, 4, 5, 8, 9, 10, 11];
     for (count, queue_packets, congestion) in [
         (4096, u32::MAX, AIMD),
@@ -111,7 +110,7 @@ fn sums_are_exact_however_few_the_slots_and_whatever_is_lost() {
     }
 }
 
-/// With hardly a slot and much lost, workers send again what the server has: it counts each of them once per fragment.
+/// With hardly any slots and much loss, workers send again what the server has: it counts each once per fragment.
 #[test]
 fn the_server_counts_every_worker_once() {
     let (placement, fragments) = (vec![0, 1, 2, 4, 5, 8, 9, 10, 11], 1_000);
@@ -122,7 +121,7 @@ fn the_server_counts_every_worker_once() {
         simulation.check();
         simulation.aggregation().sharing = SlotSharing { slots: 1, ..SlotSharing::default() };
         let ranks = placement.len() as u64;
-        // A second step, long after the first: the job's counters stay until it ends.
+        // A second step, long after the first, keeps the job's counters alive.
         let mut spec = job(placement.clone(), vec![3], fragments * 1408, 2, slots(128, congestion));
         spec.buckets[0].ready_ps = 100_000 * MS;
         simulation.add_job(spec);
@@ -141,10 +140,10 @@ fn the_server_counts_every_worker_once() {
     }
 }
 
-/// ATP's example: workers of two racks, the server in a third. Their racks add, so of three workers' streams one goes
-/// up; without slots to speak of all do, and the server adds.
+/// ATP's example: workers of two racks, the server in a third. Their racks add, so that one stream instead of three
+/// goes up; without slots, three do and the server adds.
 #[test]
-fn two_thirds_of_the_traffic_between_racks_is_saved() {
+fn slots_save_two_thirds_of_the_traffic_between_racks() {
     let carried = |slot_count| {
         let mut simulation =
             Simulation::new(&leaf_spine(), SWITCHING, TcpConfig::default(), 1).unwrap();
@@ -165,11 +164,11 @@ fn two_thirds_of_the_traffic_between_racks_is_saved() {
     assert!((saved - 2.0 / 3.0).abs() < 0.01, "{saved:.3} of the traffic is saved");
 }
 
-/// With a window beyond the links' product an allreduce takes its bytes over the slowest link. On a host of its own
-/// the server takes each once and sends it once; on a worker's host, whose own fragments go the same way, that is twice.
+/// With a window beyond the bandwidth-delay product, an allreduce takes the time of its bytes on the slowest link. A
+/// server on its own host receives and sends each byte once; on a worker's host, the worker's fragments double that.
 /// (Results for several racks leave the server's rack one by one: no multicast.)
 #[test]
-fn a_job_alone_runs_at_line_rate() {
+fn a_single_job_runs_at_line_rate() {
     for (placement, server, times) in
         [((0..4).collect::<Vec<u32>>(), 0, 2), ((0..4).collect(), 9, 1), (vec![0, 1, 2], 3, 1)]
     {
@@ -183,15 +182,15 @@ fn a_job_alone_runs_at_line_rate() {
         let step = simulation.take_steps()[0];
         let wire_ps = (2 + 20 + 8 + 46 + 1408) * 800;
         let least_ps = times * fragments * wire_ps;
-        // Eight links at most, there and back, each store and forward, 1 µs; with two streams on one link the last
-        // fragments of both do not come together.
+        // Eight links at most, in both directions, each with store and forward and 1 µs; with two streams on one link,
+        // their last fragments do not coincide.
         let most_ps = least_ps + 8 * (wire_ps + US) + (times - 1) * least_ps / 100;
         assert!((least_ps..most_ps).contains(&step.end_ps), "{} of {least_ps}", step.end_ps);
     }
 }
 
-/// Two jobs want twice the slots that there are. First come, first served brings both to their end with exact sums; so
-/// does a partition; with preemption the job of higher priority is not slower than first come.
+/// Two jobs need twice the available slots. First come, first served completes both with exact sums; so does a
+/// partition; with preemption the job of higher priority is not slower than with first come.
 #[test]
 fn jobs_share_slots_by_every_policy() {
     let durations = |policy: Policy, guaranteed: [u32; 2], priorities: [u8; 2]| {
@@ -221,7 +220,7 @@ fn jobs_share_slots_by_every_policy() {
     assert!(preempt[0] <= first_come[0] * 101 / 100, "{preempt:?} against {first_come:?}");
 }
 
-/// A pool adds exactly with loss and without, one rack or three; its window is its slots.
+/// A pool adds exactly with and without loss, in one rack or three; its window is its number of slots.
 #[test]
 fn pools_add_exactly() {
     for (placement, queue_packets) in
@@ -241,7 +240,7 @@ fn pools_add_exactly() {
     }
 }
 
-/// More than a rack or a pool can have: refused with the reason, and the ring does it.
+/// More workers than a rack or a pool supports: refused with the reason, and the job uses the ring.
 #[test]
 fn too_many_workers_use_the_ring() {
     let topology = single_switch(40);
@@ -255,10 +254,10 @@ fn too_many_workers_use_the_ring() {
     }
 }
 
-/// Where one packet in a hundred is lost on every link, slots recover in round trips; a pool waits for its time-outs of
-/// 10 ms. ATP's claim is a throughput that is 34 % better.
+/// With 1 % loss on every link, slots recover in round trips; a pool waits for its time-outs of 10 ms. ATP's claim is a
+/// throughput that is 34 % better.
 #[test]
-fn slots_bear_losses_better_than_pools() {
+fn slots_tolerate_loss_better_than_pools() {
     let took = |scheme, share| {
         let mut simulation =
             Simulation::new(&leaf_spine(), SWITCHING, TcpConfig::default(), 1).unwrap();

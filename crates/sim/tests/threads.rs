@@ -1,4 +1,4 @@
-//! One run on several threads: every byte that it puts out is that of one thread.
+//! Runs on several threads: every byte of the results equals that of one thread.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -72,7 +72,7 @@ const BUFFERS: &[&str] = &[
     "shared = { bytes = \"60kB\", alpha = 1.0 }",
     "slots = { count = 16 }",
 ];
-/// What any fabric has, what racks and spines have, nothing.
+/// Faults for every fabric, for racks and spines, and none.
 const FAULTS: &[(&str, bool)] = &[
     ("", false),
     ("kind = \"loss\"\nshare = 0.01", false),
@@ -94,7 +94,7 @@ fn flows() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Start and computing in microseconds, bytes, workers in per cent of the hosts, steps.
+/// Start and compute time in microseconds, bytes, workers in per cent of the hosts, steps.
 fn jobs() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, u32)>> {
     let job = (0u32..200, 0u32..60, 10_000u32..300_000, 20u32..=100, 1u32..4);
     proptest::collection::vec(job, 1..4)
@@ -104,7 +104,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_comes_out_does_not_depend_on_threads(
+    fn results_do_not_depend_on_threads(
         (fabric, hosts) in select(FABRICS),
         latency in select(&["150ns", "1us", "2500ns"][..]),
         (scheme, window, trees) in (select(SCHEMES), 8u32..200, 1u32..4),
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// Equal packets on equal links from one moment on: nearly everything happens at equal times.
+/// Equal packets on equal links from one moment on: nearly all events are simultaneous.
 #[test]
 fn equal_times_have_one_order() {
     for (k, paths) in [(4, "flow"), (6, "packet")] {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use netsum_proto::handover::{Finished, Progress};
 use netsum_proto::operations::Submission;
 use netsum_proto::{
-    AcceptedResult, Drop, OutgoingPacket, PortId, Time, Worker, WorkerConfig, WorkerMachine,
+    AcceptedResult, DropReason, OutgoingPacket, PortId, Time, Worker, WorkerConfig, WorkerMachine,
     with_worker,
 };
 use netsum_wire::tag::JobKey;
@@ -15,14 +15,14 @@ use netsum_wire::{PacketHeader, TreeId};
 
 /// An operation that trees carry.
 #[derive(Clone, Debug)]
-pub struct Operation {
+pub struct TreeOperation {
     /// What to reduce.
     pub submission: Submission,
     /// The rank's elements, over which results are written.
     pub buffer: Vec<u8>,
 }
 
-impl Operation {
+impl TreeOperation {
     /// Where elements lie in the buffer.
     pub fn bytes(&self, elements: &Range<u64>) -> Range<usize> {
         let size = self.submission.format.dtype.size();
@@ -34,7 +34,7 @@ impl Operation {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// All sums of an operation are in its buffer.
-    Done(Operation),
+    Done(TreeOperation),
     /// The workers do not agree on what they reduce.
     Mismatch(u64),
     /// A tree has not answered for so long, nanoseconds.
@@ -63,9 +63,9 @@ struct Epoch {
 #[derive(Default)]
 pub struct DataPlane {
     epoch: Option<Epoch>,
-    operations: BTreeMap<u64, Operation>,
-    backlog: Vec<Operation>,
-    finished: Vec<Operation>,
+    operations: BTreeMap<u64, TreeOperation>,
+    backlog: Vec<TreeOperation>,
+    finished: Vec<TreeOperation>,
 }
 
 impl DataPlane {
@@ -90,7 +90,7 @@ impl DataPlane {
     }
 
     /// Starts an operation; without an epoch it waits for one.
-    pub fn submit(&mut self, operation: Operation) {
+    pub fn submit(&mut self, operation: TreeOperation) {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
             self.backlog.push(operation);
             return;
@@ -109,15 +109,15 @@ impl DataPlane {
         from: PortId,
         ce: bool,
         packet: &[u8],
-    ) -> Result<Option<Accepted>, Drop> {
-        let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen).ok_or(Drop::NoLease)?;
+    ) -> Result<Option<Accepted>, DropReason> {
+        let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen).ok_or(DropReason::NoLease)?;
         if epoch.key.is_some_and(|key| !key.has_sealed(packet)) {
-            return Err(Drop::BadTag);
+            return Err(DropReason::BadTag);
         }
         let switches = &epoch.switches;
         let check = |tree: TreeId| match switches.get(usize::from(tree.0)) {
-            None => Err(Drop::NoLease),
-            Some(switch) if *switch != from => Err(Drop::UnknownSender),
+            None => Err(DropReason::NoLease),
+            Some(switch) if *switch != from => Err(DropReason::UnknownSender),
             Some(_) => Ok(()),
         };
         let size = |id: u64| self.operations[&id].submission.format.dtype.size();
@@ -174,7 +174,7 @@ impl DataPlane {
             return Some(Event::Done(self.finished.remove(0)));
         }
         let epoch = self.epoch.as_mut()?;
-        let done = |operations: &mut BTreeMap<u64, Operation>, id| {
+        let done = |operations: &mut BTreeMap<u64, TreeOperation>, id| {
             Event::Done(operations.remove(&id).expect("an operation ends once"))
         };
         Some(match epoch.worker.poll_event()? {
@@ -224,13 +224,13 @@ impl DataPlane {
     }
 
     /// Ends the frozen epoch; what is left of each operation.
-    pub fn resolve(&mut self, finished: &Finished) -> Vec<Operation> {
+    pub fn resolve(&mut self, finished: &Finished) -> Vec<TreeOperation> {
         let Some(epoch) = self.epoch.take() else { return std::mem::take(&mut self.backlog) };
         let left = epoch.worker.remaining(finished);
         let mut remaining = Vec::new();
         for submission in left {
             if let Some(operation) = self.operations.remove(&submission.id) {
-                remaining.push(Operation { submission, ..operation });
+                remaining.push(TreeOperation { submission, ..operation });
             }
         }
         self.finished.extend(std::mem::take(&mut self.operations).into_values());
@@ -274,9 +274,9 @@ fn take<W: WorkerMachine>(
     now: Time,
     ce: bool,
     packet: &[u8],
-    check: impl FnOnce(TreeId) -> Result<(), Drop>,
+    check: impl FnOnce(TreeId) -> Result<(), DropReason>,
     size: impl FnOnce(u64) -> usize,
-) -> Result<Option<Taken>, Drop> {
+) -> Result<Option<Taken>, DropReason> {
     let (header, payload) = W::Header::decode(packet)?;
     check(header.tree())?;
     let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(None) };

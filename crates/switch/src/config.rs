@@ -1,4 +1,4 @@
-//! Command line and fabric file as one configuration.
+//! The configuration, from command line and fabric file.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::SwitchError;
 
 /// Aggregates gradient fragments for the jobs that its controller grants memory.
 ///
-/// As a switch it adds for every protocol side by side. With --role server it ends the sums of protocol atp
-/// that switches did not.
+/// As a switch it adds for all protocols at once. With --role server it completes the sums of protocol atp that
+/// switches did not.
 ///
-/// Either --fabric and --name, and the file says the rest, or --name, --controller and --listen.
-/// Prints "ready NAME ADDRESS" on stdout once the data socket is open; logs go to stderr (RUST_LOG sets
-/// what is logged). The controller may be away at the start and at any time later.
+/// Either --fabric and --name, with the rest in the file, or --name, --controller and --listen. Prints "ready NAME
+/// ADDRESS" on stdout once the data socket is open; logs go to stderr (RUST_LOG sets the level). The controller may be
+/// unavailable at the start and at any later time.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "netsum-switch", version)]
 pub struct Arguments {
@@ -23,7 +23,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", required_unless_present = "controller")]
     #[arg(conflicts_with_all = ["controller", "listen", "memory", "slots", "policy"])]
     pub fabric: Option<PathBuf>,
-    /// What it is
+    /// Role of the process
     #[arg(long, value_enum, default_value_t = Role::Switch)]
     pub role: Role,
     /// Name of this switch or server in the fabric
@@ -44,66 +44,68 @@ pub struct Arguments {
     /// How jobs share the slots: partition, first-come or preempt
     #[arg(long, value_name = "POLICY", default_value_t = SlotPolicy::default())]
     pub policy: SlotPolicy,
-    /// Let an accelerator add: the Unix socket of its device (docs/accelerator-device.md); goes with a fabric file too
+    /// Use an accelerator for sums: the Unix socket of its device (docs/accelerator-device.md); allowed with a fabric
+    /// file too
     #[arg(long, value_name = "SOCKET", conflicts_with = "dataplane")]
     pub accelerator: Option<PathBuf>,
-    /// Where fragments of protocol atp are added: in this process, or in the kernel, in the drivers of --port; what
-    /// cannot be done there is done here, and a warning says why
+    /// Where fragments of protocol atp are added: in this process, or in the kernel, in the drivers of --port; what the
+    /// kernel does not support is done in this process, and a warning gives the reason
     #[arg(long, value_enum, default_value_t = Dataplane::Udp)]
     pub dataplane: Dataplane,
     /// Interfaces towards neighbours, for --dataplane xdp, as eth1 eth2; native XDP only
     #[arg(long, value_name = "IFACE", num_args = 1.., required_if_eq("dataplane", "xdp"))]
     pub port: Vec<String>,
-    /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; goes before the fabric file
+    /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; overrides the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
 }
 
-/// What a process is in the fabric.
+/// Role of a process in the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
-    /// Adds on the way.
+    /// Adds on the way to the root.
     Switch,
-    /// Ends what switches did not add.
+    /// Completes sums that switches did not.
     Server,
 }
 
 /// Where fragments are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Dataplane {
-    /// By the process, out of its UDP socket.
+    /// In the process, from its UDP socket.
     Udp,
-    /// By the in-kernel switch, where that can be.
+    /// In the in-kernel switch, as far as possible.
     Xdp,
 }
 
-/// What a switch or server is started with.
+/// Configuration of a switch or server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Name in the fabric.
     pub name: String,
     /// The controller's address, as "ip:port".
     pub controller: String,
-    /// What it is.
+    /// Role.
     pub role: Role,
     /// UDP data address.
     pub listen: SocketAddr,
-    /// Slots of a switch.
+    /// Number of slots of a switch.
     pub slots: u32,
-    /// How jobs share them.
+    /// Policy by which jobs share the slots.
     pub policy: SlotPolicy,
-    /// Aggregation memory, bytes.
+    /// Aggregation memory in bytes.
     pub memory: u64,
-    /// Interfaces whose drivers are to have the in-kernel switch.
+    /// Interfaces to whose drivers the in-kernel switch is attached.
     pub ports: Vec<String>,
-    /// Where metrics are served, if wanted.
+    /// Address of the metrics, if they are served.
     pub metrics: Option<SocketAddr>,
-    /// The socket of the device that adds, if one does.
+    /// The socket of the accelerator's device, if one is used.
     pub accelerator: Option<PathBuf>,
 }
 
 impl Config {
-    /// Reads the fabric file if one is named. Errors: `Fabric`, `UnknownName`, `SwitchOnly`.
+    /// Builds the configuration, and reads the fabric file if there is one. Errors: `Fabric`, `UnknownName`,
+    /// `SwitchOnly`.
     pub fn new(arguments: Arguments) -> Result<Config, SwitchError> {
         let elsewhere = [
             (arguments.accelerator.is_some(), "--accelerator"),
@@ -136,7 +138,7 @@ impl Config {
             config.ports = port;
         }
         if accelerator.is_some() {
-            // It adds for trees alone.
+            // An accelerator adds for trees only.
             config.slots = 0;
         }
         config.accelerator = accelerator;
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_file_says_it_all() {
+    fn a_fabric_file_is_a_complete_configuration() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let fabric = netsum_topo::single_switch(
             2,
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_can_say_it_all() {
+    fn the_command_line_sets_every_value() {
         let got = config(&[
             "--controller=127.0.0.1:1",
             "--name=s",
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_or_wrong_values_are_named() {
         let error = |arguments: &[&str]| config(arguments).unwrap_err();
         assert!(error(&["--name=s"]).contains("--fabric"));
         assert!(error(&["--name=s", "--controller=a:1"]).contains("--listen"));

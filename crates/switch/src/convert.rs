@@ -1,4 +1,4 @@
-//! The driver's figures as the controller's messages.
+//! Converts the driver's statistics to the controller's messages.
 
 use netsum_control::pb;
 use netsum_net::switch::{
@@ -8,7 +8,7 @@ use netsum_proto::LeaseKey;
 use netsum_proto::registry::POOLS;
 use netsum_topo::Protocol;
 
-/// Leases in use, of the controller of that incarnation.
+/// Leases in use that the controller of that incarnation granted.
 pub(crate) fn installed(snapshot: &SwitchSnapshot, incarnation: u64) -> Vec<pb::InstalledLease> {
     let trees = snapshot.trees.iter().map(|tree| tree.lease);
     let slots = snapshot.slots.iter().map(|slots| slots.lease);

@@ -1,4 +1,4 @@
-//! The process: a data thread that works whether the controller is there or not, and a session with it.
+//! The process: a data thread that works with or without a controller, and a session with the controller.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::metrics::Metrics;
 use crate::{Config, Role, SwitchError, convert, http};
 
-/// What the controller plans with if the interface is not known.
+/// MTU reported to the controller if the interface's is unknown.
 const USUAL_MTU: u32 = 1500;
-/// Fresh counters for the controller; its heartbeats carry the last.
+/// Interval of counters for the controller; its heartbeats carry the last ones.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// A window of several jobs; with less the controller plans smaller windows.
+/// A window of several jobs; with less, the controller plans smaller windows.
 const ENOUGH_RECEIVE_BUFFER: usize = 16 << 20;
 
 /// Payloads for MTUs of 1500, about 4200 and 9000; headers of IP, UDP and the protocols take at most `HEADERS`.
 const FRAGMENTS: [u16; 3] = [8832, 4096, 1408];
 const HEADERS: u32 = 74;
-/// A slot in which nothing was added for so long is let go: more than a round trip on a busy machine.
+/// Time without an addition after which a slot is flushed: more than a round trip on a busy machine.
 const STRAGGLER_NS: u64 = 200_000_000;
-/// Under preemption, one that is idle for so long yields.
+/// With preemption, time without an addition after which a slot yields.
 const PATIENCE_NS: u64 = 20_000_000;
 
-/// A switch or server whose sockets are open.
+/// A switch or server with open sockets.
 pub struct Daemon {
     config: Config,
     driver: Arc<SwitchDriver>,
     metrics: Option<TcpListener>,
-    /// Since when no controller is there.
+    /// When the connection to the controller was lost.
     away_since: Option<Instant>,
-    /// Of the controller that granted the leases; 0 before the first.
+    /// Incarnation of the controller that granted the leases; 0 before the first.
     incarnation: Arc<AtomicU64>,
-    /// Longest of all leases: who is silent for longer has no job here any more.
+    /// The longest of all leases: neighbours that are silent for longer have no job here any more.
     idle_expiry: Option<Duration>,
 }
 
@@ -87,17 +87,17 @@ impl Daemon {
         })
     }
 
-    /// Where data is received.
+    /// Address of the data socket.
     pub fn local_addr(&self) -> SocketAddr {
         self.driver.local_addr()
     }
 
-    /// Where metrics are served, if they are.
+    /// Address of the metrics, if they are served.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Serves until `shutdown` completes. Errors: the data thread or the session has died.
+    /// Serves until `shutdown` completes. Errors: the data thread or the session has ended.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), SwitchError> {
         let metrics = self.metrics.take().map(|listener| {
             let metrics = Arc::new(Metrics::new(&self.config.name, self.driver.clone()));
@@ -131,7 +131,7 @@ impl Daemon {
         }
     }
 
-    /// What the switch says of itself at each connection.
+    /// The hello message at each connection.
     fn hello(&self) -> impl Fn() -> pb::SwitchHello + Send + 'static {
         let (driver, name) = (self.driver.clone(), self.config.name.clone());
         let incarnation = self.incarnation.clone();
@@ -223,7 +223,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Leases of another incarnation of the controller are void: it may give their numbers to other jobs.
+    /// Revokes leases of another incarnation of the controller, which may give their numbers to other jobs.
     fn meet(&mut self, incarnation: u64) -> Result<(), NetError> {
         let before = self.incarnation.swap(incarnation, Ordering::Relaxed);
         if before == 0 || before == incarnation {
@@ -249,7 +249,7 @@ impl Daemon {
     }
 }
 
-/// What the data thread does with packets of the protocols with slots.
+/// The driver's role for protocols with slots.
 fn role(config: &Config) -> switch::Role {
     let row_bytes = row_bytes(config.listen.ip());
     match config.role {
@@ -269,7 +269,7 @@ fn role(config: &Config) -> switch::Role {
     }
 }
 
-/// The largest usual payload of the interface.
+/// The largest payload for the interface's MTU.
 fn row_bytes(ip: std::net::IpAddr) -> u16 {
     let room = mtu_of(ip).unwrap_or(USUAL_MTU).saturating_sub(HEADERS);
     let usual = FRAGMENTS.into_iter().find(|&bytes| u32::from(bytes) <= room);

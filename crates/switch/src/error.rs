@@ -1,4 +1,4 @@
-//! Why a switch does not run.
+//! Errors of the daemon.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use netsum_topo::TopoError;
 /// Errors of the daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The fabric file.
+    /// An error of the fabric file.
     #[error(transparent)]
     Fabric(#[from] TopoError),
-    /// The file is a fabric without this switch or server.
+    /// The fabric has no switch or server of this name.
     #[error("{}: fabric \"{fabric}\" has no {what} \"{name}\"; it has {known}", file.display())]
     UnknownName {
         /// "switch" or "server".
@@ -22,39 +22,39 @@ pub enum SwitchError {
         file: PathBuf,
         /// The fabric's name in it.
         fabric: String,
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The names in the file.
         known: String,
     },
-    /// A server adds in its own process.
+    /// An option of switches was given to a server.
     #[error("{0} goes with a switch; leave it out with --role server")]
     SwitchOnly(&'static str),
-    /// The data socket or its thread.
+    /// An error of the data socket or its thread.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// A lease from the controller makes no sense.
+    /// A lease from the controller is invalid.
     #[error("malformed lease: {0}")]
     Lease(String),
-    /// The metrics address is taken or not ours.
+    /// The metrics address is in use or does not belong to this machine.
     #[error(
         "cannot serve metrics on {address}: {source}; free the address or give another with --metrics"
     )]
     Metrics {
-        /// As configured.
+        /// The configured address.
         address: SocketAddr,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// The operating system refused a runtime or a signal handler.
     #[error("{what}: {source}")]
     System {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The session with the controller ended by itself, which it never should.
+    /// The session with the controller ended by itself, which is a bug.
     #[error("the session with the controller has ended; start the switch anew")]
     SessionEnded,
 }

@@ -1,4 +1,4 @@
-//! As much of an HTTP server as a scraper needs.
+//! A minimal HTTP server for metric scrapers.
 
 use std::io;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tokio::time::timeout;
 
 use crate::metrics::Metrics;
 
-/// A request line and the headers of any scraper are shorter.
+/// Maximum size of a request line and headers; those of scrapers are shorter.
 const REQUEST_BYTES: usize = 8192;
-/// For a whole exchange; a scraper is on the same network.
+/// Time-out of a whole exchange; a scraper is on the same network.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Scrapers at once; more wait.
+/// Maximum number of concurrent scrapers; more wait.
 const CONNECTIONS: usize = 16;
-/// The registry's format.
+/// Content type of the registry's format.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Answers `GET /metrics` until the task is dropped.
@@ -31,7 +31,7 @@ pub(crate) async fn serve(listener: TcpListener, metrics: Arc<Metrics>) {
             Ok((stream, _)) => {
                 let metrics = metrics.clone();
                 tokio::spawn(async move {
-                    // A scraper that is slow, gone or no scraper costs nobody anything.
+                    // A slow or disconnected client affects no other.
                     let _ = timeout(PATIENCE, answer(stream, &metrics)).await;
                     drop(permit);
                 });

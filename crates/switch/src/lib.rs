@@ -1,8 +1,7 @@
 //! The aggregation daemon `netsum-switch`.
 //!
-//! Owns: the process around [`netsum_net::switch::SwitchDriver`]: its configuration, its session with
-//! the controller, its metrics. Must not know: how trees are planned, what a packet means, frameworks.
-//! Start reading at [`Daemon`].
+//! Owns: the process around [`netsum_net::switch::SwitchDriver`]: its configuration, its session with the controller,
+//! its metrics. Must not know: how trees are planned, the meaning of packets, frameworks. Start reading at [`Daemon`].
 
 mod config;
 mod convert;

@@ -39,7 +39,7 @@ fn run(arguments: Arguments) -> Result<(), SwitchError> {
     })
 }
 
-/// Tells whoever started us that data can come. A closed stdout is no reason to stop.
+/// Tells the parent process that the data socket is open. A closed stdout is no reason to stop.
 fn announce(name: &str, daemon: &Daemon) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "ready {name} {}", daemon.local_addr());

@@ -1,4 +1,4 @@
-//! The switch's figures as Prometheus metrics, read off the driver at each scrape.
+//! The switch's statistics as Prometheus metrics, read from the driver at each scrape.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-/// Text in the OpenMetrics format, made at each call.
+/// Text in the OpenMetrics format, generated at each call.
 pub(crate) struct Metrics {
     registry: Registry,
 }
@@ -36,7 +36,7 @@ impl Metrics {
         Metrics { registry }
     }
 
-    /// The text; `None` once the data thread has died.
+    /// The text; `None` once the data thread has ended.
     pub(crate) fn text(&self) -> Option<String> {
         let mut text = String::new();
         let encoded = prometheus_client::encoding::text::encode(&mut text, &self.registry);
@@ -56,7 +56,7 @@ impl Collector for SwitchCollector {
     }
 }
 
-/// Writes metrics one after the other.
+/// Writes metrics.
 struct Page<'a> {
     encoder: DescriptorEncoder<'a>,
 }

@@ -13,7 +13,7 @@ use netsum_control::client::{self, WorkerClient, WorkerNotice};
 use netsum_control::decide::Settings;
 use netsum_control::{Config, Controller, JobPlan, pb};
 use netsum_net::Buffer;
-use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
+use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
 use netsum_proto::handover::resolve;
 use netsum_proto::panama::{Fragments, Submission, WorkerConfig};
@@ -114,7 +114,7 @@ impl Worker {
             fingerprint: id as u32,
             fragments: Fragments::All,
         };
-        self.driver.submit(Operation { submission, buffer: buffer.clone() });
+        self.driver.submit(TreeOperation { submission, buffer: buffer.clone() });
         buffer
     }
 

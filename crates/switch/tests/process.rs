@@ -1,4 +1,4 @@
-//! The daemon as a process: its one line on stdout, its metrics, its end, its errors.
+//! The daemon as a process: its line on stdout, its metrics, its end, its errors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -20,7 +20,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// A port that was free just now.
+/// A port that was free a moment ago.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -69,9 +69,9 @@ fn serves_without_a_controller_and_stops_when_asked() {
     assert!(process.0.wait().unwrap().success());
 }
 
-/// Without the in-kernel switch, whatever the reason, the process says so and does everything itself.
+/// Without the in-kernel switch, for any reason, the process reports it and adds everything in user space.
 #[test]
-fn what_the_kernel_cannot_do_is_done_in_user_space() {
+fn user_space_handles_packets_that_the_kernel_passes() {
     let (nobody, listen) = (free().to_string(), free().to_string());
     let mut process = Process(
         command(&["--name", "s0", "--controller", &nobody, "--listen", &listen])

@@ -7,7 +7,7 @@ use crate::fabric::{Fabric, Host, Link, SLOTS_USUAL, Switch};
 use crate::plan::SlotPolicy;
 use crate::units::{Bytes, Rate};
 
-/// Where the processes of a built fabric listen.
+/// Listening addresses of a built fabric's processes.
 ///
 /// Controller `base.0.1:7700`; host i at `base.(1 + i/250).(1 + i%250)`; switch i at
 /// `base.(128 + i/250).(1 + i%250):7701`, its metrics at port 9100 there.
@@ -30,8 +30,8 @@ impl Default for Addressing {
 
 /// Racks `rack0…` of hosts `h0…` (rack by rack), each rack switch linked to every spine `spine0…`.
 ///
-/// `rate` is that of a host's link, `uplink_rate` that of each rack–spine link. With no spines
-/// there can be one rack only. Errors: a zero, more nodes than the addressing holds, or more than a million links between switches.
+/// `rate` is that of a host's link, `uplink_rate` that of each rack–spine link. Without spines there can be one rack
+/// only. Errors: a zero, more nodes than the addressing holds, or more than a million links between switches.
 pub fn leaf_spine(
     racks: u32,
     hosts_per_rack: u32,
@@ -143,7 +143,7 @@ pub fn fat_tree(k: u32, rate: Rate, addressing: Addressing) -> Result<Fabric, To
     builder.finish()
 }
 
-/// What will be built; `uplinks` are the links between switches.
+/// Size of the fabric to be built; `uplinks` are the links between switches.
 struct Size {
     hosts: u64,
     switches: u64,
@@ -157,7 +157,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Refuses, before anything is built, what is nothing or too large.
+    /// Checks sizes before anything is built.
     fn new(
         name: &str,
         addressing: Addressing,
@@ -233,9 +233,9 @@ impl Builder {
 const HOST_BASE: usize = 1;
 const SWITCH_BASE: usize = 128;
 const PER_BYTE: usize = 250;
-/// Hosts that there are addresses for, and switches.
+/// Number of addresses for hosts, and for switches.
 const ADDRESSES: u64 = (PER_BYTE * (SWITCH_BASE - HOST_BASE)) as u64;
-/// Far beyond any machine, and some hundred megabytes.
+/// Links between switches: far beyond any machine, and some hundred megabytes.
 const UPLINKS_MAX: u64 = 1 << 20;
 
 /// 65,536 hosts: more than the addressing holds, and far from overflow.
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dumbbell_has_one_way_across() {
+    fn a_dumbbell_has_one_path_across() {
         let graph =
             dumbbell(3, RATE, Rate(1_000_000_000), Addressing::default()).unwrap().topology();
         let [left, right] = ["left", "right"].map(|name| graph.find(name).unwrap());
@@ -278,9 +278,9 @@ mod tests {
         assert_eq!((at(left), at(right), graph.edges().count()), (3, 3, 7));
     }
 
-    /// Each would take all memory if it were built first.
+    /// Each of these would exhaust memory if it were built first.
     #[test]
-    fn what_is_too_large_is_refused_before_it_is_built() {
+    fn oversized_fabrics_are_refused_before_they_are_built() {
         let (most, addressing) = (u32::MAX, Addressing::default());
         for result in [
             single_switch(most, RATE, addressing),

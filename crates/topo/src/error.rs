@@ -1,32 +1,32 @@
-//! What can be wrong with a fabric or with what is read from text.
+//! Errors of fabrics, topologies and orders read from text.
 
 use std::path::PathBuf;
 
-/// Why a fabric file was refused, or a text was not what it should be.
+/// Why a fabric file or another text was refused.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum TopoError {
-    /// The file could not be read at all.
+    /// The file could not be read.
     #[error("cannot read the fabric file {}: {reason}; give the path of a fabric .toml file", file.display())]
     Unreadable {
         /// The path as given.
         file: PathBuf,
-        /// The operating system's words.
+        /// The operating system's error message.
         reason: String,
     },
-    /// Not TOML, a missing field, or a field that a fabric does not have.
+    /// Invalid TOML, a missing field, or an unknown field.
     #[error("{file}:{line}: {reason}")]
     Syntax {
-        /// Where the text came from.
+        /// Name of the text.
         file: String,
         /// Line, from 1.
         line: usize,
         /// The parser's message.
         reason: String,
     },
-    /// TOML, but not a fabric that could work.
+    /// Valid TOML, but an invalid fabric.
     #[error("{file}:{line}: {entry}: {problem}")]
     Invalid {
-        /// Where the text came from.
+        /// Name of the text.
         file: String,
         /// Line, from 1.
         line: usize,
@@ -35,27 +35,27 @@ pub enum TopoError {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// A size, rate or time that has no meaning.
+    /// Text that is not a size, rate or time.
     #[error("{text:?} is not a {what}; write it like {example:?}")]
     Unit {
         /// The text as given.
         text: String,
         /// "size", "rate" or "time".
         what: &'static str,
-        /// A text that would be right.
+        /// An example of a valid text.
         example: &'static str,
     },
-    /// A topology that could be read, but not be used; or not be read.
+    /// A topology that could not be read or is invalid.
     #[error("{file}: {place}: {problem}")]
     Import {
-        /// Where the text came from.
+        /// Name of the text.
         file: String,
         /// Line or entry.
         place: String,
         /// What is wrong and what to do.
         problem: String,
     },
-    /// GPUs were chosen that cannot work together.
+    /// A selection of GPUs that cannot work together.
     #[error("GPUs {gpus} of {graph}: {problem}")]
     Selection {
         /// The graph's name.
@@ -65,7 +65,7 @@ pub enum TopoError {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// A builder was asked for a shape that does not exist.
+    /// A builder cannot build the requested shape.
     #[error("cannot build {shape}: {problem}")]
     Shape {
         /// The builder and its arguments.
@@ -78,7 +78,7 @@ pub enum TopoError {
 /// Why a text is not a sum order such as `[[0,1],[2,3]]`.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum OrderError {
-    /// A byte that cannot stand there.
+    /// An unexpected byte.
     #[error("sum order: unexpected {found} at byte {at}")]
     Unexpected {
         /// What was found.
@@ -86,13 +86,13 @@ pub enum OrderError {
         /// Offset in the text.
         at: usize,
     },
-    /// Deeper than any fabric.
+    /// Nested deeper than any fabric.
     #[error("sum order: nested deeper than {limit}")]
     TooDeep {
-        /// The bound.
+        /// The maximum depth.
         limit: usize,
     },
-    /// A rank twice.
+    /// A repeated rank.
     #[error("sum order: rank {rank} stands in it twice")]
     Repeated {
         /// The rank.
@@ -101,7 +101,7 @@ pub enum OrderError {
 }
 
 impl TopoError {
-    /// What the parser of TOML says of `text`, in one line.
+    /// The TOML parser's message about `text`, in one line.
     pub(crate) fn syntax(text: &str, file: &str, error: &toml::de::Error) -> TopoError {
         let start = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = text[..start].matches('\n').count() + 1;

@@ -1,4 +1,4 @@
-//! The fabric: which hosts, switches and links there are, and where their processes listen.
+//! The fabric: hosts, switches, links, and the listening addresses of their processes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,21 +14,21 @@ use crate::units::{Bytes, Latency, Rate};
 /// A checked fabric. Read it with [`Fabric::load`] or `parse`, or build one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fabric {
-    /// Names its state folder and reports.
+    /// Name of the fabric's state folder and of its reports.
     pub name: String,
     /// Where the controller serves gRPC.
     pub controller: SocketAddr,
-    /// Whoever can send on its network may speak for any job: packets carry no keyed tags.
+    /// Whether every sender on the network may act for any job: packets carry no keyed tags.
     pub trusted: bool,
-    /// In file order, which decides the ids.
+    /// Hosts in file order, which determines the ids.
     pub hosts: Vec<Host>,
-    /// In file order.
+    /// Switches in file order.
     pub switches: Vec<Switch>,
-    /// In file order.
+    /// Links in file order.
     pub links: Vec<Link>,
-    /// In file order.
+    /// Servers in file order.
     pub servers: Vec<Server>,
-    /// In file order.
+    /// Tenants in file order.
     pub tenants: Vec<Tenant>,
 }
 
@@ -52,17 +52,16 @@ pub struct Switch {
     pub memory: Bytes,
     /// Prometheus over HTTP, if wanted.
     pub metrics: Option<SocketAddr>,
-    /// Slots of protocol `atp`, and as many rounds of static pools; beside the memory.
+    /// Slots of protocol `atp`, and as many rounds of static pools; in addition to `memory`.
     pub slots: u32,
-    /// How jobs share the slots.
+    /// Policy by which jobs share the slots.
     pub policy: SlotPolicy,
 }
 
-/// Slots of a switch unless its entry says otherwise: about as much memory as ATP's program takes of a
-/// programmable switch (5.6 MB).
+/// Default number of slots of a switch: about as much memory as ATP's program takes of a programmable switch (5.6 MB).
 pub const SLOTS_USUAL: u32 = 4096;
 
-/// A process on a host that ends sums which switches did not.
+/// A process on a host that completes sums which switches did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
     /// Unique among hosts, switches and servers.
@@ -75,18 +74,18 @@ pub struct Server {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Whose a job is, and what it may take of each switch.
+/// An owner of jobs, with limits per switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
-    /// Jobs say it; those that say none are of `default`.
+    /// Name that jobs refer to; jobs that name no tenant belong to `default`.
     pub name: String,
-    /// Most jobs at a time.
+    /// Maximum number of simultaneous jobs.
     pub jobs: u32,
-    /// Slots of a switch that are each job's whenever it asks.
+    /// Slots of a switch that are guaranteed to each job.
     pub guaranteed: u32,
-    /// Most slots of a switch that a job may hold.
+    /// Maximum number of slots of a switch that a job may hold.
     pub limit: u32,
-    /// Who yields to whom beyond the guarantees, 0 to 255; more is stronger.
+    /// Priority beyond the guarantees, 0 to 255; higher values win.
     pub priority: u8,
 }
 
@@ -106,19 +105,19 @@ impl Tenant {
 /// The tenant of jobs that name none.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// A full-duplex link.
+/// A full-duplex link of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// Names of its ends, at least one a switch.
     pub ends: [String; 2],
-    /// Each direction.
+    /// Rate of each direction.
     pub rate: Rate,
     /// Propagation time, if known.
     pub latency: Option<Latency>,
 }
 
 impl Fabric {
-    /// Reads and checks a fabric file. Errors name the file, the line, the entry and what to do.
+    /// Reads and checks a fabric file. Errors name the file, the line, the entry and the remedy.
     pub fn load(path: &Path) -> Result<Fabric, TopoError> {
         let text = std::fs::read_to_string(path).map_err(|error| TopoError::Unreadable {
             file: path.to_owned(),
@@ -132,7 +131,7 @@ impl Fabric {
         parse::fabric(text, file)
     }
 
-    /// The file that gives this fabric back.
+    /// Text of a fabric file that parses to this fabric.
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
         self.write_toml(&mut out).expect("writing to a string does not fail");
@@ -183,7 +182,7 @@ impl Fabric {
         switch.or_else(|| self.server(name).map(|server| server.address))
     }
 
-    /// The tenant of that name; without an entry there is `default` alone, which may do anything.
+    /// The tenant of that name. A fabric without tenants has `default` only, without limits.
     pub fn tenant(&self, name: &str) -> Option<Tenant> {
         let found = self.tenants.iter().find(|tenant| tenant.name == name).cloned();
         found.or_else(|| (name == DEFAULT_TENANT).then(|| Tenant::named(name)))

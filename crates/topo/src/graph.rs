@@ -1,4 +1,4 @@
-//! The graph that planner and simulator walk: nodes, links, neighbours.
+//! The graph used by planner and simulator: nodes, links, neighbours.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ pub struct NodeId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EdgeId(pub u32);
 
-/// What a node does.
+/// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeKind {
     /// Runs workers; does not forward.
     Host,
     /// Forwards, and may aggregate.
     Switch,
-    /// Ends sums that switches did not; a process on a host, by whose links it is reached.
+    /// Completes sums that switches did not; a process on a host, reached by the host's links.
     Server,
 }
 
@@ -28,7 +28,7 @@ pub enum NodeKind {
 pub struct Node {
     /// Unique in the fabric.
     pub name: String,
-    /// Which of them.
+    /// Kind of the node.
     pub kind: NodeKind,
 }
 
@@ -58,8 +58,7 @@ impl Topology {
         Topology::default()
     }
 
-    /// Adds a node. Panics on a name that is already there: builders and the fabric's checks
-    /// exclude it.
+    /// Adds a node. Panics on a repeated name: builders and the fabric's checks exclude it.
     pub fn add_node(&mut self, name: &str, kind: NodeKind) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         let previous = self.by_name.insert(name.to_owned(), id);

@@ -1,9 +1,8 @@
-//! Topology, trees and plans as plain types, and the fabric file that people write.
+//! Topology, trees and plans as plain types, and the fabric file.
 //!
-//! Owns: the fabric file with its checks, the graph of hosts and switches, builders of common
-//! shapes, and what a plan *is*. Must not know: how a plan is found, packets, processes.
-//! Start reading at [`Fabric`] (what people write), [`Topology`] (what algorithms walk) and
-//! [`Plan`] (what the controller hands to workers and switches).
+//! Owns: the fabric file with its checks, the graph of hosts and switches, builders of common shapes, and the plan as a
+//! type. Must not know: how a plan is found, packets, processes. Start reading at [`Fabric`] (the file), [`Topology`]
+//! (the graph) and [`Plan`] (what the controller sends to workers and switches).
 
 mod builders;
 mod error;

@@ -1,4 +1,4 @@
-//! Workers and aggregation devices whose ports an optical circuit switch joins in pairs.
+//! Workers and aggregation devices whose ports are joined by an optical circuit switch.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,11 +14,11 @@ pub enum OcsPorts {
     Paired,
 }
 
-/// OCS(N, D, M, E): what there is to be joined. Every port carries one unit of rate each way.
+/// OCS(N, D, M, E): workers, devices and their ports. Every port carries one unit of rate in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OcsSpec {
-    /// N: workers, which contribute and need the sum.
+    /// N: workers, which contribute and receive the sum.
     pub workers: u32,
     /// D: ports of each worker.
     pub worker_ports: u32,
@@ -26,7 +26,7 @@ pub struct OcsSpec {
     pub devices: u32,
     /// E: ports of each device.
     pub device_ports: u32,
-    /// What the circuit switch can join.
+    /// Constraint of the circuit switch.
     pub ports: OcsPorts,
 }
 
@@ -38,9 +38,9 @@ pub struct OcsNode(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OcsEnd {
-    /// Whose port.
+    /// The node.
     pub node: OcsNode,
-    /// Which one.
+    /// Number of the port.
     pub port: u32,
 }
 
@@ -71,7 +71,7 @@ impl OcsSpec {
         }
     }
 
-    /// What is wrong with the numbers, if anything: for a spec that was read rather than built.
+    /// What is wrong with the numbers, if anything; for a spec that was read, not built.
     pub fn problem(&self) -> Option<String> {
         let range = |what: &str, value: u32, from: u32, to: u32| {
             let wrong = !(from..=to).contains(&value);
@@ -124,7 +124,7 @@ impl std::fmt::Display for OcsSpec {
     }
 }
 
-/// More than any circuit switch has, and far from overflow of the products in the planner.
+/// More than any circuit switch has, and far from overflow of the planner's products.
 const NODES_MAX: u32 = 65_536;
 const PORTS_MAX: u32 = 4_096;
 

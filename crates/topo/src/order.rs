@@ -1,4 +1,4 @@
-//! The order in which ranks are added: it alone decides the bits of a floating-point sum.
+//! The order in which ranks are added: it alone determines the bits of a floating-point sum.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -25,19 +25,19 @@ impl SumOrder {
         if children.len() == 1 { children.remove(0) } else { SumOrder::Sum(children) }
     }
 
-    /// Ranks `0..size` in one balanced sum: the order where no plan gives another.
+    /// Ranks `0..size` in one balanced sum: the order without a plan.
     pub fn flat(size: u32) -> SumOrder {
         SumOrder::sum((0..size).map(SumOrder::Rank).collect())
     }
 
-    /// All ranks, in the order of adding.
+    /// All ranks, in the order of additions.
     pub fn ranks(&self) -> Vec<u32> {
         let mut ranks = Vec::new();
         self.collect(&mut ranks);
         ranks
     }
 
-    /// The lowest rank in it; `None` only for an empty sum.
+    /// The lowest rank; `None` only for an empty sum.
     pub fn lowest_rank(&self) -> Option<u32> {
         match self {
             SumOrder::Rank(rank) => Some(*rank),

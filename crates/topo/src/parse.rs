@@ -1,4 +1,4 @@
-//! From the text of a fabric file to a [`Fabric`]: every check, each error with its line.
+//! Parses the text of a fabric file into a [`Fabric`]: all checks, each error with its line.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -186,7 +186,7 @@ impl Checker<'_> {
         let text = name.get_ref();
         let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let plain = !text.is_empty() && text.len() <= NAME_MAX && text.chars().all(good);
-        // The name becomes a folder name: it must not climb out of its place.
+        // The name becomes a folder name and must not leave the parent folder.
         if plain && !text.starts_with('.') {
             return Ok(());
         }
@@ -379,7 +379,7 @@ fn link_entry(link: &RawLink) -> String {
 
 const SOCKET_HELP: &str = "write address:port, like \"10.0.0.1:7701\"";
 
-/// With the usual payload a gigabyte and a half.
+/// With the default payload a gigabyte and a half.
 const SLOTS_MAX: u32 = 1 << 20;
 
 /// Long enough for any host name label; short enough for tables and folder names.

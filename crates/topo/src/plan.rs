@@ -5,36 +5,36 @@ use crate::tree::AggregationTree;
 
 pub use netsum_wire::{CongestionRule, Protocol, SlotPolicy};
 
-/// All that the workers and switches of a job must agree on for one epoch.
+/// What the workers and switches of a job must agree on for one epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Never used for another job of the same controller.
+    /// Number of the job; never used for another job of the same controller.
     pub job: u32,
-    /// From 1; a higher epoch replaces a lower one.
+    /// Epoch, from 1; a higher epoch replaces a lower one.
     pub epoch: u16,
-    /// The same for all trees and for the host path; fixed with the job's first plan.
+    /// Order of additions, the same for all trees and for the host path; fixed by the job's first plan.
     pub order: SumOrder,
-    /// How sums are made.
+    /// Protocol of the trees.
     pub protocol: Protocol,
-    /// Why it is that protocol, in words; empty where the job asked for it.
+    /// Reason for the protocol, as text; empty if the job requested it.
     pub choice: String,
-    /// By tree id; empty: host path only. The root of a tree of protocol `atp` is a server.
+    /// Trees by tree id; empty: host path only. The root of a tree of protocol `atp` is a server.
     pub trees: Vec<AggregationTree>,
     /// Payload bytes of a full fragment.
     pub fragment_bytes: u32,
-    /// Most fragments in flight per tree; 0 without trees.
+    /// Maximum number of fragments in flight per tree; 0 without trees.
     pub window_max: u32,
-    /// Slot numbers that workers and servers of protocol `atp` compute with; 0 elsewhere.
+    /// Slot numbers with which workers and servers of protocol `atp` compute; 0 for other protocols.
     pub slot_space: u32,
-    /// Factor between reals and the integers of slots; 0: shared exponents, fragment by fragment.
+    /// Factor between reals and the integers of slots; 0: a shared exponent per fragment.
     pub scale: f32,
-    /// Share of children that must be in before a switch may release a partial, 0 < f ≤ 1.
+    /// Share of children that must have contributed before a switch may release a partial, 0 < f ≤ 1.
     pub release_fraction: f32,
-    /// How workers answer marks.
+    /// Reaction of workers to congestion marks.
     pub congestion: CongestionRule,
-    /// Buffers below this go by the host path.
+    /// Buffers smaller than this use the host path.
     pub min_bytes: u64,
-    /// Why there are fewer trees than the fabric could give, in words; empty when there are not.
+    /// Reason for fewer trees than the fabric could provide, as text; otherwise empty.
     pub reason: String,
 }
 

@@ -8,9 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A fraction in lowest terms with a positive denominator.
 ///
-/// The operators panic where a numerator or denominator would leave 127 bits: rates of fabrics in
-/// lowest terms and the sizes planned for keep both below 2⁶⁰. What computes with numbers that others
-/// have written takes [`Ratio::checked_add`] and [`Ratio::checked_mul`]. Comparisons never panic.
+/// The operators panic if a numerator or denominator exceeds 127 bits: rates of fabrics in lowest terms and the sizes
+/// planned for keep both below 2⁶⁰. Code that computes with untrusted numbers uses [`Ratio::checked_add`] and
+/// [`Ratio::checked_mul`]. Comparisons never panic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ratio {
     num: i128,
@@ -41,7 +41,7 @@ impl Ratio {
         self.den
     }
 
-    /// The nearest `f64`, about.
+    /// An approximation within rounding.
     pub fn to_f64(self) -> f64 {
         self.num as f64 / self.den as f64
     }
@@ -148,7 +148,7 @@ impl Ord for Ratio {
         if self.den == other.den {
             return self.num.cmp(&other.num);
         }
-        // Digit by digit, as continued fractions: no product can leave 127 bits.
+        // Compares as continued fractions: no product can exceed 127 bits.
         let (mut a, mut b) = (*self, *other);
         let mut turned = false;
         loop {
@@ -185,7 +185,7 @@ impl fmt::Display for Ratio {
 impl std::str::FromStr for Ratio {
     type Err = String;
 
-    /// Reads what is displayed: `24/7` or `3`.
+    /// Reads the output of `Display`: `24/7` or `3`.
     fn from_str(text: &str) -> Result<Ratio, String> {
         let wrong = || format!("{text:?} is no fraction; write it like \"24/7\"");
         let (num, den) = text.split_once('/').unwrap_or((text, "1"));
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_two_compare_as_their_cross_products(
+        fn any_two_compare_like_their_cross_products(
             a in any::<i64>(), b in 1..=i64::MAX, c in any::<i64>(), d in 1..=i64::MAX,
         ) {
             let [a, b, c, d] = [a, b, c, d].map(i128::from);
@@ -232,7 +232,7 @@ mod tests {
         }
 
         #[test]
-        fn arithmetic_is_that_of_fractions(a in -999i128..999, b in 1i128..99, c in -999i128..999, d in 1i128..99) {
+        fn arithmetic_matches_fractions(a in -999i128..999, b in 1i128..99, c in -999i128..999, d in 1i128..99) {
             let (x, y) = (Ratio::new(a, b), Ratio::new(c, d));
             prop_assert_eq!(x + y, Ratio::new(a * d + c * b, b * d));
             prop_assert_eq!(x - y + y, x);

@@ -1,4 +1,4 @@
-//! A fabric file as TOML has it, with places for error messages; [`crate::parse`] checks it.
+//! A fabric file as TOML represents it, with positions for error messages; [`crate::parse`] checks it.
 
 use serde::Deserialize;
 use toml::Spanned;

@@ -3,7 +3,7 @@
 use crate::graph::NodeId;
 use crate::order::SumOrder;
 
-/// A child of a tree node, in the place that its values are added.
+/// A child of a tree node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Child {
     /// A worker.
@@ -12,27 +12,27 @@ pub enum Child {
     Switch(NodeId),
 }
 
-/// The way from a tree node to its parent.
+/// The path from a tree node to its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Parent {
     /// The aggregating switch above.
     pub switch: NodeId,
-    /// Switches between the two that only forward, from the child upward; mostly none.
+    /// Switches between the two that only forward, from the child upward; usually none.
     pub via: Vec<NodeId>,
 }
 
-/// One aggregator of a tree: a switch, or at the root of a best-effort tree the server.
+/// One aggregator of a tree: a switch, or the server at the root of a best-effort tree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TreeNode {
     /// The switch.
     pub switch: NodeId,
-    /// In the order of adding: ascending lowest rank beneath.
+    /// Children in the order of additions: ascending lowest rank beneath.
     pub children: Vec<Child>,
     /// `None` at the root.
     pub parent: Option<Parent>,
 }
 
-/// A rooted tree that reaches every rank of a job once. Parents stand before their children.
+/// A rooted tree that reaches every rank of a job once. Parents precede their children.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AggregationTree {
     /// The switch that completes sums and sends results down.
@@ -59,7 +59,7 @@ impl AggregationTree {
         ranks
     }
 
-    /// The switch that a rank sends to, and the rank's place among its children.
+    /// The switch that a rank sends to, and the rank's index among its children.
     pub fn attachment(&self, rank: u32) -> Option<(NodeId, usize)> {
         self.nodes.iter().find_map(|node| {
             let place = node.children.iter().position(|&child| child == Child::Rank(rank))?;
@@ -67,7 +67,7 @@ impl AggregationTree {
         })
     }
 
-    /// All switches, aggregating or only passed.
+    /// All switches, aggregating or only forwarding.
     pub fn switches(&self) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().flat_map(|node| {
             let via = node.parent.as_ref().map_or(&[][..], |parent| &parent.via);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn order_leaves_out_sums_of_one() {
+    fn order_omits_sums_of_one() {
         assert_eq!(two_racks().order().to_string(), "[[0,2],1]");
     }
 

@@ -1,4 +1,4 @@
-//! Sizes, rates and times as people write them: `64MiB`, `10Gbit/s`, `5us`.
+//! Sizes, rates and times with units: `64MiB`, `10Gbit/s`, `5us`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -62,8 +62,8 @@ impl fmt::Display for Latency {
     }
 }
 
-/// Reads `<number><unit>`, with a decimal point and a space between them allowed. The value must
-/// be a whole number of the smallest unit and fit in 64 bits.
+/// Reads `<number><unit>`, with an optional decimal point and an optional space between them. The value must be a whole
+/// number of the smallest unit and fit in 64 bits.
 fn parse(
     text: &str,
     units: &[(&str, u64)],
@@ -93,7 +93,7 @@ fn parse(
     u64::try_from(product / scale).map_err(|_| wrong())
 }
 
-/// Writes the largest unit that gives a whole number, so that reading it back is exact.
+/// Writes the largest unit that gives a whole number, so that the text reads back exactly.
 fn write(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
     let (name, factor) = units
         .iter()
@@ -120,7 +120,7 @@ const RATE_UNITS: &[(&str, u64)] = &[
     ("Gbit/s", 1_000_000_000),
     ("Tbit/s", 1_000_000_000_000),
 ];
-// Read for what GPU vendors write, never written.
+// GPU vendors write these; they are read only.
 const RATE_BYTE_UNITS: &[(&str, u64)] =
     &[("MB/s", 8_000_000), ("GB/s", 8_000_000_000), ("TB/s", 8_000_000_000_000)];
 const TIME_UNITS: &[(&str, u64)] =
@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(value: u64) {
+        fn written_values_parse_to_themselves(value: u64) {
             prop_assert_eq!(Bytes(value).to_string().parse(), Ok(Bytes(value)));
             prop_assert_eq!(Rate(value).to_string().parse(), Ok(Rate(value)));
             prop_assert_eq!(Latency(value).to_string().parse(), Ok(Latency(value)));

@@ -1,4 +1,4 @@
-//! Fabric files as people write them, right and wrong.
+//! Valid and invalid fabric files.
 
 use netsum_topo::{
     Addressing, Bytes, Fabric, Latency, Rate, SlotPolicy, Tenant, fat_tree, leaf_spine,
@@ -45,7 +45,7 @@ fn a_good_file() {
     assert_eq!(graph.edge(graph.edge_between(h1, rack).unwrap()).rate_bps, 10_000_000_000);
 }
 
-/// Replaces `from` by `to` in the good file and expects an error with `line` and `words`.
+/// Replaces `from` by `to` in the valid file and expects an error with `line` and `words`.
 fn expect(from: &str, to: &str, line: usize, words: &str) {
     assert!(GOOD.contains(from), "{from:?} is not in the good file");
     let text = GOOD.replacen(from, to, 1);
@@ -131,7 +131,7 @@ proptest! {
     }
 }
 
-/// A server and a tenant after the good file; `from` replaced by `to` must be refused with `words`.
+/// A server and a tenant after the valid file; with `from` replaced by `to` it must be refused with `words`.
 const MORE: &str = r#"
 [[server]]
 name = "ps0"

@@ -1,4 +1,4 @@
-//! Importers: what each format gives, and that bad input is refused with its place and reason.
+//! Importers: the result of each format, and errors with position and reason.
 
 use netsum_topo::Rate;
 use netsum_topo::links::{
@@ -94,7 +94,7 @@ fn links(graph: &LinkGraph, kind: LinkKind) -> Vec<(String, String, u64)> {
 }
 
 #[test]
-fn nvidia_smi_of_a_dgx1v_is_the_builder() {
+fn nvidia_smi_of_a_dgx1v_equals_the_builder() {
     let built = dgx1v(Rate(200_000_000_000));
     let read = read(SMI);
     assert_eq!(links(&read, LinkKind::Nvlink), links(&built, LinkKind::Nvlink));
@@ -146,7 +146,7 @@ fn ours_reads_back() {
 }
 
 #[test]
-fn bad_input_is_refused_with_reason_and_place() {
+fn bad_input_is_refused_with_reason_and_position() {
     let link = |fields: &str| {
         format!("name = \"x\"\n[[gpu]]\nname = \"a\"\n[[gpu]]\nname = \"b\"\n[[link]]\n{fields}\n")
     };
@@ -197,14 +197,14 @@ fn bad_input_is_refused_with_reason_and_place() {
 }
 
 #[test]
-fn a_machine_of_switches_only_joins_by_what_is_chosen() {
+fn connectivity_depends_on_the_selected_kinds() {
     let graph = a100(2, Rate(300), Rate(25)).unwrap();
     let nvlink = graph.only(&[LinkKind::Nvlink]).unwrap_err().to_string();
     assert!(nvlink.contains("disconnected: no way from \"gpu0\" to \"gpu8\""), "{nvlink}");
 }
 
 proptest! {
-    /// Importers never panic, whatever is cut out of or written into a good text.
+    /// Importers never panic on a text with parts removed or replaced.
     #[test]
     fn damaged_texts_are_read_or_refused(
         which in 0usize..4, cut in 0usize..2000, length in 0usize..60, with in "[ -~]{0,12}",

@@ -1,7 +1,7 @@
-//! What numbers cost, in bytes of gradient per second of one core, beside `memcpy` of the same bytes.
+//! Speed of number conversions, in bytes of gradient per second of one core, compared with `memcpy` of the same bytes.
 //!
-//! `cargo bench --profile release -p netsum-wire --bench numbers -- [--out FILE]`. Buffers are larger than
-//! the caches unless a name says "cached" (one fragment of 1,408 bytes, over and over). Rounds alternate.
+//! `cargo bench --profile release -p netsum-wire --bench numbers -- [--out FILE]`. Buffers are larger than the caches
+//! unless a name says "cached" (one fragment of 1,408 bytes, repeatedly). Rounds alternate.
 
 #[path = "../../../bench/record.rs"]
 mod record;
@@ -20,9 +20,9 @@ const LARGE: usize = 64 << 20;
 const FRAGMENT: usize = 1408;
 const ROUNDS: usize = 15;
 
-type Work = fn(&[u8], &mut [u8]);
+type Kernel = fn(&[u8], &mut [u8]);
 
-const WORK: [(&str, Work); 6] = [
+const WORK: [(&str, Kernel); 6] = [
     ("memcpy", |from, to| to.copy_from_slice(from)),
     ("quantise", |from, to| {
         black_box(quantise(Dtype::F32, from, Scale::PAPER, 8, to));

@@ -1,26 +1,26 @@
-//! How the slots of a switch combine 32-bit integers.
+//! Combinations of 32-bit integers in the slots of a switch.
 //!
-//! All four combinations are commutative and, but for saturation, associative: the bits of a sum do not
-//! depend on who came first. A sum that saturates says so, and is then not used.
+//! All four combinations are commutative and, except for saturation, associative: the bits of a sum do not depend on
+//! the order of arrival. A sum that saturates is marked, and is then not used.
 
-/// What a fragment's elements are and how they combine.
+/// Type of a fragment's elements, and how they combine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Arithmetic {
-    /// int32 that stand for reals (`fixed`): addition that saturates and tells.
+    /// int32 that represent reals (`fixed`): addition that saturates and reports it.
     Saturating = 0,
-    /// int32 as they are: addition modulo 2³².
+    /// int32: addition modulo 2³².
     Wrapping = 1,
-    /// int32: least.
+    /// int32: minimum.
     Min = 2,
-    /// int32: greatest.
+    /// int32: maximum.
     Max = 3,
-    /// float32, which no slot can add: for the server, which adds them by rank.
+    /// float32, which no slot can add: the server adds them by rank.
     Float = 4,
 }
 
 impl Arithmetic {
-    /// Every one, in code order.
+    /// All values, in code order.
     pub const ALL: [Arithmetic; 5] = [
         Arithmetic::Saturating,
         Arithmetic::Wrapping,
@@ -29,10 +29,10 @@ impl Arithmetic {
         Arithmetic::Float,
     ];
 
-    /// Bytes of an element.
+    /// Bytes per element.
     pub const ELEMENT_BYTES: usize = 4;
 
-    /// Whether a slot can combine it.
+    /// Whether a slot can combine the elements.
     pub const fn in_slots(self) -> bool {
         !matches!(self, Arithmetic::Float)
     }
@@ -62,7 +62,7 @@ fn saturating(sum: &mut [u8], values: &[u8]) -> bool {
     for (a, b) in sum.as_chunks_mut().0.iter_mut().zip(values.as_chunks().0) {
         let (x, y) = (i32::from_le_bytes(*a), i32::from_le_bytes(*b));
         let wrapped = x.wrapping_add(y);
-        // The sign bit is set if and only if both inputs have the sign that the sum has not.
+        // The sign bit is set exactly if both inputs have the sign that the sum has not.
         let overflow = (x ^ wrapped) & (y ^ wrapped);
         let limit = (x >> 31) ^ i32::MAX;
         signs |= overflow;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle adds in 64 bits, where nothing overflows.
+        /// The oracle adds in 64 bits, without overflow.
         #[test]
         fn combinations_are_exact(
             pairs in prop::collection::vec((any::<i32>(), any::<i32>()), 1..40),
@@ -110,10 +110,10 @@ mod tests {
             ];
             for (arithmetic, expected) in cases {
                 let mut sum = bytes(&a);
-                let told = arithmetic.combine(&mut sum, &bytes(&b));
+                let saturated = arithmetic.combine(&mut sum, &bytes(&b));
                 prop_assert_eq!(&sum, &bytes(&expected), "{:?}", arithmetic);
                 let saturates = sums.iter().any(|v| i32::try_from(*v).is_err());
-                prop_assert_eq!(told, saturates && arithmetic == Arithmetic::Saturating);
+                prop_assert_eq!(saturated, saturates && arithmetic == Arithmetic::Saturating);
             }
         }
     }

@@ -18,21 +18,21 @@ pub const VERSION: u8 = 0x21;
 /// Most workers of a rack and racks of a job: the width of a bitmap.
 pub const MAX_FAN_IN: u8 = 32;
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// Up: one worker's fragment, or the sum of those in the bitmaps.
     Contribution = 0,
-    /// Down: the sum of all. It acknowledges the contribution and frees the slot.
+    /// Down: the sum of all. Acknowledges the contribution and frees the slot.
     Result = 1,
     /// Down: "your contribution is here; others' are not". No payload.
     Waiting = 2,
     /// Down: "send this fragment as float32". No payload; it frees the slot.
     FloatRequest = 3,
-    /// Down: the workers disagree on what the fragment is. No payload.
+    /// Down: the workers disagree on the properties of the fragment. No payload.
     Mismatch = 4,
-    /// Up, worker to switch and server: nothing more will come in this epoch. No payload.
+    /// Up, worker to switch and server: nothing more will be sent in this epoch. No payload.
     Fin = 5,
 }
 
@@ -51,13 +51,13 @@ impl Kind {
         matches!(self, Kind::Contribution | Kind::Result)
     }
 
-    /// Whether it travels from the server to the workers (the paper's `isAck`).
+    /// Whether the packet travels from the server to the workers (the paper's `isAck`).
     pub const fn is_down(self) -> bool {
         !matches!(self, Kind::Contribution | Kind::Fin)
     }
 }
 
-/// Which of the two aggregating switches a packet is for next (the paper's `edgeSwitchIdentifier`).
+/// The aggregating switch that a packet is for next (the paper's `edgeSwitchIdentifier`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
     /// The switch of the workers' rack.
@@ -66,29 +66,29 @@ pub enum Level {
     Server,
 }
 
-/// One bit each.
+/// Flags, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags {
-    /// Sent before: partial state may exist and is to be let go.
+    /// Sent before: partial sums may exist and must be released.
     pub resend: bool,
-    /// The slot was another fragment's.
+    /// The slot held another fragment.
     pub collision: bool,
     /// The integers must not be used: one saturated, or would in some order of additions.
     pub overflow: bool,
-    /// Somebody on the way was congested.
+    /// Some node on the way was congested.
     pub ecn: bool,
 }
 
-/// The header, decoded.
+/// The decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// What the packet is.
+    /// Kind of the packet.
     pub kind: Kind,
-    /// Who is to add it next.
+    /// The switch that adds it next.
     pub level: Level,
     /// Flags.
     pub flags: Flags,
-    /// What the elements are.
+    /// Type of the elements.
     pub arithmetic: Arithmetic,
     /// Server of the job; each has its own sequence numbers.
     pub tree: TreeId,
@@ -96,7 +96,7 @@ pub struct Header {
     pub job: JobId,
     /// Number of the fragment.
     pub sequence: Sequence,
-    /// Fingerprint of the operation that the fragment belongs to and of its place there.
+    /// Fingerprint of the operation and of the fragment's position in it.
     pub chunk: u32,
     /// Version of the plan.
     pub epoch: Epoch,
@@ -106,17 +106,17 @@ pub struct Header {
     pub rack_fan_in: u8,
     /// Racks of the job (the paper's `fanInDegree1`).
     pub server_fan_in: u8,
-    /// Where the sum is to stand.
+    /// Slot for the sum.
     pub slot: SlotIndex,
-    /// Up: workers of the rack whose fragments are in here (`bitmap0`), 0 once whole racks are. Down: the
-    /// workers that it is for, 0 for all.
+    /// Up: workers of the rack whose fragments are included (`bitmap0`), 0 for whole racks. Down: the workers that the
+    /// packet is for, 0 for all.
     pub workers: u32,
-    /// Up: racks whose fragments are in here (`bitmap1`). Down: the racks that it is for, 0 for all.
+    /// Up: racks whose fragments are included (`bitmap1`). Down: the racks that the packet is for, 0 for all.
     pub racks: u32,
-    /// In a result: where the fragment that takes this one's place in the table is to stand
-    /// (the paper returns it in the unused bitmap).
+    /// In a result: the slot of the fragment that uses this one's entry in the table next (the paper returns it in the
+    /// unused bitmap).
     pub next_slot: SlotIndex,
-    /// Keyed over all other fields and the payload; 0 where a fabric is trusted.
+    /// Tag over all other fields and the payload; 0 in a trusted fabric.
     pub tag: u64,
 }
 
@@ -128,7 +128,7 @@ const OVERFLOW: u8 = 0x04;
 pub(crate) const ECN: u8 = 0x08;
 
 impl Header {
-    /// Splits a packet into header and payload; nothing of a hostile packet is trusted before this.
+    /// Splits a packet into header and payload, and validates it: packets may come from attackers.
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
         let Some((h, payload)) = packet.split_first_chunk::<HEADER_LEN>() else {
@@ -210,7 +210,7 @@ impl Header {
         if fan_in >= MAX_FAN_IN { u32::MAX } else { (1 << fan_in) - 1 }
     }
 
-    /// Up, a packet holds some workers of one rack, or some whole racks; down, it may be for anybody.
+    /// Up, a packet has some workers of one rack, or some whole racks; down, it may be for any of them.
     #[inline]
     fn members_are_possible(&self) -> bool {
         let possible = |fan_in: u8, bits: u32| {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_racks_come_only_from_the_server_side() {
+    fn whole_racks_come_from_the_server_side_only() {
         let racks = Header { workers: 0, racks: 0b11, ..header() };
         assert_eq!(Header::decode(&packet(&racks)).unwrap().0, racks);
         let early = Header { level: Level::Rack, ..racks };

@@ -11,15 +11,15 @@ pub(crate) trait Accumulator: Copy + Default + Element<Acc = Self> {
     fn bit_and(self, other: Self) -> Self;
     fn bit_or(self, other: Self) -> Self;
     fn bit_xor(self, other: Self) -> Self;
-    /// Sum of `count` elements to their mean; integers truncate towards zero.
+    /// Divides a sum of `count` elements; integers truncate towards zero.
     fn divide(self, count: u32) -> Self;
     /// Multiplies by a real factor; integers truncate towards zero.
     fn scale(self, factor: f64) -> Self;
-    /// NaNs differ between machines (sign, payload); every stored NaN is the same one.
+    /// NaNs differ between machines (sign, payload); all stored NaNs are this one.
     fn canonical(self) -> Self;
 }
 
-/// How an element is written in a buffer: little-endian, of any alignment.
+/// Encoding of an element in a buffer: little-endian, of any alignment.
 pub(crate) trait Element {
     type Acc: Accumulator;
     type Bytes: Bytes;
@@ -27,8 +27,8 @@ pub(crate) trait Element {
     fn store(acc: Self::Acc) -> Self::Bytes;
 }
 
-/// An array of bytes. Loops over slices of whole arrays become vector instructions; over runs of a length
-/// that only a constant of a trait tells they do not.
+/// An array of bytes. Loops over slices of whole arrays are vectorised; loops over runs whose length is an associated
+/// constant of a trait are not.
 pub(crate) trait Bytes: Copy + 'static {
     fn whole(bytes: &[u8]) -> &[Self];
     fn whole_mut(bytes: &mut [u8]) -> &mut [Self];
@@ -65,7 +65,7 @@ macro_rules! float_accumulator {
                 } else if other < self {
                     other
                 } else {
-                    // Equal: the same bits, or zeros of two signs, of which -0 is the lesser.
+                    // Equal: the same bits, or zeros of different signs, of which -0 is the lesser.
                     $t::from_bits(self.to_bits() | other.to_bits())
                 }
             }
@@ -191,7 +191,7 @@ integer_accumulator!(i16);
 integer_accumulator!(i32);
 integer_accumulator!(i64);
 
-/// A truth value; it combines as an integer and is stored as 0 or 1.
+/// A boolean; combines as an integer and is stored as 0 or 1.
 pub(crate) struct Truth;
 
 impl Element for Truth {

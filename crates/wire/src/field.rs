@@ -1,18 +1,18 @@
-//! Fields of headers, and why bytes are not a packet.
+//! Header fields, and errors of decoding.
 
 /// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum DecodeError {
-    /// Fewer bytes than a header has.
+    /// Fewer bytes than a header.
     #[error("truncated header")]
     TruncatedHeader,
-    /// First byte.
+    /// Unknown first byte.
     #[error("unknown protocol version")]
     UnknownVersion,
-    /// Flags byte has a kind that does not exist or a reserved bit.
+    /// A flags byte with an unknown kind or a reserved bit.
     #[error("unknown kind or flag")]
     UnknownKind,
-    /// Format byte.
+    /// Unknown or unsupported format byte.
     #[error("unknown or unsupported number format")]
     UnknownFormat,
     /// Payload length does not match `n_elems`, kind and format.

@@ -1,12 +1,12 @@
 //! Reals as 32-bit integers, so that any order of additions gives the same bits.
 //!
-//! An element x travels as q = round(x · scale), ties to even, and a sum Q of q comes back as Q / scale.
-//! `scale` is a setting (ATP's is 10⁸), or follows per fragment from the largest magnitude that any worker
-//! has there (`Scale::shared`): then nothing saturates, and the error adapts to the values.
+//! An element x is sent as q = round(x · scale), ties to even, and a sum Q of q is returned as Q / scale. `scale` is a
+//! setting (ATP's is 10⁸), or is computed per fragment from the largest magnitude of all workers (`Scale::shared`):
+//! then nothing saturates, and the error adapts to the values.
 //!
-//! Error of a sum of n elements against the real sum S: at most
-//! n · (1/2 + ε·max|q|) / scale + 2ε·|S| with ε = 2⁻²⁴; the two ε stand for the products and for the way
-//! back. Where the scale is a power of two the products are exact and the bound is n / (2 · scale) + ε·|S|.
+//! Error of a sum of n elements against the real sum S: at most n · (1/2 + ε·max|q|) / scale + 2ε·|S| with ε = 2⁻²⁴;
+//! the two ε are due to the products and to the conversion back. If the scale is a power of two the products are exact
+//! and the bound is n / (2 · scale) + ε·|S|.
 
 use half::{bf16, f16};
 
@@ -20,12 +20,12 @@ pub struct Scale(f32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Exponent(i32);
 
-/// What quantising met.
+/// Outcome of quantisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The sum of as many such fragments as there are ranks fits, in whatever order it is added.
+    /// The sum of as many such fragments as there are ranks fits, in any order of additions.
     Fits,
-    /// It may not, or an element is not finite: these integers must not be summed.
+    /// The sum may not fit, or an element is not finite: these integers must not be summed.
     Overflows,
 }
 
@@ -33,14 +33,14 @@ pub enum Fit {
 const ATP: f32 = 1e8;
 /// Largest power of two whose reciprocal is a normal number.
 const MAX_POWER: i32 = 126;
-/// Bits of a sum of magnitudes: one less than int32 has, so that 2³⁰ itself fits.
+/// Bits of a sum of magnitudes: one less than in int32, so that 2³⁰ itself fits.
 const SUM_BITS: i32 = 30;
 
 impl Scale {
     /// The paper's, 10⁸.
     pub const PAPER: Scale = Scale(ATP);
 
-    /// A scale of one's own; `None` unless it is a normal number between 2⁻¹²⁶ and 2¹²⁶.
+    /// A custom scale; `None` unless it is a normal number between 2⁻¹²⁶ and 2¹²⁶.
     pub fn new(factor: f32) -> Option<Scale> {
         let allowed = 2f32.powi(-MAX_POWER)..=2f32.powi(MAX_POWER);
         allowed.contains(&factor).then_some(Scale(factor))
@@ -61,10 +61,10 @@ impl Scale {
 }
 
 impl Exponent {
-    /// Some value is infinite or no number.
+    /// Some value is infinite or NaN.
     pub const NOT_FINITE: Exponent = Exponent(i32::MAX);
 
-    /// Of elements of `dtype`, little-endian. All zeros have the exponent of the least normal number.
+    /// The exponent of elements of `dtype`, little-endian. All zeros have the exponent of the least normal number.
     /// Panics for a dtype that is not float32, float16 or bfloat16.
     pub fn of(dtype: Dtype, elements: &[u8]) -> Exponent {
         let largest = match dtype {
@@ -85,20 +85,20 @@ impl Exponent {
         }
     }
 
-    /// As it travels, in fragments that are combined by `Arithmetic::Max`.
+    /// The value in packets, which are combined by `Arithmetic::Max`.
     pub fn to_wire(self) -> i32 {
         self.0
     }
 
-    /// From a maximum that came; values that no fragment has count as "not finite".
+    /// The exponent of a received maximum; values that no fragment has count as "not finite".
     pub fn from_wire(value: i32) -> Exponent {
         if (-125..=128).contains(&value) { Exponent(value) } else { Exponent::NOT_FINITE }
     }
 }
 
-/// Elements of `dtype` as integers, both little-endian: `out` gets 4 bytes per element.
+/// Converts elements of `dtype` to integers, both little-endian: `out` gets 4 bytes per element.
 ///
-/// `ranks`: workers whose integers will be added. Panics for a dtype that is not float32, float16 or
+/// `ranks`: number of workers whose integers will be added. Panics for a dtype that is not float32, float16 or
 /// bfloat16.
 pub fn quantise(dtype: Dtype, elements: &[u8], scale: Scale, ranks: u32, out: &mut [u8]) -> Fit {
     let largest = match dtype {
@@ -107,12 +107,12 @@ pub fn quantise(dtype: Dtype, elements: &[u8], scale: Scale, ranks: u32, out: &m
         Dtype::Bf16 => quantise_each(elements.as_chunks().0, scale, out, bf16_of),
         other => panic!("{other} is not quantised"),
     };
-    // Rounding up to a whole adds at most 1/2, and the conversion of the limit to float32 must not.
+    // Rounding to an integer adds at most 1/2, and the conversion of the limit to float32 must not add more.
     let limit = (i32::MAX as u32 / ranks.max(1)) as f32 * (1.0 - f32::EPSILON) - 1.0;
     if largest < magnitude(limit.max(0.0)) { Fit::Fits } else { Fit::Overflows }
 }
 
-/// Sums back to elements of `dtype`, the inverse of `quantise`.
+/// Converts sums to elements of `dtype`, the inverse of `quantise`.
 pub fn dequantise(dtype: Dtype, sums: &[u8], scale: Scale, out: &mut [u8]) {
     let sums = sums.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b) as f32 / scale.0);
     match dtype {
@@ -123,7 +123,7 @@ pub fn dequantise(dtype: Dtype, sums: &[u8], scale: Scale, out: &mut [u8]) {
     }
 }
 
-/// Elements of `dtype` as float32, for the server.
+/// Converts elements of `dtype` to float32, for the server.
 pub fn widen(dtype: Dtype, elements: &[u8], out: &mut [u8]) {
     match dtype {
         Dtype::F32 => out.copy_from_slice(elements),
@@ -137,7 +137,7 @@ pub fn widen(dtype: Dtype, elements: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The server's float32 sums as elements of `dtype`, the inverse of `widen`.
+/// Converts the server's float32 sums to elements of `dtype`, the inverse of `widen`.
 pub fn narrow(dtype: Dtype, sums: &[u8], out: &mut [u8]) {
     let floats = sums.as_chunks().0.iter().map(|&b| f32_of(b));
     match dtype {
@@ -164,10 +164,10 @@ fn quantise_each<const N: usize>(
     largest
 }
 
-/// To the nearest integer, ties to even, for |y| < 2³¹; anything for other values.
+/// Rounds to the nearest integer, ties to even, for |y| < 2³¹; undefined for other values.
 ///
-/// Two roundings by addition, a high and a low half, because a conversion with its special cases costs
-/// more: `y - high` is exact, and `high` is a multiple of 2¹⁶, so that the low half decides the tie.
+/// Two roundings by addition, a high and a low half, because a conversion with its special cases is slower: `y - high`
+/// is exact, and `high` is a multiple of 2¹⁶, so that the low half determines the tie.
 #[inline(always)]
 fn round(y: f32) -> i32 {
     /// 1.5 · 2²³: added to a value below 2²² it leaves the rounded value in the low bits.
@@ -180,7 +180,7 @@ fn round(y: f32) -> i32 {
     (bits(shifted) << 16).wrapping_add(bits(low + MAGIC))
 }
 
-/// |x| as an integer that orders like it; infinities and NaNs are above all numbers.
+/// |x| as an integer with the same order; infinities and NaNs are above all numbers.
 #[inline(always)]
 fn magnitude(x: f32) -> i32 {
     (x.to_bits() & 0x7fff_ffff) as i32

@@ -1,4 +1,4 @@
-//! What an element is and how elements combine.
+//! Element types, and how elements combine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,7 +30,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every dtype, in code order.
+    /// All dtypes, in code order.
     pub const ALL: [Dtype; 10] = [
         Dtype::F32,
         Dtype::F16,
@@ -44,7 +44,7 @@ impl Dtype {
         Dtype::Bool,
     ];
 
-    /// Bytes of one element.
+    /// Bytes per element.
     pub const fn size(self) -> usize {
         match self {
             Dtype::I8 | Dtype::U8 | Dtype::Bool => 1,
@@ -54,7 +54,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of one element of a partial: the type in which elements are added.
+    /// Bytes per element of a partial: of the type in which elements are added.
     pub const fn accumulator_size(self) -> usize {
         match self {
             Dtype::F16 | Dtype::Bf16 => 4,
@@ -62,12 +62,12 @@ impl Dtype {
         }
     }
 
-    /// Whether switches can add it; the other types go by the host path.
+    /// Whether switches can add it; other types use the host path.
     pub const fn in_network(self) -> bool {
         matches!(self, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::I32 | Dtype::I64)
     }
 
-    /// The name that frameworks use.
+    /// Name in frameworks.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "float32",
@@ -109,9 +109,9 @@ impl FromStr for Dtype {
 pub enum ReduceOp {
     /// Addition.
     Sum = 0,
-    /// Least; NaN if any is NaN; −0 is less than +0.
+    /// Minimum; NaN if any is NaN; −0 is less than +0.
     Min = 1,
-    /// Greatest; NaN if any is NaN.
+    /// Maximum; NaN if any is NaN.
     Max = 2,
     /// Multiplication; hosts only.
     Product = 3,
@@ -124,7 +124,7 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
-    /// Every operation, in code order.
+    /// All operations, in code order.
     pub const ALL: [ReduceOp; 7] = [
         ReduceOp::Sum,
         ReduceOp::Min,
@@ -135,12 +135,12 @@ impl ReduceOp {
         ReduceOp::BitXor,
     ];
 
-    /// Whether switches can do it.
+    /// Whether switches support it.
     pub const fn in_network(self) -> bool {
         matches!(self, ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max)
     }
 
-    /// The name that frameworks use.
+    /// Name in frameworks.
     pub const fn name(self) -> &'static str {
         match self {
             ReduceOp::Sum => "sum",
@@ -172,18 +172,18 @@ impl FromStr for ReduceOp {
 pub struct Format {
     /// Element type of the workers' buffers.
     pub dtype: Dtype,
-    /// How elements combine.
+    /// Reduce operation.
     pub op: ReduceOp,
 }
 
 impl Format {
-    /// Whether the bits of a sum do not depend on the order of additions: all but rounding does not.
+    /// Whether the bits of a sum are independent of the order of additions: true unless additions round.
     pub const fn any_order(self) -> bool {
         let float = matches!(self.dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F64);
         !float || !matches!(self.op, ReduceOp::Sum | ReduceOp::Product)
     }
 
-    /// Whether switches can do it.
+    /// Whether switches support it.
     pub const fn in_network(self) -> bool {
         self.dtype.in_network() && self.op.in_network()
     }
@@ -193,7 +193,7 @@ impl Format {
         (self.dtype as u8) << 4 | self.op as u8
     }
 
-    /// `None` for a code that no format has, or that switches cannot do.
+    /// `None` for an unknown code, or one that switches do not support.
     pub const fn from_code(code: u8) -> Option<Format> {
         let (Some(dtype), Some(op)) = (Dtype::from_code(code >> 4), ReduceOp::from_code(code & 15))
         else {
@@ -204,12 +204,12 @@ impl Format {
     }
 }
 
-/// Type in which elements stand in a payload.
+/// Encoding of the elements of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// The buffer's own dtype: contributions and results.
     Element,
-    /// The type in which they are added (binary32 for the 16-bit floats): partials.
+    /// The type in which elements are added (binary32 for the 16-bit floats): partials.
     Accumulator,
 }
 
@@ -223,7 +223,7 @@ impl Encoding {
     }
 }
 
-/// A name that is not one of the known ones.
+/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {0} '{1}'")]
 pub struct UnknownName(&'static str, String);

@@ -1,4 +1,4 @@
-//! Identifiers that travel in packets.
+//! Identifiers in packets.
 
 use std::fmt;
 
@@ -25,13 +25,14 @@ id!(
     TreeId(u8)
 );
 id!(
-    /// Version of a job's plan. A packet of another epoch is never taken for one of this.
+    /// Version of a job's plan. Packets of other epochs are dropped.
     Epoch(u16)
 );
 id!(
     /// Packet number on one tree, from 0 in each epoch (PANAMA's VID).
     ///
-    /// 2³² fragments of 1,408 bytes are 6 TB on one tree; the worker asks for a new epoch before it wraps.
+    /// Wraps around after 2³² fragments (of 1,408 bytes: 6 TB); machines reconstruct or compare it as `netsum_proto`
+    /// documents.
     Vid(u32)
 );
 id!(
@@ -39,8 +40,7 @@ id!(
     Sequence(u32)
 );
 id!(
-    /// Where a fragment's sum is to stand, as the workers computed it; an aggregator takes it modulo what
-    /// it has.
+    /// Slot for a fragment's sum, computed by the workers; an aggregator takes it modulo its number of slots.
     SlotIndex(u32)
 );
 id!(
@@ -48,6 +48,6 @@ id!(
     Rank(u32)
 );
 id!(
-    /// A child's place at one tree node; it fixes the order of additions. Never a rank.
+    /// A child's position at one tree node; it determines the order of additions. Never a rank.
     ChildIndex(u8)
 );

@@ -1,9 +1,8 @@
-//! Bytes and numbers: packet headers as views over bytes, ids, number formats and their exact sums.
+//! Bytes and numbers: packet headers, ids, number formats and their exact sums.
 //!
-//! Owns: the wire format of each protocol and its name ([`names`]), the ids that travel in it, what a
-//! dtype is and in which order its elements are added, how floats become integers that any order adds
-//! alike. Must not know: state, sockets, time.
-//! Start reading at [`panama::Header`], then [`reduce`] and [`fixed`].
+//! Owns: the wire format of each protocol and its name ([`names`]), the ids in packets, dtypes and the order in which
+//! their elements are added, the conversion of floats to integers whose sums do not depend on the order. Must not know:
+//! state, sockets, time. Start reading at [`panama::Header`], then [`reduce`] and [`fixed`].
 
 pub mod arithmetic;
 pub mod atp;

@@ -1,5 +1,4 @@
-//! What plans and configurations choose by name: protocol, congestion rule, slot policy. Each name is written here and
-//! nowhere else.
+//! Names in plans and configurations: protocol, congestion rule, slot policy. This is the only definition of each name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,10 +16,10 @@ macro_rules! names {
         }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// As configurations and messages write it.
+            /// The name in configurations and messages.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($name::$variant => $text,)*
@@ -49,12 +48,12 @@ macro_rules! names {
 }
 
 names! {
-    /// How sums are made: panama's trees, slots that are shared by whoever comes first, or a pool per job.
+    /// Aggregation protocol: PANAMA's trees, best-effort slots, or a pool per job.
     "protocol" Protocol {
         /// Trees of switches that add in order.
         #[default]
         Panama = "panama",
-        /// Slots at the racks' switches and servers for the rest.
+        /// Slots at the racks' switches, and servers for the rest.
         Atp = "atp",
         /// One switch with a pool of slots for each job.
         Switchml = "switchml",
@@ -62,25 +61,25 @@ names! {
 }
 
 names! {
-    /// How a switch shares its slots among tenants.
+    /// Policy by which a switch shares its slots among tenants.
     "slot policy" SlotPolicy {
         /// Each job has the slots that its lease guarantees, and no others.
         Partition = "partition",
-        /// All slots are for whoever comes first.
+        /// First come, first served.
         FirstCome = "first-come",
-        /// First come, but slots are yielded to guarantees, to priority, and by stragglers.
+        /// First come, first served, but slots are yielded to guarantees, to priority, and by stragglers.
         #[default]
         Preempt = "preempt",
     }
 }
 
 names! {
-    /// How a worker answers congestion marks.
+    /// Reaction of a worker to congestion marks.
     "congestion rule" CongestionRule {
-        /// PANAMA: one window per tree, marks of all branches taken together.
+        /// PANAMA: one window per tree, marks of all branches combined.
         #[default]
         Panama = "panama",
-        /// One virtual window per branch, the least of them counts.
+        /// One virtual window per branch; the least is used.
         PerBranch = "per-branch",
         /// PANAMA's, with the increase of one window shared by the trees of a job.
         Coupled = "coupled",
@@ -89,7 +88,7 @@ names! {
     }
 }
 
-/// Where the parts of a protocol's packets lie.
+/// Positions of the parts of a protocol's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of the header.
@@ -99,7 +98,7 @@ pub struct Layout {
 }
 
 impl Protocol {
-    /// The protocol of packets that begin with this byte.
+    /// The protocol of packets with this first byte.
     #[inline]
     pub const fn of_version(version: u8) -> Option<Protocol> {
         match version {
@@ -110,7 +109,7 @@ impl Protocol {
         }
     }
 
-    /// Where the parts of its packets lie.
+    /// Positions of the parts of its packets.
     #[inline]
     pub const fn layout(self) -> Layout {
         match self {
@@ -122,18 +121,18 @@ impl Protocol {
         }
     }
 
-    /// Whether its packets have room for a keyed tag.
+    /// Whether its packets have a keyed tag.
     pub const fn has_tags(self) -> bool {
         self.layout().tag.is_some()
     }
 
-    /// Whether each job has a static pool at a single switch. Such a switch says nothing while a worker is late, and
+    /// Whether each job has a static pool at a single switch. Such a switch sends nothing while a worker is late, and
     /// without it there is no sum.
     pub const fn has_pools(self) -> bool {
         matches!(self, Protocol::Switchml)
     }
 
-    /// All names as a sentence has them.
+    /// All names as a list in a sentence.
     pub fn enumeration() -> String {
         enumerate(Protocol::ALL.iter().map(|known| known.name()))
     }
@@ -154,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_parsed_to_what_it_names_by_text_and_by_serde() {
+    fn every_name_parses_by_text_and_by_serde() {
         for &rule in CongestionRule::ALL {
             assert_eq!(rule.to_string().parse(), Ok(rule));
             let json = serde_json::to_string(&rule).unwrap();
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_says_which_are_known() {
+    fn errors_of_unknown_names_list_the_known_ones() {
         let error = "tcp".parse::<Protocol>().unwrap_err();
         assert_eq!(error, "protocol \"tcp\" is unknown; use panama, atp or switchml");
         let error = "red".parse::<CongestionRule>().unwrap_err();
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_says_the_protocol() {
+    fn the_first_byte_determines_the_protocol() {
         for &protocol in Protocol::ALL {
             let version = match protocol {
                 Protocol::Panama => panama::VERSION,

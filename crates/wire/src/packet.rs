@@ -1,36 +1,36 @@
-//! What drivers know of every protocol's packets.
+//! The driver's interface to every protocol's packets.
 
 use crate::{DecodeError, JobId, TreeId};
 
-/// A header, by which drivers that are generic over protocols read and write packets.
+/// A header, for drivers that are generic over protocols.
 pub trait PacketHeader: Copy + Send {
     /// First byte of each packet.
     const VERSION: u8;
     /// Bytes of the header.
     const LEN: usize;
 
-    /// Splits a packet into header and payload; nothing of a hostile packet is trusted before this.
+    /// Splits a packet into header and payload, and validates it: packets may come from attackers.
     fn decode(packet: &[u8]) -> Result<(Self, &[u8]), DecodeError>;
 
     /// Writes the header into `out`, which has [`PacketHeader::LEN`] bytes.
     fn write(&self, out: &mut [u8]);
 
-    /// Bytes that follow the header.
+    /// Number of bytes after the header.
     fn payload_len(&self) -> usize;
 
     /// Job.
     fn job(&self) -> JobId;
 
-    /// Tree, 0 in protocols that have one only.
+    /// Tree; 0 in protocols with a single tree.
     fn tree(&self) -> TreeId;
 
-    /// Ranks (mod 64) whose contributions a result lacks.
+    /// Ranks (mod 64) whose contributions are missing in a result.
     fn missing(&self) -> u64 {
         0
     }
 }
 
-/// Implements [`PacketHeader`] by the methods that each `Header` has.
+/// Implements [`PacketHeader`] by the methods of each `Header`.
 macro_rules! packet_header {
     ($header:ident, tree: |$h:ident| $tree:expr $(, missing: |$m:ident| $missing:expr)?) => {
         impl $crate::PacketHeader for $header {

@@ -1,8 +1,8 @@
 //! Wire format of protocol `panama`: a 38-byte header in network byte order, then little-endian elements.
 //!
-//! With Ethernet, IPv4 and UDP in front (42 bytes) the payload starts at byte 80, a multiple of 16, so
-//! that a bus or a vector unit finds it aligned. The IP header carries ECN; docs/protocol-panama.md has
-//! the table and its reasons.
+//! With Ethernet, IPv4 and UDP in front (42 bytes) the payload starts at byte 80, a multiple of 16, so that it is
+//! aligned for a bus or a vector unit. The IP header carries ECN; docs/protocol-panama.md has the table and the
+//! reasons.
 
 use crate::field::{be16, be32};
 use crate::format::{Encoding, Format};
@@ -15,25 +15,25 @@ pub use crate::field::DecodeError;
 pub const HEADER_LEN: usize = 38;
 /// First byte of every packet: protocol 1, version 1.
 pub const VERSION: u8 = 0x11;
-/// The least `window_cap` that a worker may claim: "as much as the aggregators allow".
+/// A `window_cap` without a limit: "as much as the aggregators allow".
 pub const NO_CAP: u16 = u16::MAX;
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// Up, worker to switch: one worker's fragment.
     Contribution = 0,
-    /// Up, switch to switch: the sum of some.
+    /// Up, switch to switch: a partial sum.
     Partial = 1,
-    /// Down: the sum of all (or of all but `missing`); it acknowledges the contribution.
+    /// Down: the sum of all (or of all but `missing`); acknowledges the contribution.
     Result = 2,
     /// Down: "your contribution is here; these ranks' are not" (`missing`). No payload.
     Waiting = 3,
-    /// Up and down, to every worker: children disagree on the fragment's shape, format or place in the
-    /// job. No payload.
+    /// Up and down, to every worker: children disagree on the fragment's shape, format or position in the job. No
+    /// payload.
     Mismatch = 4,
-    /// Up: everything below `vid` has been received; nothing is contributed. No payload.
+    /// Up: everything below `vid` has been received; contains no contribution. No payload.
     Acknowledgement = 5,
     /// Up: the child will send nothing more in this epoch. No payload.
     Fin = 6,
@@ -50,7 +50,7 @@ impl Kind {
         Kind::Fin,
     ];
 
-    /// How the payload is written; `None` if there is none.
+    /// Encoding of the payload; `None` if there is none.
     pub const fn encoding(self) -> Option<Encoding> {
         match self {
             Kind::Contribution | Kind::Result => Some(Encoding::Element),
@@ -60,12 +60,12 @@ impl Kind {
     }
 }
 
-/// The header, decoded.
+/// The decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the packet is.
+    /// Kind of the packet.
     pub kind: Kind,
-    /// Sent before under the same vid, or the result was missed: its sender wants an answer.
+    /// Sent before under the same vid, or its result was missed: the sender requests an answer.
     pub resent: bool,
     /// A result met congestion on its way down (a switch saw CE; the last hop's CE is in the IP header).
     pub congested_down: bool,
@@ -77,18 +77,18 @@ pub struct Header {
     pub job: JobId,
     /// Packet number on the tree.
     pub vid: Vid,
-    /// Fingerprint of the operation that the fragment belongs to and of its place there: equal at
-    /// every worker, or the ranks disagree on what they reduce.
+    /// Fingerprint of the operation and of the fragment's position in it: equal at every worker, or the ranks disagree
+    /// on what they reduce.
     pub chunk: u32,
     /// Version of the plan.
     pub epoch: Epoch,
-    /// The most fragments in flight that the aggregators on the path allow.
+    /// Maximum number of fragments in flight that the aggregators on the path allow.
     pub window_cap: u16,
     /// Elements in the fragment.
     pub n_elems: u16,
-    /// Branches of the tree that marked ECN on the way up, a bit each.
+    /// Branches of the tree that marked ECN on the way up, one bit each.
     pub marks: u32,
-    /// Ranks (mod 64) whose contribution is not in the sum.
+    /// Ranks (mod 64) whose contribution is missing in the sum.
     pub missing: u64,
 }
 
@@ -98,7 +98,7 @@ const FLAG_BITS: u8 = RESENT | CONGESTED_DOWN;
 const KIND_BITS: u8 = 0x0f;
 
 impl Header {
-    /// Splits a packet into header and payload; nothing of a hostile packet is trusted before this.
+    /// Splits a packet into header and payload, and validates it: packets may come from attackers.
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
         let Some((h, payload)) = packet.split_first_chunk::<HEADER_LEN>() else {
@@ -156,7 +156,7 @@ impl Header {
         h[34..38].fill(0);
     }
 
-    /// Bytes that follow the header.
+    /// Number of bytes after the header.
     #[inline]
     pub fn payload_len(&self) -> usize {
         let encoding = self.kind.encoding();

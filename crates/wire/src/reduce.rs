@@ -1,10 +1,10 @@
 //! Exact sums: one documented order of additions for every implementation.
 //!
-//! The inputs of a node stand at positions 0..k. They combine as the balanced binary tree over
-//! positions ((0∘1)∘(2∘3))∘((4∘5)∘…): the right half of a group of 2ⁿ positions joins its left half. An
-//! absent position is skipped, which for a sum equals adding −0, the identity of IEEE addition. So the
-//! bits depend on who contributed and where it stands, never on who came first, and a wider node with
-//! empty positions gives the same bits. NaNs are stored as one canonical NaN.
+//! The inputs of a node have positions 0..k. They combine as the balanced binary tree over positions
+//! ((0∘1)∘(2∘3))∘((4∘5)∘…): the right half of a group of 2ⁿ positions joins its left half. An absent position is
+//! skipped, which for a sum equals adding −0, the identity of IEEE addition. The bits therefore depend on the
+//! contributors and their positions, never on the order of arrival, and a wider node with empty positions gives the
+//! same bits. NaNs are stored as one canonical NaN.
 
 use half::{bf16, f16};
 
@@ -16,15 +16,15 @@ use crate::format::{Dtype, Encoding, Format, ReduceOp};
 pub struct Input<'a> {
     /// `n` elements in `encoding`.
     pub bytes: &'a [u8],
-    /// How they are written.
+    /// Encoding of the elements.
     pub encoding: Encoding,
 }
 
 /// Combines `n` elements of all present positions into `out`.
 ///
-/// `inputs`: by position, `None` where nobody contributed; each holds at least `n` elements.
-/// `out`: at least `n` elements in `encoding`; with no input present it is left as it was.
-/// Panics if a slice is too short: lengths are the caller's to check at the packet border.
+/// `inputs`: by position, `None` for absent ones; each holds at least `n` elements. `out`: at least `n` elements in
+/// `encoding`; unchanged if no input is present. Panics if a slice is too short: callers check lengths when they decode
+/// packets.
 pub fn reduce(
     format: Format,
     inputs: &[Option<Input<'_>>],
@@ -35,15 +35,15 @@ pub fn reduce(
     each_kind(format, Tree { inputs, n, out, encoding });
 }
 
-/// Combines two buffers of as many elements, the sum in the first.
+/// Combines two buffers of equal length, with the result in the first.
 ///
-/// The bits are those of [`reduce`] of both in either order: no operation tells its inputs apart. Panics if the second is
+/// The bits are those of [`reduce`] of both in either order: every operation is commutative. Panics if the second is
 /// shorter than the first.
 pub fn accumulate(format: Format, sum: &mut [u8], other: &[u8]) {
     each_kind(format, Accumulate { sum, other });
 }
 
-/// As [`accumulate`], the sum in both. Panics if they are not of one length.
+/// Like [`accumulate`], with the result in both. Panics if their lengths differ.
 pub fn combine_both(format: Format, a: &mut [u8], b: &mut [u8]) {
     assert_eq!(a.len(), b.len(), "two buffers of one length");
     each_kind(format, CombineBoth { a, b });
@@ -144,11 +144,11 @@ impl Kind for CombineBoth<'_> {
     }
 }
 
-/// Fewer elements than this are not worth the question which vectors there are.
+/// With fewer elements than this, detecting vector instructions takes longer than it saves.
 #[cfg(target_arch = "x86_64")]
 const WIDE_LEAST: usize = 256;
 
-/// Elements that are combined at a time: their running values stay in the first-level cache.
+/// Number of elements combined at a time: their running values stay in the first-level cache.
 const BLOCK: usize = 64;
 
 #[inline(always)]
@@ -187,7 +187,7 @@ fn blocks<E: Element>(
     }
 }
 
-/// Two inputs in one pass, which is what two ranks of a host do most: no running values to keep.
+/// Two inputs in one pass, the most frequent case of two ranks of a host: no running values are needed.
 #[inline(always)]
 fn two<E: Element>(
     inputs: [&[u8]; 2],
@@ -204,7 +204,7 @@ fn two<E: Element>(
     });
 }
 
-/// Four inputs in one pass, for as many ranks.
+/// Four inputs in one pass, for four ranks.
 #[inline(always)]
 fn all_four<E: Element>(
     inputs: [&[u8]; 4],
@@ -223,7 +223,7 @@ fn all_four<E: Element>(
     });
 }
 
-/// Eight inputs in one pass, for as many ranks.
+/// Eight inputs in one pass, for eight ranks.
 #[inline(always)]
 fn all_eight<E: Element>(
     inputs: [&[u8]; 8],
@@ -232,7 +232,7 @@ fn all_eight<E: Element>(
     combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy,
 ) {
     wide(n, || {
-        // Cut within the loop's own function, where it is known then that no index is beyond an end.
+        // Sliced within the loop's own function, so that the compiler can omit bounds checks.
         let inputs = inputs.map(|bytes| &E::Bytes::whole(bytes)[..n]);
         let out = &mut E::Bytes::whole_mut(out)[..n];
         for at in 0..n {
@@ -244,8 +244,8 @@ fn all_eight<E: Element>(
     });
 }
 
-/// Runs a loop over `n` elements, compiled for the widest vectors that this processor has. The bits do not depend on them:
-/// every element is combined alone, and nothing is contracted.
+/// Runs a loop over `n` elements, compiled for the widest vectors of this processor. The bits do not depend on them:
+/// every element is combined separately, and nothing is contracted.
 #[inline(always)]
 fn wide(n: usize, body: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]
@@ -307,8 +307,8 @@ fn alike(inputs: [&Input<'_>; 4]) -> bool {
     inputs.iter().all(|i| i.encoding == inputs[0].encoding)
 }
 
-/// Four neighbours in one pass, so that running values stay in registers: half of the time of a node with
-/// four children.
+/// Four adjacent inputs in one pass, so that running values stay in registers: half the time for a node with four
+/// children.
 #[inline(always)]
 fn four<E: Element>(
     inputs: [&[u8]; 4],
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_by_position_not_by_rank_among_the_present() {
+    fn sums_are_by_position_not_by_rank_among_the_present() {
         // In binary32 (1 + 2^-24) + 2^-24 is 1, and 1 + (2^-24 + 2^-24) is not.
         let tiny = 2f32.powi(-24);
         let (one, t) = (floats(&[1.0]), floats(&[tiny]));
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(out, floats(&[-0.0, 1.0, f32::from_bits(0x7fc0_0000)]));
     }
 
-    /// So many bytes of any bit patterns: NaNs, infinities and subnormal numbers too.
+    /// Arbitrary bit patterns: includes NaNs, infinities and subnormal numbers.
     fn noise(mut state: u64) -> impl FnMut(usize) -> Vec<u8> {
         move |len| {
             let mut next = || {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_vectors_give_the_bits_of_single_elements() {
+    fn wide_vectors_give_the_same_bits_as_single_elements() {
         let n = 3 * 256 + 7;
         let mut noise = noise(1);
         for dtype in Dtype::ALL {
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pass_gives_the_bits_of_a_tree() {
+    fn one_pass_gives_the_same_bits_as_a_tree() {
         let n = 256 + 7;
         let mut noise = noise(3);
         for dtype in Dtype::ALL {
@@ -508,7 +508,7 @@ mod tests {
                         out
                     };
                     let in_one_pass = sum(&inputs);
-                    // A node with an empty position is not one of those that are added in one pass.
+                    // A node with an empty position is not added in one pass.
                     inputs.push(None);
                     assert!(in_one_pass == sum(&inputs), "{dtype} {op:?} of {count}");
                 }
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn two_in_place_give_the_bits_of_two_apart() {
+    fn two_in_place_give_the_same_bits_as_two_separate() {
         let n = 256 + 7;
         let mut noise = noise(3);
         for dtype in Dtype::ALL {

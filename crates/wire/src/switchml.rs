@@ -17,7 +17,7 @@ pub(crate) const TAG: usize = 24;
 /// First byte of every packet: protocol 3, version 1.
 pub const VERSION: u8 = 0x31;
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -25,9 +25,9 @@ pub enum Kind {
     Contribution = 0,
     /// Down: the sum of all; it is the credit for the slot's next fragment.
     Result = 1,
-    /// Down: the workers disagree on what the fragment is. No payload.
+    /// Down: the workers disagree on the properties of the fragment. No payload.
     Mismatch = 2,
-    /// Up: nothing more will come in this epoch. No payload.
+    /// Up: nothing more will be sent in this epoch. No payload.
     Fin = 3,
 }
 
@@ -40,43 +40,43 @@ impl Kind {
     }
 }
 
-/// The header, decoded.
+/// The decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the packet is.
+    /// Kind of the packet.
     pub kind: Kind,
     /// Sent before in the same round.
     pub resent: bool,
-    /// What the elements are; never `Float`.
+    /// Type of the elements; never `Float`.
     pub arithmetic: Arithmetic,
-    /// Child that contributes; 255 in a result.
+    /// Number of the contributing child; 255 in a result.
     pub worker: u8,
     /// Job.
     pub job: JobId,
     /// Use of the slot, from 0 in each epoch; its lowest bit is SwitchML's version.
     pub round: u32,
-    /// Fingerprint of the operation that the fragment belongs to and of its place there.
+    /// Fingerprint of the operation and of the fragment's position in it.
     pub chunk: u32,
     /// Version of the plan.
     pub epoch: Epoch,
     /// Slot of the job's pool (the paper's pool index).
     pub slot: u16,
-    /// Elements in the fragment; 0 in the first batch of an operation, which carries exponents alone.
+    /// Elements in the fragment; 0 in the first batch of an operation, which carries only exponents.
     pub n_elems: u16,
-    /// Exponent of the fragment that follows in this slot; a switch keeps the greatest.
+    /// Exponent of the next fragment in this slot; a switch keeps the maximum.
     pub next_exponent: i16,
-    /// Keyed over all other fields and the payload; 0 where a fabric is trusted.
+    /// Tag over all other fields and the payload; 0 in a trusted fabric.
     pub tag: u64,
 }
 
-/// In place of a worker, in what a switch sends.
+/// Replaces a worker's number in packets of a switch.
 pub const NOBODY: u8 = u8::MAX;
 
 const RESENT: u8 = 0x10;
 const KIND_BITS: u8 = 0x0f;
 
 impl Header {
-    /// Splits a packet into header and payload; nothing of a hostile packet is trusted before this.
+    /// Splits a packet into header and payload, and validates it: packets may come from attackers.
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
         let Some((h, payload)) = packet.split_first_chunk::<HEADER_LEN>() else {
@@ -131,7 +131,7 @@ impl Header {
         h[32..38].fill(0);
     }
 
-    /// Bytes that follow the header.
+    /// Number of bytes after the header.
     #[inline]
     pub fn payload_len(&self) -> usize {
         let elements = if self.kind.has_payload() { self.n_elems } else { 0 };

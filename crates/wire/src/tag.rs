@@ -1,7 +1,7 @@
 //! The keyed tag of a packet: SipHash-2-4 under the job's key over the header and the payload.
 //!
-//! What switches on the way may change without adding is left out: in `atp` the level, and the bits for ECN and
-//! collision. Whoever forges those can slow a job down, as who drops its packets can; no sum changes.
+//! Fields that switches may change without adding are excluded: in `atp` the level, and the bits for ECN and collision.
+//! An attacker that forges those can slow a job down, as can one that drops its packets; no sum changes.
 
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
@@ -12,8 +12,8 @@ use crate::{Protocol, atp};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct JobKey([u8; 16]);
 
-/// Header bytes that go in first, those before the tag and then zeros; a multiple of a hash's word. Whatever follows the
-/// tag in a header is 0.
+/// Header bytes that are hashed first: those before the tag and then zeros; a multiple of a hash's word. Everything
+/// after the tag in a header is 0.
 const HEAD: usize = 40;
 
 impl JobKey {
@@ -27,18 +27,18 @@ impl JobKey {
         &self.0
     }
 
-    /// Puts the tag into a header. `head`: a whole header, and what stands between it and `payload`;
-    /// headers of protocols that have no tag stay as they are.
+    /// Writes the tag into a header. `head`: a whole header, and all bytes between it and `payload`; headers of
+    /// protocols without tags are unchanged.
     pub fn seal(&self, head: &mut [u8], payload: &[u8]) {
         if let Some((place, tag)) = self.tag(head, payload) {
             head[place..place + 8].copy_from_slice(&tag.to_be_bytes());
         }
     }
 
-    /// Whether a packet has the tag that it must have; false for other protocols', which have none.
+    /// Whether a packet has a valid tag; false for protocols without tags.
     pub fn has_sealed(&self, packet: &[u8]) -> bool {
         self.tag(packet, &[]).is_some_and(|(place, tag)| {
-            // Told after the whole of it, whatever is wrong.
+            // The result is known only after all of the tag was compared.
             packet[place..place + 8] == tag.to_be_bytes()
         })
     }
@@ -62,7 +62,7 @@ impl JobKey {
     }
 }
 
-/// Keys do not go into logs.
+/// Omits the key, so that it does not appear in logs.
 impl std::fmt::Debug for JobKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("JobKey(..)")
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_counts_but_those_that_switches_set() {
+    fn every_bit_counts_except_those_that_switches_set() {
         let versions = (0..=u8::MAX).filter_map(|v| Some((v, Protocol::of_version(v)?.layout())));
         let tagged = versions.filter_map(|(v, layout)| Some((v, layout.header_len, layout.tag?)));
         for (version, header_len, tag) in tagged {
@@ -92,7 +92,7 @@ mod tests {
             assert!(KEY.has_sealed(&good));
             let free: &[(usize, u8)] = match version {
                 atp::VERSION => &[(1, 0x10), (2, 0x02), (2, 0x08)],
-                // Behind the tag there are zeros, which the decoder looks at.
+                // After the tag there are zeros, which the decoder checks.
                 _ => &[],
             };
             for at in 0..good.len() {
@@ -122,7 +122,7 @@ mod tests {
 
     /// The first 40 bytes of the message are the masked header: the reference hash of just these.
     #[test]
-    fn it_is_siphash_of_the_masked_header_and_the_payload() {
+    fn the_tag_is_siphash_of_the_masked_header_and_the_payload() {
         let good = packet(atp::VERSION, atp::HEADER_LEN);
         let mut message = good[..38].to_vec();
         message[1] &= !0x10;

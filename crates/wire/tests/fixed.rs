@@ -1,5 +1,5 @@
-//! Quantised sums against sums in binary64: within the documented bound, alike in any order, never wrong
-//! in silence.
+//! Quantised sums compared with sums in binary64: within the documented bound, identical in any order, never silently
+//! wrong.
 
 use half::{bf16, f16};
 use netsum_wire::fixed::{Exponent, Fit, Scale, dequantise, narrow, quantise, widen};
@@ -20,7 +20,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// Each worker's integers; `None` if one of them says that they must not be summed.
+/// Each worker's integers; `None` if one of them must not be summed.
 fn quantised(workers: &[Vec<f32>], scale: Scale) -> Option<Vec<Vec<u8>>> {
     let ranks = workers.len() as u32;
     let each = workers.iter().map(|values| {
@@ -31,7 +31,7 @@ fn quantised(workers: &[Vec<f32>], scale: Scale) -> Option<Vec<Vec<u8>>> {
     each.collect()
 }
 
-/// Sums in the order given; panics if an addition saturates, which `Fit::Fits` rules out.
+/// Sums in the order given; panics if an addition saturates, which `Fit::Fits` excludes.
 fn sum(parts: &[Vec<u8>], order: impl Iterator<Item = usize>) -> Vec<u8> {
     let mut sum = vec![0; parts[0].len()];
     for i in order {
@@ -70,7 +70,7 @@ fn check(workers: &[Vec<f32>], scale: Scale, shared: bool) -> Result<(), TestCas
     Ok(())
 }
 
-/// Workers' values of like size, `spread` binary orders apart.
+/// Workers' values of similar size, `spread` binary orders apart.
 fn gradients() -> impl Strategy<Value = Vec<Vec<f32>>> {
     (1..=40usize, 1..=33usize, -40..40i32, 0..12i32).prop_flat_map(|(ranks, len, order, spread)| {
         let value = (-1.0..1.0f32, 0..=spread).prop_map(move |(x, s)| x * 2f32.powi(order - s));
@@ -92,13 +92,13 @@ proptest! {
         check(&workers, scale, true)?;
         let largest = workers.iter().flatten().fold(0f32, |m, x| m.max(x.abs()));
         prop_assert!(f64::from(largest) < 2f64.powi(exponent.to_wire()));
-        // No better power of two would be safe for every fragment with this exponent.
+        // No larger power of two would be safe for every fragment with this exponent.
         let sum_of_bounds = 2f64.powi(exponent.to_wire()) * workers.len() as f64;
         let used = sum_of_bounds * f64::from(scale.factor());
         prop_assert!((2f64.powi(29)..=2f64.powi(30)).contains(&used) || scale.factor() > 1e37);
     }
 
-    /// Any bits at all: whatever is not refused is rounded exactly as the standard's conversion does.
+    /// Arbitrary bits: values that are not refused are rounded exactly as the standard's conversion does.
     #[test]
     fn integers_are_the_nearest_ones(
         patterns in prop::collection::vec(any::<u32>(), 1..50), power in -30..30i32, ranks in 1..1025u32,
@@ -134,7 +134,7 @@ fn ties_go_to_even_on_both_halves() {
 }
 
 #[test]
-fn what_is_not_finite_or_too_large_is_refused() {
+fn values_that_are_not_finite_or_too_large_are_refused() {
     for x in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 21.5, -21.5, f32::MAX] {
         let fit = quantise(Dtype::F32, &bytes(&[0.0, x, 1.0]), Scale::PAPER, 1, &mut [0; 12]);
         assert_eq!(fit, Fit::Overflows, "{x}");

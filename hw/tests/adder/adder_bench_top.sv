@@ -1,4 +1,4 @@
-// What the adder bench drives: one adder and one tree of four positions.
+// Top module of the adder bench: one adder and one tree of four positions.
 `default_nettype none
 
 module adder_bench_top (

@@ -1,7 +1,7 @@
 // Adder bench: every pair of a set of corner values, and random pairs by class, against the processor's own
 // binary32 addition. Also the tree: its order of additions against the same order in C++.
 //
-// bench [RANDOM_PAIRS [SEED]]; prints what was covered; exit status 1 at the first mismatch.
+// bench [RANDOM_PAIRS [SEED]]; prints the coverage; exit status 1 at the first mismatch.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -42,7 +42,7 @@ struct Random {
     uint32_t below(uint32_t n) { return static_cast<uint32_t>(next() % n); }
 };
 
-// What a result must have been at least once, or the vectors say less than they seem to.
+// Properties that some results must have, as coverage of the vectors.
 struct Coverage {
     uint64_t nan = 0, infinity_in = 0, overflow = 0, subnormal_out = 0, zero = 0, negative_zero = 0;
     uint64_t cancelled = 0, tie_up = 0, tie_down = 0, far_apart = 0;
@@ -131,7 +131,7 @@ struct Bench {
     }
 };
 
-// Exponents and mantissas where something changes: ends, neighbours of ends, one-hot, one-cold, runs.
+// Exponents and mantissas at boundaries: ends, neighbours of ends, one-hot, one-cold, runs.
 std::vector<uint32_t> corners() {
     std::vector<uint32_t> exponents = {0, 1, 2, 3, 23, 24, 25, 26, 27, 28, 64, 102, 103, 104, 125,
                                        126, 127, 128, 129, 150, 151, 152, 230, 252, 253, 254, 255};

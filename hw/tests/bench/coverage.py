@@ -1,4 +1,4 @@
-"""Functional coverage: which events met which states, counted at the device's own decision, and what the lines saw.
+"""Functional coverage: events by state, counted at the device's own decisions, and events observed on the lines.
 
 Benches count into a file; `hw/tests/test_hdl.py` adds the files up, prints the table, and fails if a bin is empty.
 """
@@ -27,7 +27,7 @@ DECISIONS = [
     ("result", "none", "unexpected"), ("result", "filling", "unexpected"), ("result", "sent up", "result"),
     ("result", "sent up", "mismatch"), ("result", "summed", "duplicate"),
 ]  # fmt: skip
-"""What the protocol's table says can happen: kind of packet, state of its slot, outcome."""
+"""The bins of the protocol's table: kind of packet, state of its slot, outcome."""
 
 REFUSALS = [name for name in OUTCOMES if OUTCOMES.index(name) >= OUTCOMES.index("too_old")]
 LINES = [
@@ -51,20 +51,20 @@ BINS = [
 
 
 class Coverage:
-    """Counts of one run, added to a file in the end."""
+    """Counts of one run, added to a file at the end."""
 
     def __init__(self, dut):
         self.counts: Counter[str] = Counter()
-        self.mind, self.engine = dut.core.mind, dut.core.engine
+        self.control, self.engine = dut.core.mind, dut.core.engine
 
     def hit(self, name: str) -> None:
-        """Counts a case that a bench has brought about."""
+        """Count a case produced by a bench."""
         assert name in BINS, name
         self.counts[name] += 1
 
     def sample(self) -> None:
-        """Looks at the device at a clock edge."""
-        engine, mind = self.engine, self.mind
+        """Sample the device at a clock edge."""
+        engine, control = self.engine, self.control
         fetch = int(engine.fetch.value)
         if fetch == 4 and not int(engine.clear.value):
             self.counts["sum waits for room"] += 1
@@ -72,23 +72,23 @@ class Coverage:
             fetch and int(engine.begins_i.value) and int(engine.begins_slot_i.value) == int(engine.next_slot.value)
         ):
             self.counts["order left out"] += 1
-        if not int(mind.act.value):
+        if not int(control.act.value):
             return
-        outcome = OUTCOMES[int(mind.outcome.value)]
+        outcome = OUTCOMES[int(control.outcome.value)]
         if outcome in REFUSALS:
             self.counts[f"refused: {outcome}"] += 1
             return
-        kind = KINDS[int(mind.h_kind.value)]
-        state = PHASES[int(mind.q_phase.value)] if int(mind.known.value) else "none"
+        kind = KINDS[int(control.h_kind.value)]
+        state = PHASES[int(control.q_phase.value)] if int(control.known.value) else "none"
         self.counts[f"{kind} / {state}: {outcome}"] += 1
-        if outcome == "answered" and not int(mind.few.value):
+        if outcome == "answered" and not int(control.few.value):
             self.counts["queue full: answer left out"] += 1
-        if int(mind.take.value):
-            parity = "odd" if int(mind.h_n_elems.value) & 1 else "even"
-            self.counts[f"sum: {parity} {'bfloat16' if int(mind.h_bf16.value) else 'float32'}"] += 1
-            self.counts["CE"] += int(mind.ce.value)
-            members = int(mind.members.value)
-            count, ports = members.bit_count(), len(mind.members)
+        if int(control.take.value):
+            parity = "odd" if int(control.h_n_elems.value) & 1 else "even"
+            self.counts[f"sum: {parity} {'bfloat16' if int(control.h_bf16.value) else 'float32'}"] += 1
+            self.counts["CE"] += int(control.ce.value)
+            members = int(control.members.value)
+            count, ports = members.bit_count(), len(control.members)
             where = "all" if count == ports else "one" if count == 1 else "sparse"
             self.counts[f"members: {where}"] += 1
 
@@ -99,7 +99,7 @@ class Coverage:
 
 
 def table(folders: list[Path]) -> tuple[str, list[str]]:
-    """All counts of several runs as a table, and the bins that nobody hit."""
+    """All counts of several runs as a table, and the empty bins."""
     counts: Counter[str] = Counter()
     for folder in folders:
         for path in folder.glob("coverage-*.json"):

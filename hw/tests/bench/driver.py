@@ -1,4 +1,4 @@
-"""What a driver does with the registers: leases in, counters out."""
+"""A driver of the registers: leases in, counters out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .packets import template
 
 
 class Driver:
-    """Gives leases their places and slots, as long as there are any."""
+    """Assigns indices and slots to leases, as long as there are any."""
 
     def __init__(self, lines: Lines):
         self.lines = lines
@@ -17,7 +17,7 @@ class Driver:
         self.rings: dict[int, tuple[int, int]] = {}
 
     async def probe(self) -> None:
-        """Reads what the device is."""
+        """Read the device's shape."""
         assert await self.lines.read(r.ID) == 0x6E73756D
         shape, memory = await self.lines.read(r.SHAPE), await self.lines.read(r.MEMORY)
         self.width, self.ports, self.leases = shape >> 16, shape >> 8 & 255, shape & 255
@@ -25,13 +25,13 @@ class Driver:
         assert (self.width, self.ports) == (self.lines.width, self.lines.ports)
 
     def place(self, job: int, tree: int) -> int:
-        """Place of a lease: low bits of the job, turned with those of the tree."""
+        """Index of a lease: low bits of the job, rotated with those of the tree."""
         bits = (self.leases - 1).bit_length()
         turned = int(f"{tree & self.leases - 1:0{bits}b}"[::-1], 2)
         return job & self.leases - 1 ^ turned
 
     async def install(self, lease: dict) -> None:
-        """Installs a lease as the vectors describe it; a child's port is its place in the order of additions."""
+        """Install a lease in the vectors' format; a child's port is its position in the order of additions."""
         children = [child["port"] for child in lease["children"]]
         assert children == sorted(children), "ports in child order add alike"
         job, tree = lease["job"], lease["tree"]
@@ -71,19 +71,19 @@ class Driver:
         await self.word(at, r.WORD_VALID, 1)
 
     async def remove(self, job: int, tree: int) -> None:
-        """Takes a lease back."""
+        """Remove a lease."""
         at = self.place(job, tree)
         await self.word(at, r.WORD_VALID, 0)
         await self.idle()
         del self.places[at]
 
     async def clear(self, at: int) -> None:
-        """Forgets what is in a lease's slots."""
+        """Reset a lease's slots."""
         await self.lines.write(r.CLEAR, at)
         await self.idle()
 
     async def idle(self) -> None:
-        """Waits until control and the release engine have nothing to do."""
+        """Wait until control and the release engine are idle."""
         for _ in range(1000):
             if await self.lines.read(r.STATUS) == 0:
                 return

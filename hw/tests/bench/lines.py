@@ -1,4 +1,4 @@
-"""All lines of an accelerator under test, driven and watched cycle by cycle."""
+"""All lines of an accelerator under test, driven and monitored cycle by cycle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .coverage import Coverage
 
 @dataclass
 class Frame:
-    """A frame that went by, and the cycles of its first and last word."""
+    """A transferred frame, and the cycles of its first and last word."""
 
     data: bytes
     first: int
@@ -24,7 +24,7 @@ class Frame:
 
 @dataclass
 class Source:
-    """Frames that wait on one input line."""
+    """Frames waiting on one input line."""
 
     frames: deque[tuple[bytes, bool]] = field(default_factory=deque)
     at: int = 0
@@ -34,7 +34,8 @@ class Source:
 
 
 def known(value, mask: int, size: int = 1) -> int:
-    """A vector as a number; a piece of `size` bits whose bit in `mask` is set must not have an X, others count as 0."""
+    """A vector as a number; bits of a piece (`size` bits) whose bit in `mask` is set must not be X, others read as
+    0."""
     if value.is_resolvable:
         return int(value.to_unsigned())
     pieces = [str(value)[::-1][size * i : size * (i + 1)][::-1] for i in range(len(value) // size)]
@@ -85,12 +86,12 @@ class Lines:
         self.sources[line][port].frames.append((data, error))
 
     async def run(self, cycles: int) -> None:
-        """Lets time pass."""
+        """Run the clock."""
         for _ in range(cycles):
             await self.step()
 
     async def settle(self, quiet: int = 160, limit: int = 200_000) -> None:
-        """Runs until nothing has moved on any line for `quiet` cycles."""
+        """Run until no line has transferred a word for `quiet` cycles."""
         self.quiet = 0
         for _ in range(limit):
             await self.step()

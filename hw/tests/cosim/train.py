@@ -1,9 +1,9 @@
-"""Some steps of the demo's training on one rank, with what the accelerator adds: float32 and bfloat16 sums.
+"""Some steps of the demo's training on one rank, with the sums that the accelerator supports: float32 and bfloat16.
 
     train.py OUT --steps N
 
-Torchrun starts it once per worker. The demo's control sums are those of its odd steps, float32: int32 sums are not the
-accelerator's. Writes OUT/rank-R.json as the demo does, and the bits of some sums beside it.
+Torchrun starts it once per worker. The demo's control sums are those of its odd steps, float32: the accelerator does
+not support int32. Writes OUT/rank-R.json as the demo does, and the bits of some sums beside it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch.distributed as dist
 from netsum.demo import control_sum, train
 
 SIZES = [16_384, 20_001]
-"""Elements of the sums: whole fragments, and a rest."""
+"""Elements of the sums: whole fragments, and a partial one."""
 
 
 def sums(rank: int) -> str:
-    """SHA-256 over sums of numbers of very different size, in both formats."""
+    """SHA-256 over sums of numbers of very different magnitude, in both formats."""
     sha = hashlib.sha256()
     generator = torch.Generator().manual_seed(7 + rank)
     for dtype in (torch.float32, torch.bfloat16):

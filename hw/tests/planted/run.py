@@ -1,9 +1,9 @@
-"""Plants faults in copies of the RTL and demands that the benches, or an assertion in the RTL, catch each of them.
+"""Inserts bugs in copies of the RTL and checks that the benches, or an assertion in the RTL, detect each of them.
 
     python hw/tests/planted/run.py [NAME...]
 
-Each fault is one replacement in one file (bugs.json). One that no bench notices is a hole in the benches: the program
-then exits with 1 and names it. About a minute per fault.
+Each bug is one replacement in one file (bugs.json). One that no bench detects is a gap in the benches: the program then
+exits with 1 and names it. About a minute per bug.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BENCHES = [("bench_vectors", "vectors"), ("bench_cases", "cases"), ("bench_traffic", "traffic")]
 PATIENCE_S = 300
-"""Of the processor, for each process of a bench; without a fault none takes a fifth of that."""
+"""Processor time for each process of a bench; without a bug none takes a fifth of it."""
 PROGRAM = """
 import sys
 sys.path.insert(0, 'hw/tests')
@@ -32,12 +32,12 @@ simulate(sys.argv[1], W=64, PORTS=4, SLOTS=64)
 
 
 def patience() -> None:
-    """Ends a bench that never would, by the processor's time that it took: what else runs here changes nothing."""
+    """Limit a bench's processor time, which is independent of the machine's load."""
     resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE_S, PATIENCE_S))
 
 
 def caught_by(folder: Path, bug: dict) -> str | None:
-    """The first bench that fails, "lint" if it does not build, None if nobody notices."""
+    """The first bench that fails, "lint" if it does not build, None if none fails."""
     path = folder / "hw" / "rtl" / bug["file"]
     original = path.read_text()
     if original.count(bug["find"]) != 1:
@@ -61,7 +61,7 @@ def caught_by(folder: Path, bug: dict) -> str | None:
 
 
 def main() -> None:
-    """All faults, or those named."""
+    """All bugs, or the named ones."""
     bugs = json.loads((HERE / "bugs.json").read_text())
     chosen = [bug for bug in bugs if not sys.argv[1:] or bug["name"] in sys.argv[1:]]
     missed = []

@@ -1,7 +1,7 @@
-"""Times collectives of netsum and of other libraries beside it: what `netsum bench` does.
+"""Times collectives of netsum and of other libraries: the implementation of `netsum bench`.
 
-`cases` says what is measured, `values` what the buffers hold and must hold afterwards, `ranks` are the processes that
-measure, `libraries` starts them, `measure` takes turns and makes rows, `picture` draws them.
+`cases` defines what is measured, `values` the contents of the buffers before and after, `ranks` the measuring
+processes; `libraries` starts them, `measure` alternates between libraries and makes rows, `picture` draws them.
 """
 
 from netsum.bench.cases import OPERATIONS, BenchError, Case, sizes

@@ -1,4 +1,4 @@
-"""What is measured: operations, element types, sizes, and how a time becomes a rate."""
+"""The measured cases: operations, element types, sizes, and the rates computed from a time."""
 
 import re
 from dataclasses import dataclass
@@ -18,9 +18,10 @@ OPERATIONS = (
     "barrier",
 )
 POINT = ("latency", "bandwidth")
-"""Between ranks 0 and 1 alone, as ucx_perftest and OSU measure them: there and back, and one way."""
+"""Operations between ranks 0 and 1 alone, as in ucx_perftest and OSU: latency goes there and back, bandwidth one
+way."""
 COMBINING = ("allreduce", "reduce", "reduce_scatter")
-"""Operations that add, and so look at element type and reduce operation."""
+"""Operations that add; element type and reduce operation matter for these alone."""
 REDUCTIONS = ("sum", "avg", "min", "max", "product")
 WIDTHS = {
     "float32": 4,
@@ -40,15 +41,15 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 class BenchError(Exception):
-    """What `netsum bench` cannot do; the message says what to do instead."""
+    """An invalid request to `netsum bench`; the message says what to do instead."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One operation at one size.
 
-    nbytes: as in nccl-tests, of the larger of a rank's buffers: for those that cut a buffer among ranks, all parts
-    together. A whole number of elements per rank.
+    nbytes: of the larger of a rank's buffers, as in nccl-tests; for operations that divide a buffer among ranks, the
+    sum of all parts. A whole number of elements per rank.
     """
 
     operation: str
@@ -62,13 +63,13 @@ class Case:
 
     @property
     def messages(self) -> int:
-        """Messages in a row that one call stands for: of a latency half there, half back; of a bandwidth all one way.
+        """Messages in a row per call: for latency, half of them go there and half back; for bandwidth, all go one way.
 
-        Its time is divided by them.
+        The time of a call is divided by this number.
         """
         if self.operation not in POINT:
             return 1
-        # Even, as half of a latency's go back.
+        # Even, because half of a latency's messages go back.
         return min(max(_TOGETHER // max(self.nbytes, 1), 2), 64) // 2 * 2
 
     def part(self, size: int) -> int:
@@ -76,19 +77,19 @@ class Case:
         return self.nbytes // size if self.operation in _DIVIDED else self.nbytes
 
     def algbw(self, seconds: float) -> float:
-        """Bytes per second of the operation as a caller sees it."""
+        """Bytes per second of the operation as its caller observes them."""
         return self.nbytes / seconds
 
     def busbw(self, seconds: float, size: int) -> float:
-        """algbw times what the busiest rank must at least send for each byte: comparable between numbers of ranks."""
+        """algbw times the bytes that the busiest rank must send per byte: comparable between numbers of ranks."""
         share = (size - 1) / size
         factor = {"allreduce": 2 * share} | dict.fromkeys(_DIVIDED, share)
         return self.algbw(seconds) * factor.get(self.operation, 1.0)
 
 
 def cases(operation: str, dtype: str, reduction: str, wanted: list[int], size: int) -> list[Case]:
-    """A case per size, rounded up to whole elements of every rank's part; a barrier has one without bytes. BenchError
-    where ranks are too few."""
+    """One case per size, rounded up to whole elements of every rank's part; a barrier has one case without bytes.
+    Raises BenchError if there are too few ranks."""
     if operation in POINT and size < 2:
         raise BenchError(f"{operation} needs 2 ranks; there is {size}")
     if operation == "barrier":
@@ -99,7 +100,7 @@ def cases(operation: str, dtype: str, reduction: str, wanted: list[int], size: i
 
 
 def sizes(begin: str, end: str, factor: float) -> list[int]:
-    """Bytes from `begin` to `end`, each `factor` times the one before. BenchError where that is none."""
+    """Bytes from `begin` to `end`, each `factor` times the previous. Raises BenchError for an empty range."""
     first, last = nbytes(begin), nbytes(end)
     if first > last:
         raise BenchError(f"-b {begin} is more than -e {end}")

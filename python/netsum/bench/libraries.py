@@ -24,7 +24,7 @@ PEERS = ("gloo", "openmpi", "mpich", "ucx", "netsum-torch")
 """netsum-torch: netsum through torch.distributed, as Gloo is called."""
 _ANSWER_S = 300.0
 _END_S = 5.0
-"""Given to ranks whose input has ended, and again between SIGTERM and SIGKILL."""
+"""Time until ranks whose input has ended are sent SIGTERM, and again until SIGKILL."""
 _MPI = {
     "openmpi": (
         "mpicc.openmpi",
@@ -41,19 +41,19 @@ _PERFTEST = {"latency": "tag_lat", "bandwidth": "tag_bw"}
 
 
 class Unsupported(Exception):
-    """The library has no such operation; the message says what it lacks."""
+    """The library has no such operation; the message names what is missing."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A library that this machine does not have."""
+    """A library that is not installed on this machine."""
 
     name: str
     why: str
 
 
 class Library(Protocol):
-    """What measures one library, and waits between commands."""
+    """A library under measurement; it waits between commands."""
 
     name: str
 
@@ -65,7 +65,7 @@ class Library(Protocol):
 
 
 class World:
-    """The ranks of one library, which wait for commands. Whoever makes one calls `stop`.
+    """The ranks of one library, waiting for commands. The caller must call `stop`.
 
     command: of a rank, or of all of them where an MPI starts them. environment: by rank, of processes started here.
     """
@@ -90,12 +90,12 @@ class World:
         self._seen = b""
 
     def wait_ready(self) -> None:
-        """Block until its ranks have met. Raises BenchError with what they wrote last where they do not."""
+        """Block until the ranks have connected. Raises BenchError with their last output if they do not."""
         while self._line() != "ready":
             pass
 
     def measure(self, command: Command) -> tuple[int, list[float]]:
-        """Wrong elements, and seconds of each iteration. Raises Unsupported, or BenchError where a rank has died."""
+        """Wrong elements, and seconds of each iteration. Raises Unsupported, or BenchError if a rank has died."""
         line = f"{command.line()}\n".encode()
         try:
             for process in self._processes:
@@ -110,7 +110,7 @@ class World:
         return int(words[0]), [float(word) for word in words[1:]]
 
     def stop(self) -> None:
-        """End its ranks, gently first."""
+        """End the ranks: first by closing their input, then by signals."""
         for process in self._processes:
             with contextlib.suppress(OSError):
                 _open(process.stdin).close()
@@ -156,7 +156,7 @@ class World:
 class Perftest:
     """ucx_perftest: tagged messages between two processes that it starts for each command, over what `UCX_TLS` allows.
 
-    It tells one time of all messages of a command, and does not look at their bytes.
+    It reports one time for all messages of a command, and does not check their bytes.
     """
 
     name = "ucx"
@@ -166,10 +166,10 @@ class Perftest:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def wait_ready(self) -> None:
-        """It has nothing to prepare."""
+        """Nothing to prepare."""
 
     def measure(self, command: Command) -> tuple[None, list[float]]:
-        """Seconds per message, one number. Raises Unsupported for other operations, BenchError where it fails."""
+        """Seconds per message, one number. Raises Unsupported for other operations, BenchError if the program fails."""
         case = command.case
         if case.operation not in _PERFTEST:
             raise Unsupported(f"ucx_perftest has {' and '.join(_PERFTEST)} only")
@@ -179,7 +179,7 @@ class Perftest:
         try:
             server = self._start(["-p", port])
             until = time.monotonic() + _END_S
-            # The server does not say when it listens.
+            # The server does not report when it listens.
             while True:
                 client = self._start(["127.0.0.1", "-p", port, *test, "-f", "-v"])
                 said, _ = client.communicate(timeout=_ANSWER_S)
@@ -192,13 +192,13 @@ class Perftest:
             self.stop()
         last = said.decode(errors="replace").strip().splitlines()[-1:]
         try:
-            # The number of messages, then microseconds: at the median, on average, in all.
+            # The number of messages, then microseconds: median, average, overall.
             return None, [float(last[0].split(",")[3]) * 1e-6]
         except (IndexError, ValueError):
             raise BenchError(f"ucx_perftest has ended with {client.returncode}: {' '.join(last)}") from None
 
     def stop(self) -> None:
-        """End what still runs."""
+        """End the processes that still run."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
@@ -225,7 +225,7 @@ def _open(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 def starter(name: str, size: int, folder: Path, environment: Mapping[str, str]) -> Callable[[], Library] | Missing:
-    """How to start `size` ranks of a library, or why this machine cannot.
+    """A function that starts `size` ranks of a library, or the reason why this machine cannot run it.
 
     folder: for its files. environment: of netsum's ranks, besides this process's.
     """

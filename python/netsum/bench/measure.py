@@ -1,4 +1,4 @@
-"""Turns of all libraries at every size, and rows for people and scripts."""
+"""Measures all libraries in turn at every size, and makes rows for people and scripts."""
 
 import math
 import os
@@ -14,17 +14,17 @@ from netsum.bench.libraries import Library, Unsupported
 from netsum.bench.ranks import Command
 
 Ask = Callable[[Command], tuple[int | None, list[float]]]
-"""Has a library measure: wrong elements, or None where it does not look; seconds."""
+"""Measures one library: returns wrong elements (None if the library does not check) and seconds."""
 _PROBE = 3
 _ITERATIONS = (10, 2000)
-"""Least and most in a round where the caller names none."""
+"""Least and most iterations of a round, by default."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How often and for how long.
+    """Number and length of measurements.
 
-    iterations: of a round, or as many as fit `seconds`. warmup: calls before each round. rounds: libraries take turns.
+    iterations: of a round, or as many as fit `seconds`. warmup: calls before each round. rounds: libraries alternate.
     """
 
     rounds: int = 3
@@ -36,7 +36,8 @@ class Plan:
 
 @dataclass
 class Row:
-    """One library at one size. seconds: of every iteration's slowest rank. wrong: elements; None if not looked at."""
+    """One library at one size. seconds: of every iteration's slowest rank. wrong: wrong elements; None if not
+    checked."""
 
     case: Case
     library: str
@@ -71,7 +72,7 @@ class Row:
 
 
 def measure(worlds: list[Library], cases: Iterable[Case], ranks: int, plan: Plan) -> Iterator[list[Row]]:
-    """For every case a row per library, in the order of `worlds`; in each round another one begins."""
+    """One row per case and library, in the order of `worlds`; each round begins with a different library."""
 
     for case in cases:
         rows = {world.name: Row(case, world.name, ranks) for world in worlds}

@@ -1,4 +1,4 @@
-"""Rows as a picture: busbw over bytes, both logarithmic, a line per library; times where there are no bytes."""
+"""Chart of rows: busbw over bytes, both logarithmic, one line per library; times for operations without bytes."""
 
 import math
 from html import escape

@@ -1,7 +1,8 @@
-"""One rank of one library: `python -m netsum.bench.ranks LIBRARY`, or a rank that a launcher has started.
+"""One rank of one library: `python -m netsum.bench.ranks LIBRARY`, or a rank started by a launcher.
 
 A command is a line "OPERATION DTYPE REDUCTION BYTES WARMUP ITERATIONS CHECK"; rank 0 answers with a line "WRONG S…":
-wrong elements of all ranks, and for each iteration the seconds of its slowest rank. Ranks end with their input.
+wrong elements of all ranks, and for each iteration the seconds of its slowest rank. Ranks end at the end of their
+input.
 """
 
 import ctypes
@@ -74,12 +75,12 @@ class Buffers:
         self.source[: self.source_bytes] = values.of_rank(self.case, self.rank, self.size, self.source_bytes)
 
     def clear(self) -> None:
-        """Zeros where sums would otherwise grow from call to call."""
+        """Zero the memory, so that sums do not grow from call to call."""
         if self.in_place:
             self.source[: self.source_bytes] = bytes(self.source_bytes)
 
     def wrong(self) -> int:
-        """Elements of this rank's result that are not what they must be."""
+        """Number of wrong elements in this rank's result."""
         expected = self._expected()
         if expected is None:
             return 0
@@ -117,19 +118,19 @@ class Buffers:
 
 
 class Runner(Protocol):
-    """A library as this process has it."""
+    """A library within this process."""
 
     rank: int
     size: int
 
     def call(self, buffers: Buffers) -> Callable[[], object]:
-        """The operation on these buffers, which has ended when the call returns."""
+        """A function that runs the operation on these buffers and returns when it has completed."""
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
 
     def combine(self, numbers: list[float], reduction: str) -> list[float]:
-        """`numbers` of all ranks, "max" or "sum" of each."""
+        """Element-wise "max" or "sum" of `numbers` over all ranks."""
 
 
 def execute(runner: Runner, command: Command) -> tuple[int, list[float]]:
@@ -153,12 +154,12 @@ def execute(runner: Runner, command: Command) -> tuple[int, list[float]]:
 
 
 Start = Callable[[int], Callable[[], object]]
-"""Starts a message of so many bytes; what it returns waits for its end."""
+"""Starts a message of the given number of bytes; the returned function waits for its completion."""
 
 
 def point(case: Case, rank: int, send: Start, receive: Start) -> Callable[[], object]:
-    """Messages between ranks 0 and 1, in OSU's shapes: latency waits for each, bandwidth for all and then for an answer
-    of one element. send, receive: to and from the other one."""
+    """Messages between ranks 0 and 1, as in OSU: latency waits for each message, bandwidth for all and then for a reply
+    of one element. send, receive: to and from the peer."""
     whole, first = case.nbytes, rank == ROOT
 
     def latency() -> None:
@@ -179,7 +180,7 @@ def point(case: Case, rank: int, send: Start, receive: Start) -> Callable[[], ob
 
 
 class NetsumRunner:
-    """netsum's core without a framework above it; in the network where NETSUM_CONTROLLER names a controller."""
+    """netsum's core without a framework above it; aggregates in the network if NETSUM_CONTROLLER names a controller."""
 
     def __init__(self) -> None:
         from netsum.communicator import connect
@@ -237,7 +238,7 @@ class NetsumRunner:
         return list(array)
 
     def broadcast_line(self, line: str) -> str:
-        """Rank 0's `line` at all ranks."""
+        """Broadcast rank 0's `line`; every rank returns it."""
         array = ctypes.create_string_buffer(line.encode(), _COMMAND_BYTES)
         _finish(self._core.broadcast(ctypes.addressof(array), _COMMAND_BYTES, ROOT, TIMEOUT_S, True))
         return array.value.decode()
@@ -255,7 +256,7 @@ class NetsumRunner:
 
 
 class TorchRunner:
-    """A backend of torch.distributed, called as programs call it."""
+    """A backend of torch.distributed, called through torch's public API."""
 
     def __init__(self, backend: str) -> None:
         from datetime import timedelta
@@ -350,7 +351,7 @@ def _address(buffer: mmap.mmap) -> int:
 
 
 def main(library: str) -> None:
-    """Measures what standard input commands. What libraries print goes to standard error.
+    """Execute the commands of standard input. The output of libraries goes to standard error.
 
     library: "netsum", or "torch:BACKEND".
     """

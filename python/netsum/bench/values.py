@@ -1,5 +1,5 @@
-"""What buffers hold before an operation and must hold after it: patterns with a short period, so that a check is a
-comparison of memory and needs no other library."""
+"""Contents of buffers before and after an operation: patterns with a short period, so that a check is a comparison of
+memory and needs no other library."""
 
 import struct
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from typing import Any
 from netsum.bench.cases import COMBINING, Case
 
 PERIOD = 840
-"""Elements. Odd and even numbers of ranks divide it in many ways, so that parts begin at different places."""
+"""Elements. Divisible by many even and odd numbers of ranks, so that parts begin at different offsets."""
 _CODES = {"float32": "f", "float64": "d", "float16": "e", "int8": "b", "uint8": "B"}
 _CODES |= {"int16": "h", "int32": "i", "int64": "q"}
 
 
 def of_rank(case: Case, rank: int, size: int, nbytes: int) -> bytearray:
-    """What rank `rank` contributes, `nbytes` of it."""
+    """The first `nbytes` of the contribution of `rank`."""
     numbers = tuple(_number(case, place, rank, size) for place in range(PERIOD))
     return _repeat(_pack(case.dtype, numbers), nbytes)
 
 
 def combined(case: Case, size: int, nbytes: int) -> bytearray:
-    """What a reduction of all ranks' contributions must give."""
+    """The expected result of a reduction over all ranks."""
     combine: dict[str, Callable[[list[Any]], Any]] = {
         "sum": sum,
         "avg": lambda all_: sum(all_) / size,
@@ -36,7 +36,7 @@ def combined(case: Case, size: int, nbytes: int) -> bytearray:
 
 
 def wrong(found: memoryview, expected: memoryview, width: int) -> int:
-    """Elements that differ."""
+    """Number of elements that differ."""
     if found == expected:
         return 0
     pairs = zip(range(0, len(found), width), range(0, len(expected), width), strict=True)
@@ -59,7 +59,7 @@ def _pack(dtype: str, numbers: tuple[float, ...]) -> bytes:
     if dtype == "bfloat16":
         return b"".join(_bfloat16(number) for number in numbers)
     if dtype.startswith(("int", "uint")):
-        # As the sums of narrow types wrap.
+        # Sums of narrow types wrap.
         bits = 8 * struct.calcsize(_CODES[dtype])
         low = 0 if dtype.startswith("u") else -(1 << (bits - 1))
         numbers = tuple((int(number) - low) % (1 << bits) + low for number in numbers)

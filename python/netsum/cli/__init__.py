@@ -1,6 +1,6 @@
 """The `netsum` command. `app` names the sub-commands; each of the other files holds one.
 
-Nothing here loads torch: workers that need it are processes of their own.
+Nothing here loads torch: workers that need torch are separate processes.
 """
 
 from netsum.cli.app import main

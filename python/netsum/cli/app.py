@@ -34,7 +34,7 @@ app.command("version")(version.version)
 
 
 def main() -> None:
-    """Entry point. What goes wrong is said in one message, and the exit code is 1; Ctrl-C gives 130."""
+    """Entry point. Errors are reported as one message with exit code 1; Ctrl-C gives 130."""
     sys.exit(_guarded(app))
 
 
@@ -50,7 +50,7 @@ def _guarded(command: Callable[..., int | None]) -> int:
         errors.print("stopped; nothing is left running")
         return 130
     except Exception as error:
-        # Mistakes on the command line, which typer's own parser reports with usage and code.
+        # Usage errors: typer's own parser reports them with usage and exit code.
         if hasattr(error, "show") and hasattr(error, "exit_code"):
             error.show()
             found: int = error.exit_code

@@ -44,7 +44,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="rows as JSON on standard output")] = False,
     plot: Annotated[Path | None, typer.Option(help="busbw over size, as .svg or .png")] = None,
 ) -> None:
-    """Time collectives between ranks, as nccl-tests and OSU do, with other libraries in turns beside.
+    """Time collectives between ranks, as nccl-tests and OSU do, alternating with other libraries.
 
     An iteration: all ranks leave a barrier, call once, and the slowest rank's time counts. Started by a launcher (RANK
     and WORLD_SIZE are set, as by `netsum run`), this process is one of the ranks, and rank 0 prints.
@@ -100,7 +100,7 @@ def _names(peers: str) -> list[str]:
 def _with_worlds(
     wanted: list[Case], size: int, plan: Plan, peers: list[str], fabric: Path | None, protocol: str | None
 ) -> Iterator[list[Row]]:
-    """Rows from ranks that are started here, and stopped however this ends."""
+    """Rows from ranks that are started here and stopped when the block ends, also after an error."""
     with contextlib.ExitStack() as stack:
         environment: dict[str, str] = {}
         if fabric is not None or protocol is not None:
@@ -120,7 +120,7 @@ def _with_worlds(
 
 
 def _as_rank(wanted: list[Case], plan: Plan) -> Iterator[list[Row]] | None:
-    """This process as one rank: rank 0 leads and has the rows, the others follow and have none."""
+    """This process as one rank: rank 0 leads and returns the rows, the others follow and return none."""
     runner = NetsumRunner()
     if runner.rank == ROOT:
         return _leading(runner, wanted, plan)
@@ -146,7 +146,7 @@ def _leading(runner: NetsumRunner, wanted: list[Case], plan: Plan) -> Iterator[l
 
 
 def _report(groups: Iterable[list[Row]] | None, as_json: bool) -> list[Row] | None:
-    """All rows, printed as they come, or as JSON in the end."""
+    """Print all rows as they are measured, or as JSON at the end."""
     if groups is None:
         return None
     rows: list[Row] = []

@@ -27,7 +27,7 @@ def doctor(
 ) -> None:
     """Check this machine and a fabric, and sum something through it. Exit code 1 if a check fails.
 
-    A fabric of --fabric that does not run is started for the test and stopped again.
+    A fabric of --fabric that is not running is started for the test and stopped afterwards.
     """
     stop_on_termination()
     description = Description.read(fabric) if fabric else demo_description()

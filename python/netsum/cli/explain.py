@@ -1,4 +1,4 @@
-"""`netsum explain`: which way an operation takes, and why."""
+"""`netsum explain`: the algorithm an operation uses, and why."""
 
 from typing import Annotated
 
@@ -28,10 +28,11 @@ def explain(
     op: Annotated[str, typer.Option(help="of an allreduce: sum, min, …")] = "sum",
     as_json: Json = False,
 ) -> None:
-    """Which way an operation takes by size, and why, by the cost model.
+    """The path an operation takes by size, and why, according to the cost model.
 
-    On a topology: when aggregation in the network helps an allreduce, and when it does not. Without one: which
-    algorithm the hosts take, with the costs of all; latency and rate are measured between processes of this machine.
+    With a topology: when aggregation in the network speeds up an allreduce, and when it does not. Without one: the
+    algorithm that the hosts choose, with the costs of all; latency and rate are measured between processes of this
+    machine.
     """
     wanted = [bytes_of(size) for size in split(sizes)]
     if source is None:

@@ -32,7 +32,7 @@ def up(file: File, as_json: Json = False) -> None:
 
 @app.command()
 def status(file: File, as_json: Json = False) -> None:
-    """Which processes of a fabric file run, what the controller sees, and which protocol jobs have and why.
+    """Show the running processes of a fabric file, the controller's view, and each job's protocol with its reason.
 
     Exit code 1 if a part is missing.
     """
@@ -50,7 +50,7 @@ def status(file: File, as_json: Json = False) -> None:
 
 @app.command()
 def down(file: File) -> None:
-    """Stop what `up` started. Says what it stopped; nothing running is fine."""
+    """Stop the processes that `up` started and list them. No running process is not an error."""
     fabric = LocalFabric(Description.read(file))
     stopped = fabric.down()
     console.print(
@@ -59,7 +59,8 @@ def down(file: File) -> None:
 
 
 def _report(fabric: LocalFabric) -> dict[str, Any]:
-    """`parts`: per process, its id and whether the controller sees it alive. `controller`: its status, or the error."""
+    """`parts`: per process, its id and whether the controller counts it as alive. `controller`: its status, or the
+    error."""
     parts = [{"name": name, "process": fabric.process(name).pid(), "alive": False} for name in fabric.names()]
     report: dict[str, Any] = {
         "fabric": fabric.description.name,
@@ -87,7 +88,7 @@ def _table(report: dict[str, Any]) -> Table:
 
 
 def _jobs(jobs: list[dict[str, Any]]) -> Table:
-    """Which protocol each job has, and why where the controller chose it or could not give all."""
+    """The protocol of each job, with the reason if the controller chose it or could not provide the one requested."""
     table = Table(title="jobs", title_justify="left")
     for heading in ("job", "state", "protocol", "trees", "why"):
         table.add_column(heading)

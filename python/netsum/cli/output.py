@@ -1,4 +1,4 @@
-"""Where the command writes: results to stdout, everything else to stderr."""
+"""Output of the command: results to stdout, everything else to stderr."""
 
 import json
 import signal
@@ -19,7 +19,7 @@ def print_json(value: Any) -> None:
 
 
 def stop_on_termination() -> None:
-    """Let SIGTERM and a closed terminal end the command as Ctrl-C does, so that what it started is stopped.
+    """Let SIGTERM and a closed terminal end the command as Ctrl-C does, so that started processes are stopped.
 
     The KeyboardInterrupt then has the signal's number as its argument.
     """

@@ -1,4 +1,4 @@
-"""`netsum plan …`: what the planner knows of a fabric."""
+"""`netsum plan …`: the planner's commands."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 @app.command()
 def show(source: Source, gpus: Gpus = "", kinds: Kinds = "", format: Format = None, as_json: Json = False) -> None:
-    """What is read from a topology: GPUs, switches, links and their rates."""
+    """Show a topology: GPUs, switches, links and their rates."""
     graph = topology(Selection(source, split(gpus), split(kinds), format))
     if as_json:
         print_json(graph)
@@ -68,7 +68,7 @@ def pack(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The best trees for a collective: their rate, the bound with its proof, and what others reach."""
+    """Find the best trees for a collective: rate, the bound with its proof, and the rates of other methods."""
     graph = topology(Selection(source, split(gpus), split(kinds), format))
     if pareto:
         _print_front(planner.front(graph, collective, root), as_json)
@@ -98,7 +98,7 @@ def verify(
     kinds: Kinds = "",
     format: Format = None,
 ) -> None:
-    """Whether a plan is right in every order of steps and within its links' rates. Exit code 1 if not."""
+    """Check that a plan is correct in every order of steps and within its links' rates. Exit code 1 if not."""
     text = _text(plan)
     if plan.suffix == ".xml" or plan.name.endswith(".mscclpp.json"):
         graph = None
@@ -123,10 +123,10 @@ def replan(
     out: Annotated[Path | None, typer.Option(help="write the new plan here, and leave the old one")] = None,
     as_json: Json = False,
 ) -> None:
-    """A new plan for the same ranks on what is left of their fabric; a running job takes it at its next step.
+    """Make a new plan for the same ranks on the remaining fabric; a running job adopts it at its next step.
 
-    Without --lost and --degraded: on the topology as it is read now. The job is one that was started with the same file
-    (`netsum run --plan`, NETSUM_PLAN): its rank 0 looks at the file before every allreduce.
+    Without --lost and --degraded, the topology is read again. The job must have been started with the same plan file
+    (`netsum run --plan`, NETSUM_PLAN): its rank 0 checks the file before every allreduce.
     """
     try:
         old = json.loads(plan.read_text())
@@ -169,7 +169,7 @@ def measure(
     source: Source,
     out: Annotated[Path, typer.Option(help="the topology with measured rates and latencies (.json)")],
 ) -> None:
-    """Measure a plan's links between processes of this machine; `netsum explain` then tells times of these links.
+    """Measure a plan's links between processes of this machine; `netsum explain` then uses these measurements.
 
     On several machines: `torchrun … -m netsum.plan.measuring TOPOLOGY OUT` with NETSUM_PLAN set, as the job is run.
     """
@@ -189,7 +189,7 @@ def measure(
 
 @app.command()
 def classes(source: Source, kinds: Kinds = "", format: Format = None, as_json: Json = False) -> None:
-    """Which sets of three or more GPUs are alike, and the best rates of each class."""
+    """List the classes of equivalent sets of three or more GPUs, and the best rates of each class."""
     graph = topology(Selection(source, [], split(kinds), format))
     rows = []
     for gpus, sets in planner.classes(graph):
@@ -210,7 +210,7 @@ def classes(source: Source, kinds: Kinds = "", format: Format = None, as_json: J
 
 
 def _print_report(report: dict[str, Any], collective: str) -> None:
-    """Rate, bound, proof, trees and the comparison, for people."""
+    """Rate, bound, proof, trees and the comparison, as text."""
     sign = "=" if report["optimal"] else "<"
     lines = [
         f"{collective}: {_rate(report['rate'])} GB/s {sign} bound {_rate(report['bound'])} GB/s"
@@ -255,7 +255,7 @@ def _print_kinds(found: dict[str, Any], as_json: bool) -> None:
 
 
 def _setups(graph: dict[str, Any], given: list[str]) -> list[tuple[str, float]]:
-    """Kinds of the graph's links with their set-up; 0 where none is given."""
+    """Set-up times of the graph's kinds of links; 0 if not given."""
     setups = dict.fromkeys((link["kind"] for link in graph["link"]), 0.0)
     for text in given:
         kind, _, seconds = text.partition("=")
@@ -317,5 +317,5 @@ def bytes_of(text: str) -> float:
 
 
 def split(text: str) -> list[str]:
-    """Words between commas."""
+    """The comma-separated items of a text."""
     return [word.strip() for word in text.split(",") if word.strip()]

@@ -26,7 +26,7 @@ PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="w
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `netsum plan`."""
+    """Add the commands to `netsum plan`."""
     app.command("ocs")(ocs)
     app.command("ocs-table")(table)
     app.command("ocs-check")(check_file)
@@ -44,10 +44,10 @@ def ocs(
     svg: Svg = None,
     plan: PlanFile = None,
 ) -> None:
-    """Circuits, trees and shares for OCS(N, D, M, E), with what they reach and what nothing exceeds.
+    """Circuits, trees and shares for OCS(N, D, M, E), with the rate reached and the upper bound.
 
-    closed: the best composition of trees and rings, directly; dp: the same by dynamic programme; shared: faster, a
-    device may serve several trees.
+    closed: the best composition of trees and rings, computed directly; dp: the same by dynamic programming; shared:
+    faster, a device may serve several trees.
     """
     network = Ocs(workers, worker_ports, devices, device_ports, paired)
     found = answer(network, method)
@@ -69,7 +69,7 @@ def table(
     paired: Paired = False,
     as_json: Json = False,
 ) -> None:
-    """algbw over the number of devices, 0 to M: baseline, the slides' method, ours, and the bound."""
+    """algbw over the number of devices, 0 to M: baseline, the published method, netsum's, and the bound."""
     network = Ocs(workers, worker_ports, devices, device_ports, paired)
     closed, shared = curve(network, "closed"), curve(network, "shared")
     rows = []
@@ -92,7 +92,7 @@ def table(
 def check_file(
     file: Annotated[Path, typer.Argument(metavar="PLAN.json", help="a plan that `--plan` wrote")], as_json: Json = False
 ) -> None:
-    """Replay a plan: ports, every contribution, every circuit's load. Exit code 1 if it does not do what it says."""
+    """Replay a plan: ports, every contribution, every circuit's load. Exit code 1 if the plan is invalid."""
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -113,7 +113,7 @@ def share_pool(
     paired: Paired = False,
     as_json: Json = False,
 ) -> None:
-    """Share the devices of one pool among jobs: who gains least gains as much as possible."""
+    """Divide the devices of one pool among jobs: max-min fair in the gain of each job."""
     grants = share([_job(text) for text in jobs], pool, device_ports, paired=paired, method=method)
     if as_json:
         print_json([{"job": job, **grant} for job, grant in zip(jobs, grants, strict=True)])

@@ -16,9 +16,9 @@ def recorder(
     as_json: Annotated[bool, typer.Option("--json", help="findings as JSON on standard output")] = False,
     torch_format: Annotated[Path | None, typer.Option("--torch", help="also write files for torchfrtrace here")] = None,
 ) -> None:
-    """Say from the last operations of all ranks who waits for whom, who is missing, and where calls began to differ.
+    """Diagnose from the last operations of all ranks which ranks wait, which are missing, and where calls diverged.
 
-    The exit code is 1 where something is wrong.
+    Exit code 1 if a problem is found.
     """
     groups = read(folder)
     found = {name: judge(dumps) for name, dumps in groups.items()}

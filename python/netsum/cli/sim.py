@@ -33,7 +33,7 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON, the rest to stderr")] = False,
 ) -> None:
-    """Run one configuration; tables stream into the folder while it runs, the report comes last."""
+    """Run one configuration; tables are written to the folder while it runs, the report at the end."""
     stop_on_termination()
     if (table_format or _format_of(config)) == "parquet":
         # The report reads the tables.
@@ -76,7 +76,7 @@ def sweep(
     workers: Annotated[int | None, typer.Option(min=1, help="runs at a time [as many as cores]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print all summaries as JSON")] = False,
 ) -> None:
-    """Run every combination of a grid. What is complete is not run again: after an interruption, repeat the command."""
+    """Run every combination of a grid. Completed runs are skipped: after an interruption, repeat the command."""
     stop_on_termination()
     folder = out or Path("out/sim") / file.stem
     plan = Sweep.read(file)
@@ -90,7 +90,7 @@ def sweep(
             workers=workers,
             done=lambda name, count, _: bar.update(task, completed=count, description=name),
         )
-        # Those that were complete before are not announced.
+        # Runs that were complete before are not announced.
         bar.update(task, completed=len(results), description="complete")
     if as_json:
         print_json({name: result.summary for name, result in results.items()})
@@ -100,7 +100,7 @@ def sweep(
 
 
 def _format_of(config: Path) -> str | None:
-    """What the file asks for; what is wrong with the file, the simulator says."""
+    """The table format requested by the file; errors in the file are reported by the simulator."""
     try:
         return tomllib.loads(config.read_text(encoding="utf-8")).get("format")
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def _format_of(config: Path) -> str | None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """An interruption is said in the words of what it ended; the exit code is a shell's for the signal."""
+    """Report an interruption with the message of the interrupted run; the exit code is a shell's for the signal."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -120,7 +120,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _comparison(plan: Sweep, results: dict[str, Result]) -> Table:
-    """A row per run, named by those values of the grid that differ."""
+    """One row per run, named by the grid values that differ."""
     keys = [key for key, values in plan.grid.items() if len(values) > 1]
     table = Table()
     for key in keys:

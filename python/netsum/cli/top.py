@@ -43,7 +43,8 @@ def top(
 
 
 def link_rates(before: ControllerStatus, now: ControllerStatus, seconds: float) -> list[dict[str, Any]]:
-    """Bits per second on each link in each direction, from two readings. A counter that fell was started again."""
+    """Bits per second on each link in each direction, from two readings. A counter that decreased has been
+    restarted."""
     old = {(link["a"], link["b"]): link for link in before["links"]}
     rates = []
     for link in now["links"]:
@@ -84,7 +85,7 @@ def _screen(before: ControllerStatus, now: ControllerStatus, seconds: float) -> 
 
 
 def _store(status: ControllerStatus) -> list[Text]:
-    """A line if the controller cannot save: then nothing changes until it can."""
+    """A warning line if the controller cannot save its state: until it can, nothing changes."""
     store = status["store"]
     if store is None or not store["problem"]:
         return []
@@ -105,7 +106,7 @@ def _switches(status: ControllerStatus) -> Table:
 
 
 def _slots(status: ControllerStatus) -> list[Table]:
-    """Leases of the protocols with slots, where there are any: what was added, what went on, what was repeated."""
+    """Leases of the protocols with slots, if any: fragments added, forwarded and repeated."""
     headings = (
         "at",
         "job",
@@ -181,7 +182,7 @@ def _new_table(title: str, headings: tuple[str, ...]) -> Table:
 
 
 def _add_row(table: Table, *cells: str | Text) -> None:
-    """Names come from users: they are no markup."""
+    """Names come from users and are not parsed as markup."""
     table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 

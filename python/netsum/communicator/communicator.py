@@ -1,4 +1,4 @@
-"""A group of ranks whose arrays are summed, gathered and sent, whatever framework made them."""
+"""A group of ranks with collectives on arrays of any framework."""
 
 import json
 import struct
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 _PAIRS = {"complex64": "float32", "complex128": "float64"}
 _HELD_AT = 64
-"""Operations held before those that have ended are looked for."""
+"""Operations held before completed ones are released."""
 
 
 class Communicator:
-    """One rank's handle. All ranks call the same collectives in the same order, with equal sizes where said.
+    """One rank's handle. All ranks must call the same collectives in the same order, with equal sizes where stated.
 
-    Arrays are what `memory` takes: NumPy arrays, torch tensors, `array.array`, memoryviews, anything with DLPack, in
-    host memory, dense. With `wait=False` a call returns a `Pending` at once; arrays must then be left alone until it is
-    done. Errors: Unsupported for arguments, PeerLost, OperationTimeout, Mismatch of the ranks' calls. Made by
-    `connect`.
+    Arrays are those that `memory` accepts: NumPy arrays, torch tensors, `array.array`, memoryviews, anything with
+    DLPack, dense and in host memory. With `wait=False` a call returns a `Pending` at once; its arrays must then be left
+    alone until it is done. Errors: Unsupported for arguments, PeerLost, OperationTimeout, Mismatch of the ranks' calls.
+    Made by `connect`.
     """
 
     def __init__(self, core: "Group", rank: int, size: int, name: str, timeout_s: float) -> None:
@@ -42,7 +42,7 @@ class Communicator:
         self._lock = threading.Lock()
 
     def allreduce(self, array: Any, op: str = "sum", *, out: Any = None, factor: float = 1.0, wait: bool = True) -> Any:
-        """Combine everybody's `array`, in place, or in `out` of the same size, and return where the result is.
+        """Combine the `array` of all ranks, in place or in `out` of the same size; returns the array with the result.
 
         op: of OPERATIONS; premul_sum multiplies this rank's values by `factor` first.
         """
@@ -52,40 +52,43 @@ class Communicator:
         return self._finish(work, target, array if out is None else out, wait)
 
     def reduce(self, array: Any, root: int, op: str = "sum", *, factor: float = 1.0, wait: bool = True) -> Any:
-        """Combine everybody's `array` in that of rank `root`, in place; the others' are left alone."""
+        """Combine the `array` of all ranks at rank `root`, in place; the other ranks' arrays are unchanged."""
         target = memory(array, "reduce", written=self.rank == root)
         dtype, count = elements(target, "reduce", op)
         work = self.core.reduce(target.address, count, dtype, op, factor, root, self.timeout_s)
         return self._finish(work, target, array, wait)
 
     def broadcast(self, array: Any, root: int, *, wait: bool = True) -> Any:
-        """Fill everybody's `array` with that of rank `root`."""
+        """Fill the `array` of every rank with that of rank `root`."""
         target = memory(array, "broadcast", written=self.rank != root)
         return self._finish(self.core.broadcast(*target.span, root, self.timeout_s), target, array, wait)
 
     def allgather(self, array: Any, out: Any, *, wait: bool = True) -> Any:
-        """Everybody's `array` in `out`: one array of `size` times its elements, or a list with an array per rank.
+        """Gather the `array` of all ranks in `out`: one array of `size` times its elements, or a list with an array per
+        rank.
 
-        With a list, ranks may have arrays of different sizes.
+        With a list, arrays of different ranks may differ in size.
         """
         source = memory(array, "allgather")
         kept, outs = self._many(out, "allgather", written=True)
         return self._finish(self.core.allgather(outs, source.span, self.timeout_s), (source, kept), out, wait)
 
     def gather(self, array: Any, out: Any, root: int, *, wait: bool = True) -> Any:
-        """As `allgather`, at rank `root` alone; elsewhere `out` is not looked at and may be None."""
+        """As `allgather`, at rank `root` alone; at other ranks `out` is ignored and may be None."""
         source = memory(array, "gather")
         kept, outs = self._many(out, "gather", written=True) if self.rank == root else ((), [])
         return self._finish(self.core.gather(outs, source.span, root, self.timeout_s), (source, kept), out, wait)
 
     def scatter(self, arrays: Any, out: Any, root: int, *, wait: bool = True) -> Any:
-        """Part i of rank `root`'s `arrays` in rank i's `out`: one array cut evenly, or a list, an array per rank."""
+        """Scatter part i of rank `root`'s `arrays` to rank i's `out`: one array cut evenly, or a list with an array per
+        rank."""
         target = memory(out, "scatter", written=True)
         kept, ins = self._many(arrays, "scatter") if self.rank == root else ((), [])
         return self._finish(self.core.scatter(target.span, ins, root, self.timeout_s), (target, kept), out, wait)
 
     def reduce_scatter(self, arrays: Any, out: Any, op: str = "sum", *, factor: float = 1.0, wait: bool = True) -> Any:
-        """Combine everybody's part i in rank i's `out`. arrays: one array cut evenly, or a list, an array per rank."""
+        """Combine part i of all ranks in rank i's `out`. arrays: one array cut evenly, or a list with an array per
+        rank."""
         target = memory(out, "reduce_scatter", written=True)
         dtype, _ = elements(target, "reduce_scatter", op)
         sources = [memory(each, "reduce_scatter") for each in _list_of(arrays)]
@@ -104,7 +107,8 @@ class Communicator:
         return self._finish(work, (target, sources), out, wait)
 
     def alltoall(self, arrays: Any, out: Any, *, wait: bool = True) -> Any:
-        """Part i of rank r's `arrays` in part r of rank i's `out`; each one array cut evenly or a list of arrays."""
+        """Send part i of rank r's `arrays` to part r of rank i's `out`; each is one array cut evenly or a list of
+        arrays."""
         kept_in, ins = self._many(arrays, "alltoall")
         kept_out, outs = self._many(out, "alltoall", written=True)
         return self._finish(self.core.alltoall(outs, ins, self.timeout_s), (kept_in, kept_out), out, wait)
@@ -119,13 +123,13 @@ class Communicator:
         return self._finish(self.core.send(*source.span, to, tag, self.timeout_s), source, None, wait)
 
     def receive(self, out: Any, source: int | None = None, tag: int = 0, *, wait: bool = True) -> Any:
-        """Fill `out` with the next message of rank `source`, or of any rank, which must have exactly its size."""
+        """Fill `out` with the next message of rank `source`, or of any rank; the message must have exactly its size."""
         target = memory(out, "receive", written=True)
         work = self.core.recv(*target.span, source, tag, self.timeout_s)
         return self._finish(work, target, out, wait)
 
     def exchange(self, message: bytes) -> list[bytes]:
-        """Everybody's `message`, by rank; messages may differ in length."""
+        """The `message` of every rank, by rank; messages may differ in length."""
         lengths = bytearray(8 * self.size)
         self.allgather(struct.pack("<Q", len(message)), lengths)
         outs = [bytearray(length) for length in struct.unpack(f"<{self.size}Q", lengths)]
@@ -133,10 +137,11 @@ class Communicator:
         return [bytes(out) for out in outs]
 
     def split(self, members: Sequence[int] | None) -> "Communicator | None":
-        """A communicator of some ranks over the hosts' path; all ranks call it, each with its own set or None.
+        """A communicator of a subset of ranks over the hosts' path; all ranks call it, each with its own subset or
+        None.
 
-        members: ranks of this communicator in the new one's order; ranks of one set name the same. None where this rank
-        is in none. Raises ValueError where this rank is not among its own members.
+        members: ranks of this communicator, in the order of the new one; all ranks of a subset pass the same list.
+        Returns None at a rank that passes None. Raises ValueError if this rank is not among its own members.
         """
         from netsum import _core
         from netsum.config import Settings
@@ -162,17 +167,17 @@ class Communicator:
         return Communicator(core, rank, size, name, self.timeout_s)
 
     def stats(self) -> GroupStats:
-        """What the group has done and how it stands."""
+        """Counters and state of the group."""
         found: GroupStats = json.loads(self.core.stats())
         return found
 
     def close(self) -> None:
-        """Leave the group in good order; later calls raise."""
+        """Leave the group in an orderly way; later calls raise."""
         self.core.close()
         self._held.clear()
 
     def abort(self, reason: str) -> None:
-        """Fail everything under way here and at all other ranks, and every later call."""
+        """Fail all operations in flight, here and at all other ranks, and every later call."""
         self.core.abort(reason)
 
     def __enter__(self) -> "Communicator":
@@ -187,7 +192,7 @@ class Communicator:
             self.abort(f"rank {self.rank} raised {type(error).__name__}: {error}")
 
     def _place(self, array: Any, out: Any, operation: str) -> Memory:
-        """Where an operation in place works: on `array`, or on `out` once it has the values of `array`."""
+        """The memory an operation works on in place: `array`, or `out` filled with the values of `array`."""
         if out is None:
             return memory(array, operation, written=True)
         source, target = memory(array, operation), memory(out, operation, written=True)
@@ -201,7 +206,7 @@ class Communicator:
         return target
 
     def _many(self, arrays: Any, operation: str, written: bool = False) -> tuple[list[Memory], list[tuple[int, int]]]:
-        """What to keep, and a span per rank."""
+        """The objects to keep alive, and a span per rank."""
         memories = [memory(each, operation, written) for each in _list_of(arrays)]
         if isinstance(arrays, (list, tuple)):
             if len(memories) != self.size:
@@ -214,7 +219,7 @@ class Communicator:
         pending = Pending(work, kept, result)
         if wait:
             return pending.wait()
-        # Its memory stays even if the caller drops what is returned here.
+        # The operation's memory is kept alive even if the caller drops the returned object.
         with self._lock:
             if len(self._held) >= _HELD_AT:
                 self._held = [each for each in self._held if not each.done()]
@@ -223,7 +228,7 @@ class Communicator:
 
 
 def copy(target: Memory, source: Memory) -> None:
-    """Copy the bytes of `source` to `target`, which has as many."""
+    """Copy the bytes of `source` to `target`, which must be of the same size."""
     import ctypes
 
     ctypes.memmove(target.address, source.address, source.nbytes)
@@ -234,7 +239,7 @@ def _list_of(arrays: Any) -> Sequence[Any]:
 
 
 def elements(found: Memory, operation: str, op: str) -> tuple[str, int]:
-    """(name, number) of the elements to be combined."""
+    """(name, number) of the elements to combine."""
     if op not in OPERATIONS:
         raise Unsupported(f"netsum {operation}: operation {op!r} does not exist; use one of {', '.join(OPERATIONS)}")
     pairs = _PAIRS.get(found.dtype)

@@ -1,4 +1,4 @@
-"""How the ranks of a job find each other without torch: who they are by the environment, where they meet.
+"""How the ranks of a job find each other without torch: ranks and the meeting address come from the environment.
 
 | variable | meaning |
 |---|---|
@@ -16,7 +16,7 @@ from netsum.config import SettingError, Settings
 from netsum.recorder import watch
 
 TIMEOUT_S = 1800.0
-"""Of an operation, and of the meeting, where the caller names none: ranks may load data for long."""
+"""Default timeout of operations and of the meeting; long, because ranks may spend long loading data."""
 _NO_TOKEN = bytes(16)
 _NAMES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -29,7 +29,7 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Place:
-    """This process among the ranks of its job, and among those of its machine."""
+    """This process's rank within its job and within its machine."""
 
     rank: int = 0
     size: int = 1
@@ -38,9 +38,10 @@ class Place:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Place":
-        """As a launcher has set it; one rank where none has. Raises SettingError, which names the variable.
+        """Read from the launcher's variables; one rank without a launcher. Raises SettingError, which names the
+        variable.
 
-        Without local numbers all ranks are taken to be on one machine.
+        Without local numbers all ranks are assumed to be on one machine.
         """
         for names in _NAMES:
             if names[0] in environment and names[1] in environment:
@@ -64,12 +65,12 @@ def connect(
     in_network: bool = True,
     token: bytes = _NO_TOKEN,
 ) -> Communicator:
-    """Meet the other ranks and connect; blocks until all have come.
+    """Meet the other ranks and connect; blocks until all have joined.
 
-    rank, size: by the environment if None. at: `host:port` where rank 0 waits, by the environment if None. name: of the
-    job, equal everywhere. in_network: whether switches add, where NETSUM_CONTROLLER names a controller, or a tree plan
-    is followed where NETSUM_PLAN names one. token: 16 bytes that only ranks of this job know.
-    Raises SettingError for settings, NetsumError where ranks do not come, and what `netsum.Group` raises.
+    rank, size: from the environment if None. at: `host:port` where rank 0 waits, from the environment if None. name: of
+    the job, equal at all ranks. in_network: whether switches aggregate, if NETSUM_CONTROLLER names a controller, or a
+    tree plan is followed, if NETSUM_PLAN names one. token: 16 bytes known to the ranks of this job only. Raises
+    SettingError for settings, NetsumError if ranks do not join, and the errors of `netsum.Group`.
     """
     from netsum import _core
 
@@ -86,7 +87,7 @@ def connect(
     options = dict(settings.options)
     if at is not None:
         options.setdefault("rendezvous", at.rpartition(":")[0].strip("[]"))
-    # Rank 0 opens the door before anything that may take long, so that the others need not knock twice.
+    # Rank 0 listens before anything that may take long, so that the others need not retry.
     meeting = _core.Meeting(at, token, timeout_s) if meets and at is not None and rank == 0 else None
     core = _core.Group(rank, size, name, settings.controller, settings.host, timeout_s, options)
     watch(core)
@@ -116,7 +117,7 @@ def _meeting_place() -> str:
 
 
 def _torchrun_store() -> bool:
-    """Whether MASTER_PORT is a store of torchrun's, which is to be used where no other place is named."""
+    """Whether MASTER_PORT is torchrun's store, which is used if no other meeting address is given."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not os.environ.get("NETSUM_MEETING")
 
 

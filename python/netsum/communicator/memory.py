@@ -1,7 +1,7 @@
-"""Any framework's array as host memory: address, size, element type, whether it may be written.
+"""Any framework's array as host memory: address, size, element type, whether it is writable.
 
-NumPy's `__array_interface__` is asked first, then the buffer protocol, then DLPack: the first two always say whether an
-array is read-only, DLPack only since version 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html).
+NumPy's `__array_interface__` is tried first, then the buffer protocol, then DLPack: the first two always report whether
+an array is read-only, DLPack only since version 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html).
 """
 
 import ctypes
@@ -28,17 +28,17 @@ _BUFFER_KINDS = {
 }
 _DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 _DLPACK_CPU = (1, 3, 11)
-"""Devices whose memory the host reads: CPU, and host memory pinned for CUDA or ROCm."""
+"""Devices whose memory the host can read: CPU, and host memory pinned for CUDA or ROCm."""
 _DLPACK_READ_ONLY = 1
 _NEVER_WRITTEN = ("jax", "jaxlib", "tensorflow")
-"""Packages whose arrays are values, though their DLPack capsules do not say that they are read-only."""
+"""Packages with immutable arrays whose DLPack capsules do not report them as read-only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`count` elements of `dtype` from `address` on, dense and in row-major order; alive as long as this is.
+    """`count` elements of `dtype` at `address`, dense and in row-major order; valid as long as this object lives.
 
-    dtype: a name such as float32, or a description of something that can be moved but not added.
+    dtype: a name such as float32, or a description of a type that can be moved but not added.
     """
 
     address: int
@@ -59,7 +59,7 @@ class Memory:
         return self.address, self.nbytes
 
     def parts(self, number: int, operation: str) -> list[tuple[int, int]]:
-        """(address, elements) of `number` equal parts. Raises ValueError where it cannot be cut so."""
+        """(address, elements) of `number` equal parts. Raises ValueError if the array is not divisible."""
         if self.count % number:
             raise ValueError(f"netsum {operation}: {self.count} elements cannot be cut into {number} equal parts")
         each = self.count // number
@@ -69,7 +69,8 @@ class Memory:
 def memory(array: object, operation: str, written: bool = False) -> Memory:
     """The memory of `array`. operation: for errors. written: whether the operation writes it.
 
-    Raises Unsupported for what is no array, lies on a device, has gaps, or is read-only where it would be written.
+    Raises Unsupported for objects that are no arrays, device memory, arrays with gaps, and read-only arrays to be
+    written.
     """
     found = _by_interface(array, operation) or _by_buffer(array, operation) or _by_dlpack(array, operation)
     if found is None:
@@ -86,7 +87,7 @@ def memory(array: object, operation: str, written: bool = False) -> Memory:
 
 def _by_interface(array: Any, operation: str) -> Memory | None:
     try:
-        # An attribute that computes: torch raises for a tensor that requires a gradient or is on a device.
+        # The attribute is computed: torch raises for a tensor that requires a gradient or is on a device.
         interface = None if _package(array) == "torch" else array.__array_interface__
     except (AttributeError, TypeError, ValueError):
         return None
@@ -101,7 +102,7 @@ def _by_interface(array: Any, operation: str) -> Memory | None:
     if typestr[0] == ">" and itemsize > 1:
         dtype = f"big-endian {dtype}"
     elif typestr[1] == "V":
-        # Types that NumPy itself does not have, such as ml_dtypes' bfloat16, are void to the interface.
+        # Types that NumPy itself lacks, such as ml_dtypes' bfloat16, appear as void in the interface.
         dtype = getattr(getattr(array, "dtype", None), "name", typestr)
     return Memory(address, math.prod(shape), itemsize, dtype, shape, not read_only, array)
 
@@ -135,7 +136,7 @@ def _by_buffer(array: Any, operation: str) -> Memory | None:
         return None
     if not view.c_contiguous:
         raise _gaps(operation)
-    # The view keeps the buffer where it is; a second look at it tells the address, which a view does not.
+    # The view keeps the buffer exported; a second export yields the address, which a memoryview does not.
     raw = _PyBuffer()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(raw), 0)
     address = raw.buf or 0
@@ -201,7 +202,7 @@ def _by_dlpack(array: object, operation: str) -> Memory | None:
     _check_dense(shape, strides, itemsize, operation)
     kind = _DLPACK_KINDS.get(tensor.code, "") if tensor.lanes == 1 else ""
     dtype = _name(kind, itemsize, f"DLPack type {tensor.code} of {tensor.bits} bits")
-    # A capsule that nobody takes over frees the tensor when it is dropped: it is the owner.
+    # A capsule that has not been consumed frees the tensor when it is dropped: it is the owner.
     address = (tensor.data or 0) + tensor.byte_offset
     writable = writable and _package(array) not in _NEVER_WRITTEN
     return Memory(address, math.prod(shape), itemsize, dtype, shape, writable, (capsule, array))

@@ -1,4 +1,4 @@
-"""An operation on arrays that is under way."""
+"""An operation on arrays in flight."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class Pending:
-    """Keeps the arrays of an operation alive until it has ended.
+    """Keeps the arrays of an operation alive until it has completed.
 
     result: what `wait` returns.
     """
@@ -20,13 +20,13 @@ class Pending:
         self._result = result
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the operation has completed, successfully or not."""
         return self._work.done()
 
     def wait(self, timeout_s: float | None = None) -> Any:
-        """Block until it has ended and return its result; its error is raised.
+        """Block until the operation has completed and return its result, or raise its error.
 
-        timeout_s: raises OperationTimeout after so long and leaves the operation to its own timeout; None: no limit.
+        timeout_s: raises OperationTimeout after this time and leaves the operation to its own timeout; None: no limit.
         """
         self._work.wait(timeout_s)
         self._kept = None

@@ -8,11 +8,11 @@ WIDTH, HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 30, 38
 _ROW = 18
 COLOURS = 8
-"""More series than these share colours."""
+"""More series than this share colours."""
 
 
 def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float, float]]], marks: Any = ()) -> str:
-    """SVG of several series of (x, y). marks: (x, text) to draw as upright lines."""
+    """SVG of several series of (x, y). marks: (x, text) drawn as vertical lines."""
     points = [point for line in series.values() for point in line]
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     y_high = max(y for _, y in points) or 1.0
@@ -46,7 +46,7 @@ class _Scale:
 
 
 def _round_step(rough: float) -> float:
-    """The next of 1, 2, 5 x 10^n."""
+    """The next number of the form 1, 2, 5 x 10^n."""
     size = 10 ** math.floor(math.log10(rough))
     found: float = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
     return found
@@ -88,7 +88,7 @@ def _name_width(name: str) -> int:
 
 
 def _legend(names: list[str], title_width: int) -> tuple[list[str], int]:
-    """The names, at the right of the title if there is room, else in lines below it; and how many those are."""
+    """The legend, at the right of the title if there is room, else in lines below it; and the number of these lines."""
     room = WIDTH - _LEFT - _RIGHT
     rows: list[list[int]] = [[]]
     for index in range(len(names)):

@@ -1,5 +1,5 @@
-"""What goes wrong in a demo."""
+"""Errors of the demo."""
 
 
 class DemoError(Exception):
-    """The demo cannot go on, or its result is not what it promises; the text says why."""
+    """The demo cannot continue, or its result violates an expectation; the message says why."""

@@ -1,4 +1,4 @@
-"""Kills switches in the middle of a training and starts them again."""
+"""Kills switches during a training and restarts them."""
 
 import time
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from netsum.fabric.local import LocalFabric, alive_switches
 from netsum.reports import ControllerStatus
 
 DOWN_S = 2.0
-"""How long a killed switch stays away."""
+"""How long a killed switch stays down."""
 
 
 @dataclass
 class Kill:
-    """One kill. progress: share of the steps done before it. at_unix_s: when it happened, None before."""
+    """One kill. progress: share of the steps completed before it. at_unix_s: when it happened, None before."""
 
     switch: str
     progress: float
@@ -21,14 +21,14 @@ class Kill:
 
 
 class FaultScript:
-    """Kills in turn: the next waits until the last switch is back in the controller's eyes."""
+    """A sequence of kills: each waits until the controller counts the previous switch as alive again."""
 
     def __init__(self, fabric: LocalFabric, kills: list[Kill]) -> None:
         self._fabric = fabric
         self.kills = kills
 
     def advance(self, progress: float, status: ControllerStatus) -> str | None:
-        """Do what is due; a line that says what was done, or None. Never blocks."""
+        """Execute the kill or restart that is due; returns a line describing it, or None. Never blocks."""
         for kill in self.kills:
             if kill.at_unix_s is None:
                 return self._kill(kill) if progress >= kill.progress else None
@@ -39,7 +39,7 @@ class FaultScript:
         return None
 
     def unfinished(self) -> list[Kill]:
-        """Kills that did not happen: the training was over before."""
+        """Kills that did not happen because the training ended before."""
         return [kill for kill in self.kills if kill.at_unix_s is None]
 
     def _kill(self, kill: Kill) -> str:
@@ -54,5 +54,5 @@ class FaultScript:
 
 
 def demo_kills() -> list[Kill]:
-    """One spine, which leaves the other tree, then one rack switch, which leaves no tree at all."""
+    """One spine, which leaves the other tree, then one rack switch, which leaves no tree."""
     return [Kill("spine1", 0.2), Kill("rack0", 0.55)]

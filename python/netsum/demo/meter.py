@@ -1,4 +1,4 @@
-"""Bytes per link of a fabric, taken from the switches' counters by way of the controller."""
+"""Bytes per link of a fabric, from the switches' counters as reported by the controller."""
 
 from collections import defaultdict
 
@@ -8,11 +8,11 @@ from netsum.reports import ControllerStatus, SwitchStatus
 
 
 class LinkMeter:
-    """Adds up what the switches report, across restarts of a switch, which start its counters again.
+    """Adds up the switches' counters across restarts of a switch, which reset them.
 
-    A switch counts per neighbour's socket, and folds those of jobs that are over into one of port 0; so sockets are
-    taken together by IP address, which must be different for each host and switch of the fabric. A link between two
-    switches has two reporters; the one that has seen more is believed, since the other may have been dead for a while.
+    A switch counts per neighbour's socket, and folds those of ended jobs into one of port 0; sockets are therefore
+    combined by IP address, which must be unique for each host and switch of the fabric. A link between two switches has
+    two reporters; the larger count is used, since the other switch may have been down for a while.
     """
 
     def __init__(self, fabric: Description) -> None:
@@ -24,7 +24,7 @@ class LinkMeter:
         self._total: dict[tuple[str, str], int] = defaultdict(int)
 
     def read(self, status: ControllerStatus) -> None:
-        """Take one status of the controller into account."""
+        """Process one status of the controller."""
         for switch in status["switches"]:
             for neighbour, now in self._counts(switch).items():
                 key = (switch["name"], neighbour)

@@ -1,4 +1,4 @@
-"""The fabric as a picture: SVG, with link width by bytes. Colours come from the page's CSS variables."""
+"""The fabric as SVG, with link width by bytes. Colours come from the page's CSS variables."""
 
 from html import escape
 from typing import Any
@@ -45,7 +45,7 @@ def _link(name: str, one: tuple[Any, ...], other: tuple[Any, ...], count: dict[s
     (x1, y1), (x2, y2) = one, other
     ends = f'x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}"'
     ring, netsum = (max(1.0, _WIDEST * count[kind] / most) for kind in ("ring", "netsum"))
-    # Labels sit nearer to one end, so that those of crossing links do not meet.
+    # Labels are off-centre, so that those of crossing links do not overlap.
     x, y = x1 + (x2 - x1) * 0.32, y1 + (y2 - y1) * 0.32
     text = f"{count['netsum'] / 1e6:.0f} MB"
     return (

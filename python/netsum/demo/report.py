@@ -1,4 +1,4 @@
-"""The demo's report: one HTML file that needs nothing else, for light and dark screens."""
+"""The demo's report: one self-contained HTML file, for light and dark screens."""
 
 from html import escape
 from pathlib import Path
@@ -15,7 +15,7 @@ _STYLE = Path(__file__).with_name("report.css")
 
 
 def render(outcome: Outcome, result: dict[str, Any], complaints: list[str]) -> str:
-    """The page, from what the demo found out. complaints: promises that were not kept."""
+    """The page of an outcome. complaints: violated expectations."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -89,7 +89,7 @@ def _curves(outcome: Outcome) -> str:
 
 
 def _progress_chart(record: Record, outcome: Outcome) -> str:
-    """Steps over time: a pause is a flat stretch."""
+    """Steps over time: a pause shows as a flat stretch."""
     begin = record.steps[0]["at_unix_s"]
     line = [(step["at_unix_s"] - begin, step["step"]) for step in record.steps]
     marks = [(kill.at_unix_s - begin, f"{kill.switch} killed") for kill in outcome.kills]

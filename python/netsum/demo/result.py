@@ -1,4 +1,4 @@
-"""The demo's numbers: `result.json`, and whether they are what the demo promises."""
+"""The demo's numbers: `result.json`, and the checks of the demo's expectations."""
 
 import os
 import platform
@@ -12,12 +12,12 @@ from netsum.fabric.description import Description
 
 ACCURACY_FLOOR = 0.95
 CONTROL_BYTES = 4 * 8192
-"""Of the control sum that goes with every step: ELEMENTS of `control_sum`, four bytes each."""
+"""Bytes of the control sum of every step: ELEMENTS of `control_sum`, four bytes each."""
 
 RING = (
     "computed: 2(N-1)/N of the same buffers over each edge of the ring 0-1-2-3-0, along shortest paths, without headers"
 )
-"""What the bytes of the ring are; those of netsum are counted, headers and resends included."""
+"""How the ring's bytes are computed; those of netsum are counted, headers and resends included."""
 
 
 def summarize(outcome: Outcome) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
 
 
 def complaints(result: dict[str, Any]) -> list[str]:
-    """What the demo promises and this run did not keep; empty when all is well."""
+    """The demo's expectations that this run violates; empty if none."""
     found = []
     for backend, accuracy in result["accuracy"].items():
         if accuracy <= ACCURACY_FLOOR:
@@ -75,14 +75,14 @@ def complaints(result: dict[str, Any]) -> list[str]:
 
 
 def same_bits(outcome: Outcome) -> bool | None:
-    """Whether kills changed no bit; None where hosts add otherwise than slots do, which add integers."""
+    """Whether the run with kills ended with the same bits; None where hosts add floats, which slots add as integers."""
     if outcome.killed is None or outcome.protocol != "panama":
         return None
     return outcome.killed.digest == outcome.plain.digest
 
 
 def pauses(outcome: Outcome) -> list[dict[str, Any]]:
-    """One entry per killed process: what, when (Unix seconds), and how much longer than usual a step then took."""
+    """One entry per killed process: name, time (Unix seconds), and the additional time that a step then took."""
     return [
         {"what": f"{kill.switch} killed", "when": kill.at_unix_s, "seconds": outcome.shown.pause_after(kill.at_unix_s)}
         for kill in outcome.kills
@@ -91,7 +91,7 @@ def pauses(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def summed_bytes(outcome: Outcome) -> int:
-    """Bytes that each rank has handed to allreduce: gradients and control sums of all steps."""
+    """Bytes that each rank has passed to allreduce: gradients and control sums of all steps."""
     shown = outcome.shown
     found: int = len(shown.steps) * (4 * shown.start["parameters"] + CONTROL_BYTES)
     return found

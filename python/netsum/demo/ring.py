@@ -1,4 +1,4 @@
-"""What a ring would have sent over each link, for the same buffers."""
+"""Bytes that a ring would have sent over each link for the same buffers."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ from netsum.fabric.description import Description
 
 
 def ring_link_bytes(fabric: Description, placement: list[str], buffer_bytes: int) -> dict[str, float]:
-    """Bytes per link, both directions together, of ring allreduces of `buffer_bytes` in all.
+    """Bytes per link, both directions together, of ring allreduces of `buffer_bytes` in total.
 
     placement: host of each rank. Rank r sends to rank r+1, the last to the first; each of these edges carries
     2(N-1)/N of the bytes (Patarasuk and Yuan 2009). Where several shortest paths join two hosts, they share the bytes
@@ -25,7 +25,7 @@ def ring_link_bytes(fabric: Description, placement: list[str], buffer_bytes: int
 
 
 def shortest_paths(fabric: Description, start: str, end: str) -> list[list[str]]:
-    """All shortest paths between two named ends, each a list of names; one empty path from a host to itself."""
+    """All shortest paths between two nodes, each a list of names; one empty path from a host to itself."""
     if start == end:
         return [[]]
     paths = [[start]]

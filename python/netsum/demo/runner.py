@@ -1,4 +1,4 @@
-"""One training of the demo as processes, and what it reports."""
+"""One training of the demo as processes, and its results."""
 
 import json
 import statistics
@@ -12,13 +12,13 @@ from netsum.demo.errors import DemoError
 from netsum.launch import Workers
 
 RANKS = 4
-# By path: importing it would load torch into the command line.
+# By path: an import would load torch into the command line.
 SCRIPT = Path(__file__).with_name("train.py")
 
 
 @dataclass
 class Record:
-    """What a finished training left behind. Times are Unix seconds where they end in `_at`, else seconds."""
+    """The results of a completed training. Times are Unix seconds if the name ends in `_at`, else seconds."""
 
     backend: str
     start: dict[str, Any]
@@ -42,13 +42,13 @@ class Record:
 
     @property
     def step_time_s(self) -> float:
-        """Median over steps; the first, which sets up the model's buckets, is left out."""
+        """Median over steps; the first, which sets up the model's buckets, is excluded."""
         found: float = statistics.median(step["seconds"] for step in self.steps[1:])
         return found
 
     @property
     def images_per_s(self) -> float:
-        """Images over training time, control sums and pauses left in."""
+        """Images per second of training, control sums and pauses included."""
         seconds = self.steps[-1]["at_unix_s"] - self.steps[0]["at_unix_s"]
         found: float = (len(self.steps) - 1) * self.start["batch"] * self.start["ranks"] / seconds
         return found
@@ -62,7 +62,7 @@ class Record:
         return sum(rank["control_sums"] for rank in self.ranks)
 
     def pause_after(self, unix_s: float, within_s: float = 15.0) -> float:
-        """How much longer than usual the longest wait for a step was, of those that end within `within_s`."""
+        """By how much the longest step that ends within `within_s` exceeded the median."""
         times = [step["at_unix_s"] for step in self.steps]
         gaps = [(end, end - begin) for begin, end in pairwise(times)]
         usual = statistics.median(gap for _, gap in gaps)
@@ -72,7 +72,7 @@ class Record:
 
 
 class Training:
-    """A training that runs: `read` gives what it has told since the last call."""
+    """A running training: `read` returns its events since the last call."""
 
     def __init__(self, backend: str, out: Path, epochs: int, seed: int, environment: dict[str, str]) -> None:
         self.backend = backend
@@ -90,7 +90,7 @@ class Training:
         return self.out / "workers.log"
 
     def read(self) -> list[dict[str, Any]]:
-        """Events since the last call. Raises DemoError where the workers have failed."""
+        """Events since the last call. Raises DemoError if the workers have failed."""
         code = self.workers.poll()
         fresh = self._read_events()
         self._events += fresh
@@ -102,7 +102,7 @@ class Training:
         return self.workers.poll() is None
 
     def record(self) -> Record:
-        """What it left behind. Call it when `running` is False and `read` gives nothing more."""
+        """The results. Call it when `running` is False and `read` returns nothing more."""
         by_kind = {kind: [e for e in self._events if e["event"] == kind] for kind in ("start", "step", "epoch")}
         ranks = [json.loads((self.out / f"rank-{r}.json").read_text()) for r in range(RANKS)]
         return Record(self.backend, by_kind["start"][0], by_kind["step"], by_kind["epoch"], ranks)

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: a fabric, the trainings, and what came out."""
+"""The whole demo: a fabric, the trainings, and their results."""
 
 import time
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from netsum.fabric.local import LocalFabric, temporary
 SEED = 20
 TICK_S = 0.05
 STATUS_S = 0.5
-"""Between looks at the fabric's counters."""
+"""Period of reading the fabric's counters."""
 TRAINING_S = 240.0
-"""A training that takes longer hangs: it takes half a minute on two cores."""
+"""A training that takes longer is considered hung: it takes half a minute on two cores."""
 
 
 @dataclass
 class Outcome:
-    """All that the demo found out.
+    """The results of a demo.
 
-    plain: the training on netsum with nothing killed. killed: the one with kills, or None. link_bytes: of the training
-    that is shown, killed if there is one.
+    plain: the training on netsum without kills. killed: the one with kills, or None. link_bytes: of the training that
+    is shown, `killed` if present.
     """
 
     fabric: Description
@@ -46,13 +46,13 @@ class Outcome:
 
 
 class Viewer:
-    """What a demo shows as it goes. This one shows nothing; `show.Terminal` draws."""
+    """Receives the progress of a demo. This one shows nothing; `show.Terminal` draws."""
 
     def phase(self, title: str) -> None:
         """A new part of the demo begins."""
 
     def event(self, event: dict[str, Any]) -> None:
-        """A training told something."""
+        """The training has reported an event."""
 
     def links(self, link_bytes: dict[str, int]) -> None:
         """The counters of the fabric were read."""
@@ -62,7 +62,7 @@ class Viewer:
 
 
 def run(out: Path, epochs: int, kill_switch: bool, viewer: Viewer, protocol: str = "panama") -> Outcome:
-    """Run the demo. Raises DemoError or FabricError; all processes are stopped however it ends."""
+    """Run the demo. Raises DemoError or FabricError; all processes are stopped in either case."""
     description = demo_description()
     kills = demo_kills() if kill_switch else []
     killed: Record | None = None
@@ -102,7 +102,7 @@ def _train_on_fabric(
             fault_events.append((time.time(), done))
             viewer.on_fault(done)
 
-    # Ranks are placed by the rule of the core, whatever host the caller may have named for another fabric.
+    # Ranks are placed by the rule of the core, whatever host the environment may name for another fabric.
     environment = {"NETSUM_CONTROLLER": fabric.description.controller, "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol}
     record = _train("netsum", out, epochs, environment, viewer, look)
     time.sleep(1.2)  # The last counters reach the controller with the next heartbeat, one second apart.
@@ -120,7 +120,7 @@ def _train(
     viewer: Viewer,
     look: Callable[[float], None],
 ) -> Record:
-    """One training to its end; `look` is called all the while with the share of the steps done."""
+    """Run one training to completion; `look` is called repeatedly with the share of the steps completed."""
     training = Training(backend, out, epochs, SEED, environment)
     steps, done = 1, 0
     deadline = time.monotonic() + TRAINING_S

@@ -1,4 +1,4 @@
-"""The demo in a terminal: progress as it goes, and the table at the end."""
+"""Terminal output of the demo: progress while it runs, and the table at the end."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from netsum.demo.session import Viewer
 
 
 class Terminal(Viewer):
-    """Draws a progress bar with the loss, and a line per epoch. Where there is no terminal, lines alone."""
+    """Draws a progress bar with the loss, and a line per epoch. Without a terminal, lines only."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -73,7 +73,7 @@ def megabytes(count: float) -> str:
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """The closing tables: netsum beside Gloo, bytes per link, pauses if there were any."""
+    """The final tables: netsum compared with Gloo, bytes per link, pauses if any."""
     return [_against_gloo(result), _links(result), *([_pauses(result)] if result["pauses"] else [])]
 
 

@@ -38,7 +38,7 @@ class Training:
         torch.manual_seed(seed)
         self.model = DistributedDataParallel(lenet5())
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-        # Ends in small steps, so that the last accuracy is not a matter of luck.
+        # The learning rate decays, so that the final accuracy is stable.
         total = epochs * self.steps_per_epoch()
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, total)
         self.out = out
@@ -61,7 +61,7 @@ class Training:
         self.finish()
 
     def train_epoch(self, epoch: int) -> float:
-        """One pass over the training images; the mean loss of this rank."""
+        """One pass over the training images; returns the mean loss of this rank."""
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(self.seed + epoch))
         total = 0.0
         steps = self.steps_per_epoch()
@@ -85,7 +85,7 @@ class Training:
         return found
 
     def accuracy(self) -> float:
-        """Share of the test images that are read right. All ranks have the same model, so each may say."""
+        """Share of the test images that are classified correctly. All ranks have the same model."""
         with torch.no_grad():
             guesses = self.model.module(self.test_images).argmax(dim=1)
         return float((guesses == self.test_labels).float().mean())

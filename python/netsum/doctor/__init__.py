@@ -1,1 +1,1 @@
-"""What `netsum doctor` looks at: this machine (`machine`), the fabric (`fabric`), and a sum through it (`selftest`)."""
+"""The checks of `netsum doctor`: this machine (`machine`), the fabric (`fabric`), and a sum through it (`selftest`)."""

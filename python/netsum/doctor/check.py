@@ -1,4 +1,4 @@
-"""One thing that was looked at."""
+"""The result of one check."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """name: what was looked at. found: what was seen, with units. advice: what to do; empty if nothing."""
+    """name: of the check. found: the observation, with units. advice: what to do; empty if nothing."""
 
     name: str
     verdict: Verdict

@@ -10,7 +10,7 @@ from netsum.reports import ControllerStatus
 
 
 def addresses_free(fabric: LocalFabric) -> list[Check]:
-    """For a fabric that does not run: whether its local addresses are free, or who has them."""
+    """For a fabric that is not running: whether its local addresses are free, or which process holds them."""
     wanted = [(fabric.description.controller, socket.SOCK_STREAM, "controller")]
     wanted += [(switch.address, socket.SOCK_DGRAM, f"switch {switch.name}") for switch in fabric.description.switches]
     found = []
@@ -24,7 +24,7 @@ def addresses_free(fabric: LocalFabric) -> list[Check]:
 
 
 def controller_and_switches(address: str) -> tuple[list[Check], ControllerStatus | None]:
-    """Whether the controller answers and sees its switches; and its status, if it answers."""
+    """Whether the controller answers and counts its switches as alive; and its status, if it answers."""
     try:
         status = controller_status(address)
     except FabricError as error:

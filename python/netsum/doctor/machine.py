@@ -1,4 +1,4 @@
-"""Checks of this machine: what its kernel and its addresses give to netsum."""
+"""Checks of this machine: kernel settings and addresses."""
 
 import socket
 import struct
@@ -18,7 +18,7 @@ _LATE_S = 0.020
 
 
 def machine_checks(fabric: Description) -> list[Check]:
-    """All checks that need no fabric running. `fabric` gives the addresses."""
+    """All checks that need no running fabric. `fabric` gives the addresses."""
     addresses = local_addresses(fabric)
     return [
         receive_buffer(),
@@ -31,7 +31,7 @@ def machine_checks(fabric: Description) -> list[Check]:
 
 
 def local_addresses(fabric: Description) -> list[str]:
-    """The fabric's host and switch addresses that are this machine's, without ports."""
+    """The fabric's host and switch addresses that belong to this machine, without ports."""
     named = [host.address for host in fabric.hosts]
     named += [switch.address.rpartition(":")[0].strip("[]") for switch in fabric.switches]
     return [address for address in dict.fromkeys(named) if is_local(address)]
@@ -49,14 +49,14 @@ def ours(fabric: Description, addresses: list[str]) -> Check:
 
 
 def receive_buffer() -> Check:
-    """The buffer a switch can get: packets beyond it are lost, which costs resends."""
+    """The receive buffer a switch can get: packets beyond it are lost and resent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         so_rcvbufforce = 33
         try:
             probe.setsockopt(socket.SOL_SOCKET, so_rcvbufforce, RECEIVE_BUFFER)
         except PermissionError:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        # The kernel doubles what is asked, for its own overhead, and reports the double.
+        # The kernel doubles the requested size, for its own overhead, and reports the double.
         granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
     limit = Path("/proc/sys/net/core/rmem_max").read_text().strip()
     found = f"{granted // 1024} KiB granted (net.core.rmem_max {limit})"
@@ -79,7 +79,7 @@ def offload(name: str, option: int, consequence: str) -> Check:
 
 
 def timers() -> Check:
-    """How late this machine wakes a sleeper: resends fire on time, or too late."""
+    """How late this machine wakes a sleeping thread, which delays resends."""
     worst = 0.0
     for _ in range(50):
         began = time.monotonic()
@@ -92,7 +92,7 @@ def timers() -> Check:
 
 
 def ecn(addresses: list[str]) -> Check:
-    """Whether ECN bits survive a trip between two addresses of the fabric on this machine."""
+    """Whether ECN bits are preserved between two addresses of the fabric on this machine."""
     source, target = addresses[0], addresses[-1]
     if family(source) != socket.AF_INET or family(target) != socket.AF_INET:
         return warn("ECN marks", "not looked at for IPv6", "")

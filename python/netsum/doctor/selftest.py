@@ -1,6 +1,6 @@
-"""A sum through the fabric with no framework: a few processes, one allreduce, the expected values.
+"""A sum through the fabric with no framework: several processes, one allreduce, the expected values.
 
-Also the smallest user of `netsum.Group`: make it, exchange addresses by any means, connect, sum, close.
+Also the smallest example of `netsum.Group`: create it, exchange addresses by any means, connect, sum, close.
 """
 
 import array
@@ -47,7 +47,7 @@ class _SelftestError(Exception):
 
 
 def _answer(end: Connection, rank: int) -> Any:
-    """The next message of a process, which is (value, error). Raises _SelftestError for an error or silence."""
+    """The next message of a process: (value, error). Raises _SelftestError for an error or a timeout."""
     try:
         if not end.poll(TIMEOUT_S):
             raise _SelftestError(f"rank {rank} said nothing for {TIMEOUT_S:.0f} s")
@@ -71,7 +71,7 @@ def _judge(answers: list[dict[str, Any]]) -> Check:
 
 
 def _stats(group: Any) -> dict[str, Any]:
-    """The counters of a group, once they name its trees: those come a moment after the sums."""
+    """The counters of a group, once they include its trees, which are reported shortly after the sums."""
     deadline = time.monotonic() + STATS_S
     while True:
         stats = json.loads(group.stats())

@@ -1,4 +1,4 @@
-"""Where the daemons are."""
+"""Finds the daemons' executables."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ SWITCH = "netsum-switch"
 def find(name: str) -> Path:
     """The path of a daemon: $NETSUM_BIN, the package's `bin/`, `target/release` of the checkout, then PATH.
 
-    Raises FabricError, which lists where it looked.
+    Raises FabricError, which lists the locations that were tried.
     """
     folders = _folders()
     for folder in folders:

@@ -17,9 +17,9 @@ _BLOCKS = range(77, 127)
 
 
 def demo_description() -> Description:
-    """The demo's fabric on the first free loopback block, written to a file that the daemons can read.
+    """The demo's fabric on the first free loopback block, written to a file for the daemons.
 
-    The block is reserved until this process ends. Raises FabricError where this machine has no block free.
+    The block is reserved until this process ends. Raises FabricError if no block is free.
     """
     block = free_block(_BLOCKS)
     _held.append(block)
@@ -30,9 +30,9 @@ def demo_description() -> Description:
 
 
 def free_block(numbers: Iterable[int]) -> LoopbackBlock:
-    """The first loopback block of `numbers` that nobody has reserved and that is free for the demo's fabric.
+    """The first loopback block of `numbers` that is not reserved and is free for the demo's fabric.
 
-    Raises FabricError where there is none.
+    Raises FabricError if there is none.
     """
     tried = []
     for number in numbers:
@@ -95,4 +95,4 @@ def _is_free(block: int) -> bool:
 
 
 _held: list[LoopbackBlock] = []
-"""What stays reserved until this process ends."""
+"""Blocks reserved until this process ends."""

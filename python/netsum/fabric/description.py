@@ -1,7 +1,7 @@
 """The parts of a fabric file that the command line needs.
 
-The controller validates the file in full (`netsum-controller --fabric FILE --check`); here a name or a type that is
-wrong is an error, and everything else is left to it.
+The controller validates the file in full (`netsum-controller --fabric FILE --check`); here only wrong names and types
+are errors.
 """
 
 import tomllib
@@ -14,7 +14,7 @@ from netsum.fabric.errors import FabricError
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that workers run on. address: where they bind, without a port."""
+    """A machine that runs workers. address: where they bind, without a port."""
 
     name: str
     address: str
@@ -31,7 +31,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Server:
-    """A server of protocol atp on a host. address, metrics: as of a switch."""
+    """A server of protocol atp on a host. address, metrics: as for a switch."""
 
     name: str
     address: str
@@ -78,16 +78,16 @@ class Description:
 
     @property
     def aggregators(self) -> tuple[Switch | Server, ...]:
-        """Switches and servers: whoever adds, each a process."""
+        """Switches and servers: every aggregating process."""
         return (*self.switches, *self.servers)
 
     def neighbours(self, name: str) -> list[str]:
-        """Names at the other ends of the links of `name`, in file order."""
+        """Names of the neighbours of `name`, in file order."""
         return [b if a == name else a for link in self.links for a, b in [link.ends] if name in (a, b)]
 
 
 def parts(description: Description) -> str:
-    """In words: "4 switches, 2 servers"."""
+    """A summary such as "4 switches, 2 servers"."""
     servers = f", {len(description.servers)} servers" if description.servers else ""
     return f"{len(description.switches)} switches{servers}"
 

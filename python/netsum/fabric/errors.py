@@ -1,5 +1,5 @@
-"""What goes wrong with a local fabric."""
+"""Errors of local fabrics."""
 
 
 class FabricError(Exception):
-    """A fabric cannot be read, started or reached; the text says which part and what to do."""
+    """A fabric cannot be read, started or reached; the message names the part and what to do."""

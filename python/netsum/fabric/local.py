@@ -18,11 +18,11 @@ from netsum.reports import ControllerStatus
 
 CONTROLLER_NAME = "controller"
 CHECK_S = 60.0
-"""Given to the controller to judge a fabric file, which takes it milliseconds."""
+"""Time limit for the controller to check a fabric file, which takes milliseconds."""
 JOIN_S = 60.0
-"""Given to the switches to be alive in the controller's eyes. They join in well under a second on an idle machine."""
+"""Time limit for switches to register with the controller. They do so in well under a second on an idle machine."""
 STATUS_S = 10.0
-"""Given to a controller to answer. One that is not there refuses at once; a busy machine delays one that is."""
+"""Time limit for a controller to answer. An absent one refuses at once; a busy machine delays one that runs."""
 
 
 class LocalFabric:
@@ -33,9 +33,9 @@ class LocalFabric:
         self.folder = folder or state_home() / description.name
 
     def up(self, tied: bool = False) -> None:
-        """Start everything, wait until it serves, and let the controller confirm it.
+        """Start everything, wait until it is ready, and let the controller confirm it.
 
-        tied: all of it dies with the caller. Raises FabricError, after stopping what had been started.
+        tied: all processes end with the caller. Raises FabricError, after stopping what had been started.
         """
         self._check_description()
         if self.running():
@@ -53,7 +53,7 @@ class LocalFabric:
             raise
 
     def down(self) -> list[str]:
-        """Stop everything; names of what ran. Asks all before it waits for any."""
+        """Stop everything; returns the names of the processes that ran. Signals all before waiting for any."""
         ran = self.running()
         daemons = [self.process(name) for name in self.names()]
         for daemon in daemons:
@@ -70,13 +70,13 @@ class LocalFabric:
         return [name for name in self.names() if self.process(name).pid() is not None]
 
     def process(self, name: str) -> Daemon:
-        """A part of this fabric as it runs, to be looked at or stopped; `daemon` gives one that can be started."""
+        """A running part of this fabric, to be inspected or stopped; `daemon` returns one that can be started."""
         return Daemon(name, [], self.folder)
 
     def daemon(self, name: str) -> Daemon:
         """The daemon of a switch or server, or the controller's.
 
-        Raises FabricError for a name that the file lacks, or a program that is not there.
+        Raises FabricError for a name that is not in the file, or a missing executable.
         """
         fabric = str(self.description.path)
         if name == CONTROLLER_NAME:
@@ -92,7 +92,7 @@ class LocalFabric:
         return Daemon(name, command, self.folder)
 
     def status(self, timeout_s: float = STATUS_S) -> ControllerStatus:
-        """The controller's view. Raises FabricError where it does not answer."""
+        """The controller's status. Raises FabricError if it does not answer."""
         return controller_status(self.description.controller, timeout_s)
 
     def wait_alive(self, switches: list[str]) -> None:
@@ -102,7 +102,7 @@ class LocalFabric:
             try:
                 missing = sorted(set(switches) - alive_switches(self.status()))
             except FabricError:
-                # A busy machine delays an answer: a controller that runs is asked again while there is time.
+                # A busy machine delays an answer: a running controller is asked again until the time limit.
                 if self.process(CONTROLLER_NAME).pid() is None or time.monotonic() > deadline:
                     raise
                 continue
@@ -126,14 +126,14 @@ class LocalFabric:
         return parts
 
     def _check_description(self) -> None:
-        """Let the controller judge the file: it alone knows all of its rules."""
+        """Let the controller check the file: it alone implements all rules."""
         command = [str(binaries.find(binaries.CONTROLLER)), "--fabric", str(self.description.path), "--check"]
         verdict = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S)
         if verdict.returncode != 0:
             raise FabricError((verdict.stderr or verdict.stdout).strip())
 
     def _check_addresses(self) -> None:
-        """Name a busy or foreign address before any process is started."""
+        """Report an occupied or foreign address before any process is started."""
         check_free(self.description.controller, socket.SOCK_STREAM, "the controller")
         for switch in self.description.switches:
             check_free(switch.address, socket.SOCK_DGRAM, f"switch {switch.name}")
@@ -143,7 +143,7 @@ class LocalFabric:
 
 @contextlib.contextmanager
 def temporary(description: Description) -> Iterator[LocalFabric]:
-    """A fabric for the length of a `with` block; it is stopped however the block ends."""
+    """A fabric for the duration of a `with` block; always stopped at its end."""
     fabric = LocalFabric(description)
     fabric.up(tied=True)
     try:
@@ -153,7 +153,7 @@ def temporary(description: Description) -> Iterator[LocalFabric]:
 
 
 def controller_status(address: str, timeout_s: float = STATUS_S) -> ControllerStatus:
-    """The status of the controller at `address` (`host:port`). Raises FabricError where it does not answer."""
+    """The status of the controller at `address` (`host:port`). Raises FabricError if it does not answer."""
     from netsum import NetsumError, status
 
     try:

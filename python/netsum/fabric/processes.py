@@ -1,4 +1,4 @@
-"""One daemon as a process: start, readiness, stop, and the file that remembers it."""
+"""One daemon as a process: start, readiness, stop, and its pid file."""
 
 import contextlib
 import ctypes
@@ -13,15 +13,16 @@ from pathlib import Path
 from netsum.fabric.errors import FabricError
 
 READY_S = 60.0
-"""A daemon that has not said `ready` by then is broken. Both take well under a second on an idle machine."""
+"""A daemon that has not printed `ready` by then is considered failed. It takes well under a second on an idle
+machine."""
 STOP_S = 10.0
-"""Given to a daemon between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass
 class Daemon:
-    """A daemon that is to run: its name in the fabric, its command line, and the folder of its files."""
+    """A daemon: its name in the fabric, its command line, and the folder of its files."""
 
     name: str
     command: list[str]
@@ -40,9 +41,9 @@ class Daemon:
         return self.folder / f"{self.name}.pid"
 
     def start(self, tied: bool) -> None:
-        """Start the process, without waiting for it. tied: it dies with the caller, however that ends.
+        """Start the process, without waiting for it. tied: it ends with the caller, however the caller ends.
 
-        Raises FabricError where it runs already or cannot be executed.
+        Raises FabricError if it runs already or cannot be executed.
         """
         if self.pid() is not None:
             raise FabricError(f"{self.name} runs already as process {self.pid()}; stop it by `netsum fabric down`")
@@ -64,7 +65,7 @@ class Daemon:
         self.pid_file.write_text(json.dumps({"pid": process.pid, "command": self.command}))
 
     def wait_ready(self) -> None:
-        """Block until the daemon has said `ready`. Raises FabricError with the end of its log where it does not."""
+        """Block until the daemon has printed `ready`. Raises FabricError with the end of its log if it does not."""
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             if any(line.startswith("ready") for line in _lines(self.out)):
@@ -75,7 +76,7 @@ class Daemon:
         raise FabricError(f"{self.name} was not ready after {READY_S:.0f} s:\n{self.log_tail()}")
 
     def pid(self) -> int | None:
-        """The process id, or None where it does not run. A file left over from another process is not believed."""
+        """The process id, or None if it is not running. The pid file of another process is ignored."""
         try:
             remembered = json.loads(self.pid_file.read_text())
             pid, command = int(remembered["pid"]), list(remembered["command"])
@@ -90,7 +91,7 @@ class Daemon:
         return pid if ours else None
 
     def kill(self) -> None:
-        """SIGKILL: what a power cut does to it."""
+        """SIGKILL: simulates a power failure."""
         pid = self.pid()
         if pid is not None:
             _signal(pid, signal.SIGKILL)
@@ -103,7 +104,7 @@ class Daemon:
             _signal(pid, signal.SIGTERM)
 
     def stop(self) -> None:
-        """Stop it: SIGTERM, and SIGKILL where that does not help. Forgets the process."""
+        """Stop it: SIGTERM, and SIGKILL if that does not help. Removes the pid file."""
         pid = self.pid()
         if pid is not None:
             _signal(pid, signal.SIGTERM)
@@ -113,19 +114,19 @@ class Daemon:
         self.pid_file.unlink(missing_ok=True)
 
     def log_tail(self) -> str:
-        """The last lines of its log, and where the rest is."""
+        """The last lines of its log, and the path of the log."""
         lines = _lines(self.log)[-8:]
         return "\n".join(["  " + line for line in lines] + [f"  (log: {self.log})"])
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Processes started here, so that their ends are collected."""
-# After a fork they are the parent's, not ours.
+"""Processes started here, so that they can be reaped."""
+# After a fork they belong to the parent.
 os.register_at_fork(after_in_child=_children.clear)
 
 
 def die_with_parent() -> None:
-    """To be called in a new process: have the kernel end it when the thread that made it ends."""
+    """Called in a new process: have the kernel end it when the thread that created it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -137,7 +138,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _command_line(pid: int) -> list[str] | None:
-    """The command line of a live process; None for one that is gone or only waits to be collected."""
+    """The command line of a live process; None for one that has ended or is a zombie."""
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -151,7 +152,7 @@ def _signal(pid: int, which: signal.Signals) -> None:
 
 
 def _gone(pid: int, seconds: float) -> bool:
-    """Wait for the end of a process; whether it came."""
+    """Wait for the end of a process; returns whether it ended in time."""
     deadline = time.monotonic() + seconds
     child = _children.get(pid)
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Names that processes of this machine reserve, so that two that start at once never take the same addresses."""
+"""Names reserved between processes of this machine, so that two that start at once never take the same addresses."""
 
 import contextlib
 import random
@@ -12,8 +12,8 @@ from netsum.fabric.errors import FabricError
 def reserve(name: str) -> socket.socket | None:
     """Reserve `name` until the socket is closed or the process has ended; None while another process has it.
 
-    A name is an abstract Unix address. The kernel keeps those per network namespace, as it does addresses, and
-    forgets them with the last process that holds the socket, however that process ends.
+    A name is an abstract Unix address. The kernel keeps these per network namespace, like IP addresses, and frees them
+    with the last process that holds the socket, however it ends.
     """
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
@@ -25,9 +25,9 @@ def reserve(name: str) -> socket.socket | None:
 
 
 def free_port() -> int:
-    """A free TCP port of 127.0.0.1 that no other caller is given before this process has ended.
+    """A free TCP port of 127.0.0.1 that no other caller gets before this process has ended.
 
-    Raises FabricError where there is none.
+    Raises FabricError if there is none.
     """
     number, holder = _take_port()
     _held.append(holder)
@@ -36,14 +36,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """As `free_port`, for the length of a `with` block."""
+    """As `free_port`, for the duration of a `with` block."""
     number, holder = _take_port()
     with holder:
         yield number
 
 
 def _take_port() -> tuple[int, socket.socket]:
-    # Linux gives the ports of one range to outgoing connections and to whoever asks for any port: stay below it.
+    # Linux assigns ports of one range to outgoing connections and to binds without a port: stay below it.
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     below = range(1024, first_given)
     for port in [*random.sample(below, min(100, len(below))), 0]:
@@ -64,7 +64,7 @@ class LoopbackBlock:
 
     @classmethod
     def take(cls, number: int) -> "LoopbackBlock | None":
-        """The block, reserved; None where a process has it."""
+        """The block, reserved; None if another process has reserved it."""
         holder = reserve(f"loopback-{number}")
         return None if holder is None else cls(number, holder)
 
@@ -73,4 +73,4 @@ class LoopbackBlock:
 
 
 _held: list[socket.socket] = []
-"""What stays reserved until this process ends."""
+"""Sockets kept open until this process ends."""

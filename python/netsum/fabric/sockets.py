@@ -1,4 +1,4 @@
-"""Addresses: taking them apart, whether they are free, and who has them."""
+"""Addresses: parsing, whether they are free, and which process holds them."""
 
 import contextlib
 import errno
@@ -12,7 +12,7 @@ _TABLES = {socket.SOCK_STREAM: ("tcp", "tcp6"), socket.SOCK_DGRAM: ("udp", "udp6
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """(host, port) of `host:port`. Raises FabricError where it is not of that form."""
+    """(host, port) of `host:port`. Raises FabricError for another form."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise FabricError(f"'{address}' is not an address of the form 127.0.0.1:7700")
@@ -34,7 +34,7 @@ def is_local(host: str) -> bool:
 
 
 def check_free(address: str, kind: socket.SocketKind, what: str) -> None:
-    """Raise FabricError where `what` could not listen at `address`, with who has it if that can be seen."""
+    """Raise FabricError if `what` could not listen at `address`, naming the process that holds it if visible."""
     host, port = split_address(address)
     with socket.socket(family(host), kind) as probe:
         if kind == socket.SOCK_STREAM:
@@ -52,7 +52,7 @@ def check_free(address: str, kind: socket.SocketKind, what: str) -> None:
 
 
 def holder(port: int, kind: socket.SocketKind) -> str | None:
-    """Who listens at a port: "NAME (process ID)"; None where nobody does or it may not be seen."""
+    """The process listening at a port: "NAME (process ID)"; None if there is none or it is not visible."""
     inodes = {inode for table in _TABLES[kind] for inode in _listeners(Path("/proc/net") / table, port)}
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -63,7 +63,7 @@ def holder(port: int, kind: socket.SocketKind) -> str | None:
 
 
 def _open_files(process: Path) -> set[str]:
-    """What the descriptors of a process name; those that may not be seen, or close meanwhile, are left out."""
+    """The targets of a process's file descriptors; unreadable ones and those closed meanwhile are omitted."""
     names = set()
     with contextlib.suppress(OSError):
         for descriptor in (process / "fd").iterdir():
@@ -73,7 +73,7 @@ def _open_files(process: Path) -> set[str]:
 
 
 def _listeners(table: Path, port: int) -> list[str]:
-    """Inodes of the sockets of a /proc/net table that are bound to `port` and connected to nobody."""
+    """Inodes of the unconnected sockets of a /proc/net table that are bound to `port`."""
     try:
         rows = [line.split() for line in table.read_text().splitlines()[1:]]
     except OSError:

@@ -1,4 +1,4 @@
-"""Where files of local fabrics are kept."""
+"""Location of the files of local fabrics."""
 
 import os
 from pathlib import Path

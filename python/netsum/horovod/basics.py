@@ -1,4 +1,4 @@
-"""What every framework's module has: start and end, who we are, process sets, join and barrier."""
+"""Functions of every framework's module: start and end, ranks, process sets, join and barrier."""
 
 import atexit
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class ReduceOp:
 
     @property
     def core(self) -> str:
-        """netsum's name. Raises NotImplementedError for Adasum."""
+        """netsum's name of the operation. Raises NotImplementedError for Adasum."""
         if self._core is None:
             raise NotImplementedError(
                 "netsum.horovod: Adasum is not supported; use op=hvd.Average, with a learning rate scaled by hvd.size()"
@@ -40,7 +40,7 @@ Product = ReduceOp("Product", "product")
 
 
 class ProcessSet:
-    """Ranks that run collectives among themselves. ranks: global ones; the number comes with `add_process_set`."""
+    """Ranks that run collectives among themselves. ranks: global ones; `add_process_set` assigns the number."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         if not isinstance(ranks, (list, tuple, range, set)) or not all(isinstance(rank, int) for rank in ranks):
@@ -49,11 +49,11 @@ class ProcessSet:
         self.ranks: list[int] | None = sorted(ranks)
 
     def size(self) -> int | None:
-        """Ranks in it; None before it is added."""
+        """Number of ranks in it; None before it is added."""
         return None if self.process_set_id is None else len(runtime().sets[self.process_set_id])
 
     def rank(self) -> int | None:
-        """This process's place in it; None before it is added. ValueError where it is not a member."""
+        """This process's rank in it; None before it is added. Raises ValueError if it is not a member."""
         if self.process_set_id is None:
             return None
         members = runtime().sets[self.process_set_id]
@@ -74,11 +74,11 @@ global_process_set.process_set_id = 0
 
 
 def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Meet the other ranks; a second call does nothing.
+    """Meet the other ranks; a second call has no effect.
 
-    Who we are comes from the environment (`netsum.communicator.connecting`). process_sets: to be added at once;
-    "dynamic" is accepted, since sets can always be added later. comm: must be None; a part of the ranks is a
-    ProcessSet.
+    Rank and size come from the environment (`netsum.communicator.connecting`). process_sets: to be added at once;
+    "dynamic" is accepted, since sets can always be added later. comm: must be None; use a ProcessSet for a subset of
+    the ranks.
     """
     global _runtime
     if comm:
@@ -93,7 +93,7 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] |
 
 
 def shutdown() -> None:
-    """Leave the job; operations under way at other ranks fail. `init` may be called again."""
+    """Leave the job; operations in flight at other ranks fail. `init` may be called again."""
     global _runtime
     if _runtime is not None:
         atexit.unregister(shutdown)
@@ -106,7 +106,7 @@ def is_initialized() -> bool:
 
 
 def runtime() -> Runtime:
-    """This process's runtime. Raises NotInitializedError, a ValueError, without one."""
+    """This process's runtime. Raises NotInitializedError, a ValueError, before `init`."""
     if _runtime is None:
         raise NotInitializedError
     return _runtime
@@ -131,22 +131,22 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """This machine's index, where all machines have as many ranks."""
+    """This machine's index; requires the same number of ranks on all machines."""
     return rank() // local_size()
 
 
 def cross_size() -> int:
-    """Machines, where all have as many ranks."""
+    """Number of machines; requires the same number of ranks on all machines."""
     return -(-size() // local_size())
 
 
 def is_homogeneous() -> bool:
-    """Whether all machines have as many ranks, as far as this one can see."""
+    """Whether all machines have the same number of ranks, judged by this machine's numbers."""
     return size() % local_size() == 0
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Write a trace for chrome://tracing from now on, at rank 0; other ranks do nothing."""
+    """Write a trace for chrome://tracing from now on, at rank 0; no effect at other ranks."""
     if rank() == 0:
         runtime().timeline.start(file_path, mark_cycles)
 
@@ -157,7 +157,7 @@ def stop_timeline() -> None:
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Make a process set known; all ranks call it, members or not. ValueError where one of these ranks exists."""
+    """Register a process set; all ranks call it, members or not. Raises ValueError if a set of these ranks exists."""
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     ranks = tuple(process_set.ranks or ())
@@ -170,7 +170,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forget a process set; all ranks call it. False for the global set, and for one that was not added."""
+    """Remove a process set; all ranks call it. Returns False for the global set, and for one that was not added."""
     set_id, process_set.process_set_id = process_set.process_set_id, None
     if set_id is None or set_id == 0:
         process_set.process_set_id = set_id
@@ -181,9 +181,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def join(device: int = -1) -> int:
-    """Take no part any more: until all ranks have joined, sums run as if this one gave zeros. The last rank to join.
+    """Join: until all ranks have joined, sums run with zeros for this rank. Returns the last rank to join.
 
-    device: looked at by Horovod on GPUs only.
+    device: for compatibility; Horovod uses it on GPUs only.
     """
     found: int = runtime().start(Operation(Request(JOIN, JOIN))).wait()["last"]
     return found
@@ -196,14 +196,14 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def set_of(process_set: ProcessSet) -> int:
-    """The number of a process set that has been added. ValueError for another one."""
+    """The number of a process set that has been added. Raises ValueError for any other."""
     if process_set.process_set_id is None:
         raise ValueError(f"{process_set} has not been added; use hvd.add_process_set() or hvd.init(process_sets=…)")
     return process_set.process_set_id
 
 
 def not_built() -> bool:
-    """Of what Horovod could be built with, only Gloo's kind of CPU operations is here."""
+    """False: of Horovod's build options, only CPU operations as with Gloo are available."""
     return False
 
 

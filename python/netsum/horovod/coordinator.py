@@ -1,8 +1,8 @@
-"""Rank 0's table of who is ready for what: no threads, no clock, no network.
+"""Rank 0's table of requested operations: no threads, no clock, no network.
 
-`submit` takes a rank's request; `take` gives what has become ready since, in the order in which all ranks run it. An
-operation is ready when every member of its process set has called it, or has joined. Source of the rules: Horovod 0.28,
-docs/concepts and docs/process_set, and what its test/parallel/test_torch.py expects.
+`submit` takes a rank's request; `take` returns the operations that have become ready since, in the order in which all
+ranks run them. An operation is ready when every member of its process set has called it or has joined. Source of the
+rules: Horovod 0.28, docs/concepts and docs/process_set, and the expectations of its test/parallel/test_torch.py.
 """
 
 import math
@@ -24,7 +24,7 @@ from netsum.horovod.requests import (
 )
 
 FUSION_BYTES = 128 << 20
-"""Allreduces that are ready together run as one up to this size; Horovod's HOROVOD_FUSION_THRESHOLD."""
+"""Allreduces that become ready together are fused up to this size; Horovod's HOROVOD_FUSION_THRESHOLD."""
 _ITEM_BYTES = {"bool": 1, "bfloat16": 2}
 
 
@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class Coordinator:
-    """size: ranks of the job. fusion_bytes: see FUSION_BYTES; 0 keeps every allreduce by itself."""
+    """size: ranks of the job. fusion_bytes: see FUSION_BYTES; 0 disables fusion."""
 
     def __init__(self, size: int, fusion_bytes: int = FUSION_BYTES) -> None:
         self.sets: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
@@ -49,7 +49,7 @@ class Coordinator:
         self._ready: list[tuple[tuple[int, ...], Response]] = []
 
     def submit(self, rank: int, request: Request, now: float) -> None:
-        """A rank is ready for an operation. now: seconds of any clock, for `overdue`."""
+        """Register that a rank has called an operation. now: seconds of any clock, for `overdue`."""
         if self.stopped_by is not None:
             return
         if request.kind == SHUTDOWN:
@@ -73,12 +73,13 @@ class Coordinator:
         self._release(key)
 
     def take(self) -> list[tuple[tuple[int, ...], Response]]:
-        """(members, response) of all that has become ready, in the order in which all ranks run it."""
+        """(members, response) of all operations that have become ready, in the order in which all ranks run them."""
         ready, self._ready = self._ready, []
         return list(_fused(ready, self.fusion_bytes))
 
     def overdue(self, now: float, patience_s: float) -> list[str]:
-        """What waits for longer than `patience_s`: the operation, and the ranks that have not called it."""
+        """Operations that have waited longer than `patience_s`: the operation, and the ranks that have not called
+        it."""
         lines = []
         for (set_id, name), waiting in self._waiting.items():
             if now - waiting.since >= patience_s:
@@ -93,12 +94,12 @@ class Coordinator:
         for key in list(self._waiting):
             self._release(key)
         if len(self._joined) == len(self.sets[0]):
-            # As if every member had called it now.
+            # Handled as if every member had called it now.
             self._ready.append((self.sets[0], Response((request,), None, {"last": self._joined[-1]})))
             self._joined.clear()
 
     def _release(self, key: tuple[int, str]) -> None:
-        """Move an operation to `_ready` if all members are there."""
+        """Move an operation to `_ready` if all members have called it."""
         waiting, members = self._waiting[key], self.sets[key[0]]
         absent = [rank for rank in members if rank not in waiting.requests]
         if any(rank not in self._joined for rank in absent):
@@ -112,7 +113,7 @@ class Coordinator:
         self._ready.append((members, Response((next(iter(by_rank.values())),), error, details)))
 
     def _details(self, by_rank: dict[int, Request]) -> dict[str, Any] | str:
-        """What members must know of each other, or why the operation cannot be."""
+        """The details that members need of each other, or the reason why the operation is invalid."""
         first = next(iter(by_rank.values()))
         if first.kind == ALLGATHER:
             count = len(first.tensors)
@@ -147,7 +148,7 @@ class Coordinator:
 
 
 def _disagreement(by_rank: dict[int, Request]) -> str | None:
-    """Why the requests of several ranks under one name do not make an operation; None if they do."""
+    """Why the requests of several ranks under one name do not match; None if they do."""
     (first_rank, first), *others = by_rank.items()
     if first.kind in (ALLGATHER, REDUCESCATTER):
         for rank, request in by_rank.items():
@@ -166,7 +167,7 @@ def _disagreement(by_rank: dict[int, Request]) -> str | None:
 
 
 def _compared(first: Request, other: Request) -> Any:
-    """(what, first's, other's) of all that must be equal."""
+    """(name, first's value, other's value) of all properties that must be equal."""
     yield "operation", first.kind, other.kind
     yield "types", [dtype for dtype, _ in first.tensors], [dtype for dtype, _ in other.tensors]
     skip = 1 if first.kind in (ALLGATHER, ALLTOALL) else 0
@@ -181,7 +182,7 @@ def _compared(first: Request, other: Request) -> Any:
 
 
 def _not_with_join(request: Request) -> str | None:
-    """Why an operation cannot run without the ranks that have joined: zeros in their place are right in sums only."""
+    """Why an operation cannot run while ranks have joined: zeros in their place are valid in sums only."""
     if request.kind == ALLREDUCE and request.op in ("sum", "avg"):
         return None
     what = f"{request.kind} with {request.op}" if request.kind == ALLREDUCE else request.kind
@@ -189,7 +190,7 @@ def _not_with_join(request: Request) -> str | None:
 
 
 def _fused(ready: list[tuple[tuple[int, ...], Response]], most: int) -> Any:
-    """Merge neighbours that are single allreduces of one kind into one response each."""
+    """Merge consecutive single allreduces of one kind into one response each."""
     held: tuple[tuple[int, ...], Response] | None = None
     held_bytes = 0
     for members, response in ready:

@@ -2,7 +2,7 @@
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed: the ranks' calls do not fit, a rank is gone, or somebody has shut down."""
+    """A collective failed: the ranks' calls do not match, a rank is lost, or one has shut down."""
 
 
 class NotInitializedError(ValueError):

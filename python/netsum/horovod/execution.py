@@ -1,4 +1,4 @@
-"""Runs what the coordinator has said: every member of a process set does the same, in the same order."""
+"""Runs the coordinator's responses: every member of a process set runs the same ones, in the same order."""
 
 import ctypes
 import math
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def execute(ranks: Sequence[int], part: Communicator, response: Response, mine: list[Operation | None]) -> None:
-    """Run one response; `mine` has this rank's operation for each of its requests, None where it has joined.
+    """Run one response; `mine` has this rank's operation for each of its requests, None if this rank has joined.
 
     ranks: members of the process set, `part` their communicator. Raises netsum's errors.
     """
@@ -37,7 +37,7 @@ def execute(ranks: Sequence[int], part: Communicator, response: Response, mine: 
 
 
 def rows_of(rows: int, parts: int) -> list[int]:
-    """Rows of each part where `rows` are scattered: the first ones get the remainder, as Horovod has it."""
+    """Rows of each part if `rows` are scattered: the first ones get the remainder, as in Horovod."""
     each, more = divmod(rows, parts)
     return [each + (index < more) for index in range(parts)]
 
@@ -65,7 +65,7 @@ def _allreduce(part: Communicator, response: Response, mine: list[Operation | No
     *first, last = [each for each in targets if each.nbytes > _PACKED_BYTES] + packs
     terms = op, factor, part.timeout_s
     pending: list[Work | None] = [part.core.allreduce(each.address, each.count, each.dtype, *terms) for each in first]
-    # This thread would only wait: the last one, and the only one of a small operation, runs on it where it can.
+    # This thread would only wait: the last operation, and the only one of a small response, runs on it if possible.
     pending.append(part.core.allreduce(last.address, last.count, last.dtype, *terms, True))
     for work in pending:
         if work is not None:
@@ -79,7 +79,7 @@ def _arithmetic(request: Request, size: int) -> tuple[str, float, float]:
     """(operation, factor before, factor after) of a reduction."""
     if request.prescale == 1.0 and (request.op != "avg" or request.postscale == 1.0):
         return request.op, 1.0, request.postscale
-    # Ordinary averages divide; with other factors in it the division is one of them.
+    # An ordinary average divides in the core; with other factors, the division is part of the factor.
     after = request.postscale / size if request.op == "avg" else request.postscale
     return ("sum", 1.0, after) if request.prescale == 1.0 else ("premul_sum", request.prescale, after)
 
@@ -100,7 +100,7 @@ def _zeros(dtype: str, shape: tuple[int, ...]) -> Memory:
 
 
 class _Pack:
-    """Small tensors side by side in one buffer; a single one stays where it is."""
+    """Small tensors concatenated in one buffer; a single tensor is used in place."""
 
     def __init__(self, members: list[Memory]) -> None:
         self.members = members
@@ -125,7 +125,7 @@ class _Pack:
 
 
 def _packs(targets: list[Memory]) -> list[list[Memory]]:
-    """By element type, in order. A group may mix types; what is fused does not."""
+    """Packs by element type, in order. A group may mix types; a fused response does not."""
     packs: dict[str, list[Memory]] = {}
     for each in targets:
         packs.setdefault(each.dtype, []).append(each)
@@ -183,7 +183,7 @@ def _row_bytes(source: Memory) -> int:
 
 
 def _cut(address: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Spans of `sizes` bytes one behind the other."""
+    """Consecutive spans of `sizes` bytes."""
     spans = []
     for size in sizes:
         spans.append((address, size))

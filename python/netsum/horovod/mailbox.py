@@ -5,7 +5,7 @@ import struct
 from netsum.communicator import Communicator
 
 _FRAME = 512
-"""Bytes of the first message: a length, and as much as fits. Most messages need no second one."""
+"""Bytes of the first message: a length, and as much of the payload as fits. Most messages need no second one."""
 _INLINE = _FRAME - 8
 _HEAD_TAG, _REST_TAG = 0x6E73_0001, 0x6E73_0002
 _NEVER_S = 10 * 365 * 86_400.0
@@ -19,7 +19,7 @@ def send(world: Communicator, to: int, message: bytes) -> None:
 
 
 def receive(world: Communicator, source: int | None) -> tuple[int, bytes]:
-    """(rank, message) of the next message from `source`, or from anybody; waits as long as the group lives."""
+    """(rank, message) of the next message from `source`, or from any rank; waits as long as the group is open."""
     head = bytearray(_FRAME)
     work = world.core.recv(*_span(head), source, _HEAD_TAG, _NEVER_S)
     work.wait(None)

@@ -1,4 +1,4 @@
-"""One collective that a caller has started: its request, its memory, its end."""
+"""One collective started by a caller: its request, its memory, its completion."""
 
 import threading
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from netsum.horovod.requests import Request
 
 
 class Outputs(Protocol):
-    """A framework's side of an operation: where results go, and what the caller gets."""
+    """A framework's part of an operation: memory for results, and the value returned to the caller."""
 
     def allocate(self, index: int, shape: tuple[int, ...]) -> Memory:
         """Memory for the result of tensor `index`, once its shape is known."""
@@ -19,11 +19,11 @@ class Outputs(Protocol):
         """Multiply result `index` by `factor`; integers as in float64, rounded towards zero."""
 
     def result(self, details: dict[str, Any]) -> Any:
-        """What `synchronize` returns."""
+        """The return value of `synchronize`."""
 
 
 class Operation:
-    """Also what callers hold as a handle. inputs: memory of each tensor, alive until the operation has ended."""
+    """An operation, also the handle returned to callers. inputs: memory of each tensor, kept alive until completion."""
 
     def __init__(self, request: Request, inputs: Sequence[Memory] = (), outputs: Outputs | None = None) -> None:
         self.request = request
@@ -39,7 +39,7 @@ class Operation:
 
     @property
     def results(self) -> Outputs:
-        """Where the results go, of an operation on tensors."""
+        """The outputs of an operation on tensors."""
         assert self.outputs is not None, f"{self.request.name} has no tensors"
         return self.outputs
 
@@ -52,11 +52,12 @@ class Operation:
         self._ended.set()
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the operation has completed, successfully or not."""
         return self._ended.is_set()
 
     def wait(self) -> Any:
-        """Block until it has ended; its result. Raises HorovodInternalError with the reason where it failed."""
+        """Block until it has completed; returns its result. Raises HorovodInternalError with the reason if it
+        failed."""
         self._ended.wait()
         if self._error is not None:
             raise HorovodInternalError(self._error)

@@ -1,4 +1,4 @@
-"""What ranks tell the coordinator and what it answers, and their form on the wire (JSON: small, and safe to read)."""
+"""Messages between ranks and the coordinator, and their encoding (JSON: small, and safe to parse)."""
 
 import json
 from dataclasses import MISSING, dataclass, field
@@ -19,11 +19,11 @@ SHUTDOWN = "shutdown"
 
 @dataclass(frozen=True)
 class Request:
-    """One rank is ready for an operation.
+    """One rank's call of an operation.
 
-    tensors: (element type, shape) of each tensor; more than one are a group, which runs as one. op: of reductions, as
-    `netsum.communicator.OPERATIONS` has them. root: a global rank. splits: rows for each rank of the set, of an
-    alltoall. ranks: of a set to be added; of one to be removed, `process_set` is its number.
+    tensors: (element type, shape) of each tensor; several form a group, which runs as one operation. op: of reductions,
+    one of `netsum.communicator.OPERATIONS`. root: a global rank. splits: rows for each rank of the set, for an
+    alltoall. ranks: of a set to be added; a set to be removed is given by `process_set`.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Request:
     ranks: tuple[int, ...] = ()
 
     def to_list(self) -> list[Any]:
-        """The fields in their order, without those at the end that stand at their defaults."""
+        """The fields in their order, without trailing fields that have their default values."""
         fields = [getattr(self, name) for name in _FIELDS]
         while fields and fields[-1] == _DEFAULTS[len(fields) - 1]:
             fields.pop()
@@ -46,7 +46,7 @@ class Request:
 
     @classmethod
     def from_list(cls, fields: list[Any]) -> "Request":
-        """Raises TypeError or ValueError for what `to_list` does not give."""
+        """Decode the output of `to_list`. Raises TypeError or ValueError for anything else."""
         kind, name, process_set, tensors, *rest = fields + _DEFAULTS[len(fields) :]
         tensors = tuple((dtype, tuple(shape)) for dtype, shape in tensors)
         op, prescale, postscale, root, splits, ranks = rest
@@ -66,10 +66,10 @@ _DEFAULTS = [None if each.default is MISSING else each.default for each in field
 
 @dataclass(frozen=True)
 class Response:
-    """What every member of a set does next.
+    """An operation that every member of a set runs next.
 
     requests: of one member that called each operation; several are allreduces that run as one. error: why all of them
-    fail instead. details: what the members must know of each other: `rows` of an allgather (by tensor, by member), the
+    fail instead. details: data that the members need of each other: `rows` of an allgather (by tensor, by member), the
     matrix `splits` of an alltoall (by sender), the `last` rank of a join, the number of a `set`.
     """
 

@@ -1,8 +1,8 @@
-"""A process's part in the job: its operations under way, the thread that runs them, and at rank 0 the coordinator.
+"""A process's part in the job: its operations in flight, the thread that runs them, and at rank 0 the coordinator.
 
-Every rank has one thread that runs responses one after the other. Rank 0 has a second one that hears requests. What has
-become ready is told when rank 0 is idle, so that everything that became ready while an operation ran is told, and
-fused, together: no cycle time to choose, and no waiting when nothing else is under way.
+Every rank has one thread that runs responses one after the other. Rank 0 has a second one that receives requests. Ready
+operations are announced when rank 0 is idle, so that all that became ready while an operation ran are announced, and
+fused, together: there is no cycle time to choose, and no delay when nothing else is in flight.
 """
 
 import os
@@ -32,7 +32,7 @@ from netsum.horovod.requests import (
 from netsum.horovod.timeline import Timeline
 
 STALL_S = 60.0
-"""After so long rank 0 says which ranks have not called what the others wait for; Horovod's default."""
+"""After this time rank 0 reports which ranks have not called an operation that others wait for; Horovod's default."""
 _SHUT_DOWN = (
     "rank {rank} has shut down (hvd.shutdown(), or its script has ended), so that nothing can be summed any more; "
     "operations under way at the others fail"
@@ -40,7 +40,7 @@ _SHUT_DOWN = (
 
 
 class Runtime:
-    """From `hvd.init()` to `hvd.shutdown()`. Blocks until all ranks have come."""
+    """The state from `hvd.init()` to `hvd.shutdown()`. Blocks until all ranks have joined."""
 
     def __init__(self) -> None:
         self.place = Place.from_environment()
@@ -65,7 +65,7 @@ class Runtime:
             self.timeline.start(os.environ["HOROVOD_TIMELINE"], marks)
 
     def name(self, kind: str, given: str | None, set_id: int) -> str:
-        """The caller's name with the kind before it, or one by counting, alike at all members of the set."""
+        """The caller's name prefixed with the kind, or a name made from a counter, equal at all members of the set."""
         if given is not None:
             return f"{kind}.{given}"
         with self._lock:
@@ -74,7 +74,8 @@ class Runtime:
             return f"{kind}.noname.{self._joins}.{number}"
 
     def start(self, operation: Operation) -> Operation:
-        """Tell the coordinator; returns at once. ValueError where an operation of that name is under way here."""
+        """Send the request to the coordinator; returns at once. Raises ValueError if an operation of that name is in
+        flight."""
         request = operation.request
         with self._lock:
             if self._ended is not None:
@@ -89,7 +90,7 @@ class Runtime:
         return operation
 
     def close(self) -> None:
-        """Shut down; what is under way at any rank fails."""
+        """Shut down; operations in flight fail at all ranks."""
         if self._ended is None:
             self._send_request(Request(SHUTDOWN, SHUTDOWN))
         for thread in self._threads:
@@ -124,7 +125,7 @@ class Runtime:
             self._flush()
 
     def _flush(self) -> None:
-        """At rank 0, under the lock: tell everybody what is ready, if this rank has nothing to do."""
+        """At rank 0, under the lock: announce ready operations to all ranks if this rank is idle."""
         if not self._idle:
             return
         ready = self._at_rank_0.take()
@@ -135,13 +136,13 @@ class Runtime:
         mine = by_rank.pop(0, None)
         for rank, responses in by_rank.items():
             mailbox.send(self.world, rank, to_message(responses))
-        # Last, as the thread that wakes wants the interpreter: the others' way is the longer one.
+        # Last, because the thread that wakes takes the interpreter lock: the other ranks' messages take longer.
         if mine:
             self._idle = False
             self._inbox.put(mine)
 
     def _hear(self) -> None:
-        """Rank 0's second thread."""
+        """Rank 0's second thread: receives requests."""
         try:
             while self._ended is None:
                 rank, message = mailbox.receive(self.world, None)
@@ -151,7 +152,7 @@ class Runtime:
             self._inbox.put(None)
 
     def _watch(self) -> None:
-        """Rank 0's third thread: says who keeps the others waiting."""
+        """Rank 0's third thread: reports ranks that delay the others."""
         patience = float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", STALL_S))
         if os.environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") == "1" or patience <= 0:
             return
@@ -213,7 +214,8 @@ class Runtime:
             elif first.kind == REMOVE_SET:
                 self._remove_set(response.details["set"])
             elif first.kind == JOIN:
-                # Who joined has called less than the others: all count anew, under names that were not used.
+                # A rank that joined has made fewer calls than the others: all restart their counters, under unused
+                # names.
                 with self._lock:
                     self._joins, self._counters = self._joins + 1, {}
             else:
@@ -239,7 +241,7 @@ class Runtime:
             part.close()
 
     def _fail_group(self, reason: str) -> None:
-        """Fail everything here and, through the group, at the others."""
+        """Fail all operations here and, through the group, at the other ranks."""
         if self._ended is None:
             self.world.abort(reason)
         self._end(reason)

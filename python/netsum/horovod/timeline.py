@@ -1,6 +1,6 @@
-"""A trace of operations for chrome://tracing, as HOROVOD_TIMELINE and `hvd.start_timeline` ask for.
+"""A trace of operations for chrome://tracing, requested by HOROVOD_TIMELINE or `hvd.start_timeline`.
 
-Written at rank 0 alone, a row per operation's name: how long it waited for the other ranks, and how long it ran.
+Written at rank 0 only, one row per operation name: time waiting for the other ranks, and time running.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 
 class Timeline:
-    """Off until `start`; calls cost next to nothing then."""
+    """Inactive until `start`; calls are then almost free."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -6,9 +6,9 @@
     grads = nj.allreduce(jax.grad(loss)(params), op="avg")
 
 Every process runs the same program. Collectives keep the order of the program under jit, scan and while, by JAX's own
-ordered effects, which also means that they cannot be vmapped. They run inside XLA by its foreign function interface
-where this JAX has what that takes, and else by a callback into Python; `path()` says which. NETSUM_JAX_PATH=callback
-forces the second. Start reading at `collectives`, then `paths`.
+ordered effects, which also means that they cannot be vmapped. They run inside XLA through its foreign function
+interface if this version of JAX supports it, and otherwise as a callback into Python; `path()` returns which.
+NETSUM_JAX_PATH=callback forces the second. Start reading at `collectives`, then `paths`.
 """
 
 from netsum.jax.collectives import allgather, allreduce, alltoall, broadcast, reduce_scatter

@@ -1,8 +1,8 @@
 """Collectives on arrays and pytrees of arrays, with their derivatives.
 
 The derivative of a collective is that of all ranks' programs together, as if the losses of all ranks were added: that
-of a sum is the sum of the gradients that come back, that of a gathering is their scattered sum. So `jax.grad` through a
-collective gives every rank the gradient of the sum of all losses by its own inputs.
+of a sum is the sum of the returned gradients, that of a gather is their scattered sum. So `jax.grad` through a
+collective gives every rank the gradient of the sum of all losses with respect to its own inputs.
 """
 
 from functools import partial
@@ -18,9 +18,9 @@ _LINEAR = ("sum", "avg")
 
 
 def allreduce(tree: Any, op: str = "sum") -> Any:
-    """Everybody's arrays combined, at everybody. op: sum, avg, min, max or product; gradients pass sum and avg.
+    """The arrays of all ranks combined, at all ranks. op: sum, avg, min, max or product; sum and avg have gradients.
 
-    All floating-point leaves of one type travel as one buffer. Raises ValueError for another op.
+    All floating-point leaves of one type are sent as one buffer. Raises ValueError for another op.
     """
     if op not in ("sum", "avg", "min", "max", "product"):
         raise ValueError(f"netsum.jax.allreduce: op={op!r}; use sum, avg, min, max or product")
@@ -42,12 +42,12 @@ def allreduce(tree: Any, op: str = "sum") -> Any:
 
 
 def allgather(x: Any) -> Any:
-    """Everybody's array, stacked along a new first dimension in the order of ranks."""
+    """The arrays of all ranks, stacked along a new first dimension in rank order."""
     return _allgather(jnp.asarray(x))
 
 
 def reduce_scatter(x: Any, op: str = "sum") -> Any:
-    """Element `rank` of the first dimension, which has one per rank, combined over everybody. op: sum or avg."""
+    """Element `rank` of the first dimension, whose size is the number of ranks, combined over all. op: sum or avg."""
     x = jnp.asarray(x)
     if op not in _LINEAR:
         raise ValueError(f"netsum.jax.reduce_scatter: op={op!r}; use sum or avg")
@@ -56,14 +56,15 @@ def reduce_scatter(x: Any, op: str = "sum") -> Any:
 
 
 def broadcast(tree: Any, root: int = 0) -> Any:
-    """The arrays of rank `root`, at everybody."""
+    """The arrays of rank `root`, at all ranks."""
     if not 0 <= root < job.size():
         raise ValueError(f"netsum.jax.broadcast: root={root} is not one of {job.size()} ranks")
     return jax.tree.map(lambda leaf: _broadcast(root, jnp.asarray(leaf)), tree)
 
 
 def alltoall(x: Any) -> Any:
-    """Element i of the first dimension, which has one per rank, goes to rank i; what comes has the same shape."""
+    """Element i of the first dimension, whose size is the number of ranks, goes to rank i; the result has the same
+    shape."""
     x = jnp.asarray(x)
     _check_first(x, "alltoall")
     return _alltoall(x)

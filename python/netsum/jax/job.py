@@ -1,4 +1,4 @@
-"""The one job of a JAX process."""
+"""The job of a JAX process."""
 
 import atexit
 from typing import Any
@@ -9,7 +9,7 @@ _world: Communicator | None = None
 
 
 def init(rank: int | None = None, size: int | None = None, at: str | None = None, **options: Any) -> Communicator:
-    """Meet the other ranks; arguments as `netsum.communicator.connect`. A second call does nothing."""
+    """Meet the other ranks; arguments as `netsum.communicator.connect`. A second call has no effect."""
     global _world
     if _world is None:
         _world = connect(rank, size, at, name="jax", **options)
@@ -18,7 +18,7 @@ def init(rank: int | None = None, size: int | None = None, at: str | None = None
 
 
 def shutdown() -> None:
-    """Leave the job; programs that are compiled cannot run their collectives any more."""
+    """Leave the job; compiled programs can no longer run their collectives."""
     global _world
     if _world is not None:
         atexit.unregister(shutdown)

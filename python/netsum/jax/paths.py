@@ -1,9 +1,9 @@
 """How a compiled program reaches the communicator: inside XLA, or by a callback into Python.
 
-Both are one operation with JAX's ordered input-output effect, so that all collectives of a program, and what it prints,
-keep their order. XLA's foreign function interface (https://docs.jax.dev/en/latest/ffi.html) gives a handler in our
-compiled core the buffers themselves; ordering it takes JAX's tokens, which are not public: where they are not found,
-the callback is used, which is public, and slower by the interpreter and two copies.
+Both are one operation with JAX's ordered input-output effect, so that all collectives of a program, and its output,
+keep their order. XLA's foreign function interface (https://docs.jax.dev/en/latest/ffi.html) gives a handler in the
+compiled core direct access to the buffers; ordering it requires JAX's tokens, which are not public: if they are not
+found, the callback is used, which is public, and slower by the interpreter and two copies.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ from jax.experimental import io_callback
 from netsum.jax import job
 
 ALLREDUCE, ALLGATHER, REDUCE_SCATTER, BROADCAST, ALLTOALL = range(5)
-"""Kinds of collectives, as the handler in crates/py/src/xla counts them."""
+"""Kinds of collectives, as numbered by the handler in crates/py/src/xla."""
 OPERATIONS = ("sum", "avg", "min", "max", "product")
-"""As the handler counts them."""
+"""Reductions, as numbered by the handler."""
 _TARGET = "netsum_collective"
 
 
@@ -30,7 +30,7 @@ def path() -> str:
 
 
 def run(kind: int, x: Any, shape: tuple[int, ...], *, op: str = "sum", root: int = 0) -> Any:
-    """A collective of `kind` on `x`, with a result of `shape`; also while JAX traces."""
+    """A collective of `kind` on `x`, with a result of `shape`; also during JAX's tracing."""
     bind = _bind()
     result = jax.ShapeDtypeStruct(shape, x.dtype)
     if bind is not None:
@@ -39,7 +39,7 @@ def run(kind: int, x: Any, shape: tuple[int, ...], *, op: str = "sum", root: int
 
 
 def _call(kind: int, array: np.ndarray, shape: tuple[int, ...], op: str, root: int) -> np.ndarray:
-    """The collective, in Python."""
+    """Run the collective in Python."""
     world = job.communicator()
     array = np.ascontiguousarray(array).reshape(array.shape)
     if kind == BROADCAST:
@@ -60,7 +60,7 @@ def _call(kind: int, array: np.ndarray, shape: tuple[int, ...], op: str, root: i
 
 @cache
 def _bind() -> Any:
-    """A function that runs a collective inside XLA, or None where that is not possible or not wanted."""
+    """A function that runs a collective inside XLA, or None if that is impossible or disabled."""
     if os.environ.get("NETSUM_JAX_PATH", "").strip() == "callback":
         return None
     try:
@@ -75,7 +75,7 @@ def _bind() -> Any:
     try:
         jax.ffi.register_ffi_target(_TARGET, handler, platform="cpu")
     except RuntimeError:
-        # An XLA whose interface has another version than the handler's.
+        # XLA's interface has another version than the handler.
         return None
     primitive = core.Primitive(_TARGET)
 

@@ -1,4 +1,4 @@
-"""Keras 3 on several processes: an optimizer whose gradients are averaged over all of them, on any of Keras' backends.
+"""Keras 3 on several processes: an optimizer that averages its gradients over all of them, on any of Keras' backends.
 
     import netsum.keras as nk
 
@@ -6,8 +6,9 @@
     model.compile(nk.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss=…, jit_compile=False)
     model.fit(…, callbacks=[nk.BroadcastVariables()])
 
-`optimizer` wraps, `gradients` averages, `callbacks` gives all ranks the weights of one. On TensorFlow a collective is a
-callback of the graph into Python (tf.numpy_function), which XLA cannot compile: hence jit_compile=False there.
+`optimizer` wraps an optimizer, `gradients` averages, `callbacks` broadcasts the weights of one rank. On TensorFlow a
+collective is a callback of the graph into Python (tf.numpy_function), which XLA cannot compile: hence jit_compile=False
+there.
 """
 
 from netsum.keras.callbacks import AverageMetrics, BroadcastVariables

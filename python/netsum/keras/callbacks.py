@@ -1,4 +1,4 @@
-"""What ranks have in common besides gradients: where they start, and what they report."""
+"""Callbacks for initial weights and metrics."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class BroadcastVariables(keras.callbacks.Callback):
 
 
 class AverageMetrics(keras.callbacks.Callback):
-    """At the end of an epoch, averages its metrics over all ranks; stands before callbacks that look at them."""
+    """At the end of an epoch, averages its metrics over all ranks; must precede callbacks that use them."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs:

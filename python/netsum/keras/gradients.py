@@ -10,9 +10,9 @@ from netsum.keras import job
 
 
 def reduce_gradients(gradients: Sequence[Any], op: str = "avg") -> list[Any]:
-    """Everybody's gradients combined, as one operation per element type. Those that are None stay so.
+    """The gradients of all ranks combined, as one operation per element type. None entries stay None.
 
-    All ranks must have the same ones. Raises NotImplementedError for a backend other than tensorflow, jax and torch.
+    All ranks must pass the same set. Raises NotImplementedError for a backend other than tensorflow, jax and torch.
     """
     dense = [each for each in gradients if each is not None]
     reduced = iter(_on_backend(dense, op) if dense and job.size() > 1 else dense)
@@ -45,11 +45,11 @@ def _on_backend(gradients: list[Any], op: str) -> list[Any]:
 def _in_graph(gradients: list[Any], op: str) -> list[Any]:
     import tensorflow as tf
 
-    # Sparse gradients, of embeddings, become dense: each rank may have other rows.
+    # Sparse gradients, of embeddings, become dense: ranks may have different rows.
     gradients = [tf.convert_to_tensor(each) for each in gradients]
     types = [each.dtype for each in gradients]
     results = tf.numpy_function(lambda *arrays: _arrays(arrays, op), gradients, types, stateful=True)
-    # One result comes as itself.
+    # A single result is returned without a list.
     results = results if isinstance(results, (list, tuple)) else [results]
     for result, gradient in zip(results, gradients, strict=True):
         result.set_shape(gradient.shape)
@@ -65,7 +65,7 @@ def _torch(gradients: list[Any], op: str) -> list[Any]:
 
 
 def _arrays(arrays: Sequence[np.ndarray], op: str) -> list[np.ndarray]:
-    """Everybody's arrays combined, those of one type side by side in one buffer."""
+    """The arrays of all ranks combined, those of one type concatenated in one buffer."""
     world, results = job.communicator(), [np.asarray(each) for each in arrays]
     for dtype in dict.fromkeys(each.dtype for each in results):
         mine = [i for i, each in enumerate(results) if each.dtype == dtype]

@@ -1,4 +1,4 @@
-"""The one job of a Keras process; on Keras' JAX backend it is that of `netsum.jax`."""
+"""The job of a Keras process; on Keras' JAX backend it is that of `netsum.jax`."""
 
 import atexit
 from typing import Any
@@ -11,7 +11,7 @@ _world: Communicator | None = None
 
 
 def init(rank: int | None = None, size: int | None = None, at: str | None = None, **options: Any) -> Communicator:
-    """Meet the other ranks; arguments as `netsum.communicator.connect`. A second call does nothing."""
+    """Meet the other ranks; arguments as `netsum.communicator.connect`. A second call has no effect."""
     global _world
     if keras.backend.backend() == "jax":
         from netsum.jax import job

@@ -1,4 +1,4 @@
-"""An optimizer of Keras whose gradients are those of all ranks."""
+"""A Keras optimizer that combines the gradients of all ranks."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ else:
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op: str = "avg") -> keras.optimizers.Optimizer:
     """`optimizer`, with gradients combined over all ranks before they are applied.
 
-    It stays an optimizer of its own kind, with the same state and configuration. op: avg or sum. Clipping and weight
-    decay see the combined gradients. Raises TypeError for what is no optimizer of Keras 3, ValueError for another op.
+    The result is an optimizer of the same kind, with the same state and configuration. op: avg or sum. Clipping and
+    weight decay apply to the combined gradients. Raises TypeError if `optimizer` is not from Keras 3, ValueError for
+    another op.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"netsum.keras.DistributedOptimizer: {type(optimizer).__name__} is no optimizer of Keras 3")
@@ -28,7 +29,7 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op: str = "avg")
 
 
 class _Distributed(_Base):
-    """What stands before `apply`, through which every way of applying gradients goes."""
+    """Overrides `apply`, which every way of applying gradients calls."""
 
     _reduction = "avg"
 

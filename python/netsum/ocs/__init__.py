@@ -1,6 +1,6 @@
 """Allreduce with few aggregation devices behind an optical circuit switch. The algorithms are in the compiled core.
 
-Rates are texts like "16/15", exact, in units of one port; `fractions.Fraction` reads them.
+Rates are exact fractions as text, like "16/15", in units of one port; `fractions.Fraction` parses them.
 """
 
 from netsum.ocs.picture import draw

@@ -1,4 +1,4 @@
-"""A plan as a picture: SVG, workers on a circle round the devices, a colour for each tree and ring."""
+"""A plan as SVG: workers on a circle round the devices, a colour for each tree and ring."""
 
 import math
 from collections import defaultdict
@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 FONTS = "Helvetica,Arial,Liberation Sans,DejaVu Sans,sans-serif"
-"""By name: what turns a picture into pixels may know no generic family."""
+"""Fonts by name: renderers may not support generic families."""
 SIZE = 720
 _OUTER, _INNER = 0.41 * SIZE, 0.2 * SIZE
 _COLOURS = (
@@ -26,9 +26,9 @@ _MESH = "#9aa5b1"
 
 
 def draw(plan: dict[str, Any]) -> str:
-    """SVG of a plan's topology. Trees and rings have colours, the many light trees of a mesh one grey.
+    """SVG of a plan's topology. Trees and rings have colours; the many small trees of a mesh are grey.
 
-    A line is both directions of a link; its title names the lanes and the load. Rings are dashed.
+    A line represents both directions of a link; its title lists the lanes and the load. Rings are dashed.
     """
     spec, lanes = plan["spec"], plan["lanes"]
     places = _places(spec)
@@ -64,7 +64,7 @@ def _places(spec: dict[str, Any]) -> dict[int, tuple[float, float]]:
 
 
 def _users(plan: dict[str, Any]) -> dict[int, list[tuple[int, Fraction]]]:
-    """Per circuit the lanes with the load that each puts on it."""
+    """The lanes of each circuit, each with its load."""
     users = defaultdict(list)
     workers = plan["spec"]["workers"]
     for index, lane in enumerate(plan["lanes"]):
@@ -80,7 +80,7 @@ def _is_mesh(lane: dict[str, Any]) -> bool:
 
 
 def _colours(lanes: list[dict[str, Any]]) -> dict[int, str]:
-    """Per tree and ring its colour."""
+    """The colour of each tree and ring."""
     own = [index for index, lane in enumerate(lanes) if not _is_mesh(lane)]
     return {index: _COLOURS[at % len(_COLOURS)] for at, index in enumerate(own)}
 
@@ -115,15 +115,15 @@ def _name(spec: dict[str, Any], node: int) -> str:
 def _node(spec: dict[str, Any], node: int, place: tuple[float, float]) -> str:
     x, y = place
     name = _name(spec, node)
-    crowded = max(spec["workers"], 2 * spec["devices"]) > 40
-    size = 8 if crowded else 15
+    small_text = max(spec["workers"], 2 * spec["devices"]) > 40
+    size = 8 if small_text else 15
     shape = (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="#f2f4f7" stroke="#333"/>'
         if node < spec["workers"]
         else f'<rect x="{x - size:.1f}" y="{y - size:.1f}" width="{2 * size}" height="{2 * size}" rx="3" fill="#333"/>'
     )
     fill = "#333" if node < spec["workers"] else "white"
-    font = 7 if crowded else 11
+    font = 7 if small_text else 11
     return (
         f'{shape}<text x="{x:.1f}" y="{y + font * 0.35:.1f}" font-size="{font}" text-anchor="middle"'
         f' fill="{fill}">{name}</text>'

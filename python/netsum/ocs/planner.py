@@ -1,4 +1,4 @@
-"""Questions to the planner, answered as plain dictionaries."""
+"""Calls to the planner, with results as plain dictionaries."""
 
 import json
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import Any
 METHODS = ("closed", "dp", "shared")
 
 _MOST = 65_536
-"""Above what the core allows for each of N, D, M, E, and within what it can be told."""
+"""Above the core's limit for each of N, D, M, E, and within the range of its arguments."""
 
 
 class OcsError(Exception):
-    """An impossible request, or a plan that does not do what it says; the text says which part and why."""
+    """An impossible request, or an invalid plan; the message names the part and the reason."""
 
 
 @dataclass(frozen=True)
 class Ocs:
-    """OCS(N, D, M, E): workers with their ports, devices with theirs.
+    """OCS(N, D, M, E): workers with their ports, devices with their ports.
 
-    paired: the circuit switch joins both directions of two ports, or neither.
+    paired: the circuit switch connects both directions of two ports, or neither.
     """
 
     workers: int
@@ -47,7 +47,7 @@ def answer(ocs: Ocs, method: str = "closed") -> dict[str, Any]:
 
 
 def compare(ocs: Ocs) -> dict[str, Any]:
-    """What could be had, without a plan: `rings`, `baseline`, `closed`, `bound` with its prices."""
+    """The achievable rates, without a plan: `rings`, `baseline`, `closed`, `bound` with its prices."""
     found: dict[str, Any] = json.loads(_ask("ocs_compare", ocs.numbers, ocs.paired))
     return found
 
@@ -59,7 +59,7 @@ def curve(ocs: Ocs, method: str = "closed") -> list[str]:
 
 
 def check(plan: str) -> dict[str, Any]:
-    """Replays a plan written as JSON, and returns what it does. OcsError says what is wrong and where."""
+    """Replay a plan in JSON, and return its report. OcsError says what is wrong and where."""
     found: dict[str, Any] = json.loads(_ask("ocs_check", plan))
     return found
 
@@ -67,7 +67,8 @@ def check(plan: str) -> dict[str, Any]:
 def share(
     jobs: list[tuple[int, int]], pool: int, device_ports: int, *, paired: bool = False, method: str = "closed"
 ) -> list[dict[str, Any]]:
-    """Shares `pool` devices among jobs of (N, D), max-min fair in the gain over none: devices, algbw, gain of each."""
+    """Share `pool` devices among jobs of (N, D), max-min fair in the gain over no devices: devices, algbw, gain of
+    each."""
     if not 0 <= pool <= _MOST:
         raise OcsError(f"no pool has {pool} devices; name a number from 0 to {_MOST}")
     jobs = [Ocs(workers, ports, pool, device_ports, paired).numbers[:2] for workers, ports in jobs]

@@ -1,4 +1,4 @@
-"""Sums that do not wait for stragglers, as eager-SGD's: rounds of those who are there, late ones in the next round.
+"""Sums that do not wait for stragglers, as in eager-SGD: a round has the ranks ready in time, late ones join the next.
 
     partial = PartialAllreduce(world.split(range(world.size)), count, bound_s=0.02)
     for batch in batches:

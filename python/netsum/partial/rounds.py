@@ -1,9 +1,9 @@
-"""Rounds of a partial allreduce: a thread per rank takes part in each, whether its rank has given anything or not.
+"""Rounds of a partial allreduce: a thread per rank takes part in each, whether its rank has contributed or not.
 
-A round is an ordinary allreduce of everybody's values and flags, so every rank has the same result and the same answer
-to who is in it. It begins at a rank when all have said that they are there, or `bound_s` after the first was heard:
-what that rank has given by then goes into it, else zeros. No rank decides for another, and nothing is lost or counted
-twice: a contribution is taken once, by the first round that begins after it.
+A round is an ordinary allreduce of all ranks' values and flags, so every rank has the same result and the same list of
+contributors. It begins at a rank when all have announced their contributions, or `bound_s` after the first
+announcement: the rank's contributions so far go into it, else zeros. No rank decides for another, and nothing is lost
+or counted twice: a contribution is taken once, by the first round that begins after it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from netsum.communicator import Communicator, memory
 _CODES = {"float32": "f", "float64": "d"}
 _TAG = 0x7061_7274
 _LEAVES = -1
-"""In a note: its sender gives no more."""
+"""In a note: the sender makes no more contributions."""
 _FOREVER_S = 1e9
 _LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
 class Round:
-    """One result. values: the sum of what `ranks` gave, an array.array; number: of the round."""
+    """One result. values: the sum of the contributions of `ranks`, an array.array; number: of the round."""
 
     number: int
     values: array.array[Any]
@@ -39,10 +39,10 @@ class Round:
 class PartialAllreduce:
     """Sums of vectors of one length over a communicator that is used for nothing else.
 
-    world: of its own, as `split` makes it; it is closed in the end. count: elements. dtype: float32 or float64.
-    bound_s: how long a round waits for stragglers after the first contribution. backlog: results that a rank may be
-    behind; then the others wait for it. Ranks may make different numbers of exchanges. A process that is stopped stops
-    the rounds: so is its thread.
+    world: a communicator of its own, as `split` makes it; closed at the end. count: elements. dtype: float32 or
+    float64. bound_s: how long a round waits for stragglers after the first contribution. backlog: unread results that a
+    rank may have before the others wait for it. Ranks may make different numbers of exchanges. Stopping a process stops
+    the rounds, because its thread stops.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PartialAllreduce:
         self._results: deque[Round] = deque()
         # The round that took this rank's last contribution.
         self._taken: int | None = None
-        # By rank: the last round for which it said that it has given; and who gives no more.
+        # By rank: the last round for which it announced a contribution; and the ranks that make no more.
         self._there: dict[int, int] = {}
         self._left: set[int] = set()
         self._notes: dict[int, ctypes.c_int64] = {}
@@ -72,11 +72,12 @@ class PartialAllreduce:
         self._thread.start()
 
     def exchange(self, values: Any) -> list[Round]:
-        """Give `values` and wait for the round that has them; all results since the last call, in order.
+        """Contribute `values` and wait for the round that includes them; returns all results since the last call, in
+        order.
 
-        On a busy machine rounds of the others may have come after it by then; they are among the results, too.
+        On a busy machine later rounds of the other ranks may be among the results, too.
 
-        values: `count` elements of the dtype, of any framework; they are copied. Raises what the group's sums raise.
+        values: `count` elements of the dtype, of any framework; they are copied. Raises the errors of the group's sums.
         """
         given = memory(values, "partial allreduce")
         if (given.dtype, given.count) != (self._dtype, self._count):
@@ -89,7 +90,8 @@ class PartialAllreduce:
             return self._drain(lambda: self._taken is not None)
 
     def close(self) -> list[Round]:
-        """Give no more, and wait until nobody does; the results that are left. All ranks call it."""
+        """Contribute no more, and wait until all ranks have finished; returns the remaining results. All ranks call
+        it."""
         with self._changed:
             if not self._leaving:
                 self._leaving = True
@@ -99,7 +101,7 @@ class PartialAllreduce:
         return rounds
 
     def _drain(self, over: Any) -> list[Round]:
-        """Take results until `over`; what has come must not hold the next round up. Called with the lock held."""
+        """Collect results until `over`; received results must not delay the next round. Called with the lock held."""
         rounds: list[Round] = []
         self._changed.notify_all()
         while True:
@@ -126,7 +128,7 @@ class PartialAllreduce:
             self._changed.notify_all()
 
     def _round(self, number: int) -> bool:
-        """One round; whether there is another one."""
+        """Run one round; returns whether there is another one."""
         size, rank, code = self._world.size, self._world.rank, _CODES[self._dtype]
         given, leaving = self._begin(number)
         vector: array.array[float] = (
@@ -138,7 +140,7 @@ class PartialAllreduce:
         self._world.allreduce(vector)
         flags = vector[self._count :]
         del vector[self._count :]
-        # Protocols that add integers may leave a flag a little off.
+        # Protocols that add integers may return a flag that is slightly off.
         raised = [flag > 0.5 for flag in flags]
         ranks = tuple(each for each in range(size) if raised[each])
         with self._changed:
@@ -150,7 +152,7 @@ class PartialAllreduce:
         return not all(raised[size:])
 
     def _begin(self, number: int) -> tuple[array.array[Any] | None, bool]:
-        """Wait until the round begins here; what this rank gives, and whether it gives no more after it."""
+        """Wait until the round begins here; returns this rank's contribution, and whether it makes no more after it."""
         size, noted, first = self._world.size, False, None
         with self._changed:
             while True:
@@ -181,13 +183,13 @@ class PartialAllreduce:
         return [rank for rank in range(self._world.size) if rank != self._world.rank]
 
     def _send_note(self, what: int) -> None:
-        """Say to all others that this rank has given to a round, or gives no more."""
+        """Announce to all other ranks that this rank has contributed to a round, or makes no more contributions."""
         note = what.to_bytes(8, "little", signed=True)
         for rank in self._others():
             self._world.send(note, rank, _TAG, wait=False)
 
     def _listen(self, rank: int) -> None:
-        """Receive the next note of a rank, and the ones after it."""
+        """Receive the next note of a rank, and those that follow."""
         note = self._notes.setdefault(rank, ctypes.c_int64())
         work = self._world.core.recv(ctypes.addressof(note), 8, rank, _TAG, _FOREVER_S)
 

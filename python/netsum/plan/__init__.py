@@ -1,4 +1,4 @@
-"""The planner: topologies in, plans out. The algorithms are in the compiled core."""
+"""The planner: from topologies to plans. The algorithms are in the compiled core."""
 
 from netsum.plan.errors import PlanError
 from netsum.plan.losses import Losses, put_in_place, replan, without

@@ -1,2 +1,2 @@
 class PlanError(Exception):
-    """A topology or a request that cannot be planned for; the message says what is wrong, where, and what to do."""
+    """A topology or a request without a plan; the message says what is wrong, where, and what to do."""

@@ -1,4 +1,4 @@
-"""Plans for what is left of a fabric: links and devices that are lost, links that are slower than they were."""
+"""Plans for a degraded fabric: links and devices that are lost, links that are slower than before."""
 
 import json
 import os
@@ -20,7 +20,7 @@ class Losses:
 
 
 def without(graph: dict[str, Any], losses: Losses) -> tuple[dict[str, Any], list[str]]:
-    """The graph that is left, and what was lost in words. PlanError names what the graph does not have."""
+    """The remaining graph, and a description of the losses. Raises PlanError for names that the graph does not have."""
     from netsum import _core
 
     with refusals():
@@ -29,10 +29,10 @@ def without(graph: dict[str, Any], losses: Losses) -> tuple[dict[str, Any], list
 
 
 def replan(old: dict[str, Any], graph: dict[str, Any], losses: Losses) -> dict[str, Any]:
-    """The report of the best plan for what is left (`pack`), with `lost` (words), `before` (GB/s) and `seconds`.
+    """The report of the best plan for the remaining graph (`pack`), with `lost` (texts), `before` (GB/s) and `seconds`.
 
-    old: the plan in use; its collective is kept. graph: of its GPUs, in the order of its ranks. PlanError if there is
-    no plan any more.
+    old: the plan in use; its collective is kept. graph: of its GPUs, in rank order. Raises PlanError if no plan is
+    left.
     """
     from netsum import _core
 
@@ -51,7 +51,7 @@ def replan(old: dict[str, Any], graph: dict[str, Any], losses: Losses) -> dict[s
 
 
 def put_in_place(plan: dict[str, Any], file: Path) -> None:
-    """Write a plan so that whoever reads it meanwhile sees the old one or the new. PlanError if it cannot be."""
+    """Write a plan atomically: readers see the old one or the new one. Raises PlanError if it cannot be written."""
     beside = file.with_name(f".{file.name}.new")
     try:
         beside.write_text(json.dumps(plan, indent=1))

@@ -1,4 +1,4 @@
-"""Topologies with what was measured of their links."""
+"""Topologies with measured latencies and rates of their links."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ Links = dict[tuple[str, str], tuple[float, float]]
 
 
 def calibrated(graph: dict[str, Any], links: Links) -> tuple[dict[str, Any], int]:
-    """The graph with measured rates and latencies where there are any, and how many links those are.
+    """The graph with measured rates and latencies where available, and how many links those are.
 
     Several links between the same two vertices are measured as one: each gets its part of the rate.
     """

@@ -1,4 +1,4 @@
-"""Measures a plan's links: `python -m netsum.plan.measuring TOPOLOGY OUT`, run by torchrun on every rank.
+"""Measures a plan's links: `python -m netsum.plan.measuring TOPOLOGY OUT`, started by torchrun on every rank.
 
 NETSUM_PLAN is set as for the job; rank 0 writes OUT.
 """
@@ -20,10 +20,10 @@ def main() -> None:
     os.environ["NETSUM_PLAN_MEASURE"] = "1"
     dist.init_process_group("netsum")
     own = [(link["link"], link["latency_s"], link["rate_bps"]) for link in stats()["links"]]
-    everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, own)
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, own)
     if dist.get_rank() == 0:
-        direct = {tuple(link): (s, bps) for each in everybody for link, s, bps in each if len(link) == 2}
+        direct = {tuple(link): (s, bps) for each in gathered for link, s, bps in each if len(link) == 2}
         plan = json.loads(Path(os.environ["NETSUM_PLAN"]).read_text())
         gpus = [plan["vertices"][vertex] for vertex in plan["gpus"]]
         graph, count = calibrated(topology(Selection(source, gpus)), direct)

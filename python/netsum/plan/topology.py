@@ -1,4 +1,4 @@
-"""Topologies by name or from files of any format that the core reads."""
+"""Topologies by name or from files of any format that the core supports."""
 
 import json
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from netsum.plan.errors import PlanError
 
 @dataclass(frozen=True)
 class Selection:
-    """What to plan on.
+    """The input of the planner.
 
-    source: a file, or a machine that is built in (`dgx1v`, `a100x2`, `torus:4x4`). gpus: names or numbers, all if
-    empty. kinds: kinds of links to use, all if empty. format: of the file, None to look at it.
+    source: a file, or a built-in machine (`dgx1v`, `a100x2`, `torus:4x4`). gpus: names or numbers, all if empty. kinds:
+    kinds of links to use, all if empty. format: of the file, None to detect it.
     """
 
     source: str
@@ -25,7 +25,7 @@ class Selection:
 
 
 def topology(selection: Selection) -> dict[str, Any]:
-    """The graph as netsum's JSON: `gpu`, `switch`, `link`. PlanError if there is none."""
+    """The graph as netsum's JSON: `gpu`, `switch`, `link`. Raises PlanError if it cannot be read."""
     from netsum import _core
 
     text, file = selection.source, None
@@ -45,7 +45,7 @@ def topology(selection: Selection) -> dict[str, Any]:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What the core refuses, as PlanError."""
+    """Convert the core's errors to PlanError."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Plans: found, checked and written in other forms by the core."""
+"""Plans: computed, checked and converted by the core."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def pack(
 
 
 def front(graph: dict[str, Any], collective: str = "allreduce", root: int = 0) -> list[dict[str, Any]]:
-    """Plans of which none is worse in rate, number of trees and height together; the fastest first."""
+    """Pareto-optimal plans in rate, number of trees and height; the fastest first."""
     from netsum import _core
 
     with refusals():
@@ -41,10 +41,10 @@ def front(graph: dict[str, Any], collective: str = "allreduce", root: int = 0) -
 def pack_kinds(
     graph: dict[str, Any], kinds: list[tuple[str, float]], size: float, collective: str = "allreduce", root: int = 0
 ) -> dict[str, Any]:
-    """Trees on each kind of links by itself, with the buffer split so that all end together.
+    """Trees on each kind of links separately, with the buffer split so that all finish at the same time.
 
-    kinds: name and seconds before it carries anything. size: bytes. Returns `parts`, `seconds`, `alone_seconds` (the
-    best kind alone) and `plan`.
+    kinds: name and set-up time in seconds. size: bytes. Returns `parts`, `seconds`, `alone_seconds` (the best kind
+    alone) and `plan`.
     """
     from netsum import _core
 
@@ -56,7 +56,8 @@ def pack_kinds(
 
 
 def verify(text: str, graph: dict[str, Any] | None) -> str | None:
-    """What is wrong with a plan (JSON) on its graph, or without one with MSCCL XML or MSCCL++ JSON; None if right."""
+    """What is wrong with a plan (JSON) on its graph, or without a graph with MSCCL XML or MSCCL++ JSON; None if
+    valid."""
     from netsum import _core
 
     with refusals():
@@ -64,7 +65,7 @@ def verify(text: str, graph: dict[str, Any] | None) -> str | None:
 
 
 def export(plan: dict[str, Any], graph: dict[str, Any], form: str) -> str:
-    """A plan as "msccl" (XML), "mscclpp" (JSON) or "svg". PlanError if it is wrong, or does not fit the form."""
+    """A plan as "msccl" (XML), "mscclpp" (JSON) or "svg". Raises PlanError if it is invalid or cannot be expressed."""
     from netsum import _core
 
     with refusals():
@@ -72,7 +73,8 @@ def export(plan: dict[str, Any], graph: dict[str, Any], form: str) -> str:
 
 
 def explain(graph: dict[str, Any], sizes: list[float]) -> dict[str, Any]:
-    """When aggregation helps an allreduce: `choices` by size, with seconds per way, and `words`."""
+    """When aggregation speeds up an allreduce: `choices` by size, with seconds per path, and `words`, an
+    explanation."""
     from netsum import _core
 
     with refusals():
@@ -81,7 +83,7 @@ def explain(graph: dict[str, Any], sizes: list[float]) -> dict[str, Any]:
 
 
 def estimate(graph: dict[str, Any], sizes: list[float], method: str = "exact") -> list[float]:
-    """Seconds of an allreduce by size, as processes run the plan of a method over links like these."""
+    """Seconds of an allreduce by size, as executed by processes with the plan of a method over links like these."""
     from netsum import _core
 
     with refusals():
@@ -89,7 +91,7 @@ def estimate(graph: dict[str, Any], sizes: list[float], method: str = "exact") -
 
 
 def fastest(graph: dict[str, Any], size: float) -> tuple[str, float]:
-    """The method ("exact" or "rings") whose plan takes least time for a buffer of `size` bytes, and that time (s)."""
+    """The method ("exact" or "rings") whose plan is fastest for a buffer of `size` bytes, and its time (s)."""
     times = {"exact": estimate(graph, [size])[0]}
     if dict(pack(graph)["others"])["rings"] is not None:
         times["rings"] = estimate(graph, [size], "rings")[0]
@@ -97,7 +99,7 @@ def fastest(graph: dict[str, Any], size: float) -> tuple[str, float]:
 
 
 def classes(graph: dict[str, Any]) -> list[tuple[list[int], int]]:
-    """Classes of alike sets of three or more GPUs: the first set, and how many there are."""
+    """Classes of equivalent sets of three or more GPUs: the first set, and the number of sets."""
     from netsum import _core
 
     with refusals():

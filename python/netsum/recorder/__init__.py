@@ -1,8 +1,8 @@
-"""The last operations of every rank, written when something goes wrong, and what they say together.
+"""The flight recorder: the last operations of every rank, written on failures, and their diagnosis.
 
 Every group keeps its last 512 operations. With NETSUM_RECORDER=folder it writes them there when an operation or the
 group fails (time-out, lost rank, mismatch, abort), and when the process gets SIGUSR1; `dump` does it at any time.
-`netsum recorder FOLDER` reads the files of all ranks: `dumps` are the files, `verdict` says who waits for whom.
+`netsum recorder FOLDER` reads the files of all ranks: `dumps` parses them, `verdict` diagnoses the cause.
 """
 
 from netsum.recorder.dumps import Dump, Operation, RecorderError, read

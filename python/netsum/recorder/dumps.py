@@ -1,4 +1,4 @@
-"""The files that ranks leave: netsum-GROUP-rankN.json, written by the core."""
+"""The dump files of ranks: netsum-GROUP-rankN.json, written by the core."""
 
 import json
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ FORMAT = 1
 
 
 class RecorderError(Exception):
-    """Files that cannot be used; the message names them."""
+    """Unusable files; the message names them."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One call. number: its place among the group's collectives; None for messages between two ranks.
+    """One call. number: its position among the group's collectives; None for messages between two ranks.
 
     called: seconds since 1970 by the rank's clock. seconds: until it ended; None if it had not. error: why it failed.
     """
@@ -30,7 +30,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Dump:
-    """One rank's last operations, oldest first. failure: why its group cannot be used any more; None if it can."""
+    """One rank's last operations, oldest first. failure: why its group is unusable; None if it is not."""
 
     group: str
     rank: int
@@ -47,7 +47,7 @@ class Dump:
 
 
 def read(folder: Path) -> dict[str, dict[int, Dump]]:
-    """Dumps by group and rank. RecorderError where there are none, or where a file is not what it should be."""
+    """Dumps by group and rank. Raises RecorderError if there are none, or for an invalid file."""
     files = sorted(folder.glob("netsum-*.json"))
     if not files:
         raise RecorderError(f"{folder}: no files netsum-*.json; run the ranks with NETSUM_RECORDER={folder}")

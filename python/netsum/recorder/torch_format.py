@@ -1,4 +1,4 @@
-"""The same dumps as torch's flight recorder writes them, for its analyser `torchfrtrace`."""
+"""The dumps in the format of torch's flight recorder, for its analyser `torchfrtrace`."""
 
 import pickle
 import re
@@ -19,7 +19,7 @@ _MESSAGE = re.compile(r"(send|receive) of (\d+) bytes (?:to|from) (?:rank (\d+)|
 
 
 def write(dumps: dict[int, Dump], folder: Path) -> list[Path]:
-    """One pickle per rank of a group, PREFIX + rank; the files."""
+    """Write one pickle per rank of a group, PREFIX + rank; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for rank, dump in dumps.items():

@@ -1,4 +1,4 @@
-"""What the ranks' last operations say together: who waits for whom, who is missing, where calls began to differ."""
+"""Diagnosis from the ranks' last operations: which ranks wait, which are missing, and where calls diverged."""
 
 import re
 from collections import Counter, defaultdict
@@ -13,7 +13,7 @@ _SEND = re.compile(r"send of \d+ bytes to rank (\d+) \(tag (\d+)\)")
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement. kind: absent, mismatch, stall, slow, message or well. ranks: those it is about."""
+    """One finding. kind: absent, mismatch, stall, slow, message or well. ranks: the ranks concerned."""
 
     kind: str
     ranks: list[int]
@@ -22,7 +22,7 @@ class Finding:
 
 
 def judge(dumps: dict[int, Dump]) -> list[Finding]:
-    """What is wrong in one group, the cause before what follows from it. dumps: by rank, of one group."""
+    """The problems of one group, causes before consequences. dumps: by rank, of one group."""
     size = next(iter(dumps.values())).size
     absent = [rank for rank in range(size) if rank not in dumps]
     findings = []
@@ -39,7 +39,7 @@ def judge(dumps: dict[int, Dump]) -> list[Finding]:
 
 
 def _mismatch(dumps: dict[int, Dump]) -> Finding | None:
-    """The first number under which ranks called different things."""
+    """The first number under which ranks called different operations."""
     calls: dict[int, dict[int, str]] = defaultdict(dict)
     for rank, dump in dumps.items():
         for number, operation in dump.collectives.items():
@@ -56,7 +56,7 @@ def _mismatch(dumps: dict[int, Dump]) -> Finding | None:
 
 
 def _stall(dumps: dict[int, Dump], absent: list[int]) -> Finding | None:
-    """The lowest operation that has not ended well somewhere, and who has not called it."""
+    """The lowest operation that has not completed everywhere, and the ranks that have not called it."""
     open_ = [
         number
         for dump in dumps.values()
@@ -68,7 +68,7 @@ def _stall(dumps: dict[int, Dump], absent: list[int]) -> Finding | None:
     number = min(open_)
     waiting = {rank: dump.collectives[number] for rank, dump in dumps.items() if number in dump.collectives}
     waiting = {rank: each for rank, each in waiting.items() if each.seconds is None or each.error}
-    # A rank that ended it well, or whose ring has lost it, has called it.
+    # A rank that completed it, or whose ring buffer has dropped it, has called it.
     late = [rank for rank, dump in dumps.items() if max(dump.collectives, default=-1) < number]
     longest = max(_age(dumps[rank], each) for rank, each in waiting.items())
     call = next(iter(waiting.values())).call
@@ -82,7 +82,7 @@ def _stall(dumps: dict[int, Dump], absent: list[int]) -> Finding | None:
 
 
 def _messages(dumps: dict[int, Dump]) -> list[Finding]:
-    """Receives that nobody has sent for."""
+    """Receives without a matching send."""
     sent: Counter[Any] = Counter()
     received: Counter[Any] = Counter()
     waiting = []

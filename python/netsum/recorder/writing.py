@@ -1,4 +1,4 @@
-"""Writing the groups of this process, at once or on SIGUSR1."""
+"""Writes the dumps of this process's groups, on request or on SIGUSR1."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ _cores: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def watch(core: "Group") -> None:
-    """Let `dump` and SIGUSR1 write a `netsum.Group`, for as long as it lives.
+    """Register a `netsum.Group` for `dump` and SIGUSR1, as long as it lives.
 
-    The signal is taken only where NETSUM_RECORDER names a folder and nobody has taken it, and is served when the main
-    thread is in Python or in a call of netsum.
+    The signal handler is installed only if NETSUM_RECORDER names a folder and no other handler is set; it runs when the
+    main thread is in Python or in a call of netsum.
     """
     _cores.add(core)
     if not os.environ.get("NETSUM_RECORDER") or threading.current_thread() is not threading.main_thread():
@@ -27,10 +27,10 @@ def watch(core: "Group") -> None:
 
 
 def dump(folder: str | Path | None = None, why: str = "asked for") -> list[Path]:
-    """Write the last operations of every group of this process; the files.
+    """Write the last operations of every group of this process; returns the files.
 
-    folder: NETSUM_RECORDER if None. Groups that are closed are left out. ValueError without a folder, NetsumError where
-    it cannot be written.
+    folder: NETSUM_RECORDER if None. Closed groups are omitted. Raises ValueError without a folder, NetsumError if it
+    cannot be written.
     """
     folder = folder or os.environ.get("NETSUM_RECORDER")
     if not folder:

@@ -4,7 +4,7 @@
     result.summary["short_flows"]["fct_us"]["p99"]
     result.frame("flows")                      # a pandas data frame; `rows` needs no pandas
 
-The simulation itself is the process `netsum-sim` (crates/sim); this package starts it, sweeps over many
+The simulation itself is the process `netsum-sim` (crates/sim); this package starts it, runs sweeps over many
 configurations, and draws reports.
 """
 

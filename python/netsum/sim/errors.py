@@ -1,5 +1,5 @@
-"""What goes wrong with a simulation."""
+"""Errors of simulations."""
 
 
 class SimError(Exception):
-    """A configuration was refused, or a run did not end well; the text says where and why."""
+    """A configuration was rejected, or a run failed; the message says where and why."""

@@ -8,19 +8,19 @@ _KEYS = ("path", "scenario", "sizes")
 
 
 def absolute(value: Any, folder: Path, key: str = "") -> Any:
-    """A copy of `value`, which stands at `key`: the files that it names, relative to `folder`, at absolute paths."""
+    """A copy of the `value` of `key`: file names in it, relative to `folder`, are made absolute."""
     if isinstance(value, dict):
         return {name: absolute(item, folder, str(name)) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [absolute(item, folder, key) for item in value]
-    # Sizes may also be the name of a distribution.
+    # `sizes` may also be the name of a distribution.
     if isinstance(value, str) and key in _KEYS and (key != "sizes" or _is_file(folder / value)):
         return str(folder / value)
     return value
 
 
 def named(value: Any, key: str = "") -> Iterator[Path]:
-    """The files below `value`, as far as they are there."""
+    """The existing files named in `value`."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from named(item, str(name))
@@ -35,5 +35,5 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except (OSError, ValueError):
-        # Too long for a name, or with a zero byte in it.
+        # Too long for a name, or containing a zero byte.
         return False

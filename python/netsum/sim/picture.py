@@ -1,4 +1,4 @@
-"""The fabric as a picture: a level of switches per row, every direction of a link coloured by how busy it was."""
+"""The fabric as SVG: a level of switches per row, every direction of a link coloured by its utilization."""
 
 import math
 from collections import defaultdict, deque
@@ -7,13 +7,14 @@ from typing import Any
 
 WIDTH = 860
 _ROW, _TOP = 120, 30
-# More names than this would cover each other.
+# More names than this would overlap.
 _NAMES = 40
 _SCALE_STEPS = 20
 
 
 def heat_map(links: list[dict[str, Any]], hosts: set[str]) -> str:
-    """SVG from the rows of links.csv, and the hosts' names. Beside each other, left to right: the way up and down."""
+    """SVG from the rows of links.csv, and the hosts' names. Each link is two lines: upward at the left, downward at the
+    right."""
     neighbours = defaultdict(list)
     for link in links:
         neighbours[link["from"]].append(link["to"])
@@ -39,7 +40,7 @@ def heat_map(links: list[dict[str, Any]], hosts: set[str]) -> str:
 
 
 def _name(node: str, x: float, y: float, below: bool) -> str:
-    """Beside a switch; slanted below a host, where they stand close."""
+    """A name beside a switch; slanted below a host, because hosts are close together."""
     if below:
         at = f'x="{x:.1f}" y="{y + 12:.1f}" transform="rotate(35 {x:.1f} {y + 12:.1f})"'
     else:
@@ -48,7 +49,7 @@ def _name(node: str, x: float, y: float, below: bool) -> str:
 
 
 def _scale(y: float) -> list[str]:
-    """What the colours mean."""
+    """The colour scale."""
     width = 8
     left = WIDTH - width * _SCALE_STEPS - 40
     steps = [
@@ -63,7 +64,7 @@ def _scale(y: float) -> list[str]:
 
 
 def _levels(neighbours: dict[str, list[str]], hosts: set[str]) -> dict[str, int]:
-    """Links from the nearest host."""
+    """Distance in links from the nearest host."""
     lowest = [node for node in neighbours if node in hosts]
     level = dict.fromkeys(lowest, 0)
     queue = deque(lowest)
@@ -78,7 +79,7 @@ def _levels(neighbours: dict[str, list[str]], hosts: set[str]) -> dict[str, int]
 
 def _link(link: dict[str, Any], place: dict[str, tuple[float, float]]) -> str:
     (x1, y1), (x2, y2) = place[link["from"]], place[link["to"]]
-    # To the left of its own direction, as the other direction is of its.
+    # To the left in its own direction, as the other direction is in its.
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     right, down = 1.2 * (y2 - y1) / length, 1.2 * (x1 - x2) / length
     busy = min(link["utilisation"], 1.0)
@@ -91,5 +92,5 @@ def _link(link: dict[str, Any], place: dict[str, tuple[float, float]]) -> str:
 
 
 def _colour(busy: float) -> str:
-    """From blue (idle) over yellow to red (busy all the time)."""
+    """From blue (idle) over yellow to red (fully utilized)."""
     return f"hsl({215 * (1 - busy) ** 1.5:.0f} 75% 50%)"

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing else."""
+"""The report of a run: one self-contained HTML file."""
 
 import math
 import re
@@ -14,22 +14,22 @@ from netsum.sim.result import Result
 from netsum.sim.runner import REPORT
 
 STYLE = Path(__file__).with_name("report.css")
-# PANAMA's border between short and long flows is 40 MB; below it, by what latency means to them.
+# PANAMA's border between short and long flows is 40 MB; the borders below it follow the importance of latency.
 _SIZES = ((0, 1e5, "below 100 kB"), (1e5, 4e7, "100 kB to 40 MB"), (4e7, math.inf, "40 MB and more"))
 _POINTS = 200
-# More lines than this cannot be told apart.
+# More lines than this cannot be distinguished.
 _LINES = 6
 
 
 def write(result: Result) -> Path:
-    """Writes REPORT beside the tables; returns its path."""
+    """Write REPORT beside the tables; returns its path."""
     path = result.folder / REPORT
     path.write_text(render(result), encoding="utf-8")
     return path
 
 
 def render(result: Result) -> str:
-    """The page."""
+    """The report as HTML."""
     summary = result.summary
     packets = summary["packets"]
     lead = (
@@ -57,7 +57,7 @@ def render(result: Result) -> str:
 
 
 def unfinished(result: Result) -> str:
-    """How many jobs were not complete, in words."""
+    """A sentence with the number of incomplete jobs."""
     count = result.unfinished_jobs
     return f"{count:,} job{'s' if count > 1 else ''} had not completed {'their' if count > 1 else 'its'} steps"
 
@@ -140,7 +140,7 @@ def _links(result: Result) -> list[str]:
         by_part[row["part"]].append(row)
     hosts = set(result.summary["hosts"] or [])
     if not hosts:
-        # Of a built fabric they alone are called h and a number.
+        # In a generated fabric only hosts are named h and a number.
         hosts = {link["from"] for link in result.rows("links") if re.fullmatch(r"h\d+", link["from"])}
     figures = []
     for part, links in by_part.items():

@@ -1,4 +1,4 @@
-"""The results of a run, as the simulator left them in a folder."""
+"""The results of a run, read from its folder."""
 
 import csv
 import functools
@@ -15,10 +15,10 @@ _TEXT = {"part", "from", "to", "model"}
 
 
 class Result:
-    """One folder with tables, CSV or Parquet. COLUMNS.md in it says what each column means, and in which unit it is."""
+    """One folder with tables, CSV or Parquet. COLUMNS.md in it documents the columns and their units."""
 
     def __init__(self, folder: Path | str, *, complete: bool = True) -> None:
-        """Raises SimError if the run in `folder` is not complete, unless `complete` is False: tables can be read."""
+        """Raises SimError if the run in `folder` is incomplete; with `complete=False` its tables can still be read."""
         self.folder = Path(folder)
         if complete and not (self.folder / "summary.json").is_file():
             raise SimError(f"{self.folder} holds no complete run: summary.json is missing; run it again")
@@ -31,7 +31,7 @@ class Result:
 
     @functools.cached_property
     def effective(self) -> dict[str, Any]:
-        """The configuration with all defaults, as the simulator took it."""
+        """The configuration with all defaults, as used by the simulator."""
         return tomllib.loads((self.folder / "effective.toml").read_text(encoding="utf-8"))
 
     @property

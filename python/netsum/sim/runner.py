@@ -1,4 +1,4 @@
-"""Starts the simulator and follows it."""
+"""Starts the simulator and follows its progress."""
 
 import json
 import re
@@ -20,13 +20,13 @@ SIMULATOR = "netsum-sim"
 GIVEN = "given.toml"
 REPORT = "report.html"
 THREADS_MAX = 65_535
-# A run hears that it shall end some hundred times while it lasts.
+# A run checks about a hundred times whether it should end.
 PATIENCE_S = 20
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: its share, simulated milliseconds, seconds gone and left, packet-hops and their rate."""
+    """Progress of a run: share, simulated milliseconds, seconds elapsed and remaining, packet-hops and their rate."""
 
     share: float
     simulated_ms: float
@@ -49,11 +49,11 @@ def run(
 ) -> Result:
     """Simulate a configuration (a TOML file or its content as a dictionary) into the folder `out`.
 
-    Files that a dictionary names are relative to the working directory. format: of the tables, "csv" or "parquet",
-    whatever the configuration says. threads: of the run, at most, whatever the configuration says; the results are the
-    same. progress and notes are called from this thread. An interrupted run leaves tables that end where it was; the
-    KeyboardInterrupt carries a note that says where. Raises SimError: the configuration was refused, with file, line
-    and reason, and `out` is as it was; or the run went wrong.
+    Files named in a dictionary are relative to the working directory. format: of the tables, "csv" or "parquet",
+    overriding the configuration. threads: upper limit for the run, overriding the configuration; the results do not
+    depend on it. progress and notes are called from this thread. An interrupted run leaves complete tables up to the
+    interruption; the KeyboardInterrupt carries a note with its time. Raises SimError if the configuration is rejected,
+    with file, line and reason and without touching `out`, or if the run fails.
     """
     _check_options(format, threads)
     return start(config, Path(out), format=format, threads=threads, progress=progress, notes=notes)
@@ -69,13 +69,13 @@ def start(
     notes: Callable[[str], None] | None = None,
     started: Callable[[subprocess.Popen[str]], None] | None = None,
 ) -> Result:
-    """As `run`; `started` gets the simulator's process, so that another thread can end it."""
+    """As `run`; `started` receives the simulator's process, so that another thread can end it."""
     with _as_file(config) as (path, given):
 
         def accepted() -> None:
             try:
                 out.mkdir(parents=True, exist_ok=True)
-                # It would stand beside tables that it does not describe.
+                # An old report would not describe the new tables.
                 (out / REPORT).unlink(missing_ok=True)
                 if given is not None:
                     (out / GIVEN).write_text(given)
@@ -102,7 +102,7 @@ def start(
 
 
 def check(config: dict[str, Any]) -> None:
-    """Raises SimError if the simulator refuses a configuration; nothing is run or written."""
+    """Raises SimError if the simulator rejects a configuration; nothing is run or written."""
     with _as_file(config) as (path, given):
         command = [str(binaries.find(SIMULATOR)), "check", str(path)]
         ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
@@ -119,7 +119,7 @@ def _check_options(format: str | None, threads: int | None) -> None:
 
 @contextmanager
 def _as_file(config: Path | str | dict[str, Any]) -> Iterator[tuple[Path, str | None]]:
-    """The file of a configuration, and its text if it was none."""
+    """The file of a configuration, and its text if it was not a file."""
     if not isinstance(config, dict):
         yield Path(config), None
         return
@@ -131,12 +131,12 @@ def _as_file(config: Path | str | dict[str, Any]) -> Iterator[tuple[Path, str | 
 
 
 def _without_place(trouble: str, path: Path, given: str | None) -> str:
-    """Lines of a file that the caller did not write say nothing to them."""
+    """Remove line numbers of a temporary file, which mean nothing to the caller."""
     return trouble if given is None else re.sub(rf"{re.escape(str(path))}:\d+: ", "", trouble)
 
 
 def _end(process: subprocess.Popen[str]) -> str:
-    """Ends a simulator that is still at work, if it can with tables that are whole; returns what it says at last."""
+    """End a running simulator, if possible with complete tables; returns its last message."""
     if process.poll() is None:
         process.terminate()
     timer = threading.Timer(PATIENCE_S, process.kill)
@@ -149,7 +149,8 @@ def _end(process: subprocess.Popen[str]) -> str:
 
 
 def _follow(process: subprocess.Popen[str], accepted: Any = None, progress: Any = None, notes: Any = None) -> str:
-    """Passes on what the simulator tells; returns what is no progress. Notes come first, once it is accepted."""
+    """Forward the simulator's progress; returns other output. Notes are delivered first, once the configuration is
+    accepted."""
     trouble: list[str] = []
     for line in process.stderr or ():
         try:

@@ -1,4 +1,4 @@
-"""Many configurations: over the cores of this machine, or over a Ray cluster. What is complete is not run again."""
+"""Runs many configurations, on the cores of this machine or on a Ray cluster. Completed runs are skipped."""
 
 import copy
 import hashlib
@@ -21,17 +21,17 @@ from netsum.sim.result import Result
 from netsum.sim.runner import GIVEN
 
 ENGINES = ("local", "ray")
-# What a run depends on beside its configuration.
+# Inputs of a run beside its configuration.
 INPUTS = "inputs.json"
-# File systems take 255 bytes.
+# Limit of file systems: 255 bytes.
 _NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A base configuration and, by dotted key ("scheme.kind", "flows.0.load"), the values to be combined.
+    """A base configuration and, by dotted key ("scheme.kind", "flows.0.load"), the values to combine.
 
-    Files that values of the grid name are relative to `folder`, or else to the working directory.
+    File names in the grid's values are relative to `folder`, or else to the working directory.
     """
 
     base: dict[str, Any]
@@ -71,7 +71,7 @@ class Sweep:
         return plan
 
     def runs(self) -> dict[str, dict[str, Any]]:
-        """Every combination: a name that serves as folder, its configuration. Raises SimError for one given twice."""
+        """Every combination: its name, which is also its folder, and configuration. Raises SimError for duplicates."""
         runs = {}
         for name, chosen in self.chosen().items():
             config = copy.deepcopy(self.base)
@@ -81,7 +81,7 @@ class Sweep:
         return runs
 
     def chosen(self) -> dict[str, dict[str, Any]]:
-        """Every combination: its name, and the grid's values in it. Raises SimError for a value given twice."""
+        """Every combination: its name, and its grid values. Raises SimError for a duplicate value."""
         for key, values in self.grid.items():
             twice = [text for text, count in Counter(_exact(value) for value in values).items() if count > 1]
             if twice:
@@ -103,16 +103,16 @@ def sweep(
     workers: int | None = None,
     done: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Result]:
-    """Run all configurations into folders of `out`, named by their keys; `done` hears name, count and total.
+    """Run all configurations into folders of `out`, named by their keys; `done` is called with name, count and total.
 
-    Each run has one thread: runs side by side lose nothing, threads of one run do.
+    Each run has one thread: parallel runs scale fully, parallel threads of one run do not.
 
     engine: "local" runs `workers` processes at a time (as many as there are cores); "ray" runs on the cluster that
     ray.init finds, whose nodes must have netsum and, at the same paths, the files that configurations name.
-    A run is kept that is complete with the very same configuration, files and simulator. Before the first run all that
-    are left are checked: SimError names the one that is refused, and nothing has been run. Raises SimError also at the
-    first run that fails, once those at work have ended; what is complete stays. A KeyboardInterrupt ends those at work
-    with tables that are whole, and carries a note that says how many are complete.
+    A run is skipped if it is complete with the same configuration, files and simulator. Before the first run all
+    remaining ones are checked: SimError names a rejected one, and nothing has been run. Raises SimError also at the
+    first run that fails, once the running ones have ended; completed runs are kept. A KeyboardInterrupt ends the
+    running ones with complete tables, and carries a note with the number of completed runs.
     """
     if engine not in ENGINES:
         raise SimError(f"no engine is named {engine!r}; use one of {', '.join(ENGINES)}")
@@ -170,31 +170,31 @@ def _local(runs: dict[str, dict[str, Any]], out: Path, workers: int, inputs: dic
                     _raise_named(name, future.exception())
                     yield name
         except SimError:
-            # Those at work may go on to their ends.
+            # Running ones may complete.
             pool.shutdown(cancel_futures=True)
             raise
     finally:
-        # Nothing is at work but after an interruption, here or where the names are taken.
+        # Runs are still in progress only after an interruption, here or in the consumer of the names.
         pool.shutdown(wait=False, cancel_futures=True)
         at_work.end()
         pool.shutdown()
 
 
 class _AtWork:
-    """Simulators that threads of this process wait for."""
+    """Simulator processes that threads of this process wait for."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
         self._ending = False
 
     def add(self, process: subprocess.Popen[str]) -> None:
-        """From its thread: it is ended with the others, or now if they were."""
+        """Register a process; it is ended with the others, or at once if they have been ended."""
         self._processes.append(process)
         if self._ending:
             process.terminate()
 
     def end(self) -> None:
-        """All, with tables that are whole if they can within PATIENCE_S."""
+        """End all, with complete tables if possible within PATIENCE_S."""
         self._ending = True
         for process in self._processes:
             process.terminate()
@@ -222,14 +222,14 @@ def _ray(runs: dict[str, dict[str, Any]], out: Path, _workers: int, inputs: dict
         except ray.exceptions.RayTaskError as error:
             _raise_named(name, error.cause)
         _begin(out / name, inputs[name])
-        # The summary says that a run is complete: it comes last.
+        # The summary marks a run as complete: it is written last.
         for file in sorted(files, key=lambda file: file == "summary.json"):
             (out / name / file).write_bytes(files[file])
         yield name
 
 
 def _elsewhere(config: dict[str, Any]) -> dict[str, bytes]:
-    """A run on another machine: the files that it wrote."""
+    """Run on another machine; returns the written files."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -245,7 +245,7 @@ def _raise_named(name: str, error: BaseException | None) -> None:
 
 
 def _inputs(configs: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """By run, what it depends on beside its configuration: digests of the simulator and of the files named, as JSON."""
+    """Digests of each run's inputs beside its configuration (simulator and named files), as JSON."""
     known: dict[Path, str] = {}
 
     def digest(path: Path) -> str:
@@ -265,7 +265,7 @@ def _inputs(configs: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def _begin(folder: Path, inputs: str) -> None:
-    """From here on the folder's earlier result, if there is one, does not count."""
+    """Invalidate the folder's earlier result, if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)
     (folder / INPUTS).write_text(inputs)
@@ -299,7 +299,7 @@ def _exact(value: Any) -> str:
 
 
 def _with_hash(name: str, chosen: dict[str, Any]) -> str:
-    """A name that others do not have and that a file system takes."""
+    """A unique name within the length limit of file systems."""
     suffix = hashlib.sha256(_exact(chosen).encode()).hexdigest()[:8]
     return name.encode()[:_NAME_BYTES].decode(errors="ignore") + "-" + suffix
 

@@ -1,4 +1,4 @@
-"""Writes configurations; the standard library only reads them."""
+"""Writes configurations as TOML; the standard library only reads it."""
 
 import json
 from typing import Any

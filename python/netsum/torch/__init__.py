@@ -1,7 +1,7 @@
 """The torch backend: `torch.distributed.init_process_group("netsum")`, with no import needed (torch 2.14 or later).
 
-Start reading at `create`, then `backend`. Operations are in `reductions`, `movements` and `points`; what they return is
-in `work`. Gradients that cross the network in 8 or 16 bits are in `compression`.
+Start reading at `create`, then `backend`. Operations are in `reductions`, `movements` and `points`; their return types
+are in `work`. Gradient compression to 8 or 16 bits is in `compression`.
 """
 
 import json
@@ -27,9 +27,9 @@ __all__ = [
 
 
 def register() -> None:
-    """Make the name "netsum" known to torch, for the CPU and this process's accelerator.
+    """Register the backend "netsum" with torch, for the CPU and this process's accelerator.
 
-    torch calls this through the entry point; calling it again is harmless.
+    torch calls this through the entry point; further calls have no effect.
     """
     kind = accelerator()
     devices = ["cpu"] if kind is None else ["cpu", kind]
@@ -37,9 +37,9 @@ def register() -> None:
 
 
 def stats(group: dist.ProcessGroup | None = None) -> GroupStats:
-    """Counters of a group since it was made: path, trees, bytes, pauses; see `netsum.Group.stats`.
+    """Counters of a group since it was created: path, trees, bytes, pauses; see `netsum.Group.stats`.
 
-    group: the world if None. Raises ValueError where the group is not netsum's.
+    group: the world if None. Raises ValueError for a group of another backend.
     """
     name = (group or dist.group.WORLD).group_name
     backend = BACKENDS.get(name)

@@ -1,9 +1,9 @@
-"""The two shapes in which torch sees a netsum group.
+"""The two interfaces of a netsum group to torch.
 
 `NetsumBackend` is a full `Backend` of c10d: it works wherever a backend does, `cpu:netsum,cuda:nccl` and torch's debug
-wrappers included. `NetsumProcessGroup` takes the place of the whole process group and skips the dispatcher, which costs
-5 µs per call; it also forwards `Work.is_completed` and the source rank, which the holder that torch puts around a
-Python backend's Work does not.
+wrappers included. `NetsumProcessGroup` replaces the whole process group and bypasses the dispatcher, which costs 5 µs
+per call; it also forwards `Work.is_completed` and the source rank, which torch's wrapper of a Python backend's Work
+does not.
 """
 
 from datetime import timedelta
@@ -27,9 +27,9 @@ _BackendBase: Any = getattr(dist, "BackendBase", c10d.Backend)
 class Options(_BackendBase.Options):
     """Options of one group, for `new_group(pg_options=…)`.
 
-    in_network: whether switches add for this group. The world does by default, a sub-group does not: switch memory is
-    shared out per job, and most sub-groups talk little. plan: file of a tree plan for this group's allreduces, with one
-    rank per GPU of the plan; the world takes that of NETSUM_PLAN without it.
+    in_network: whether switches aggregate for this group. Default: true for the world, false for a sub-group, because
+    switch memory is divided among jobs and most sub-groups have little traffic. plan: file of a tree plan for this
+    group's allreduces, with one rank per GPU of the plan; the world uses that of NETSUM_PLAN by default.
     """
 
     def __init__(self, in_network: bool = True, plan: str | None = None) -> None:
@@ -39,7 +39,7 @@ class Options(_BackendBase.Options):
 
 
 class _Common(Reductions, Movements, Points):
-    """What both shapes answer alike."""
+    """The methods common to both interfaces."""
 
     engine: Engine
 
@@ -69,7 +69,7 @@ class _Common(Reductions, Movements, Points):
         self.engine.abort(f"rank {self.engine.rank} called abort on group '{self.engine.name}'")
 
     def _set_sequence_number_for_group(self) -> None:
-        """Every rank counts from 0, so there is nothing to agree on."""
+        """Every rank counts from 0, so no agreement is needed."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self.engine.operations
@@ -93,7 +93,7 @@ class NetsumBackend(_Common, _BackendBase):
         return True
 
     def split(self, store: Any, ranks: Any, opts: Any) -> Any:
-        """The backend of a part of this group, for `torch.distributed.split_group`, at one of its ranks."""
+        """The backend of a subset of this group, for `torch.distributed.split_group`, at one of its ranks."""
         from netsum.torch.create import split_off
 
         if self.engine.rank not in ranks:
@@ -103,8 +103,8 @@ class NetsumBackend(_Common, _BackendBase):
             )
         return split_off(self.engine, store, list(ranks), opts.group_name, opts._timeout, opts)
 
-    # Torch calls these where it could split, and the group is bound to a device: parts are made by their members alone,
-    # and all ranks are connected from the start.
+    # Torch calls these if it could split and the group is bound to a device: subsets are created by their members
+    # alone, and all ranks are connected from the start.
     def perform_nocolor_split(self, device: Any) -> None:
         pass
 
@@ -113,7 +113,7 @@ class NetsumBackend(_Common, _BackendBase):
 
     @property
     def options(self) -> Options:
-        # Without this, the inherited property calls itself for ever.
+        # Without this, the inherited property recurses infinitely.
         return self._options
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
@@ -122,12 +122,12 @@ class NetsumBackend(_Common, _BackendBase):
 
 @with_entries
 class NetsumProcessGroup(_Common, dist.ProcessGroup):
-    """A process group whose one backend is netsum's, called without torch's dispatcher between."""
+    """A process group with netsum as its only backend, called without torch's dispatcher."""
 
     def __init__(self, store: Any, backend: NetsumBackend) -> None:
         super().__init__(store, backend.engine.rank, backend.engine.size)
         self.engine = backend.engine
-        # CUSTOM and never GLOO: torch's DDP logger casts a backend of that type to its own class.
+        # CUSTOM and not GLOO: torch's DDP logger casts a backend of that type to its own class.
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         for kind in filter(None, ("cpu", accelerator())):
             self._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.CUSTOM, backend)
@@ -145,7 +145,7 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
         group_desc: Any = None,
         device_types: Any = None,
     ) -> Any:
-        """A part of this group, in the same shape; None at a rank that is not in it. Torch gives every argument."""
+        """A subset of this group, in the same shape; None at a rank that is not in it. Torch passes every argument."""
         from netsum.torch.create import split_off
 
         if self.engine.rank not in ranks:
@@ -166,7 +166,8 @@ class NetsumProcessGroup(_Common, dist.ProcessGroup):
 class ElasticProcessGroup(NetsumProcessGroup):
     """A process group whose rank and size change when it is reconfigured.
 
-    Torch keeps both where Python cannot change them, so it is told when it asks; groups that stay are not asked.
+    Torch stores both where Python cannot change them, so these methods override its accessors; other groups keep
+    torch's.
     """
 
     def rank(self) -> int:
@@ -175,7 +176,7 @@ class ElasticProcessGroup(NetsumProcessGroup):
     def size(self) -> int:
         return self.engine.size
 
-    # The names by which C++ asks.
+    # The method names that C++ calls.
     getRank, getSize = rank, size
 
 

@@ -1,20 +1,20 @@
-"""Gradients that cross the network as bfloat16 or as 8-bit integers: a communication hook of DistributedDataParallel.
+"""Gradients sent as bfloat16 or as 8-bit integers: a communication hook of DistributedDataParallel.
 
     netsum.torch.compressed(ddp, to="int8")
 
-**Error feedback.** What rounding takes away at a step is kept and added to the next step's gradients, so that over the
-steps nothing is lost: what was applied and what is kept add up to the true gradients. Sources: 1-bit SGD (Seide et
-al., Interspeech 2014); EF-SGD (Karimireddy et al., ICML 2019). Differs: the mean is rounded too, and what that takes
-away is fed back as well, by the rank that rounds it.
+**Error feedback.** The rounding error of a step is kept and added to the next step's gradients, so that nothing is lost
+over the steps: applied updates and kept errors add up to the true gradients. Sources: 1-bit SGD (Seide et al.,
+Interspeech 2014); EF-SGD (Karimireddy et al., ICML 2019). Difference: the mean is rounded too, and its rounding error
+is fed back as well, by the rank that rounds it.
 
-**bfloat16.** One allreduce, which switches can do; the group adds in float32 and rounds the sum once. That rounding,
-of 2^-9 of the sum, is not fed back: no rank knows it.
+**bfloat16.** One allreduce, which switches can do; the group adds in float32 and rounds the sum once. That rounding
+error, 2^-9 of the sum, is not fed back: no rank knows it.
 
-**8 bits.** A share of the bucket belongs to each rank, its owner. All send their values of a share to its owner, which
-adds them as float32 in the order of ranks, divides, rounds the mean to 8 bits and sends it to all. Every block of at
-most `BLOCK` values has a scale of its own. The sums take a quarter of the bytes of float32, and pass no switch.
+**8 bits.** Each rank owns a share of the bucket. All ranks send their values of a share to its owner, which adds them
+as float32 in rank order, divides, rounds the mean to 8 bits and sends it to all. Every block of at most `BLOCK` values
+has a scale of its own. The traffic is a quarter of float32's, and does not use switches.
 
-Values that are not finite arrive as they are, at every rank, and leave nothing behind in what is kept.
+Values that are not finite are sent unchanged to every rank, and leave no rounding error.
 """
 
 import math
@@ -32,9 +32,10 @@ from torch.nn.parallel import DistributedDataParallel
 from netsum import Unsupported
 
 BLOCK = 1024
-"""The most values that share a scale: its 4 bytes add 0.4 %, and a large value coarsens no more than so many."""
+"""The most values that share a scale: its 4 bytes add 0.4 %, and a large value reduces the precision of at most so
+many."""
 LEVELS = 126
-"""A finite value is one of -126…126 steps of its block's scale. The three codes that are left say what is not finite.
+"""A finite value is -126…126 steps of its block's scale. The three remaining codes mark values that are not finite.
 
 Not 127: 127 · (largest / 127) overflows for the largest float32 there is, and 126 · (largest / 126) does not.
 """
@@ -45,11 +46,11 @@ KINDS = ("bf16", "int8")
 def compressed(
     ddp: DistributedDataParallel, to: str = "int8", *, error_feedback: bool = True, timeout: timedelta | None = None
 ) -> "CompressionState":
-    """Let the gradients of `ddp` cross the network as `to`; returns the hook's state. Every rank calls it, once.
+    """Compress the gradients of `ddp` to `to`; returns the hook's state. Every rank calls it, once.
 
-    to: "int8" or "bf16". error_feedback: False forgets what rounding takes away, for comparisons. timeout: of the
-    second group that "int8" makes; torch's default where None. Raises ValueError for another `to`, and what torch
-    raises where `ddp` has a hook already.
+    to: "int8" or "bf16". error_feedback: False discards rounding errors, for comparisons. timeout: of the second group
+    that "int8" makes; torch's default if None. Raises ValueError for another `to`, and torch's error if `ddp` has a
+    hook already.
     """
     state = CompressionState(ddp.process_group, to, error_feedback=error_feedback, timeout=timeout)
     ddp.register_comm_hook(state, compression_hook)
@@ -57,19 +58,20 @@ def compressed(
 
 
 def compression_hook(state: "CompressionState", bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """The mean of a bucket over the ranks, sent as `state` says; for `ddp.register_comm_hook(state, compression_hook)`.
+    """The mean of a bucket over the ranks, compressed by `state`; for `ddp.register_comm_hook(state,
+    compression_hook)`.
 
-    Real gradients of any float type; they are float32 on the way. The same bits arrive at all ranks.
+    Real gradients of any float type; they are converted to float32. All ranks get identical bits.
     """
     return state.reduce(bucket)
 
 
 class CompressionState:
-    """What the hook keeps from step to step, for one DistributedDataParallel.
+    """The hook's state between steps, for one DistributedDataParallel.
 
-    It belongs to the present ranks of the group: after a change, make a new one. It is not part of a checkpoint; what
-    is lost with it is one step's rounding. With a GradScaler, what is kept has the scale of its step. Parameters of
-    which no rank has a gradient at a step (`find_unused_parameters`) lose what was kept of them then.
+    It belongs to the present ranks of the group: after a change, make a new one. It is not part of a checkpoint;
+    without it one step's rounding error is lost. With a GradScaler, the kept errors have the scale of their step.
+    Parameters without a gradient at any rank at a step (`find_unused_parameters`) lose their kept errors then.
 
     groups: the process groups that carry the gradients, so that `netsum.torch.stats(group)` counts their bytes.
     """
@@ -92,7 +94,7 @@ class CompressionState:
         self._kept: dict[torch.nn.Parameter, Kept] = {}
         self._refuses_nan = os.environ.get("TORCH_DIST_NAN_CHECK", "0") == "1"
         if to == "int8" and self.size > 1:
-            # Means are sent while gradients of other buckets are, by a thread of their own. They have their own group,
+            # Means are sent, by a thread of their own, while gradients of other buckets are. They have their own group,
             # since the operations of one group must be called in the same order at all ranks.
             ranks, backend = dist.get_process_group_ranks(group), dist.get_backend_config(group)
             options = {"backend": backend, "timeout": timeout, "use_local_synchronization": True}
@@ -112,7 +114,7 @@ class CompressionState:
         if self.size == 1 or not buffer.numel():
             return _done(buffer)
         if self._refuses_nan and bool(buffer.isnan().any()):
-            # Torch's own check looks at numbers, and would see the bytes of their codes.
+            # Torch's own check inspects numbers, and would inspect the bytes of their codes.
             raise RuntimeError(
                 f"netsum compression: NaN in the gradients of bucket {bucket.index()} at rank {self.rank}"
             )
@@ -121,7 +123,7 @@ class CompressionState:
         return self._reduce_bf16(kept, buffer) if self.to == "bf16" else self._reduce_int8(kept, buffer)
 
     def kept_of(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
-        """What this rank keeps of a parameter; the mean of it over the ranks is what was not applied yet.
+        """This rank's kept error of a parameter; its mean over the ranks is the part not applied yet.
 
         float32, of the parameter's shape, a copy; None before the first step.
         """
@@ -129,7 +131,7 @@ class CompressionState:
         return None if kept is None else kept.lacking()[kept.span_of(parameter)].view(parameter.shape)
 
     def _kept_of(self, bucket: dist.GradBucket) -> "Kept":
-        """What is kept of the parameters of a bucket, in its order; DDP makes other buckets after the first step."""
+        """The kept errors of a bucket's parameters, in its order; DDP makes other buckets after the first step."""
         parameters = tuple(bucket.parameters())
         present = self._kept.get(parameters[0])
         if present is None or not present.is_of(parameters):
@@ -156,7 +158,7 @@ class CompressionState:
         received = torch.empty_like(sent)
         arrival = dist.all_to_all_single(received, sent, group=self.groups[0], async_op=True)
         mean = _future_on(buffer)
-        # On a device, all of it goes on the stream on which its memory was made.
+        # On a device, all of it is queued on the stream on which its memory was allocated.
         stream = nullcontext() if buffer.is_cpu else torch.accelerator.current_stream(buffer.device)
 
         def send_the_mean() -> None:
@@ -167,13 +169,14 @@ class CompressionState:
             except BaseException as error:
                 mean.set_exception(error)
 
-        # C++ takes an exception of `set_exception` for a result; one that is raised in `then` it sees.
+        # C++ treats an exception of `set_exception` as a result; an exception raised in `then` is an error.
         answer = mean.then(lambda done: done.value())
         self._thread.submit(send_the_mean)
         return answer
 
     def _spread(self, kept: "Kept", received: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-        """The owner's part: add what came, round the mean, send it to all; fills the bucket with everybody's means."""
+        """The owner's part: add the received values, round the mean, send it to all; fills the bucket with all owners'
+        means."""
         assert kept.of_mean is not None, "the owner keeps what rounding took from its means"
         share = kept.of_mean.shape
         total = decode(received[:1], share)
@@ -182,12 +185,12 @@ class CompressionState:
         kept.of_mean += total.div_(self.size)
         mine = encode(kept.of_mean)
         self._keep(kept.of_mean, decode(mine, share))
-        # `received` has been read, and has room for the same from all.
+        # `received` has been read, and has room for the means of all owners.
         dist.all_gather_into_tensor(received, mine, group=self.groups[1])
         return buffer.copy_(decode(received, kept.own.shape).view(-1)[: buffer.numel()])
 
     def _keep(self, values: torch.Tensor, rounded: torch.Tensor) -> None:
-        """Leave in `values` what rounding took; where that is not finite, or is not wanted, nothing."""
+        """Store the rounding errors in `values`; zero for values that are not finite, or without error feedback."""
         if self.error_feedback:
             values.sub_(rounded).nan_to_num_(0.0, 0.0, 0.0)
         else:
@@ -195,10 +198,10 @@ class CompressionState:
 
 
 class Kept:
-    """What rounding has taken from a bucket's gradients, and from the means of the share that this rank owns.
+    """The rounding errors of a bucket's gradients, and of the means of the share that this rank owns.
 
-    own: (owners, blocks, block) float32: the bucket's values in order, and zeros behind them. of_mean: (1, blocks,
-    block); None where no rank owns a share.
+    own: (owners, blocks, block) float32: the bucket's values in order, padded with zeros. of_mean: (1, blocks, block);
+    None if no rank owns a share.
     """
 
     def __init__(
@@ -217,11 +220,11 @@ class Kept:
         return list(map(id, parameters)) == list(map(id, self.parameters))
 
     def take(self, gradients: torch.Tensor) -> None:
-        """Add a step's gradients to what is kept."""
+        """Add a step's gradients to the kept errors."""
         self.own.view(-1)[: gradients.numel()] += gradients
 
     def span_of(self, parameter: torch.nn.Parameter) -> slice:
-        """Where a parameter's values are among the bucket's."""
+        """The range of a parameter's values in the bucket."""
         start = 0
         for each in self.parameters:
             if each is parameter:
@@ -230,14 +233,14 @@ class Kept:
         return slice(start, start + parameter.numel())
 
     def lacking(self) -> torch.Tensor:
-        """All that is kept, flat, with what the means lack counted as lacking from this rank's own; a copy."""
+        """All kept errors, flat; the means' errors are included as part of this rank's own; a copy."""
         own = self.own.clone()
         if self.of_mean is not None:
             own[self._rank] += self.of_mean[0] * own.shape[0]
         return own.view(-1)
 
     def inherit(self, others: dict[torch.nn.Parameter, "Kept"]) -> None:
-        """Take over what others keep of these parameters. In other buckets, other ranks own the shares."""
+        """Take over the kept errors of these parameters from other buckets, in which other ranks may own the shares."""
         lacking = {id(other): other.lacking() for other in others.values()}
         for parameter in self.parameters:
             if parameter in others:
@@ -249,7 +252,7 @@ def shape_of(count: int, ranks: int) -> tuple[int, int, int]:
     """(owners, blocks, block) for a bucket of `count` values: equal shares, blocks of at most BLOCK, little padding."""
     share = math.ceil(count / ranks)
     blocks = math.ceil(share / BLOCK)
-    # Scales stand before the values of a share, as float32: shares begin at multiples of 4 bytes.
+    # Scales precede the values of a share, as float32: shares begin at multiples of 4 bytes.
     block = 4 * math.ceil(share / blocks / 4)
     return ranks, blocks, block
 
@@ -258,14 +261,14 @@ def encode(values: torch.Tensor) -> torch.Tensor:
     """Round to 8 bits: per owner, the scales of its blocks as float32, then a byte per value.
 
     values: (owners, blocks, block) float32. Returns (owners, blocks · (4 + block)) uint8. To nearest, ties to even. A
-    block with no value of 126 · 2^-126 or more has scale 0, and its values are 0: they stay with the sender.
+    block with no value of 126 · 2^-126 or more has scale 0, and its values are 0: they remain as rounding errors.
     """
     largest = values.abs().amax(dim=2)
     finite = bool(largest.isfinite().all())
     held = values if finite else values.nan_to_num(0.0, 0.0, 0.0)
     if not finite:
         largest = held.abs().amax(dim=2)
-    # Numbers that some processors take for 0 would be other numbers at other ranks.
+    # Subnormal numbers, which some processors flush to zero, would differ between ranks.
     scale = torch.where(largest >= LEVELS * torch.finfo(torch.float32).tiny, largest / LEVELS, 0.0)
     size = values.shape[0], values.shape[1] * (4 + values.shape[2])
     wire = torch.empty(size, dtype=torch.uint8, device=values.device)
@@ -280,7 +283,7 @@ def encode(values: torch.Tensor) -> torch.Tensor:
 
 
 def decode(wire: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
-    """The values of what `encode` made; shape: those of its input."""
+    """Decode the output of `encode`; shape: that of its input."""
     scales, codes = _parts(wire, shape)
     values = codes.to(torch.float32).mul_(scales.unsqueeze(2))
     low, high = codes.aminmax()
@@ -298,7 +301,7 @@ def _parts(wire: torch.Tensor, shape: tuple[int, int, int]) -> tuple[torch.Tenso
 
 
 def _future_on(value: torch.Tensor) -> Future[torch.Tensor]:
-    """A future of a tensor of that device; who waits for it follows the streams of who answered."""
+    """A future of a tensor of that device; its waiters synchronize with the streams of the thread that completes it."""
     return Future(devices=[] if value.is_cpu else [value.device])
 
 

@@ -1,4 +1,4 @@
-"""Makes a group when torch asks for one: settings, meeting of the ranks, choice of shape."""
+"""Creates a group on torch's request: settings, meeting of the ranks, choice of interface."""
 
 import os
 import warnings
@@ -15,9 +15,9 @@ from netsum.torch.engine import Engine
 from netsum.torch.reconfiguring import Membership, Unconfigured
 
 BACKENDS: dict[str, NetsumBackend] = {}
-"""Backends of this process by the name torch gave their group, until they are shut down.
+"""Backends of this process by torch's name of their group, until they are shut down.
 
-It is also what keeps them: torch's debug wrapper holds the C++ half of a backend alone, and the methods are in ours.
+This also keeps them alive: torch's debug wrapper holds only the C++ part of a backend, and the methods are in Python.
 """
 
 _warned = False
@@ -27,7 +27,7 @@ def create(group: dist.ProcessGroup, options: Any) -> Any:
     """The creator that torch calls on every rank of a new group.
 
     group: `_DistributedBackendOptions`. options: `netsum.torch.Options` or None. Blocks until all ranks have met.
-    Raises netsum's errors where they do not, and ValueError for what the group asks that netsum cannot give.
+    Raises netsum's errors if they do not, and ValueError for options that netsum does not support.
     """
     own = options if isinstance(options, Options) else Options(in_network=not group.global_ranks_in_group)
     settings = _settings_for(own)
@@ -49,9 +49,9 @@ def create(group: dist.ProcessGroup, options: Any) -> Any:
 def split_off(
     parent: Engine, store: Any, ranks: list[int], name: str, timeout: timedelta, options: Options | None
 ) -> NetsumBackend:
-    """The part of a group that torch splits off, at one of its ranks: `ranks` of the parent, in the part's order.
+    """The subset of a group that torch splits off, at one of its ranks: `ranks` of the parent, in the new order.
 
-    store: of the part alone. Hosts add, where `options` do not say otherwise. Blocks and raises as `create` does.
+    store: of the subset alone. Hosts aggregate unless `options` say otherwise. Blocks and raises as `create` does.
     """
     own = options if isinstance(options, Options) else Options(in_network=False)
     engine = _meet(store, ranks.index(parent.rank), len(ranks), timeout, name, _settings_for(own))
@@ -59,16 +59,16 @@ def split_off(
 
 
 def group_over(store: Any, rank: int, size: int, timeout: timedelta, name: str) -> NetsumProcessGroup:
-    """A group of its own, which torch does not know by name, for those who make groups themselves.
+    """A separate group, unknown to torch, for callers that create groups themselves.
 
-    store: through which its ranks meet; fresh, or under a prefix of its own. Blocks and raises as `create` does.
+    store: through which its ranks meet; new, or under a prefix of its own. Blocks and raises as `create` does.
     """
     engine = _meet(store, rank, size, timeout, name, Settings.from_environment())
     return NetsumProcessGroup(store, NetsumBackend(engine, Options()))
 
 
 def _settings_for(own: Options) -> Settings:
-    """The settings of the environment, as far as they are for a group with these options."""
+    """The settings of the environment, as far as they apply to a group with these options."""
     settings = Settings.from_environment()
     if own.plan or (own.in_network and settings.names_plan):
         return settings.with_plan(own.plan)
@@ -93,7 +93,7 @@ def _meet(store: Any, rank: int, size: int, timeout: timedelta, name: str, setti
         rank, size, f"{_run_name()}/{name}", settings.controller, settings.host, timeout_s, settings.options
     )
     watch(core)
-    # A store may outlive a group of the same name: the n-th making of a group reads the n-th addresses.
+    # A store may outlive a group of the same name: the n-th creation of a group reads the n-th addresses.
     making = store.add(f"netsum/making/{rank}", 1)
     store.set(f"netsum/{making}/{rank}", core.address())
     keys = [f"netsum/{making}/{peer}" for peer in range(size)]
@@ -103,7 +103,7 @@ def _meet(store: Any, rank: int, size: int, timeout: timedelta, name: str, setti
 
 
 def _without_members(group: dist.ProcessGroup, settings: Settings) -> Engine:
-    """A group that meets nobody until it is reconfigured."""
+    """A group without members until it is reconfigured."""
     if "plan" in settings.options:
         raise ValueError("netsum: a group with a tree plan has its members for good; leave enable_reconfigure unset")
     rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
@@ -113,7 +113,7 @@ def _without_members(group: dist.ProcessGroup, settings: Settings) -> Engine:
 
 
 def _run_name() -> str:
-    """What tells jobs apart in `netsum top`: torchrun's run id where there is one."""
+    """The name of the job in `netsum top`: torchrun's run id if there is one."""
     return os.environ.get("TORCHELASTIC_RUN_ID") or "torch"
 
 
@@ -129,7 +129,7 @@ def _wait_for_all(store: Any, keys: list[str], timeout: timedelta) -> None:
 
 
 def _whole_group_is_ours(group: dist.ProcessGroup, shape: str) -> bool:
-    """Whether the process group may be replaced: it has no other backend's half, and torch puts no wrapper around."""
+    """Whether the process group may be replaced: it has no second backend, and torch adds no wrapper."""
     outer = group.process_group
     return (
         shape == "auto"

@@ -1,8 +1,9 @@
 """Tensors on an accelerator: staged through pinned host memory, copied on its streams.
 
-A tensor goes to the host on a stream of copies that first waits for the caller's current stream; the operation begins
-once the copy is there, and the caller goes on meanwhile. Results go back on the current stream of whoever waits, so
-that what is queued there afterwards finds them. All by torch's own interface to accelerators: CUDA, XPU and others.
+A tensor is copied to the host on a copy stream that first waits for the caller's current stream; the operation starts
+once the copy has completed, and the caller continues meanwhile. Results are copied back on the current stream of the
+waiter, so that work queued there afterwards sees them. All through torch's generic interface to accelerators: CUDA, XPU
+and others.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class DeviceCopies:
         stream.wait_stream(torch.accelerator.current_stream(device))
         with stream, torch.no_grad():
             host.copy_(tensor.detach(), non_blocking=True)
-        # A waiter sleeps; the default event would have it spin.
+        # A waiter sleeps; with the default event it would spin.
         arrival = torch.Event(device=device, blocking=True)
         arrival.record(stream)
         self._arrivals.append(arrival)
@@ -62,12 +63,12 @@ class DeviceCopies:
         return host
 
     def give_back(self, host: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Have `finish` copy pinned memory to `tensor`."""
+        """Let `finish` copy pinned memory to `tensor`."""
         self._results.append((tensor, host))
         self._devices.add(tensor.device)
 
     def wait(self) -> None:
-        """Block until all that was fetched is there."""
+        """Block until all fetched copies have completed."""
         for arrival in self._arrivals:
             arrival.synchronize()
 
@@ -82,7 +83,7 @@ class DeviceCopies:
             self._returned[device] = done
 
     def follow(self) -> None:
-        """Let the current streams of this thread wait for the results, which another thread may have queued."""
+        """Let the current streams of this thread wait for the results, which may be queued by another thread."""
         for device, done in self._returned.items():
             torch.accelerator.current_stream(device).wait_event(done)
 
@@ -92,9 +93,9 @@ class DeviceCopies:
 
 
 class Later:
-    """Begins operations of a core when their copies have come, in the order in which they were given.
+    """Starts operations of a core when their copies have completed, in the order of submission.
 
-    Whatever is given while something waits has to wait too: operations of a group match by their order.
+    Operations submitted while one waits must wait too: operations of a group are matched by their order.
     """
 
     def __init__(self) -> None:
@@ -102,11 +103,11 @@ class Later:
         self._last: Future[Any] | None = None
 
     def idle(self) -> bool:
-        """Whether nothing waits, so that an operation may begin at once."""
+        """Whether nothing waits, so that an operation may start at once."""
         return self._last is None or self._last.done()
 
     def drain(self) -> None:
-        """Block until all that was given has begun."""
+        """Block until all submitted operations have started."""
         if self._last is not None:
             self._last.exception()
 
@@ -124,7 +125,7 @@ class Later:
 
 
 class After:
-    """A core as seen by an operation that has to wait: its methods return at once, with what will have begun."""
+    """A proxy of the core for operations that have to wait: its methods return at once, with a `Deferred`."""
 
     def __init__(self, core: Group, later: Later, copies: DeviceCopies | None) -> None:
         self._core = core
@@ -137,7 +138,7 @@ class After:
 
 
 class Deferred:
-    """A work of the core that may not have begun; answers as such a work does."""
+    """A work of the core that may not have started; has the interface of such a work."""
 
     def __init__(self, begun: Future[Any]) -> None:
         self._begun = begun
@@ -168,7 +169,7 @@ class Deferred:
         return self._begun.result().source_rank() if self._begun.done() else None
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when this has ended; never on the thread that begins operations, which must go on."""
+        """Call `callback` on completion; never on the thread that starts operations, which must not block."""
 
         def follow(begun: Future[Any]) -> None:
             if begun.exception() is None:

@@ -1,4 +1,4 @@
-"""Who is in a group that shrinks and grows, agreed on through a store of torch.
+"""Membership of a group that shrinks and grows, agreed on through a torch store.
 
     dist.init_process_group("netsum", store=store, rank=0, world_size=1, enable_reconfigure=True)
     members = Members(store)
@@ -6,7 +6,7 @@
     spread(parameters)                      # from rank 0, the longest there
     while training:
         try:
-            if members.wanted():            # somebody waits at the door
+            if members.wanted():            # another process waits to join
                 members.change()
                 spread(parameters)
             else:
@@ -16,7 +16,7 @@
             spread(parameters)
 
 The store must outlive ranks: torchrun's own, or a TCPStore of the launcher. Torch's contract leaves this agreement to
-the caller; another one, such as torchft's quorum, can take its place.
+the caller; another implementation, such as torchft's quorum, can replace it.
 """
 
 import json
@@ -30,14 +30,14 @@ import torch.distributed as dist
 from netsum import NetsumError
 
 SETTLE_S = 10.0
-"""After a loss: how long those that live have to come, where not all that are expected do."""
+"""After a loss: how long the remaining members wait for expected members that do not join."""
 _LOOK_S = 0.02
 
 
 class Members:
     """The members of a group, generation by generation; ranks are by seniority.
 
-    store: every process reaches it under the same keys. group: made with enable_reconfigure=True; the world if None.
+    store: every process reaches it under the same keys. group: created with enable_reconfigure=True; the world if None.
     timeout_s: for an agreed generation to connect. settle_s: see `SETTLE_S`.
     """
 
@@ -54,14 +54,14 @@ class Members:
         self._settle_s = settle_s
         self._handle = dist._get_reconfigure_handle(group)
         self.generation = 0
-        """Of the members now; 0 before the first."""
+        """Current generation; 0 before the first."""
         self.handles: list[str] = []
-        """Of the members by rank."""
+        """Handles of the current members by rank."""
 
     def enter(self, first: int) -> None:
-        """Become a member: of the first generation, which begins with `first` processes, or of the next one to come.
+        """Become a member: of the first generation, which begins with `first` processes, or of the next one.
 
-        Blocks until then. Raises what `_reconfigure` raises.
+        Blocks until then. Raises the errors of `_reconfigure`.
         """
         current = self._store.add("generation", 0)
         if current == 0:
@@ -73,11 +73,11 @@ class Members:
             self._store.add(f"{current}/waiting", 1)
             if self._agree(current + 1, None, until - time.monotonic()):
                 return
-            # It began without us: we asked too late, so we ask those who are in it now.
+            # The generation began without this process: the request was too late, so it asks its members.
             current = max(self._store.add("generation", 0), current + 1)
 
     def wanted(self) -> bool:
-        """Whether processes wait to become members. Collective: all members call it, and hear the same."""
+        """Whether processes wait to become members. Collective: all members call it, and get the same result."""
         waiting = torch.zeros(1, dtype=torch.int32, device="cpu")
         if dist.get_rank(self._group) == 0:
             waiting += self._store.add(f"{self.generation}/waiting", 0)
@@ -85,10 +85,10 @@ class Members:
         return bool(waiting.item())
 
     def change(self, error: BaseException | None = None) -> None:
-        """Go on as the next generation: with those who wait, without whom `error` names (`PeerLost.rank`).
+        """Form the next generation: with the waiting processes, without the rank that `error` names (`PeerLost.rank`).
 
-        All members that live call it. Where more are gone than was named, the others wait `settle_s` for them. Raises
-        what `_reconfigure` raises; call it again then.
+        All remaining members call it. If more members are lost than named, the others wait `settle_s` for them. Raises
+        the errors of `_reconfigure`; call it again then.
         """
         lost = getattr(error, "rank", None)
         expected = {handle for rank, handle in enumerate(self.handles) if rank != lost}
@@ -102,9 +102,10 @@ class Members:
             raise NetsumError(f"netsum: generation {following} began without this process, which came too late")
 
     def _agree(self, generation: int, enough: Callable[[set[str]], bool] | None, patience_s: float) -> bool:
-        """Whether this process is in a generation: whoever sees enough come, or has waited long, closes it.
+        """Whether this process is in the generation: a process that sees enough candidates, or has waited long, closes
+        it.
 
-        enough: of those that came; None for a process that only waits to be taken in.
+        enough: predicate on the candidates; None for a process that only waits to be admitted.
         """
         key = f"{generation}/"
         self._store.set(f"{key}handle/{self._store.add(key + 'came', 1)}", self._handle)
@@ -126,13 +127,13 @@ class Members:
         return True
 
     def _came(self, generation: int) -> list[str]:
-        """Handles in the order in which they came."""
+        """Handles of the candidates in order of arrival."""
         key = f"{generation}/"
         numbers = range(1, self._store.add(key + "came", 0) + 1)
         return [self._store.get(f"{key}handle/{number}").decode() for number in numbers]
 
     def _close(self, generation: int) -> None:
-        """Propose who came as the generation's members, the longest there first; the first proposal stands."""
+        """Propose the candidates as the generation's members, by seniority; the first proposal is final."""
         key = f"{generation}/"
         place = {handle: rank for rank, handle in enumerate(self.handles)}
         ordered = sorted(dict.fromkeys(self._came(generation)), key=lambda handle: place.get(handle, len(place)))

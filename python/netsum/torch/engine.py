@@ -1,4 +1,4 @@
-"""One group at work: the core, its timeout, and the memory of what is in flight."""
+"""One group at run time: the core, its timeout, and the memory of operations in flight."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -31,14 +31,14 @@ _OPS = {
 _SUM = c10d.ReduceOp.SUM
 _ZERO = timedelta(0)
 _FORGET_AT = 32
-"""Works held before those that have ended are looked for: rarely enough to cost nothing per operation."""
+"""Number of works after which completed ones are released: large enough that the cost per operation is negligible."""
 
 
 class Engine:
-    """A connected core group, shared by the shapes that torch sees of it.
+    """A connected core group, shared by the interfaces that torch uses.
 
-    core: `netsum._core.Group`, connected. timeout_s: of an operation whose caller names none. membership: of a group
-    that shrinks and grows; its first core stands for none.
+    core: `netsum._core.Group`, connected. timeout_s: default for operations. membership: of a group that shrinks and
+    grows; its first core is a placeholder.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Engine:
         self._forget_at = _FORGET_AT
 
     def start(self, parts: list[Any], staging: Staging, result: list[Any]) -> NetsumWork:
-        """Wrap started parts as one Work, and hold its memory until they have ended."""
+        """Wrap started parts as one Work, and hold its memory until they have completed."""
         self.operations += 1
         work = NetsumWork(parts, staging, result)
         self._in_flight.append(work)
@@ -70,7 +70,7 @@ class Engine:
         return work
 
     def ended(self, result: list[Any]) -> EndedWork:
-        """As `start`, for an asynchronous operation that ended well within its call."""
+        """As `start`, for an asynchronous operation that completed successfully within its call."""
         self.operations += 1
         work = EndedWork(result)
         if self.batch is not None:
@@ -78,13 +78,14 @@ class Engine:
         return work
 
     def here(self, opts: Any) -> bool:
-        """Whether the caller only waits, so that its own thread may do the work."""
+        """Whether the caller waits for the operation, so that its own thread may run it."""
         return not opts.asyncOp and self.batch is None
 
     def core_for(self, staging: Staging, opts: Any = None) -> Any:
-        """What an operation on this memory is to be called on: the core, or what calls it once copies have come.
+        """The object on which to call an operation on this memory: the core, or a proxy that calls it after copies
+        complete.
 
-        opts: of the operation; where a caller waits by them, the wait for copies is here too. None: it goes on.
+        opts: of the operation; a synchronous caller also waits for copies here. None: asynchronous.
         """
         copies = staging.device
         if copies is None and self.later is None:
@@ -101,15 +102,15 @@ class Engine:
         return After(self.core, self.later, copies)
 
     def begun(self) -> Any:
-        """The core, once all that was called before has begun: for what is called on it by other ways."""
+        """The core, once all earlier operations have started: for calls that bypass `core_for`."""
         if self.later is not None:
             self.later.drain()
         return self.core
 
     def start_or_wait(self, parts: list[Any], staging: Staging, result: list[Any], opts: Any) -> NetsumWork | None:
-        """As `start`; where the caller is synchronous, wait here and return None, which torch does not wait for.
+        """As `start`; for a synchronous caller, wait here and return None, which torch does not wait for.
 
-        A part that is None has ended here.
+        A part that is None has completed.
         """
         if parts.count(None):
             parts = [part for part in parts if part is not None]
@@ -131,7 +132,8 @@ class Engine:
         return self.timeout_s
 
     def terms(self, opts: Any) -> tuple[float, bool]:
-        """What every call of the core is told: timeout in seconds, and whether the caller's thread may do the work."""
+        """Arguments of every call of the core: timeout in seconds, and whether the caller's thread may run the
+        operation."""
         return self.seconds(opts), self.here(opts)
 
     def begin_batch(self) -> None:
@@ -140,16 +142,16 @@ class Engine:
         self.batch = []
 
     def end_batch(self) -> NetsumWork:
-        """One Work that covers everything started since `begin_batch`, point-to-point included."""
+        """One Work that covers all operations started since `begin_batch`, point-to-point included."""
         if self.batch is None:
             raise RuntimeError("netsum: coalescing was ended without being begun")
         works, self.batch = self.batch, None
         return Batch(works)
 
     def reconfigure(self, uuid: int, handles: Collection[str], timeout_s: float | None) -> NetsumWork:
-        """Become a group of other members; see `Membership.configure`. Rank and size are the new ones once it is done.
+        """Become a group of other members; see `Membership.configure`. Sets the new rank and size.
 
-        What is under way in the old group fails.
+        Operations in flight in the old group fail.
         """
 
         def change() -> None:
@@ -158,7 +160,7 @@ class Engine:
             assert self.membership is not None, "the group was made with enable_reconfigure"
             core, rank, size = self.membership.configure(uuid, handles, seconds)
             self.core, self.rank, self.size, self.operations = core, rank, size, 0
-            # Ranks that are gone do not answer its goodbye, and nobody shall wait for that.
+            # Lost ranks do not acknowledge the old group's close, so it must not block.
             threading.Thread(target=old.close, name="netsum-leaving", daemon=True).start()
 
         if self.membership is None:
@@ -180,7 +182,7 @@ class Engine:
 
 
 class Batch(NetsumWork):
-    """The work of a coalesced batch: ends when all of its works have, and finishes each."""
+    """The work of a coalesced batch: completes when all of its works have, and finishes each."""
 
     def __init__(self, works: list[NetsumWork]) -> None:
         super().__init__(
@@ -191,7 +193,7 @@ class Batch(NetsumWork):
 
 
 class _Together(Staging):
-    """The staging of several works as one."""
+    """The staging of several works combined."""
 
     __slots__ = ("members",)
 
@@ -214,7 +216,7 @@ class _Together(Staging):
 def operation_of(reduce_op: Any) -> tuple[str, float]:
     """(name, factor) of a torch ReduceOp; the factor is 1 except for PREMUL_SUM."""
     if reduce_op == _SUM:
-        # By far the most frequent, and comparing takes a quarter of the time of asking for the kind.
+        # The most frequent case, and the comparison takes a quarter of the time of asking for the kind.
         return "sum", 1.0
     name = _OPS.get(getattr(reduce_op, "op", reduce_op))
     if name is None:
@@ -230,7 +232,7 @@ def operation_of(reduce_op: Any) -> tuple[str, float]:
 
 
 def one(tensors: list[torch.Tensor], operation: str) -> torch.Tensor:
-    """The single tensor of a list, which torch passes for groups of devices of old."""
+    """The only tensor of a list; torch passes lists for historical multi-device groups."""
     if len(tensors) != 1:
         raise ValueError(f"netsum {operation}: expected one tensor, got {len(tensors)}")
     return tensors[0]

@@ -1,7 +1,7 @@
-"""What stands before every operation: torch's short forms of a call, and events for torch's profiler.
+"""Entry points of every operation: torch's short forms of a call, and events for torch's profiler.
 
-An event spans the operation from its start to its end on another thread, and carries the shapes of its inputs, as
-those of torch's own backends do.
+An event spans the operation from its start to its completion on another thread, and records the shapes of its inputs,
+as the events of torch's own backends do.
 """
 
 import threading
@@ -15,8 +15,8 @@ from netsum.torch.work import when_all_done
 
 event_prefix = "netsum"
 
-# Per method: the title of its event as torch's backends have it, which argument holds its inputs, and the type of its
-# options, which come last (None: it has none).
+# Per method: the title of its event in torch's backends, which argument holds its inputs, and the type of its options,
+# which come last (None: no options).
 _OPERATIONS = {
     "allreduce": ("all_reduce", 0, c10d.AllreduceOptions),
     "allreduce_coalesced": ("all_reduce", 0, c10d.AllreduceCoalescedOptions),
@@ -44,18 +44,19 @@ _OPERATIONS = {
     "recv_anysource": ("recvAnySource", 0, None),
 }
 
-# A compiled model lets torch compile what Python it meets, ours too where C++ (DDP) calls it, and fails on it. What
-# an entry calls is left alone with it. `torch.compiler.disable` would cost each call, and seconds when it is imported.
+# When a model is compiled, torch tries to compile all Python code it meets, also netsum's when C++ (DDP) calls it, and
+# fails on it. The functions called by an entry are excluded with it. `torch.compiler.disable` would add a cost per
+# call, and seconds to the import.
 _frames = torch._C._dynamo.eval_frame
 _set_strategy = _frames.set_code_exec_strategy
 _NOT_COMPILED = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP)
 
 
 def with_entries(shape: type) -> type:
-    """Class decorator: put an entry before every operation of a shape.
+    """Class decorator: wrap every operation of an interface class in an entry.
 
-    `allreduce(tensor)`, `broadcast(tensor, root)` and the like are left to the C++ base, which makes the full form of
-    them and calls us again.
+    `allreduce(tensor)`, `broadcast(tensor, root)` and other short forms are delegated to the C++ base, which builds the
+    full form and calls the method again.
     """
     base = next(parent for parent in shape.__mro__ if parent in (c10d.Backend, c10d.ProcessGroup))
     for name, (title, inputs, options) in _OPERATIONS.items():
@@ -69,7 +70,7 @@ def _entry(
 ) -> Callable[..., Any]:
     profiling = torch.autograd._profiler_enabled
 
-    # Its name must not be the operation's: pybind11 takes a frame of that name for the override that calls its base.
+    # Must not have the operation's name: pybind11 takes a frame of that name for the override that calls its base.
     def entry(self: Any, *arguments: Any, **named: Any) -> Any:
         if options is not None and (named or not arguments or type(arguments[-1]) is not options):
             assert short is not None, "an operation with options overrides one of its base"
@@ -92,7 +93,7 @@ def _recorded(
     group: Any,
     arguments: tuple[Any, ...],
 ) -> Any:
-    """Run an operation within an event of the profiler. It is left to its waiter, so that the event ends elsewhere."""
+    """Run an operation within a profiler event. The waiter ends the event, on another thread."""
     if options is not None:
         arguments[-1].asyncOp = True
     handle = torch.autograd._record_function_with_args_enter(event, *tensors)
@@ -107,7 +108,7 @@ def _recorded(
         torch.autograd._record_function_with_args_exit(handle)
         work.recorded.set()
 
-    # Of a thread of its own, so that what ended within the call shows as the others do.
+    # On a separate thread, so that operations that completed within the call are shown like the others.
     when_all_done(work._parts, lambda: threading.Thread(target=close, name="netsum-profiled", daemon=True).start())
     return work
 

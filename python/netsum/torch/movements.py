@@ -1,4 +1,4 @@
-"""Collectives that move bytes and add nothing: any element type goes."""
+"""Collectives that move data without adding: any element type is allowed."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from netsum.torch.tensors import Staging, equal_spans, moved, span, split_spans
 
 
 class Movements:
-    """Methods that torch calls; `engine` is the group they work on. Arguments come by position."""
+    """Methods that torch calls; `engine` is their group. Arguments are positional."""
 
     engine: Engine
 
@@ -79,7 +79,7 @@ class Movements:
         part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts), moved(memory))
         return engine.start_or_wait([part], staging, [output], opts)
 
-    # Names that torch had before 2.14; some callers still use them.
+    # Method names of torch before 2.14; some callers still use them.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     alltoall_base = all_to_all_single

@@ -8,13 +8,13 @@ from netsum import NetsumError, OperationTimeout
 from netsum.torch.engine import Engine, one
 from netsum.torch.tensors import Staging, span
 
-# Tags of the monitored barrier; torch passes tags of 31 bits, so these meet no user's.
+# Tags of the monitored barrier; torch passes tags of 31 bits, so these do not collide with users' tags.
 _ARRIVED_TAG = 1 << 31
 _RELEASED_TAG = _ARRIVED_TAG + 1
 
 
 class Points:
-    """Methods that torch calls; `engine` is the group they work on. Arguments come by position."""
+    """Methods that torch calls; `engine` is their group. Arguments are positional."""
 
     engine: Engine
 
@@ -33,7 +33,7 @@ class Points:
     def recv_anysource(self, tensors: Any, tag: int) -> Any:
         return self.recv(tensors, None, tag)
 
-    # What the C++ trampoline of ProcessGroup looks for.
+    # The name that the C++ trampoline of ProcessGroup looks up.
     def recvAnysource(self, tensors: Any, tag: int) -> Any:
         return self.recv(tensors, None, tag)
 
@@ -56,7 +56,7 @@ class Points:
 
 
 def monitored_barrier(engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
-    """A barrier by way of rank 0, which names the ranks that did not come. Blocks for `seconds` at most.
+    """A barrier via rank 0, which reports the ranks that did not arrive. Blocks for at most `seconds`.
 
     Raises NetsumError at rank 0 with the first missing rank, or with all of them if `wait_all_ranks`; at the others if
     rank 0 does not release them. The texts are those of torch's own barrier.
@@ -70,8 +70,8 @@ def monitored_barrier(engine: Engine, seconds: float, wait_all_ranks: bool) -> N
 def _collect(engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
     if seconds <= 0:
         raise OperationTimeout(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {seconds * 1000:.0f} ms")
-    # All receives stand from the start, each with the whole time: waiting for a missing rank takes none from the
-    # others. All are waited for, since each writes into `tokens` until it ends.
+    # All receives are posted at the start, each with the full timeout: waiting for a missing rank does not shorten it
+    # for the others. All are waited for, since each writes into `tokens` until it completes.
     tokens = torch.zeros(engine.size, dtype=torch.uint8, device="cpu")
     arrivals = {
         rank: engine.core.recv(*span(tokens[rank : rank + 1]), rank, _ARRIVED_TAG, seconds)

@@ -1,8 +1,8 @@
 """Groups that shrink and grow: torch's reconfigure contract (`init_process_group(…, enable_reconfigure=True)`).
 
-A process keeps a handle for as long as it lives: where it can host a meeting. To reconfigure, the callers bring the
-same handles and a fresh uuid; the first handle's process hosts the meeting, all exchange addresses there and connect
-anew. What the old group had under way fails. Neither torch's store nor any process that is not among the handles is
+A process has one handle for its lifetime: the address where it can host a meeting. To reconfigure, the callers pass the
+same handles and a fresh uuid; the first handle's process hosts the meeting, all exchange addresses there and reconnect.
+Operations in flight in the old group fail. Neither torch's store nor any process that is not among the handles is
 needed.
 """
 
@@ -24,7 +24,7 @@ _RETRY_S = 0.05
 
 
 class Unconfigured:
-    """Stands for the core of a group that has not been configured yet."""
+    """Placeholder for the core of a group that has not been configured yet."""
 
     def __getattr__(self, name: str) -> None:
         raise NetsumError(
@@ -40,16 +40,16 @@ class Unconfigured:
 
 
 class Membership:
-    """This process's handle, and the groups that it makes with others' handles.
+    """This process's handle, and creation of groups from handles.
 
-    name: of the group. settings: as for any group; in the network each configuration is a job of its own.
+    name: of the group. settings: as for any group; in the network each configuration is a separate job.
     """
 
     def __init__(self, name: str, settings: Settings) -> None:
         self._name = name
         self._settings = settings
         self._used: set[int] = set()
-        # Bound and not listening: the port is ours, and whoever comes before a meeting is refused and comes again.
+        # Bound and not listening: the port is reserved, and early connections are refused and retried.
         self._port = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._host = _reachable()
@@ -58,14 +58,14 @@ class Membership:
 
     @property
     def handle(self) -> str:
-        """Opaque to others; names this process in errors."""
+        """Opaque to other processes; names this process in errors."""
         place = f"{socket.gethostname()},{os.getpid()}"
         return "|".join([_VERSION, f"{self._host}:{self._port.getsockname()[1]}", place, self._nonce])
 
     def configure(self, uuid: int, handles: Collection[str], timeout_s: float) -> Any:
-        """(core, rank, size) of a new group of these handles: ranks by their order, of a set by their sort.
+        """(core, rank, size) of a new group of these handles: ranks follow their order; a set is sorted.
 
-        RuntimeError for a uuid that was used, ValueError for handles, OperationTimeout that names who did not come.
+        Raises RuntimeError for a reused uuid, ValueError for handles, OperationTimeout with the missing processes.
         """
         members = list(handles) if isinstance(handles, (list, tuple)) else sorted(handles)
         self._check(uuid, members)
@@ -96,7 +96,7 @@ class Membership:
 
     def _meet(self, uuid: int, members: list[str], own: bytes, timeout_s: float) -> list[bytes]:
         rank, size, at = members.index(self.handle), len(members), _address(members[0])
-        # Who comes to another meeting of the same host, earlier or later, is turned away and comes again.
+        # A process of another meeting of the same host, earlier or later, is rejected and retries.
         token = hashlib.sha256("\n".join([str(uuid), *members]).encode()).digest()[:16]
         until = time.monotonic() + timeout_s
         meeting = _core.Meeting(at, token, timeout_s) if rank == 0 else None
@@ -156,7 +156,7 @@ class Background:
 
 
 def _reachable() -> str:
-    """This machine's address as the others see it: on the way to MASTER_ADDR, else the loopback."""
+    """This machine's address as seen by the other processes: of the route to MASTER_ADDR, else the loopback."""
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -10,7 +10,7 @@ from netsum.torch.tensors import ELEMENT_NAMES, Staging, elements
 
 
 class Reductions:
-    """Methods that torch calls; `engine` is the group they work on. Arguments come by position."""
+    """Methods that torch calls; `engine` is their group. Arguments are positional."""
 
     engine: Engine
 
@@ -81,7 +81,7 @@ class Reductions:
         ]
         return engine.start_or_wait(parts, staging, outputs, opts)
 
-    # Names that torch had before 2.14; some callers still use them.
+    # Method names of torch before 2.14; some callers still use them.
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sum_sparse(engine: Engine, tensor: torch.Tensor, opts: Any) -> Any:
-    """Replace `tensor` by the sum over ranks. Ends before it returns: sizes must be known before values can travel.
+    """Replace `tensor` by the sum over ranks. Blocking: sizes must be known before values can be sent.
 
     Ranks are added in rank order, so all hold identical bits.
     """
@@ -27,7 +27,8 @@ def sum_sparse(engine: Engine, tensor: torch.Tensor, opts: Any) -> Any:
     seconds = engine.seconds(opts)
     mine = tensor.detach().coalesce()
     core = engine.begun()
-    # What ranks must agree on goes first, with how many values each has: nothing that travels later says it.
+    # The properties that ranks must agree on are sent first, with the number of values: later messages do not contain
+    # them.
     form = f"{tuple(tensor.shape)} {mine.sparse_dim()} {mine.dtype}"
     head = torch.tensor([zlib.crc32(form.encode()), mine._nnz()], device="cpu")
     heads = [each.tolist() for each in _gather(core, head, [(2,)] * engine.size, seconds)]

@@ -1,4 +1,4 @@
-"""Tensors as host memory: names of element types, staging of what is not dense or not in host memory."""
+"""Tensors as host memory: names of element types, staging of tensors that are not dense or not in host memory."""
 
 import math
 
@@ -23,7 +23,7 @@ _MOVED_NAMES: dict[torch.dtype, str] = {}
 
 
 def moved(tensor: torch.Tensor) -> str:
-    """The name of a tensor's type, whatever it is: what ranks agree on that only move it."""
+    """The name of any tensor type: ranks that only move data must agree on it."""
     dtype = tensor.dtype
     name = _MOVED_NAMES.get(dtype)
     if name is None:
@@ -36,7 +36,7 @@ PAIR_OPERATIONS = ("sum", "avg", "premul_sum")
 
 
 class Staging:
-    """The memory of one operation: every tensor it touches, kept alive, and the copies to make at its end.
+    """The memory of one operation: every tensor it uses, kept alive, and the copies to make at completion.
 
     device: the copies from and to an accelerator, or None.
     """
@@ -49,7 +49,7 @@ class Staging:
         self.device: DeviceCopies | None = None
 
     def read(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
-        """A dense tensor with the values of `tensor`: itself where it is dense, else a copy."""
+        """A dense tensor with the values of `tensor`: itself if it is dense, else a copy."""
         check_device(tensor, operation)
         if not tensor.is_cpu:
             self.kept.append(tensor)
@@ -60,15 +60,15 @@ class Staging:
         return tensor
 
     def write(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
-        """A dense tensor to receive the values of `tensor`, copied back by `finish` where it is not itself."""
+        """A dense tensor to receive the values of `tensor`: itself if it is dense, else copied back by `finish`."""
         return self._writable(tensor, operation, filled=False)
 
     def update(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
-        """As `write`, and filled with the present values: for operations in place."""
+        """As `write`, and initialized with the present values: for operations in place."""
         return self._writable(tensor, operation, filled=True)
 
     def finish(self) -> None:
-        """Copy staged results to the caller's tensors; to those on a device by its current stream. Once."""
+        """Copy staged results to the caller's tensors; to those on a device on its current stream. Called once."""
         if self.copies:
             with torch.no_grad():
                 for target, staged in self.copies:
@@ -77,7 +77,7 @@ class Staging:
             self.device.finish()
 
     def follow(self) -> None:
-        """Let what this thread queues on devices from now on find the results that `finish` copies."""
+        """Let work that this thread queues on devices from now on see the results that `finish` copies."""
         if self.device is not None:
             self.device.follow()
 
@@ -110,12 +110,12 @@ class Staging:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the memory of `tensor` holds its values in order, with no lazy conjugation or sign."""
+    """Whether the memory of `tensor` holds its values in order, with no lazy conjugation or negation."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def check_device(tensor: torch.Tensor, operation: str) -> None:
-    """Raise Unsupported where the values of `tensor` are neither in host memory nor can be brought there."""
+    """Raise Unsupported if the values of `tensor` are neither in host memory nor can be copied there."""
     if tensor.layout is torch.strided and (tensor.is_cpu or is_staged(tensor.device)):
         return
     if tensor.layout is torch.strided:
@@ -136,7 +136,7 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def elements(tensor: torch.Tensor, operation: str, op: str) -> tuple[int, int, str]:
-    """(address, number of elements, name of the element type) of a dense tensor that is to be added up."""
+    """(address, number of elements, name of the element type) of a dense tensor to be reduced."""
     name = ELEMENT_NAMES.get(tensor.dtype)
     if name:
         return tensor.data_ptr(), tensor.numel(), name
@@ -151,7 +151,7 @@ def elements(tensor: torch.Tensor, operation: str, op: str) -> tuple[int, int, s
 
 
 def equal_spans(tensor: torch.Tensor, parts: int, operation: str) -> list[tuple[int, int]]:
-    """`tensor` cut into `parts` equal (address, bytes). Raises ValueError where it cannot be cut so."""
+    """`tensor` cut into `parts` equal (address, bytes). Raises ValueError if it is not divisible."""
     if tensor.numel() % parts:
         raise ValueError(f"netsum {operation}: {tensor.numel()} elements cannot be cut into {parts} equal parts")
     address, size = span(tensor)

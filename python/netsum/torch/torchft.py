@@ -9,7 +9,7 @@ from netsum.torch.create import group_over
 
 
 class ProcessGroupNetsum(ProcessGroupWrapper):
-    """torchft's process group on netsum. timeout: of meetings, and of operations whose caller names none."""
+    """torchft's process group on netsum. timeout: of meetings, and default for operations."""
 
     def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
         super().__init__(timeout)

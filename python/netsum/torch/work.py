@@ -1,4 +1,4 @@
-"""What a collective returns: waits without the interpreter lock, raises on every path.
+"""The return types of collectives: they wait without the interpreter lock, and raise on every path.
 
 `torch.futures.Future.set_exception` is invisible to C++ (torch stores the exception as the *result* and unwraps it
 in Python alone), so the future handed out is one whose `then` callback raises: that is a real error to C++.
@@ -14,15 +14,15 @@ from torch._C import _distributed_c10d as c10d
 
 from netsum.torch.tensors import Staging
 
-# torch passes 0 where the caller named no timeout.
+# torch passes 0 if the caller gave no timeout.
 _NO_TIMEOUT = timedelta(0)
 
 
 class NetsumWork(c10d.Work):
-    """One or more operations of the core that end together.
+    """One or more operations of the core that complete together.
 
-    `parts`: works of the core. `staging`: memory they use, kept until the last has ended. `result`: the tensors that
-    the future yields. The future is made only when someone asks for it: it costs more than a small operation.
+    `parts`: works of the core. `staging`: their memory, kept until the last has completed. `result`: the tensors that
+    the future yields. The future is created on demand: it costs more than a small operation.
     """
 
     def __init__(self, parts: list[Any], staging: Staging, result: list[Any]) -> None:
@@ -30,17 +30,17 @@ class NetsumWork(c10d.Work):
         self._parts = parts
         self._staging = staging
         self._result = result
-        # Re-entrant: a future of work with no parts completes while it is made.
+        # Re-entrant: a future of work with no parts completes while it is created.
         self._lock = threading.RLock()
         self._finished = False
         self._future = None
-        # While torch profiles: set when the event of this operation has ended, which a waiter waits for too.
+        # While torch profiles: set when the event of this operation has ended, which waiters also wait for.
         self.recorded: threading.Event | None = None
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Block until the operation has ended; True, or the error of the operation is raised.
+        """Block until the operation has completed; returns True, or raises the operation's error.
 
-        `timeout`: the operation's own where none is given. A wait that runs out raises OperationTimeout and leaves the
+        `timeout`: the operation's own by default. A wait that times out raises OperationTimeout and leaves the
         operation to its own timeout.
         """
         seconds = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
@@ -83,7 +83,7 @@ class NetsumWork(c10d.Work):
         return self._source_rank()
 
     def _source_rank(self) -> int:
-        """The rank that a receive from any source took its message from."""
+        """The rank from which a receive from any source got its message."""
         rank = self._parts[0].source_rank() if self._parts else None
         if rank is None:
             raise RuntimeError("netsum: this work is not a finished receive, so it has no source rank")
@@ -124,7 +124,7 @@ class NetsumWork(c10d.Work):
 
 
 class EndedWork(NetsumWork):
-    """An operation that ended well within its call, and needs no lock, no memory and no thread."""
+    """An operation that completed successfully within its call, and needs no lock, no memory and no thread."""
 
     recorded: threading.Event | None = None
     _parts: list[Any] = []  # noqa: RUF012 (never changed)
@@ -151,7 +151,7 @@ class EndedWork(NetsumWork):
 
 
 def when_all_done(parts: list[Any], callback: Callable[[], None]) -> None:
-    """Call `callback` once, when every part has ended, from a callback thread of the core (or now, if no parts)."""
+    """Call `callback` once, when every part has completed, from a callback thread of the core (or now, if no parts)."""
     if not parts:
         callback()
         return

@@ -19,15 +19,15 @@ torch.set_num_threads(1)
 BOUND_S = 300.0
 """Guards against tests that hang; no test may depend on how long anything takes."""
 GROUP_TIMEOUT_S = 120.0
-"""Of operations, where a test sets no other: even on a busy machine, none that can succeed takes so long."""
+"""Default timeout of operations: longer than any that can succeed takes, even on a busy machine."""
 
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Callable:
-    """`ranks(body, size=2, **environment)`: run body(rank, size) in `size` processes with the world made.
+    """`ranks(body, size=2, **environment)`: run body(rank, size) in `size` processes with an initialized world.
 
-    before: what each of them calls first. Fails with the tracebacks of the ranks that failed.
-    A rank that leaves by os._exit(0) counts as well ended.
+    before: called first in each of them. Fails with the tracebacks of the ranks that failed. A rank that exits by
+    os._exit(0) counts as successful.
     """
     made = 0
 
@@ -69,7 +69,7 @@ def _run(body, size: int, backend: str, before, environment: dict[str, str], sto
 
 
 def _rank(body, rank: int, size: int, backend: str, before, environment: dict[str, str], store: Path, failure) -> None:
-    # A fork's pool of threads is made anew by who first asks for it; torch dies where two threads ask at once.
+    # A fork's thread pool is recreated on first use; torch crashes if two threads do so at once.
     torch.set_num_threads(1)
     os.environ.pop("NETSUM_CONTROLLER", None)
     os.environ.update(RANK=str(rank), **environment)

@@ -1,5 +1,5 @@
-"""Tensors on an accelerator: CUDA's where there is one, and a simulated one whose streams lag and whose memory the host
-cannot touch (`accelerator/simulated.cpp`)."""
+"""Tensors on an accelerator: CUDA's if available, and a simulated one with delayed streams and memory that the host
+cannot access (`accelerator/simulated.cpp`)."""
 
 import time
 from datetime import timedelta
@@ -51,7 +51,7 @@ def total(size: int, count: int = 1000) -> torch.Tensor:
 
 
 def busy(copies: int = 20) -> None:
-    """Queue work on the current stream, which then lags behind all others."""
+    """Queue work on the current stream, which then is later than all others."""
     x = torch.zeros(1 << 16)
     for _ in range(copies):
         torch.empty_like(x).copy_(x, non_blocking=True)
@@ -63,7 +63,7 @@ def test_sums_wait_for_the_stream_and_the_stream_for_sums(on, shape):
         for asynchronous in (False, True):
             x, y, mine = torch.zeros(1000), torch.zeros(1000), values(rank)
             busy()
-            # Queued, not done: the sum must come after it, and what follows after the sum.
+            # Queued, not completed: the sum must follow it, and later work must follow the sum.
             x.copy_(mine, non_blocking=True)
             work = dist.all_reduce(x, async_op=asynchronous)
             if work is not None:
@@ -123,7 +123,7 @@ def test_the_caller_goes_on_while_the_stream_is_busy(on):
 
 
 def test_sums_of_host_and_device_keep_their_order(on):
-    """Ranks match operations by their order: one in host memory must not overtake one that waits for its copy."""
+    """Ranks match operations by order: one in host memory must not overtake one that waits for its copy."""
 
     def body(rank, size):
         inputs = []
@@ -136,7 +136,7 @@ def test_sums_of_host_and_device_keep_their_order(on):
         for x in inputs:
             works.append(dist.all_reduce(x, async_op=True))
             if rank == 1:
-                # So that this rank's copies have come before it goes on, as the other's have not.
+                # Ensures that this rank's copies have completed before it continues, unlike the other's.
                 time.sleep(0.01)
         y = total(1, 7)
         dist.all_reduce(y)
@@ -237,7 +237,7 @@ def test_a_model_is_trained_as_by_one_process(on, kind, shape):
             return [parameter.detach().cpu() for parameter in net.parameters()]
 
         alone = train(model(), batch)
-        # Several buckets, so that sums go on beside the backward pass.
+        # Several buckets, so that sums run during the backward pass.
         together = DistributedDataParallel(model().to(device), bucket_cap_mb=0.0001)
         if kind is not None:
             netsum.torch.compressed(together, to=kind)

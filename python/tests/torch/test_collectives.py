@@ -1,4 +1,4 @@
-"""Every collective that moves or adds tensors, against values worked out by hand."""
+"""Every collective that moves or adds tensors, against values computed by hand."""
 
 import pytest
 import torch
@@ -211,7 +211,7 @@ def test_what_only_moves_bytes_agrees_on_their_type(ranks, operation):
             "scatter": lambda: dist.scatter(x, parts if rank == 0 else None),
             "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(x), x),
         }[operation]
-        # Who sends first may hear of it when it comes back.
+        # The sender may learn of the error only with the reply.
         with pytest.raises(netsum.NetsumError, match=r"(float32|int32).*called.*(float32|int32)"):
             call()
             for _ in range(3):

@@ -1,4 +1,4 @@
-"""Gradients in 8 and 16 bits: bits as NumPy has them, nothing lost over the steps, training as with float32."""
+"""Gradients in 8 and 16 bits: bits as computed by NumPy, nothing lost over the steps, training as with float32."""
 
 import itertools
 import math
@@ -21,14 +21,14 @@ COUNTS = [1, 5, 1023, 1025, 3 * 1024, 10_001]
 
 
 class Bucket:
-    """What DDP hands to a hook."""
+    """The hook's argument from DDP."""
 
     def __init__(self, buffer: torch.Tensor, parameter: nn.Parameter) -> None:
         self.buffer, self.index, self.parameters = (lambda: buffer), (lambda: 0), (lambda: [parameter])
 
 
 def wild(generator: np.random.Generator, count: int) -> np.ndarray:
-    """Values of many magnitudes, zeros among them; whole blocks of them may be tiny."""
+    """Values of many magnitudes, including zeros; whole blocks of them may be tiny."""
     exponents = (
         generator.integers(-6, 6, count) + 20.0 * generator.integers(-2, 2, -(-count // 256)).repeat(256)[:count]
     )
@@ -37,7 +37,7 @@ def wild(generator: np.random.Generator, count: int) -> np.ndarray:
 
 
 def rounded_to_8_bits(values: np.ndarray) -> np.ndarray:
-    """What a receiver makes of a block, written down from the documentation."""
+    """The decoded values of a block, computed from the documentation."""
     finite = np.where(np.isfinite(values), values, F32(0))
     largest = np.abs(finite).max()
     scale = largest / F32(126) if largest >= 126 * np.finfo(F32).tiny else F32(0)
@@ -149,7 +149,7 @@ def test_bf16_is_added_in_float32_and_rounded_once(ranks, size):
 
 
 class Chosen(nn.Module):
-    """A model whose gradients are chosen: its loss is the sum of parameters times them."""
+    """A model with chosen gradients: its loss is the sum of parameters times them."""
 
     SHAPES = ((3,), (7, 5), (1030,), (0,), (40, 60), (1,), (5000,))
 
@@ -158,7 +158,7 @@ class Chosen(nn.Module):
         self.weights = nn.ParameterList(torch.zeros(shape) for shape in self.SHAPES)
 
     def forward(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        # Last first, so that gradients come in another order than DDP expects, and it makes other buckets.
+        # Last first, so that gradients arrive in another order than DDP expects, and it makes other buckets.
         pairs = list(zip(self.weights, gradients, strict=True))
         return sum((weight * gradient).sum() for weight, gradient in pairs[3:] + pairs[:3])
 
@@ -340,9 +340,9 @@ def test_wrong_use_is_named(ranks):
 
 
 def small_beside_large(to: str, feedback: bool, rank: int, steps: int) -> float:
-    """How far from its least a quadratic ends, of its start, where each rank's gradient has a large part as well.
+    """Distance of a quadratic from its minimum, relative to the start, if each rank's gradient also has a large part.
 
-    Large parts are each other's opposites and are nothing together; the small ones are what counts.
+    The large parts cancel each other; the small ones matter.
     """
     weight = nn.Parameter(torch.ones(64))
     model = nn.Module()
@@ -360,7 +360,7 @@ def small_beside_large(to: str, feedback: bool, rank: int, steps: int) -> float:
 
 def test_feedback_keeps_small_gradients_beside_large_ones(ranks):
     def body(rank, size):
-        # A step of 8 bits is 1000 / 126 here, and gradients are at most 1: each of them is rounded to nothing.
+        # A step of 8 bits is 1000 / 126 here, and gradients are at most 1: each of them is rounded to zero.
         assert small_beside_large("int8", False, rank, 300) == 1.0
         assert small_beside_large("int8", True, rank, 300) < 0.2
         assert small_beside_large("bf16", True, rank, 300) < 0.1
@@ -375,7 +375,7 @@ def accuracy_on_digits(rank: int, size: int, epochs: int, to: str | None) -> flo
     if to:
         compressed(model, to=to)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    # Ends in small steps, so that the accuracy is not a matter of luck.
+    # The learning rate decays, so that the accuracy is stable.
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * (len(labels) // size // 32))
     for epoch in range(epochs):
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))[rank::size]

@@ -1,4 +1,4 @@
-"""Asynchronous sums that end within their call, as they do for the rank that comes last, and those that do not."""
+"""Asynchronous sums that complete within their call, as for the last rank to call, and those that do not."""
 
 import time
 from datetime import timedelta
@@ -25,7 +25,7 @@ def test_every_way_to_ask_a_work_answers_alike(ranks, shape, late):
             seen = future.then(lambda done, x=x: (done.value()[0].data_ptr() == x.data_ptr(), bool((x == 2).all())))
             assert work.wait(timedelta(seconds=10)) and work.wait()
             assert (x == 2).all()
-            # The holder that torch puts around the work of a backend does not ask it.
+            # torch's wrapper of a backend's work does not forward the query.
             assert work.is_completed() or shape == "backend"
             assert future.wait()[0].data_ptr() == x.data_ptr() and future.done()
             assert seen.wait() == (True, True)

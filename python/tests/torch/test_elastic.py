@@ -1,4 +1,4 @@
-"""Groups that shrink and grow: torch's reconfigure contract, deaths, newcomers, and what is refused."""
+"""Groups that shrink and grow: torch's reconfigure contract, deaths, new members, and rejected requests."""
 
 import multiprocessing
 import os
@@ -37,7 +37,7 @@ def _process(body, name: int, file: Path, end, environment: dict[str, str]) -> N
 
 
 def run(body, count: int, tmp_path: Path, **environment: str) -> dict[int, object]:
-    """body(name, store) in `count` processes that only a file connects; what each returns, None for the dead."""
+    """body(name, store) in `count` processes connected by a file only; returns their results, None for dead ones."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     file = tmp_path / "store"
@@ -171,7 +171,7 @@ def test_training_survives_a_death_and_takes_in_a_newcomer(tmp_path, shared_memo
     (weights, step, pause, sizes), newcomer = answers[0], answers[3]
     assert answers[2][0] == weights == newcomer[0]
     assert step >= steps and answers[2][1] == step == newcomer[1]
-    # The dead rank was named, so nobody waited for it.
+    # The dead rank was named, so no member waited for it.
     assert sizes == [2, 3] and pause < settle_s
 
 

@@ -1,4 +1,4 @@
-"""Training groups on a real local fabric: switches add, are killed, come back, and every sum stays exact."""
+"""Training groups on a real local fabric: switches aggregate, are killed, restart, and every sum stays exact."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def test_switches_add(ranks, fabric):
 
         for step in range(10):
             assert control_sum.check(rank, size, step) == 0
-        # The counters of the trees come a moment after the sums.
+        # The counters of the trees are reported shortly after the sums.
         _sum_until(rank, size, lambda: len(stats()["trees"]) == 2)
         found = stats()
         assert found["path"] == "trees" and found["network_operations"] >= 10

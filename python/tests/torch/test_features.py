@@ -1,4 +1,4 @@
-"""What of torch works on netsum, each feature run by real ranks, in both shapes in which torch sees a group.
+"""The features of torch that work on netsum, each run by real ranks, with both interfaces of a group to torch.
 
 Features with files of their own: collectives and messages (test_collectives, test_points), DDP with its options and
 hooks, FSDP2, tensor parallelism, functional collectives (test_training), names of backends, checks of NaN and of
@@ -273,7 +273,7 @@ def test_inductor_compiles_a_model_and_its_collectives(ranks):
     ranks(body, TORCHINDUCTOR_COMPILE_THREADS="1")
 
 
-# What torch refuses or cannot do, for this backend or for all: each ends here once torch can.
+# Features that torch rejects or lacks, for this backend or for all: each test fails once torch supports it.
 
 
 def sync_batch_norm(rank, size):
@@ -301,7 +301,7 @@ def torchs_flight_recorder(rank, size):
     dist.all_reduce(torch.ones(4))
     dump = c10d._dump_fr_trace(includeStackTraces=False, backend="netsum")
     states = [entry["state"] for entry in pickle.loads(dump)["entries"]]
-    # It hears of no end where the backend is in Python, and of nothing where the whole group is. Ours hears of all.
+    # torch's recorder misses completions of a Python backend, and all operations of a Python group. netsum's does not.
     assert states == (["scheduled"] if os.environ["NETSUM_TORCH_SHAPE"] == "backend" else [])
 
 
@@ -346,7 +346,7 @@ dist.destroy_process_group()
 
 
 def test_torchrun_starts_all_ranks_again_when_one_dies(tmp_path):
-    """Two lives end by a rank's death; what they left in the store must not be taken for the third's addresses."""
+    """Two attempts end by a rank's death; the third must not use their addresses from the store."""
     script = tmp_path / "script.py"
     script.write_text(RESTARTED)
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2"]

@@ -1,4 +1,4 @@
-"""A process that a rank forks has its memory, but is no rank: it is told so, and the ranks do not notice."""
+"""A process forked by a rank has its memory, but is no rank: it gets an error, and the ranks are unaffected."""
 
 import os
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What stands on `netsum.communicator` goes through the network where there is one: switches of a local fabric add."""
+"""Libraries above `netsum.communicator` use the network if available: switches of a local fabric aggregate."""
 
 import numpy as np
 import torch

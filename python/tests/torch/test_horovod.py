@@ -1,4 +1,4 @@
-"""`netsum.horovod.torch` between real processes: what Horovod's own tests leave out, and training."""
+"""`netsum.horovod.torch` between real processes: cases that Horovod's own tests omit, and training."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from processes import Latch, run_ranks, wait_until
 
 import netsum.horovod.torch as hvd
 
-# What torch imports with the first optimizer is imported once here rather than by every forked rank.
+# Modules that torch imports with the first optimizer are imported here once rather than by every forked rank.
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()
 
 
@@ -21,7 +21,7 @@ def spmd(body, size: int = 3, **environment: str) -> list:
         hvd.init()
         assert (hvd.rank(), hvd.size()) == (rank, size)
         answer = body(rank)
-        # As a script that ends: nobody leaves while others still sum.
+        # As at the end of a script: no rank leaves while others still sum.
         hvd.barrier()
         hvd.shutdown()
         return answer
@@ -289,7 +289,7 @@ def test_a_timeline_is_valid_and_has_both_phases(tmp_path):
 
 
 def test_an_old_script_runs_under_torchrun(tmp_path):
-    """torchrun holds MASTER_PORT itself: ranks meet in its store."""
+    """torchrun holds MASTER_PORT itself: ranks meet through its store."""
     from netsum.launch import Workers
 
     script = tmp_path / "script.py"

@@ -1,4 +1,4 @@
-"""The training of experiments/light_collectives_training, a few steps of it: it runs, and all libraries train alike."""
+"""The training of experiments/light_collectives_training for a few steps: it runs, and all libraries train equally."""
 
 import importlib.util
 import math
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parents[3] / "experiments" / "light_collective
 
 @pytest.fixture
 def figure(monkeypatch):
-    # The folder of what figures share comes with it.
+    # The folder of the figures' shared code comes with it.
     monkeypatch.setattr(sys, "path", list(sys.path))
     spec = importlib.util.spec_from_file_location("light_collectives_run", FOLDER / "run.py")
     module = importlib.util.module_from_spec(spec)

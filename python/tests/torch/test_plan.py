@@ -85,7 +85,7 @@ def test_run_takes_its_workers_from_the_plan(plan, tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="needs a CUDA device")
 def test_buffers_on_a_gpu_go_through_pinned_memory(ranks, plan):
-    """The trees are the same; netsum sums host memory, so GPU buffers are staged there."""
+    """The trees are the same; netsum sums host memory, so GPU buffers are staged."""
 
     def body(rank: int, size: int) -> None:
         torch.manual_seed(rank)

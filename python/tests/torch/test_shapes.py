@@ -1,4 +1,4 @@
-"""How torch finds the backend, which shape it gets, and what wrong use says."""
+"""How torch finds the backend, which interface it gets, and the errors of incorrect use."""
 
 import os
 

@@ -49,7 +49,7 @@ def test_lightning_trains(ranks, tmp_path):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     def body(rank, size):
-        # Lightning makes the world itself, from what a launcher sets.
+        # Lightning initializes the world itself, from a launcher's variables.
         dist.destroy_process_group()
         os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0", WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
         strategy = DDPStrategy(process_group_backend="netsum", cluster_environment=LightningEnvironment())
@@ -77,7 +77,7 @@ def test_accelerate_trains_in_a_world_that_was_made_before(ranks):
     accelerate = pytest.importorskip("accelerate", reason="Accelerate is missing: make setup-frameworks")
 
     def body(rank, size):
-        # Accelerate itself knows no backends but its own: InitProcessGroupKwargs(backend="netsum") is refused.
+        # Accelerate supports only the backends it knows: InitProcessGroupKwargs(backend="netsum") is rejected.
         os.environ.update(LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1", ACCELERATE_USE_CPU="true")
         accelerator = accelerate.Accelerator(cpu=True)

@@ -1,4 +1,4 @@
-"""Training as users do it: DDP with its options and hooks, FSDP2, tensor parallelism, functional collectives."""
+"""Typical training: DDP with its options and hooks, FSDP2, tensor parallelism, functional collectives."""
 
 import copy
 

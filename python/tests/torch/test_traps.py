@@ -1,8 +1,9 @@
-"""The traps of a backend written in Python, one test each; the numbers are those of the project's notes on collectives.
+"""Known pitfalls of a backend written in Python, one test each; the numbers are those of the project's notes on
+collectives.
 
 1 errors that C++ does not see · 2 futures completed on the progress thread · 3 waits with a timeout · 4 options that
-call themselves · 5 forwarding to the base class · 6 the backend's type · 7 batches with messages in them · 8 futures
-nobody asked for · 9 the interpreter lock.
+recurse · 5 forwarding to the base class · 6 the backend's type · 7 batches with messages in them · 8 unrequested
+futures · 9 the interpreter lock.
 """
 
 import os
@@ -126,7 +127,7 @@ def test_4_options_and_splitting_answer(ranks, shape):
 
 
 def _is_of(part: dist.ProcessGroup, members: list[int], rank: int) -> None:
-    """Whether a part works, and its ranks are those of the world, in their order."""
+    """Whether a sub-group works, and its ranks are those of the world, in their order."""
     assert part.rank() == members.index(rank) and dist.get_process_group_ranks(part) == members
     x, outs = torch.tensor([rank + 1.0]), [torch.empty(1) for _ in members]
     dist.all_gather(outs, x, group=part)

@@ -1,10 +1,10 @@
-//! What two cores can do at best: how far they are from each other, and how fast values get from one to the other.
+//! Lower bounds of a host's cores: the latency between two cores, and the rate of transfers between them.
 //!
-//! Every rank must get as many bytes of the other's values or sums as its buffer has, so no allreduce of two ranks takes
-//! less than a core takes to copy that out of the other's cache while the other does the same; nor less than both take to
-//! read their values and write the sums in place, which counts where those are in memory. More ranks than cores need not send
-//! more from core to core, but read and write more on each. That ranks cannot see each other's buffers, so that all but one copy
-//! what they add, is not in the limit.
+//! Every rank must receive as many bytes of the other's values or sums as its buffer has, so an allreduce of two ranks
+//! takes at least the time in which a core copies that from the other's cache while the other does the same; and at
+//! least the time in which both read their values and write the sums in place, which matters if those are in memory.
+//! More ranks than cores need not send more from core to core, but read and write more on each. The bound does not
+//! include that ranks cannot access each other's buffers, so that all but one copy what they add.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::RwLock;
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use crate::record::median;
 
-/// Seconds that a line of memory takes from one core to the other and is seen there; the least of some rounds, as two
+/// Seconds until a line of memory written on one core is seen on another; the minimum of several rounds, because two
 /// threads may begin on one core.
 pub fn hop() -> f64 {
     let line = AtomicUsize::new(0);
@@ -33,10 +33,10 @@ pub fn hop() -> f64 {
     both(&hops)
 }
 
-/// The least seconds of an allreduce of `bytes`.
+/// The lower bound of an allreduce of `bytes`, in seconds.
 ///
-/// Partial sums of a part of the buffer must get to the core that ends it, and the sums from there to all other cores. The ranks
-/// of a core read their values and write the sums one after the other.
+/// Partial sums must reach the core that completes them, and the sums all other cores. The ranks of a core read their
+/// values and write the sums one after the other.
 pub fn least(ranks: usize, bytes: usize) -> f64 {
     let cores = thread::available_parallelism().map_or(1, usize::from).min(ranks);
     let of_a_core = ranks.div_ceil(cores) * bytes;
@@ -45,7 +45,7 @@ pub fn least(ranks: usize, bytes: usize) -> f64 {
     crossing.max(in_place) / PIECE as f64
 }
 
-/// Seconds in which each of two cores copies a piece out of the other's cache at once.
+/// Seconds in which each of two cores copies a piece from the other's cache at the same time.
 fn taking() -> f64 {
     let pieces = [(); 2].map(|()| RwLock::new(vec![0; PIECE]));
     let arrived = AtomicUsize::new(0);
@@ -55,7 +55,7 @@ fn taking() -> f64 {
             pieces[core].write().expect("nobody panics").fill(round as u8);
             meet(&arrived, 2 * round);
             let from = pieces[1 - core].read().expect("nobody panics");
-            // Else nobody reads the copy, and it is not made.
+            // Otherwise the copy is optimised away.
             let seconds = seconds(|| black_box(&mut to).copy_from_slice(&from));
             drop(from);
             meet(&arrived, 2 * round + 1);
@@ -65,7 +65,7 @@ fn taking() -> f64 {
     })
 }
 
-/// Seconds in which each of two cores reads and writes as much as a piece in place at once, of buffers of `bytes`.
+/// Seconds in which each of two cores reads and writes a piece in place at the same time, in buffers of `bytes`.
 fn changing(bytes: usize) -> f64 {
     let arrived = AtomicUsize::new(0);
     let rounds = (ROUNDS * PIECE / bytes).clamp(3, ROUNDS);
@@ -86,7 +86,7 @@ fn seconds(body: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// The median of the slower one's seconds per round.
+/// The median over rounds of the slower core's seconds.
 fn both(core: &(dyn Fn(usize) -> Vec<f64> + Sync)) -> f64 {
     let [first, second] = thread::scope(|scope| {
         [0, 1].map(|index| scope.spawn(move || core(index))).map(|t| t.join().expect("it ends"))
@@ -94,7 +94,7 @@ fn both(core: &(dyn Fn(usize) -> Vec<f64> + Sync)) -> f64 {
     median(&first.iter().zip(&second).map(|(a, b)| a.max(*b)).collect::<Vec<_>>())
 }
 
-/// Waits until both have come for the `round`th time.
+/// Waits until both have arrived for the `round`th time.
 fn meet(arrived: &AtomicUsize, round: usize) {
     arrived.fetch_add(1, Ordering::AcqRel);
     await_count(arrived, 2 * round + 2);
@@ -109,10 +109,10 @@ fn await_count(word: &AtomicUsize, least: usize) {
     }
 }
 
-/// Beyond all caches.
+/// Larger than all caches.
 const CHANGED_MAX: usize = 256 << 20;
 /// Half of what two ranks exchange at a time.
 const PIECE: usize = 128 << 10;
 const ROUNDS: usize = 300;
-/// Even, so that rounds begin with the same core.
+/// Even, so that every round begins with the same core.
 const HOPS: usize = 1000;

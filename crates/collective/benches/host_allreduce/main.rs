@@ -1,11 +1,10 @@
-//! Allreduce between ranks of one host, beside Gloo, Open MPI and MPICH: seconds per call by ranks and size.
+//! Allreduce between ranks of one host, compared with Gloo, Open MPI and MPICH: seconds per call by ranks and size.
 //!
-//! Every library runs float32 sums in place, in blocks of calls in a row; a block's time is that of its slowest rank.
-//! The libraries take turns, so that a disturbance meets all; before each, the time that a line of memory takes from core to
-//! core is measured, which in virtual machines changes. Sums are set against what the cores can do ([`limits`]), measured when
-//! netsum has run.
-//! What is missing (`mpicc.openmpi`, `mpicc.mpich`, `.venv`
-//! with torch) is left out with a line. netsum runs from Rust, and from torch as Gloo does.
+//! Every library runs float32 sums in place, in blocks of consecutive calls; a block's time is that of its slowest
+//! rank. The libraries alternate, so that a disturbance affects all; before each, the latency between cores is
+//! measured, which varies in virtual machines. Sums are compared with the cores' lower bound ([`limits`]), measured
+//! when netsum has run. Libraries that are not installed (`mpicc.openmpi`, `mpicc.mpich`, `.venv` with torch) are
+//! skipped with a message. netsum runs from Rust, and from torch as Gloo does.
 //!
 //! `cargo bench --profile release -p netsum-collective --bench host_allreduce -- [--ranks 2,4,8] [--sizes 8,1024]
 //! [--rounds N] [--only netsum,open-mpi] [--out FILE]`
@@ -76,7 +75,7 @@ fn main() {
     }
 }
 
-/// A table for people, and its rows.
+/// Prints a table; returns its rows.
 fn cells(times: &Times) -> Vec<Value> {
     let mut cases: Vec<(usize, u64)> =
         times.keys().map(|&(_, ranks, bytes)| (ranks, bytes)).collect();
@@ -116,7 +115,7 @@ fn figure(seconds: &[f64]) -> Value {
     json!({"median": median(seconds), "best": best})
 }
 
-/// The record of one case that stands for all, and all.
+/// The record: one representative case, and all cases.
 fn summary(times: &Times, cells: Vec<Value>, hops: &[f64]) -> Value {
     let of = |name: &str| times.get(&(name.to_owned(), 2, 1 << 20));
     let peers = ["gloo", "open-mpi", "mpich"];
@@ -140,7 +139,7 @@ fn summary(times: &Times, cells: Vec<Value>, hops: &[f64]) -> Value {
     })
 }
 
-/// What smaller sums take is how far the cores are from each other.
+/// Smaller sums are dominated by the latency between cores.
 const LIMITED_FROM: u64 = 64 << 10;
 const SIZES: [u64; 12] = [
     8,

@@ -1,4 +1,4 @@
-//! One rank of netsum, from Rust: addresses go through the parent's pipes.
+//! One rank of netsum, in Rust: addresses are exchanged through pipes of the parent.
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use netsum_collective::{Buffer, Combine, Dtype, Group, GroupConfig, Options, Red
 const SUM: Combine = Combine::Plain(ReduceOp::Sum);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Connects, measures what the arguments ask for, and prints it if this is rank 0.
+/// Connects, runs the measurements of the arguments, and prints them if this is rank 0.
 pub fn rank(rank: u32, arguments: &[String]) {
     let after = |name: &str| arguments.iter().skip_while(|a| *a != name).nth(1).expect(name);
     let size: u32 = after("--of").parse().expect("a number");

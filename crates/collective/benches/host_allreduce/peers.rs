@@ -1,4 +1,4 @@
-//! The libraries that are compared, as processes.
+//! The compared libraries, as processes.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::ranks::{finish, mpi_driver, root, run_ours};
 
-/// One of them.
+/// A library.
 pub struct Library {
     pub name: &'static str,
     how: How,
@@ -18,7 +18,7 @@ enum How {
     Torch { python: PathBuf, backend: &'static str },
 }
 
-/// All that this machine has; the others are named.
+/// The libraries that are installed; names the missing ones.
 pub fn all() -> Vec<Library> {
     let mut found = vec![
         Library { name: "netsum", how: How::Ours { flags: &[] } },
@@ -83,7 +83,7 @@ impl Library {
                 finish(vec![child.expect("it was found")], Vec::new())
             }
             How::Torch { python, backend } => {
-                // Free until the ranks are there, most likely.
+                // Probably still free when the ranks start.
                 let port =
                     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
                 let start = |rank: usize| {
@@ -91,7 +91,7 @@ impl Library {
                     command.arg(root().join("bench/peers/allreduce.py")).arg(backend);
                     command.args([rank, ranks, port.port().into()].map(|n| n.to_string()));
                     command.args([BLOCKS, SECONDS]).args(&sizes).stdout(Stdio::piped());
-                    // netsum says which path it takes.
+                    // netsum prints its path on standard error.
                     command.stderr(Stdio::null()).spawn().expect("it was found")
                 };
                 finish((0..ranks).map(start).collect(), Vec::new())
@@ -101,7 +101,7 @@ impl Library {
     }
 }
 
-/// "bytes seconds seconds …".
+/// Parses "bytes seconds seconds …".
 fn parse(line: &str) -> Option<(u64, Vec<f64>)> {
     let mut words = line.split_whitespace();
     let bytes = words.next()?.parse().ok()?;
@@ -109,5 +109,5 @@ fn parse(line: &str) -> Option<(u64, Vec<f64>)> {
 }
 
 const BLOCKS: &str = "3";
-/// Of a block.
+/// Duration of a block.
 const SECONDS: &str = "0.05";

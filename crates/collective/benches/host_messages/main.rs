@@ -1,9 +1,9 @@
-//! Messages between two ranks of one host, beside Open MPI and `ucx_perftest`: half a round trip, a message each way at
-//! once, and messages one way with up to 64 under way; seconds per message by size.
+//! Messages between two ranks of one host, compared with Open MPI and `ucx_perftest`: half a round trip, an exchange of
+//! messages, and one-way messages with up to 64 in flight; seconds per message by size.
 //!
-//! Libraries take turns, and before each the time that a line of memory takes from core to core is measured, which in
-//! virtual machines changes. Ours are matched by rank and tag and recorded, as Open MPI's are matched; ucx_perftest has no
-//! exchange. What is missing (`mpicc.openmpi`, `ucx_perftest`) is left out with a line.
+//! Libraries alternate, and before each the latency between cores is measured, which varies in virtual machines. Our
+//! messages are matched by rank and tag and recorded, as Open MPI's are matched; ucx_perftest has no exchange.
+//! Libraries that are not installed (`mpicc.openmpi`, `ucx_perftest`) are skipped with a message.
 //!
 //! `cargo bench --profile release -p netsum-collective --bench host_messages -- [--sizes 8,1024] [--rounds N]
 //! [--only netsum,open-mpi] [--out FILE]`
@@ -14,7 +14,7 @@ mod ranks;
 mod record;
 
 #[path = "../host_allreduce/limits.rs"]
-#[allow(dead_code)] // What it says of sums.
+#[allow(dead_code)] // The part about sums.
 mod limits;
 mod ours;
 mod peers;
@@ -25,7 +25,7 @@ use std::path::Path;
 use record::{commit, machine, median};
 use serde_json::{Value, json};
 
-/// What is timed, in the order in which a library tells it.
+/// Measurements, in the order of a library's output.
 const SHAPES: [&str; 3] = ["half a round trip", "exchange", "one way"];
 
 /// Seconds per message, by shape, bytes and library.
@@ -86,7 +86,7 @@ fn main() {
     }
 }
 
-/// A table for people, and its rows.
+/// Prints a table; returns its rows.
 fn cells(times: &Times) -> Vec<Value> {
     let mut cases: Vec<(usize, usize)> =
         times.keys().map(|&(shape, bytes, _)| (shape, bytes)).collect();

@@ -1,4 +1,4 @@
-//! One rank of netsum: addresses go through the parent's pipes.
+//! One rank of netsum: addresses are exchanged through pipes of the parent.
 
 use std::io::BufRead;
 use std::time::{Duration, Instant};
@@ -106,7 +106,7 @@ impl Ends<'_> {
         }
     }
 
-    /// Seconds per message of rank 0, as both must run equally many.
+    /// Seconds per message by rank 0, because both must run the same number.
     fn block(&self, shape: impl Fn(&Self, usize)) -> f64 {
         let once = self.timed(&shape, 10);
         self.timed(&shape, ((SECONDS / once) as usize).clamp(10, 200_000))

@@ -1,4 +1,4 @@
-//! The libraries that are compared, as processes.
+//! The compared libraries, as processes.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::ranks::{mpi_driver, run_ours};
 
-/// One of them.
+/// A library.
 pub struct Library {
     pub name: &'static str,
     how: How,
@@ -19,7 +19,7 @@ enum How {
     Perftest,
 }
 
-/// All that this machine has; the others are named.
+/// The libraries that are installed; names the missing ones.
 pub fn all() -> Vec<Library> {
     let mut found = vec![
         Library { name: "netsum", how: How::Ours { flags: &[] } },
@@ -41,7 +41,7 @@ pub fn all() -> Vec<Library> {
 }
 
 impl Library {
-    /// Seconds per message by size: half a round trip, exchange, one way; 0 where it has none.
+    /// Seconds per message by size: half a round trip, exchange, one way; 0 if unsupported.
     pub fn run(&self, sizes: &[usize]) -> Vec<(usize, [f64; 3])> {
         let words: Vec<String> = sizes.iter().map(usize::to_string).collect();
         match &self.how {
@@ -103,13 +103,13 @@ fn perftest(test: &str, bytes: usize) -> Option<f64> {
             break;
         }
     }
-    // One that nobody has called waits forever.
+    // A server without a client waits forever.
     let _ = if answer.is_none() { server.kill() } else { Ok(()) };
     let _ = server.wait();
     answer
 }
 
-/// "bytes seconds seconds seconds".
+/// Parses "bytes seconds seconds seconds".
 fn parse(line: &str) -> Option<(usize, [f64; 3])> {
     let mut words = line.split_whitespace();
     let bytes = words.next()?.parse().ok()?;

@@ -6,7 +6,7 @@ use netsum_net::mesh::MeshError;
 use super::reduce::{Collector, Parts, chunks, contribute};
 use super::{Algorithm, Allreduce};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::pieces::share;
 
 /// Everybody's whole buffer to everybody.
@@ -26,7 +26,7 @@ pub(super) const SHARES: Algorithm<Allreduce> = Algorithm {
 };
 
 /// Bytes that a rank sends if it sends all to all others.
-fn sent(link: &Link, bytes: usize) -> f64 {
+fn sent(link: &LinkCost, bytes: usize) -> f64 {
     bytes as f64 * f64::from(link.ranks - 1)
 }
 

@@ -7,12 +7,12 @@ use netsum_net::mesh::MeshError;
 
 use super::{Algorithm, Allgather, GatherShape};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::pieces::copy;
 
 pub(super) const ALLGATHER: Algorithm<Allgather> = Algorithm { name: "bruck", cost, run };
 
-fn cost(link: &Link, pieces: &GatherShape) -> Option<f64> {
+fn cost(link: &LinkCost, pieces: &GatherShape) -> Option<f64> {
     let steps = f64::from(link.ranks.next_power_of_two().ilog2());
     let sent = pieces.all.saturating_sub(pieces.longest);
     Some(steps * link.latency_s + sent as f64 / link.bytes_per_s)

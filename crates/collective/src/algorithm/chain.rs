@@ -4,13 +4,13 @@ use netsum_net::mesh::MeshError;
 
 use super::{Algorithm, Broadcast};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::pieces::{CHUNK, pieces};
 
 pub(super) const BROADCAST: Algorithm<Broadcast> = Algorithm { name: "chain", cost, run };
 
 /// The last rank receives the first chunk after N − 1 hops; then one chunk follows the other.
-fn cost(link: &Link, bytes: &usize) -> Option<f64> {
+fn cost(link: &LinkCost, bytes: &usize) -> Option<f64> {
     let (hops, bytes) = (f64::from(link.ranks - 1), *bytes as f64);
     let chunk = bytes.min(CHUNK as f64);
     Some(hops * (link.latency_s + chunk / link.bytes_per_s) + (bytes - chunk) / link.bytes_per_s)

@@ -4,7 +4,7 @@ use netsum_net::mesh::MeshError;
 
 use super::{Algorithm, Allgather, Alltoall, Gather, Scatter};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::pieces::{TYPICAL, copy};
 
 /// Everybody's `input` to everybody's `outputs`.
@@ -41,7 +41,7 @@ pub(super) const ALLTOALL: Algorithm<Alltoall> =
     Algorithm { name: "one-hop", cost: typical_cost, run: alltoall };
 
 /// One rank gives or takes a typical piece of every other.
-fn typical_cost(link: &Link, (): &()) -> Option<f64> {
+fn typical_cost(link: &LinkCost, (): &()) -> Option<f64> {
     let bytes = TYPICAL as f64 * f64::from(link.ranks - 1);
     Some(link.latency_s + bytes / link.bytes_per_s)
 }

@@ -15,13 +15,13 @@ use netsum_wire::{Encoding, Format, Input, reduce};
 
 use super::{Algorithm, Allreduce, SumShape};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 
 pub(super) const ALGORITHM: Algorithm<Allreduce> =
     Algorithm { name: "halving-doubling", cost, run };
 
 /// All ranks send at once; a rank that plays others' places sends and receives for them.
-fn cost(link: &Link, sum: &SumShape) -> Option<f64> {
+fn cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     if *sum.order != SumOrder::flat(link.ranks) {
         return None;
     }

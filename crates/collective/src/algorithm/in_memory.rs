@@ -4,7 +4,7 @@ use super::{
     Algorithm, Allgather, Allreduce, Alltoall, Barrier, Broadcast, Gather, Reduce, ReduceScatter,
     Scatter,
 };
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::pieces::TYPICAL;
 use crate::shared;
 
@@ -65,7 +65,7 @@ pub(super) const BARRIER: Algorithm<Barrier> = Algorithm {
 };
 
 /// A cache line there and back, and the memory's rate: no other way comes near.
-fn cost(link: &Link, bytes: usize) -> Option<f64> {
+fn cost(link: &LinkCost, bytes: usize) -> Option<f64> {
     link.shared_memory.then(|| memory_s(bytes))
 }
 

@@ -1,11 +1,11 @@
-//! Collectives on the host path: blocking functions over the messages of one operation.
+//! Collectives on the host path, as blocking functions over the messages of one operation.
 //!
-//! Each moves bytes straight between the callers' buffers where it can. What is added is added in the group's
-//! order, so the bits are those of the trees.
+//! Bytes move directly between the callers' buffers where possible. Sums are added in the group's order, so they have
+//! the bits of the trees.
 //!
-//! An operation has a [`registry`] of algorithms: one file each, and one line in `operations`. The registry chooses the
-//! algorithm that the group's options name, or the cheapest by the cost model; since it sees only what
-//! all ranks agree on, all ranks choose the same. docs/algorithms.md writes one from scratch.
+//! Each operation has a [`registry`] of algorithms: one file each, and one line in `operations`. The registry uses the
+//! algorithm that the group's options name, or the cheapest one by the cost model. Its inputs are equal at all ranks,
+//! so all ranks choose the same. docs/algorithms.md shows how to write one.
 
 mod allreduce;
 mod barrier;

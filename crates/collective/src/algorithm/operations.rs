@@ -1,4 +1,4 @@
-//! Every operation of the host path: its registry of algorithms, and the call that runs one of them.
+//! The operations of the host path: a registry of algorithms for each, and the functions that run them.
 
 use netsum_net::mesh::MeshError;
 
@@ -93,52 +93,52 @@ pub(crate) fn names(operation: &str) -> Option<Vec<&'static str>> {
     registry.map(|registry| registry.names())
 }
 
-/// Operations that have several algorithms, as options name them.
+/// Operations with several algorithms, by the names of options.
 pub(crate) fn operations() -> String {
     REGISTRIES.map(|registry| registry.operation()).join(", ")
 }
 
-/// The sum of everybody's buffer, in place.
+/// Adds all ranks' buffers, in place.
 pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     ALLREDUCE.run(comm, sum)
 }
 
-/// Everybody's input in everybody's outputs, by rank.
+/// Copies every rank's input to all ranks' outputs, by rank.
 pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
     ALLGATHER.run(comm, gather)
 }
 
-/// The root's buffer in everybody's.
+/// Copies the root's buffer to all ranks.
 pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
     BROADCAST.run(comm, cast)
 }
 
-/// The sum of everybody's buffer in the root's; the others' are left alone.
+/// Adds all ranks' buffers into the root's; the others are unchanged.
 pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
     REDUCE.run(comm, reduction)
 }
 
-/// The sum of everybody's `inputs[rank]` in `output`.
+/// Adds all ranks' `inputs[rank]` into `output`.
 pub(crate) fn reduce_scatter(comm: &mut Comm<'_>, all: &ReduceScatter) -> Result<(), MeshError> {
     REDUCE_SCATTER.run(comm, all)
 }
 
-/// Everybody's input in the root's outputs.
+/// Copies every rank's input to the root's outputs.
 pub(crate) fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
     GATHER.run(comm, collect)
 }
 
-/// The root's inputs in everybody's output.
+/// Copies the root's inputs to the ranks' outputs.
 pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
     SCATTER.run(comm, deal)
 }
 
-/// Input i of rank r in output r of rank i.
+/// Copies input i of rank r to output r of rank i.
 pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &Alltoall) -> Result<(), MeshError> {
     ALLTOALL.run(comm, exchange)
 }
 
-/// Done when everybody has called it.
+/// Returns when all ranks have called it.
 pub(crate) fn barrier(comm: &mut Comm<'_>) -> Result<(), MeshError> {
     BARRIER.run(comm, &Barrier)
 }
@@ -152,10 +152,10 @@ mod tests {
 
     use super::*;
     use crate::algorithm::request::{Request, SumShape};
-    use crate::link::Link;
+    use crate::link_cost::LinkCost;
 
     fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
-        let link = Link {
+        let link = LinkCost {
             ranks,
             shared_memory: false,
             latency_s: 30e-6,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_registry_finds_each_of_its_algorithms_by_a_name_of_its_own() {
+    fn every_registry_finds_its_algorithms_by_unique_names() {
         fn check<R: Request>(registry: &Registry<R>) {
             let names = registry.names();
             for (index, name) in names.iter().enumerate() {
@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn the_cheapest_is_taken_unless_another_is_named_and_can_do_it() {
+    fn the_cheapest_is_chosen_unless_options_name_another_that_is_possible() {
         assert_eq!(chosen(4, 64, Dtype::F32, None), "one-hop");
         assert_eq!(chosen(4, 16 << 20, Dtype::F32, None), "shares");
         assert_eq!(chosen(4, 64, Dtype::F32, Some("halving-doubling")), "halving-doubling");
         assert_eq!(chosen(4, 64, Dtype::I32, Some("ring")), "ring");
-        // Its additions would be in another order.
+        // Ring would add in another order.
         assert_eq!(chosen(4, 64, Dtype::F32, Some("ring")), "one-hop");
         assert_eq!(chosen(4, 64, Dtype::F32, Some("shared-memory")), "one-hop");
     }

@@ -4,14 +4,14 @@ use netsum_net::mesh::MeshError;
 
 use super::request::Request;
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 
 /// One way to do an operation.
 pub(crate) struct Algorithm<R: Request> {
     /// In options.
     pub(crate) name: &'static str,
     /// Seconds that a request of that shape will take; `None` where this algorithm cannot do it. Equal at all ranks.
-    pub(crate) cost: fn(&Link, &R::Shape) -> Option<f64>,
+    pub(crate) cost: fn(&LinkCost, &R::Shape) -> Option<f64>,
     pub(crate) run: fn(&mut Comm<'_>, &R) -> Result<(), MeshError>,
 }
 
@@ -59,7 +59,7 @@ impl<R: Request + 'static> Registry<R> {
     pub(crate) fn choose(
         &self,
         wanted: Option<&str>,
-        link: &Link,
+        link: &LinkCost,
         shape: &R::Shape,
     ) -> &Algorithm<R> {
         let cost = |algorithm: &Algorithm<R>| (algorithm.cost)(link, shape);

@@ -10,7 +10,7 @@ use netsum_wire::{Encoding, Input, reduce};
 
 use super::{Algorithm, Allgather, Allreduce, GatherShape, SumShape};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::pieces::{copy, share};
 
 pub(super) const ALLREDUCE: Algorithm<Allreduce> =
@@ -18,7 +18,7 @@ pub(super) const ALLREDUCE: Algorithm<Allreduce> =
 pub(super) const ALLGATHER: Algorithm<Allgather> =
     Algorithm { name: "ring", cost: allgather_cost, run: allgather };
 
-fn allreduce_cost(link: &Link, sum: &SumShape) -> Option<f64> {
+fn allreduce_cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     let steps = 2.0 * f64::from(link.ranks - 1);
     let part = sum.bytes as f64 / f64::from(link.ranks);
     sum.format.any_order().then(|| steps * (link.latency_s + part / link.bytes_per_s))
@@ -54,7 +54,7 @@ fn allreduce(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn allgather_cost(link: &Link, pieces: &GatherShape) -> Option<f64> {
+fn allgather_cost(link: &LinkCost, pieces: &GatherShape) -> Option<f64> {
     let step = link.latency_s + pieces.longest as f64 / link.bytes_per_s;
     Some(f64::from(link.ranks - 1) * step)
 }

@@ -1,4 +1,4 @@
-//! Drives the machine that takes the ranks from one plan to the next ([`netsum_proto::handover`]).
+//! Drives the machine that hands the ranks over from one plan to the next ([`netsum_proto::handover`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ impl State {
         self.time_of(Instant::now())
     }
 
-    /// An instant as the machine counts time.
+    /// Converts an instant to the machine's time.
     pub(super) fn time_of(&self, instant: Instant) -> Time {
         let ns = instant.saturating_duration_since(self.origin).as_nanos();
         Time(u64::try_from(ns).unwrap_or(u64::MAX))
@@ -33,7 +33,7 @@ impl State {
         self.origin + Duration::from_nanos(time.0)
     }
 
-    /// Another rank's message about a hand-over.
+    /// Handles another rank's hand-over message.
     pub(super) fn take_handover(&mut self, from: u32, bytes: &[u8]) {
         if self.core.failure().is_some() {
             return;
@@ -44,7 +44,7 @@ impl State {
         }
     }
 
-    /// Does what the machine asks for, until it asks for nothing.
+    /// Performs the machine's actions until there are none.
     pub(super) fn drive(&mut self) {
         loop {
             while let Some(transmit) = self.machine.poll_transmit() {
@@ -95,7 +95,8 @@ impl State {
         self.machine.handle_frozen(self.now(), Frozen::Fragments { progress, submitted });
     }
 
-    /// Goes over to what was agreed on: first what is left of operations under way, in the order of calls.
+    /// Takes the agreed plan into use, starting with the rest of operations that were in progress, in the order of
+    /// calls.
     fn resume(&mut self, resume: Resume<ControllerPlan>) {
         let driver = self.driver.clone();
         let finished = resume.finished.clone();
@@ -110,19 +111,19 @@ impl State {
         });
         self.record(&resume);
         self.plan_works = false;
-        // Which plan is in use is news to the controller.
+        // Reports the plan in use to the controller.
         self.heartbeat();
         self.settle(Ok(()));
     }
 
-    /// Takes the plan that was decided on into use.
+    /// Takes the agreed plan into use.
     fn adopt(&mut self, resume: &Resume<ControllerPlan>) -> Result<(), Error> {
         self.trees = false;
         let Some(plan) = &resume.plan else { return Ok(()) };
         let JobPlan { plan: Plan { order, min_bytes, epoch, .. }, key, .. } = &*plan.0;
         if self.plan.is_none() {
             self.core.order.store(Arc::new(order.clone()));
-            // Set once: this is the first plan.
+            // Set once, by the first plan.
             let _ = self.core.min_bytes.set(*min_bytes);
         } else if **self.core.order.load() != *order {
             return Err(Error::Internal(format!("plan {epoch} adds in another order")));
@@ -139,7 +140,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives what is left of an operation to a path.
+    /// Gives the rest of an operation to a path.
     fn go_on(&mut self, operation: Remaining, rest: Path, old_fragment_bytes: u16) {
         let left = count(&operation.submission, old_fragment_bytes);
         self.core.counters.redone.fetch_add(left, Ordering::Relaxed);
@@ -196,7 +197,7 @@ impl State {
         }
     }
 
-    /// The ranks cannot agree: every rank must end.
+    /// Fails the group at all ranks.
     fn give_up(&mut self, reason: String) {
         self.core.send_all(MessageKind::Failed, 0, reason.as_bytes());
         self.fail(Error::Internal(reason));

@@ -1,9 +1,9 @@
-//! Allreduces that switches can do, on whatever path.
+//! Allreduces that switches support, on any path.
 
 use std::time::Instant;
 
 use netsum_net::Buffer;
-use netsum_net::worker::Operation;
+use netsum_net::worker::TreeOperation;
 use netsum_proto::handover::{self, Path};
 use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::supports;
@@ -31,18 +31,18 @@ pub(crate) struct TreeJob {
     pub(crate) state: JobState,
 }
 
-/// Where a job is.
+/// Path of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobState {
     /// It waits for a transition to end.
     Waiting,
-    /// The driver has it.
+    /// The data-plane driver has it.
     Trees,
 }
 
 impl TreeJob {
-    /// What the driver gets, for all of the buffer.
-    fn operation(&self) -> Operation {
+    /// The driver's operation for the whole buffer.
+    fn operation(&self) -> TreeOperation {
         let submission = Submission {
             id: self.sequence,
             format: self.format,
@@ -50,7 +50,7 @@ impl TreeJob {
             fingerprint: self.fingerprint,
             fragments: Fragments::All,
         };
-        Operation { submission, buffer: self.buffer.clone() }
+        TreeOperation { submission, buffer: self.buffer.clone() }
     }
 }
 
@@ -68,11 +68,11 @@ impl State {
         let elements = job.numel;
         let (sequence, deadline) = (job.sequence, self.time_of(job.deadline));
         self.jobs.insert(sequence, job);
-        self.machine.handle_operation(handover::Operation { sequence, elements, deadline });
+        self.machine.handle_operation(handover::PendingOperation { sequence, elements, deadline });
         self.drive();
     }
 
-    /// Gives a job that waits to the path that all ranks give it to.
+    /// Gives a waiting job to its path, which is the same at all ranks.
     pub(super) fn route(&mut self, sequence: u64, path: Path) {
         let Some(job) = self.jobs.get(&sequence) else { return };
         let operation = job.operation();
@@ -83,14 +83,14 @@ impl State {
         }
     }
 
-    /// Whether the plan's protocol can do a format; all ranks have the same plan when they ask.
+    /// Whether the plan's protocol supports a format; all ranks have the same plan when they ask.
     pub(super) fn carries(&self, format: Format) -> bool {
         let protocol = self.plan.as_ref().map(|plan| plan.0.plan.protocol);
         protocol.is_some_and(|protocol| supports(protocol, format))
     }
 
-    /// Gives all or the rest of a job to the driver.
-    pub(super) fn give_to_trees(&mut self, operation: Operation) {
+    /// Gives a whole job, or the rest of it, to the driver.
+    pub(super) fn give_to_trees(&mut self, operation: TreeOperation) {
         let Some(driver) = &self.driver else { return };
         if let Some(job) = self.jobs.get_mut(&operation.submission.id) {
             job.state = JobState::Trees;
@@ -98,7 +98,7 @@ impl State {
         driver.submit(operation);
     }
 
-    /// Gives a job to the host lane: the rest of it, or all.
+    /// Gives a job to the host queue: the rest of it, or all.
     pub(super) fn give_to_host(&mut self, sequence: u64, rest: Option<(&Submission, u16)>) {
         let Some(job) = self.jobs.remove(&sequence) else { return };
         let TreeJob { format, how, buffer, fingerprint, deadline, work, .. } = job;
@@ -119,7 +119,7 @@ impl State {
         self.queue.push(Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
-    /// The driver has all sums of a job.
+    /// Completes a job of which the driver has all sums.
     pub(super) fn done(&mut self, id: u64, missing: u64) {
         let Some(job) = self.jobs.remove(&id) else { return };
         divide(job.how, job.format, job.buffer, self.core.size - missing.count_ones());
@@ -132,16 +132,17 @@ impl State {
         }
     }
 
-    /// Jobs on trees, and those that wait; the host lane watches its own.
+    /// Checks deadlines of jobs on trees and of waiting jobs; the host queue checks its own.
     pub(super) fn watch_deadlines(&mut self, now: Instant) {
         let late = self.jobs.values().find(|job| job.deadline <= now);
         if let Some(sequence) = late.map(|job| job.sequence) {
-            let missing = self.who_is_missing();
+            let missing = self.missing_ranks_message();
             self.time_out(sequence, missing);
         }
     }
 
-    /// A job has taken too long. The switches count on our part of what is in flight: the group cannot go on without it.
+    /// Fails the group because of a job's time-out: the switches need this rank's contributions to what is in flight,
+    /// so the group cannot continue.
     pub(super) fn time_out(&mut self, sequence: u64, missing: String) {
         let Some(late) = self.jobs.get(&sequence) else { return };
         let error = Error::Timeout {
@@ -152,14 +153,15 @@ impl State {
         self.fail(error);
     }
 
-    /// A tree does not answer. If it stays so and no new plan comes, the ranks go on without it.
+    /// Handles a tree that does not answer. If it remains silent and no new plan arrives, the ranks continue without
+    /// it.
     pub(super) fn silent(&mut self, tree: u8, for_ns: u64) {
         let results = self.results().get(usize::from(tree)).copied().unwrap_or(0);
         self.machine.handle_silence(self.now(), tree, for_ns, results);
         self.drive();
     }
 
-    /// Tells the machine which of the silent trees answer again.
+    /// Tells the machine which silent trees answer again.
     pub(super) fn watch_silence(&mut self) {
         let silent = self.machine.silent_trees();
         if silent.is_empty() || !self.trees {
@@ -172,7 +174,7 @@ impl State {
         }
     }
 
-    /// Results that each tree has brought.
+    /// Number of results of each tree.
     fn results(&self) -> Vec<u64> {
         let stats = self.driver.as_ref().map(|driver| driver.stats()).unwrap_or_default();
         stats.trees.iter().map(|tree| tree.results).collect()
@@ -183,7 +185,7 @@ impl State {
         format!("the plan was changing; {}", self.core.not_heard_from(&missing))
     }
 
-    fn who_is_missing(&self) -> String {
+    fn missing_ranks_message(&self) -> String {
         if self.machine.is_under_way() {
             return self.awaited_by_handover(&self.machine.missing());
         }
@@ -198,7 +200,7 @@ impl State {
     }
 }
 
-/// The last step of an average.
+/// Divides the sum of an average.
 fn divide(how: Combine, format: Format, mut buffer: Buffer, ranks: u32) {
     if how == Combine::Average {
         let len = buffer.len();

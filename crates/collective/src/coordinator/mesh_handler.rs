@@ -1,4 +1,4 @@
-//! What the mesh calls when messages about the group come, and before it stores a message of an operation.
+//! Callbacks of the mesh: control messages, and messages whose fingerprint differs.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::Event;
 use crate::ledger::{Ledger, Verdict};
 use crate::messages::{ControlMessage, MessageKind};
 
-/// Passes on what comes to the coordinator and to the session of a tree plan.
+/// Forwards control messages to the coordinator and to the session of a tree plan.
 pub(crate) struct MeshHandler {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) events: Sender<Event>,
@@ -20,7 +20,7 @@ pub(crate) struct MeshHandler {
 impl Events for MeshHandler {
     fn control(&self, from: u32, key: Key, bytes: Vec<u8>) {
         if key.tag == MessageKind::PlanHandover as u64 {
-            // A group without a tree plan has no session that receives them.
+            // Without a tree plan, no session receives them.
             let _ = self.plans.send(ControlMessage { from, bytes });
             return;
         }
@@ -45,7 +45,7 @@ impl Events for MeshHandler {
 
 impl MeshHandler {
     fn send(&self, event: Event) {
-        // The thread ends before the mesh does when a group is closed.
+        // When a group is closed, the thread ends before the mesh.
         let _ = self.events.send(event);
     }
 }

@@ -1,8 +1,8 @@
-//! The group's own thread: sums on trees, agreement among the ranks, news from the controller.
+//! The group's coordinator thread: sums on trees, agreement among the ranks, the controller's notices.
 //!
-//! Allreduces that switches can do all come through here, in the order of calls, also while the plan has no
-//! trees: then they run on a host lane of their own. So a rank that has called an operation before a change of
-//! plan, and one that calls it after, put it on the same path.
+//! All allreduces that switches support pass through it, in the order of calls, even while the plan has no trees: then
+//! they run on a separate host queue. So a rank that calls an operation before a change of plan, and one that calls it
+//! after, put it on the same path.
 
 mod handover;
 mod job;
@@ -35,23 +35,23 @@ use crate::messages::MessageKind;
 use crate::queue::OpQueue;
 use crate::status::Status;
 
-/// What the coordinator's thread handles.
+/// Events of the coordinator's thread.
 pub(crate) enum Event {
-    /// An allreduce that switches can do.
+    /// An allreduce that switches support.
     Submit(TreeJob),
-    /// A rank's message about the group.
+    /// A control message of a rank.
     Control { from: u32, key: Key, bytes: Vec<u8> },
-    /// A message of another call than ours came for that operation.
+    /// A message of this operation arrived whose fingerprint differs from the own call's.
     Differs(u64),
-    /// The mesh does not work any more.
+    /// The mesh has failed.
     MeshFailed(MeshError),
-    /// From the controller.
+    /// A notice of the controller.
     Notice(WorkerNotice),
-    /// The caller ends the group.
+    /// The caller fails the group.
     Fail(Error),
-    /// A thread waits until all events before this one are handled.
+    /// A thread waits until all earlier events are handled.
     Settle(Sender<()>),
-    /// The thread has to end.
+    /// The thread must end.
     Close,
 }
 
@@ -74,7 +74,7 @@ impl GroupEvents for Sender<Event> {
     }
 }
 
-/// What a group with a controller needs besides.
+/// Additional parameters of a group with a controller.
 pub(crate) struct Fabric {
     pub(crate) driver: Arc<WorkerDriver>,
     pub(crate) events: Receiver<worker::Event>,
@@ -136,15 +136,15 @@ impl Coordinator {
     }
 
     pub(crate) fn send(&self, event: Event) {
-        // A thread that has ended failed everything it had; the caller finds the group's failure.
+        // A thread that has ended has failed all its operations; the caller finds the group's failure.
         let _ = self.events.send(event);
     }
 
-    /// Ends the thread; the job is left in good order.
+    /// Ends the thread, and leaves the job.
     pub(crate) fn close(&self) {
         self.send(Event::Close);
         if let Some(thread) = self.thread.lock().take() {
-            // A panic was reported by the panic hook.
+            // The panic hook has reported a panic.
             let _ = thread.join();
         }
     }
@@ -155,7 +155,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     thread.map_err(|e| Error::Internal(format!("cannot start thread {name}: {e}")))
 }
 
-/// The controller's notices come on another kind of channel.
+/// Forwards the controller's notices, which arrive on a different kind of channel.
 fn forward(
     notices: std::sync::mpsc::Receiver<WorkerNotice>,
     events: Sender<Event>,
@@ -176,20 +176,20 @@ struct State {
     driver: Option<Arc<WorkerDriver>>,
     driver_events: Receiver<worker::Event>,
     client: Option<WorkerClient>,
-    /// For what the trees cannot do now.
+    /// Runs operations that the trees cannot run now.
     queue: OpQueue,
     status: Arc<Mutex<Status>>,
     ready: Option<Sender<Result<(), Error>>>,
     /// Operations that wait or are on the trees, by number.
     jobs: BTreeMap<u64, TreeJob>,
-    /// In use, and whether its trees are.
+    /// The plan in use, and whether its trees are used.
     plan: Option<ControllerPlan>,
     trees: bool,
-    /// Moves the ranks from one plan to the next.
+    /// Hands the ranks over from one plan to the next.
     machine: Handover<ControllerPlan>,
-    /// From which the machine counts time.
+    /// Origin of the machine's time.
     origin: Instant,
-    /// Ranks that the mesh does not reach any more.
+    /// Ranks that the mesh cannot reach any more.
     lost: Vec<u32>,
     /// Why the controller cannot be reached.
     away: Option<String>,
@@ -231,7 +231,7 @@ impl State {
             Event::MeshFailed(reason) => {
                 let error = of_mesh(&reason, |rank| self.core.place(rank));
                 if let MeshError::PeerLost { rank, .. } = reason {
-                    // The controller takes a rank for lost where its peers say so.
+                    // The controller declares a rank lost if its peers report it.
                     self.lost.push(rank);
                     self.heartbeat();
                 }
@@ -240,7 +240,7 @@ impl State {
             Event::Notice(notice) => self.notice(notice),
             Event::Fail(error) => self.fail(error),
             Event::Settle(reply) => {
-                // The thread that asked may have given up.
+                // The thread that asked may have timed out.
                 let _ = reply.send(());
             }
             Event::Close => {}
@@ -274,19 +274,19 @@ impl State {
                 let mismatch = key.part == 1;
                 self.fail(Error::Told { rank: from, reason: reason.into_owned(), mismatch });
             }
-            // The mesh handler passes these to the session.
+            // The mesh handler forwards these to the session.
             Some(MessageKind::PlanHandover) => {}
             None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
         }
     }
 
-    /// Some rank called something else under this number: every rank sends what it called.
+    /// Some rank called something else under this number: every rank sends its call.
     fn compare(&mut self, sequence: u64) {
         if let Some(call) = self.core.ledger.announce(sequence) {
             self.core.send_all(MessageKind::Call, sequence, call.as_bytes());
         }
         if let Some(error) = self.core.ledger.mismatch(sequence, self.core.rank) {
-            // A rank whose part of the operation was over when this rank noticed must fail, too.
+            // A rank that had completed its part when this rank noticed must fail, too.
             self.core.send_all(MessageKind::Failed, 1, error.to_string().as_bytes());
             self.fail(error);
         }
@@ -350,14 +350,14 @@ impl State {
         client.heartbeat(self.status.lock().heartbeat(&driver.stats(), group));
     }
 
-    /// Ends the group, point-to-point messages too.
+    /// Ends the group, including point-to-point messages.
     fn end(&mut self, error: Error) {
         let reason = error.to_string();
         self.fail(error);
         self.core.mesh.abort(&reason);
     }
 
-    /// Ends all collectives with `error`; the first counts.
+    /// Fails all collectives with `error`; the first error is kept.
     fn fail(&mut self, error: Error) {
         self.settle(Err(error.clone()));
         self.core.fail(error.clone());
@@ -375,17 +375,17 @@ impl State {
 
     fn settle(&mut self, outcome: Result<(), Error>) {
         if let Some(ready) = self.ready.take() {
-            // The thread that connects may have given up.
+            // The thread that connects may have timed out.
             let _ = ready.send(outcome);
         }
     }
 }
 
-/// Deadlines and silence are kept to this.
+/// Precision of deadlines and of the detection of silence.
 const TICK: Duration = Duration::from_millis(50);
-/// Statistics to the controller.
+/// Interval of statistics to the controller.
 const BEAT: Duration = Duration::from_secs(1);
-/// A hand-over between ranks that all work takes milliseconds; operations that wait for one have deadlines of their own.
+/// A hand-over between working ranks takes milliseconds; operations that wait for one have deadlines of their own.
 const HANDOVER_PATIENCE: Duration = Duration::from_secs(600);
-/// A call in words: some hundred bytes, more only with many sizes.
+/// Maximum length of a call's description: usually some hundred bytes, more only with many sizes.
 const CALL_MAX: usize = 4096;

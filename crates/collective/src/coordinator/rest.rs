@@ -1,10 +1,10 @@
-//! What is left of an operation after a hand-over, in elements.
+//! The rest of an operation after a hand-over, in elements.
 
 use std::ops::Range;
 
 use netsum_proto::panama::{Fragments, Submission, elements_per_fragment, fragments_of};
 
-/// Fragments of a submission.
+/// Number of fragments of a submission.
 pub(crate) fn count(submission: &Submission, fragment_bytes: u16) -> u64 {
     match &submission.fragments {
         Fragments::All => fragments_of(submission.numel, fragment_bytes, submission.format.dtype),
@@ -12,7 +12,7 @@ pub(crate) fn count(submission: &Submission, fragment_bytes: u16) -> u64 {
     }
 }
 
-/// The elements that a submission covers, as few ranges as possible.
+/// The elements that a submission covers, as few ranges.
 pub(crate) fn ranges(submission: &Submission, fragment_bytes: u16) -> Vec<Range<u64>> {
     let numel = submission.numel;
     let list = match &submission.fragments {

@@ -15,34 +15,34 @@ use crate::coordinator::Coordinator;
 use crate::core::Core;
 use crate::deadline::after;
 use crate::hosts::Hosts;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::planned::session::Session;
 use crate::queue::{Body, Job, OpQueue, QueueState};
 use crate::status::{GroupStats, HostStats, Status};
 use crate::terms::{Here, Terms};
-use crate::work::{Operation, Work};
+use crate::work::{OperationSummary, Work};
 
 pub(crate) struct Connected {
     pub(crate) core: Arc<Core>,
     pub(super) queue: Arc<OpQueue>,
-    /// Which ranks share memory.
+    /// The ranks that share memory.
     pub(super) hosts: Arc<Hosts>,
     pub(super) session: Option<Session>,
     pub(super) coordinator: Coordinator,
     pub(super) driver: Option<Arc<WorkerDriver>>,
     pub(super) status: Arc<Mutex<Status>>,
-    /// No collective sends messages: all ranks share memory, and there is no other way.
+    /// Whether no collective sends messages: all ranks share memory, and no other path exists.
     pub(super) silent: bool,
 }
 
-/// A collective that has its number.
+/// A collective that has a number.
 pub(super) struct Issued<'a> {
     pub(super) sequence: u64,
     pub(super) fingerprint: u32,
     pub(super) deadline: Instant,
     pub(super) work: Work,
     here: Option<Here>,
-    /// Held until the operation is queued: numbers are given and queues are filled in the same order.
+    /// Held until the operation is queued: operations are numbered and queued in the same order.
     pub(super) turn: MutexGuard<'a, QueueState>,
 }
 
@@ -64,7 +64,7 @@ impl Connected {
         if known || !self.silent && stored().iter().any(differs) {
             self.core.events.differs(sequence);
         }
-        let work = Work::new(Operation::Collective(call, sequence), called);
+        let work = Work::new(OperationSummary::Collective(call, sequence), called);
         self.core.recorder.add(&work);
         let (deadline, here) = (after(called, terms.timeout), terms.waits.then_some(terms.here));
         go(self, Issued { sequence, fingerprint, deadline, work: work.clone(), here, turn });
@@ -87,19 +87,19 @@ impl Connected {
         self.queue.push_at(turn, Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
-    /// Whether an allreduce goes to the trees' lane; all ranks decide alike, whatever the plan of the moment.
+    /// Whether an allreduce uses the trees' queue; the same at all ranks, whatever plan they have at the moment.
     pub(super) fn on_trees(&self, format: Format, bytes: usize) -> bool {
         let least = self.core.min_bytes.get();
         let large = least.is_some_and(|&least| bytes as u64 >= least);
         large && format.in_network() && bytes > 0 && self.core.size > 1
     }
 
-    /// The way of an allreduce of `bytes`, if it goes over the group's plan.
+    /// The session for an allreduce of `bytes`, if the group's tree plan carries it.
     pub(super) fn on_plan(&self, bytes: usize) -> Option<&Session> {
         self.session.as_ref().filter(|session| bytes as u64 >= session.from_bytes)
     }
 
-    pub(super) fn link(&self) -> Link {
+    pub(super) fn link(&self) -> LinkCost {
         self.core.paces.link(self.core.size, Some(&self.hosts))
     }
 

@@ -1,4 +1,4 @@
-//! What every step of connecting a group uses.
+//! Parameters of the steps that connect a group.
 
 use std::time::Instant;
 
@@ -7,10 +7,10 @@ use crate::address::Address;
 
 pub(super) struct Context<'a> {
     pub(super) config: &'a GroupConfig,
-    /// This rank's.
+    /// Address of this rank.
     pub(super) address: &'a Address,
-    /// Everybody's, by rank.
+    /// Addresses of all ranks, by rank.
     pub(super) all: &'a [Address],
-    /// All ranks must be connected by then.
+    /// Deadline for connecting all ranks.
     pub(super) until: Instant,
 }

@@ -1,4 +1,4 @@
-//! How a group joins its job: its host, the job's number, the session with the controller.
+//! Joins a group to its job: the host, the job's number, the session with the controller.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::status::{Status, controller_error};
 use crate::{Error, GroupConfig};
 
 impl GroupConfig {
-    /// The controller, if trees can help: one rank has nothing to add.
+    /// The controller, if trees are useful: one rank has nothing to add.
     pub(super) fn fabric_controller(&self) -> Option<&str> {
         self.controller.as_deref().filter(|_| self.size > 1)
     }
@@ -73,7 +73,7 @@ pub(super) fn create_job(config: &GroupConfig, controller: &str) -> Result<JobNu
     reply.map(number).map_err(|e| controller_error(&e))
 }
 
-/// What the group asks of the controller.
+/// The job that the group requests from the controller.
 fn description(config: &GroupConfig) -> pb::CreateJobRequest {
     let options = &config.options;
     pb::CreateJobRequest {
@@ -91,5 +91,5 @@ fn description(config: &GroupConfig) -> pb::CreateJobRequest {
 
 /// The MTU of an interface that does not report one.
 const MTU_USUAL: u32 = 1500;
-/// A single call to the controller.
+/// Time-out of a single call to the controller.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! A rank that is connected to all ranks by the mesh, and shares nothing else with them yet.
+//! A rank that is connected to all ranks by the mesh, and to none in another way yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +26,9 @@ use crate::{Error, Order, pace};
 pub(super) struct Meshed {
     pub(super) core: Core,
     pub(super) state: Arc<Mutex<QueueState>>,
-    /// The coordinator's events, of which some may have come already.
+    /// The coordinator's event channel; some events may have arrived already.
     pub(super) channel: (Sender<Event>, Receiver<Event>),
-    /// Messages about tree plans.
+    /// Control messages about tree plans.
     pub(super) controls: Receiver<ControlMessage>,
     pub(super) ports: Option<Ports>,
     pub(super) memory: Option<ArenaPort>,
@@ -36,8 +36,8 @@ pub(super) struct Meshed {
 }
 
 impl Meshed {
-    /// Shares memory within hosts, measures the links, and starts the group's threads; with a controller, waits for the
-    /// first plan.
+    /// Sets up shared memory within hosts, measures the links, and starts the group's threads; with a controller, waits
+    /// for the first plan.
     pub(super) fn connect(self, context: &Context<'_>) -> Result<Connected, Error> {
         let Context { config, all, until, .. } = *context;
         let Meshed { mut core, state, channel, controls, ports, memory, data } = self;
@@ -45,7 +45,7 @@ impl Meshed {
         if config.options.order == Order::Hosts {
             core.order.store(Arc::new(hosts.order()));
         }
-        // Where all ranks share memory, no message's cost is ever asked for.
+        // If all ranks share memory, costs of messages are never needed.
         if !hosts.is_one() {
             core.paces = pace::measure(&core, &config.options, &hosts, until)?;
         }
@@ -96,7 +96,7 @@ impl Meshed {
         Ok(connected)
     }
 
-    /// The ranks of each host come to share memory; the answer is the same at all ranks.
+    /// Sets up shared memory among the ranks of each host; the outcome is the same at all ranks.
     fn share(
         core: &mut Core,
         port: Option<ArenaPort>,
@@ -113,7 +113,7 @@ impl Meshed {
             port.meet(place, &seats, &around, secret, config.timeout.min(MEET_PATIENCE))
         });
         let works = arena.is_some() || ranks.len() == 1;
-        // The ranks of one host know of each other whether it works.
+        // The ranks of one host know each other's outcome.
         let agreed = match hosts.are_mixed() {
             true => pace::all_agree(core, works, until)?,
             false => works,
@@ -126,7 +126,7 @@ impl Meshed {
         Ok((Arc::new(hosts), Some(Shared::new(arena, ranks))))
     }
 
-    /// Allreduces over the plan that rank 0 has read.
+    /// Starts the session for rank 0's tree plan.
     fn plan_session(
         core: Arc<Core>,
         ports: Ports,
@@ -163,5 +163,5 @@ impl Meshed {
     }
 }
 
-/// All ranks are connected when they meet to share memory.
+/// All ranks are connected when they set up shared memory.
 pub(super) const MEET_PATIENCE: Duration = Duration::from_secs(10);

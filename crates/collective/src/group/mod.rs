@@ -1,4 +1,4 @@
-//! A group of ranks: what a framework calls.
+//! A group of ranks: the interface for frameworks.
 
 mod connected;
 mod context;
@@ -22,26 +22,28 @@ use self::opened::Opened;
 use crate::address::{self, Address};
 use crate::coordinator::Event;
 use crate::deadline::deadline;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::queue::{QueueState, Quick};
 use crate::recorder::Recorded;
 use crate::status::GroupStats;
 use crate::{Choice, Error, Format, GroupConfig, explain};
 
-/// One rank's handle to its group. Operations return soon, whoever is late; ranks must call collectives in the same order.
+/// One rank's handle to its group. Operations return immediately and complete asynchronously; ranks must call
+/// collectives in the same order.
 pub struct Group {
     maker: Process,
     config: GroupConfig,
     address: Address,
-    /// What was opened before the others are known.
+    /// What was opened before the other ranks are known.
     opened: Mutex<Option<Opened>>,
     connected: ArcSwapOption<Connected>,
-    /// The state of the connected group's queue; it is here for operations that end while their caller holds its lock.
+    /// The state of the connected group's queue; stored here for operations that complete while their caller holds its
+    /// lock.
     state: Arc<Mutex<QueueState>>,
 }
 
 impl Group {
-    /// Opens this rank's sockets; rank 0 registers the job. Errors name the address and say what to do.
+    /// Opens this rank's sockets; rank 0 registers the job. Errors name the address and the remedy.
     pub fn new(config: GroupConfig) -> Result<Group, Error> {
         if config.size == 0 || config.rank >= config.size {
             let GroupConfig { rank, size, .. } = config;
@@ -57,17 +59,17 @@ impl Group {
         Ok(Group { maker: Process::this(), config, address, opened, connected, state })
     }
 
-    /// This process's index.
+    /// Index of this process.
     pub fn rank(&self) -> u32 {
         self.config.rank
     }
 
-    /// What the other ranks must be given; opaque.
+    /// This rank's address for the other ranks; opaque.
     pub fn address(&self) -> Vec<u8> {
         self.address.to_bytes()
     }
 
-    /// Connects to all ranks, given everybody's address by rank; with a controller, waits for the first plan.
+    /// Connects to all ranks, given all addresses by rank; with a controller, waits for the first plan.
     pub fn connect(&self, addresses: &[Vec<u8>]) -> Result<(), Error> {
         self.check_process()?;
         let opened = self.opened.lock().take();
@@ -83,19 +85,19 @@ impl Group {
         Ok(())
     }
 
-    /// What the group has done and how it stands; `None` if it is not connected.
+    /// Statistics and state of the group; `None` if it is not connected.
     pub fn stats(&self) -> Option<GroupStats> {
         self.connected.load_full().map(|connected| connected.stats())
     }
 
-    /// What the group's messages cost, by the values that all ranks agree on.
-    pub fn link(&self) -> Result<Link, Error> {
+    /// Costs of the group's messages, by the values on which all ranks agree.
+    pub fn link(&self) -> Result<LinkCost, Error> {
         let connected = self.connected.load_full();
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         Ok(connected.link())
     }
 
-    /// The algorithm that the hosts' path takes for an operation of `bytes` per rank, and why; see [`crate::explain`].
+    /// The algorithm of the host path for an operation of `bytes` per rank, and the reason; see [`crate::explain`].
     pub fn explain(&self, operation: &str, format: Format, bytes: usize) -> Result<Choice, Error> {
         let link = self.link()?;
         let order = self.connected.load().as_ref().map(|c| c.core.order.load_full());
@@ -103,12 +105,12 @@ impl Group {
         explain(&link, operation, format, bytes, order, wanted)
     }
 
-    /// The group and its last operations, oldest first; `None` if it is not connected. `why`: what gave rise to it.
+    /// The group and its last operations, oldest first; `None` if it is not connected. `why`: the reason for recording.
     pub fn recorded(&self, why: &str) -> Option<Recorded> {
         self.connected.load_full().map(|connected| connected.core.recorded(why))
     }
 
-    /// Writes [`Group::recorded`] into a folder; the path of the file.
+    /// Writes [`Group::recorded`] into a folder; returns the path of the file.
     pub fn dump(&self, folder: &Path, why: &str) -> Result<PathBuf, Error> {
         self.check_process()?;
         let connected = self.connected.load_full();
@@ -117,7 +119,7 @@ impl Group {
         connected.core.recorded(why).write(folder).map_err(problem)
     }
 
-    /// Why the group cannot be used any more, if so.
+    /// Why the group has failed, if it has.
     pub fn failure(&self) -> Option<Error> {
         if let Err(error) = self.check_process() {
             return Some(error);
@@ -128,7 +130,7 @@ impl Group {
         connected.core.failure()
     }
 
-    /// Fails everything that is under way, and every later call.
+    /// Fails all operations in progress, and every later call.
     pub fn abort(&self, reason: &str) {
         if !self.maker.is_this() {
             return;
@@ -141,8 +143,8 @@ impl Group {
         }
     }
 
-    /// Leaves the group in good order. What is under way fails; messages that were sent arrive. In a process that was forked
-    /// nothing happens: the group is its parent's.
+    /// Leaves the group. Operations in progress fail; messages that were sent arrive. Has no effect in a forked
+    /// process: the group belongs to its parent.
     pub fn close(&self) {
         if !self.maker.is_this() {
             return;

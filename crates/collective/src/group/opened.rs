@@ -1,4 +1,4 @@
-//! A rank whose sockets are open, before it knows the other ranks.
+//! A rank with open sockets that does not know the other ranks yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Opens this rank's sockets; rank 0 registers the job. Errors name the address and say what to do.
+    /// Opens this rank's sockets; rank 0 registers the job. Errors name the address and the remedy.
     pub(super) fn open(config: &GroupConfig) -> Result<(Opened, Address), Error> {
         let connect = |e: netsum_net::NetError| Error::Connect {
             group: config.name.clone(),
@@ -77,7 +77,7 @@ impl Opened {
         let meet = || {
             let port = port.take();
             let rings = Opened::meet(port.as_ref(), context)?;
-            // Ranks that cannot share one memory cannot share another, and have waited for each other long enough.
+            // Ranks that cannot share this memory cannot share another, and have waited long enough.
             memory = port;
             Some(rings)
         };
@@ -98,7 +98,7 @@ impl Opened {
         Ok(Meshed { core, state, channel, controls, ports, memory, data })
     }
 
-    /// The ranks of our host, with the memory through which their messages go.
+    /// Meets the ranks of this host; returns the shared memory for their messages.
     fn meet(port: Option<&ArenaPort>, context: &Context<'_>) -> Option<(Rings, Vec<u32>)> {
         let Context { config, all, .. } = *context;
         let hosts = address::hosts(all);
@@ -112,7 +112,7 @@ impl Opened {
     }
 }
 
-/// A port for ranks of this host, if they are to share memory and can.
+/// A port for the ranks of this host, if options and system allow shared memory.
 fn memory_port(config: &GroupConfig) -> Option<ArenaPort> {
     if config.size < 2 || !config.options.shared_memory {
         return None;
@@ -122,6 +122,6 @@ fn memory_port(config: &GroupConfig) -> Option<ArenaPort> {
         .ok()
 }
 
-/// A peer's thread answers whatever its training does: more than this is a frozen machine.
+/// A peer's thread answers even while its training is busy: longer silence means a frozen machine.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const SILENCE_MIN: Duration = Duration::from_secs(2);

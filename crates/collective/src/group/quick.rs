@@ -19,7 +19,7 @@ use crate::deadline::after;
 use crate::queue::{Body, Idle, Job, QueueState};
 use crate::shared::{self, SMALL_MAX};
 use crate::terms::Terms;
-use crate::work::{Operation, Work};
+use crate::work::{OperationSummary, Work};
 
 /// What is added, if anything.
 #[derive(Clone, Copy)]
@@ -93,7 +93,7 @@ impl Group {
             conclude(how, format.dtype, buffer, shared.ranks() as u32);
         }
         state.ended_at_once += 1;
-        Some(Work::ended_at_once(Operation::Collective(call.clone(), sequence), called))
+        Some(Work::ended_at_once(OperationSummary::Collective(call.clone(), sequence), called))
     }
 
     /// The rest of an operation that is not done when everybody has begun it, or that not everybody begins within a moment.
@@ -105,7 +105,7 @@ impl Group {
         if core.ledger.enter(sequence, call.clone(), fingerprint) {
             core.events.differs(sequence);
         }
-        let work = Work::new(Operation::Collective(call.clone(), sequence), called);
+        let work = Work::new(OperationSummary::Collective(call.clone(), sequence), called);
         core.recorder.add(&work);
         let order = core.order.load_full();
         let sum = sum.map(|Small { format, how, buffer }| (format, how, buffer.clone()));

@@ -1,8 +1,8 @@
-//! One operation at one rank: what is there, what is awaited, what can go on.
+//! State of one operation at one rank: data present, data awaited, chunks that can proceed.
 //!
-//! Neighbours first announce to each other that they take part, and send nothing before: a rank whose caller is late
-//! buffers nothing. An operation is over when all ranks have reported, over a tree, that they have everything: where a rank
-//! is done, no rank needs anything of that operation any more.
+//! Neighbours announce to each other that they take part, and send nothing before: a rank whose caller is late buffers
+//! nothing. An operation is complete when all ranks have reported, over a tree, that they have all results: when a rank
+//! completes, no rank needs anything of that operation any more.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,22 +15,22 @@ use super::peer_link::{Body, CHUNK_MAX, Message, PeerLink};
 use super::routes::Routes;
 use super::shares::{Shares, from_bytes, to_bytes};
 
-/// What is being done.
+/// The operation in progress.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Operation {
-    /// Higher than those before it; the same at all ranks.
+pub(super) struct PlannedOperation {
+    /// Number, higher than those before; the same at all ranks.
     pub(super) number: u64,
-    /// Fingerprint of the call; ranks whose callers called different things find out.
+    /// Fingerprint of the call, by which ranks detect different calls.
     pub(super) fingerprint: u32,
     pub(super) format: Format,
 }
 
-/// What a neighbour did that no neighbour does.
+/// A violation by a neighbour.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It called something else under this number.
+    /// The neighbour called something else under this number.
     Differs,
-    /// It breaks the plan, in words.
+    /// The neighbour breaks the plan; with a description.
     Odd(&'static str),
 }
 
@@ -38,14 +38,14 @@ pub(super) struct Engine<'a> {
     routes: &'a Routes,
     peer_links: &'a [PeerLink],
     buffer: &'a mut [u8],
-    operation: Operation,
-    /// Per flow and chunk.
+    operation: PlannedOperation,
+    /// Chunks by flow.
     chunks: Vec<Vec<Chunk>>,
-    /// Per flow, chunks that were begun: sent by a leaf, or by a root without sums.
+    /// By flow, number of chunks begun: sent by a leaf, or by a root without sums.
     begun: Vec<usize>,
-    /// Chunks that are not over.
+    /// Number of incomplete chunks.
     left: usize,
-    /// Per peer link: whether the neighbour takes part, and what waits until it does.
+    /// By peer link: whether the neighbour takes part, and messages that wait until it does.
     ready: Vec<bool>,
     held: Vec<Vec<Message>>,
     /// Peer links to children in the tree of completion that have not reported.
@@ -53,11 +53,11 @@ pub(super) struct Engine<'a> {
     reported: bool,
     over: bool,
     shares: &'a Shares,
-    /// When the first chunk came.
+    /// When the first chunk arrived.
     first: Option<Instant>,
-    /// By flow how long it took, in microseconds, here and at the ranks that have reported.
+    /// By flow its duration in microseconds, here and at the ranks that have reported.
     micros: Vec<u32>,
-    /// When it is over: the shares of the next operation, if they have moved.
+    /// On completion: the shares of the next operation, if they have changed.
     next: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ struct Chunk {
     sums: Vec<Option<Arc<Vec<u8>>>>,
     awaits_sums: bool,
     awaits_data: bool,
-    /// Everybody's values are in it.
+    /// Whether it has all contributions.
     is_final: bool,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Engine<'a> {
         peer_links: &'a [PeerLink],
         buffer: &'a mut [u8],
         chunks: usize,
-        operation: Operation,
+        operation: PlannedOperation,
         shares: &'a Shares,
     ) -> Engine<'a> {
         let element = operation.format.dtype.size();
@@ -125,7 +125,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Tells the neighbours, and begins what can be.
+    /// Announces the operation to the neighbours, and begins possible chunks.
     pub(super) fn start(&mut self) {
         for peer_link in self.peer_links {
             peer_link.send(self.message(Body::Ready { fingerprint: self.operation.fingerprint }));
@@ -133,22 +133,23 @@ impl<'a> Engine<'a> {
         self.go_on();
     }
 
-    /// Whether all ranks have everything.
+    /// Whether all ranks have all results.
     pub(super) fn over(&self) -> bool {
         self.over
     }
 
-    /// What all ranks take as shares from now on; empty: as they are.
+    /// The shares of the next operation at all ranks; empty: unchanged.
     pub(super) fn next_shares(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.next)
     }
 
-    /// Whether every chunk that waits for nobody is on its way.
+    /// Whether every chunk that depends on no other rank has been sent.
     pub(super) fn all_begun(&self) -> bool {
         self.begun.iter().zip(&self.chunks).all(|(&begun, all)| begun == all.len())
     }
 
-    /// Begins the chunks that wait for no other rank, as far as neighbours take part and peer links have room; reports completion.
+    /// Begins the chunks that depend on no other rank, as far as neighbours take part and peer links have room; reports
+    /// completion.
     pub(super) fn go_on(&mut self) {
         self.begin();
         if self.left > 0 || !self.all_begun() || !self.incomplete.is_empty() || self.reported {
@@ -168,7 +169,7 @@ impl<'a> Engine<'a> {
     }
 
     fn begin(&mut self) {
-        // Chunk by chunk through all flows, so that they keep pace on shared links.
+        // Chunk by chunk through all flows, so that flows on shared links advance together.
         let most = self.chunks.iter().map(Vec::len).max().unwrap_or(0);
         let least = self.begun.iter().copied().min().unwrap_or(0);
         let routes = self.routes;
@@ -205,7 +206,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Takes a neighbour's message of this operation.
+    /// Handles a neighbour's message of this operation.
     pub(super) fn take(&mut self, peer_link: usize, body: Body) -> Result<(), Fault> {
         match body {
             Body::Ready { fingerprint } if fingerprint != self.operation.fingerprint => {
@@ -289,7 +290,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Adds all children's sums to our own, and passes the sum on.
+    /// Adds all children's sums to the own values, and sends the sum on.
     fn add(&mut self, flow: usize, chunk: usize) {
         let place = &mut self.chunks[flow][chunk];
         let sums = std::mem::take(&mut place.sums);
@@ -318,7 +319,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// One chunk of a flow waits for nothing more; the last one to say so counts as the flow's end.
+    /// Records the end of a chunk of a flow; the last one determines the flow's duration.
     fn count_over(&mut self, flow: usize) {
         self.left -= 1;
         let since = self.first.map_or(Duration::ZERO, |first| first.elapsed());
@@ -357,9 +358,9 @@ impl<'a> Engine<'a> {
         Message { operation: self.operation.number, body }
     }
 
-    /// Whether a peer link still has something to bring. One that has not may end.
-    pub(super) fn owes(&self, peer_link: usize) -> bool {
-        self.owing().contains(&peer_link)
+    /// Whether a peer link still has to deliver messages. If not, it may end.
+    pub(super) fn expects_messages(&self, peer_link: usize) -> bool {
+        self.expected_senders().contains(&peer_link)
     }
 
     /// Peer links whose neighbours have not called the operation.
@@ -367,23 +368,24 @@ impl<'a> Engine<'a> {
         (0..self.peer_links.len()).filter(|&peer_link| !self.ready[peer_link]).collect()
     }
 
-    /// Peer links that still have something to bring.
-    pub(super) fn owing(&self) -> BTreeSet<usize> {
-        let mut owing = self.incomplete.clone();
-        owing.extend(self.routes.parent.filter(|_| !self.over));
-        owing.extend((0..self.peer_links.len()).filter(|&peer_link| !self.ready[peer_link]));
+    /// Peer links that still have to deliver messages.
+    pub(super) fn expected_senders(&self) -> BTreeSet<usize> {
+        let mut expected_senders = self.incomplete.clone();
+        expected_senders.extend(self.routes.parent.filter(|_| !self.over));
+        expected_senders
+            .extend((0..self.peer_links.len()).filter(|&peer_link| !self.ready[peer_link]));
         for (route, chunks) in self.routes.flows.iter().zip(&self.chunks) {
             for chunk in chunks {
                 let missing =
                     chunk.sums.iter().zip(&route.up_from).filter(|(sum, _)| sum.is_none());
-                owing.extend(missing.map(|(_, &child)| child));
-                owing.extend(route.down_from.filter(|_| chunk.awaits_data));
+                expected_senders.extend(missing.map(|(_, &child)| child));
+                expected_senders.extend(route.down_from.filter(|_| chunk.awaits_data));
             }
         }
-        owing
+        expected_senders
     }
 
-    /// Elements that have everybody's values, in order and apart.
+    /// Elements that have all contributions, as ordered disjoint ranges.
     pub(super) fn finals(&self) -> Vec<Range<usize>> {
         let element = self.operation.format.dtype.size();
         let all = self.chunks.iter().flatten().filter(|chunk| chunk.is_final);
@@ -407,5 +409,5 @@ impl Chunk {
     }
 }
 
-/// Bytes that wait at a peer link before new chunks are begun on it: some chunks in flight, little memory.
+/// Queued bytes of a peer link up to which new chunks are begun on it: some chunks in flight, little memory.
 const QUEUED_MAX: usize = 1 << 20;

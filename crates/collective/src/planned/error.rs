@@ -1,13 +1,13 @@
-//! Why a plan could not be run.
+//! Errors of running a plan.
 
 use serde::{Deserialize, Serialize};
 
-/// A link over which a peer link was lost.
+/// A link on which a peer link was lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostLink {
-    /// Names of its vertices: a GPU, switches that pass on, a GPU.
+    /// Names of its vertices: a GPU, switches that only forward, a GPU.
     pub link: Vec<String>,
-    /// What the connection said.
+    /// Error of the connection.
     pub reason: String,
 }
 
@@ -17,72 +17,72 @@ impl std::fmt::Display for LostLink {
     }
 }
 
-/// Why a plan could not be run.
+/// Errors of running a plan.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlannedError {
-    /// A plan that is not for this executor.
+    /// The plan is not supported by this executor.
     #[error("the plan cannot be run: {0}")]
     Plan(String),
-    /// A neighbour that could not be reached, or did not come.
+    /// A neighbour could not be reached, or did not connect.
     #[error("rank {rank} could not be reached at {address} within {within_s} s: {reason}")]
     Unreachable {
         /// The neighbour.
         rank: usize,
-        /// Names of the vertices on the way to it.
+        /// Names of the vertices on the path to it.
         link: Vec<String>,
-        /// Where it should be.
+        /// Its address.
         address: String,
-        /// How long was tried.
+        /// Duration of the attempts.
         within_s: f64,
-        /// The last reason.
+        /// Reason of the last failure.
         reason: String,
-        /// The link is dead, as far as the operating system reports.
+        /// Whether the link is dead, as the operating system reports it.
         dead: bool,
     },
-    /// A neighbour whose connection ended.
+    /// The connection to a neighbour ended.
     #[error("rank {rank} is gone over {}: {reason}", link.join("–"))]
     PeerLost {
         /// The neighbour.
         rank: usize,
-        /// Names of the vertices on the way to it.
+        /// Names of the vertices on the path to it.
         link: Vec<String>,
-        /// What the connection said.
+        /// Error of the connection.
         reason: String,
     },
-    /// A neighbour that breaks the plan.
+    /// A neighbour broke the plan.
     #[error("rank {rank} sent {what}; do all ranks run the same plan on the same size?")]
     Odd {
         /// The neighbour.
         rank: usize,
-        /// In words.
+        /// Description.
         what: &'static str,
     },
-    /// A neighbour whose caller wants something else.
+    /// A neighbour's caller called another operation.
     #[error("rank {rank} called this operation with another length, type or operation")]
     Differs {
         /// The neighbour.
         rank: usize,
     },
-    /// Neighbours that are silent.
+    /// Neighbours did not send in time.
     #[error("nothing came within {within_s} s; awaited: {}", ranks_in_words(ranks))]
     Timeout {
         /// The timeout.
         within_s: f64,
-        /// Ranks that still owe something.
+        /// Ranks whose messages are missing.
         ranks: Vec<usize>,
     },
-    /// A buffer that cannot be used.
+    /// A buffer whose length is invalid.
     #[error("a buffer of {bytes} bytes is no whole number of elements of {element} bytes")]
     Size {
-        /// Its length.
+        /// Length of the buffer.
         bytes: usize,
         /// Size of an element.
         element: usize,
     },
-    /// The system gives no thread.
+    /// The system did not create a thread.
     #[error("cannot start the threads of a peer link: {0}")]
     Thread(String),
-    /// Whoever runs the group wanted it to end.
+    /// The operation was interrupted by its caller.
     #[error("the operation was interrupted")]
     Interrupted,
 }

@@ -1,6 +1,6 @@
-//! What links give: latency and rate of each peer link, measured before it is used.
+//! Measurement of peer links before use: latency and rate.
 //!
-//! All peer links of a rank are measured at once, as they will be used at once.
+//! All peer links of a rank are measured at once, as they are used at once.
 
 use std::io;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use std::time::Instant;
 
 use netsum_net::stream::{Connection, read_exact, write_all};
 
-/// A peer link as measured; the slower of both directions.
+/// A measured peer link; values of the slower direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// From one thread to another, one way.
+    /// One-way latency from thread to thread.
     pub latency_s: f64,
     /// Bits per second.
     pub rate_bps: f64,
 }
 
-/// Measures all of them. `first`: whether this end speaks first, the other end being told otherwise.
+/// Measures all peer links. `first`: whether this end sends first, which must differ at the other end.
 pub(super) fn measure(peer_links: &[(Arc<dyn Connection>, bool)]) -> Vec<io::Result<Measured>> {
     thread::scope(|scope| {
         let one = |(peer_link, first): &(Arc<dyn Connection>, bool)| {
@@ -35,14 +35,14 @@ fn speak(peer_link: &dyn Connection) -> io::Result<Measured> {
     let latency_s = ping(peer_link)?;
     let there = send(peer_link)?;
     receive(peer_link)?;
-    told(peer_link, latency_s, there)
+    exchange_results(peer_link, latency_s, there)
 }
 
 fn answer(peer_link: &dyn Connection) -> io::Result<Measured> {
     pong(peer_link)?;
     receive(peer_link)?;
     let back = send(peer_link)?;
-    // The other end has the latency.
+    // The other end sends the latency.
     let mut words = [0; 16];
     read_exact(peer_link, &mut words)?;
     write_all(peer_link, &back.to_le_bytes())?;
@@ -50,15 +50,19 @@ fn answer(peer_link: &dyn Connection) -> io::Result<Measured> {
     Ok(Measured { latency_s: word(0), rate_bps: word(8).min(back) })
 }
 
-/// Both ends know both directions.
-fn told(peer_link: &dyn Connection, latency_s: f64, there: f64) -> io::Result<Measured> {
+/// Exchanges the results, so that both ends know both directions.
+fn exchange_results(
+    peer_link: &dyn Connection,
+    latency_s: f64,
+    there: f64,
+) -> io::Result<Measured> {
     write_all(peer_link, &[latency_s.to_le_bytes(), there.to_le_bytes()].concat())?;
     let mut back = [0; 8];
     read_exact(peer_link, &mut back)?;
     Ok(Measured { latency_s, rate_bps: there.min(f64::from_le_bytes(back)) })
 }
 
-/// Median of half the round trips of a few bytes.
+/// Median of half the round-trip times of a few bytes.
 fn ping(peer_link: &dyn Connection) -> io::Result<f64> {
     let mut times = Vec::new();
     for _ in 0..PINGS {
@@ -79,7 +83,7 @@ fn pong(peer_link: &dyn Connection) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends ever more bytes until that takes long enough to tell; bits per second.
+/// Sends growing amounts until the time can be measured; returns bits per second.
 fn send(peer_link: &dyn Connection) -> io::Result<f64> {
     let bytes = vec![0; BYTES_LEAST];
     let mut count = 1u32;
@@ -89,7 +93,7 @@ fn send(peer_link: &dyn Connection) -> io::Result<f64> {
         for _ in 0..count {
             write_all(peer_link, &bytes)?;
         }
-        // It answers when it has all.
+        // The receiver answers when it has everything.
         read_exact(peer_link, &mut [0; WORD])?;
         let seconds = begun.elapsed().as_secs_f64();
         if seconds >= LONG_ENOUGH_S || count >= COUNT_MOST {
@@ -124,5 +128,5 @@ const PINGS: usize = 32;
 const BYTES_LEAST: usize = 16 << 10;
 /// 1 GiB: a second at 10 GB/s is less.
 const COUNT_MOST: u32 = 1 << 16;
-/// Long beside start-up and the latency of the answer.
+/// Long compared with start-up and the latency of the answer.
 const LONG_ENOUGH_S: f64 = 0.05;

@@ -1,11 +1,12 @@
-//! Runs tree plans between processes: one peer link per way to a neighbour, chunks in a pipeline.
+//! Runs tree plans between processes: one peer link per path to a neighbour, chunks in a pipeline.
 //!
-//! A [`PlannedGroup`] has a peer link to every rank that its plan makes it a neighbour of, and one more for each other way to
-//! it: shared memory between processes of one host, else TCP; which link a peer link takes is up to the addresses of the
-//! [`Ports`]. Sums are added by each receiver, its own values first, then its children in the order in which the plan
-//! names their ways, as [`netsum_wire::reduce`] combines positions; a plan gives the same bits in every run, and all
-//! ranks the root's. Shares of flows follow their times where that changes no bits ([`Sharing`]). Plans that branch at switches are for `netsum-switch`; switches that only pass are the network's
-//! business. [`session`] is a group's plan over time: what happens when a link is lost.
+//! A [`PlannedGroup`] has a peer link for every path of its plan to a neighbouring rank: shared memory between
+//! processes of one host, else TCP; the addresses of the [`Ports`] determine the physical links. Each receiver adds its
+//! own values first, then its children in the order in which the plan names their paths, as [`netsum_wire::reduce`]
+//! combines positions; a plan gives the same bits in every run, and all ranks get the root's. Shares of flows follow
+//! the measured times if that does not change bits ([`Sharing`]). Plans that branch at switches are for
+//! `netsum-switch`; switches that only forward are transparent. [`session`] manages a group's plan over time, including
+//! lost links.
 
 mod connect;
 mod engine;
@@ -34,7 +35,7 @@ pub use shares::Sharing;
 pub use source::{Origin, PlanSource, Replan, Turn};
 
 use connect::{Connecting, link_names};
-use engine::{Engine, Fault, Operation};
+use engine::{Engine, Fault, PlannedOperation};
 use peer_link::{LinkEvent, LinkLoss, PeerLink};
 use pipeline::Pipeline;
 use routes::Routes;
@@ -52,47 +53,46 @@ pub struct PlannedGroup {
     shares: Shares,
     peer_links: Vec<PeerLink>,
     news: Receiver<LinkEvent>,
-    /// What neighbours that are ahead sent for the operation to come: little, as they wait for us.
+    /// Messages for the next operation from neighbours that are ahead: few, because they wait for this rank.
     early: VecDeque<LinkEvent>,
-    /// By peer link, if that was asked for.
+    /// By peer link the measured values, if requested.
     measured: Vec<Measured>,
-    /// By peer link, why it is lost.
+    /// By peer link the reason of its loss.
     lost: BTreeMap<usize, LinkLoss>,
     operation: u64,
     timeout: Duration,
 }
 
-/// Why an operation ended early, and what it had by then.
+/// Why an operation ended early, and its results so far.
 pub(crate) struct Stopped {
     pub(crate) error: PlannedError,
-    /// Elements that have everybody's values, in order and apart.
+    /// Elements that have all contributions, as ordered disjoint ranges.
     pub(crate) finals: Vec<Range<usize>>,
-    /// Ranks of which something was awaited: those that have not called, if there are any among the neighbours.
-    pub(crate) owing: Vec<usize>,
-    /// They have not called.
+    /// Ranks whose messages were awaited: those that have not called, if there are any among the neighbours.
+    pub(crate) missing_peers: Vec<usize>,
+    /// Whether these ranks have not called.
     pub(crate) direct: bool,
 }
 
-/// How a group is to be connected.
+/// Settings for connecting a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For connecting.
+    /// Time-out for connecting.
     pub connect: Duration,
-    /// In each operation for the longest time in which nothing comes.
+    /// Maximum time without messages in an operation.
     pub timeout: Duration,
-    /// A link that takes nothing, or does not answer, for so long is lost.
+    /// A link that accepts no data, or does not answer, for this long is lost.
     pub silence: Duration,
     /// Whether links are measured first: the same at all ranks.
     pub measure: bool,
-    /// Whether shares follow what flows take: the same at all ranks.
+    /// Whether shares follow the flows' times: the same at all ranks.
     pub sharing: Sharing,
 }
 
 impl PlannedGroup {
     /// Connects to all neighbours: to lower ranks at their addresses, from higher ones through `ports`.
     ///
-    /// `epoch`: neighbours of another one are turned away. Errors: [`PlannedError::Plan`],
-    /// [`PlannedError::Unreachable`].
+    /// `epoch`: neighbours of another epoch are refused. Errors: [`PlannedError::Plan`], [`PlannedError::Unreachable`].
     pub fn connect(
         plan: &TreePlan,
         rank: usize,
@@ -146,11 +146,11 @@ impl PlannedGroup {
 
     /// Runs the plan's collective on `buffer`, in place: all ranks with the same length, type and `chunks`.
     ///
-    /// The buffer is the whole one, of all shards for all-gather and reduce-scatter (shard r is elements
-    /// n·r/N to n·(r+1)/N, and the caller's is in its place). A reduce or a reduce-scatter leaves what is outside of its
-    /// result as it was. Partial sums of 16-bit floats are rounded at each hop. `chunks`: pieces of every flow in the
-    /// pipeline, at least 1; `None`: as many as are best by the plan's rate. Returns when all ranks have their results.
-    /// Errors leave the buffer undefined and the group unusable.
+    /// The buffer is the whole one, of all shards for all-gather and reduce-scatter (shard r is elements n·r/N to
+    /// n·(r+1)/N, with the caller's shard at its position). A reduce or a reduce-scatter leaves everything but its
+    /// result unchanged. Partial sums of 16-bit floats are rounded at each hop. `chunks`: number of chunks of every
+    /// flow in the pipeline, at least 1; `None`: the best number by the plan's rate. Returns when all ranks have their
+    /// results. Errors leave the buffer undefined and the group unusable.
     pub fn run(
         &mut self,
         buffer: &mut [u8],
@@ -163,14 +163,14 @@ impl PlannedGroup {
         }
         let fingerprint = fingerprint(buffer.len(), dtype, op, chunks);
         let format = Format { dtype, op };
-        let operation = Operation { number: self.operation + 1, fingerprint, format };
+        let operation = PlannedOperation { number: self.operation + 1, fingerprint, format };
         self.perform(operation, buffer, chunks, &|| false).map_err(|stopped| stopped.error)
     }
 
-    /// Runs one operation until it is over, fails, or `interrupted` says so.
+    /// Runs one operation until it completes, fails, or is `interrupted`.
     fn perform(
         &mut self,
-        operation: Operation,
+        operation: PlannedOperation,
         buffer: &mut [u8],
         chunks: Option<usize>,
         interrupted: &dyn Fn() -> bool,
@@ -197,16 +197,18 @@ impl PlannedGroup {
         let next = engine.next_shares();
         let (finals, absent) = (engine.finals(), engine.absent());
         let direct = !absent.is_empty();
-        let owing: Vec<usize> = if direct { absent } else { engine.owing().into_iter().collect() };
-        let mut owing: Vec<usize> = owing.iter().map(|&l| self.routes.peer_links[l].peer).collect();
-        owing.dedup();
+        let missing_peers: Vec<usize> =
+            if direct { absent } else { engine.expected_senders().into_iter().collect() };
+        let mut missing_peers: Vec<usize> =
+            missing_peers.iter().map(|&l| self.routes.peer_links[l].peer).collect();
+        missing_peers.dedup();
         if outcome.is_ok() && !next.is_empty() {
-            self.shares.adopt(next).expect("the engine has looked at them");
+            self.shares.adopt(next).expect("the engine has checked them");
             tracing::debug!(shares = ?self.shares.parts(), "shares have moved");
         }
         outcome.map_err(|stop| {
-            let error = self.explain(stop, &owing);
-            Box::new(Stopped { error, finals, owing, direct })
+            let error = self.explain(stop, &missing_peers);
+            Box::new(Stopped { error, finals, missing_peers, direct })
         })
     }
 
@@ -225,7 +227,7 @@ impl PlannedGroup {
         dead.map(link).collect()
     }
 
-    /// The links of each peer link, as names of its vertices, and what was measured if that was asked for.
+    /// The links of each peer link, as names of its vertices, and the measured values if requested.
     pub fn measured(&self) -> Vec<(Vec<String>, Measured)> {
         self.measured
             .iter()
@@ -234,7 +236,7 @@ impl PlannedGroup {
             .collect()
     }
 
-    /// The part of the buffer that each flow has, in the order of the plan.
+    /// The share of the buffer of each flow, in the order of the plan.
     pub fn shares(&self) -> Vec<f64> {
         self.shares.parts()
     }
@@ -249,7 +251,7 @@ impl PlannedGroup {
         link_names(&self.names, &self.gpus, self.rank, &self.routes.peer_links[peer_link])
     }
 
-    fn explain(&self, stop: Stop, owing: &[usize]) -> PlannedError {
+    fn explain(&self, stop: Stop, missing_peers: &[usize]) -> PlannedError {
         let rank = |peer_link: usize| self.routes.peer_links[peer_link].peer;
         match stop {
             Stop::Lost { peer_link, reason } => {
@@ -263,14 +265,14 @@ impl PlannedGroup {
             }
             Stop::Silence => {
                 let within_s = self.timeout.as_secs_f64();
-                PlannedError::Timeout { within_s, ranks: owing.to_vec() }
+                PlannedError::Timeout { within_s, ranks: missing_peers.to_vec() }
             }
             Stop::Interrupted => PlannedError::Interrupted,
         }
     }
 }
 
-/// Why [`EventLoop::drive`] ended early; peer links by place.
+/// Why [`EventLoop::drive`] ended early; peer links by index.
 enum Stop {
     Lost { peer_link: usize, reason: String },
     Fault { peer_link: usize, fault: Fault },
@@ -306,7 +308,7 @@ impl EventLoop<'_> {
             if interrupted() {
                 return Err(Stop::Interrupted);
             }
-            // What could not be begun because peer links were full is tried again soon.
+            // Retries soon if some chunks could not begin because peer links were full.
             let patience = if engine.all_begun() { TICK } else { FULL_LINKS };
             match self.news.recv_timeout(patience) {
                 Ok(news) => {
@@ -342,24 +344,28 @@ impl EventLoop<'_> {
                 let reason = loss.reason.clone();
                 // The first to break is the cause.
                 self.lost.entry(peer_link).or_insert(loss);
-                // One that owes us nothing may have finished and left.
-                if engine.owes(peer_link) { Err(Stop::Lost { peer_link, reason }) } else { Ok(()) }
+                // A neighbour that has delivered all its messages may have completed and left.
+                if engine.expects_messages(peer_link) {
+                    Err(Stop::Lost { peer_link, reason })
+                } else {
+                    Ok(())
+                }
             }
         }
     }
 }
 
-/// FNV-1a of what must be equal at all ranks.
+/// FNV-1a of everything that must be equal at all ranks.
 fn fingerprint(bytes: usize, dtype: Dtype, op: ReduceOp, chunks: Option<usize>) -> u32 {
     let words = format!("{bytes} {dtype} {} {chunks:?}", op.name());
     let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     words.bytes().fold(0x811c_9dc5, step)
 }
 
-/// How soon an interruption is seen while nothing comes.
+/// Delay until an interruption is noticed while no messages arrive.
 const TICK: Duration = Duration::from_millis(20);
 const FULL_LINKS: Duration = Duration::from_millis(1);
-/// Chunks that wait for the engine; beyond, the peer links hold the senders back.
+/// Maximum number of chunks that wait for the engine; beyond, the peer links apply back-pressure.
 const EVENTS_MAX: usize = 256;
-/// Words of neighbours that are ahead: one each, and those of an epoch's last operation.
+/// Maximum number of messages of neighbours that are ahead: one each, and those of an epoch's last operation.
 const EARLY_MAX: usize = 4096;

@@ -1,16 +1,16 @@
-//! A plan over networks that all hosts are on, without a topology: every network carries a part of every tree.
+//! A plan over several networks that connect all hosts, without a topology: every network carries a part of every tree.
 //!
-//! Every rank is the root of a part of the buffer, which all others send it and get from it, one hop through the network;
-//! so each sends and receives 2(N−1)/N of the buffer, the least there is. Two ranks need one root: sums go one way of a
-//! link, results the other. The parts of one tree on different networks are neighbours and add alike, so their
-//! shares follow the traffic.
+//! Every rank is the root of a part of the buffer: all others send it their values and receive the sums, one hop
+//! through the network. Each rank then sends and receives 2(N−1)/N of the buffer, the minimum. Two ranks need one root:
+//! sums use one direction of a link, results the other. The parts of one tree on different networks are adjacent flows
+//! that add alike, so their shares follow the traffic.
 
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, PlannedFlow, TREE_PLAN_FORMAT, TreePlan};
 
 use super::LostLink;
 
-/// The plan of `ranks` over `count` networks without those of the links that were lost. Errors: none is left.
+/// The plan of `ranks` over `count` networks without those of the lost links. Errors: none is left.
 pub(super) fn plan(ranks: usize, count: usize, lost: &[LostLink]) -> Result<TreePlan, String> {
     let is_lost = |net: &String| lost.iter().any(|lost| lost.link.contains(net));
     let networks: Vec<String> = (0..count).map(name).filter(|net| !is_lost(net)).collect();
@@ -38,12 +38,12 @@ pub(super) fn plan(ranks: usize, count: usize, lost: &[LostLink]) -> Result<Tree
     })
 }
 
-/// The vertex that stands for a network.
+/// Name of a network's vertex.
 pub(super) fn name(network: usize) -> String {
     format!("net{network}")
 }
 
-/// As a topology file takes for links without a rate.
+/// The rate of links without a rate in topology files.
 const RATE_BPS: i64 = 100_000_000;
 
 #[cfg(test)]

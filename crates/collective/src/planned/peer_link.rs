@@ -20,18 +20,18 @@ pub(super) struct Message {
 
 #[derive(Debug, Clone)]
 pub(super) enum Body {
-    /// The sender takes part in the operation, and has called it with these words.
+    /// The sender takes part in the operation, which it has called with this fingerprint.
     Ready { fingerprint: u32 },
-    /// A chunk of one flow: a partial sum on its way to the root, or else data on its way from it.
+    /// A chunk of one flow: a partial sum on its way to the root, or data on its way from the root.
     Chunk { flow: u32, chunk: u32, up: bool, bytes: Arc<Vec<u8>> },
-    /// All ranks behind the sender have everything; words: the longest that each flow took there, in microseconds.
+    /// All ranks beyond the sender have all results; payload: the longest duration of each flow there, in microseconds.
     Complete { micros: Arc<Vec<u8>> },
-    /// All ranks have everything; words: the shares of the next operation, if they have moved.
+    /// All ranks have all results; payload: the shares of the next operation, if they have changed.
     AllComplete { shares: Arc<Vec<u8>> },
 }
 
 impl Body {
-    /// Bytes behind the header.
+    /// Payload after the header.
     fn payload(&self) -> Option<&Arc<Vec<u8>>> {
         match self {
             Body::Ready { .. } => None,
@@ -51,17 +51,17 @@ impl Body {
 
 /// An event of a peer link, for the engine.
 pub(super) struct LinkEvent {
-    /// Place of the peer link.
+    /// Index of the peer link.
     pub(super) peer_link: usize,
-    /// A message, or why there will be none.
+    /// A message, or why the peer link has ended.
     pub(super) what: Result<Message, LinkLoss>,
 }
 
-/// Why a peer link brings no more messages.
+/// Why a peer link has ended.
 #[derive(Debug, Clone)]
 pub(super) struct LinkLoss {
     pub(super) reason: String,
-    /// The link took nothing, or nobody answered: not the neighbour's doing.
+    /// Whether the link failed: it accepted no data, or had no answer. The neighbour may be alive.
     pub(super) dead: bool,
 }
 
@@ -75,7 +75,7 @@ impl From<std::io::Error> for LinkLoss {
     }
 }
 
-/// Whether an error of a connection says that its link is dead.
+/// Whether an error of a connection indicates a dead link.
 pub(super) fn is_dead(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -86,17 +86,17 @@ pub(super) fn is_dead(kind: ErrorKind) -> bool {
     )
 }
 
-/// A connected neighbour. Dropped, it sends what is queued: the neighbour may still need it.
+/// A connected neighbour. When dropped, sends what is queued: the neighbour may still need it.
 pub(super) struct PeerLink {
     connection: Arc<dyn Connection>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<SendQueue>,
     sender: Option<JoinHandle<()>>,
 }
 
-/// Messages that wait to be sent: those of low chunk numbers first, so that all flows keep pace whoever began them, and
-/// what is passed on does not wait behind all that is begun here.
+/// Messages to be sent, lowest chunk numbers first, so that all flows advance together, and forwarded chunks do not
+/// wait behind all that begin here.
 #[derive(Default)]
-struct Outbox {
+struct SendQueue {
     queue: Mutex<Queue>,
     filled: Condvar,
     bytes: AtomicUsize,
@@ -109,7 +109,7 @@ struct Queue {
     closed: bool,
 }
 
-/// In order of urgency, then of pushing.
+/// Ordered by urgency, then by insertion.
 struct Waiting {
     urgency: u64,
     number: u64,
@@ -122,7 +122,7 @@ impl PeerLink {
         connection: Arc<dyn Connection>,
         news: Sender<LinkEvent>,
     ) -> std::io::Result<PeerLink> {
-        let outbox = Arc::new(Outbox::default());
+        let outbox = Arc::new(SendQueue::default());
         let (reader, writer, messages) = (connection.clone(), connection.clone(), outbox.clone());
         let lost = news.clone();
         let sender = thread::Builder::new().name(format!("link-{place}-to")).spawn(move || {
@@ -134,18 +134,18 @@ impl PeerLink {
         })?;
         thread::Builder::new().name(format!("link-{place}-from")).spawn(move || {
             let reason = receive(&*reader, place, &news);
-            // The engine may have gone first.
+            // The engine may have ended first.
             let _ = news.send(LinkEvent { peer_link: place, what: Err(reason) });
         })?;
         Ok(PeerLink { connection, outbox, sender: Some(sender) })
     }
 
-    /// Queues a message; the loss of a peer link comes as an event.
+    /// Queues a message; the loss of a peer link is reported as an event.
     pub(super) fn send(&self, message: Message) {
         self.outbox.push(message);
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes to be sent.
     pub(super) fn queued(&self) -> usize {
         self.outbox.bytes.load(Ordering::Relaxed)
     }
@@ -155,7 +155,7 @@ impl PeerLink {
         self.connection.medium()
     }
 
-    /// Ends it at once; what is queued is lost.
+    /// Ends the link at once; queued messages are lost.
     pub(super) fn abandon(&self) {
         self.connection.close();
     }
@@ -165,10 +165,10 @@ impl Drop for PeerLink {
     fn drop(&mut self) {
         self.outbox.close();
         if let Some(sender) = self.sender.take() {
-            // A panic was reported by the panic hook.
+            // The panic hook has reported a panic.
             let _ = sender.join();
         }
-        // The receiver ends with the neighbour, or with the channel that nobody reads any more.
+        // The receiver ends with the neighbour's connection, or when the channel has no reader.
         self.connection.end();
     }
 }
@@ -195,7 +195,7 @@ impl Message {
         header
     }
 
-    /// Reads a header; the bytes of a chunk are still to come. Errors: what is wrong with it.
+    /// Parses a header; the bytes of a chunk follow. Errors: what is invalid.
     fn parse(header: &[u8; HEADER]) -> Result<(Message, usize), String> {
         let word = |at: usize| {
             u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
@@ -218,7 +218,7 @@ impl Message {
     }
 }
 
-impl Outbox {
+impl SendQueue {
     fn push(&self, message: Message) {
         self.bytes.fetch_add(message.len(), Ordering::Relaxed);
         let mut queue = self.queue.lock();
@@ -233,7 +233,7 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// The most urgent message; `None` when there will be none.
+    /// The most urgent message; `None` after the end.
     fn pop(&self) -> Option<Message> {
         let mut queue = self.queue.lock();
         loop {
@@ -279,7 +279,7 @@ impl Ord for Waiting {
     }
 }
 
-fn send(connection: &dyn Connection, outbox: &Outbox) -> std::io::Result<()> {
+fn send(connection: &dyn Connection, outbox: &SendQueue) -> std::io::Result<()> {
     while let Some(message) = outbox.pop() {
         write_all(connection, &message.header())?;
         if let Some(bytes) = message.body.payload() {
@@ -290,7 +290,7 @@ fn send(connection: &dyn Connection, outbox: &Outbox) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads messages until the connection ends; returns why it did.
+/// Reads messages until the connection ends; returns the reason.
 fn receive(connection: &dyn Connection, peer_link: usize, news: &Sender<LinkEvent>) -> LinkLoss {
     let mut header = [0u8; HEADER];
     loop {
@@ -314,7 +314,7 @@ fn receive(connection: &dyn Connection, peer_link: usize, news: &Sender<LinkEven
     }
 }
 
-/// Bytes of a chunk at most: the length of a message is the neighbour's word.
+/// Maximum bytes of a chunk: a message's length comes from the neighbour.
 pub(super) const CHUNK_MAX: usize = 64 << 20;
 const HEADER: usize = 21;
 const READY: u8 = 1;
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_as_written() {
+    fn messages_decode_as_encoded() {
         let bytes = Arc::new(vec![7; 5]);
         for body in [
             Body::Ready { fingerprint: 0xdead_beef },
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn low_chunks_go_first() {
-        let outbox = Outbox::default();
+        let outbox = SendQueue::default();
         let chunk = |flow, chunk| Body::Chunk { flow, chunk, up: true, bytes: Arc::default() };
         for body in
             [chunk(0, 5), chunk(1, 2), chunk(0, 2), Body::Complete { micros: Arc::default() }]
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_neighbour_sends_is_refused() {
+    fn invalid_messages_are_refused() {
         let mut header = Message { operation: 1, body: Body::Ready { fingerprint: 0 } }.header();
         header[16] = 1;
         assert!(Message::parse(&header).unwrap_err().contains("1 bytes"));

@@ -1,7 +1,7 @@
-//! Into how many chunks flows are cut.
+//! The number of chunks per flow.
 //!
-//! K chunks over h hops take (h − 1 + K)·(α + t/K), where t is the time of the bytes at the plan's rate: least at
-//! K = √((h − 1)·t/α). Everybody computes the same number from the plan.
+//! K chunks over h hops take (h − 1 + K)·(α + t/K), where t is the time of the bytes at the plan's rate: the minimum is
+//! at K = √((h − 1)·t/α). All ranks compute the same number from the plan.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use netsum_topo::links::TreePlan;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pipeline {
-    /// Of the longest way up to a root and down from it.
+    /// Hops of the longest path up to a root and down from it.
     hops: usize,
     bytes_per_s: f64,
 }
@@ -25,7 +25,7 @@ impl Pipeline {
         Pipeline { hops: hops.max().unwrap_or(0), bytes_per_s }
     }
 
-    /// Chunks per flow for a buffer of `bytes`, of which the longest flow is `longest`.
+    /// Number of chunks per flow for a buffer of `bytes`, of which the longest flow is `longest`.
     pub(super) fn chunks(&self, bytes: usize, longest: usize) -> usize {
         let more = self.hops.saturating_sub(1) as f64;
         let seconds = bytes as f64 / self.bytes_per_s;
@@ -33,14 +33,14 @@ impl Pipeline {
         best.min(longest / CHUNK_LEAST).clamp(1, CHUNKS_MAX)
     }
 
-    /// Bytes that wait in the kernel for a connection: what goes out until a peer link's thread has run again, and no more,
-    /// as they are a delay at each hop.
+    /// Bytes that may wait in the kernel for a connection: the traffic until a peer link's thread runs again, and no
+    /// more, since they delay each hop.
     pub(super) fn unsent_bytes(&self) -> u32 {
         (self.bytes_per_s * WAKE_S).clamp(UNSENT_LEAST, UNSENT_MOST) as u32
     }
 }
 
-/// Hops to the farthest vertex; parents come before children.
+/// Hops to the farthest vertex; parents precede children.
 fn height(edges: impl Iterator<Item = (usize, usize)>) -> usize {
     let mut depth: HashMap<usize, usize> = HashMap::new();
     for (parent, child) in edges {
@@ -50,15 +50,15 @@ fn height(edges: impl Iterator<Item = (usize, usize)>) -> usize {
     depth.into_values().max().unwrap_or(0)
 }
 
-/// What a chunk costs at a hop besides its bytes: three threads that wake each other up, two system calls.
+/// Cost of a chunk at a hop besides its bytes: three thread wake-ups, two system calls.
 const HOP_S: f64 = 100e-6;
-/// A thread that is woken up on a busy machine runs within this.
+/// Maximum delay until a woken thread runs on a busy machine.
 const WAKE_S: f64 = 1e-3;
 const UNSENT_LEAST: f64 = 16e3;
 const UNSENT_MOST: f64 = 1e6;
-/// A host does not add and pass on faster than about this, whatever its links.
+/// Approximate maximum rate at which a host adds and forwards, on any links.
 const HOST_BYTES_PER_S: f64 = 4e9;
-/// Below, headers and system calls are most of the work.
+/// Below, headers and system calls dominate.
 const CHUNK_LEAST: usize = 4 << 10;
 const CHUNKS_MAX: usize = 4096;
 

@@ -1,4 +1,4 @@
-//! What a plan asks of one rank, flow by flow, and over which peer links.
+//! One rank's part in a plan, by flow and peer link.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -8,24 +8,24 @@ use netsum_topo::{Ratio, lcm};
 
 use super::PlannedError;
 
-/// One rank's neighbours in one flow's trees, as peer links: places in [`Routes::peer links`].
+/// One rank's neighbours in one flow's trees, as indices of peer links in [`Routes`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Route {
-    /// The rank at the root.
+    /// Rank of the root.
     pub(super) root: usize,
-    /// Whether this rank is it.
+    /// Whether this rank is the root.
     pub(super) is_root: bool,
-    /// Sums go to it; `None` at the root and where nothing goes up.
+    /// Receiver of sums; `None` at the root and if nothing goes up.
     pub(super) up_to: Option<usize>,
-    /// Sums come from these, in the order of adding.
+    /// Senders of sums, in the order of additions.
     pub(super) up_from: Vec<usize>,
-    /// Data comes from it; `None` at the root and where nothing goes down.
+    /// Sender of data; `None` at the root and if nothing goes down.
     pub(super) down_from: Option<usize>,
-    /// Data goes to these.
+    /// Receivers of data.
     pub(super) down_to: Vec<usize>,
 }
 
-/// A way to a neighbour: direct, or through switches that only pass on. Two ways to one rank are two peer links.
+/// A path to a neighbour: direct, or through switches that only forward. Two paths to one rank are two peer links.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinkKey {
     /// The rank at its other end.
@@ -39,15 +39,15 @@ pub(super) struct LinkKey {
 pub(super) struct Routes {
     pub(super) flows: Vec<Route>,
     pub(super) peer_links: Vec<LinkKey>,
-    /// By peer link, what the plan puts on it in the direction of which it is more, in bytes per second.
+    /// By peer link, the traffic of the busier direction by the plan, in bytes per second.
     pub(super) bytes_per_s: Vec<f64>,
-    /// A tree over all ranks on which they report that they have everything: the peer link to the parent.
+    /// Parent in a tree over all ranks on which they report completion, as a peer link.
     pub(super) parent: Option<usize>,
     pub(super) children: Vec<usize>,
 }
 
 impl Routes {
-    /// The routes of a rank. Errors: a plan that cannot be run, the same at every rank; or no such rank.
+    /// The routes of a rank. Errors: a plan that cannot be run, the same at every rank; or an invalid rank.
     pub(super) fn of_rank(plan: &TreePlan, rank: usize) -> Result<Routes, PlannedError> {
         let rank_of = check(plan).map_err(PlannedError::Plan)?;
         if rank >= plan.gpus.len() {
@@ -92,7 +92,7 @@ impl Routes {
                 }
             })
             .collect();
-        // Per peer link what comes and what goes.
+        // By peer link, incoming and outgoing traffic.
         let mut shares = vec![[0.0f64; 2]; keys.len()];
         for flow in &plan.flows {
             for way in flow.up.iter().chain(&flow.down).filter(|way| ours(way)) {
@@ -110,8 +110,8 @@ impl Routes {
     }
 }
 
-/// The rank of each GPU, if the plan is one that hosts can run: each flow's trees reach every rank once, from or to the
-/// root that the collective asks for, and shares add up.
+/// The rank of each GPU, if hosts can run the plan: each flow's trees reach every rank once, from or to the root of the
+/// collective, and shares add up.
 fn check(plan: &TreePlan) -> Result<HashMap<usize, usize>, String> {
     if plan.format != TREE_PLAN_FORMAT {
         return Err(format!("format {:?} is not {TREE_PLAN_FORMAT:?}", plan.format));
@@ -163,7 +163,7 @@ fn check(plan: &TreePlan) -> Result<HashMap<usize, usize>, String> {
     Ok(rank_of)
 }
 
-/// The sum of shares, if it can be written.
+/// The sum of shares, if it can be represented.
 fn total(shares: &[Ratio]) -> Option<Ratio> {
     let common = shares.iter().try_fold(1, |common, share| lcm(common, share.den()))?;
     let sum = shares.iter().try_fold(0i128, |sum, share| {
@@ -190,7 +190,7 @@ fn check_flow(
         Collective::Reduce { .. } | Collective::ReduceScatter => (true, false),
         Collective::Allreduce => (true, true),
     };
-    // Up, seen from the root, is down with the ways turned round, the last way first.
+    // Up, seen from the root, is down with reversed paths, the last path first.
     let turned = flow.up.iter().rev().map(|way| way.iter().rev().copied().collect());
     let trees: [(bool, Vec<Vec<usize>>); 2] = [(up, turned.collect()), (down, flow.down.clone())];
     for (wanted, ways) in trees {
@@ -237,7 +237,7 @@ pub(super) fn spans(
     let mut spans = Vec::new();
     let (mut owner, mut before) = (usize::MAX, 0.0f64);
     for (&(num, den), route) in shares.iter().zip(routes) {
-        // Flows of a sharded collective divide their root's shard, of others the whole.
+        // Flows of a sharded collective divide their root's shard, of others the whole buffer.
         let (start, len, parts) = if sharded {
             let start = elements * route.root / ranks;
             (start, elements * (route.root + 1) / ranks - start, ranks as f64)
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_to_one_rank_are_two_peer_links() {
+    fn two_paths_to_one_rank_are_two_peer_links() {
         let direct = flow(2, 3, &[&[0, 1], &[1, 2]]);
         let around = flow(1, 3, &[&[0, 3, 1], &[1, 2]]);
         let plan = plan(3, vec![direct, around]);
@@ -313,7 +313,7 @@ mod tests {
             one.peer_links.iter().map(|key| (key.peer, key.via.as_slice())).collect();
         assert_eq!(keys, [(0, &[][..]), (0, &[3][..]), (2, &[][..])]);
         assert_eq!((one.flows[0].up_to, one.flows[1].up_to), (Some(0), Some(1)));
-        // Bits per second: 1, of which two thirds go the direct way.
+        // Bits per second: 1, of which two thirds use the direct path.
         let rates: Vec<f64> = one.bytes_per_s.iter().map(|rate| (rate * 24.0).round()).collect();
         assert_eq!(rates, [2.0, 1.0, 3.0]);
         assert_eq!((one.parent, one.children.as_slice()), (Some(0), &[2][..]));

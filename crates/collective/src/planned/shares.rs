@@ -1,9 +1,10 @@
-//! How much of a buffer each flow has: at first what the plan says, then what flows were seen to take.
+//! The share of the buffer of each flow: initially the plan's, then adjusted to measured times.
 //!
-//! When an operation ends, all ranks report how long each flow took, along the tree on which they report that they are
-//! complete. Its root moves shares from flows that took longer to those that took less, and sends the new shares to all ranks with the message that
-//! all are complete; so all use the same shares in the next operation. Source: Blink's hybrid transfers (MLSys'20),
-//! which split by rates that were measured once. Differs: from the traffic itself, after every operation.
+//! When an operation ends, all ranks report how long each flow took, along the tree on which they report completion.
+//! Its root moves shares from slower flows to faster ones, and sends the new shares to all ranks with the message that
+//! all are complete, so that all use the same shares in the next operation. Source: Blink's hybrid transfers
+//! (MLSys'20), which split by rates that were measured once. Differs: measures the traffic itself, after every
+//! operation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,16 +16,17 @@ use serde::{Deserialize, Serialize};
 
 use super::routes::{self, Route};
 
-/// Between which flows of a plan shares move, as the flows' times ask for.
+/// The flows of a plan between which shares move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
-    /// None: as the plan says.
+    /// None: shares are the plan's.
     Plan,
-    /// Neighbouring flows whose sums are added in the same order, on other links: bits do not depend on shares.
+    /// Adjacent flows that add in the same order, on other links: bits do not depend on shares.
     #[default]
     SameOrder,
-    /// All. Floats are added in another order when their share has moved: bits are the same at all ranks, not in all runs.
+    /// All. Floats are added in another order when their share has moved: bits are the same at all ranks, but not in
+    /// all runs.
     Any,
 }
 
@@ -55,14 +57,14 @@ impl fmt::Display for Sharing {
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     plan: Vec<(i128, i128)>,
-    /// Neighbouring flows between which shares move.
+    /// Runs of adjacent flows between which shares move.
     runs: Vec<Range<usize>>,
-    /// By flow, of its run; empty until the first move.
+    /// By flow, weight within its run; empty until the first move.
     weights: Vec<u32>,
 }
 
 impl Shares {
-    /// Those of a plan that was checked.
+    /// The shares of a checked plan.
     pub(super) fn of(plan: &TreePlan, sharing: Sharing) -> Shares {
         let sharded = matches!(plan.collective, Collective::Allgather | Collective::ReduceScatter);
         let alike = |a: &PlannedFlow, b: &PlannedFlow| match sharing {
@@ -95,7 +97,7 @@ impl Shares {
             return spans;
         }
         for run in &self.runs {
-            // What the run has together stays, so that no other flow gets elements of it.
+            // The run's total is constant, so that its elements stay within the run.
             let (start, end) = (spans[run.start].start, spans[run.end - 1].end);
             let weights = &self.weights[run.clone()];
             let all: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
@@ -111,7 +113,7 @@ impl Shares {
         spans
     }
 
-    /// Part of the whole by flow.
+    /// Share of the whole buffer by flow.
     pub(super) fn parts(&self) -> Vec<f64> {
         let mut parts: Vec<f64> =
             self.plan.iter().map(|&(num, den)| num as f64 / den as f64).collect();
@@ -125,7 +127,7 @@ impl Shares {
         parts
     }
 
-    /// The weights that follow from the flows' times in microseconds; empty: as they are.
+    /// New weights by the flows' times in microseconds; empty: unchanged.
     pub(super) fn after(&self, micros: &[u32]) -> Vec<u32> {
         let (parts, mut moved) = (self.parts(), false);
         let mut weights = vec![1; parts.len()];
@@ -137,7 +139,8 @@ impl Shares {
             let counts = micros.iter().all(|&us| us > 0)
                 && micros.iter().max().is_some_and(|&us| us >= LONG_ENOUGH_US);
             let step = |us: u32| match counts {
-                // Half of the way, as times vary; and flows may share links, which moves others' times too.
+                // Half of the correction, because times vary, and because flows may share links, which affects others'
+                // times too.
                 true => (mean / f64::from(us)).sqrt().clamp(0.5, 2.0),
                 false => 1.0,
             };
@@ -152,7 +155,7 @@ impl Shares {
         if moved { weights } else { Vec::new() }
     }
 
-    /// Takes what [`Shares::after`] gave at the root. Errors: what nobody gave.
+    /// Adopts the result of [`Shares::after`] at the root. Errors: invalid weights.
     pub(super) fn adopt(&mut self, weights: Vec<u32>) -> Result<(), &'static str> {
         if weights.is_empty() {
             return Ok(());
@@ -165,7 +168,7 @@ impl Shares {
     }
 }
 
-/// What a sum's bits depend on: by rank that adds, whose sums it adds, in order.
+/// What a sum's bits depend on: by adding rank, the ranks whose sums it adds, in order.
 fn additions(flow: &PlannedFlow) -> BTreeMap<usize, Vec<usize>> {
     let mut additions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for way in &flow.up {
@@ -174,7 +177,7 @@ fn additions(flow: &PlannedFlow) -> BTreeMap<usize, Vec<usize>> {
     additions
 }
 
-/// Words as a message carries them.
+/// Words as bytes of a message.
 pub(super) fn to_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -183,13 +186,13 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// Shorter operations are mostly latency and threads that wake up.
+/// Shorter operations are dominated by latency and thread wake-ups.
 const LONG_ENOUGH_US: u32 = 2_000;
-/// Smaller steps are noise.
+/// Smaller changes are noise.
 const WORTH_IT: f64 = 0.01;
-/// Of a run together: a share is kept to a millionth.
+/// Total weight of a run: a share has a resolution of a millionth.
 const WEIGHTS: f64 = (1 << 20) as f64;
-/// A flow keeps this much, however slow its links, to see when they are not any more.
+/// Minimum weight of a flow, however slow its links, to notice when they recover.
 const WEIGHT_LEAST: u32 = 1 << 10;
 
 #[cfg(test)]
@@ -223,7 +226,7 @@ mod tests {
         routes::Routes::of_rank(plan, 0).unwrap().flows
     }
 
-    /// Two flows that add alike over other links, one that adds in another order, one at another root.
+    /// Two flows that add alike over different links, one that adds in another order, one with another root.
     fn four() -> TreePlan {
         let quarter = Ratio::new(1, 4);
         plan(vec![
@@ -247,7 +250,7 @@ mod tests {
     }
 
     proptest! {
-        /// Elements stay in the flows of their order, whatever is measured; all are in one flow.
+        /// Elements stay in the flows of their order, for any measured times; all elements are in one flow.
         #[test]
         fn bits_do_not_depend_on_times(
             times in prop::collection::vec(prop::collection::vec(0..5_000_000u32, 4), 1..20),
@@ -268,7 +271,7 @@ mod tests {
             }
         }
 
-        /// Flows on links of their own end together after some operations, whatever the plan says of rates.
+        /// Flows on separate links finish together after some operations, whatever the plan's rates.
         #[test]
         fn times_become_equal(
             rates in prop::collection::vec(1.0..100.0f64, 2..5),
@@ -291,14 +294,14 @@ mod tests {
                 shares.adopt(shares.after(&micros)).unwrap();
             }
             let all: f64 = rates.iter().sum();
-            // The slowest flow decides.
+            // The slowest flow determines the time.
             let time = shares.parts().iter().zip(&rates).map(|(p, r)| p / r).fold(0.0, f64::max);
             prop_assert!(time * all < 1.06, "{} of the best time", time * all);
         }
     }
 
     #[test]
-    fn short_operations_and_nonsense_move_nothing() {
+    fn short_operations_and_invalid_times_move_nothing() {
         let plan = four();
         let mut shares = Shares::of(&plan, Sharing::SameOrder);
         assert!(shares.after(&[1000, 100, 7, 7]).is_empty());

@@ -1,4 +1,4 @@
-//! Where a group's plan comes from, at first and later.
+//! Sources of a group's plan: the first one and later ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,45 +13,45 @@ use super::routes::Routes;
 use super::shares::Sharing;
 use super::{LostLink, networks};
 
-/// Finds a plan without the links that were lost; errors say why there is none.
+/// Finds a plan without the lost links; errors give the reason.
 pub type Replan = dyn Fn(&[LostLink]) -> Result<TreePlan, String> + Send + Sync;
 
-/// The size in bytes from which a plan is faster than what hosts do without it; `None` if it never is.
+/// The size in bytes from which a plan is faster than hosts without it; `None` if it never is.
 pub type Turn = dyn Fn(&TreePlan) -> Option<u64> + Send + Sync;
 
-/// What a group's first plan is made of.
+/// Origin of a group's first plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Rank 0 reads it at the start, and again before an operation when it has changed. The others need not have it.
+    /// Rank 0 reads it at the start, and again before an operation when it has changed. The other ranks need no file.
     File(PathBuf),
-    /// So many networks that every host is on, if there is one rank per host.
+    /// A number of networks that connect all hosts, with one rank per host.
     Networks(usize),
 }
 
-/// Allreduces of a group go over a tree plan.
+/// Source of the tree plan for a group's allreduces.
 #[derive(Clone)]
 pub struct PlanSource {
     /// The first plan.
     pub origin: Origin,
-    /// Asked at rank 0 when links are lost; without one, sums go over the hosts then.
+    /// Called at rank 0 when links are lost; without it, sums then use the host path.
     pub replan: Option<Arc<Replan>>,
-    /// By name of the neighbouring vertex our own address on the link to it. Links without one go over shared memory
-    /// within a host, else over the group's address.
+    /// By name of the neighbouring vertex the own address on the link to it. Links without one use shared memory within
+    /// a host, else the group's address.
     pub ways: BTreeMap<String, IpAddr>,
-    /// A link that takes nothing for so long is lost.
+    /// A link that accepts no data for this long is lost.
     pub silence: Duration,
-    /// Asked at rank 0 for the plan that it read at the start; without one, [`MIN_BYTES`] counts.
+    /// Called at rank 0 for the plan that it read at the start; without it, [`MIN_BYTES`] applies.
     pub turn: Option<Arc<Turn>>,
-    /// Smaller buffers go over the hosts, whatever `turn` says.
+    /// Smaller buffers use the host path, in place of the result of `turn`.
     pub min_bytes: Option<u64>,
-    /// Whether the links of the first plan are measured before it is used; the same at all ranks.
+    /// Whether the links of the first plan are measured before use; the same at all ranks.
     pub measure: bool,
-    /// Whether shares follow what flows take. That of rank 0 counts.
+    /// Whether shares follow the flows' times. Rank 0's value applies.
     pub sharing: Sharing,
 }
 
 impl PlanSource {
-    /// A source with the usual settings.
+    /// A source with default settings.
     pub fn new(file: PathBuf) -> PlanSource {
         PlanSource::of(Origin::File(file))
     }
@@ -86,8 +86,8 @@ impl PlanSource {
         }
     }
 
-    /// From which size on a plan is used, for as long as the job runs: ranks number operations before they know of
-    /// another plan, and must decide alike.
+    /// The size from which a plan is used, as long as the job runs: ranks number operations before they know of another
+    /// plan, and must decide alike.
     pub(crate) fn least_bytes(&self, plan: &TreePlan) -> u64 {
         match (self.min_bytes, &self.turn) {
             (Some(bytes), _) => bytes,
@@ -96,7 +96,7 @@ impl PlanSource {
         }
     }
 
-    /// When the file was last changed, if there is one.
+    /// Modification time of the file, if there is one.
     pub(crate) fn modified(&self) -> Option<SystemTime> {
         match &self.origin {
             Origin::File(path) => std::fs::metadata(path).and_then(|m| m.modified()).ok(),
@@ -104,7 +104,7 @@ impl PlanSource {
         }
     }
 
-    /// A plan without the links that were lost. Errors say why there is none.
+    /// A plan without the lost links. Errors give the reason.
     pub(crate) fn replanned(&self, lost: &[LostLink], ranks: u32) -> Result<TreePlan, String> {
         match (&self.origin, &self.replan) {
             (Origin::Networks(count), _) => networks::plan(ranks as usize, *count, lost),
@@ -130,7 +130,7 @@ impl PlanSource {
     }
 }
 
-/// Whether a plan is one for an allreduce of `ranks` that hosts can run.
+/// Checks that a plan is an allreduce of `ranks` that hosts can run.
 pub(crate) fn check(plan: &TreePlan, ranks: u32) -> Result<(), String> {
     if plan.collective != Collective::Allreduce {
         let kind = match plan.collective {
@@ -154,8 +154,8 @@ impl fmt::Debug for PlanSource {
     }
 }
 
-/// The hosts' path sends up to this much in one step from everybody to everybody, which no tree is ahead of, whatever
-/// a topology file says of latencies.
+/// The host path sends buffers up to this size in one step from every rank to every other, which no tree is faster
+/// than, whatever latencies a topology file has.
 const MIN_BYTES: u64 = 16 << 10;
-/// Several networks share what one can carry fast enough: below, a peer link's threads cost more than they save.
+/// Below this size, a peer link's threads cost more than several networks save.
 const NETWORKS_MIN_BYTES: u64 = 256 << 10;

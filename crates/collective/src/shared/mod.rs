@@ -1,8 +1,8 @@
-//! Collectives of ranks that share memory: what an algorithm sees of the arena, and what happens when a round fails.
+//! Collectives of ranks that share memory: the arena as algorithms use it, and failures of rounds.
 //!
 //! All ranks of a group take part in every round ([`netsum_net::arena`]), so an operation that fails at one rank leaves
-//! the ranks at different places: the group can do no more collectives. `sums` adds, by `small` and `pair` where they can;
-//! `moves` only moves.
+//! the ranks at different rounds: the group can run no more collectives. `sums` adds, by `small` and `pair` where
+//! possible; `moves` only copies.
 
 mod moves;
 mod pair;
@@ -26,28 +26,28 @@ use crate::core::Core;
 use crate::order::Adder;
 use crate::terms::Here;
 
-/// One rank's part of its host's memory, for one operation after the other.
+/// One rank's part of its host's memory, for all operations.
 pub(crate) struct Shared {
     arena: Arena,
     /// Ranks of the group, by position on the host.
     ranks: Vec<u32>,
-    /// The operation that failed.
+    /// The operation that failed, if one has.
     broken: Option<String>,
-    /// The adder of the last sum: the next sum is most often of the same kind.
+    /// The adder of the last sum: the next sum usually has the same order and format.
     adder: Option<Kept>,
 }
 
-/// An adder, and what it was made for.
+/// An adder with its order and format.
 struct Kept {
     order: Arc<SumOrder>,
     adder: Adder,
-    /// Sums on their way to the others.
+    /// Buffer for sums before they are published.
     block: Option<Box<Block>>,
 }
 
-/// Sums are made in memory of our own and copied to where others read them: a long copy does not fetch what it writes over,
-/// which others have in their caches, and an addition does. It begins neither where callers' buffers do within a page nor where
-/// slots do.
+/// Sums are made in private memory and copied to the memory that others read: a long copy does not fetch the
+/// destination, which other cores have cached, but an addition does. The buffer's offset within a page differs from
+/// those of callers' buffers and of slots.
 #[repr(align(4096))]
 struct Block([u8; BLOCK_AT + BLOCK]);
 
@@ -62,17 +62,17 @@ const BLOCK_AT: usize = 1024;
 const BLOCK: usize = 32 << 10;
 
 impl Shared {
-    /// `ranks`: of the group, who share it; ascending.
+    /// `ranks`: the ranks of the group that share the arena, ascending.
     pub(crate) fn new(arena: Arena, ranks: Vec<u32>) -> Shared {
         Shared { arena, ranks, broken: None, adder: None }
     }
 
-    /// No operation can follow one that failed with `reason`.
+    /// Refuses further operations, after one that failed with `reason`.
     pub(crate) fn give_up(&mut self, reason: String) {
         self.broken.get_or_insert(reason);
     }
 
-    /// For sums of this order and format: the one of the last sum if that was of the same kind.
+    /// The adder for this order and format: the one of the last sum if that had the same.
     fn adder(last: &mut Option<Kept>, order: &Arc<SumOrder>, format: Format) -> Kept {
         let fits = |kept: &Kept| Arc::ptr_eq(&kept.order, order) && kept.adder.format() == format;
         last.take().filter(fits).unwrap_or_else(|| Kept {
@@ -83,15 +83,15 @@ impl Shared {
     }
 }
 
-/// What a round of an operation says: its number and fingerprint, and a word of its own.
+/// A rank's stamp of a round: the operation's number and fingerprint, and a free word.
 fn stamp((sequence, fingerprint): (u64, u32), word: u64) -> Stamp {
     Stamp { call: sequence << 32 | u64::from(fingerprint), word }
 }
 
-/// Everybody's values of a piece, by rank; on the stack for as many ranks as hosts have most often.
+/// All ranks' values of a piece, by rank; on the stack for up to eight ranks.
 type Values<'a> = SmallVec<[&'a [u8]; 8]>;
 
-/// Whole elements of every type, on cache lines of their own.
+/// A whole number of elements of every type, and of cache lines.
 const ALIGN: usize = 64;
 
 const MOVED_BYTES_MAX: usize = 128 << 10;
@@ -123,12 +123,12 @@ impl<'a> Rounds<'a> {
         &self.missing
     }
 
-    /// No operation can follow one that failed with `reason`.
+    /// Refuses further operations, after one that failed with `reason`.
     pub(crate) fn give_up(&mut self, reason: String) {
         self.shared.give_up(reason);
     }
 
-    /// As [`MeshError::Aborted`] if an earlier operation failed.
+    /// [`MeshError::Aborted`] if an earlier operation failed.
     pub(crate) fn check(&self) -> Result<(), MeshError> {
         match &self.shared.broken {
             None => Ok(()),
@@ -138,7 +138,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// For sums of this order and format; [`Rounds::keep`] takes it back.
+    /// An adder for this order and format; [`Rounds::keep`] takes it back.
     fn adder(&mut self, order: &Arc<SumOrder>, format: Format) -> Kept {
         Shared::adder(&mut self.shared.adder, order, format)
     }
@@ -159,18 +159,19 @@ impl<'a> Rounds<'a> {
         self.shared.arena.slot_bytes()
     }
 
-    /// Bytes of a slot that operations use which only move: shorter rounds, so that one rank reads while the other writes.
+    /// Bytes of a slot used by operations that only copy: shorter rounds, so that one rank reads while the other
+    /// writes.
     fn moved_bytes(&self) -> usize {
         self.slot_bytes().min(MOVED_BYTES_MAX)
     }
 
-    /// All ranks but this one, beginning behind it.
+    /// All other ranks, starting after this one.
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, ranks) = (self.rank(), self.ranks());
         (rank + 1..ranks).chain(0..rank)
     }
 
-    /// Waits until our slot of the next round is free, and gives it.
+    /// Waits until the own slot of the next round is free, and returns it.
     #[inline]
     fn open(&mut self) -> Result<&mut [u8], MeshError> {
         let Shared { arena, ranks, .. } = &mut *self.shared;
@@ -183,13 +184,13 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Our open slot, and what the ranks have published.
+    /// The own open slot, and the slots that the ranks have published.
     #[inline]
     fn parts(&mut self) -> (&mut [u8], Slots<'_>) {
         self.shared.arena.parts()
     }
 
-    /// As [`Rounds::publish`] for who waits next.
+    /// Like [`Rounds::publish`], for a rank that waits next.
     #[inline]
     fn hand_over(&mut self, word: u64) {
         self.shared.arena.hand_over(stamp((self.sequence, self.fingerprint), word));
@@ -200,7 +201,7 @@ impl<'a> Rounds<'a> {
         self.shared.arena.publish(stamp((self.sequence, self.fingerprint), word));
     }
 
-    /// Waits until everybody has published the last round.
+    /// Waits until all ranks have published the last round.
     #[inline]
     fn await_all(&mut self) -> Result<(), MeshError> {
         let Shared { arena, ranks, .. } = &mut *self.shared;
@@ -210,7 +211,7 @@ impl<'a> Rounds<'a> {
         outcome.map_err(|error| self.failed(error))
     }
 
-    /// Waits until one rank has.
+    /// Waits until one rank has published it.
     #[inline]
     fn await_rank(&mut self, rank: usize) -> Result<(), MeshError> {
         let Shared { arena, ranks, .. } = &mut *self.shared;

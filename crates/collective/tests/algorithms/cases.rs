@@ -1,9 +1,9 @@
-//! Every algorithm gives the same bits, whatever the ranks, lengths, element types and operations.
+//! Every algorithm gives the same bits, for all numbers of ranks, lengths, element types and operations.
 
 use crate::support::{SOON, buffer, bytes, config, flat_sum, network, values, with_group};
 use netsum_collective::{Buffer, Combine, Dtype, GroupConfig, Network, Options, ReduceOp};
 
-/// Of allreduce, all-gather and broadcast, side by side.
+/// Algorithms of allreduce, all-gather and broadcast that are tested together.
 const ALGORITHMS: [[&str; 3]; 4] = [
     ["one-hop", "one-hop", "one-hop"],
     ["shares", "bruck", "binomial"],
@@ -57,7 +57,7 @@ fn bits_do_not_depend_on_the_algorithm() {
     }
 }
 
-/// What can be added: of the types one each that rounds, that is rounded once, that wraps.
+/// Formats: of the types one each that rounds, that is rounded once, that wraps.
 fn formats() -> impl Iterator<Item = (Dtype, ReduceOp)> {
     let all = [Dtype::F32, Dtype::Bf16, Dtype::I16, Dtype::Bool]
         .into_iter()

@@ -153,7 +153,7 @@ fn moving_collectives_move_the_right_bytes() {
 }
 
 #[test]
-fn a_barrier_waits_for_everybody() {
+fn a_barrier_waits_for_all_ranks() {
     let times = host_group(5, |rank, group| {
         if rank == 3 {
             std::thread::sleep(Duration::from_millis(300));
@@ -167,7 +167,7 @@ fn a_barrier_waits_for_everybody() {
 }
 
 #[test]
-fn many_operations_in_flight_keep_apart() {
+fn many_operations_in_flight_do_not_interfere() {
     let size = 4;
     host_group(size, |rank, group| {
         let works: Vec<_> = (0..200usize)
@@ -190,7 +190,7 @@ fn point_to_point_is_not_in_the_order_of_collectives() {
     host_group(3, |rank, group| {
         let big = 5 << 20;
         if rank == 0 {
-            // Sent before anybody receives, out of order, large ones too.
+            // Sent before any receive, out of order, including large messages.
             let works: Vec<_> = [(1, 7), (1, 8), (2, 7)]
                 .map(|(to, tag)| group.send(buffer(&vec![tag as u8; big]), to, tag, SOON))
                 .into();
@@ -221,7 +221,7 @@ fn different_calls_are_an_error_at_every_rank_that_names_both() {
         let before = group.barrier(SOON).wait(None);
         let n = if rank == 2 { 1200 } else { 1000 };
         let work = group.allreduce(buffer(&vec![0; n * 4]), Dtype::F32, SUM, SOON);
-        // Who is slow may hear of it while it still waits in the barrier.
+        // A slow rank may learn of it while it still waits in the barrier.
         before.and(work.wait(Some(Duration::from_secs(10)))).unwrap_err()
     });
     for (rank, error) in errors.iter().enumerate() {
@@ -233,7 +233,7 @@ fn different_calls_are_an_error_at_every_rank_that_names_both() {
 }
 
 #[test]
-fn different_kinds_are_an_error_even_where_nobody_waits_for_the_odd_one() {
+fn different_kinds_are_an_error_even_if_no_rank_waits_for_the_odd_one() {
     let errors = host_group(3, |rank, group| {
         if rank == 0 {
             let first = group.broadcast(buffer(&[1; 8]), 0, SOON).wait(None);
@@ -251,7 +251,7 @@ fn different_kinds_are_an_error_even_where_nobody_waits_for_the_odd_one() {
 }
 
 #[test]
-fn a_timeout_names_who_is_missing() {
+fn a_timeout_names_the_missing_ranks() {
     host_group(3, |rank, group| {
         if rank == 1 {
             std::thread::sleep(Duration::from_millis(1500));
@@ -267,7 +267,7 @@ fn a_timeout_names_who_is_missing() {
         let late = group.receive(buffer(&[0; 4]), Some(1), 5, quick).wait(None).unwrap_err();
         assert!(late.to_string().contains("receive of 4 bytes from rank 1"), "{late}");
         if SHARED_MEMORY {
-            // The rounds of one that was given up cannot be made good: the next one says so at once.
+            // The rounds of an abandoned operation cannot be completed: the next one fails at once.
             let next = group.barrier(SOON).wait(None).unwrap_err().to_string();
             assert!(next.contains("since this one failed: allreduce float32[10] sum"), "{next}");
         }
@@ -275,7 +275,7 @@ fn a_timeout_names_who_is_missing() {
 }
 
 #[test]
-fn a_lost_rank_fails_what_waits_and_what_comes_after() {
+fn a_lost_rank_fails_waiting_and_later_operations() {
     let groups: Vec<Group> =
         (0..3).map(|rank| Group::new(config(rank, 3, "lost")).unwrap()).collect();
     let addresses: Vec<_> = groups.iter().map(Group::address).collect();
@@ -329,7 +329,7 @@ fn abort_ends_everything_at_once() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_reason() {
+fn invalid_arguments_are_refused_with_the_reason() {
     host_group(2, |_, group| {
         let text = |work: netsum_collective::Work| work.wait(None).unwrap_err().to_string();
         let and = Combine::Plain(ReduceOp::BitAnd);
@@ -361,7 +361,7 @@ fn groups_that_differ_do_not_connect() {
 }
 
 #[test]
-fn statistics_say_that_hosts_do_the_work() {
+fn statistics_report_the_host_path() {
     with_group(
         2,
         |rank| config(rank, 2, "stats"),
@@ -386,7 +386,7 @@ fn statistics_say_that_hosts_do_the_work() {
 }
 
 #[test]
-fn a_rank_that_left_is_named_and_what_it_gave_counts() {
+fn a_rank_that_left_is_named_and_its_contribution_counts() {
     let groups: Vec<Group> =
         (0..3).map(|rank| Group::new(config(rank, 3, "left")).unwrap()).collect();
     let addresses: Vec<_> = groups.iter().map(Group::address).collect();
@@ -397,7 +397,7 @@ fn a_rank_that_left_is_named_and_what_it_gave_counts() {
                 group.connect(addresses).unwrap();
                 let own = buffer(&[1, 0, 0, 0]);
                 if rank == 1 {
-                    // Its part of the sum is there although it has gone when the others ask for it.
+                    // Its contribution is present although it has left when the others read it.
                     group.allreduce(own, Dtype::I32, SUM, SOON).wait(None).unwrap();
                     return group.close();
                 }
@@ -411,7 +411,7 @@ fn a_rank_that_left_is_named_and_what_it_gave_counts() {
     });
 }
 
-/// The caller's own thread and the lane's take turns, and keep the order of calls.
+/// The caller's own thread and the queue's thread alternate, and keep the order of calls.
 #[test]
 fn operations_here_and_elsewhere_keep_their_order() {
     let size = 3;

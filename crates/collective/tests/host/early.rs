@@ -1,4 +1,4 @@
-//! Asynchronous sums that are begun, and often ended, on their caller's thread.
+//! Asynchronous sums that begin, and often complete, on their caller's thread.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,15 @@ use netsum_collective::{Combine, Dtype, Error, ReduceOp, Terms};
 
 const SUM: Combine = Combine::Plain(ReduceOp::Sum);
 
-/// In bytes of float32: what travels with a flag, one round, one round of two ranks, a chunk, several, what the lane does.
+/// Bytes of float32 values around all sizes at which the path changes: with the flag, one round, one round of two
+/// ranks, one chunk, several chunks, the queue.
 const LENGTHS: [usize; 10] =
     [0, 4, 1024, 8192, 8196, 16_384, 16_388, 246_824, 1 << 20, (1 << 20) + 4];
 
-/// Everybody's sums end in the order of calls, each with its bits in place by then, whoever is early and however much is
-/// under way.
+/// All sums complete in the order of calls, each with its bits in place by then, for any delays of ranks and any number
+/// in flight.
 #[test]
-fn asynchronous_sums_end_in_their_order_with_their_values() {
+fn asynchronous_sums_complete_in_order_with_their_values() {
     for size in [2, 3] {
         host_group(size, |rank, group| {
             let ended: Arc<Mutex<Vec<(usize, bool)>>> = Arc::default();
@@ -29,7 +30,7 @@ fn asynchronous_sums_end_in_their_order_with_their_values() {
                 let all: Vec<Vec<u8>> =
                     (0..size).map(|rank| values(Dtype::F32, n, rank, salt)).collect();
                 let right = flat_sum(Dtype::F32, ReduceOp::Sum, &all);
-                // Each is early at times, by less and by more than the others look for it.
+                // Each rank is early at times, by less and by more than the others poll.
                 let late = Duration::from_micros((turn as u64 * 37 + u64::from(rank) * 61) % 150);
                 let until = Instant::now() + late;
                 while Instant::now() < until {
@@ -47,7 +48,7 @@ fn asynchronous_sums_end_in_their_order_with_their_values() {
                 }
             }
             works.into_iter().for_each(|work| work.wait(None).unwrap());
-            // The last callback may still run.
+            // The last callback may still be running.
             group.barrier(SOON).wait(None).unwrap();
             let ended = ended.lock().unwrap();
             assert_eq!(*ended, (0..120).map(|turn| (turn, true)).collect::<Vec<_>>());
@@ -55,9 +56,9 @@ fn asynchronous_sums_end_in_their_order_with_their_values() {
     }
 }
 
-/// Who is early goes on with its own work, and who comes last has the sum when its call returns.
+/// An early rank continues with its own work, and the last one has the sum when its call returns.
 #[test]
-fn the_call_does_not_wait_for_who_is_late() {
+fn the_call_does_not_wait_for_late_ranks() {
     if available_parallelism().is_ok_and(|cores| cores.get() < 2) {
         return;
     }
@@ -66,7 +67,7 @@ fn the_call_does_not_wait_for_who_is_late() {
         let early_called = Mutex::new(early_called);
         host_group(2, |rank, group| {
             let own = buffer(&1f32.to_le_bytes().repeat(bytes_of_sum / 4));
-            // On this thread: the lane may say that a barrier is over a moment before it is free for what comes next.
+            // On this thread: the queue may report a barrier's end shortly before it is free for the next operation.
             group.barrier(Terms::here(SOON)).wait(None).unwrap();
             if rank == 0 {
                 let work = group.allreduce(&own, Dtype::F32, SUM, SOON);
@@ -107,7 +108,7 @@ fn a_sum_that_was_begun_and_handed_over_has_its_timeout() {
 }
 
 #[test]
-fn different_asynchronous_sums_are_told_apart() {
+fn different_asynchronous_sums_are_an_error() {
     for (mine, theirs) in [(8, 9), (9_000, 8), (246_824, 246_820), (1 << 20, (1 << 20) + 1)] {
         let errors = host_group(2, |rank, group| {
             let sum = |n: usize| {

@@ -1,4 +1,4 @@
-//! Operations on their caller's thread, beside ones that other ranks leave to the group's.
+//! Operations on their caller's thread, mixed with asynchronous ones of other ranks.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,10 @@ use netsum_collective::{Combine, Dtype, Error, ReduceOp, Terms};
 
 const SUM: Combine = Combine::Plain(ReduceOp::Sum);
 
-/// Lengths around all at which the way changes: what travels with a flag, one round, one round of two ranks, a chunk, several.
+/// Lengths around all at which the path changes: with the flag, one round, one round of two ranks, one chunk, several
+/// chunks.
 #[test]
-fn sums_of_every_length_have_the_documented_bits_wherever_they_run() {
+fn sums_of_every_length_have_the_documented_bits_on_any_thread() {
     let lengths = [
         0, 1, 31, 32, 33, 63, 8191, 8192, 8193, 16_384, 16_400, 100_003, 262_144, 600_011,
         1_700_003,
@@ -44,7 +45,7 @@ fn sums_of_every_length_have_the_documented_bits_wherever_they_run() {
 }
 
 #[test]
-fn averages_and_scaled_sums_here() {
+fn averages_and_scaled_sums_on_the_callers_thread() {
     host_group(2, |rank, group| {
         let ones = || buffer(&1f32.to_le_bytes().repeat(5));
         let average = ones();
@@ -59,13 +60,13 @@ fn averages_and_scaled_sums_here() {
 }
 
 #[test]
-fn different_calls_are_told_apart_after_many_that_agreed() {
+fn different_calls_are_an_error_after_many_that_agreed() {
     let errors = host_group(3, |rank, group| {
         let sum = |n: usize| {
             let work = group.allreduce(buffer(&vec![0; n]), Dtype::U8, SUM, Terms::here(SOON));
             work.wait(None)
         };
-        // Who is slow may hear of it while it still waits for the one before.
+        // A slow rank may learn of it while it still waits for the previous operation.
         let before = (0..3000).try_for_each(|_| sum(8));
         before.and_then(|()| sum(if rank == 2 { 9 } else { 8 })).unwrap_err()
     });
@@ -78,7 +79,7 @@ fn different_calls_are_told_apart_after_many_that_agreed() {
 }
 
 #[test]
-fn who_does_not_come_is_named_here_too() {
+fn a_missing_rank_is_named_on_the_callers_thread() {
     host_group(3, |rank, group| {
         let here = |ms| Terms::here(Duration::from_millis(ms));
         group.barrier(here(20_000)).wait(None).unwrap();
@@ -96,9 +97,9 @@ fn who_does_not_come_is_named_here_too() {
     });
 }
 
-/// The recorder keeps the order of calls, wherever they ran, and the numbers.
+/// The recorder keeps the order of calls and the numbers, on any thread.
 #[test]
-fn what_ended_at_once_is_recorded() {
+fn quick_operations_are_recorded() {
     host_group(2, |_, group| {
         for _ in 0..5 {
             group.barrier(Terms::here(SOON)).wait(None).unwrap();
@@ -114,9 +115,9 @@ fn what_ended_at_once_is_recorded() {
     });
 }
 
-/// More operations end at once than are kept, and others come between: the record has no gap, and each its time.
+/// With more quick operations than are kept, and others between them, the record has no gap, and each entry its time.
 #[test]
-fn the_record_has_no_gap_where_operations_end_at_once() {
+fn the_record_of_quick_operations_has_no_gap() {
     host_group(2, |_, group| {
         let here = |count: u64| {
             (0..count).for_each(|_| group.barrier(Terms::here(SOON)).wait(None).unwrap());
@@ -136,7 +137,7 @@ fn the_record_has_no_gap_where_operations_end_at_once() {
 }
 
 #[test]
-fn a_closed_group_says_so_here_too() {
+fn a_closed_group_refuses_operations_on_the_callers_thread() {
     host_group(2, |_, group| {
         group.barrier(Terms::here(SOON)).wait(None).unwrap();
         group.close();

@@ -34,7 +34,7 @@ fn fragment(gpus: &str) -> LinkGraph {
     graph.select(&gpus.split(',').collect::<Vec<_>>()).unwrap()
 }
 
-/// Ports of all ranks; ways with an address of their own go over TCP.
+/// Ports of all ranks; paths with an address of their own use TCP.
 fn ports(plan: &TreePlan, tcp: bool) -> (Vec<Ports>, BTreeMap<usize, PortAddress>) {
     let ways: BTreeMap<String, IpAddr> = match tcp {
         true => plan.vertices.iter().map(|name| (name.clone(), LOCAL)).collect(),
@@ -57,7 +57,7 @@ fn on_ranks<T: Send>(
     on_patient_ranks(plan, tcp, |_| patience, body)
 }
 
-/// As `on_ranks`, with the patience of each.
+/// Like `on_ranks`, with settings for each rank.
 fn on_patient_ranks<T: Send>(
     plan: &TreePlan,
     tcp: bool,
@@ -88,7 +88,7 @@ fn on_patient_ranks<T: Send>(
 fn run(plan: &TreePlan, elements: usize, tcp: bool) -> Vec<Vec<i64>> {
     on_ranks(plan, tcp, PATIENCE, |rank, mut group| {
         let mut values = Vec::new();
-        // Again and again: an operation leaves nothing behind for the next.
+        // Repeatedly: an operation must not affect the next.
         for chunks in [Some(1), Some(7), None] {
             let mut buffer: Vec<u8> =
                 (0..elements).flat_map(|i| value(rank, i).to_le_bytes()).collect();
@@ -147,8 +147,7 @@ fn rings_run_too() {
     }
 }
 
-/// Two GPUs with a link and a slower way around through a switch.
-/// Between servers over their roots: ordinary trees for those who run them.
+/// Three-phase plans over several servers run as ordinary tree plans.
 #[test]
 fn three_phases_run_too() {
     let graph = built("a100x2").unwrap().select(&["0", "1", "2", "8", "9"]).unwrap();
@@ -158,6 +157,7 @@ fn three_phases_run_too() {
     }
 }
 
+/// Two GPUs with a link and a slower path through a switch.
 fn two_ways() -> LinkGraph {
     let gpu = |name: &str| Vertex { name: name.to_owned(), role: Role::Gpu };
     let passes = Role::Switch { aggregates: false, multicasts: false };
@@ -174,7 +174,7 @@ fn two_ways() -> LinkGraph {
 }
 
 #[test]
-fn unequal_ways_to_one_rank_are_used_together() {
+fn unequal_paths_to_one_rank_are_used_together() {
     let graph = two_ways();
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
     assert_eq!(plan.rate_bps, netsum_topo::Ratio::from(4));
@@ -263,7 +263,7 @@ fn a_rank_that_leaves_is_named() {
                 return;
             }
             let failed = group.run(&mut [0; 4096], Dtype::F32, ReduceOp::Sum, Some(4));
-            // Rank 2 has only rank 0 as neighbour, and hears of it when that gives up.
+            // Rank 2 has only rank 0 as neighbour, and fails when rank 0 does.
             let neighbour = if rank == 0 { 1 } else { 0 };
             let named =
                 matches!(failed, Err(PlannedError::PeerLost { rank, .. }) if rank == neighbour);
@@ -273,11 +273,11 @@ fn a_rank_that_leaves_is_named() {
 }
 
 #[test]
-fn a_rank_that_is_silent_is_named_in_time() {
+fn a_silent_rank_is_named_in_time() {
     let graph = fragment("0,1,4");
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
     let short = Duration::from_millis(300);
-    // Rank 2 waits for rank 0 and must not be the first to give up.
+    // Rank 2 waits for rank 0 and must not time out first.
     let patience = |rank| match rank {
         0 => Patience { timeout: short, ..PATIENCE },
         _ => PATIENCE,
@@ -285,7 +285,7 @@ fn a_rank_that_is_silent_is_named_in_time() {
     let (begun, named) = (Instant::now(), Barrier::new(2));
     on_patient_ranks(&plan, true, patience, |rank, mut group| {
         if rank == 1 {
-            // In the group, and never calls.
+            // In the group, but never calls.
             named.wait();
             return;
         }
@@ -338,7 +338,7 @@ fn plans_that_cannot_run_are_refused() {
 }
 
 #[test]
-fn shares_that_move_are_the_same_at_all_ranks_and_sums_stay_right() {
+fn moving_shares_are_the_same_at_all_ranks_and_sums_stay_correct() {
     let graph = fragment("0,1,2,3,4,6");
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
     let ranks = plan.gpus.len();
@@ -365,7 +365,7 @@ fn shares_that_move_are_the_same_at_all_ranks_and_sums_stay_right() {
 }
 
 #[test]
-fn links_are_measured_alike_at_both_ends() {
+fn both_ends_of_a_link_have_the_same_measurement() {
     let graph = fragment("0,1,4");
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
     for tcp in [true, false] {
@@ -391,14 +391,14 @@ fn connections_of_other_groups_are_refused() {
     let plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
     let (all, mut addresses) = ports(&plan, true);
     let port = serde_json::to_value(all[0].address()).unwrap()["tcp"].as_str().unwrap().to_owned();
-    // One that says nothing, one that says something else, and ranks of another epoch and of another group.
+    // One that sends nothing, one that sends garbage, and ranks of another epoch and of another group.
     let silent = std::net::TcpStream::connect(&port).unwrap();
     let mut loud = std::net::TcpStream::connect(&port).unwrap();
     loud.write_all(&[7; 52]).unwrap();
     let short = Patience { connect: Duration::from_millis(300), ..PATIENCE };
-    // Who listens does so for longer than others try.
+    // Listeners wait longer than callers try.
     let longer = Patience { connect: Duration::from_secs(1), ..PATIENCE };
-    // On a busy machine either may begin late: the caller tries until the other has heard it.
+    // On a busy machine either may begin late: the caller retries until the listener has received its hello.
     let refused = |caller: &Ports, addresses: &BTreeMap<usize, PortAddress>, epoch| {
         let refusal = |_| PlannedGroup::connect(&plan, 1, caller, addresses, epoch, short).err();
         let mut errors = (0..20).map(refusal).map(|error| error.unwrap().to_string());

@@ -1,4 +1,5 @@
-//! What a plan must give, element by element, from the plan's JSON fields and the documented order of additions alone.
+//! The expected result of a plan, element by element, from the plan's JSON fields and the documented order of additions
+//! alone.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use netsum_collective::{Dtype, ReduceOp};
 use netsum_topo::links::{Collective, PlannedFlow, TreePlan};
 use netsum_wire::{Encoding, Format, Input, reduce};
 
-/// A rank's values: floats of very different size, so that another order of adding gives other bits.
+/// A rank's values: floats of very different size, so that another order of additions gives other bits.
 pub fn values(dtype: Dtype, n: usize, rank: usize, salt: u64) -> Vec<u8> {
     let mut state = ((rank as u64) << 32 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = Vec::with_capacity(n * dtype.size());
@@ -27,7 +28,7 @@ pub fn values(dtype: Dtype, n: usize, rank: usize, salt: u64) -> Vec<u8> {
     out
 }
 
-/// Asserts that `found` is what the plan makes of `begin`, both by rank.
+/// Asserts that `found` is the plan's result for `begin`, both by rank.
 pub fn check(plan: &TreePlan, dtype: Dtype, op: ReduceOp, begin: &[Vec<u8>], found: &[Vec<u8>]) {
     let size = dtype.size();
     let n = begin[0].len() / size;
@@ -39,7 +40,8 @@ pub fn check(plan: &TreePlan, dtype: Dtype, op: ReduceOp, begin: &[Vec<u8>], fou
         _ => sum_at(flow, flow.root, dtype, op, begin, &rank_of),
     };
     let sums: Vec<Vec<u8>> = plan.flows.iter().map(adds).collect();
-    // Flows divide the buffer, or their root's shard of it, by their shares; where exactly is the executor's rounding.
+    // Flows divide the buffer, or their root's shard of it, by their shares; the executor's rounding determines the
+    // boundaries.
     let sharded = matches!(plan.collective, Collective::Allgather | Collective::ReduceScatter);
     let mut spans = Vec::new();
     let (mut owner, mut at) = (usize::MAX, 0.0);
@@ -79,7 +81,7 @@ pub fn check(plan: &TreePlan, dtype: Dtype, op: ReduceOp, begin: &[Vec<u8>], fou
     }
 }
 
-/// The sum at a vertex: its own values, then its children in the order of their ways.
+/// The sum at a vertex: its own values, then its children in the order of their paths.
 fn sum_at(
     flow: &PlannedFlow,
     vertex: usize,

@@ -1,4 +1,4 @@
-//! Groups of threads, values with a known order of addition, and an oracle.
+//! Groups of threads, values that reveal the order of additions, and an oracle.
 #![allow(dead_code)]
 
 use std::net::Ipv4Addr;
@@ -13,10 +13,10 @@ const NAME: &[u8] = env!("CARGO_CRATE_NAME").as_bytes();
 const TCP: bool = matches!(NAME, [.., b't', b'c', b'p']);
 const UCX: bool = matches!(NAME, [.., b'u', b'c', b'x']);
 
-/// Test programs whose name says so talk over TCP or UCX.
+/// Test programs with such names use TCP or UCX.
 pub const SHARED_MEMORY: bool = !TCP && !UCX;
 
-/// UCX in programs of that name; TCP where its library is missing.
+/// UCX in programs of that name; TCP if its library is not installed.
 pub fn network() -> Network {
     static FOUND: OnceLock<Network> = OnceLock::new();
     if !UCX {
@@ -94,7 +94,7 @@ pub fn bytes(buffer: &Buffer) -> Vec<u8> {
     buffer.slice(0..buffer.len()).to_vec()
 }
 
-/// A rank's values: floats of very different size, so that another order of adding gives other bits.
+/// A rank's values: floats of very different size, so that another order of additions gives other bits.
 pub fn values(dtype: Dtype, n: usize, rank: u32, salt: u64) -> Vec<u8> {
     let mut state = (u64::from(rank) << 32 | salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

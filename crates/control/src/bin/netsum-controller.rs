@@ -14,10 +14,10 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Plans aggregation trees for the jobs of one fabric, and keeps them while switches come and go.
+/// Plans aggregation trees for the jobs of one fabric, and maintains them while switches fail and return.
 ///
-/// Prints `ready ADDRESS` on stdout when it serves. Logs go to stderr; RUST_LOG=debug shows every
-/// event. Killed and started again with the same store, it disturbs no job.
+/// Prints `ready ADDRESS` on stdout when it serves. Logs go to stderr; RUST_LOG=debug shows every event. A controller
+/// that is killed and restarted with the same store disturbs no job.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -31,16 +31,16 @@ struct Arguments {
     /// $STATE_DIRECTORY/FABRIC.db, else $XDG_STATE_HOME/netsum/FABRIC.db, else ~/.local/state/netsum/FABRIC.db.
     #[arg(long, value_name = "FILE|none")]
     store: Option<PathBuf>,
-    /// Buffers below this many bytes go from host to host instead of through switches.
+    /// Buffers below this many bytes use the host path instead of switches.
     #[arg(long, value_name = "BYTES", default_value_t = Settings::default().min_bytes)]
     min_bytes: u64,
-    /// Most fragments in flight of a job on each tree, towards each server, or in its pool.
+    /// Maximum number of fragments in flight of a job on each tree, towards each server, or in its pool.
     #[arg(long, value_name = "N", default_value_t = Settings::default().slots_max)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=16384))]
     window_max: u32,
     #[command(flatten)]
     times: Times,
-    /// Log as JSON, a line per event.
+    /// Log as JSON, one line per event.
     #[arg(long)]
     json_log: bool,
     /// Check the fabric file and exit.
@@ -48,40 +48,40 @@ struct Arguments {
     check: bool,
 }
 
-/// Graces and waiting times, in seconds.
+/// Grace periods and waiting times, in seconds.
 #[derive(clap::Args)]
 struct Times {
-    /// How long a worker's stream may be away before its peers decide whether the rank is lost.
+    /// How long a worker's stream may be disconnected before its peers decide whether the rank is lost.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().worker_grace_ms))]
     worker_grace: f64,
     /// The same after a start of the controller.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().restart_grace_ms))]
     restart_grace: f64,
-    /// A job of which no rank is connected and no switch counts packets is over after this time.
+    /// A job is over if no rank is connected and no switch counts its packets for this long.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().abandon_ms))]
     abandon_after: f64,
     /// All ranks must have joined within this time.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().join_timeout_ms))]
     join_timeout: f64,
-    /// A switch that reports nothing for so long is down.
+    /// A switch that reports nothing for this long is down.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().switch_silence_ms))]
     switch_silence: f64,
-    /// After a start, plans wait so long for switches that are not there yet.
+    /// How long plans wait after a start for switches that are not connected yet.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().switch_expected_ms))]
     switch_wait: f64,
     /// A switch must confirm a lease within this time.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().lease_timeout_ms))]
     lease_timeout: f64,
-    /// A switch that refused a job's lease is not asked again for so long.
+    /// How long a switch that refused a job's lease is not asked again.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().refusal_ms))]
     refusal_hold: f64,
     /// A switch is used again so long after its death at the earliest, longer if it keeps dying.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().return_hold_ms))]
     return_hold: f64,
-    /// A suspected switch is tried again at the latest after this time.
+    /// Maximum time until a suspected switch is tried again.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().trial_max_ms))]
     trial_interval: f64,
-    /// A switch may drop a lease without packets and without a controller after this time.
+    /// How long a switch must keep a lease without packets and without a controller.
     #[arg(long, value_name = "S", default_value_t = Settings::default().idle_expiry_s)]
     lease_idle_expiry: u32,
 }
@@ -148,7 +148,7 @@ fn run(arguments: &Arguments) -> Result<(), ControlError> {
     Ok(())
 }
 
-/// The file of the store; `None`: memory.
+/// The file of the store; `None`: in memory.
 fn store_file(given: Option<&Path>, fabric: &str) -> Result<Option<PathBuf>, ControlError> {
     match given {
         Some(file) if file == Path::new("none") => return Ok(None),
@@ -156,7 +156,7 @@ fn store_file(given: Option<&Path>, fabric: &str) -> Result<Option<PathBuf>, Con
         None => {}
     }
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    // systemd separates several directories by colons; ours is the first.
+    // systemd separates several directories by colons; the first one is used.
     let first = |value: OsString| {
         PathBuf::from(value.to_string_lossy().split(':').next().unwrap_or_default())
     };
@@ -184,7 +184,7 @@ fn log(json: bool) {
     if json { builder.json().init() } else { builder.init() }
 }
 
-/// SIGINT and SIGTERM, noticed from the moment it is made.
+/// Receives SIGINT and SIGTERM from its creation on.
 struct Stop {
     runtime: Runtime,
     interrupt: Signal,
@@ -203,7 +203,7 @@ impl Stop {
         Ok(Stop { runtime, interrupt, terminate })
     }
 
-    /// Returns at the first of either.
+    /// Returns when either arrives.
     fn wait(&mut self) {
         self.runtime.block_on(async {
             tokio::select! {

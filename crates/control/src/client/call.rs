@@ -1,4 +1,4 @@
-//! Single calls, blocking; usable from any thread, also inside a runtime.
+//! Single blocking calls; usable from any thread, even within a runtime.
 
 use std::future::Future;
 use std::time::Duration;
@@ -27,14 +27,14 @@ pub fn create_job(
     })
 }
 
-/// All that the controller knows.
+/// The controller's whole status.
 pub fn status(address: &str, timeout: Duration) -> Result<pb::StatusReply, ControlError> {
     blocking(address, "Status", timeout, async |mut client| {
         client.status(pb::StatusRequest {}).await
     })
 }
 
-/// The jobs alone; `ended`: those that are over too.
+/// The jobs only; `ended`: including those that are over.
 pub fn list_jobs(
     address: &str,
     ended: bool,
@@ -45,7 +45,7 @@ pub fn list_jobs(
     })
 }
 
-/// Ends a job; its workers are told `reason`.
+/// Ends a job; its workers receive `reason`.
 pub fn stop_job(
     address: &str,
     job: u32,
@@ -57,7 +57,7 @@ pub fn stop_job(
         .map(drop)
 }
 
-/// A channel to the controller; bounded waits, and a peer that froze is noticed.
+/// A channel to the controller; waits are bounded, and a frozen peer is detected.
 pub(super) async fn connect(address: &str) -> Result<ControllerClient<Channel>, ControlError> {
     let bad = || ControlError::BadAddress { address: address.to_owned() };
     if !address
@@ -84,7 +84,7 @@ pub(super) async fn connect(address: &str) -> Result<ControllerClient<Channel>, 
         .max_encoding_message_size(MESSAGE_MAX))
 }
 
-/// The transport's words without its layers.
+/// The transport's innermost error message.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -117,7 +117,7 @@ where
         let late = |_| ControlError::Timeout { address: address.to_owned(), call, seconds };
         runtime.block_on(async { tokio::time::timeout(timeout, work).await.map_err(late)? })
     };
-    // A thread of its own: a caller inside a runtime may not block on another.
+    // On a separate thread: a caller inside a runtime must not block on another.
     std::thread::scope(|scope| scope.spawn(run).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -133,7 +133,7 @@ fn refused(address: &str, call: &'static str, status: &tonic::Status) -> Control
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A frozen controller is noticed within twice this.
+/// A frozen controller is detected within twice this.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// A plan of a thousand ranks on 16 trees is below 1 MiB.
 pub(crate) const MESSAGE_MAX: usize = 16 << 20;

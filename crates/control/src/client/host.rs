@@ -1,4 +1,4 @@
-//! Which host of the fabric a worker is on.
+//! Determines the fabric's host on which a worker runs.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -10,16 +10,16 @@ pub fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// The hosts of the fabric that are this machine, in the order of the fabric file.
+/// The hosts of the fabric that are on this machine, in the order of the fabric file.
 pub fn local_hosts(hosts: &[pb::Host]) -> Vec<pb::Host> {
     let local = |host: &&pb::Host| host.address.parse().is_ok_and(is_local);
     hosts.iter().filter(local).cloned().collect()
 }
 
-/// The host of `rank` of `size`: the one called `named` if given, else of the H hosts that are this
-/// machine the one in place `rank * H / size`.
+/// The host of `rank` of `size`: the one called `named` if given, else of the H hosts on this machine the one at index
+/// `rank * H / size`.
 ///
-/// Errors name the host or say that no host of the fabric has an address of this machine.
+/// Errors name the host, or report that no host of the fabric has an address of this machine.
 pub fn choose_host(
     fabric: &pb::FabricReply,
     named: Option<&str>,

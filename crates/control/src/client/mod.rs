@@ -1,7 +1,7 @@
-//! The controller's clients, for switches and workers: sessions that connect again by themselves, and single calls.
+//! The controller's clients, for switches and workers: sessions that reconnect automatically, and single calls.
 //!
-//! Sessions run either on the caller's tokio runtime or, for plain threads, on one thread of their
-//! own. Nothing here ends a training run: while the controller is away, a session keeps trying.
+//! Sessions run either on the caller's tokio runtime or, for plain threads, on a thread of their own. No error here
+//! ends a training run: while the controller is unavailable, a session keeps trying.
 
 mod backoff;
 mod call;

@@ -1,4 +1,4 @@
-//! A stream to the controller that is opened again when it ends; switch and worker differ in [`Role`].
+//! A stream to the controller that is reopened when it ends; switch and worker differ in [`Role`].
 
 use std::future::Future;
 use std::io;
@@ -15,14 +15,14 @@ use super::call;
 use crate::error::ControlError;
 use crate::pb::controller_client::ControllerClient;
 
-/// The messages of a session, and what it does about them.
+/// The messages of a session, and their handling.
 pub(super) trait Role: Send + 'static {
-    /// Up.
+    /// Message to the controller.
     type Report: Send + 'static;
-    /// Down.
+    /// Message from the controller.
     type Event: Send + 'static;
 
-    /// The first report of a connection.
+    /// The first report of a stream.
     fn hello(&mut self) -> Self::Report;
     /// Sent every second.
     fn heartbeat(&mut self) -> Self::Report;
@@ -31,39 +31,39 @@ pub(super) trait Role: Send + 'static {
         client: ControllerClient<Channel>,
         reports: ReceiverStream<Self::Report>,
     ) -> impl Future<Output = Result<Streaming<Self::Event>, Status>> + Send;
-    /// The controller accepted the first report.
+    /// Called when the controller has accepted the first report.
     fn connected(&mut self);
-    /// A message of the controller. `false` ends the session.
+    /// Handles a message of the controller. `false` ends the session.
     fn event(&mut self, event: Self::Event) -> bool;
-    /// The connection is gone, or could not be made. `false` ends the session.
+    /// Called when the stream has ended, or could not be opened. `false` ends the session.
     fn lost(&mut self, loss: Loss) -> bool;
 }
 
-/// Why there is no connection.
+/// Why there is no stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// The controller cannot be reached, or the stream broke: try again.
+    /// The controller cannot be reached, or the stream broke: retry.
     Away(String),
-    /// The controller said no, in its words.
+    /// The controller refused, with its reason.
     Refused(String),
 }
 
-/// What the owner of a session asks of it.
+/// Commands of a session's owner.
 pub(super) enum Command<R> {
-    /// Send this; dropped while there is no connection, as the next hello says what holds then.
+    /// Send a report; dropped while there is no stream, because the next hello contains the current state.
     Send(R),
-    /// Send this last, then end.
+    /// Send a last report, then end.
     Close(Option<R>),
 }
 
-/// Where notices go: the channel of a runtime, or of a plain thread.
+/// Destination of notices: the channel of a runtime, or of a plain thread.
 pub(super) enum Sink<N> {
     Tokio(mpsc::UnboundedSender<N>),
     Std(std::sync::mpsc::Sender<N>),
 }
 
 impl<N> Sink<N> {
-    /// `false`: nobody listens any more.
+    /// Sends a notice; `false`: the receiver is gone.
     pub fn send(&self, notice: N) -> bool {
         match self {
             Sink::Tokio(sender) => sender.send(notice).is_ok(),
@@ -72,7 +72,7 @@ impl<N> Sink<N> {
     }
 }
 
-/// Runs a session on a thread of its own.
+/// Runs a session on a separate thread.
 pub(super) fn on_thread<R: Role>(
     address: String,
     role: R,
@@ -88,7 +88,7 @@ pub(super) fn on_thread<R: Role>(
     std::thread::Builder::new().name("netsum-control".to_owned()).spawn(body).map_err(failed)
 }
 
-/// Keeps a session until its owner closes it, drops it, or the role ends it.
+/// Maintains a session until its owner closes or drops it, or the role ends it.
 pub(super) async fn run<R: Role>(
     address: String,
     mut role: R,
@@ -141,7 +141,7 @@ async fn establish<R: Role>(address: &str, role: &mut R) -> Result<Stream<R>, Lo
     }
 }
 
-/// `None`: the session is over.
+/// Serves one stream. `None`: the session is over.
 async fn serve<R: Role>(
     mut stream: Stream<R>,
     role: &mut R,
@@ -172,13 +172,13 @@ async fn serve<R: Role>(
                 }
                 None => return None,
             },
-            // A full queue means that the controller reads too slowly; the next beat says the same.
+            // A full queue means that the controller reads too slowly; the next heartbeat has newer content.
             _ = beat.tick() => drop(stream.reports.try_send(role.heartbeat())),
         }
     }
 }
 
-/// Sends the last report and waits a little for the controller to have read it.
+/// Sends the last report and waits briefly for the controller to read it.
 async fn finish<R: Role>(stream: Stream<R>, last: Option<R::Report>) {
     let Stream { reports, mut events } = stream;
     let work = async {

@@ -20,8 +20,8 @@ use crate::pb;
 use crate::pb::controller_client::ControllerClient;
 use crate::pb::switch_report::Report;
 
-/// A switch's presence at the controller. Dropped or closed, the controller takes the switch for
-/// dead at once and plans around it.
+/// A switch's session with the controller. When it is dropped or closed, the controller considers the switch down and
+/// plans around it.
 #[derive(Debug)]
 pub struct SwitchClient {
     commands: mpsc::UnboundedSender<Command<pb::SwitchReport>>,
@@ -29,31 +29,31 @@ pub struct SwitchClient {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a switch is told.
+/// A notice to a switch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SwitchNotice {
-    /// The controller knows the switch and its leases.
+    /// The controller has accepted the switch and its leases.
     Connected,
-    /// The controller cannot be reached for now; leases stay, the session keeps trying.
+    /// The controller cannot be reached; leases stay, the session keeps trying.
     Away {
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// The controller does not want this switch, as it is not in its fabric. The session keeps
-    /// trying: the controller may be restarted with another file.
+    /// The controller refuses this switch, because it is not in its fabric. The session keeps trying: the controller
+    /// may be restarted with another file.
     Refused {
-        /// Its words.
+        /// The controller's reason.
         reason: String,
     },
-    /// The incarnation of the controller, before any other command: leases of any other are void.
+    /// The incarnation of the controller, before any other command: leases of other incarnations are void.
     Incarnation(u64),
     /// Install this lease and answer with [`SwitchClient::ack`].
     Install(Box<LeaseOffer>),
     /// Drop all leases of a job up to an epoch.
     Revoke {
-        /// The job.
+        /// Number of the job.
         job: JobId,
-        /// The last epoch whose leases go.
+        /// The last epoch whose leases are revoked.
         up_to: Epoch,
     },
 }
@@ -61,24 +61,24 @@ pub enum SwitchNotice {
 /// A lease from the controller.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeaseOffer {
-    /// Job, tree and epoch as the controller has written them, for the answer and for people.
+    /// Job, tree and epoch as the controller has written them, for the answer and for logs.
     pub job: u32,
     /// Tree.
     pub tree: u32,
     /// Version of the plan.
     pub epoch: u32,
-    /// What to install; `Err` says in words what is wrong with it, and is the answer.
+    /// The lease to install; `Err` describes what is invalid, and is the answer.
     pub terms: Result<LeaseTerms, String>,
 }
 
-/// What a switch installs.
+/// The content of a lease.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeaseTerms {
     /// The lease.
     pub lease: Lease<SocketAddr>,
-    /// Of the tags of the job's packets, if they carry any.
+    /// Key for the tags of the job's packets, if they carry any.
     pub key: Option<JobKey>,
-    /// How long the neighbours may be silent while the controller is away; `None`: for ever.
+    /// How long the neighbours may be silent while the controller is unavailable; `None`: without limit.
     pub idle_expiry: Option<Duration>,
 }
 
@@ -94,8 +94,8 @@ impl From<&pb::Lease> for LeaseOffer {
 }
 
 impl SwitchClient {
-    /// Connects from a plain thread; the session runs on a thread of its own. `hello` is called for
-    /// each connection and must list the leases that are installed then.
+    /// Connects from a plain thread; the session runs on a separate thread. `hello` is called for each stream and must
+    /// list the leases that are installed then.
     pub fn start(
         address: &str,
         hello: impl Fn() -> pb::SwitchHello + Send + 'static,
@@ -117,12 +117,12 @@ impl SwitchClient {
         (client, receiver)
     }
 
-    /// Counters for the heartbeats from now on; returns at once.
+    /// Sets the counters of further heartbeats; returns immediately.
     pub fn heartbeat(&self, counters: pb::SwitchHeartbeat) {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters;
     }
 
-    /// Answers an [`SwitchNotice::Install`]: `Err` carries why the lease was not installed.
+    /// Answers a [`SwitchNotice::Install`]: `Err` contains why the lease was not installed.
     pub fn ack(&self, lease: &LeaseOffer, outcome: Result<(), String>) {
         let (ok, reason) = (outcome.is_ok(), outcome.err().unwrap_or_default());
         let ack = pb::LeaseAck { job: lease.job, tree: lease.tree, epoch: lease.epoch, ok, reason };
@@ -154,7 +154,7 @@ struct Switch {
     hello: Box<dyn Fn() -> pb::SwitchHello + Send>,
     counters: Arc<Mutex<pb::SwitchHeartbeat>>,
     notices: Sink<SwitchNotice>,
-    /// Told once, not at each attempt.
+    /// Reported once, not at each attempt.
     last_loss: Option<Loss>,
 }
 
@@ -198,7 +198,7 @@ impl Role for Switch {
             Some(pb::switch_command::Command::Hello(hello)) => {
                 self.notices.send(SwitchNotice::Incarnation(hello.incarnation))
             }
-            // From a newer controller; what it means is not known here.
+            // From a newer controller; unknown to this version.
             None => true,
         }
     }

@@ -16,8 +16,8 @@ use crate::pb::worker_event::Event;
 use crate::pb::worker_report::Report;
 use crate::{epoch, pb};
 
-/// A worker's place in its job, kept at the controller. Dropped without [`WorkerClient::leave`],
-/// the controller takes the rank for lost.
+/// A worker's session with the controller. If it is dropped without [`WorkerClient::leave`], the controller considers
+/// the rank lost.
 #[derive(Debug)]
 pub struct WorkerClient {
     commands: mpsc::UnboundedSender<Command<pb::WorkerReport>>,
@@ -25,34 +25,34 @@ pub struct WorkerClient {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a worker is told.
+/// A notice to a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkerNotice {
-    /// The controller has the rank on its list.
+    /// The controller has registered the rank.
     Connected,
-    /// The controller cannot be reached for now; the session keeps trying, trees keep working.
+    /// The controller cannot be reached; the session keeps trying, trees keep working.
     Away {
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// The plan to use from now on, already validated; its epoch is newer than that of any before.
+    /// A new plan, validated; its epoch is newer than all before.
     Plan(Box<JobPlan>),
-    /// A rank is gone for good.
+    /// A rank is lost.
     PeerLost(pb::PeerLost),
     /// The job is over. The session has ended.
     JobFailed {
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// The controller does not want this rank (any more). The session has ended.
+    /// The controller refuses this rank. The session has ended.
     Refused {
-        /// Its words.
+        /// The controller's reason.
         reason: String,
     },
 }
 
 impl WorkerClient {
-    /// Joins from a plain thread; the session runs on a thread of its own. `size`: ranks of the job.
+    /// Joins from a plain thread; the session runs on a separate thread. `size`: number of ranks of the job.
     pub fn start(
         address: &str,
         join: pb::Join,
@@ -76,8 +76,8 @@ impl WorkerClient {
         (client, receiver)
     }
 
-    /// Statistics for the heartbeats from now on; returns at once. What the controller has to act upon, silent trees and
-    /// unreachable ranks, is sent without waiting for the next heartbeat.
+    /// Sets the statistics of further heartbeats; returns immediately. Statistics that need a reaction, silent trees
+    /// and unreachable ranks, are sent without waiting for the next heartbeat.
     pub fn heartbeat(&self, statistics: pb::WorkerHeartbeat) {
         let mut kept = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
         let urgent = (&kept.silent_trees, &kept.unreachable_ranks, kept.plan_epoch)
@@ -90,8 +90,7 @@ impl WorkerClient {
         }
     }
 
-    /// Leaves the job in order. After [`WorkerClient::start`] it returns when the controller has read
-    /// it, or after a second.
+    /// Leaves the job. After [`WorkerClient::start`] it returns when the controller has received it, or after a second.
     pub fn leave(mut self) {
         let leave = pb::WorkerReport { report: Some(Report::Leave(pb::Leave {})) };
         let _ = self.commands.send(Command::Close(Some(leave)));
@@ -153,7 +152,7 @@ impl Role for Worker {
                 self.notices.send(WorkerNotice::JobFailed { reason: failed.reason });
                 false
             }
-            // From a newer controller; what it means is not known here.
+            // From a newer controller; unknown to this version.
             None => true,
         }
     }
@@ -174,7 +173,7 @@ impl Role for Worker {
 }
 
 impl Worker {
-    /// Passes on a plan that is newer than all before and makes sense.
+    /// Forwards a valid plan that is newer than all before.
     fn plan(&mut self, message: &pb::Plan) -> bool {
         let checked = JobPlan::try_from(message).and_then(|plan| {
             let malformed = |problem: String| ControlError::Malformed { what: "plan", problem };

@@ -11,7 +11,7 @@ use netsum_wire::{Epoch, JobId, TreeId};
 use crate::pb;
 use crate::pb::slot_grant::Level;
 
-/// A lease as it travels, without its job's key. `tree`: the one that it is of; it has the names that people read.
+/// A lease as a message, without its job's key. `tree`: the lease's tree, which contains names for users.
 pub(crate) fn lease_message(
     granted: &Granted<Option<SocketAddr>>,
     tree: &AggregationTree,
@@ -105,7 +105,7 @@ pub(crate) fn lease_message(
     }
 }
 
-/// Checks a lease that came over the network; `Err` says in words what is wrong with it.
+/// Validates a received lease; `Err` describes what is invalid.
 pub fn lease_from_message(lease: &pb::Lease) -> Result<Lease<SocketAddr>, String> {
     match (lease.protocol.as_str(), &lease.slot) {
         ("" | "panama", _) => tree_lease(lease).map(Lease::Tree),
@@ -145,7 +145,7 @@ fn zip<T>(
     messages
 }
 
-/// Children with the bits of those for which they speak.
+/// Children with the bits of the workers and racks whose contributions they send.
 fn speaking(
     messages: Vec<pb::LeaseChild>,
     neighbours: &[atp::Neighbour<Option<SocketAddr>>],
@@ -264,12 +264,12 @@ fn child(child: &pb::LeaseChild) -> Result<panama::Child<SocketAddr>, String> {
     })
 }
 
-/// How long the neighbours of a lease may be silent while the controller is away; `None`: for ever.
+/// How long the neighbours of a lease may be silent while the controller is unavailable; `None`: without limit.
 pub(crate) fn idle_expiry(lease: &pb::Lease) -> Option<Duration> {
     (lease.idle_expiry_s > 0).then(|| Duration::from_secs(lease.idle_expiry_s.into()))
 }
 
-/// A job and the last epoch that it loses.
+/// A job and the last epoch that is revoked.
 pub(crate) fn revocation(revoke: &pb::Revoke) -> Result<(JobId, Epoch), String> {
     Ok((JobId(revoke.job), epoch(revoke.epoch)?))
 }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_of_slots_pools_and_servers() {
+    fn grants_of_slots_pools_and_servers_convert() {
         let racks = vec![pb::Rack { ranks: vec![7] }, pb::Rack { ranks: vec![0, 1, 2] }];
         let (guaranteed, limit, priority) = (3, 9, 4);
         let of = |level: Level| pb::Lease {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_over_in_full() {
+    fn a_lease_converts_without_loss() {
         let got = tree(&good());
         assert_eq!((got.job, got.epoch, got.tree), (JobId(7), Epoch(3), TreeId(1)));
         assert_eq!(got.children[2].ranks, 0b100);

@@ -1,5 +1,4 @@
-//! Between plain types and the messages that travel and are kept. Nothing outside this crate sees a plan or a lease as a
-//! message.
+//! Conversion between plain types and messages. Other crates see plans and leases as plain types only.
 
 mod lease;
 mod plan;
@@ -20,7 +19,7 @@ impl From<JobKey> for pb::JobKey {
 }
 
 impl pb::JobKey {
-    /// Errors: another length.
+    /// The key. Errors: an invalid length.
     pub fn key(&self) -> Result<JobKey, ControlError> {
         let bytes = self.value.as_slice().try_into();
         bytes.map(JobKey::new).map_err(|_| ControlError::Malformed {
@@ -30,7 +29,7 @@ impl pb::JobKey {
     }
 }
 
-/// Keys do not go into logs.
+/// Omits the key, so that it does not appear in logs.
 impl std::fmt::Debug for pb::JobKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("JobKey(..)")

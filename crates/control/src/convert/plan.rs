@@ -1,4 +1,4 @@
-//! Plans: numbers of a graph inside, names and addresses in messages.
+//! Plans: node numbers of a graph in memory, names and addresses in messages.
 
 use netsum_lease::{Aggregator, JobPlan};
 use netsum_topo::{
@@ -9,15 +9,15 @@ use prost::Message;
 use crate::error::ControlError;
 use crate::pb;
 
-/// A plan as it travels and is shown and kept, without its job's key.
+/// A plan as a message, for transfer, display and storage, without its job's key.
 pub(crate) fn plan_message(plan: &Plan, fabric: &Fabric, topology: &Topology) -> pb::Plan {
     let tree = |(number, tree)| tree_message(number, tree, &OfFabric { fabric, topology });
     let trees = (0..).zip(&plan.trees).map(tree).collect();
     message(plan, trees)
 }
 
-/// A plan read back, with numbers of `topology`. Errors: a switch that is not in it (the fabric file changed), or a field
-/// that no plan has.
+/// A plan from a message, with node numbers of `topology`. Errors: a switch that is not in it (the fabric file
+/// changed), or an invalid field.
 pub(crate) fn plan_from_message(
     message: &pb::Plan,
     topology: &Topology,
@@ -33,8 +33,8 @@ pub(crate) fn plan_from_message(
 impl TryFrom<&pb::Plan> for JobPlan {
     type Error = ControlError;
 
-    /// A plan as a worker uses it. Errors: a field that no plan has; what a worker relies on besides is checked by
-    /// [`JobPlan::validate`].
+    /// A plan as a worker uses it. Errors: an invalid field; [`JobPlan::validate`] checks further requirements of a
+    /// worker.
     fn try_from(message: &pb::Plan) -> Result<JobPlan, ControlError> {
         let mut aggregators: Vec<Aggregator> = Vec::new();
         let plan = plan_with(message, |name| {
@@ -62,7 +62,7 @@ impl TryFrom<&pb::Plan> for JobPlan {
     }
 }
 
-/// A plan in bytes, for peers that have not received it from the controller.
+/// A plan as bytes, for peers that have not received it from the controller.
 pub(crate) fn plan_to_bytes(plan: &JobPlan) -> Vec<u8> {
     let tree = |(number, tree)| tree_message(number, tree, plan);
     let trees = (0..).zip(&plan.plan.trees).map(tree).collect();
@@ -70,7 +70,7 @@ pub(crate) fn plan_to_bytes(plan: &JobPlan) -> Vec<u8> {
     pb::Plan { key, ..message(&plan.plan, trees) }.encode_to_vec()
 }
 
-/// The inverse, checked for a job of `size` ranks.
+/// Decodes a plan and validates it for a job of `size` ranks.
 pub(crate) fn plan_from_bytes(bytes: &[u8], size: u32) -> Result<JobPlan, ControlError> {
     let message = pb::Plan::decode(bytes).map_err(|error| malformed(error.to_string()))?;
     let plan = JobPlan::try_from(&message)?;
@@ -81,11 +81,11 @@ pub(crate) fn plan_from_bytes(bytes: &[u8], size: u32) -> Result<JobPlan, Contro
 /// Names and addresses of nodes.
 trait Directory {
     fn name(&self, node: NodeId) -> String;
-    /// Empty if it has none.
+    /// The node's address; empty if it has none.
     fn address(&self, node: NodeId) -> String;
 }
 
-/// Those of a fabric file.
+/// Names and addresses of a fabric file.
 struct OfFabric<'a> {
     fabric: &'a Fabric,
     topology: &'a Topology,
@@ -113,7 +113,7 @@ impl Directory for JobPlan {
     }
 }
 
-/// Tree `number` of a plan as it travels.
+/// Tree `number` of a plan as a message.
 fn tree_message(number: u32, tree: &AggregationTree, directory: &impl Directory) -> pb::Tree {
     let name = |node: NodeId| directory.name(node);
     let mut branches = 0..;
@@ -225,5 +225,5 @@ fn malformed(problem: impl Into<String>) -> ControlError {
     ControlError::Malformed { what: "plan", problem: problem.into() }
 }
 
-/// Bits of a packet's `marks`; edges of a tree beyond that share them.
+/// Bits of a packet's `marks`; further edges of a tree share them.
 const BRANCHES: u32 = netsum_proto::panama::MAX_BRANCHES as u32;

@@ -1,10 +1,10 @@
-//! Events that the controller receives, and the actions that follow from them.
+//! Events of the controller, and the resulting actions.
 
 use netsum_wire::tag::JobKey;
 
 use crate::pb;
 
-/// Names one stream of a worker or switch; never reused while the controller lives.
+/// Id of one stream of a worker or switch; never reused while the controller runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
@@ -17,9 +17,9 @@ pub struct SessionId(pub u64);
 pub enum Event {
     /// A client asks for a new job.
     CreateJob {
-        /// What the client asked for.
+        /// The request.
         request: pb::CreateJobRequest,
-        /// Drawn for this job; used unless the fabric is trusted.
+        /// A random key for this job; used unless the fabric is trusted.
         key: JobKey,
     },
     /// A client asks for the end of a job.
@@ -89,7 +89,7 @@ impl Event {
         matches!(self, Event::WorkerHeartbeat { .. } | Event::SwitchHeartbeat { .. })
     }
 
-    /// Whether its sender can be refused and may try again. The others have happened and must take effect some time.
+    /// Whether its sender can be refused and may retry. Other events are facts, and must take effect eventually.
     pub fn is_request(&self) -> bool {
         matches!(
             self,
@@ -101,7 +101,7 @@ impl Event {
     }
 }
 
-/// What the owner of the state must do.
+/// An action for the owner of the state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Write the job to the store, before any message is sent.
@@ -119,7 +119,7 @@ pub enum Action {
 /// The outcome of one event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// In the order in which they must be done.
+    /// Actions, in the order in which they must be performed.
     pub actions: Vec<Action>,
     /// The answer to the caller that caused the event.
     pub answer: Result<Answer, Refusal>,
@@ -134,7 +134,7 @@ pub enum Answer {
     Created(u32),
 }
 
-/// Why an event was refused; the state is as before. The text names the cause and the remedy.
+/// Why an event was refused; the state is unchanged. The text names the cause and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A field has an invalid value.
@@ -143,7 +143,7 @@ pub enum Refusal {
     /// There is no such job.
     #[error("{0}")]
     Unknown(String),
-    /// The job or the controller is not in a state that allows it.
+    /// The state of the job or of the controller does not allow the event.
     #[error("{0}")]
     State(String),
     /// Another process holds the rank or the address.

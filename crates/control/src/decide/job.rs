@@ -1,4 +1,4 @@
-//! A job as the controller sees it.
+//! State of a job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,39 +12,39 @@ use super::event::{Refusal, SessionId};
 use super::suspicion::Suspicion;
 use crate::pb;
 
-/// What a job asked for, checked.
+/// A validated request for a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {
-    /// For people.
+    /// Name for users.
     pub name: String,
-    /// Ranks.
+    /// Number of ranks.
     pub size: u32,
-    /// 1 to `TREES_MAX`.
+    /// Maximum number of trees, 1 to `TREES_MAX`.
     pub max_trees: u32,
-    /// Above 0, at most 1.
+    /// Release fraction, above 0, at most 1.
     pub release_fraction: f32,
-    /// How workers answer marks.
+    /// Reaction of workers to congestion marks.
     pub congestion: CongestionRule,
-    /// Smaller buffers go by the host path.
+    /// Smaller buffers use the host path.
     pub min_bytes: u64,
-    /// How sums are to be made; `None`: the controller chooses.
+    /// Requested protocol; `None`: the controller chooses.
     pub protocol: Option<Protocol>,
-    /// Whose it is.
+    /// Tenant of the job.
     pub tenant: String,
-    /// Between reals and integers of slots; 0: shared exponents.
+    /// Scale between reals and integers of slots; 0: shared exponents.
     pub scale: f32,
 }
 
-/// Where a job stands.
+/// Phase of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Ranks are missing.
+    /// Waits for ranks that have not joined.
     Joining,
-    /// All have been there.
+    /// All ranks have joined.
     Running,
-    /// Nobody is left, or it was stopped.
+    /// No rank is left, or the job was stopped.
     Ended,
-    /// No rank was connected for too long: its leases were taken back. Taken up again if a rank comes back.
+    /// No rank was connected for too long, and the leases were revoked. The job resumes if a rank comes back.
     Abandoned,
 }
 
@@ -55,7 +55,7 @@ impl Phase {
     }
 }
 
-/// Where a rank stands.
+/// State of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberState {
     /// Has not joined yet.
@@ -66,12 +66,12 @@ pub enum MemberState {
     Away {
         /// When the stream ended, in milliseconds.
         since_ms: u64,
-        /// Its peers' opinion counts from this time on.
+        /// The peers' reports count from this time on.
         grace_until_ms: u64,
     },
-    /// Left in order.
+    /// Has left.
     Left,
-    /// Its peers found it unreachable.
+    /// Lost: its peers could not reach it.
     Lost,
 }
 
@@ -85,19 +85,19 @@ impl MemberState {
 /// A rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// Where it stands.
+    /// State of the rank.
     pub state: MemberState,
-    /// Its host; `None` while awaited, or when the fabric no longer has it.
+    /// Its host; `None` while awaited, or if the fabric no longer has it.
     pub host: Option<NodeId>,
-    /// Where switches find it.
+    /// Address for switches.
     pub udp_address: Option<SocketAddr>,
-    /// For people.
+    /// Mesh address, for users.
     pub mesh_address: String,
-    /// For people.
+    /// Process id, for users.
     pub pid: u32,
-    /// Of its interface; 0 if unknown.
+    /// MTU of its interface; 0 if unknown.
     pub mtu: u32,
-    /// As last reported.
+    /// Last reported statistics.
     pub statistics: pb::WorkerHeartbeat,
     /// When the last report of its open stream arrived.
     pub(super) reported_ms: Option<u64>,
@@ -126,50 +126,50 @@ pub(super) struct LeaseRefusal {
 /// A job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Never 0; not reused while the job is alive.
+    /// Number; never 0, and not reused while the job is alive.
     pub id: u32,
-    /// What was asked for.
+    /// The request.
     pub spec: JobSpec,
-    /// The key of its packets' tags; `None`: it was made on a trusted fabric.
+    /// The key for its packets' tags; `None`: created on a trusted fabric.
     pub key: Option<JobKey>,
-    /// Seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created_unix_s: f64,
     pub(super) join_by_ms: u64,
-    /// By rank. Shared with copies of the state until they change.
+    /// Ranks. Shared with copies of the state until they change.
     pub members: Vec<Arc<Member>>,
-    /// Where it stands.
+    /// Phase.
     pub phase: Phase,
-    /// The newest epoch that was given out, to switches or workers; 0 before the first. Wraps around.
+    /// The newest epoch sent to switches or workers; 0 before the first. Wraps around.
     pub epoch: u16,
-    /// Fixed with the first plan.
+    /// Order of additions, fixed by the first plan.
     pub order: Option<SumOrder>,
-    /// Fixed with the first plan.
+    /// Fragment size, fixed by the first plan.
     pub fragment_bytes: Option<u32>,
     /// The plan that the workers have.
     pub current: Option<Plan>,
     pub(super) pending: Option<Pending>,
-    /// Switches that may hold a lease of it.
+    /// Switches that may hold a lease of the job.
     pub(super) granted: BTreeSet<NodeId>,
-    /// Switches that are not asked for leases.
+    /// Switches that refused a lease of the job, and are not asked again for now.
     pub(super) refusals: BTreeMap<NodeId, LeaseRefusal>,
-    /// Plan anew at that time.
+    /// When to plan again.
     pub(super) replan_at_ms: Option<u64>,
-    /// Check at that time whether more trees are possible.
+    /// When to check whether more trees are possible.
     pub(super) improve_at_ms: Option<u64>,
-    /// Switches that seem not to answer on the data plane.
+    /// Switches that seem to be dead on the data plane.
     pub(super) suspicion: Option<Suspicion>,
     /// Since when ranks report trees of the plan in use as silent.
     pub(super) silent_since_ms: Option<u64>,
     /// When a rank last reported new results of the plan in use.
     pub(super) worked_ms: Option<u64>,
-    /// When the workers got their plan.
+    /// When the workers received their plan.
     pub(super) adopted_ms: u64,
     /// When a worker was last connected or a switch last counted its packets.
     pub(super) active_ms: u64,
 }
 
 impl JobSpec {
-    /// Checks a request. `min_bytes`: where the request has none.
+    /// Validates a request. `min_bytes`: default for requests without one.
     pub fn check(request: &pb::CreateJobRequest, min_bytes: u64) -> Result<JobSpec, Refusal> {
         let invalid = |problem: String| Err(Refusal::Invalid(problem));
         let size = request.size;
@@ -226,7 +226,7 @@ impl JobSpec {
             release_fraction,
             congestion,
             min_bytes: request.min_bytes.unwrap_or(min_bytes),
-            // Sums of a part of the ranks are panama's.
+            // Only panama supports sums of a part of the ranks.
             protocol: if release_fraction < 1.0 { Some(Protocol::Panama) } else { protocol },
             tenant: match request.tenant.as_str() {
                 "" => DEFAULT_TENANT.to_owned(),
@@ -238,7 +238,7 @@ impl JobSpec {
 }
 
 impl Member {
-    /// A rank that has not been heard of.
+    /// A rank that has not joined.
     pub fn awaited() -> Member {
         Member {
             state: MemberState::Awaited,
@@ -262,7 +262,7 @@ impl Member {
 }
 
 impl Job {
-    /// A job that nobody has joined; it fails unless all have by `join_by_ms`.
+    /// A job without joined ranks; it fails unless all have joined by `join_by_ms`.
     pub fn new(id: u32, spec: JobSpec, created_unix_s: f64, join_by_ms: u64) -> Job {
         let members = (0..spec.size).map(|_| Arc::new(Member::awaited())).collect();
         Job {
@@ -290,27 +290,27 @@ impl Job {
         }
     }
 
-    /// A rank, to be changed.
+    /// A rank, mutable.
     pub fn member_mut(&mut self, rank: u32) -> &mut Member {
         Arc::make_mut(&mut self.members[rank as usize])
     }
 
-    /// Whether every rank has joined once: without that nobody knows where it is.
+    /// Whether every rank has joined once: before, their hosts are unknown.
     pub(super) fn is_complete(&self) -> bool {
         self.members.iter().all(|member| member.state != MemberState::Awaited)
     }
 
-    /// Switches that plans avoid as they seem not to answer on the data plane.
+    /// Switches that plans avoid because they seem to be dead on the data plane.
     pub(super) fn avoided(&self) -> impl Iterator<Item = NodeId> {
         self.suspicion.iter().flat_map(Suspicion::avoided)
     }
 
-    /// Whether plans have no trees for now, as none seems to work.
+    /// Whether plans currently have no trees, because none seems to work.
     pub(super) fn gives_up_trees(&self) -> bool {
         self.suspicion.as_ref().is_some_and(Suspicion::gives_up)
     }
 
-    /// The key that leases and plans of that protocol carry.
+    /// The key in leases and plans of that protocol.
     pub(super) fn key_message(&self, protocol: Protocol) -> Option<pb::JobKey> {
         self.key.filter(|_| protocol.has_tags()).map(pb::JobKey::from)
     }
@@ -328,7 +328,7 @@ impl Job {
         self.members.iter().filter_map(|member| member.session())
     }
 
-    /// Whether its plan, or the one being installed, has that switch as a node.
+    /// Whether its plan, or the one being installed, uses that switch as a node.
     pub(super) fn uses(&self, switch: NodeId) -> bool {
         self.plans()
             .any(|plan| plan.trees.iter().any(|tree| tree.switches().any(|other| other == switch)))
@@ -339,21 +339,21 @@ impl Job {
         self.current.iter().chain(self.pending.iter().map(|pending| &pending.plan))
     }
 
-    /// Whether the fabric could give more than the newest plan has.
+    /// Whether the fabric could provide more than the newest plan uses.
     pub(super) fn is_degraded(&self) -> bool {
         self.plans().last().is_some_and(|plan| !plan.reason.is_empty())
     }
 }
 
-/// What a job says that leaves its protocol to the controller.
+/// Protocol name of a job that leaves the choice to the controller.
 pub(crate) const AUTO: &str = "auto";
 
-/// Beyond this, joining all streams at one controller is another design.
+/// Maximum number of ranks: more would need streams to several controllers.
 const RANKS_MAX: u32 = 4096;
 const NAME_MAX: usize = 128;
-/// Ranks that a packet's `missing` bitmap can tell apart.
+/// Number of ranks that a packet's `missing` bitmap distinguishes.
 const RANKS_NAMED: u32 = 64;
-/// Leases count in thousandths.
+/// Leases use thousandths.
 const RELEASE_MIN: f32 = 0.001;
-/// The most uplinks of a rack that a job may take at once.
+/// Maximum number of a rack's uplinks that a job may use at once.
 const TREES_MAX: u32 = 16;

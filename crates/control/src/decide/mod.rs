@@ -1,8 +1,8 @@
-//! The controller's decisions as a function of its state: no sockets, no clock, no store. Time is handed in as
+//! The controller's decisions as a function of its state: no sockets, no clock, no store. Time is an argument, in
 //! milliseconds since the controller's start.
 //!
-//! [`State::decide`] changes the state and returns the [`Action`]s that carry the change out, in the order in which
-//! they must be done. The engine makes event and save one transaction. Source of the shape: torchft's
+//! [`State::decide`] changes the state and returns the [`Action`]s for the change, in the order in which they must be
+//! performed. The engine makes each event and its save one transaction. Source of the design: torchft's
 //! `quorum_compute`.
 
 mod event;

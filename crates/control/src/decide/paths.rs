@@ -1,11 +1,11 @@
-//! Which links a tree's traffic takes between switches.
+//! The links between switches that a tree's traffic uses.
 
 use std::collections::HashSet;
 
 use netsum_topo::{NodeId, Topology, TreeNode};
 
-/// From a switch of a tree to its parent: along the plan's path if it names one, else over their link, else over one of the
-/// shortest paths (ECMP), which are all returned. None to a server, which is on a host, and where the fabric has none.
+/// Paths from a switch of a tree to its parent: the plan's path if it names one, else their link, else all shortest
+/// paths (ECMP). None to a server, which is on a host, and if the fabric has none.
 pub(super) fn paths_to_parent(topology: &Topology, node: &TreeNode) -> Vec<Vec<NodeId>> {
     let Some(parent) = &node.parent else { return Vec::new() };
     let (from, to) = (node.switch, parent.switch);
@@ -36,5 +36,5 @@ fn shortest_paths(topology: &Topology, from: NodeId, to: NodeId) -> Vec<Vec<Node
     open
 }
 
-/// More spines than a rack has.
+/// More than the number of spines of a rack.
 const PATHS_MAX: usize = 1024;

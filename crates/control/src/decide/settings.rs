@@ -1,38 +1,38 @@
-//! Times and bounds of the controller's decisions.
+//! Times and limits of the controller's decisions.
 
-/// Times and bounds, all in milliseconds unless said otherwise. docs/operations.md has the flags that set them.
+/// Times and limits, in milliseconds unless stated otherwise. docs/operations.md has the flags that set them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Buffers below this many bytes go by the host path, unless the job says otherwise.
+    /// Buffers below this many bytes use the host path, unless the job has its own limit.
     pub min_bytes: u64,
-    /// Most fragments in flight per (job, tree).
+    /// Maximum number of fragments in flight per (job, tree).
     pub slots_max: u32,
-    /// A worker's stream may be away for so long before its peers' opinion counts.
+    /// How long a worker's stream may be disconnected before its peers' reports count.
     pub worker_grace_ms: u64,
     /// As `worker_grace_ms`, after a start of the controller.
     pub restart_grace_ms: u64,
-    /// A job none of whose ranks is connected and none of whose packets a switch counts is over after this time.
+    /// A job is over if none of its ranks is connected and no switch counts its packets for this long.
     pub abandon_ms: u64,
-    /// A job whose ranks have not all come by then has failed.
+    /// A job whose ranks have not all joined by then fails.
     pub join_timeout_ms: u64,
-    /// A switch with an open stream that reports nothing for so long is down.
+    /// A switch with an open stream that reports nothing for this long is down.
     pub switch_silence_ms: u64,
     /// After a start of the controller, no plan is made without a switch before this time.
     pub switch_expected_ms: u64,
     /// A lease must be confirmed within this time.
     pub lease_timeout_ms: u64,
-    /// A switch that refused a lease is not asked again by the same job for so long.
+    /// How long a switch that refused a lease is not asked again by the same job.
     pub refusal_ms: u64,
-    /// A switch is used again so long after its death at the earliest; doubled each time that it dies within two seconds
-    /// of its return.
+    /// Minimum time from a switch's death until it is used again; doubled each time that it dies within two seconds of
+    /// its return.
     pub return_hold_ms: u64,
-    /// Reports of silent trees are collected for so long before a plan avoids what they have in common.
+    /// How long reports of silent trees are collected before a plan avoids their common parts.
     pub silence_settle_ms: u64,
-    /// The first trial of a suspected switch comes after this time; doubled for each that fails.
+    /// Time until the first trial of a suspected switch; doubled for each failed trial.
     pub trial_first_ms: u64,
-    /// The longest time between trials of a suspected switch in the first minute; longer after that.
+    /// Maximum time between trials of a suspected switch in the first minute; longer afterwards.
     pub trial_max_ms: u64,
-    /// A lease may go when neither packets nor a controller have been there for so long, in seconds.
+    /// A lease may expire after this time without packets and without a controller, in seconds.
     pub idle_expiry_s: u32,
 }
 

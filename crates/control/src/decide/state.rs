@@ -11,12 +11,12 @@ use super::job::{Job, JobSpec, MemberState, Phase};
 use super::settings::Settings;
 use crate::pb;
 
-/// Whether a switch can be used.
+/// Condition of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchCondition {
-    /// The controller has just started; the switch has until then to come.
+    /// The controller has just started; the switch is expected to connect until then.
     Expected {
-        /// Milliseconds.
+        /// Deadline in milliseconds.
         until_ms: u64,
     },
     /// Its stream is open.
@@ -28,15 +28,15 @@ pub enum SwitchCondition {
 /// A switch or a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwitchState {
-    /// Whether it can be used.
+    /// Condition.
     pub condition: SwitchCondition,
-    /// Since when.
+    /// When it last changed.
     pub since_ms: u64,
     /// When its last report arrived.
     pub reported_ms: u64,
     /// When its stream last ended.
     pub died_ms: Option<u64>,
-    /// Deaths in a row, each but the first soon after the return before.
+    /// Number of consecutive deaths, each soon after the previous return.
     pub deaths: u32,
     /// Its last hello.
     pub hello: pb::SwitchHello,
@@ -44,18 +44,18 @@ pub struct SwitchState {
     pub counters: pb::SwitchHeartbeat,
 }
 
-/// What a controller finds in its store.
+/// Content of the store at a start.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Loaded {
-    /// Drawn when the store was made; tells its job numbers from those of another store.
+    /// Random number of the store, which distinguishes its job numbers from those of another store.
     pub incarnation: u64,
-    /// The number that the next job gets if no job has it.
+    /// Number of the next job, if it is free.
     pub next_job: u32,
-    /// All jobs that are kept. A job with a plan that the fabric file no longer allows has none.
+    /// All stored jobs, without plans that the fabric file no longer allows.
     pub jobs: Vec<Job>,
 }
 
-/// All that the controller knows.
+/// The controller's state.
 ///
 /// A clone shares all jobs, ranks and switches with the original until one of the two changes them.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ pub struct State {
 }
 
 impl State {
-    /// The state at a start, with what the store held.
+    /// The state at a start, with the content of the store.
     pub fn new(fabric: Fabric, settings: Settings, loaded: Loaded) -> State {
         let topology = fabric.topology();
         let expected = Arc::new(SwitchState {
@@ -104,7 +104,7 @@ impl State {
         state
     }
 
-    /// Changes the state for one event and returns what must be done. `now_ms` never falls.
+    /// Changes the state for one event and returns the resulting actions. `now_ms` never decreases.
     pub fn decide(&mut self, now_ms: u64, event: Event, unix_s: f64) -> Decision {
         let is_report = event.is_report();
         let answer = self.dispatch(now_ms, event, unix_s);
@@ -114,17 +114,17 @@ impl State {
         Decision { actions: std::mem::take(&mut self.actions), answer }
     }
 
-    /// A job that is there, or was lately.
+    /// A job that exists or has recently ended.
     pub fn job(&self, job: u32) -> Option<&Job> {
         self.jobs.get(&job).map(Arc::as_ref)
     }
 
-    /// The number that the next job gets if no job has it.
+    /// Number of the next job, if it is free.
     pub fn next_job(&self) -> u32 {
         self.next_job
     }
 
-    /// The incarnation of its store.
+    /// The incarnation of the store.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -189,7 +189,7 @@ impl State {
         Ok(id)
     }
 
-    /// Whether the controller and the tenant may have one more job.
+    /// Whether the controller and the tenant may have another job.
     pub(super) fn admit_job(&self, spec: &JobSpec) -> Result<(), Refusal> {
         let live = || self.jobs.values().filter(|job| job.phase.is_live());
         let all = live().count();
@@ -217,7 +217,7 @@ impl State {
         Ok(())
     }
 
-    /// A number that no job has. Numbers wrap around; 0 is none.
+    /// An unused job number. Numbers wrap around; 0 is invalid.
     fn draw_number(&mut self) -> u32 {
         let mut id = self.next_job;
         while id == 0 || self.jobs.contains_key(&id) {
@@ -227,7 +227,7 @@ impl State {
         id
     }
 
-    /// A job after a restart: its workers have a while to come back.
+    /// A job after a restart: its workers have some time to reconnect.
     fn resumed(&self, mut job: Job) -> Job {
         let grace_until_ms = self.settings.restart_grace_ms;
         for rank in 0..job.spec.size {
@@ -255,12 +255,12 @@ impl State {
         over[..surplus].iter().for_each(|job| drop(self.jobs.remove(job)));
     }
 
-    /// A job, to be changed.
+    /// A job, mutable.
     pub(super) fn job_mut(&mut self, job: u32) -> Option<&mut Job> {
         self.jobs.get_mut(&job).map(Arc::make_mut)
     }
 
-    /// A switch or server, to be changed.
+    /// A switch or server, mutable.
     pub(super) fn switch_mut(&mut self, switch: NodeId) -> &mut SwitchState {
         Arc::make_mut(self.switches.get_mut(&switch).expect("every switch has a state"))
     }
@@ -290,7 +290,7 @@ impl State {
     }
 }
 
-/// Each live job holds a stream per rank.
+/// Maximum number of live jobs, each of which holds a stream per rank.
 const JOBS_MAX: usize = 1024;
-/// Jobs that are over and still shown.
+/// Number of ended jobs that are still shown.
 const ENDED_KEPT: usize = 100;

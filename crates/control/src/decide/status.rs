@@ -1,4 +1,4 @@
-//! The controller's state as the messages that people and tools read.
+//! The controller's state as messages for users and tools.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::convert::plan_message;
 use crate::pb;
 
 impl State {
-    /// Everything, as of `now_ms`; the server adds its address and the state of its store.
+    /// The whole state at `now_ms`; the server adds its address and the state of its store.
     pub fn status(&self, now_ms: u64) -> pb::StatusReply {
         pb::StatusReply {
             fabric: self.fabric.name.clone(),
@@ -50,7 +50,7 @@ impl State {
             .collect()
     }
 
-    /// Jobs without counters; `ended`: also those that are over.
+    /// Jobs without counters; `ended`: including those that are over.
     pub fn job_list(&self, ended: bool) -> Vec<pb::JobSummary> {
         let shown = self.jobs.values().filter(|job| ended || job.phase.is_live());
         shown
@@ -91,7 +91,7 @@ impl State {
             memory_bytes: state.hello.memory_bytes,
             memory_used_bytes: state.counters.memory_used_bytes,
             memory_reserved_bytes: state.counters.memory_reserved_bytes,
-            // No job has the number 0: this is what all jobs have been granted.
+            // No job has the number 0: this is the memory granted to all jobs.
             memory_leased_bytes: self
                 .taken(0)
                 .get(&id)
@@ -137,14 +137,14 @@ impl State {
         }
     }
 
-    /// Bytes per link, from what the switches at its ends count per neighbour. Neighbours on a tree with forwarding
-    /// switches between them count on each link of that path; where the plan names no path, the network takes one of
-    /// the shortest (ECMP), and each of these counts an equal part.
+    /// Bytes per link, from the counters per neighbour of the switches at its ends. Neighbours on a tree with
+    /// forwarding switches between them count on each link of that path; if the plan names no path, the network uses
+    /// one of the shortest (ECMP), and each of these counts an equal part.
     fn links(&self) -> Vec<pb::LinkStatus> {
         let names = self.names();
         let paths = self.paths();
         let mut sent: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
-        // What servers count, their switches do too.
+        // The traffic of servers is counted by their switches.
         let switches = self.switches.iter().filter(|(node, _)| self.topology.is_switch(**node));
         for (&switch, state) in switches {
             for counters in &state.counters.neighbours {
@@ -180,7 +180,7 @@ impl State {
         links.collect()
     }
 
-    /// Ways between tree neighbours that are switches, both directions.
+    /// Paths between tree neighbours that are switches, in both directions.
     fn paths(&self) -> HashMap<(NodeId, NodeId), Vec<Vec<NodeId>>> {
         let mut paths = HashMap::new();
         let trees =
@@ -199,7 +199,7 @@ impl State {
     fn names(&self) -> Names<'_> {
         let switches = self.fabric.switches.iter();
         let hosts = self.fabric.hosts.iter();
-        // A server's traffic is its host's.
+        // A server's traffic is that of its host.
         Names {
             topology: &self.topology,
             switches: switches
@@ -210,7 +210,7 @@ impl State {
     }
 }
 
-/// From addresses in counters to nodes.
+/// Maps addresses in counters to nodes.
 struct Names<'a> {
     topology: &'a Topology,
     switches: HashMap<SocketAddr, NodeId>,

@@ -1,4 +1,4 @@
-//! The one owner of the controller's engine: takes events in turn and carries out what follows from them.
+//! The owner of the controller's engine: handles events one at a time and performs the resulting actions.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,15 +10,15 @@ use crate::engine::{Engine, Failure, Outcome};
 use crate::pb;
 use crate::store::Store;
 
-/// What the handlers ask of the owner.
+/// Messages from the gRPC handlers to the owner.
 pub(super) enum Message {
-    /// An event, with the way back for its answer if somebody waits for it.
+    /// An event, with a channel for its answer if a caller waits for it.
     Event(Event, Option<oneshot::Sender<Reply>>),
-    /// A stream was opened; the event is its first report.
+    /// A new stream; the event is its first report.
     Open(SessionId, PeerStream, Event, oneshot::Sender<Reply>),
-    /// A request for everything.
+    /// A request for the whole status.
     Status(oneshot::Sender<pb::StatusReply>),
-    /// A request for the jobs, with those that are over or without.
+    /// A request for the jobs, including those that are over or not.
     Jobs(bool, oneshot::Sender<Vec<pb::JobSummary>>),
     /// A request for the fabric's name and hosts.
     Fabric(oneshot::Sender<pb::FabricReply>),
@@ -27,19 +27,19 @@ pub(super) enum Message {
 /// The answer to an event.
 pub(super) type Reply = Result<Answer, Failure>;
 
-/// The stream down to a peer. Dropping it ends the stream, and with `alive` the reading of reports.
+/// The stream to a peer. Dropping it ends the stream, and with `alive` the reading of reports.
 pub(super) struct PeerStream {
     pub sender: PeerSender,
     pub alive: oneshot::Sender<()>,
 }
 
-/// By kind of peer.
+/// The sender by kind of peer.
 pub(super) enum PeerSender {
     Worker(mpsc::Sender<Result<pb::WorkerEvent, tonic::Status>>),
     Switch(mpsc::Sender<Result<pb::SwitchCommand, tonic::Status>>),
 }
 
-/// Serves until told to quit or until nobody can send any more.
+/// Serves until it is told to quit or all senders are gone.
 pub(super) async fn run(
     engine: Engine<Box<dyn Store>>,
     mut inbox: mpsc::Receiver<Message>,
@@ -67,7 +67,7 @@ struct Actor {
     start: Instant,
     /// Job and epoch of the plan that was logged last.
     logged: (u32, u32),
-    /// Whether the log says that the store fails.
+    /// Whether the failure of the store was logged.
     failing: bool,
 }
 
@@ -131,12 +131,12 @@ impl Actor {
                 });
             }
             Action::Close(session) => drop(self.streams.remove(&session)),
-            // The engine has saved.
+            // Already saved by the engine.
             Action::SaveJob(_) | Action::SaveMember(..) => {}
         }
     }
 
-    /// A peer that does not read what it is sent loses its stream. It may connect again.
+    /// Sends to a peer. A peer that does not read its messages loses its stream, and may reconnect.
     fn send(&mut self, session: SessionId, send: impl FnOnce(&PeerSender) -> bool) {
         let read = self
             .streams
@@ -148,7 +148,7 @@ impl Actor {
         }
     }
 
-    /// A plan is the same for all ranks: one line for it.
+    /// Logs a plan once, because it is the same for all ranks.
     fn log_event(&mut self, session: SessionId, event: &pb::worker_event::Event) {
         use pb::worker_event::Event;
         match event {
@@ -174,7 +174,7 @@ impl Actor {
         }
     }
 
-    /// One line when the store begins to fail, one when it works again.
+    /// Logs when the store begins to fail, and when it works again.
     fn log_store(&mut self) {
         match (self.failing, self.engine.problem()) {
             (false, Some(problem)) => {

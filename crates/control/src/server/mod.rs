@@ -20,20 +20,20 @@ use crate::error::ControlError;
 use crate::pb::controller_server::ControllerServer;
 use crate::store::{MemoryStore, SqliteStore, Store};
 
-/// What a controller needs.
+/// Configuration of a controller.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Its fabric.
+    /// The fabric.
     pub fabric: Fabric,
-    /// Where to serve; port 0 takes any.
+    /// Listening address; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// The file in which jobs are kept; `None`: in memory, until the controller ends.
+    /// The store file; `None`: in memory, until the controller ends.
     pub store: Option<PathBuf>,
-    /// Times and bounds.
+    /// Times and limits.
     pub settings: Settings,
 }
 
-/// A running controller, on threads of its own.
+/// A running controller, on its own threads.
 #[derive(Debug)]
 pub struct Controller {
     address: SocketAddr,
@@ -43,7 +43,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Opens the store, listens, and serves. Errors name the file or the address and what to do.
+    /// Opens the store, listens, and serves. Errors name the file or the address and the remedy.
     pub fn start(config: Config) -> Result<Controller, ControlError> {
         let store: Box<dyn Store> = match &config.store {
             Some(file) => Box::new(SqliteStore::open(file)?),
@@ -52,7 +52,7 @@ impl Controller {
         Controller::start_with(config, store)
     }
 
-    /// As [`Controller::start`], with a store that is open already; `config.store` does not count.
+    /// Like [`Controller::start`], with an open store; `config.store` is ignored.
     pub fn start_with(config: Config, store: Box<dyn Store>) -> Result<Controller, ControlError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
@@ -73,12 +73,12 @@ impl Controller {
         Ok(Controller { address, stop: Some(stop), runtime: Some(runtime), done })
     }
 
-    /// Where it serves.
+    /// Listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends in order: streams are closed, then the store. Returns within about two seconds.
+    /// Stops: streams are closed, then the store. Returns within about two seconds.
     pub fn stop(mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
@@ -86,7 +86,7 @@ impl Controller {
         let _ = self.done.recv_timeout(STOP_TIMEOUT);
     }
 
-    /// Ends at once, as a crash would.
+    /// Stops immediately, like a crash.
     pub fn kill(self) {}
 }
 
@@ -105,7 +105,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, ControlError> {
         } else {
             tokio::net::TcpSocket::new_v6()
         }?;
-        // A restarted controller takes its port back while old connections linger.
+        // A restarted controller can use its port while old connections linger.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -129,7 +129,7 @@ fn not_listening(address: SocketAddr, error: &std::io::Error) -> ControlError {
     ControlError::Listen { address: address.to_string(), reason }
 }
 
-/// Loads the store and gives the future that serves until `stopped`.
+/// Loads the store and returns the future that serves until `stopped`.
 fn serve(
     config: Config,
     store: Box<dyn Store>,
@@ -153,7 +153,7 @@ fn serve(
         let actor = tokio::spawn(actor::run(engine, inbox, quitting));
         let shutdown = async move {
             let _ = stopped.await;
-            // Streams end when their owner does; without that the server would wait for them.
+            // Streams end with their owner; otherwise the server would wait for them.
             let _ = quit.send(());
         };
         let served = Server::builder()
@@ -173,7 +173,7 @@ fn serve(
 const THREADS: usize = 2;
 const BACKLOG: u32 = 1024;
 const MESSAGES_QUEUED: usize = 1024;
-/// A frozen peer is noticed within twice this.
+/// A frozen peer is detected within twice this.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// The largest report is a switch's, with some hundred neighbours and trees.
 const REPORT_MAX: usize = 1 << 20;

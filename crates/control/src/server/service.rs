@@ -1,4 +1,4 @@
-//! gRPC handlers: from streams and calls to messages for the owner of the state, and back.
+//! gRPC handlers: convert streams and calls to messages for the owner of the state, and back.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,13 +168,13 @@ impl controller_server::Controller for Service {
     }
 }
 
-/// The first report of a stream, which must not keep us waiting.
+/// The first report of a stream, within a time-out.
 async fn first<R>(reports: &mut Streaming<R>) -> Result<Option<R>, Status> {
     let late = |_| Status::deadline_exceeded("the first report did not come");
     tokio::time::timeout(FIRST_REPORT, reports.message()).await.map_err(late)?
 }
 
-/// Passes reports on until the peer ends its side, or the owner of the state the stream (`gone`).
+/// Forwards reports until the peer ends the stream, or the owner of the state does (`gone`).
 async fn forward_reports<R>(
     mut reports: Streaming<R>,
     owner: &mpsc::Sender<Message>,
@@ -185,7 +185,7 @@ async fn forward_reports<R>(
         tokio::select! {
             report = reports.message() => {
                 let Ok(Some(report)) = report else { return };
-                // A report that says nothing known comes from a newer peer.
+                // An unknown report comes from a newer peer.
                 if let Some(event) = event_of(report)
                     && owner.send(Message::Event(event, None)).await.is_err()
                 {
@@ -211,6 +211,6 @@ fn stopping() -> Status {
     Status::unavailable("the controller is stopping")
 }
 
-/// A plan for each of a burst of re-plans, and more; a peer this far behind does not read.
+/// Several plans during a burst of re-plans; a peer this far behind does not read.
 const EVENTS_QUEUED: usize = 1024;
 const FIRST_REPORT: Duration = Duration::from_secs(5);

@@ -1,14 +1,14 @@
-//! What every store does, and the rows that it keeps.
+//! The interface of stores, and their rows.
 
 use crate::error::ControlError;
 
-/// Where a controller keeps its jobs.
+/// Storage of a controller's jobs.
 pub trait Store: Send {
-    /// Everything that is kept.
+    /// Loads everything.
     fn load(&mut self) -> Result<Saved, ControlError>;
-    /// Makes all changes in one transaction. After an error the store is as before.
+    /// Makes all changes in one transaction. An error leaves the store unchanged.
     fn save(&mut self, changes: &[Change]) -> Result<(), ControlError>;
-    /// A name for people: the file, or "memory".
+    /// A name for users: the file, or "memory".
     fn place(&self) -> String;
 }
 
@@ -26,68 +26,68 @@ impl Store for Box<dyn Store> {
     }
 }
 
-/// One change of what is kept.
+/// One change of the store.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// The number that the next job gets if no job has it.
+    /// Number of the next job, if it is free.
     NextJob(u32),
-    /// A new job without ranks; what was kept under its number goes.
+    /// A new job without ranks; replaces everything under its number.
     NewJob(JobRow),
-    /// A job as it is now, without its ranks.
+    /// The present state of a job, without its ranks.
     Job(JobRow),
     /// A rank of a job that was saved before.
     Member(MemberRow),
 }
 
-/// What was kept.
+/// The content of a store.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Saved {
-    /// Drawn when the store was made.
+    /// Random number drawn when the store was created.
     pub incarnation: u64,
-    /// The number that the next job gets if no job has it.
+    /// Number of the next job, if it is free.
     pub next_job: u32,
-    /// By number; of those that are over the latest.
+    /// Jobs by number; of ended jobs only the latest.
     pub jobs: Vec<JobRow>,
-    /// Of these jobs.
+    /// Ranks of these jobs.
     pub members: Vec<MemberRow>,
 }
 
 /// A job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobRow {
-    /// Its number.
+    /// Number of the job.
     pub job: u32,
-    /// For people.
+    /// Name for users.
     pub name: String,
-    /// Ranks.
+    /// Number of ranks.
     pub size: u32,
-    /// The most trees it asked for.
+    /// Requested maximum number of trees.
     pub max_trees: u32,
-    /// Above 0, at most 1.
+    /// Release fraction, above 0, at most 1.
     pub release_fraction: f32,
-    /// How workers answer marks, by name.
+    /// Reaction of workers to congestion marks, by name.
     pub congestion: String,
-    /// Smaller buffers go by the host path.
+    /// Smaller buffers use the host path.
     pub min_bytes: u64,
-    /// Seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created_unix_s: f64,
     /// "joining", "running", "ended" or "abandoned".
     pub phase: String,
-    /// The newest epoch that was given out.
+    /// The newest epoch sent to switches or workers.
     pub epoch: u16,
     /// The order of additions, once it is fixed.
     pub sum_order: Option<String>,
-    /// Likewise.
+    /// The fragment size, once it is fixed.
     pub fragment_bytes: Option<u32>,
-    /// By name; "auto": the controller chooses.
+    /// Protocol by name; "auto": the controller chooses.
     pub protocol: String,
-    /// Whose the job is.
+    /// Tenant of the job.
     pub tenant: String,
-    /// Between reals and integers of slots; 0: shared exponents.
+    /// Scale between reals and integers of slots; 0: shared exponents.
     pub scale: f32,
-    /// The key of its packets' tags.
+    /// The key for its packets' tags.
     pub key: Option<[u8; 16]>,
-    /// The plan that its workers have, as a message.
+    /// The workers' plan, as a message.
     pub plan: Option<Vec<u8>>,
 }
 
@@ -96,23 +96,23 @@ pub struct JobRow {
 pub struct MemberRow {
     /// The job's number.
     pub job: u32,
-    /// Its index.
+    /// Index of the rank.
     pub rank: u32,
     /// "awaited", "present", "left" or "lost".
     pub state: String,
     /// Name of its host.
     pub host: Option<String>,
-    /// `ip:port`.
+    /// Data address, as `ip:port`.
     pub udp_address: Option<String>,
-    /// For people.
+    /// Mesh address, for users.
     pub mesh_address: String,
-    /// For people.
+    /// Process id, for users.
     pub pid: u32,
-    /// Of its interface; 0 if unknown.
+    /// MTU of its interface; 0 if unknown.
     pub mtu: u32,
 }
 
-/// An incarnation for a new store.
+/// A random incarnation for a new store.
 pub(super) fn draw_incarnation() -> Result<u64, ControlError> {
     let failed = |error: getrandom::Error| ControlError::Store {
         file: "random numbers".into(),
@@ -121,8 +121,8 @@ pub(super) fn draw_incarnation() -> Result<u64, ControlError> {
     Ok(getrandom::u64().map_err(failed)?.max(1))
 }
 
-/// The first job number of a new store. Stores begin at different thousands, so that packets of a job that another
-/// store's controller made do not fit one of this.
+/// The first job number of a new store. Stores begin at different thousands, so that packets of a job of another
+/// store's controller do not match one of this store.
 pub(super) fn first_job(incarnation: u64) -> u32 {
     (incarnation % STARTS) as u32 * JOBS_PER_START + 1
 }
@@ -130,7 +130,7 @@ pub(super) fn first_job(incarnation: u64) -> u32 {
 const JOBS_PER_START: u32 = 1_000;
 /// The last start is below 2³² - 1000.
 const STARTS: u64 = 4_294_000;
-/// Jobs that are over and still loaded.
+/// Maximum number of ended jobs that are loaded.
 pub(super) const ENDED_LOADED: u32 = 100;
-/// Jobs that are over and still kept.
+/// Maximum number of ended jobs that are kept.
 pub(super) const ENDED_KEPT: u32 = 1_000;

@@ -1,4 +1,4 @@
-//! A store in memory, whose failures a test or simulation can switch on.
+//! A store in memory, with failures for tests and simulations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use super::contract::{
 };
 use crate::error::ControlError;
 
-/// Lives as long as its last clone: a clone is the same store, as a file is to a controller that is started again.
+/// Lives as long as its last clone: a clone is the same store, like a file for a restarted controller.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     content: Arc<Mutex<Content>>,
@@ -24,7 +24,7 @@ struct Content {
 }
 
 impl MemoryStore {
-    /// An empty store of that incarnation.
+    /// An empty store with the given incarnation.
     pub fn new(incarnation: u64) -> MemoryStore {
         let next_job = first_job(incarnation);
         let (jobs, members) = (BTreeMap::new(), BTreeMap::new());
@@ -32,17 +32,17 @@ impl MemoryStore {
         MemoryStore { content: Arc::new(Mutex::new(content)) }
     }
 
-    /// An empty store of an incarnation that is drawn.
+    /// An empty store with a random incarnation.
     pub fn drawn() -> Result<MemoryStore, ControlError> {
         draw_incarnation().map(MemoryStore::new)
     }
 
-    /// From now on every save fails with that problem; `None`: saves work.
+    /// Makes every further save fail with this error; `None`: saves succeed.
     pub fn fail(&self, problem: Option<&str>) {
         self.content().failure = problem.map(str::to_owned);
     }
 
-    /// Sets the number that the next job gets if no job has it.
+    /// Sets the number of the next job, if it is free.
     pub fn set_next_job(&self, next_job: u32) {
         self.content().next_job = next_job;
     }

@@ -1,4 +1,4 @@
-//! What a controller keeps over its own end: jobs and their ranks as plain rows.
+//! Persistent state of a controller: jobs and their ranks as plain rows.
 
 mod contract;
 mod memory;

@@ -1,4 +1,4 @@
-//! Jobs and ranks as rows of plain values, and back.
+//! Conversion between jobs, ranks and rows of plain values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::convert::{plan_from_message, plan_message};
 use crate::decide::{AUTO, Job, JobSpec, Loaded, Member, MemberState, Phase};
 use crate::pb;
 
-/// A job as it is now, without its ranks. `fabric` and `topology` give names to what the job holds by number.
+/// The present state of a job, without its ranks. `fabric` and `topology` map the job's node numbers to names.
 pub(crate) fn job_row(job: &Job, fabric: &Fabric, topology: &Topology) -> JobRow {
     let plan = job.current.as_ref();
     JobRow {
@@ -43,11 +43,11 @@ pub(crate) fn job_row(job: &Job, fabric: &Fabric, topology: &Topology) -> JobRow
     }
 }
 
-/// A rank as it is now.
+/// The present state of a rank.
 pub(crate) fn member_row(job: u32, rank: u32, member: &Member, topology: &Topology) -> MemberRow {
     let state = match member.state {
         MemberState::Awaited => "awaited",
-        // A stream does not outlive the controller.
+        // A stream ends with the controller.
         MemberState::Connected(_) | MemberState::Away { .. } => "present",
         MemberState::Left => "left",
         MemberState::Lost => "lost",
@@ -64,7 +64,7 @@ pub(crate) fn member_row(job: u32, rank: u32, member: &Member, topology: &Topolo
     }
 }
 
-/// What a controller starts with.
+/// The content of the store at a start.
 pub(crate) fn loaded(saved: Saved, topology: &Topology) -> Loaded {
     let mut jobs: BTreeMap<u32, Job> =
         saved.jobs.into_iter().map(|row| (row.job, job(row, topology))).collect();
@@ -100,7 +100,7 @@ fn job(row: JobRow, topology: &Topology) -> Job {
     job.order = row.sum_order.and_then(|order| order.parse().ok());
     job.fragment_bytes = row.fragment_bytes;
     job.key = row.key.map(JobKey::new);
-    // A plan with a switch that the fabric file no longer has is of no use.
+    // A plan with a switch that the fabric file no longer has is dropped.
     let plan = row.plan.and_then(|body| pb::Plan::decode(body.as_slice()).ok());
     job.current = plan.and_then(|plan| plan_from_message(&plan, topology).ok());
     job

@@ -20,11 +20,11 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or creates the file. Errors name the file and say what to do; a file that another
-    /// controller holds is refused.
+    /// Opens or creates the file. Errors name the file and the remedy; a file that another controller has open is
+    /// refused.
     pub fn open(file: &Path) -> Result<SqliteStore, ControlError> {
         let fail = |error| failure(file, error);
-        // It holds the jobs' keys. SQLite says in better words why a file cannot be made.
+        // The file contains the jobs' keys. SQLite has the better error message if it cannot be created.
         let _ = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file);
         let connection = Connection::open(file).map_err(fail)?;
         SqliteStore::prepare(connection, file.to_owned())
@@ -33,10 +33,10 @@ impl SqliteStore {
     fn prepare(mut connection: Connection, file: PathBuf) -> Result<SqliteStore, ControlError> {
         let fail = |error| failure(&file, error);
         connection.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
-        // One controller per file: the lock is taken with the first access and held.
+        // One controller per file: the lock is taken at the first access and held.
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(fail)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(fail)?;
-        // A commit that a power cut undoes would let a number be given twice, so each commit reaches the disk.
+        // A commit lost in a power failure would let a number be given twice, so each commit is synced to disk.
         connection.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
         let version: u32 =
             connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(fail)?;
@@ -157,7 +157,7 @@ fn write_job(transaction: &Transaction, job: &JobRow) -> rusqlite::Result<()> {
             job.max_trees,
             job.release_fraction,
             job.congestion,
-            // SQLite's integers are signed; more than 2⁶³ bytes and "never" are the same.
+            // SQLite's integers are signed; more than 2⁶³ bytes and "never" are equivalent.
             i64::try_from(job.min_bytes).unwrap_or(i64::MAX),
             job.created_unix_s,
             job.phase,
@@ -200,7 +200,7 @@ fn write_member(transaction: &Transaction, member: &MemberRow) -> rusqlite::Resu
         .map(drop)
 }
 
-/// Of the jobs that are over, only the latest stay.
+/// Deletes all but the latest ended jobs.
 fn prune(transaction: &Transaction) -> rusqlite::Result<()> {
     let old = "SELECT job FROM jobs WHERE phase IN ('ended', 'abandoned')
                ORDER BY created_unix_s DESC, job DESC LIMIT -1 OFFSET ?1";
@@ -269,15 +269,15 @@ fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
 const INCARNATION: &str = "incarnation";
 const NEXT_JOB: &str = "next_job";
 const SCHEMA_VERSION: u32 = 4;
-/// From the first layout, in which every job was of `panama`.
+/// Migration from the first layout, in which every job used `panama`.
 const FROM_1: &str = "
 ALTER TABLE jobs ADD COLUMN protocol TEXT NOT NULL DEFAULT 'panama';
 ALTER TABLE jobs ADD COLUMN tenant TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE jobs ADD COLUMN scale REAL NOT NULL DEFAULT 0;
 ";
-/// From the second, in which no packet had a tag: its jobs go on so.
+/// Migration from the second layout, in which no packet had a tag; its jobs continue without.
 const FROM_2: &str = "ALTER TABLE jobs ADD COLUMN key BLOB;";
-/// From the third, whose numbers followed the highest, and which had plans of old epochs.
+/// Migration from the third layout, whose numbers followed the highest, and which had plans of old epochs.
 const FROM_3: &str = "
 INSERT INTO meta SELECT 'next_job', COALESCE(MAX(job), 0) + 1 FROM jobs;
 DELETE FROM plans WHERE (job, epoch) NOT IN (SELECT job, MAX(epoch) FROM plans GROUP BY job);
@@ -299,7 +299,7 @@ CREATE TABLE IF NOT EXISTS plans (
   job INTEGER NOT NULL, epoch INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, epoch)
 ) STRICT;
 ";
-/// A controller that is about to end gives the file up within this time.
+/// A controller that is about to end releases the file within this time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_loaded_from_the_file() {
+    fn saved_rows_are_loaded_from_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.sqlite");
         let topology = fabric().topology();
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_older_layouts_are_taken_over() {
+    fn files_of_older_layouts_are_migrated() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.sqlite");
         drop(SqliteStore::open(&file).unwrap());
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_latest_jobs_stay_that_are_over() {
+    fn only_the_latest_ended_jobs_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let topology = fabric().topology();
         let mut store = SqliteStore::open(&folder.path().join("store.sqlite")).unwrap();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_used_are_named() {
+    fn unusable_files_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let open =
             |name: &str| SqliteStore::open(&folder.path().join(name)).unwrap_err().to_string();

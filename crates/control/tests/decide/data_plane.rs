@@ -1,4 +1,4 @@
-//! Faults that only the data plane sees: control streams stay, trees fall silent.
+//! Faults that only the data plane shows: control streams stay, trees fall silent.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ use crate::world::{NOTICE_MS, RATE, World};
 /// After the end of a fault, a job must be offered all of its trees within this time.
 const BACK_MS: u64 = 2_000;
 
-/// Breaks a part for some time, then waits until the job has `trees` trees without a silent one; returns for how long.
+/// Breaks a part for some time, then waits until the job has `trees` trees without a silent one; returns the waiting
+/// time.
 fn recovery_ms(world: &mut World, job: u32, part: &str, fault_ms: u64, trees: usize) -> u64 {
     world.broken.insert(part.to_owned());
     world.wait(fault_ms);
@@ -104,7 +105,7 @@ fn after_any_fault_the_job_is_back_on_all_trees_within_two_seconds() {
 }
 
 #[test]
-fn a_lasting_fault_is_tried_ever_more_rarely() {
+fn a_lasting_fault_is_tried_less_and_less_often() {
     let mut world = World::standard();
     let job = world.job();
     world.broken.insert("spine1".to_owned());
@@ -133,10 +134,10 @@ fn a_fault_that_comes_and_goes_is_not_tried_at_full_rate() {
 }
 
 #[test]
-fn a_worker_that_does_not_run_is_no_fault_of_the_trees() {
+fn a_stopped_worker_is_not_a_fault_of_the_trees() {
     let mut world = World::standard();
     let job = world.job();
-    // All others see all trees silent; the one that is stopped says nothing.
+    // All others report all trees as silent; the stopped worker reports nothing.
     let (session, plan) = world.workers.remove(&(job, 2)).unwrap();
     world.broken.insert("h2-rack1".to_owned());
     world.wait(3_000);
@@ -182,7 +183,7 @@ fn reports_of_an_older_plan_do_not_count() {
 }
 
 #[test]
-fn in_a_fat_tree_the_working_trees_go_on() {
+fn in_a_fat_tree_the_working_trees_continue() {
     let fabric = fat_tree(4, RATE, Addressing::default()).unwrap();
     let mut world = World::new(fabric, Settings::default());
     world.all_up();
@@ -209,7 +210,7 @@ fn in_a_fat_tree_the_working_trees_go_on() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Any sequence of faults of the data plane, also several at a time and beside deaths of switches.
+    /// Any sequence of faults of the data plane, including simultaneous ones and failures of switches.
     #[test]
     fn any_faults_end_with_all_trees(
         faults in prop::collection::vec((0usize..8, 100u64..5_000, any::<bool>()), 1..8),

@@ -1,4 +1,4 @@
-//! The controller's decisions, without sockets: each test plays events and reads actions.
+//! The controller's decisions, without sockets: each test passes events and checks actions.
 
 mod data_plane;
 mod membership;
@@ -65,14 +65,15 @@ fn jobs_with_few_trees_spread_over_links_and_roots() {
     let jobs: Vec<u32> = (0..4).map(|_| world.job_on(&hosts, 1)).collect();
     let roots: Vec<String> = jobs.iter().map(|&job| world.roots(job).concat()).collect();
     assert_eq!(roots, ["core0.0", "core1.0", "core0.1", "core1.1"]);
-    // Who leaves gives its links back: two are left on those of the second group, one on those of the first.
+    // A rank that leaves frees its links: two jobs are left on the links of the second group, one on those of the
+    // first.
     for rank in 0..4 {
         let (session, _) = world.workers.remove(&(jobs[2], rank)).unwrap();
         world.play(Event::WorkerLeft { session }).unwrap();
     }
     let next = world.job_on(&hosts, 1);
     assert_eq!(world.roots(next), ["core0.1"]);
-    // One with two trees takes one of each group, and half of its stream is on each.
+    // A job with two trees takes one of each group, and half of its traffic is on each.
     let wide = world.job_on(&hosts, 2);
     assert_eq!(world.plan(wide).trees.len(), 2);
     world.check_leases();
@@ -82,14 +83,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn the_fullest_link_of_a_job_carries_as_little_as_it_can(
+    fn the_fullest_link_of_a_job_has_the_least_possible_load(
         jobs in prop::collection::vec((prop::collection::btree_set(0usize..8, 2..5), 1u32..3), 1..7),
     ) {
         const STREAM: u64 = 12;
         let fabric = leaf_spine(4, 2, 4, RATE, RATE, Addressing::default()).unwrap();
         let mut world = World::new(fabric, Settings::default());
         world.all_up();
-        // Of each link from a rack to a spine, what the jobs so far send over it.
+        // By link from a rack to a spine, the traffic of the jobs so far.
         let mut load = std::collections::BTreeMap::<(usize, usize), u64>::new();
         for (hosts, max_trees) in jobs {
             let hosts: Vec<usize> = hosts.into_iter().collect();
@@ -149,7 +150,7 @@ fn a_dead_rack_switch_leaves_the_host_path_with_a_reason() {
 }
 
 #[test]
-fn a_switch_that_keeps_dying_is_used_ever_later() {
+fn a_switch_that_keeps_failing_is_used_later_each_time() {
     let mut world = World::standard();
     let job = world.job();
     let mut epochs = Vec::new();
@@ -288,7 +289,7 @@ fn after_a_restart_a_plan_is_improved_as_soon_as_the_switches_are_there() {
 }
 
 #[test]
-fn after_a_start_plans_wait_for_switches_for_a_while() {
+fn after_a_start_plans_wait_for_switches() {
     let fabric = leaf_spine(2, 2, 2, RATE, RATE, Addressing::default()).unwrap();
     let mut world = World::new(fabric, Settings::default());
     for name in ["rack0", "rack1", "spine0"] {
@@ -302,7 +303,7 @@ fn after_a_start_plans_wait_for_switches_for_a_while() {
 }
 
 #[test]
-fn a_first_plan_without_switches_fixes_the_order_all_the_same() {
+fn a_first_plan_without_switches_fixes_the_order_nevertheless() {
     let fabric = leaf_spine(2, 2, 2, RATE, RATE, Addressing::default()).unwrap();
     let mut world = World::new(fabric, Settings::default());
     let job = world.job();
@@ -314,7 +315,7 @@ fn a_first_plan_without_switches_fixes_the_order_all_the_same() {
 }
 
 #[test]
-fn a_lost_worker_is_told_to_the_others() {
+fn a_lost_worker_is_reported_to_the_others() {
     let mut world = World::standard();
     let job = world.job();
     world.messages.clear();
@@ -340,7 +341,7 @@ fn a_lost_worker_is_told_to_the_others() {
 }
 
 #[test]
-fn a_worker_that_comes_back_receives_only_what_it_missed() {
+fn a_returning_worker_receives_only_missed_messages() {
     let mut world = World::standard();
     let job = world.job();
     world.worker_gone(job, 1);
@@ -399,7 +400,7 @@ fn a_rank_lost_while_joining_fails_the_job() {
 }
 
 #[test]
-fn a_job_that_nobody_completes_fails() {
+fn a_job_that_never_completes_fails() {
     let mut world = World::standard();
     let job = world.create(4);
     world.join(job, 0, "h0", 0).unwrap();
@@ -429,7 +430,7 @@ fn an_operator_can_stop_a_job() {
 }
 
 #[test]
-fn memory_is_shared_and_comes_back() {
+fn memory_is_shared_and_freed() {
     let mut world = World::standard();
     world.receive_buffer = 425_984;
     for name in ["rack0", "rack1", "spine0", "spine1"] {
@@ -461,7 +462,7 @@ fn memory_is_shared_and_comes_back() {
 }
 
 #[test]
-fn trees_of_another_job_make_the_next_one_go_elsewhere() {
+fn trees_of_another_job_make_the_next_one_use_other_links() {
     let mut world = World::standard();
     let request = pb::CreateJobRequest { size: 4, max_trees: 1, ..Default::default() };
     let mut roots = Vec::new();
@@ -559,8 +560,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever happens in whatever order: epochs only grow, plans make sense and keep the order,
-    /// and once all is calm every job has all its trees and every switch exactly their leases.
+    /// For any events in any order: epochs only grow, plans are valid and keep the order, and finally every job has all
+    /// its trees and every switch exactly their leases.
     #[test]
     fn any_history_ends_well(steps in steps()) {
         const NAMES: [&str; 4] = ["rack0", "rack1", "spine0", "spine1"];

@@ -1,4 +1,4 @@
-//! Which ranks are lost, which jobs are over, and what a Join may claim.
+//! Rules for lost ranks, ended jobs, and claims of a Join.
 
 use netsum_control::decide::{Event, Phase, Settings};
 use netsum_control::pb::worker_event::Event as WorkerMessage;
@@ -48,7 +48,7 @@ fn one_peer_that_reaches_a_rank_keeps_it() {
 }
 
 #[test]
-fn peers_without_a_connection_have_no_say() {
+fn reports_of_peers_without_a_connection_do_not_count() {
     let mut world = World::standard();
     let job = world.job();
     world.peers_report_unreachable(job, 2);
@@ -61,7 +61,7 @@ fn peers_without_a_connection_have_no_say() {
 }
 
 #[test]
-fn a_job_of_which_nobody_is_connected_is_given_up_and_taken_up_again() {
+fn a_job_without_connections_is_abandoned_and_resumed() {
     let mut world = World::standard();
     let job = world.job();
     (0..4).for_each(|rank| world.worker_gone(job, rank));
@@ -84,7 +84,7 @@ fn a_job_of_which_nobody_is_connected_is_given_up_and_taken_up_again() {
 }
 
 #[test]
-fn a_job_whose_packets_switches_count_is_not_given_up() {
+fn a_job_whose_packets_switches_count_is_not_abandoned() {
     let mut world = World::standard();
     let job = world.job();
     (0..4).for_each(|rank| world.worker_gone(job, rank));
@@ -122,7 +122,7 @@ fn a_false_epoch_ends_no_job() {
     let mut world = World::standard();
     let job = world.job();
     world.worker_gone(job, 1);
-    // Two behind, as numbers wrap around: an old plan. The rank gets the one in use.
+    // Two behind, as numbers wrap around: an old plan. The rank receives the one in use.
     world.join(job, 1, "h1", 65_535).unwrap();
     assert_eq!(world.plan(job).epoch, 1);
     world.worker_gone(job, 1);
@@ -154,7 +154,7 @@ fn epochs_wrap_around() {
 }
 
 #[test]
-fn plans_go_on_past_the_last_epoch() {
+fn plans_continue_past_the_last_epoch() {
     let mut world = World::standard();
     let job = world.job();
     let mut epoch = 1;
@@ -196,11 +196,11 @@ fn a_number_of_another_store_is_refused() {
 }
 
 #[test]
-fn a_running_job_that_the_store_lacks_is_taken_up_again() {
+fn a_running_job_that_the_store_lacks_is_resumed() {
     let mut world = World::standard();
     let job = world.job();
     let plan = world.plan(job).clone();
-    // The store was restored from a copy of before the job.
+    // The store was restored from a backup older than the job.
     let store = MemoryStore::new(INCARNATION);
     let installed: Vec<_> =
         world.switches.iter().map(|(name, (_, leases))| (name.clone(), leases.clone())).collect();

@@ -1,5 +1,5 @@
-//! The controller's books against the machines of switches and servers: what it has granted is what they reserve, and
-//! what they allocate stays below that.
+//! The controller's accounting compared with the machines of switches and servers: grants equal reservations, and
+//! allocations stay below.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ fn fabric() -> Fabric {
     fabric
 }
 
-/// What a daemon has, with as much memory as it has told the controller.
+/// The machines of a daemon, with the memory that it has reported to the controller.
 struct Machines {
     trees: panama::Switch<Slab>,
     pools: switchml::Switch<Rows>,
@@ -85,7 +85,7 @@ impl Machines {
     }
 
     /// Sends fragments of all children of all trees as fast as the protocol allows, in random order and with random
-    /// delays. Panics if buffers in use exceed what is reserved.
+    /// delays. Panics if buffers in use exceed the reservation.
     fn load(&mut self, random: &mut Random) {
         let leases: Vec<panama::Lease> = self.trees.leases().cloned().collect();
         let mut flows: Vec<Flow> = leases.into_iter().map(Flow::new).collect();
@@ -108,7 +108,7 @@ impl Machines {
         assert_eq!(self.trees.memory().used(), 0);
     }
 
-    /// What waits to be sent leaves: children get results, parents partials.
+    /// Sends everything that is queued: children receive results, parents partials.
     fn flush(&mut self, flows: &mut [Flow]) {
         while let Some(transmit) = self.trees.poll_transmit() {
             let Transmit::Data { buffer, .. } = transmit else { panic!("{transmit:?}") };
@@ -128,12 +128,12 @@ impl Machines {
 /// The neighbours of a switch on one tree.
 struct Flow {
     lease: panama::Lease,
-    /// By child, the next vid.
+    /// Next vid by child.
     next: Vec<u32>,
     /// Lowest vid without a result at the children; those above that have one.
     base: u32,
     above: Vec<u32>,
-    /// Vids of which the parent has the partial and not answered.
+    /// Vids whose partial the parent has received and not answered.
     partials: Vec<u32>,
 }
 
@@ -199,7 +199,7 @@ impl Random {
     }
 }
 
-/// Packets for each tree: some windows' worth.
+/// Number of packets for each tree: some windows.
 const STEPS: usize = 400;
 /// Packets that a driver takes before it sends, on average.
 const FLUSH_EVERY: usize = 20;
@@ -222,7 +222,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_the_controller_books_is_what_switches_reserve(
+    fn the_controllers_bookings_equal_the_switches_reservations(
         steps in steps(),
         memory in 65_536..4_194_304u64,
         seed in 1..u64::MAX,

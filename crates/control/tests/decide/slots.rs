@@ -114,7 +114,7 @@ fn keys_go_to_workers_and_leases_alone() {
 }
 
 #[test]
-fn what_racks_send_each_other_counts_on_every_spine() {
+fn traffic_between_racks_counts_on_every_spine() {
     let mut world = world(fabric());
     world.job_of("atp", "");
     let address = |name: &str| world.fabric.switch(name).unwrap().address.to_string();
@@ -136,7 +136,7 @@ fn what_racks_send_each_other_counts_on_every_spine() {
 }
 
 #[test]
-fn what_dies_is_left_out_and_comes_back() {
+fn dead_members_are_left_out_and_return() {
     let mut world = world(fabric());
     let job = world.job_of("atp", "");
     world.down("ps0");
@@ -292,7 +292,7 @@ fn a_late_rank_is_no_dead_switch_of_a_pool() {
 }
 
 #[test]
-fn auto_says_what_it_takes_and_why() {
+fn auto_reports_its_choice_and_the_reason() {
     let mut plain = fabric();
     plain.servers.clear();
     let mut without = world(plain);

@@ -1,4 +1,4 @@
-//! Events and the store: both change or neither.
+//! Events and the store: both change, or neither.
 
 use netsum_control::decide::{Answer, Event, Phase, Settings};
 use netsum_control::{Failure, MemoryStore, Store, pb};
@@ -10,7 +10,7 @@ fn request() -> pb::CreateJobRequest {
 }
 
 #[test]
-fn a_job_that_cannot_be_saved_is_not_there() {
+fn a_job_that_cannot_be_saved_does_not_exist() {
     let mut world = World::standard();
     world.store.fail(Some("the disk is full"));
     for _ in 0..1_100 {
@@ -63,7 +63,7 @@ fn no_switch_sees_an_epoch_that_is_not_saved() {
 }
 
 #[test]
-fn what_happened_while_the_store_failed_takes_effect_in_order() {
+fn events_during_a_failure_of_the_store_take_effect_in_order() {
     let mut world = World::standard();
     let job = world.job();
     world.store.fail(Some("the disk is full"));
@@ -73,7 +73,7 @@ fn what_happened_while_the_store_failed_takes_effect_in_order() {
         world.play(Event::WorkerClosed { session }).unwrap();
     }
     assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
-    // A request is answered with an error; it is not put in line.
+    // A request is answered with an error, not deferred.
     assert!(world.play(Event::StopJob { job, reason: String::new() }).is_err());
     world.store.fail(None);
     world.wait(600);
@@ -96,7 +96,7 @@ fn a_refused_event_changes_nothing() {
 }
 
 #[test]
-fn a_restart_finds_the_jobs_and_their_plans() {
+fn a_restart_loads_the_jobs_and_their_plans() {
     let mut world = World::standard();
     let job = world.job();
     let plan = world.plan(job).clone();
@@ -117,7 +117,7 @@ fn a_restart_finds_the_jobs_and_their_plans() {
 }
 
 #[test]
-fn numbers_wrap_around_without_reusing_one_that_is_alive() {
+fn numbers_wrap_around_without_reusing_a_live_one() {
     let store = MemoryStore::new(INCARNATION);
     store.set_next_job(u32::MAX - 1);
     let mut world = World::standard();

@@ -17,13 +17,13 @@ type Leases = BTreeSet<(u32, u32, u32)>;
 pub const KEY: JobKey = JobKey::new([42; 16]);
 /// Its first job has the number 1.
 pub const INCARNATION: u64 = 4_294_000;
-/// A worker notices within this time that a tree does not answer.
+/// A worker detects within this time that a tree does not answer.
 pub const NOTICE_MS: u64 = 300;
 
 /// Largest payload of slots and rows.
 pub const SLOT_BYTES: u16 = 8832;
 
-/// A controller with switches that confirm leases and workers that take plans.
+/// A controller with switches that confirm leases and workers that accept plans.
 pub struct World {
     pub engine: Engine<MemoryStore>,
     pub store: MemoryStore,
@@ -39,25 +39,25 @@ pub struct World {
     pub granted: Vec<(String, pb::Lease)>,
     /// Switches ("rack0") and links ("rack0-spine1", "h0-rack0") that carry no data, though control messages pass.
     pub broken: BTreeSet<String>,
-    /// By job and rank: what it says in its heartbeats.
+    /// Content of heartbeats, by job and rank.
     pub reports: BTreeMap<(u32, u32), Report>,
-    /// Everything that switches were told.
+    /// Commands sent to switches.
     pub commands: Vec<(String, Command)>,
     /// Switches that refuse, with the reason.
     pub refusing: BTreeMap<String, String>,
     /// Switches that do not answer.
     pub mute: BTreeSet<String>,
     pub receive_buffer: u64,
-    /// Of each switch.
+    /// Memory of each switch.
     pub memory: u64,
-    /// Answers of switches on their path: a stream delivers in order, after what was told before.
+    /// Answers of switches in transit: a stream delivers in order, after earlier messages.
     pub answers: VecDeque<Event>,
 }
 
-/// What a worker knows of its data plane.
+/// A worker's view of its data plane.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Tree and since when it does not answer.
+    /// Trees that do not answer, and since when.
     broken: BTreeMap<u32, u64>,
     pub heartbeat: pb::WorkerHeartbeat,
     sent_ms: Option<u64>,
@@ -108,7 +108,7 @@ impl World {
         self.engine.state()
     }
 
-    /// Ends the controller and starts another with `store`: all streams are new.
+    /// Stops the controller and starts another with `store`: all streams are new.
     pub fn restart(&mut self, settings: Settings, store: MemoryStore) {
         self.engine = Engine::new(self.fabric.clone(), settings, store.clone()).unwrap();
         self.store = store;
@@ -212,7 +212,7 @@ impl World {
             slot_bytes: SLOT_BYTES.into(),
             policy: switch.map(|switch| switch.policy.to_string()).unwrap_or_default(),
         };
-        // A new stream may take the place of an old one, which is then closed by an action.
+        // A new stream may replace an old one, which is then closed by an action.
         self.switches.remove(name);
         self.switches.insert(name.to_owned(), (session, installed.iter().copied().collect()));
         let answer = self.play(Event::SwitchHello { session, hello });
@@ -306,7 +306,7 @@ impl World {
         job
     }
 
-    /// A job with a rank on each of some hosts, and at most so many trees.
+    /// A job with a rank on each of some hosts, and at most `max_trees` trees.
     pub fn job_on(&mut self, hosts: &[usize], max_trees: u32) -> u32 {
         let job = self.create_with(hosts.len() as u32, max_trees);
         for (rank, host) in hosts.iter().enumerate() {
@@ -320,7 +320,7 @@ impl World {
         self.play(Event::WorkerClosed { session }).unwrap();
     }
 
-    /// From now on all other ranks say in their heartbeats that they cannot reach this one.
+    /// Makes all other ranks report in their heartbeats that they cannot reach this one.
     pub fn peers_report_unreachable(&mut self, job: u32, rank: u32) {
         let peers: Vec<(u32, u32)> =
             self.workers.keys().copied().filter(|id| *id != (job, rank)).collect();
@@ -413,7 +413,7 @@ impl World {
         self.plan(job).trees.iter().map(|tree| tree.root.as_str()).collect()
     }
 
-    /// Each switch holds exactly the leases of the plans that workers have.
+    /// Checks that each switch holds exactly the leases of the workers' plans.
     pub fn check_leases(&self) {
         for (name, (_, leases)) in &self.switches {
             let mut wanted = BTreeSet::new();
@@ -431,7 +431,7 @@ impl World {
     }
 }
 
-/// A plan as the workers of a job of `size` ranks check it.
+/// Validates a plan as the workers of a job of `size` ranks do.
 pub fn checked(plan: &pb::Plan, size: u32) -> Result<(), String> {
     let plan = JobPlan::try_from(plan).map_err(|error| error.to_string())?;
     plan.validate(size).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! A real controller on a real port, with switches and workers that hold the real clients.
+//! A real controller on a real port, with switches and workers that use the real clients.
 
 mod scene;
 
@@ -86,7 +86,7 @@ fn a_rank_that_its_peers_reach_is_only_away() {
 }
 
 #[test]
-fn a_store_that_fails_changes_nothing_and_a_job_can_be_made_once_it_works() {
+fn a_failing_store_changes_nothing_and_jobs_are_created_once_it_works() {
     let store = MemoryStore::drawn().unwrap();
     let config = Config { fabric: fabric(), listen: any_port(), store: None, settings: settings() };
     let controller = Controller::start_with(config, Box::new(store.clone())).unwrap();
@@ -116,7 +116,7 @@ fn a_store_that_fails_changes_nothing_and_a_job_can_be_made_once_it_works() {
 }
 
 #[test]
-fn a_controller_with_another_store_takes_no_part_of_an_old_job() {
+fn a_controller_with_another_store_ignores_an_old_job() {
     let controller = start(any_port(), None);
     let address = controller.address();
     let scene = Scene::set(address);
@@ -143,7 +143,7 @@ fn a_controller_with_another_store_takes_no_part_of_an_old_job() {
 }
 
 #[test]
-fn a_job_that_the_store_lacks_is_taken_up_again_by_the_real_clients() {
+fn a_job_that_the_store_lacks_is_resumed_by_the_real_clients() {
     let folder = tempfile::tempdir().unwrap();
     let (file, copy) = (folder.path().join("store"), folder.path().join("copy"));
     start(any_port(), Some(file.clone())).stop();
@@ -163,7 +163,7 @@ fn a_job_that_the_store_lacks_is_taken_up_again_by_the_real_clients() {
 }
 
 #[test]
-fn a_restarted_controller_disturbs_nobody() {
+fn a_restarted_controller_disturbs_no_job() {
     let folder = tempfile::tempdir().unwrap();
     let store = Some(folder.path().join("store.sqlite"));
     let controller = start(any_port(), store.clone());
@@ -209,7 +209,7 @@ fn a_restarted_controller_disturbs_nobody() {
     assert_eq!(scene.plan().epoch, 2, "epochs go on where they were");
     controller.kill();
 
-    // A switch that dies while the controller is away is noticed after the restart.
+    // A switch that fails while the controller is down is detected after the restart.
     scene.kill(3);
     let controller = start(address, store);
     let plan = scene.plan();
@@ -275,7 +275,7 @@ fn status_tells_loads_per_link() {
 }
 
 #[test]
-fn refusals_end_a_worker_with_words() {
+fn refusals_end_a_worker_with_the_reason() {
     let controller = start(any_port(), None);
     let address = controller.address();
     let notice = FakeWorker::join(address, 42, 0).next();
@@ -359,7 +359,7 @@ fn program() -> Command {
 }
 
 #[test]
-fn the_program_says_what_is_wrong() {
+fn the_program_reports_errors() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("fabric.toml");
     std::fs::write(&file, fabric().to_toml()).unwrap();
@@ -392,7 +392,7 @@ fn the_program_says_what_is_wrong() {
 }
 
 #[test]
-fn without_an_option_the_store_is_a_file_of_the_fabric() {
+fn by_default_the_store_is_a_file_of_the_fabric() {
     use std::io::{BufRead, BufReader, Read};
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("fabric.toml");
@@ -441,7 +441,7 @@ fn the_program_is_ready_and_ends_on_a_signal() {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("ready ").unwrap().to_owned();
     assert_eq!(client::fabric(&address, PATIENCE).unwrap().name, "leaf-spine");
-    // A switch is connected: its open stream must not hold the program up.
+    // A switch is connected: its open stream must not delay the program's end.
     let (_switch, notices) =
         SwitchClient::start(&address, || hello("rack0", &Leases::default())).unwrap();
     assert_eq!(notices.recv_timeout(PATIENCE), Ok(SwitchNotice::Connected));

@@ -40,7 +40,7 @@ pub fn any_port() -> SocketAddr {
 
 pub type Leases = Arc<Mutex<BTreeSet<(u32, u32, u32)>>>;
 
-/// A switch without a data path: it installs what it is told and remembers it.
+/// A switch without a data path: it installs leases and records them.
 pub struct FakeSwitch {
     pub client: Option<Arc<SwitchClient>>,
     pub leases: Leases,
@@ -87,7 +87,7 @@ impl FakeSwitch {
         self.client.as_ref().unwrap()
     }
 
-    /// Its stream ends, as when the process dies.
+    /// Ends its stream, as when the process dies.
     pub fn die(mut self) {
         drop(self.client.take());
         self.thread.join().unwrap();
@@ -130,7 +130,7 @@ impl FakeWorker {
         FakeWorker { client, notices }
     }
 
-    /// The next notice of interest; `Connected` and `Away` are passed over.
+    /// The next notice other than `Connected` and `Away`.
     pub fn next(&self) -> WorkerNotice {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -224,7 +224,7 @@ impl Scene {
         client::status(&self.address.to_string(), PATIENCE).unwrap()
     }
 
-    /// Waits until every switch holds as many leases as said.
+    /// Waits until every switch holds the given number of leases.
     pub fn leases_become(&self, wanted: [usize; 4]) {
         let end = Instant::now() + PATIENCE;
         loop {

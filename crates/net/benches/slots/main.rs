@@ -17,7 +17,7 @@ use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
-use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
+use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
@@ -122,7 +122,7 @@ impl Job {
             ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
         server.install_with(lease, key).expect("the lease fits");
         for (rank, (worker, _)) in workers.iter().enumerate() {
-            let place = Place {
+            let place = WorkerPosition {
                 level: Level::Rack,
                 worker: rank as u8,
                 rack_fan_in: WORKERS as u8,
@@ -158,7 +158,7 @@ impl Job {
             let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
             let (numel, fragments) = (ELEMENTS as u64, Fragments::All);
             let submission = Submission { id, format, numel, fingerprint: 7, fragments };
-            worker.submit(Operation { submission, buffer: buffer.clone() });
+            worker.submit(TreeOperation { submission, buffer: buffer.clone() });
         }
         for (_, events) in &self.workers {
             match events.recv_timeout(PATIENCE) {

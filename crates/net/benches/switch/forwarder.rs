@@ -1,4 +1,4 @@
-//! The bare forwarder: as many packets in and out as the switch, and no sum.
+//! The bare forwarder: receives and sends as many packets as the switch, without adding.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use netsum_wire::panama::HEADER_LEN;
 use crate::Middle;
 use crate::load::WORKERS;
 
-/// Fragments that may be in flight.
+/// Maximum number of fragments in flight.
 const RING: usize = 1 << 16;
 
 pub struct Forwarder {
@@ -31,11 +31,11 @@ struct Shared {
     cpu: Mutex<Option<CpuTime>>,
 }
 
-/// A packet in the receive memory, until the batch has left.
+/// A packet in the receive memory, until the batch has been sent.
 #[derive(Clone, Copy)]
 struct Packet(*const u8, usize);
 
-// SAFETY: it never leaves the forwarder's thread; the queue that holds it is empty when that starts.
+// SAFETY: it never leaves the forwarder's thread; the queue that holds it is empty when the thread starts.
 unsafe impl Send for Packet {}
 
 impl Forwarder {
@@ -120,7 +120,7 @@ fn run(socket: &Socket, shared: &Shared) {
             }
         }
         outbound.flush(socket, |packet| {
-            // SAFETY: it lies in `batch`, which is not touched until the next receive.
+            // SAFETY: it lies in `batch`, which is not accessed until the next receive.
             [unsafe { std::slice::from_raw_parts(packet.0, packet.1) }, &[]]
         });
     }

@@ -1,4 +1,4 @@
-//! Four workers in one thread: as much as the window allows, every result counted, some checked.
+//! Four workers in one thread: send as much as the window allows, count every result, and check some.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -8,27 +8,26 @@ use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, ReduceOp, TreeId, Vid, reduce};
 
 pub const WORKERS: usize = 4;
-/// Of an Ethernet frame without jumbo.
+/// Payload of an Ethernet frame without jumbo frames.
 pub const FRAGMENT_BYTES: usize = 1408;
 pub const ELEMENTS: usize = FRAGMENT_BYTES / 4;
 pub const JOB: JobId = JobId(1);
 
 const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
-/// Different fragments per worker; together more than a first-level cache.
+/// Number of different fragments per worker; together more than a first-level cache.
 const PAYLOADS: usize = 64;
-/// One result in so many is compared bit by bit.
+/// One result in this many is compared bit by bit.
 const CHECKED: u32 = 64;
-/// Packets that a worker sends before the next one's turn: a train, as links of the same rate would
-/// bring them.
+/// Number of packets that a worker sends before the next one: a train, as links of the same rate would deliver them.
 const TRAIN: u32 = 44;
-/// Without a result for so long, everything in flight is sent again.
+/// Time without a result after which everything in flight is sent again.
 const STALLED: Duration = Duration::from_millis(50);
 
-/// What a run counted.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
     pub seconds: f64,
-    /// Results, over all workers: as many as contributions.
+    /// Results of all workers: as many as contributions.
     pub packets: u64,
     pub resent: u64,
     pub checked: u64,
@@ -48,10 +47,10 @@ struct Worker {
     payloads: Vec<Vec<u8>>,
     headers: Vec<[u8; HEADER_LEN]>,
     received: Vec<bool>,
-    /// Lowest vid without a result, next vid to send.
+    /// Lowest vid without a result, and next vid to send.
     base: u32,
     next: u32,
-    heard: Instant,
+    last_reply: Instant,
 }
 
 impl Load {
@@ -76,7 +75,7 @@ impl Load {
         self.workers.iter().map(|w| w.socket.local_addr()).collect()
     }
 
-    /// Streams for `time`. `adds`: results are sums, and wrong ones end the benchmark.
+    /// Streams for `time`. `adds`: whether results are sums, of which wrong ones end the benchmark.
     pub fn run(&mut self, time: Duration, adds: bool) -> Counted {
         let start = Instant::now();
         let mut counted = Counted::default();
@@ -88,7 +87,7 @@ impl Load {
                 idle &= got == 0;
                 if got > 0 {
                     worker.take(&self.batch, adds.then_some(&self.sums), &mut counted);
-                } else if worker.heard.elapsed() > STALLED {
+                } else if worker.last_reply.elapsed() > STALLED {
                     counted.resent += worker.send_again();
                 }
             }
@@ -120,7 +119,7 @@ impl Worker {
             received: vec![false; ring],
             base: 0,
             next: 0,
-            heard: Instant::now(),
+            last_reply: Instant::now(),
         }
     }
 
@@ -136,7 +135,7 @@ impl Worker {
     }
 
     fn send_again(&mut self) -> u64 {
-        self.heard = Instant::now();
+        self.last_reply = Instant::now();
         let missing = (self.base..self.next).filter(|vid| !self.received[self.place(*vid)]);
         let missing: Vec<u32> = missing.collect();
         for &vid in &missing {
@@ -157,7 +156,7 @@ impl Worker {
     }
 
     fn take(&mut self, batch: &RecvBatch, sums: Option<&Vec<Vec<u8>>>, counted: &mut Counted) {
-        self.heard = Instant::now();
+        self.last_reply = Instant::now();
         for packet in batch.messages().flat_map(|message| batch.packets(message)) {
             let (header, payload) = Header::decode(packet).expect("a packet");
             let vid = header.vid.0;

@@ -1,12 +1,12 @@
-//! The switch on one core, beside a bare forwarder of the same packets on the same sockets.
+//! The switch on one core, compared with a bare forwarder of the same packets on the same sockets.
 //!
-//! Four workers (one thread, core 0) stream float32 fragments through the switch (core 1) and get every
-//! sum back. The forwarder in its place adds nothing: once a fragment's four packets are in, the last one
-//! goes to all four. Rounds alternate, so that both see the same machine.
+//! Four workers (one thread, core 0) stream float32 fragments through the switch (core 1) and receive every sum. The
+//! forwarder in its place adds nothing: once a fragment's four packets have arrived, it sends the last one to all four.
+//! Rounds alternate, so that both run under the same conditions.
 //!
-//! `cargo bench --profile release -p netsum-net --bench switch -- [--rounds N] [--seconds S] [--window W]
-//! [--path loopback|veth] [--out FILE]`; without `--path` both, and the second result goes to `FILE` with
-//! `-veth` in its name. veth needs root.
+//! `cargo bench --profile release -p netsum-net --bench switch -- [--rounds N] [--seconds S] [--window W] [--path
+//! loopback|veth] [--out FILE]`; without `--path` both, and the second result is written to `FILE` with `-veth` in its
+//! name. veth needs root.
 
 mod cores;
 mod forwarder;
@@ -42,7 +42,7 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
-/// What lies between workers and switch.
+/// Path between workers and switch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Path {
     Loopback,
@@ -90,9 +90,9 @@ fn measure(arguments: &Arguments, path: Path, out: Option<PathBuf>) {
     let mut ours = Vec::new();
     let mut bare = Vec::new();
     for round in 0..arguments.rounds {
-        // Who goes first alternates too.
+        // The order of sides alternates, too.
         for side in [round % 2, (round + 1) % 2] {
-            let place = Place { near, far, network: network.as_ref() };
+            let place = Endpoints { near, far, network: network.as_ref() };
             if side == 0 {
                 ours.push(round_of(arguments, &place, Side::Switch));
                 eprintln!("switch    {}", ours.last().expect("just pushed"));
@@ -112,14 +112,14 @@ fn measure(arguments: &Arguments, path: Path, out: Option<PathBuf>) {
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Where workers (`near`) and switch (`far`) are.
-struct Place<'a> {
+/// Addresses of workers (`near`) and switch (`far`).
+struct Endpoints<'a> {
     near: IpAddr,
     far: IpAddr,
     network: Option<&'a veth::Veth>,
 }
 
-impl Place<'_> {
+impl Endpoints<'_> {
     /// The calling thread moves to a core and, with veth, to the far or near namespace.
     fn enter(&self, core: usize, far: bool) {
         cores::pin(core);
@@ -135,7 +135,7 @@ enum Side {
     Forwarder,
 }
 
-/// Whatever stands in the middle: where it is, and the processor time it has used.
+/// The process in the middle: its address, and its processor time.
 trait Middle {
     fn address(&self) -> SocketAddr;
     fn connect(&self, workers: &[SocketAddr], window: u16);
@@ -171,7 +171,7 @@ impl Middle for SwitchDriver {
     }
 }
 
-fn round_of(arguments: &Arguments, place: &Place<'_>, side: Side) -> Round {
+fn round_of(arguments: &Arguments, place: &Endpoints<'_>, side: Side) -> Round {
     std::thread::scope(|scope| {
         let middle = scope.spawn(|| -> Box<dyn Middle + Send> {
             // Threads inherit core and namespace of the thread that starts them.

@@ -1,4 +1,4 @@
-//! Rounds as a table for people and a file for scripts.
+//! Rounds as a table and as a file for scripts.
 
 use std::fmt;
 use std::path::Path;

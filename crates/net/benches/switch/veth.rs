@@ -1,4 +1,4 @@
-//! Two network namespaces joined by a veth pair, for threads to move into.
+//! Two network namespaces connected by a veth pair, which threads can enter.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ pub struct Veth {
 }
 
 impl Veth {
-    /// Ends the benchmark with the reason if that is not allowed here.
+    /// Ends the benchmark with the reason if this is not allowed.
     pub fn new() -> Veth {
         let names = ["near", "far"].map(|side| format!("nsb{}{side}", std::process::id()));
         let veth = Veth { names };

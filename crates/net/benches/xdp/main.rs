@@ -1,5 +1,6 @@
-//! The in-kernel switch by itself: nanoseconds of one core per contribution, by `BPF_PROG_TEST_RUN`, beside a bare
-//! adder in the same hook, which has no leases, senders, epochs or locks (hw/xdp/bench.bpf.c). Then both on veth, with live frames.
+//! The in-kernel switch alone: nanoseconds of one core per contribution, by `BPF_PROG_TEST_RUN`, compared with a bare
+//! adder in the same hook, which has no leases, senders, epochs or locks (hw/xdp/bench.bpf.c). Then both on veth, with
+//! live frames.
 //!
 //! `cargo bench --profile release -p netsum-net --features xdp --bench xdp -- [--rounds N] [--out FILE]`; needs root.
 //! Rounds alternate.

@@ -1,4 +1,4 @@
-//! What is measured, and how it is told.
+//! Measurements and their report.
 
 use std::path::Path;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
             let with_making = stream.time(CONTRIBUTIONS)?;
             let summed = stream.completed()? - before;
             assert_eq!(summed, u64::from(CONTRIBUTIONS / WORKERS), "fragments that were summed");
-            // Whoever sends makes tags; without them making a frame is a few stores, which are left in.
+            // Senders make tags; without tags making a frame takes a few stores, which are included.
             let making = if *keyed { stream.idle(CONTRIBUTIONS)? } else { Duration::ZERO };
             let ours = with_making.saturating_sub(making);
             let bare = stream.bare_time(*arithmetic == Arithmetic::Saturating, CONTRIBUTIONS)?;

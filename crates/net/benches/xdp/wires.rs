@@ -1,4 +1,4 @@
-//! The in-kernel switch on veth: packets per second that one core makes, sends, adds and takes off again.
+//! The in-kernel switch on veth: packets per second that one core makes, sends, adds and receives.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use netsum_wire::Arithmetic;
 #[path = "../switch/cores.rs"]
 mod cores;
 
-/// Half a second's: the system sends live frames between ticks of its clock.
+/// Half a second's contributions: the system sends live frames between ticks of its clock.
 const CONTRIBUTIONS: u32 = 2_000_000;
 
 /// Fragments of one size and arithmetic.
@@ -21,11 +21,11 @@ pub struct Case {
     pub ours: Vec<f64>,
     /// The bare adder's.
     pub bare: Vec<f64>,
-    /// Share of our fragments that were summed: what a full device drops is not.
+    /// Share of our fragments that were summed: those that a full device drops are not.
     pub summed: f64,
 }
 
-/// Measures in a thread with a network namespace of its own, on one core.
+/// Measures on one core, in a thread with its own network namespace.
 pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
     let thread = std::thread::spawn(move || inside(rounds));
     thread.join().expect("the bench does not panic")
@@ -33,7 +33,7 @@ pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
 
 fn inside(rounds: usize) -> Result<Vec<Case>, WhyNot> {
     cores::pin(0);
-    // SAFETY: changes this thread alone, and takes no memory.
+    // SAFETY: affects this thread only, and accesses no memory.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         let error = std::io::Error::last_os_error();
         return Err(WhyNot::System("making a network namespace", error));

@@ -17,7 +17,7 @@ const IDENTITY: u32 = 0x6e73_756d;
 const TABLE_VERSION: u32 = 1;
 /// Bytes before a message: kind, port, length as 16 bits.
 const HEAD: usize = 4;
-/// A simulated device does a register in microseconds, and may have to finish some thousand cycles before.
+/// A simulated device accesses a register within microseconds, but may have to complete some thousand cycles before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const NET_IN: u8 = 0x01;
@@ -28,23 +28,23 @@ const NET_OUT: u8 = 0x81;
 const SW_OUT: u8 = 0x82;
 const VALUE: u8 = 0x83;
 
-/// Where a frame came out.
+/// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// To the wire.
+    /// The wire.
     Wire,
-    /// To the switch chip: software's.
+    /// The switch chip, for software.
     Chip,
 }
 
-/// A frame that the device has sent, and the port it belongs to.
+/// A frame from the device, and its port.
 pub(super) struct Sent {
     pub(super) side: Side,
     pub(super) port: u8,
     pub(super) frame: Vec<u8>,
 }
 
-/// What the device is, by its own registers.
+/// Properties of the device, from its registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) lines: usize,
@@ -53,7 +53,7 @@ pub(super) struct Shape {
     pub(super) buffer_bytes: usize,
 }
 
-/// A connected device. Dropping it closes the connection and ends the thread that reads from it.
+/// A connected device. Dropping it closes the connection and ends its reading thread.
 pub(super) struct Device {
     stream: UnixStream,
     frames: Receiver<Sent>,
@@ -63,7 +63,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Connects; `wake` is rung when a frame has come. Errors: `Connect`, `Unknown`, `Gone`.
+    /// Connects; `wake` is rung when a frame arrives. Errors: `Connect`, `Unknown`, `Gone`.
     pub(super) fn connect(path: &Path, wake: Arc<Wake>) -> Result<Device, AcceleratorError> {
         let failed = |source| AcceleratorError::Connect { path: path.to_owned(), source };
         let stream = UnixStream::connect(path).map_err(failed)?;
@@ -115,7 +115,7 @@ impl Device {
         self.send(WRITE, 0, &body)
     }
 
-    /// Waits until control and release engine have nothing to do.
+    /// Waits until control block and release engine are idle.
     pub(super) fn idle(&mut self) -> Result<(), AcceleratorError> {
         let end = Instant::now() + PATIENCE;
         while self.read(r::STATUS)? != 0 {
@@ -126,17 +126,17 @@ impl Device {
         Ok(())
     }
 
-    /// A frame from the wire at `port`.
+    /// Passes a frame that arrives from the wire at `port`.
     pub(super) fn arrive(&mut self, port: u8, frame: &[u8]) -> Result<(), AcceleratorError> {
         self.send(NET_IN, port, frame)
     }
 
-    /// A frame of the switch chip to the wire at `port`.
+    /// Passes a frame from the switch chip to the wire at `port`.
     pub(super) fn inject(&mut self, port: u8, frame: &[u8]) -> Result<(), AcceleratorError> {
         self.send(SW_IN, port, frame)
     }
 
-    /// The next frame that the device has sent; `None` if there is none now. Errors: `Gone`.
+    /// The next frame from the device; `None` if there is none. Errors: `Gone`.
     pub(super) fn next(&self) -> Result<Option<Sent>, AcceleratorError> {
         match self.frames.try_recv() {
             Ok(sent) => Ok(Some(sent)),
@@ -147,7 +147,7 @@ impl Device {
 
     fn send(&mut self, kind: u8, port: u8, body: &[u8]) -> Result<(), AcceleratorError> {
         let gone = |_| AcceleratorError::Gone { what: "it closed the connection" };
-        // Longer than any datagram: nothing that comes from a socket is cut.
+        // Longer than any datagram: no packet of a socket is truncated.
         let length = u16::try_from(body.len()).unwrap_or(u16::MAX);
         let [low, high] = length.to_le_bytes();
         let mut message = Vec::with_capacity(HEAD + body.len());
@@ -166,7 +166,7 @@ impl Drop for Device {
     }
 }
 
-/// Sorts what the device sends, until the connection ends.
+/// Dispatches the device's messages until the connection ends.
 fn read(
     mut from: UnixStream,
     frames: &Sender<Sent>,

@@ -1,15 +1,15 @@
-//! Ethernet, IPv4 and UDP around packets, as the accelerator's lines have them.
+//! Ethernet, IPv4 and UDP headers around packets, as on the accelerator's lines.
 //!
-//! The hosts' real frames were taken apart by the system before a UDP socket gave us what was in them. MAC addresses are
-//! made from IPv4 addresses: the device compares none.
+//! The system strips the headers of the hosts' real frames at a UDP socket. MAC addresses are derived from IPv4
+//! addresses: the device does not compare them.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// Bytes before a packet.
+/// Bytes of headers before a packet.
 pub(super) const HEADERS: usize = 42;
-/// Of these (and two of the packet, which are 0), what a lease's template says.
+/// Bytes of these headers (and two of the packet, which are 0) in a lease's template.
 pub(super) const TEMPLATE: usize = 44;
-/// DSCP 56, and the ECN field of a packet that may be marked and that was.
+/// DSCP 56, with the ECN field of an unmarked and of a marked packet.
 const ECT0: u8 = 56 << 2 | 0b10;
 const CE: u8 = 56 << 2 | 0b11;
 
@@ -54,7 +54,7 @@ fn ones_sum(bytes: &[u8]) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// A frame with a packet.
+/// Builds a frame with a packet.
 pub(super) fn build(from: SocketAddrV4, to: SocketAddrV4, ce: bool, packet: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADERS + packet.len());
     frame.extend_from_slice(&headers(from, to, Some(packet.len()), ce));
@@ -62,14 +62,14 @@ pub(super) fn build(from: SocketAddrV4, to: SocketAddrV4, ce: bool, packet: &[u8
     frame
 }
 
-/// What a lease's template says: all but lengths and identification.
+/// The template of a lease: all headers but lengths and identification.
 pub(super) fn template(from: SocketAddrV4, to: SocketAddrV4) -> [u8; TEMPLATE] {
     let mut bytes = [0; TEMPLATE];
     bytes[..HEADERS].copy_from_slice(&headers(from, to, None, false));
     bytes
 }
 
-/// Sender, receiver and packet of a frame; `None` if it is not one of ours or its checksum is wrong.
+/// Sender, receiver and packet of a frame; `None` if the frame is not an aggregation packet or its checksum is wrong.
 pub(super) fn parse(frame: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4, &[u8])> {
     let (h, packet) = frame.split_first_chunk::<HEADERS>()?;
     let address = |ip: usize, port: usize| {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_built_is_parsed_and_nothing_else() {
+    fn frames_parse_as_built_and_others_are_refused() {
         let from = SocketAddrV4::new(Ipv4Addr::new(10, 1, 2, 3), 4000);
         let to = SocketAddrV4::new(Ipv4Addr::new(10, 1, 2, 255), 7701);
         let frame = build(from, to, true, b"a packet");

@@ -1,14 +1,15 @@
-//! Which lease has which place and slots, and whose line is whose.
+//! Table entries and slots of leases, and the lines of neighbours.
 //!
-//! A lease's child i is behind line i and its parent behind the line after the last child: a line's place is the place in
-//! the order of additions. Lines are shared by all leases; a packet is told by its sender and its job and tree.
+//! A lease's child i is behind line i and its parent behind the line after the last child: the line determines the
+//! position in the order of additions. All leases share the lines; a packet's line follows from its sender, job and
+//! tree.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::time::Instant;
 
 use netsum_proto::panama::{Lease, LeaseError, TreeCounters};
-use netsum_proto::{Drop, LeaseKey, PortId};
+use netsum_proto::{DropReason, LeaseKey, PortId};
 use netsum_wire::{Epoch, JobId, TreeId};
 use rustc_hash::FxHashMap;
 
@@ -18,12 +19,12 @@ use super::{frame, registers as r};
 use crate::NetError;
 use crate::switch::TreeSnapshot;
 
-/// Rings are not larger than this share of all slots, so that several leases find room.
+/// A ring takes at most this share of all slots, so that several leases find room.
 const SHARE: usize = 4;
-/// Vids of which is kept who has asked, by the slots of a ring.
+/// Number of vids for which requests are recorded, in multiples of a ring's slots.
 const ASKED: usize = 2;
 
-/// A lease at work.
+/// An installed lease.
 pub(super) struct Entry {
     pub(super) key: LeaseKey,
     lease: Lease<SocketAddr>,
@@ -31,11 +32,11 @@ pub(super) struct Entry {
     slots: Range<usize>,
     /// Children, then the parent: line i is behind neighbour i.
     pub(super) neighbours: Vec<SocketAddrV4>,
-    /// Children that have said fin.
+    /// Children that have sent fin.
     finished: u64,
-    /// Children that sent a vid again, for a parent that says *waiting*.
+    /// By vid, children that sent again and wait for a notice of the parent.
     asked: FxHashMap<u32, u64>,
-    pub(super) heard: Instant,
+    pub(super) last_seen: Instant,
     pub(super) counters: TreeCounters,
 }
 
@@ -54,7 +55,7 @@ impl Entry {
         (self.slots.len() / 2).min(usize::from(self.lease.slots))
     }
 
-    /// A child sent a vid again.
+    /// Records that a child sent a vid again.
     pub(super) fn ask(&mut self, vid: u32, line: usize) {
         if self.asked.len() > ASKED * self.slots.len() {
             self.asked.clear();
@@ -62,12 +63,12 @@ impl Entry {
         *self.asked.entry(vid).or_default() |= 1 << line;
     }
 
-    /// Who asked for a vid, and has not been told.
+    /// Takes the children that wait for a notice about a vid.
     pub(super) fn askers(&mut self, vid: u32) -> u64 {
         self.asked.remove(&vid).unwrap_or(0)
     }
 
-    /// A child says fin; true if it was the last one.
+    /// Records a child's fin; true if it was the last one.
     pub(super) fn finish(&mut self, line: usize) -> bool {
         self.finished |= 1 << line;
         self.finished.count_ones() as usize == self.children()
@@ -82,7 +83,7 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    /// None yet. `local`: what neighbours send to.
+    /// An empty table. `local`: the address that neighbours send to.
     pub(super) fn new(shape: Shape, local: SocketAddrV4) -> Leases {
         Leases { shape, local, entries: Vec::new() }
     }
@@ -92,12 +93,13 @@ impl Leases {
     }
 
     /// The lease of a packet. Errors: `NoLease`.
-    pub(super) fn find(&mut self, job: JobId, tree: TreeId) -> Result<&mut Entry, Drop> {
+    pub(super) fn find(&mut self, job: JobId, tree: TreeId) -> Result<&mut Entry, DropReason> {
         let found = self.entries.iter_mut().find(|e| (e.key.job, e.key.tree) == (job, tree));
-        found.ok_or(Drop::NoLease)
+        found.ok_or(DropReason::NoLease)
     }
 
-    /// Admits a lease, in place of an earlier epoch's; then everything is as before, or the registers are written.
+    /// Installs a lease, replacing an earlier epoch's. An error leaves the state unchanged; otherwise the registers are
+    /// written.
     pub(super) fn install(
         &mut self,
         device: &mut Device,
@@ -139,7 +141,7 @@ impl Leases {
             neighbours,
             finished: 0,
             asked: FxHashMap::default(),
-            heard: Instant::now(),
+            last_seen: Instant::now(),
             counters: TreeCounters::default(),
         };
         self.program(device, &entry)?;
@@ -147,7 +149,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Takes back those that `goes` says, and returns them.
+    /// Removes the leases that `goes` selects, and returns them.
     pub(super) fn remove(
         &mut self,
         device: &mut Device,
@@ -163,7 +165,7 @@ impl Leases {
         Ok(gone.iter().map(|entry| entry.key).collect())
     }
 
-    /// Forgets all that is in a lease's slots, and starts it at vid 0: its children have said fin.
+    /// Clears a lease's slots and restarts it at vid 0: its children have sent fin.
     pub(super) fn clear(
         &mut self,
         device: &mut Device,
@@ -179,7 +181,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Each lease with its share of the device.
+    /// Statistics of each lease.
     pub(super) fn snapshots(&self) -> Vec<TreeSnapshot> {
         let snapshot = |e: &Entry| TreeSnapshot {
             lease: e.key,
@@ -192,18 +194,18 @@ impl Leases {
         all
     }
 
-    /// Bytes of port buffers, given to leases and in all.
+    /// Bytes of port buffers, reserved by leases and in total.
     pub(super) fn memory(&self) -> (u64, u64) {
         let all = self.shape.slots * self.shape.buffer_bytes * self.shape.lines;
         (self.entries.iter().map(|e| self.reserved(e)).sum(), all as u64)
     }
 
-    /// A slot is a buffer on every line, whoever has one.
+    /// A slot is a buffer on every line, even on unused ones.
     fn reserved(&self, entry: &Entry) -> u64 {
         (entry.slots.len() * self.shape.buffer_bytes * self.shape.lines) as u64
     }
 
-    /// The lease's neighbours, if the device can serve it.
+    /// The lease's neighbours, if the device supports the lease.
     fn check(&self, lease: &Lease<SocketAddr>) -> Result<Vec<SocketAddrV4>, NetError> {
         let mut ports = 0..;
         lease.map(|_| PortId(ports.next().expect("it does not end"))).validate()?;
@@ -223,7 +225,7 @@ impl Leases {
         neighbours.map(|address| Ok(v4(address)?)).collect()
     }
 
-    /// The largest ring that is of use and free: a power of two, at least twice the window.
+    /// The largest useful free ring: a power of two, at least twice the window.
     fn room(&self, window: usize) -> Option<Range<usize>> {
         let mut ring = (2 * window).next_power_of_two().min(self.shape.slots / SHARE);
         while ring >= 2 {
@@ -284,7 +286,7 @@ pub(super) fn up_to(epoch: Epoch, last: Epoch) -> bool {
     epoch.0.wrapping_sub(last.0) as i16 <= 0
 }
 
-/// An address as the accelerator can have it.
+/// The address as IPv4.
 pub(super) fn v4(address: SocketAddr) -> Result<SocketAddrV4, AcceleratorError> {
     match address {
         SocketAddr::V4(address) => Ok(address),
@@ -292,7 +294,7 @@ pub(super) fn v4(address: SocketAddr) -> Result<SocketAddrV4, AcceleratorError> 
     }
 }
 
-/// The only place that a lease can have: low bits of the job, turned with those of the tree.
+/// The index of a lease in the table: low bits of the job, rotated by those of the tree.
 fn place(leases: usize, job: JobId, tree: TreeId) -> usize {
     let bits = leases.trailing_zeros();
     let turned = if bits == 0 { 0 } else { u32::from(tree.0).reverse_bits() >> (32 - bits) };

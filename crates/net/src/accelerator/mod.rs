@@ -1,9 +1,9 @@
-//! The accelerator of `hw/` under a switch: the same commands, the sums made by the device.
+//! A switch on the accelerator of `hw/`: the same commands, with sums made by the device.
 //!
-//! [`device`] speaks with the device (registers and lines over a socket, docs/accelerator-device.md); [`frame`] puts
-//! Ethernet and IPv4 around packets as the wires would have them; [`leases`] keeps which lease has which place and
-//! slots, and writes the registers; [`thread`] moves packets between the UDP socket and the lines, and does what the
-//! device leaves to software: fins, and notices from neighbours.
+//! [`device`] accesses the device (registers and lines over a socket, docs/accelerator-device.md); [`frame`] adds
+//! Ethernet and IPv4 headers as on wires; [`leases`] assigns table entries and slots to leases, and writes the
+//! registers; [`thread`] moves packets between the UDP socket and the lines, and handles what the device leaves to
+//! software: fins, and notices from neighbours.
 
 mod device;
 mod frame;
@@ -19,10 +19,10 @@ use netsum_wire::{JobId, TreeId};
 
 pub(crate) use thread::Thread;
 
-/// Why an accelerator cannot be used, or cannot take a lease.
+/// Why an accelerator cannot be used, or refuses a lease.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceleratorError {
-    /// Nobody listens there.
+    /// No device listens at the socket.
     #[error(
         "cannot reach an accelerator at {}: {source}; start the device first, or leave --accelerator out",
         path.display()
@@ -30,10 +30,10 @@ pub enum AcceleratorError {
     Connect {
         /// Its socket.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// What answers is something else, or of another version.
+    /// Another device, or another version.
     #[error(
         "{} is no accelerator that this switch can drive: identity {id:#010x}, version {version}; build both from one source",
         path.display()
@@ -41,15 +41,15 @@ pub enum AcceleratorError {
     Unknown {
         /// Its socket.
         path: PathBuf,
-        /// Of the register ID.
+        /// Value of the register ID.
         id: u32,
-        /// Of the register VERSION.
+        /// Value of the register VERSION.
         version: u32,
     },
-    /// The device ended, or does not answer.
+    /// The device ended, or does not respond.
     #[error("the accelerator has gone: {what}; start device and switch anew")]
     Gone {
-        /// How that showed.
+        /// Observed failure.
         what: &'static str,
     },
     /// More neighbours than lines.
@@ -57,29 +57,29 @@ pub enum AcceleratorError {
         "the lease has {needed} neighbours, the accelerator {lines} lines; use one with more, or the software switch"
     )]
     Lines {
-        /// Children, and the parent.
+        /// Number of children and parent.
         needed: usize,
-        /// Of the device.
+        /// Lines of the device.
         lines: usize,
     },
-    /// Another lease has the place that this one must have.
+    /// Another lease uses the table entry that this one needs.
     #[error(
         "{job} {tree} needs the place of {other_job} {other_tree} in the accelerator's table; end that job, or use the software switch"
     )]
     Place {
-        /// Of the lease.
+        /// Job of the lease.
         job: JobId,
-        /// Of the lease.
+        /// Tree of the lease.
         tree: TreeId,
-        /// Who is there.
+        /// Job of the other lease.
         other_job: JobId,
-        /// Who is there.
+        /// Tree of the other lease.
         other_tree: TreeId,
     },
-    /// All slots are given away.
+    /// No free slots.
     #[error("the accelerator's {slots} slots are all given to other leases")]
     Slots {
-        /// Of the device.
+        /// Slots of the device.
         slots: usize,
     },
     /// Fragments larger than a buffer.
@@ -87,9 +87,9 @@ pub enum AcceleratorError {
         "fragments of {offered} bytes do not fit into the accelerator's buffers of {limit}; plan for an MTU of 1500"
     )]
     Fragment {
-        /// Of the lease.
+        /// Fragment size of the lease.
         offered: u16,
-        /// Of the device.
+        /// Limit of the device.
         limit: usize,
     },
     /// A lease of another protocol than `panama`.
@@ -98,10 +98,10 @@ pub enum AcceleratorError {
     /// A release fraction below 1.
     #[error("the accelerator has no partial synchronisation; set the release fraction to 1")]
     Partial,
-    /// The accelerator speaks IPv4.
+    /// A neighbour without an IPv4 address.
     #[error("{address} is not an IPv4 address, and the accelerator knows no other")]
     Address {
-        /// Of a neighbour, or ours.
+        /// Address of a neighbour, or the own one.
         address: SocketAddr,
     },
 }

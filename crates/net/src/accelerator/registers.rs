@@ -1,6 +1,6 @@
 //! Addresses and outcomes, made from hw/rtl/registers.toml by hw/tools/registers.py.
 
-use netsum_proto::Drop;
+use netsum_proto::DropReason;
 
 pub(super) const ID: u32 = 0x00000;
 pub(super) const VERSION: u32 = 0x00004;
@@ -23,26 +23,26 @@ pub(super) const WORD_MEMBERS: u32 = 8;
 pub(super) const WORD_PARENT: u32 = 12;
 
 /// The switch's reason for each outcome, in counter order; `None` if the packet was taken.
-pub(super) const DROPS: [Option<Drop>; 21] = [
+pub(super) const DROPS: [Option<DropReason>; 21] = [
     None,
     None,
     None,
-    Some(Drop::Duplicate),
-    Some(Drop::Duplicate),
-    Some(Drop::Mismatch),
-    Some(Drop::Duplicate),
-    Some(Drop::Mismatch),
-    Some(Drop::Unexpected),
-    Some(Drop::TooOld),
-    Some(Drop::BeyondWindow),
-    Some(Drop::TooLarge),
-    Some(Drop::WrongDirection),
-    Some(Drop::NotANeighbour),
-    Some(Drop::FutureEpoch),
-    Some(Drop::StaleEpoch),
-    Some(Drop::NoLease),
-    Some(Drop::PayloadLength),
-    Some(Drop::EmptyFragment),
-    Some(Drop::Reserved),
-    Some(Drop::TruncatedHeader),
+    Some(DropReason::Duplicate),
+    Some(DropReason::Duplicate),
+    Some(DropReason::Mismatch),
+    Some(DropReason::Duplicate),
+    Some(DropReason::Mismatch),
+    Some(DropReason::Unexpected),
+    Some(DropReason::TooOld),
+    Some(DropReason::BeyondWindow),
+    Some(DropReason::TooLarge),
+    Some(DropReason::WrongDirection),
+    Some(DropReason::NotANeighbour),
+    Some(DropReason::FutureEpoch),
+    Some(DropReason::StaleEpoch),
+    Some(DropReason::NoLease),
+    Some(DropReason::PayloadLength),
+    Some(DropReason::EmptyFragment),
+    Some(DropReason::Reserved),
+    Some(DropReason::TruncatedHeader),
 ];

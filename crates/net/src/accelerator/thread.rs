@@ -1,7 +1,7 @@
-//! What the switch's thread does when an accelerator adds.
+//! The thread of a switch with an accelerator.
 //!
-//! Packets of neighbours go to the device's lines as frames; what it sends to a wire goes to the neighbour that the frame
-//! names; what it passes to the switch chip is software's: fins, and notices of neighbours.
+//! Packets of neighbours go to the device's lines as frames; the device's frames to a wire go to the neighbour that the
+//! frame names; its frames to the switch chip are for software: fins, and notices of neighbours.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_proto::{Drop, DropCounters, Lease, LeaseKey, PortId};
+use netsum_proto::{DropCounters, DropReason, Lease, LeaseKey, PortId};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind};
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::FxHashSet;
@@ -26,11 +26,11 @@ use crate::switch::ports::Ports;
 use crate::switch::{Command, SwitchSnapshot};
 use crate::udp::{RecvBatch, SendBatch, Socket, Wake};
 
-/// Commands and frames wake the thread, so this bounds nothing but the harm of a lost wake-up.
+/// Commands and frames wake the thread, so this only bounds the delay of a lost wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
 /// After a receive error, so that a broken socket does not burn a core.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
-/// A fin or a notice of a neighbour, and where it is to go.
+/// A fin or a notice, and the line that it goes to.
 type Notice = (usize, Header);
 
 pub(crate) struct Thread {
@@ -46,7 +46,7 @@ pub(crate) struct Thread {
     /// Frames whose packets wait in `outbound`.
     frames: Vec<Vec<u8>>,
     drops: DropCounters,
-    /// The device's counters when they were last read; they wrap.
+    /// The device's counters at the last reading; they wrap around.
     outcomes: [u32; r::DROPS.len()],
 }
 
@@ -78,12 +78,12 @@ impl Thread {
         })
     }
 
-    /// The largest fragment that the device takes, bytes.
+    /// The largest fragment that the device supports, in bytes.
     pub(crate) fn fragment_limit(&self) -> usize {
         self.device.shape.buffer_bytes
     }
 
-    /// Works until it is told to stop, or the device has gone.
+    /// Runs until it is stopped, or the device fails.
     pub(crate) fn run(mut self) {
         if let Err(error) = self.work() {
             tracing::error!(%error, "the accelerator's thread ends");
@@ -117,12 +117,12 @@ impl Thread {
         self.socket.wait(&self.wake, AFTER_ERROR);
     }
 
-    /// A datagram's packets, to the line of the neighbour that sent them.
+    /// Passes a datagram's packets to the line of their sender.
     fn take(&mut self, message: usize) -> Result<(), AcceleratorError> {
         let message = self.batch.message(message);
         let (Some(port), SocketAddr::V4(from)) = (self.ports.find(message.from), message.from)
         else {
-            message.packets().for_each(|_| self.drops.count(Drop::UnknownSender));
+            message.packets().for_each(|_| self.drops.count(DropReason::UnknownSender));
             return Ok(());
         };
         let (mut packets, mut bytes) = (0, 0);
@@ -142,7 +142,7 @@ impl Thread {
         Ok(())
     }
 
-    /// What the device has sent.
+    /// Sends the frames of the device.
     fn forward(&mut self) -> Result<(), AcceleratorError> {
         while let Some(sent) = self.device.next()? {
             match sent.side {
@@ -173,15 +173,15 @@ impl Thread {
                 self.outbound.push(port.0 as usize, self.frames.len());
                 self.frames.push(sent.frame);
             }
-            // A lease may have gone while its sum was under way.
-            None => self.drops.count(Drop::UnknownSender),
+            // A lease may have been removed while its sum was in progress.
+            None => self.drops.count(DropReason::UnknownSender),
         }
     }
 
-    /// A packet that the accelerator leaves to us.
+    /// Handles a packet that the accelerator leaves to software.
     fn by_software(&mut self, sent: &Sent) -> Result<(), AcceleratorError> {
         let Some((from, _, packet)) = frame::parse(&sent.frame) else {
-            self.drops.count(Drop::TruncatedHeader);
+            self.drops.count(DropReason::TruncatedHeader);
             return Ok(());
         };
         let (header, _) = match Header::decode(packet) {
@@ -211,12 +211,12 @@ impl Thread {
         Ok(())
     }
 
-    /// Does what was asked; true if that is to stop.
+    /// Executes commands; true if one of them is to stop.
     fn obey(&mut self) -> Result<bool, AcceleratorError> {
         while let Ok(command) = self.inbox.try_recv() {
-            // Who asked may have gone; then nobody needs the answer.
+            // The caller may have gone; then the answer is not needed.
             match command {
-                // Trees have no tags, so a key is of no use here.
+                // Packets of trees have no tags, so a key is not used.
                 Command::Install(grant, _, _, reply) => {
                     let installed = self.install(grant);
                     let _ = reply.send(installed);
@@ -228,8 +228,9 @@ impl Thread {
                 }
                 Command::Expire(idle, reply) => {
                     let now = Instant::now();
-                    let silent = |heard: Instant| now.duration_since(heard) >= idle;
-                    let gone = self.leases.remove(&mut self.device, |entry| silent(entry.heard))?;
+                    let silent = |last_seen: Instant| now.duration_since(last_seen) >= idle;
+                    let gone =
+                        self.leases.remove(&mut self.device, |entry| silent(entry.last_seen))?;
                     self.forget_ports();
                     let _ = reply.send(gone);
                 }
@@ -295,14 +296,14 @@ impl Thread {
     }
 }
 
-/// The line that a packet belongs to, by job, tree and sender; the rest of it is the device's to judge.
-fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize, Drop> {
-    let Some(head) = packet.first_chunk::<12>() else { return Err(Drop::TruncatedHeader) };
+/// The line of a packet, by job, tree and sender; the device checks the rest.
+fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize, DropReason> {
+    let Some(head) = packet.first_chunk::<12>() else { return Err(DropReason::TruncatedHeader) };
     let number =
         |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let entry = leases.find(JobId(number(4)), TreeId(head[2]))?;
-    let line = entry.line(from).ok_or(Drop::NotANeighbour)?;
-    entry.heard = Instant::now();
+    let line = entry.line(from).ok_or(DropReason::NotANeighbour)?;
+    entry.last_seen = Instant::now();
     if line < entry.children() && head[1] & 0x0f <= Kind::Partial as u8 {
         entry.counters.contributions += 1;
         if head[1] & 0x10 != 0 {
@@ -313,19 +314,19 @@ fn line(leases: &mut Leases, from: SocketAddrV4, packet: &[u8]) -> Result<usize,
     Ok(line)
 }
 
-/// What follows from a packet that the device left to software: notices, and a lease to clear.
+/// The notices that follow from a packet that the device left to software, and a lease to be cleared.
 fn notices(
     leases: &mut Leases,
     from: SocketAddrV4,
     header: &Header,
-) -> Result<(Vec<Notice>, Option<LeaseKey>), Drop> {
+) -> Result<(Vec<Notice>, Option<LeaseKey>), DropReason> {
     let entry = leases.find(header.job, header.tree)?;
     match header.epoch.0.wrapping_sub(entry.key.epoch.0) as i16 {
         0 => {}
-        ..0 => return Err(Drop::StaleEpoch),
-        _ => return Err(Drop::FutureEpoch),
+        ..0 => return Err(DropReason::StaleEpoch),
+        _ => return Err(DropReason::FutureEpoch),
     }
-    let sender = entry.line(from).ok_or(Drop::NotANeighbour)?;
+    let sender = entry.line(from).ok_or(DropReason::NotANeighbour)?;
     let (children, all) = (entry.children(), entry.neighbours.len());
     let to = |lines: &mut dyn Iterator<Item = usize>| lines.map(|line| (line, *header)).collect();
     match header.kind {
@@ -338,9 +339,9 @@ fn notices(
             let last = entry.finish(sender);
             Ok((to(&mut (children..all).filter(|_| last)), last.then_some(entry.key)))
         }
-        // Sums that the device does not add: other formats than float32 and bfloat16, other operations.
-        Kind::Contribution | Kind::Partial | Kind::Result => Err(Drop::UnknownFormat),
-        Kind::Acknowledgement | Kind::Waiting | Kind::Fin => Err(Drop::WrongDirection),
+        // Fragments that the device does not support: other formats than float32 and bfloat16, other operations.
+        Kind::Contribution | Kind::Partial | Kind::Result => Err(DropReason::UnknownFormat),
+        Kind::Acknowledgement | Kind::Waiting | Kind::Fin => Err(DropReason::WrongDirection),
     }
 }
 

@@ -1,7 +1,7 @@
-//! How ranks of a host come to share an arena: the lowest makes the memory and passes it to the others.
+//! Setting up an arena between the ranks of a host: the lowest rank makes the memory and passes it to the others.
 //!
-//! All or none: a rank that has mapped it says so, and waits to be told that all have. A rank that cannot (no Unix
-//! sockets, no memory, another container) makes all take the other way, not fail.
+//! All or none: a rank that has mapped the memory reports it, and waits for the confirmation that all have. A rank that
+//! cannot map it (no Unix sockets, no memory, another container) makes all use another transport instead of failing.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -18,18 +18,18 @@ use crate::deadline::left;
 use crate::mesh::SECRET_LEN;
 use crate::stream::pass;
 
-/// What a rank tells the others about its part of a host.
+/// A rank's part of the set-up, for the other ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArenaSeat {
-    /// Equal for processes that may share memory: boot and network namespace, in which `name` lives.
+    /// Equal for processes that may share memory: an id of boot and network namespace, in which `name` is valid.
     pub machine: String,
-    /// Of the Unix socket.
+    /// Name of the Unix socket.
     pub name: String,
     /// Processors that the rank may run on.
     pub cpus: Vec<usize>,
 }
 
-/// A rank's socket for those who will share memory with it.
+/// A rank's socket for setting up shared memory.
 #[derive(Debug)]
 pub struct ArenaPort {
     listener: UnixListener,
@@ -42,7 +42,7 @@ impl ArenaPort {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("netsum-arena-{}-{count}", std::process::id());
-        // Process ids are told apart within a pid namespace only.
+        // Process ids are unique within a pid namespace only.
         let pids = std::fs::metadata("/proc/self/ns/pid")?.ino();
         let name = format!("{name}-{pids}");
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
@@ -51,15 +51,15 @@ impl ArenaPort {
         Ok(ArenaPort { listener, seat })
     }
 
-    /// What the others must be given.
+    /// The seat, for the other ranks.
     pub fn seat(&self) -> &ArenaSeat {
         &self.seat
     }
 
-    /// Makes the arena with all `seats`, by rank, of which `rank` is ours; `None` where one of them cannot.
+    /// Sets up the arena with all `seats`, by rank, of which `rank` is the own; `None` if one of them cannot.
     ///
-    /// `around`: of all ranks of the group that may be on this machine, as other hosts, too: they want its cores.
-    /// `secret`: of the lowest rank, which only readers of the rendezvous know.
+    /// `around`: seats of all ranks of the group that may be on this machine, including other emulated hosts, which
+    /// compete for its cores. `secret`: of the lowest rank, known only to readers of the rendezvous.
     pub fn meet(
         self,
         rank: usize,
@@ -78,8 +78,8 @@ impl ArenaPort {
         memory.map(|memory| Arena::new(memory, rank, ranks, oversubscribed, spread))
     }
 
-    /// Memory that the ranks of all `seats` share, made by the lowest and opened by the others; `None` where one of
-    /// them cannot.
+    /// Memory that the ranks of all `seats` share, made by the lowest and opened by the others; `None` if one of them
+    /// cannot.
     pub(super) fn share<M>(
         &self,
         rank: usize,
@@ -135,18 +135,18 @@ impl ArenaPort {
                 })
             });
         if agreed.is_ok() {
-            // A rank that does not receive it has died, which its connections show.
+            // A rank that does not receive it has died, which its connections reveal.
             members().for_each(|mut socket| drop(socket.write_all(&[1])));
         }
         agreed.map(|()| memory)
     }
 }
 
-/// A connection that has not said yet which rank it is. All of them are read at once: one that is slow delays no other.
+/// A connection with an incomplete hello. All of them are read concurrently: a slow one does not delay others.
 struct Hello {
     socket: UnixStream,
     bytes: [u8; HELLO],
-    /// How many of `bytes` are here.
+    /// Number of `bytes` received.
     have: usize,
     until: Instant,
 }
@@ -158,7 +158,7 @@ impl Hello {
         Ok(Hello { socket, bytes: [0; HELLO], have: 0, until })
     }
 
-    /// Reads what has come; whether all of it is here. Errors: nothing more will come, or not in time.
+    /// Reads available bytes; returns whether the hello is complete. Errors: it will not be complete, or not in time.
     fn read(&mut self) -> io::Result<bool> {
         while self.have < HELLO {
             match (&self.socket).read(&mut self.bytes[self.have..]) {
@@ -174,7 +174,7 @@ impl Hello {
         Ok(true)
     }
 
-    /// Which rank it is, if it is one of so many and knows the secret.
+    /// The rank in the hello, if it is valid and the secret matches.
     fn rank(&self, ranks: usize, secret: &[u8; SECRET_LEN]) -> Option<usize> {
         let [a, b, c, d, known @ ..] = &self.bytes;
         let rank = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
@@ -182,7 +182,7 @@ impl Hello {
     }
 }
 
-/// Makes members of connections whose hello is complete; returns those that are not.
+/// Makes members of connections with a complete hello; returns the others.
 fn read_hellos(
     hellos: Vec<Hello>,
     secret: &[u8; SECRET_LEN],
@@ -212,7 +212,7 @@ fn follow<M>(
     patience: Duration,
     open: impl FnOnce(&OwnedFd) -> io::Result<M>,
 ) -> io::Result<M> {
-    // The leader decides; the others wait for its decision a little longer than that takes.
+    // The leader decides; the others wait for its decision a little longer.
     let until = Instant::now() + 2 * patience;
     let address = SocketAddr::from_abstract_name(&leader.name)?;
     let mut socket = UnixStream::connect_addr(&address)?;
@@ -230,7 +230,7 @@ fn follow<M>(
     Ok(memory)
 }
 
-/// Whether fewer cores than ranks are on the machine of `own`.
+/// Whether the machine of `own` has fewer cores than ranks.
 pub(super) fn oversubscribed(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
     let boot = |seat: &ArenaSeat| seat.machine.split('/').next().map(str::to_owned);
     let here = || around.iter().filter(|seat| boot(seat) == boot(own));
@@ -240,8 +240,8 @@ pub(super) fn oversubscribed(own: &ArenaSeat, around: &[ArenaSeat]) -> bool {
     here().count() > cpus.len()
 }
 
-/// The processors that all of `seats` may run on, if they need them all; none if they may run on different ones, as
-/// somebody chose them.
+/// The processors that all of `seats` may run on, if all of them are needed; none if ranks are bound to different ones,
+/// because a user chose them.
 fn shared_cpus(seats: &[ArenaSeat]) -> Vec<u32> {
     let alike = seats.iter().all(|seat| seat.cpus == seats[0].cpus);
     if alike && seats[0].cpus.len() <= seats.len() {
@@ -251,7 +251,7 @@ fn shared_cpus(seats: &[ArenaSeat]) -> Vec<u32> {
     }
 }
 
-/// Tells machines and network namespaces apart.
+/// An id of the machine and network namespace.
 fn machine() -> io::Result<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let namespace = std::fs::metadata("/proc/self/ns/net")?;
@@ -277,11 +277,11 @@ fn parse_cpus(list: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Room for a chunk and a rank's share of the sums of another. Fewer chunks are fewer waits, and fewer turns of ranks
-/// that take turns on a core; with many ranks the arena stays small enough for a last-level cache.
+/// Room for a chunk and a rank's share of another chunk's sums. Larger chunks mean fewer waits, and fewer context
+/// switches if ranks share a core; with many ranks the arena stays small enough for a last-level cache.
 fn slot_bytes(ranks: usize) -> usize {
     let chunk = (CHUNK_BYTES_ALL / ranks).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
-    // A share may be an element more than others'.
+    // A share may be an element larger than others.
     (chunk + chunk.div_ceil(ranks)).next_multiple_of(64) + 64
 }
 
@@ -290,9 +290,9 @@ const CHUNK_BYTES_MIN: usize = 32 << 10;
 const CHUNK_BYTES_ALL: usize = 2 << 20;
 const HELLO: usize = 4 + SECRET_LEN;
 const TICK: Duration = Duration::from_micros(200);
-/// For all of a hello, which is sent as soon as its rank has connected.
+/// Time-out of a hello, which is sent as soon as its rank has connected.
 const HELLO_PATIENCE: Duration = Duration::from_secs(1);
-/// Connections that have not said who they are, twice as many as wait in the listener's queue; more are closed.
+/// Maximum number of connections with an incomplete hello, twice the length of the listener's queue; more are closed.
 const HELLOS_MAX: usize = 256;
 
 #[cfg(test)]
@@ -300,7 +300,7 @@ mod tests {
     use super::{ArenaSeat, oversubscribed, parse_cpus, shared_cpus};
 
     #[test]
-    fn ranks_of_other_namespaces_want_the_same_cores() {
+    fn ranks_of_other_namespaces_compete_for_the_same_cores() {
         let seat = |machine: &str, cpus: &[usize]| ArenaSeat {
             machine: machine.to_owned(),
             name: String::new(),

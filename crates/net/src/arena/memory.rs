@@ -1,4 +1,4 @@
-//! Where things lie in an arena: per rank [`SLOTS`] slots, each a line of flags and its payload.
+//! Layout of an arena: per rank [`SLOTS`] slots, each a line of flags and its payload.
 
 #![allow(unsafe_code)]
 
@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::mark::Flag;
 use crate::memfd::{self, Map};
 
-/// What stands in front of a payload, on a cache line of its own. Written by the slot's owner before it publishes.
+/// The header of a slot, on its own cache line. Written by the slot's owner before it publishes.
 #[repr(C, align(64))]
 pub(super) struct Mark {
     pub(super) flag: Flag<AtomicU32>,
-    /// Of the operation that the round belongs to.
+    /// The operation of the round.
     pub(super) call: AtomicU64,
-    /// What the owner wants to tell besides.
+    /// A free word of the owner.
     pub(super) word: AtomicU64,
-    /// The processor that ran the owner.
+    /// The processor on which the owner ran.
     pub(super) cpu: AtomicU32,
-    /// A payload that is small enough to travel with the flag; the rules are those of the payload behind.
+    /// A payload small enough for the flag's cache line; the same rules as for the payload behind apply.
     head: UnsafeCell<[u8; HEAD_BYTES]>,
 }
 
@@ -37,7 +37,7 @@ impl Memory {
         Ok((Memory::map(&fd, ranks, slot_bytes)?, fd))
     }
 
-    /// Errors: the file is not what `create` makes for as many ranks.
+    /// Errors: the file differs from what `create` makes for this number of ranks.
     pub(super) fn open(fd: &OwnedFd, ranks: usize, slot_bytes: usize) -> io::Result<Memory> {
         memfd::check(fd, len(ranks, slot_bytes))?;
         Memory::map(fd, ranks, slot_bytes)
@@ -58,19 +58,19 @@ impl Memory {
         unsafe { &*self.map.start().add(self.offset(rank, round)).cast::<Mark>() }
     }
 
-    /// Every mark there is.
+    /// All marks.
     pub(super) fn marks(&self) -> impl Iterator<Item = &Mark> {
         (0..self.ranks).flat_map(move |rank| (0..SLOTS).map(move |slot| self.mark(rank, slot)))
     }
 
-    /// The payload of a rank's slot for a round; the rules of [`super::Arena`] say who may touch it when.
+    /// The payload of a rank's slot for a round; the rules of [`super::Arena`] determine who may access it when.
     #[inline(always)]
     pub(super) fn payload(&self, rank: usize, round: u32) -> *mut u8 {
         // SAFETY: `slot_bytes` follow the mark within the mapping.
         unsafe { self.map.start().add(self.offset(rank, round) + size_of::<Mark>()) }
     }
 
-    /// The bytes on the line of a mark, for payloads that are so small; the same rules as for [`Memory::payload`].
+    /// The payload bytes on the line of a mark; the same rules as for [`Memory::payload`] apply.
     #[inline(always)]
     pub(super) fn head(&self, rank: usize, round: u32) -> *mut [u8; HEAD_BYTES] {
         self.mark(rank, round).head.get()
@@ -91,14 +91,14 @@ fn len(ranks: usize, slot_bytes: usize) -> usize {
     LEAD + ranks * SLOTS as usize * stride(slot_bytes)
 }
 
-/// Slots of a rank. A power of two, so that rounds may wrap; enough that a rank may publish a round while others still
-/// read the one before the last.
+/// Number of slots of a rank. A power of two, so that rounds may wrap; enough that a rank may publish a round while
+/// others still read the one before the last.
 pub(super) const SLOTS: u32 = 4;
-/// What a line of 64 bytes has left beside the flag and what goes with it.
+/// Bytes of a line of 64 bytes that are left beside the flag and its metadata.
 pub const HEAD_BYTES: usize = 32;
-/// Slots begin at the middle of a page, as callers' buffers most often begin near the beginning of one: a processor
-/// tells a load that follows a store from one of the same bytes by its place in a page, and a copy whose ends are at
-/// the same place waits for itself. Between cores that are far from each other sums of 1 MiB took 1.8 times as long.
+/// Slots begin at the middle of a page, because callers' buffers usually begin near the start of one: a processor
+/// detects a load that depends on an earlier store by the offset in the page, so a copy between equal offsets stalls.
+/// Between distant cores, sums of 1 MiB took 1.8 times as long.
 const LEAD: usize = PAGE / 2;
 const PAGE: usize = 4096;
 const _: () = assert!(SLOTS.is_power_of_two() && size_of::<Mark>() == 64);

@@ -1,22 +1,22 @@
 //! Memory that all ranks of a host share, in which they work in rounds.
 //!
 //! In a round every rank writes its slot and publishes it, and reads the others' slots. Rounds are counted from the
-//! making of the arena, and every rank takes part in every round, with or without bytes. One rule keeps slots apart:
-//! **a rank that publishes round r has done with all rounds up to r − 2.** So who opens the slot of round r, which held
-//! round r − 4, waits until everybody has published r − 2; in algorithms in which all wait for all, that has happened
-//! already, and costs nothing. Every slot carries the number and fingerprint of its operation: ranks that called
-//! different ones find out in the round in which they part.
+//! creation of the arena, and every rank takes part in every round, with or without bytes. One rule keeps accesses
+//! apart: **a rank that publishes round r has finished with all rounds up to r − 2.** Opening the slot of round r,
+//! which held round r − 4, therefore waits until all ranks have published r − 2; in algorithms in which all wait for
+//! all, that has already happened, and costs nothing. Every slot carries the number and fingerprint of its operation:
+//! ranks that called different operations detect it in the first different round.
 //!
-//! What is small travels in the line of the flag itself ([`Arena::head`]). A rank may also answer in another's slot
-//! ([`Arena::answer`]): a part of it that ranks agree on is the answerer's from the round that it saw to the one that
-//! it publishes next. The line goes there and back, and nobody fetches one that the other holds to write a sum of its
-//! own.
+//! Small payloads travel in the cache line of the flag ([`Arena::head`]). A rank may also answer in another's slot
+//! ([`Arena::answer`]): by agreement, a part of the slot belongs to the answering rank from the round that it saw to
+//! the one that it publishes next. The line goes there and back, and no rank fetches a line that another holds just to
+//! write a sum.
 //!
-//! Processes that share an arena trust each other: one that writes where it may not garbles sums, as one that sends
-//! wrong values does.
+//! Processes that share an arena trust each other: one that violates the rules corrupts sums, as one that sends wrong
+//! values does.
 //!
-//! Start reading at [`Arena::open`]; `mark` is how a slot is handed over, `wait` how ranks wait, `spread` how they get
-//! to different cores, `meet` how they come to share memory.
+//! Start reading at [`Arena::open`]; `mark` is the publication of a slot, `wait` how ranks wait, `spread` how they move
+//! to different cores, `meet` how the arena is set up.
 
 #![allow(unsafe_code)]
 
@@ -40,31 +40,31 @@ use wait::{Awaited, Ended};
 
 use crate::external_load::{ExternalLoad, own_cpu};
 
-/// What a rank says about a round.
+/// A rank's stamp of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// Of the operation: must be equal at all ranks.
+    /// The operation: must be equal at all ranks.
     pub call: u64,
-    /// For the operation's own use.
+    /// A word for the operation's own use.
     pub word: u64,
 }
 
-/// Why a round could not be had. The arena is of no use any more: its ranks are not at the same round.
+/// Why a round failed. The arena cannot be used any more, because its ranks are at different rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArenaError {
-    /// The deadline passed; these ranks had not published.
+    /// The deadline passed; some ranks had not published.
     Timeout {
-        /// Who was waited for.
+        /// These ranks.
         missing: Vec<u32>,
     },
-    /// The caller does not want to wait any more.
+    /// The caller stopped waiting.
     Stopped {
-        /// Who was waited for.
+        /// Ranks that were awaited.
         missing: Vec<u32>,
     },
     /// A rank is in another operation.
     Differs {
-        /// Which rank.
+        /// The rank.
         rank: u32,
         /// Its operation.
         call: u64,
@@ -75,13 +75,13 @@ pub enum ArenaError {
 pub struct Arena {
     memory: Arc<Memory>,
     rank: usize,
-    /// The last round that we published.
+    /// The last round that this rank published.
     round: u32,
-    /// By rank: the last round that we saw of it.
+    /// By rank: the last round that this rank saw published.
     seen: Vec<u32>,
-    /// Who sleeps until the round that we published last has not been woken.
+    /// Whether sleepers must be woken for the last round that this rank published.
     unwoken: bool,
-    /// There are fewer cores than ranks.
+    /// Whether there are fewer cores than ranks.
     oversubscribed: bool,
     load: ExternalLoad,
     spread: Spread,
@@ -108,12 +108,12 @@ impl Arena {
         }
     }
 
-    /// This process's index.
+    /// Index of this process.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Processes.
+    /// Number of processes.
     pub fn ranks(&self) -> usize {
         self.seen.len()
     }
@@ -134,7 +134,7 @@ impl Arena {
         self.round
     }
 
-    /// Waits until our slot of the next round is free, and gives it.
+    /// Waits until the own slot of the next round is free, and returns it.
     #[inline]
     pub fn open(&mut self, waiting: &Waiting<'_>) -> Result<&mut [u8], ArenaError> {
         let needed = self.round.wrapping_sub(1);
@@ -144,14 +144,14 @@ impl Arena {
         Ok(self.parts().0)
     }
 
-    /// Whether our slot of the next round is free as far as we have seen; [`Arena::open`] looks and waits.
+    /// Whether the own slot of the next round is known to be free; if not, [`Arena::open`] checks and waits.
     #[inline]
     pub fn is_open(&self) -> bool {
         let needed = self.round.wrapping_sub(1);
         self.seen.iter().all(|&seen| reached(seen, needed))
     }
 
-    /// The bytes of our next round's slot that travel with its flag, beside those of [`Arena::parts`].
+    /// The bytes of the next round's own slot that travel with its flag, in addition to those of [`Arena::parts`].
     #[inline]
     pub fn head(&mut self) -> &mut [u8; HEAD_BYTES] {
         assert!(self.is_open(), "the next slot is not open");
@@ -159,10 +159,11 @@ impl Arena {
         unsafe { &mut *self.memory.head(self.rank, self.round.wrapping_add(1)) }
     }
 
-    /// The first `len` bytes of another rank's slot of the last round that we published, to be changed.
+    /// The first `len` bytes of another rank's slot of the last round that this rank published, mutable.
     ///
-    /// That rank and all others leave them alone until they see our next round, by agreement, and the rank finds our
-    /// answer in its own slot then ([`Slots::of`] with `ago` 1). Panics if the rank was not awaited, or is ours.
+    /// By agreement, that rank and all others do not access them until they see this rank's next round; the rank then
+    /// finds the answer in its own slot ([`Slots::of`] with `ago` 1). Panics if the rank was not awaited, or is this
+    /// one.
     #[inline]
     pub fn answer(&mut self, rank: usize, len: usize) -> &mut [u8] {
         assert!(
@@ -178,7 +179,7 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
-    /// Our slot of the next round, which [`Arena::open`] has given, and the others' of earlier ones.
+    /// The own slot of the next round, which [`Arena::open`] has returned, and the others' slots of earlier rounds.
     #[inline]
     pub fn parts(&mut self) -> (&mut [u8], Slots<'_>) {
         let (rank, next, len) = (self.rank, self.round.wrapping_add(1), self.memory.slot_bytes());
@@ -191,21 +192,21 @@ impl Arena {
         (own, Slots { arena: self })
     }
 
-    /// What the ranks have published.
+    /// The slots that the ranks have published.
     pub fn slots(&self) -> Slots<'_> {
         Slots { arena: self }
     }
 
-    /// Hands our slot of the next round to the others.
+    /// Publishes the own slot of the next round.
     #[inline]
     pub fn publish(&mut self, stamp: Stamp) {
         self.hand_over(stamp);
         self.wake();
     }
 
-    /// As [`Arena::publish`] for who waits next ([`Arena::await_all`], [`Arena::await_rank`] or [`Arena::all_appear`]):
-    /// the wait wakes who sleeps. So nothing stands still until the line of our flag has come from the rank that read
-    /// it last.
+    /// Like [`Arena::publish`], for a rank that waits next ([`Arena::await_all`], [`Arena::await_rank`] or
+    /// [`Arena::all_appear`]): the wait wakes sleepers. The rank therefore does not stall until the flag's line has
+    /// come from the rank that read it last.
     #[inline]
     pub fn hand_over(&mut self, stamp: Stamp) {
         assert!(!self.unwoken, "nobody waited since the last round was handed over");
@@ -220,11 +221,11 @@ impl Arena {
         self.unwoken = true;
     }
 
-    /// Waits until everybody has published the round that we published last.
+    /// Waits until all ranks have published the last round of this rank.
     #[inline]
     pub fn await_all(&mut self, waiting: &Waiting<'_>) -> Result<(), ArenaError> {
         let ranks = self.seen.len();
-        // Beginning behind us: not everybody waits for the same rank first.
+        // Starts after this rank, so that ranks wait for different ranks first.
         for rank in (self.rank + 1..ranks).chain(0..self.rank) {
             self.see(rank, self.round, waiting)?;
         }
@@ -232,7 +233,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Waits until one rank has published the round that we published last.
+    /// Waits until one rank has published the last round of this rank.
     #[inline]
     pub fn await_rank(&mut self, rank: usize, waiting: &Waiting<'_>) -> Result<(), ArenaError> {
         self.see(rank, self.round, waiting)?;
@@ -240,8 +241,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Whether everybody publishes the round that we published last, and of the same operation, while we look for a
-    /// moment. [`Arena::await_all`] goes on where not, and says why.
+    /// Whether all ranks publish the last round of this rank, with the same operation, within a short poll. If not,
+    /// [`Arena::await_all`] continues, and reports why.
     #[inline]
     pub fn all_appear(&mut self) -> bool {
         let all = (self.rank + 1..self.seen.len()).all(|rank| self.appears(rank))
@@ -261,13 +262,13 @@ impl Arena {
         here
     }
 
-    /// Whether a rank publishes a round while we look for a moment.
+    /// Whether a rank publishes a round within a short poll.
     #[inline(always)]
     fn look(&mut self, rank: usize, round: u32) -> bool {
         if self.awaited(rank, round).appears() {
             return true;
         }
-        // Before the core is given away: who sleeps may be who is waited for.
+        // Before yielding the core: a sleeper may be the rank that is awaited.
         self.wake();
         if self.spread.is_due() {
             self.spread();
@@ -275,7 +276,7 @@ impl Arena {
         self.awaited(rank, round).appears_after_others()
     }
 
-    /// Moves to a core with fewer ranks, if it is ours to move.
+    /// Moves to a core with fewer ranks, if this rank is the one to move.
     #[cold]
     fn spread(&mut self) {
         let cpu = |(rank, &seen): (usize, &u32)| match rank == self.rank {
@@ -285,7 +286,7 @@ impl Arena {
         self.spread.spread(self.rank, self.seen.iter().enumerate().map(cpu));
     }
 
-    /// Wakes who sleeps until the round that we published last, once.
+    /// Wakes those who sleep until the last round of this rank, once.
     #[inline(always)]
     fn wake(&mut self) {
         if std::mem::take(&mut self.unwoken) {
@@ -293,7 +294,7 @@ impl Arena {
         }
     }
 
-    /// What can wake this arena's sleepers from another thread.
+    /// A handle that wakes this arena's sleepers from another thread.
     pub fn alarm(&self) -> Alarm {
         Alarm(self.memory.clone())
     }
@@ -337,16 +338,16 @@ impl Arena {
     }
 }
 
-/// What the ranks have published.
+/// The slots that the ranks have published.
 #[derive(Clone, Copy)]
 pub struct Slots<'a> {
     arena: &'a Arena,
 }
 
 impl<'a> Slots<'a> {
-    /// The slot of a rank that was awaited, of the last round that we published (`ago` 0) or the one before (1).
+    /// The slot of a rank that was awaited, of this rank's last round (`ago` 0) or the one before (1).
     ///
-    /// Panics for a round that was not awaited, or is not ours to read any more.
+    /// Panics for a round that was not awaited, or that may not be read any more.
     #[inline]
     pub fn of(&self, rank: usize, ago: u32) -> &'a [u8] {
         let arena = self.arena;
@@ -359,7 +360,7 @@ impl<'a> Slots<'a> {
         unsafe { std::slice::from_raw_parts(start, arena.memory.slot_bytes()) }
     }
 
-    /// As [`Slots::of`], the bytes that travelled with the flag of the last round that we published.
+    /// Like [`Slots::of`], for the bytes that travelled with the flag of this rank's last round.
     #[inline]
     pub fn head(&self, rank: usize) -> &'a [u8; HEAD_BYTES] {
         let arena = self.arena;
@@ -368,7 +369,7 @@ impl<'a> Slots<'a> {
         unsafe { &*arena.memory.head(rank, arena.round) }
     }
 
-    /// What a rank said besides, of the last round that we published.
+    /// A rank's word in this rank's last round.
     pub fn word(&self, rank: usize) -> u64 {
         let arena = self.arena;
         assert!(reached(arena.seen[rank], arena.round), "rank {rank} was not awaited");
@@ -376,18 +377,18 @@ impl<'a> Slots<'a> {
     }
 }
 
-/// Wakes the ranks that sleep in an arena, so that they see that there is nothing to wait for.
+/// Wakes the ranks that sleep in an arena, so that they check whether to stop.
 #[derive(Clone)]
 pub struct Alarm(Arc<Memory>);
 
 impl Alarm {
-    /// Sleepers of other processes, too, look once and sleep on.
+    /// Sleepers of other processes check once, too, and continue to sleep.
     pub fn ring(&self) {
         self.0.marks().for_each(|mark| mark.flag.alarm());
     }
 }
 
-/// Whether `seen` is `round` or later; rounds wrap, and ranks are never far apart.
+/// Whether `seen` is `round` or later; rounds wrap around, and ranks are never far apart.
 #[inline(always)]
 fn reached(seen: u32, round: u32) -> bool {
     seen.wrapping_sub(round) as i32 >= 0

@@ -1,4 +1,4 @@
-//! The same meeting for the memory that carries messages between the ranks of a host.
+//! Set-up of the memory that carries messages between the ranks of a host.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use super::meet::{ArenaPort, ArenaSeat, oversubscribed};
 use crate::mesh::{Rings, SECRET_LEN};
 
 impl ArenaPort {
-    /// Rings for messages between all `seats`, by rank, of which `rank` is ours; `None` where one of them cannot.
-    /// Arguments as of [`ArenaPort::meet`], which is to come later.
+    /// Rings for messages between all `seats`, by rank, of which `rank` is the own; `None` if one of them cannot.
+    /// Arguments as of [`ArenaPort::meet`], which follows later.
     pub fn rings(
         &self,
         rank: usize,

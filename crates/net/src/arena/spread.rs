@@ -1,41 +1,41 @@
-//! Ranks spread over the cores that they share, where they need all of them.
+//! Spreads ranks over the cores that they share, if they need all of them.
 //!
-//! A rank that waits yields and never sleeps for long, so that to the scheduler no core is idle and every rank has run
-//! a moment ago: it leaves three ranks on one core and one on the other for as long as it may. Ranks know where the
-//! others are, as a slot's mark says it. One that is on the fullest core moves itself to the emptiest. It does not stay
-//! bound: the scheduler may move it again, and a thread that was bound to a core by its user is never moved. Beside
-//! other programs ranks leave it to the scheduler, which knows where those are.
+//! A waiting rank yields and never sleeps for long, so that to the scheduler no core is idle and every rank has just
+//! run: it may leave three ranks on one core and one on the other. Ranks know the others' processors from the slots'
+//! marks. A rank on the fullest core moves to the emptiest. It does not stay bound: the scheduler may move it again,
+//! and a thread that its user has bound to a core never moves. If other programs run, ranks leave their placement to
+//! the scheduler, which knows about those.
 
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// When a rank moves to another core, and where to.
+/// Decides when a rank moves to another core, and to which.
 pub(super) struct Spread {
-    /// That all ranks may run on; none if they do not move.
+    /// The processors that all ranks may run on; empty if they do not move.
     cpus: Vec<u32>,
     waits: u32,
-    /// By rank: where it is.
+    /// Processor of each rank.
     ranks: Vec<u32>,
-    /// Last.
+    /// Time of the last check.
     looked: Option<Instant>,
 }
 
 impl Spread {
-    /// `cpus`: the processors that all ranks may run on; empty if they are not to move.
+    /// `cpus`: the processors that all ranks may run on; empty to disable moves.
     pub(super) fn new(cpus: Vec<u32>) -> Spread {
         Spread { cpus, waits: 0, ranks: Vec::new(), looked: None }
     }
 
-    /// Whether a rank that has to wait looks where the others are. It does so by its own count of waits: of two ranks
-    /// on a core each waits in every other round only.
+    /// Whether a waiting rank checks the placement. It counts its own waits: of two ranks on a core each waits in every
+    /// other round only.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         self.waits = self.waits.wrapping_add(1);
         self.waits.is_multiple_of(WAITS) && !self.cpus.is_empty()
     }
 
-    /// Moves this thread if it is the one to move. `ranks`: the processor of each; ours is `rank`.
+    /// Moves this thread if it is the one to move. `ranks`: the processor of each; `rank`: this one.
     #[cold]
     pub(super) fn spread(&mut self, rank: usize, ranks: impl Iterator<Item = u32>) {
         self.ranks.clear();
@@ -51,19 +51,19 @@ impl Spread {
             return;
         }
         if !move_to(cpu) {
-            // Bound since the group was made, or the system forbids it.
+            // Bound since the group was created, or forbidden by the system.
             self.cpus.clear();
         }
     }
 }
 
-/// Threads of the whole machine that run or want to, as the kernel tells them: "0.42 0.31 0.20 3/467 4711".
+/// Number of runnable threads of the machine, from the kernel's line "0.42 0.31 0.20 3/467 4711".
 fn running(loadavg: &str) -> Option<usize> {
     loadavg.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
-/// Where a rank should move: the last rank of the fullest core goes to the emptiest, if that makes them more alike. All
-/// ranks agree who that is if they see the same `ranks`.
+/// The processor to which a rank should move: the last rank of the fullest core goes to the emptiest, if that balances
+/// them. All ranks agree on the mover if they see the same `ranks`.
 fn better(rank: usize, ranks: &[u32], cpus: &[u32]) -> Option<u32> {
     let on = |cpu: &u32| ranks.iter().filter(|&of| of == cpu).count();
     let fullest = *cpus.iter().max_by_key(|cpu| on(cpu))?;
@@ -72,15 +72,14 @@ fn better(rank: usize, ranks: &[u32], cpus: &[u32]) -> Option<u32> {
     (last == Some(rank) && on(&fullest) >= on(&emptiest) + 2).then_some(emptiest)
 }
 
-/// Moves this thread to a processor, and leaves it as free as it was; whether it could.
+/// Moves this thread to a processor, and restores its affinity; returns whether it moved.
 fn move_to(cpu: u32) -> bool {
     const LEN: usize = size_of::<libc::cpu_set_t>();
     if cpu as usize >= libc::CPU_SETSIZE as usize {
         return false;
     }
-    // SAFETY: the calls are about this thread; they fill and read plain bit sets, whose length they are told and in
-    // which
-    // `cpu` has a bit, as checked.
+    // SAFETY: the calls concern this thread; they fill and read plain bit sets of the given length, in which `cpu` has
+    // a bit, as checked.
     unsafe {
         let mut free: libc::cpu_set_t = std::mem::zeroed();
         if libc::sched_getaffinity(0, LEN, &raw mut free) != 0
@@ -95,10 +94,10 @@ fn move_to(cpu: u32) -> bool {
     }
 }
 
-/// From one look at where ranks are to the next: a fraction of a millisecond of small sums.
+/// Number of waits between two checks: a fraction of a millisecond of small sums.
 const WAITS: u32 = 64;
-/// A move takes some ten microseconds, and as long to find out that there are other programs: little of the time, if
-/// the scheduler undoes each move, or they stay.
+/// A move takes some ten microseconds, as does detecting other programs: a small share of the time, even if the
+/// scheduler undoes each move or the programs stay.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -109,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_rank_moves_at_a_time_until_cores_are_alike(
+        fn one_rank_moves_at_a_time_until_cores_are_balanced(
             mut ranks in proptest::collection::vec(0u32..5, 1..40),
         ) {
             // A rank may be on a core that not all may use: it counts for none.
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_looks_now_and_then_whenever_it_waits() {
+    fn every_rank_checks_regularly_in_any_pattern_of_waits() {
         let mut spread = Spread::new(vec![0, 1]);
         assert_eq!((0..WAITS).filter(|_| spread.is_due()).count(), 1);
         assert!(!(0..WAITS).any(|_| Spread::new(Vec::new()).is_due()), "it cannot move");
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_moved_thread_may_run_where_it_could_before() {
-        // Each test has a thread of its own.
+        // Each test has its own thread.
         let allowed = || {
             // SAFETY: as in `move_to`.
             unsafe {

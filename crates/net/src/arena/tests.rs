@@ -30,8 +30,8 @@ fn soon() -> Instant {
 
 const NEVER: &dyn Fn(usize) -> bool = &|_| false;
 
-/// In every round each rank writes its number and the round's, and everybody reads all: a slot that is overwritten too
-/// early, or read too early, shows.
+/// In every round each rank writes its number and the round's, and all ranks read all slots: a slot that is overwritten
+/// or read too early shows.
 #[test]
 fn slots_are_read_before_they_are_written_again() {
     for ranks in [2, 3] {
@@ -46,7 +46,7 @@ fn slots_are_read_before_they_are_written_again() {
                         let value = (rank * 1_000_000 + round).to_le_bytes();
                         slot[..4096].as_chunks_mut().0.fill(value);
                         arena.publish(Stamp { call: u64::from(round), word: u64::from(rank) });
-                        // Every other round is looked at one round later.
+                        // Every other round is checked one round later.
                         if round % 2 == 0 {
                             arena.await_all(&waiting).unwrap();
                             let slots = arena.parts().1;
@@ -67,9 +67,9 @@ fn slots_are_read_before_they_are_written_again() {
     }
 }
 
-/// A rank may be two rounds ahead and no more: in the third it would write where the other may still read.
+/// A rank may be at most two rounds ahead: in the third it would write where the other may still read.
 #[test]
-fn a_slot_stays_closed_while_another_rank_may_read_it() {
+fn a_slot_cannot_be_opened_while_another_rank_may_read_it() {
     let mut all = arenas(2);
     let (mut late, mut ahead) = (all.pop().unwrap(), all.pop().unwrap());
     let (patient, hasty) = (soon(), Instant::now());
@@ -88,7 +88,7 @@ fn a_slot_stays_closed_while_another_rank_may_read_it() {
     }
 }
 
-/// Small values in the flag's line, and sums that are added where they came from.
+/// Small values in the flag's line, and sums that are added in the sender's slot.
 #[test]
 fn heads_and_answers_reach_the_other_rank() {
     thread::scope(|scope| {
@@ -141,7 +141,7 @@ fn ranks_that_are_late_or_in_another_call_are_named() {
 }
 
 #[test]
-fn an_alarm_wakes_who_sleeps() {
+fn an_alarm_wakes_a_sleeper() {
     let mut all = arenas(2);
     let alarm = all[0].alarm();
     let stop = AtomicBool::new(false);
@@ -160,7 +160,7 @@ fn an_alarm_wakes_who_sleeps() {
     });
 }
 
-/// Three connections that are no ranks send a byte now and then: every read of theirs succeeds in time.
+/// Three connections that are not ranks send a byte from time to time: each of their reads succeeds in time.
 #[test]
 fn connections_that_drip_bytes_do_not_delay_an_arena() {
     use std::io::Write;
@@ -173,7 +173,7 @@ fn connections_that_drip_bytes_do_not_delay_an_arena() {
         .map(|_| {
             let mut socket = UnixStream::connect_addr(&address).unwrap();
             thread::spawn(move || {
-                // The leader closes it when it has enough of it.
+                // The leader closes it after its time-out.
                 while socket.write_all(b"n").is_ok() {
                     thread::sleep(Duration::from_millis(300));
                 }
@@ -208,8 +208,8 @@ fn wrong_secrets_and_absent_ranks_make_no_arena() {
     });
 }
 
-/// All interleavings of one who publishes twice and one who waits for both: no wake-up is lost (loom reports a
-/// deadlock), and what was written before a publication is read after it.
+/// All interleavings of one thread that publishes twice and one that waits for both: no wake-up is lost (loom reports a
+/// deadlock), and writes before a publication are visible after it.
 #[test]
 fn no_wake_up_is_lost_in_any_order_of_steps() {
     use loom::cell::UnsafeCell;
@@ -221,7 +221,7 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
             let (flag, slots) = (flag.clone(), slots.clone());
             move || {
                 for round in 1..=2 {
-                    // SAFETY: loom checks that nobody reads the cell meanwhile; that is what the test shows.
+                    // SAFETY: loom checks that no other thread reads the cell meanwhile; the test shows that.
                     slots[round - 1].with_mut(|slot| unsafe { *slot = round as u32 });
                     flag.hand_over(round as u32);
                     flag.wake();
@@ -243,7 +243,7 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
     });
 }
 
-/// All interleavings of an answer: who publishes reads its own slot again when it sees the answerer's next round.
+/// All interleavings of an answer: the publisher reads its own slot again when it sees the answering rank's next round.
 #[test]
 fn an_answer_is_there_when_its_round_is() {
     use loom::cell::UnsafeCell;
@@ -260,7 +260,7 @@ fn an_answer_is_there_when_its_round_is() {
             let (asks, answers, slot) = (asks.clone(), answers.clone(), slot.clone());
             move || {
                 wait(&asks);
-                // SAFETY: loom checks that nobody else is in the cell; that is what the test shows.
+                // SAFETY: loom checks that no other thread accesses the cell; the test shows that.
                 slot.with_mut(|slot| unsafe { *slot += 1 });
                 answers.hand_over(1);
                 answers.wake();
@@ -277,10 +277,10 @@ fn an_answer_is_there_when_its_round_is() {
     });
 }
 
-/// All interleavings of two ranks that hand over, look once, wake who sleeps only then, and sleep if they saw nothing:
-/// as [`Arena::hand_over`] and the waits behind it.
+/// All interleavings of two ranks that hand over, poll once, then wake sleepers, and sleep if they saw nothing: like
+/// [`Arena::hand_over`] and the following waits.
 #[test]
-fn waking_after_looking_loses_no_wake_up() {
+fn waking_after_polling_loses_no_wake_up() {
     use loom::sync::Arc;
     loom::model(|| {
         let flags = Arc::new([(); 2].map(|()| Flag::new(ModelWord::new(), ModelWord::new())));

@@ -1,6 +1,6 @@
-//! Waiting for a round: look, then let others run, then sleep.
+//! Waiting for a round: poll, then yield, then sleep.
 //!
-//! Where other programs want the same cores, see [`crate::external_load`].
+//! [`crate::external_load`] handles competition with other programs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use super::mark::Flag;
 use crate::external_load::{ExternalLoad, own_cpu};
 
-/// When a wait is to end without what it waits for.
+/// When a wait ends without success.
 pub struct Waiting<'a> {
-    /// At the latest.
+    /// Deadline.
     pub deadline: Instant,
-    /// Whether there is no sense in waiting for that rank any more; asked now and then.
+    /// Whether to stop waiting for that rank; polled from time to time.
     pub stopped: &'a dyn Fn(usize) -> bool,
 }
 
@@ -23,21 +23,21 @@ pub(super) enum Ended {
     Stopped,
 }
 
-/// Whom and what a rank waits for.
+/// The flag that a rank waits for.
 pub(super) struct Awaited<'a> {
     pub(super) rank: usize,
     pub(super) round: u32,
     pub(super) flag: &'a Flag<AtomicU32>,
-    /// The processor on which the rank was when it published last.
+    /// The processor of the awaited rank when it last published.
     pub(super) cpu: &'a AtomicU32,
-    /// There are fewer cores than ranks.
+    /// Whether there are fewer cores than ranks.
     pub(super) oversubscribed: bool,
     pub(super) load: &'a ExternalLoad,
 }
 
 impl Awaited<'_> {
-    /// Whether the round is there while we look, without giving the core away: for as long as a rank of the same pace
-    /// takes, or, with fewer cores than ranks, hardly at all.
+    /// Polls without yielding the core, for as long as a rank of the same pace takes or, with fewer cores than ranks,
+    /// hardly at all; returns whether the round has come.
     #[inline(always)]
     pub(super) fn appears(&self) -> bool {
         if (0..FIRST_LOOKS).any(|_| self.is_here()) {
@@ -61,13 +61,13 @@ impl Awaited<'_> {
         self.is_here()
     }
 
-    /// Whether looking again costs the time of the one that is waited for: there are fewer cores than ranks, or the
-    /// scheduler has both of us on one.
+    /// Whether polling costs the time of the awaited rank: there are fewer cores than ranks, or the scheduler has put
+    /// both on one.
     fn takes_turns(&self) -> bool {
         self.oversubscribed || self.cpu.load(Ordering::Relaxed) == own_cpu()
     }
 
-    /// Where ranks take turns: whether the round is there when others have run.
+    /// If ranks share cores: yields, and returns whether the round has come when others have run.
     #[cold]
     pub(super) fn appears_after_others(&self) -> bool {
         if !self.takes_turns() {
@@ -80,7 +80,7 @@ impl Awaited<'_> {
         if appears_after_one() {
             return true;
         }
-        // Where other programs keep the core, the first is not the only one that takes long.
+        // If other programs keep the core, later yields are slow, too.
         let began = Instant::now();
         let appears = (1..CROWDED_YIELDS).any(|_| appears_after_one());
         self.load.between_looks(began, Instant::now());
@@ -92,7 +92,7 @@ impl Awaited<'_> {
         self.flag.round() == self.round
     }
 
-    /// Waits until the flag shows the round.
+    /// Waits until the flag has the round.
     #[cold]
     pub(super) fn wait(&self, waiting: &Waiting<'_>) -> Result<(), Ended> {
         let began = Instant::now();
@@ -107,7 +107,7 @@ impl Awaited<'_> {
             }
             last = now;
             if (waiting.stopped)(self.rank) {
-                // What a rank published before it left is there.
+                // A round that a rank published before it left is visible.
                 return if self.is_here() { Ok(()) } else { Err(Ended::Stopped) };
             }
             if now >= waiting.deadline {
@@ -123,8 +123,8 @@ impl Awaited<'_> {
         }
     }
 
-    /// Looks for some microseconds, and gives the core to the rank that is waited for, if that wants it; whether the
-    /// round is there.
+    /// Polls for some microseconds, then yields the core to the awaited rank if that needs it; returns whether the
+    /// round has come.
     fn look(&self) -> bool {
         if self.takes_turns() {
             return self.appears_after_others();
@@ -139,16 +139,17 @@ impl Awaited<'_> {
     }
 }
 
-/// The answer of a rank that computes at the same pace is here within them, some microseconds.
+/// Number of polls, some microseconds, within which a rank at the same pace answers.
 const LOOKS: u32 = 200;
-/// Without a pause between them, which may be as long as a line of memory takes from one core to another. With more
-/// ranks than cores the one that is waited for is most likely not running, and there are no others.
+/// Number of polls without a pause, since a pause may be as long as a cache line takes between two cores. With more
+/// ranks than cores the awaited rank is probably not running, and there are no further polls.
 const FIRST_LOOKS: u32 = 20;
-/// As long as a line of memory takes between any two cores: where both are on one core, it is time to say so.
+/// Number of polls that take as long as a cache line between any two cores: if both ranks are on one core, yield
+/// afterwards.
 const TURN_LOOKS: u32 = 16;
-/// Some twenty microseconds.
+/// Number of polls with pauses: some twenty microseconds.
 const PAUSES: u32 = 400;
-/// Between two looks at the clock.
+/// Number of yields between two readings of the clock.
 const CROWDED_YIELDS: u32 = 8;
-/// A process that dies wakes nobody: whether all is well is asked so often.
+/// A process that dies wakes no one: interval of checks whether to stop.
 const SLEEP: Duration = Duration::from_millis(20);

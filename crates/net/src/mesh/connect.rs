@@ -1,8 +1,8 @@
-//! Building the mesh: every rank connects to the lower ones and is connected to by the higher ones.
+//! Building the mesh: every rank connects to the lower ranks and accepts the higher ones.
 //!
-//! The rank that connects sends a hello: magic, group, its rank, the rank it wants, and the listener's secret, which
-//! only readers of the rendezvous know; the answer carries the secret of the one that connected. Everything else that
-//! comes to the port is closed.
+//! The connecting rank sends a hello: magic, group, its rank, the wanted rank, and the listener's secret, which only
+//! readers of the rendezvous know; the answer carries the secret of the connecting rank. All other connections are
+//! closed.
 //!
 //! This is the only place that names the transports: to add one, see ARCHITECTURE.md.
 
@@ -29,7 +29,7 @@ use crate::NetError;
 use crate::deadline::{left, read_exact};
 
 impl Network {
-    /// Errors: this machine cannot use it.
+    /// Opens the network's endpoint. Errors: this machine cannot use the network.
     fn open(self) -> Result<Box<dyn Endpoint>, NetError> {
         match self {
             Network::Tcp => Ok(Box::new(TcpEndpoint)),
@@ -38,7 +38,7 @@ impl Network {
     }
 }
 
-/// A TCP port on which the other ranks will connect, and this rank's end of the network.
+/// A TCP port on which the other ranks connect, and this rank's endpoint of the network.
 pub struct Listener {
     listener: TcpListener,
     address: SocketAddr,
@@ -47,8 +47,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a free port of `ip`, which must be this machine's. Errors: also that the network
-    /// cannot be used.
+    /// Listens on a free port of `ip`, which must belong to this machine. Errors: also that the network cannot be used.
     pub fn bind(ip: IpAddr, network: Network) -> Result<Listener, NetError> {
         let endpoint = network.open()?;
         let address = SocketAddr::new(ip, 0);
@@ -65,19 +64,19 @@ impl Listener {
         Ok(Listener { listener, address, network, endpoint })
     }
 
-    /// Where the network reaches this rank, to tell the others, if it has addresses of its own.
+    /// The network's address of this rank, for the other ranks, if the network has addresses of its own.
     pub fn network_address(&self) -> Option<&[u8]> {
         self.endpoint.address()
     }
 
-    /// The address to tell the others.
+    /// The listening address, for the other ranks.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Connects to all ranks of `roster` until `deadline`.
     ///
-    /// `silence`: a peer of which nothing is heard for so long is lost. Errors name the ranks.
+    /// `silence`: a peer that sends nothing for this long is lost. Errors name the ranks.
     pub fn connect(
         self,
         roster: &Roster,
@@ -88,9 +87,9 @@ impl Listener {
         self.connect_on_hosts(roster, deadline, silence, events, || None)
     }
 
-    /// As [`Listener::connect`]; `meet` is called when all are connected, and gives the memory through which the ranks
-    /// of our host exchange messages, and those ranks in the order of their places there. All of them must give the
-    /// same.
+    /// Like [`Listener::connect`]; `meet` is called when all are connected, and returns the memory through which the
+    /// ranks of this host exchange messages, and those ranks in the order of their positions. All of them must return
+    /// the same.
     pub fn connect_on_hosts(
         self,
         roster: &Roster,
@@ -151,7 +150,7 @@ fn collect(
     Ok(())
 }
 
-/// Connects to one rank, again and again until `deadline`.
+/// Connects to one rank, with retries until `deadline`.
 fn reach(
     from: IpAddr,
     roster: &Roster,
@@ -172,7 +171,7 @@ fn reach(
     }
 }
 
-/// Connects to one rank and shakes hands by `until`.
+/// Connects to one rank and completes the handshake by `until`.
 fn call(from: IpAddr, roster: &Roster, rank: u32, until: Instant) -> io::Result<TcpStream> {
     let seat = &roster.seats[rank as usize];
     let socket = Socket::new(Domain::for_address(seat.address), Type::STREAM, Some(Protocol::TCP))?;
@@ -196,7 +195,7 @@ fn call(from: IpAddr, roster: &Roster, rank: u32, until: Instant) -> io::Result<
     Ok(stream)
 }
 
-/// Answers ranks that connect until `over`.
+/// Accepts connections of ranks until `over`.
 fn accept(
     listener: &TcpListener,
     roster: &Roster,
@@ -218,7 +217,7 @@ fn accept(
             let busy = &busy;
             let started = std::thread::Builder::new().spawn_scoped(scope, move || {
                 if let Ok(rank) = answer(&stream, roster, over) {
-                    // The receiving end is gone once all ranks are connected.
+                    // The receiver is gone once all ranks are connected.
                     let _ = found.send((rank, stream));
                 }
                 busy.fetch_sub(1, Ordering::Relaxed);
@@ -230,7 +229,7 @@ fn accept(
     });
 }
 
-/// Reads a hello; returns the rank that it comes from. Ends when the handshake's time is over, or all ranks are there.
+/// Reads a hello; returns its sender. Ends when the handshake times out, or all ranks are connected.
 fn answer(mut stream: &TcpStream, roster: &Roster, over: &AtomicBool) -> io::Result<u32> {
     let until = Instant::now() + HANDSHAKE;
     stream.set_nonblocking(false)?;
@@ -268,8 +267,8 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Where the system's congestion control is BBR, takes another: the connections of a collective come and go together on
-/// the same links, and each paced by what it found alone leaves some of a link idle.
+/// Replaces BBR as the congestion control: connections of a collective start and stop together on the same links, and
+/// if each is paced by its own estimate, some of a link stays idle.
 fn leave_bbr(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let name = socket.tcp_congestion().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The mesh's state, and what changes it, whatever transport is below: outboxes, the mailbox, failure, goodbye.
+//! The mesh's state and its changes, independent of the transports: outboxes, the mailbox, failure, goodbye.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -15,25 +15,25 @@ use super::frame::{Frame, Key};
 use super::mailbox::Mailbox;
 use super::outbox::{Outbox, Reports};
 use super::roster::Network;
-use super::transport::{Link, Transport};
+use super::transport::{MeshLink, Transport};
 
 pub(super) struct Core {
     pub(super) rank: u32,
     pub(super) network: Network,
-    /// The nearest first.
+    /// Transports, the nearest first.
     pub(super) transports: Vec<Arc<dyn Transport>>,
-    /// By rank; `None` for our own.
+    /// Peers by rank; `None` for the own rank.
     pub(super) peers: Vec<Option<Peer>>,
     pub(super) mailbox: Mutex<Mailbox>,
-    /// Set by the mailbox when it has nothing.
+    /// Set by the mailbox when it is empty.
     mailbox_empty: Arc<AtomicBool>,
     pub(super) events: Arc<dyn Events>,
     waker: UnixStream,
-    /// A wake-up is under way.
+    /// Whether a wake-up is pending.
     pub(super) woken: AtomicBool,
     pub(super) silence: Duration,
     failed: Mutex<Option<(MeshError, Instant)>>,
-    /// When the thread has to end, at the latest.
+    /// Deadline for the end of the thread, once it must end.
     pub(super) stopping: Mutex<Option<Instant>>,
     /// Bytes received over connections.
     pub(super) bytes_rx: AtomicU64,
@@ -41,20 +41,20 @@ pub(super) struct Core {
 }
 
 pub(super) struct Peer {
-    /// Shows whether the peer is alive; carries frames where the transport uses it.
+    /// Shows whether the peer is alive; carries frames if the transport uses it.
     pub(super) connection: TcpStream,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) sending: Mutex<Sending>,
-    /// Said goodbye.
+    /// Whether the peer has said goodbye.
     pub(super) left: AtomicBool,
-    /// When something last came over the connection: milliseconds since the mesh was started.
-    heard: AtomicU64,
+    /// When something last arrived over the connection: milliseconds since the start of the mesh.
+    last_seen: AtomicU64,
 }
 
-/// What is sent to a peer: what is queued, and where it goes.
+/// The sending side of a peer: queued messages, and the transport's link.
 pub(super) struct Sending {
     pub(super) outbox: Outbox,
-    pub(super) link: Box<dyn Link>,
+    pub(super) link: Box<dyn MeshLink>,
 }
 
 impl Peer {
@@ -64,8 +64,8 @@ impl Peer {
         let outbox = Outbox::new(transport.limits());
         let link = transport.clone().link(rank);
         let sending = Mutex::new(Sending { outbox, link });
-        let (left, heard) = (AtomicBool::new(false), AtomicU64::new(0));
-        Peer { connection, transport, sending, left, heard }
+        let (left, last_seen) = (AtomicBool::new(false), AtomicU64::new(0));
+        Peer { connection, transport, sending, left, last_seen }
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -74,8 +74,8 @@ impl Peer {
 }
 
 impl Core {
-    /// `connections`: by rank; `None` for our own. `transports`: the nearest first; every rank goes by the first that
-    /// reaches it. Also what is readable when the mesh's thread is to wake up.
+    /// `connections`: by rank; `None` for the own. `transports`: the nearest first; every rank uses the first that
+    /// reaches it. Also returns the descriptor that is readable when the mesh's thread must wake up.
     pub(super) fn new(
         rank: u32,
         connections: Vec<Option<TcpStream>>,
@@ -128,22 +128,22 @@ impl Core {
         peers.filter_map(|(rank, peer)| peer.as_ref().map(|peer| (rank as u32, peer)))
     }
 
-    /// Has the mesh's thread look at everything, once more.
+    /// Makes the mesh's thread check everything once more.
     pub(super) fn wake(&self) {
-        // A thread that was woken and has not looked yet sees this, too.
+        // A thread that was woken and has not checked yet sees this, too.
         if !self.woken.swap(true, Ordering::AcqRel) {
             let _ = (&self.waker).write(&[1]);
         }
     }
 
-    /// Wakes the mesh's thread of a rank whose frames do not go through its connection. Nothing else but keep-alives is
-    /// written there, so it has room; if not, that thread is awake already.
+    /// Wakes the mesh's thread of a rank whose frames do not use its connection. Only keep-alives are written there, so
+    /// it has room; if not, that thread is awake already.
     #[cold]
     pub(super) fn ping(&self, rank: u32) {
         let _ = (&self.known_peer(rank).connection).write(&Frame::Ping.encode());
     }
 
-    /// Changes an outbox, then sends what the transport takes.
+    /// Changes an outbox, then sends as much as the transport accepts.
     pub(super) fn with_outbox(
         &self,
         rank: u32,
@@ -168,19 +168,19 @@ impl Core {
         self.mailbox_empty.load(Ordering::Acquire) || self.mailbox.lock().has_no_entry(key)
     }
 
-    /// The transports by which a message `from` that rank (`None`: any) may come, and which a waiting caller must poll.
+    /// The transports that may deliver a message `from` that rank (`None`: any), and that a waiting caller must poll.
     fn polled(&self, from: Option<u32>) -> impl Iterator<Item = &Arc<dyn Transport>> + Clone {
         let one = from.and_then(|rank| self.peer(rank)).map(|peer| &peer.transport);
         let all = if from.is_none() { &self.transports[..] } else { &[] };
         one.into_iter().chain(all).filter(|transport| transport.is_polled())
     }
 
-    /// Whether a caller that waits for a message of that rank, or of any, is to call [`Core::help`].
+    /// Whether a caller that waits for a message of that rank, or of any, should call [`Core::help`].
     pub(super) fn needs_help(&self, from: Option<u32>) -> bool {
         self.polled(from).next().is_some()
     }
 
-    /// Moves messages of a rank, or of any, on for a short while, at most `until` then, or until `done`.
+    /// Polls for messages of a rank, or of any, for a short while, at most until `until`, or until `done`.
     pub(super) fn help(&self, from: Option<u32>, until: Option<Instant>, done: impl Fn() -> bool) {
         let mut polled = self.polled(from);
         let Some(nearest) = polled.next() else { return };
@@ -198,7 +198,7 @@ impl Core {
         }
     }
 
-    /// Asks for an announced message.
+    /// Requests an announced message.
     pub(super) fn ask(&self, from: u32, id: u64, len: u64) {
         let borrows = self.peer(from).is_some_and(|peer| peer.transport.borrows(from, len));
         self.push_bare(from, if borrows { Frame::Borrow { id } } else { Frame::Ready { id } });
@@ -211,25 +211,26 @@ impl Core {
         }
     }
 
-    /// Something has come over the connection to that rank.
-    pub(super) fn heard(&self, rank: u32, now: Instant) {
+    /// Records that something has arrived over the connection to that rank.
+    pub(super) fn note_seen(&self, rank: u32, now: Instant) {
         let at = now.saturating_duration_since(self.started).as_millis() as u64;
-        self.known_peer(rank).heard.store(at, Ordering::Relaxed);
+        self.known_peer(rank).last_seen.store(at, Ordering::Relaxed);
     }
 
-    /// Our own thread did not listen for so long: no peer was silent meanwhile.
+    /// Records that the own thread was stopped for `pause`: the peer was not silent meanwhile.
     pub(super) fn was_stopped(&self, rank: u32, pause: Duration) {
         let pause = pause.as_millis() as u64;
-        self.known_peer(rank).heard.fetch_add(pause, Ordering::Relaxed);
+        self.known_peer(rank).last_seen.fetch_add(pause, Ordering::Relaxed);
     }
 
-    /// For how long nothing has come over the connection to that rank.
+    /// Time since something last arrived over the connection to that rank.
     pub(super) fn silence_of(&self, rank: u32, now: Instant) -> Duration {
-        let heard = self.known_peer(rank).heard.load(Ordering::Relaxed);
-        now.saturating_duration_since(self.started + Duration::from_millis(heard))
+        let last_seen = self.known_peer(rank).last_seen.load(Ordering::Relaxed);
+        now.saturating_duration_since(self.started + Duration::from_millis(last_seen))
     }
 
-    /// Ranks whose connection is broken, or from which nothing has come for `silence`. After a failure: as it was then.
+    /// Ranks whose connection is broken, or that have been silent for `silence`. After a failure: the state at the
+    /// failure.
     pub(super) fn unreachable(&self, silence: Duration) -> Vec<u32> {
         let failed = self.failed.lock().clone();
         let now = failed.as_ref().map_or_else(Instant::now, |(_, when)| *when);
@@ -243,7 +244,7 @@ impl Core {
         self.live().filter(unreachable).map(|(rank, _)| rank).collect()
     }
 
-    /// A connection is broken: after a goodbye that is no loss.
+    /// Handles a broken connection: after a goodbye the peer is not lost.
     pub(super) fn lost(&self, rank: u32, reason: &str) {
         if self.peer(rank).is_some_and(Peer::has_left) {
             self.gone(rank);
@@ -252,7 +253,7 @@ impl Core {
         }
     }
 
-    /// A peer has left in good order.
+    /// Handles a peer's goodbye.
     pub(super) fn gone(&self, rank: u32) {
         let Some(peer) = self.peer(rank) else { return };
         peer.left.store(true, Ordering::Release);
@@ -261,17 +262,17 @@ impl Core {
         slots.iter().for_each(|slot| slot.finish(Err(reason.clone())));
         let mut reports = Reports::new();
         self.close_outbox(peer, &reason, &mut reports);
-        // Our end of the stream tells the peer that its goodbye was read; it may be gone already.
+        // The own end of the stream shows the peer that its goodbye was read; the peer may be gone already.
         let _ = peer.connection.shutdown(Shutdown::Write);
         report(reports);
     }
 
-    /// Nothing more is sent to a peer. Whether its connection stands between two frames, the first time.
+    /// Closes a peer's outbox. Returns, the first time, whether its connection is between two frames.
     fn close_outbox(&self, peer: &Peer, reason: &MeshError, reports: &mut Reports) -> bool {
         let mut sending = peer.sending.lock();
         let outbox = &mut sending.outbox;
         let opened = !outbox.is_closed();
-        // What is cut off in the middle is elsewhere than in the connection, if that carries keep-alives alone.
+        // If the connection carries keep-alives only, interrupted frames are elsewhere.
         let between = outbox.close(reason, reports) || !peer.transport.uses_connection();
         if !peer.transport.keeps_memory() {
             outbox.revoke(reason, reports);
@@ -279,12 +280,12 @@ impl Core {
         opened && between
     }
 
-    /// Why nothing works any more, if so.
+    /// Why the mesh has failed, if it has.
     pub(super) fn failure(&self) -> Option<MeshError> {
         self.failed.lock().as_ref().map(|(reason, _)| reason.clone())
     }
 
-    /// Fails everything that waits, and everything from now on. The first reason counts.
+    /// Fails all waiting operations, and all later ones. The first reason is kept.
     pub(super) fn fail(&self, reason: MeshError) {
         {
             let mut failed = self.failed.lock();
@@ -302,7 +303,7 @@ impl Core {
         self.transports.iter().for_each(|transport| transport.revoke());
         let mut reports = Reports::new();
         for (_, peer) in self.live() {
-            // A peer that only sees our connection end would take us for the cause.
+            // A peer that only sees the connection end would take this rank for the cause.
             if self.close_outbox(peer, &reason, &mut reports) {
                 let _ = (&peer.connection).write(&last_word.encode());
             }
@@ -313,7 +314,7 @@ impl Core {
     }
 }
 
-/// Tells senders what became of their messages; no lock is held.
+/// Reports outcomes to senders; no lock is held.
 fn report(reports: Reports) {
     for (done, outcome) in reports {
         done(outcome);

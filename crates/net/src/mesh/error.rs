@@ -1,27 +1,27 @@
-//! What can go wrong between ranks.
+//! Errors between ranks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Why a message was not sent or received. Cloned to all who wait.
+/// Why a message was not sent or received. All waiting callers get a clone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
-    /// A rank could not be reached while the mesh was built.
+    /// A rank could not be reached during set-up.
     #[error("cannot reach rank {rank} at {address}: {reason}")]
     Unreachable {
         /// The rank.
         rank: u32,
         /// Its address.
         address: SocketAddr,
-        /// The system's words.
+        /// The system's error.
         reason: String,
     },
-    /// Ranks that did not connect in time while the mesh was built.
+    /// Ranks that did not connect in time during set-up.
     #[error("ranks {ranks:?} have not connected within {} s", waited.as_secs_f32())]
     NotConnected {
         /// The missing ranks.
         ranks: Vec<u32>,
-        /// How long they had.
+        /// Time-out.
         waited: Duration,
     },
     /// A connection ended, or a rank was silent for too long.
@@ -29,16 +29,16 @@ pub enum MeshError {
     PeerLost {
         /// The rank.
         rank: u32,
-        /// Reset, end of stream, silence.
+        /// Connection reset, end of stream, or silence.
         reason: String,
     },
-    /// The rank said goodbye; it sends and receives nothing any more.
+    /// The rank has left; it sends and receives nothing any more.
     #[error("rank {rank} has left")]
     Left {
         /// The rank.
         rank: u32,
     },
-    /// A message and the buffer that was to hold it differ in size.
+    /// A message whose size differs from the buffer's.
     #[error("rank {rank} sent {sent} bytes where {expected} were expected")]
     Size {
         /// The sender.
@@ -57,12 +57,12 @@ pub enum MeshError {
     /// The group was aborted.
     #[error("aborted: {0}")]
     Aborted(String),
-    /// No such rank in this group, or the caller's own.
+    /// An invalid rank, or the caller's own.
     #[error("rank {rank} cannot be addressed in a group of {size}")]
     NoSuchRank {
-        /// As asked for.
+        /// The requested rank.
         rank: u32,
-        /// Ranks in the group.
+        /// Number of ranks in the group.
         size: u32,
     },
 }

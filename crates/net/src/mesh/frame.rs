@@ -1,5 +1,4 @@
-//! Frames between two ranks: a header of 40 bytes, then at most as many bytes of
-//! payload as the transport allows.
+//! Frames between two ranks: a header of 40 bytes, then payload, at most as much as the transport allows.
 //!
 //! All numbers big-endian:
 //!
@@ -18,11 +17,11 @@
 /// Bytes of a header.
 pub(super) const HEADER_LEN: usize = 40;
 
-/// What a message is about; messages of different channels never match.
+/// Kind of a message; messages of different channels never match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
-    /// Agreement among the ranks; goes ahead of all else and to [`super::Events::control`].
+    /// Agreement among the ranks; sent before everything else, and delivered to [`super::Events::control`].
     Control = 0,
     /// Collective operations; the tag is the operation's sequence number.
     Collective = 1,
@@ -30,7 +29,7 @@ pub enum Channel {
     PointToPoint = 2,
 }
 
-/// What a receive must equal to take a message.
+/// Key by which messages match receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The channel.
@@ -45,25 +44,25 @@ pub struct Key {
 pub(super) enum Frame {
     /// A whole message; `len` payload bytes follow.
     Eager { key: Key, fingerprint: u32, len: usize },
-    /// A message that will be sent when it is asked for; nothing follows.
+    /// Announces a message, which is sent on request; no payload follows.
     Announce { key: Key, fingerprint: u32, id: u64, len: u64 },
-    /// Asks for an announced message.
+    /// Requests an announced message.
     Ready { id: u64 },
     /// The next bytes of an announced message; `len` payload bytes follow.
     Data { id: u64, len: usize },
-    /// Room for this many bytes of eager messages is free again.
+    /// Reports that room for this many bytes of eager messages is free again.
     Credit { bytes: u64 },
-    /// "I am alive".
+    /// Keep-alive.
     Ping,
-    /// The sender has left in good order; nothing follows it.
+    /// The sender has left; no frame follows.
     Goodbye,
-    /// Asks for an announced message, which the asker will read in its sender's memory.
+    /// Requests an announced message, which the receiver will read in its sender's memory.
     Borrow { id: u64 },
-    /// An announced message lies there in the sender's memory, and stays there until [`Frame::Returned`].
+    /// An announced message is at this address in the sender's memory, and stays there until [`Frame::Returned`].
     Lent { id: u64, at: u64, len: usize },
-    /// A message that was lent has been read, or is not wanted.
+    /// A lent message has been read, or is not wanted.
     Returned { id: u64 },
-    /// The sender cannot go on because that rank is lost, or (its own) because it was aborted.
+    /// The sender cannot continue because that rank is lost, or (its own) because it was aborted.
     Lost { rank: u32 },
 }
 
@@ -99,9 +98,9 @@ impl Frame {
         h
     }
 
-    /// `Err` says what is wrong; the stream has lost its frames then and must be closed.
+    /// `Err` describes the error; the stream has lost synchronisation and must be closed.
     ///
-    /// `segment_max`: most payload bytes behind one header.
+    /// `segment_max`: maximum number of payload bytes after one header.
     pub(super) fn decode(h: &[u8; HEADER_LEN], segment_max: usize) -> Result<Frame, &'static str> {
         if h[0] != VERSION || h[3] != 0 {
             return Err("a frame of another version");
@@ -157,7 +156,7 @@ mod tests {
     const SEGMENT_MAX: usize = 1 << 20;
 
     #[test]
-    fn every_frame_decodes_to_what_was_encoded() {
+    fn every_frame_decodes_as_encoded() {
         let key = Key { channel: Channel::PointToPoint, tag: u64::MAX, part: 7 };
         for frame in [
             Frame::Eager { key, fingerprint: 9, len: SEGMENT_MAX },

@@ -1,4 +1,4 @@
-//! Messages that are taken by their numbers, from a network where they may overtake each other.
+//! Restores the order of numbered messages from a network that may reorder them.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::limits::{ALLOWANCE, EARLY_MAX};
 /// Messages of one peer: a frame and its payload.
 pub(super) struct InOrder<F> {
     next: u64,
-    /// What has overtaken others, by number.
+    /// Messages that arrived early, by number.
     early: BTreeMap<u64, (F, Vec<u8>)>,
     early_bytes: u64,
 }
@@ -19,8 +19,8 @@ impl<F> Default for InOrder<F> {
 }
 
 impl<F> InOrder<F> {
-    /// A message has come: gives it back if it is its turn, and then [`InOrder::next`] has what it had held up. Errors:
-    /// the number was there before, or more has overtaken others than a peer may have under way.
+    /// Accepts a message: returns it if it is the next, and [`InOrder::next`] then returns those that waited for it.
+    /// Errors: a repeated number, or more early messages than a peer may have in flight.
     #[inline]
     pub(super) fn arrived(
         &mut self,
@@ -40,7 +40,7 @@ impl<F> InOrder<F> {
         Ok(None)
     }
 
-    /// The next one, if it is here.
+    /// The next message, if it has arrived.
     #[inline]
     pub(super) fn next(&mut self) -> Option<(F, Vec<u8>)> {
         let message = self.early.remove(&self.next)?;
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// All that comes out while messages come in as given.
+    /// All messages delivered while `numbers` arrive.
     fn taken(numbers: &[u64]) -> Result<Vec<u64>, &'static str> {
         let (mut order, mut out) = (InOrder::default(), Vec::new());
         for &number in numbers {
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_order_becomes_that_of_the_numbers(
+        fn any_order_is_restored_by_number(
             numbers in (1..60u64).prop_flat_map(|n| Just((0..n).collect::<Vec<_>>()).prop_shuffle())
         ) {
             let sorted: Vec<u64> = (0..numbers.len() as u64).collect();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_comes_once_and_not_too_much_is_kept() {
+    fn repeated_numbers_and_too_many_early_messages_are_errors() {
         assert!(taken(&[0, 1, 0]).is_err(), "it was taken");
         assert!(taken(&[2, 2]).is_err(), "it waits");
         let mut order = InOrder::default();

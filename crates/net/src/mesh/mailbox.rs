@@ -15,16 +15,16 @@ use super::receive::Slot;
 pub(super) struct Mailbox {
     posted: FxHashMap<Key, VecDeque<Posted>>,
     stored: FxHashMap<Key, VecDeque<Stored>>,
-    /// Announced messages that were asked for, by sender and id.
+    /// Announced messages that were requested, by sender and id.
     incoming: FxHashMap<(u32, u64), Incoming>,
     peers: Vec<Peer>,
     failed: Option<MeshError>,
-    /// Nothing is posted or stored: set by a look at both, cleared with what comes.
+    /// Whether nothing is posted or stored: set by a check of both, cleared by new entries.
     empty: Arc<AtomicBool>,
 }
 
 struct Posted {
-    /// `None` takes a message from any rank.
+    /// `None` accepts a message from any rank.
     from: Option<u32>,
     slot: Arc<Slot>,
 }
@@ -47,24 +47,24 @@ struct Incoming {
 
 #[derive(Default, Clone)]
 struct Peer {
-    /// Bytes that eager messages of this peer take up here.
+    /// Bytes of eager messages of this peer that are stored here.
     held: u64,
-    /// Bytes freed that the peer has not been told of.
+    /// Freed bytes that have not been reported to the peer.
     freed: u64,
     /// Announced messages without a receive.
     announced: usize,
     gone: Option<MeshError>,
 }
 
-/// What to do for a receive that was just posted.
+/// Action for a receive that was just posted.
 pub(super) enum Match {
-    /// Nothing yet.
+    /// The receive waits.
     Waiting,
-    /// The message is here.
+    /// The message has arrived.
     Deliver { from: u32, bytes: Vec<u8> },
-    /// Ask `from` for message `id` of `len` bytes.
+    /// Request message `id` of `len` bytes from `from`.
     Ask { from: u32, id: u64, len: u64 },
-    /// It can never be served.
+    /// The receive can never be served.
     Never(MeshError),
 }
 
@@ -80,8 +80,8 @@ impl Mailbox {
         }
     }
 
-    /// Takes the first stored message that fits, or keeps the receive. A message of another fingerprint does
-    /// not fit and stays.
+    /// Takes the first stored message that matches, or stores the receive. A message with another fingerprint does not
+    /// match and stays.
     pub(super) fn post(
         &mut self,
         from: Option<u32>,
@@ -92,7 +92,7 @@ impl Mailbox {
         if let Some(stored) = self.take_stored(from, key, fingerprint) {
             return self.serve(stored, slot);
         }
-        if let Some(reason) = self.failed.clone().or_else(|| self.why_never(from)) {
+        if let Some(reason) = self.failed.clone().or_else(|| self.closed_error(from)) {
             return Match::Never(reason);
         }
         self.empty.store(false, Ordering::Release);
@@ -100,14 +100,14 @@ impl Mailbox {
         Match::Waiting
     }
 
-    /// An eager message begins: its bytes count until they are freed. `Err` closes the stream.
+    /// Begins an eager message: its bytes count until they are freed. `Err` closes the stream.
     pub(super) fn hold(&mut self, from: u32, len: usize) -> Result<(), &'static str> {
         let peer = &mut self.peers[from as usize];
         peer.held += cost(len);
         if peer.held > ALLOWANCE { Err("more bytes at once than allowed") } else { Ok(()) }
     }
 
-    /// Whether no message is kept for that key, and no receive waits for one.
+    /// Whether neither a message nor a receive is stored for that key.
     pub(super) fn has_no_entry(&self, key: Key) -> bool {
         if self.posted.is_empty() && self.stored.is_empty() {
             self.empty.store(true, Ordering::Release);
@@ -116,19 +116,19 @@ impl Mailbox {
         !self.stored.contains_key(&key) && !self.posted.contains_key(&key)
     }
 
-    /// True while it is known without a look at the mailbox that there is nothing for any key.
+    /// Whether the mailbox is known to be empty for all keys, without a check.
     pub(super) fn empty(&self) -> Arc<AtomicBool> {
         self.empty.clone()
     }
 
-    /// The receive that takes a held message, if there is one already.
+    /// The receive that matches an eager message, if there is one already.
     pub(super) fn take_eager(&mut self, from: u32, key: Key, len: usize) -> Option<Arc<Slot>> {
         let slot = self.take_posted(from, key)?;
         self.free(from, len);
         Some(slot)
     }
 
-    /// An eager message for which there was no receive is here: delivers it to one that came since, or keeps it.
+    /// Delivers a complete eager message to a receive posted since, or stores it.
     pub(super) fn store(
         &mut self,
         from: u32,
@@ -146,7 +146,7 @@ impl Mailbox {
         None
     }
 
-    /// A message is announced; true if it is to be asked for now. `Err` closes the stream.
+    /// Handles an announcement; true if the message is to be requested now. `Err` closes the stream.
     pub(super) fn announce(
         &mut self,
         from: u32,
@@ -176,7 +176,7 @@ impl Mailbox {
         self.incoming.insert((from, id), Incoming { slot, left: len });
     }
 
-    /// The slot for the next `len` bytes of message `id`, and whether they are its last.
+    /// The slot for the next `len` bytes of message `id`, and whether they are the last.
     pub(super) fn data(
         &mut self,
         from: u32,
@@ -192,27 +192,27 @@ impl Mailbox {
         Ok((slot, last))
     }
 
-    /// The bytes of an eager message that was refused or delivered are free again.
+    /// Frees the bytes of an eager message that was refused or delivered.
     pub(super) fn free(&mut self, from: u32, len: usize) {
         let peer = &mut self.peers[from as usize];
         peer.held -= cost(len);
         peer.freed += cost(len);
     }
 
-    /// Freed bytes of which the peer should be told now.
+    /// Freed bytes to be reported to the peer now.
     pub(super) fn take_credit(&mut self, peer: u32) -> Option<u64> {
         let freed = &mut self.peers[peer as usize].freed;
         (*freed >= CREDIT).then(|| std::mem::take(freed))
     }
 
-    /// Senders and fingerprints of the messages that are here for that tag.
+    /// Senders and fingerprints of the stored messages with that tag.
     pub(super) fn stored(&self, channel: Channel, tag: u64) -> Vec<(u32, u32)> {
         let of_tag = |key: &Key| key.channel == channel && key.tag == tag;
         let queues = self.stored.iter().filter(|(key, _)| of_tag(key));
         queues.flat_map(|(_, queue)| queue.iter().map(|s| (s.from, s.fingerprint))).collect()
     }
 
-    /// Forgets all messages and receives of that tag; returns the receives.
+    /// Removes all messages and receives with that tag; returns the receives.
     pub(super) fn discard(&mut self, channel: Channel, tag: u64) -> Vec<Arc<Slot>> {
         let of_tag = |key: &Key| key.channel == channel && key.tag == tag;
         let stored = self.stored.extract_if(|key, _| of_tag(key));
@@ -235,28 +235,27 @@ impl Mailbox {
         expired
     }
 
-    /// Why nothing more will come from that peer, or from any.
-    fn why_never(&self, from: Option<u32>) -> Option<MeshError> {
+    /// Why no more messages will come from that peer, or from any.
+    fn closed_error(&self, from: Option<u32>) -> Option<MeshError> {
         let Some(from) = from else {
-            // One of them is ourselves.
+            // One of the peers is this rank itself.
             let mut gone = self.peers.iter().filter_map(|peer| peer.gone.as_ref());
             return gone.nth(self.peers.len().checked_sub(2)?).cloned();
         };
         self.peers[from as usize].gone.clone()
     }
 
-    /// Nothing more will come from that peer; returns the receives that only it could have served, or that it was the
-    /// last to serve.
+    /// Removes a peer; returns the receives that only it could have served, or that it was the last to serve.
     pub(super) fn peer_gone(&mut self, peer: u32, reason: &MeshError) -> Vec<Arc<Slot>> {
         self.peers[peer as usize].gone = Some(reason.clone());
-        let last = self.why_never(None).is_some();
+        let last = self.closed_error(None).is_some();
         let mut gone = self.take_posted_if(|p| p.from.map_or(last, |from| from == peer));
         let lost = self.incoming.extract_if(|&(from, _), _| from == peer);
         gone.extend(lost.map(|(_, incoming)| incoming.slot));
         gone
     }
 
-    /// Nothing more will come from any rank; returns all receives.
+    /// Fails the mailbox; returns all receives.
     pub(super) fn fail(&mut self, reason: &MeshError) -> Vec<Arc<Slot>> {
         self.failed.get_or_insert_with(|| reason.clone());
         let mut all = self.take_posted_if(|_| true);
@@ -301,7 +300,7 @@ impl Mailbox {
         while queue.front().is_some_and(|p| p.slot.is_finished()) {
             queue.pop_front();
         }
-        // Those further back that were given up are taken out when deadlines are looked at.
+        // Cancelled receives further back are removed when deadlines are checked.
         let serves = |p: &Posted| p.from.is_none_or(|wanted| wanted == from);
         let at = queue.iter().position(|p| serves(p) && !p.slot.is_finished());
         let posted = at.and_then(|at| queue.remove(at));

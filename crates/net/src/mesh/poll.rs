@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// What is waited for, and what has come.
+/// The events of a socket that are awaited, and those that occurred.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Interest(libc::pollfd);
@@ -17,7 +17,7 @@ impl Interest {
         Interest(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 })
     }
 
-    /// There are bytes, or the connection has ended.
+    /// Whether there are bytes, or the connection has ended.
     pub(super) fn readable(&self) -> bool {
         self.0.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0
     }
@@ -27,7 +27,7 @@ impl Interest {
     }
 }
 
-/// Blocks until one of `interests` is met or `timeout` has passed.
+/// Blocks until one of `interests` occurs or `timeout` has passed.
 pub(super) fn poll(interests: &mut [Interest], timeout: Duration) -> io::Result<()> {
     let millis = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);
     // SAFETY: `Interest` is a transparent `pollfd`, and the length is the slice's own.

@@ -1,5 +1,5 @@
-//! Frames through the TCP connection of a pair. The mesh's thread reads all connections ([`super::thread`]); here is
-//! what writes.
+//! Frames over the TCP connection of a pair: the writing side. The mesh's thread reads all connections
+//! ([`super::thread`]).
 
 use std::io::{IoSlice, Write};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::core::Core;
 use super::limits::{self, Limits};
 use super::outbox::{Drained, Outbox, Reports};
 use super::roster::Roster;
-use super::transport::{Endpoint, Link, Transport};
+use super::transport::{Endpoint, MeshLink, Transport};
 use crate::NetError;
 
-/// Before the ranks know each other there is nothing to open: the listener is all.
+/// There is nothing to open before the ranks know each other: the listener is sufficient.
 pub(super) struct TcpEndpoint;
 
 impl Endpoint for TcpEndpoint {
@@ -26,7 +26,7 @@ impl Endpoint for TcpEndpoint {
 }
 
 struct Tcp {
-    /// By rank: the socket took no more; the thread waits until it does.
+    /// By rank: whether the socket is full; the thread waits until it is writable.
     blocked: Vec<AtomicBool>,
 }
 
@@ -39,7 +39,7 @@ impl Transport for Tcp {
         true
     }
 
-    fn link(self: Arc<Self>, rank: u32) -> Box<dyn Link> {
+    fn link(self: Arc<Self>, rank: u32) -> Box<dyn MeshLink> {
         Box::new(TcpLink { tcp: self, rank })
     }
 
@@ -61,7 +61,7 @@ struct TcpLink {
     rank: u32,
 }
 
-impl Link for TcpLink {
+impl MeshLink for TcpLink {
     fn flush(
         &mut self,
         core: &Core,

@@ -84,7 +84,7 @@ fn members(way: Way, size: u32, silence: Duration) -> Vec<Member> {
     let seats: Vec<_> = ports[..here as usize].iter().map(|port| port.seat().clone()).collect();
     let rosters: Vec<_> = (0..size).map(|rank| roster(&listeners, rank)).collect();
     let join = |((listener, roster), port): ((Listener, Roster), ArenaPort)| {
-        let (control, heard) = unbounded();
+        let (control, received) = unbounded();
         let (failed, failures) = unbounded();
         let seats = seats.clone();
         std::thread::spawn(move || {
@@ -99,7 +99,7 @@ fn members(way: Way, size: u32, silence: Duration) -> Vec<Member> {
             };
             let until = Instant::now() + SOON;
             let mesh = listener.connect_on_hosts(&roster, until, silence, observer, meet).unwrap();
-            Member { mesh, control: heard, failed: failures }
+            Member { mesh, control: received, failed: failures }
         })
     };
     let threads: Vec<_> = listeners.into_iter().zip(rosters).zip(ports).map(join).collect();

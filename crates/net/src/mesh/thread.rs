@@ -1,4 +1,4 @@
-//! The mesh's thread: reads all connections, sends what senders could not, watches deadlines and silence.
+//! The mesh's thread: reads all connections, sends what senders could not, checks deadlines and silence.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -40,7 +40,7 @@ pub(super) fn run(core: &Core, woken: &UnixStream) {
         core.transports.iter().for_each(|transport| transport.after_sleep());
         if interests[0].readable() {
             let _ = (&mut &*woken).read(&mut io.buffer);
-            // A wake-up from here on needs another look.
+            // A wake-up after this requires another check.
             core.woken.swap(false, Ordering::AcqRel);
         }
         for (at, interest) in interests[connections..].iter().enumerate() {
@@ -62,11 +62,11 @@ struct Io<'a> {
     checked: Instant,
 }
 
-/// One connection's reading side.
+/// The reading side of one connection.
 struct Stream {
     rank: u32,
     header: [u8; HEADER_LEN],
-    /// Bytes of the header that are here.
+    /// Number of header bytes received.
     have: usize,
     body: Body,
     ended: bool,
@@ -95,8 +95,8 @@ impl Io<'_> {
             return false;
         };
         let failed = self.core.failure().is_some();
-        // Unread bytes when a socket closes make the kernel reset the connection, and the
-        // peer may lose what it has not read of ours: so wait until the peers have closed, too.
+        // If a socket is closed with unread bytes, the kernel resets the connection, and the peer may lose what it has
+        // not read: so wait until the peers have closed, too.
         failed || self.streams.iter().all(|stream| stream.ended) || Instant::now() >= until
     }
 
@@ -117,7 +117,7 @@ impl Io<'_> {
         }
     }
 
-    /// Reads what is there, within a bound; false at the end of the stream.
+    /// Reads available bytes, up to a bound; false at the end of the stream.
     fn read(&mut self, at: usize) -> Result<bool, String> {
         let stream = &mut self.streams[at];
         for _ in 0..READS_PER_TURN {
@@ -128,7 +128,7 @@ impl Io<'_> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e.to_string()),
             };
-            self.core.heard(stream.rank, Instant::now());
+            self.core.note_seen(stream.rank, Instant::now());
             self.core.bytes_rx.fetch_add(n as u64, Ordering::Relaxed);
             consume(self.core, stream, &self.buffer[..n]).map_err(str::to_owned)?;
             if n < self.buffer.len() {
@@ -141,7 +141,7 @@ impl Io<'_> {
     fn end(&mut self, at: usize, reason: &str) {
         let stream = &mut self.streams[at];
         stream.ended = true;
-        // A goodbye may have come by the transport.
+        // A goodbye may have come over the transport.
         let peer = self.core.known_peer(stream.rank);
         peer.transport.peer_ended(self.core, stream.rank);
         let leaving = self.core.stopping.lock().is_some();
@@ -153,13 +153,13 @@ impl Io<'_> {
         stream.body.cut(self.core, stream.rank);
     }
 
-    /// Deadlines and silence, a few times a second.
+    /// Checks deadlines and silence, several times a second.
     fn tick(&mut self) {
         let now = Instant::now();
         if now - self.checked < TICK {
             return;
         }
-        // A thread that was stopped itself has not listened: no peer was silent meanwhile.
+        // If this thread was stopped, the peers were not silent meanwhile.
         let stopped = (now - self.checked).saturating_sub(TICK * STOPPED_TICKS);
         self.checked = now;
         let expired = self.core.mailbox.lock().expire(now);
@@ -198,7 +198,7 @@ fn watch(core: &Core, stream: &mut Stream, now: Instant) {
     }
 }
 
-/// Takes bytes of the stream apart. `Err` says why the stream cannot be read on.
+/// Parses bytes of the stream. `Err`: why the stream cannot be read any further.
 fn consume(core: &Core, stream: &mut Stream, mut bytes: &[u8]) -> Result<(), &'static str> {
     loop {
         if let Some(left) = stream.body.left() {

@@ -1,4 +1,4 @@
-//! What the mesh needs of a transport: a [`Transport`] for all pairs that it carries, with a [`Link`] for each, which
+//! What the mesh needs of a transport: a [`Transport`] for all pairs that it carries, with a [`MeshLink`] for each, which
 //! sends.
 //!
 //! A transport hands what it receives to [`super::inbound`], and tells [`Core::lost`] of a peer that cannot be reached.
@@ -34,7 +34,7 @@ pub(super) trait Transport: Any + Send + Sync {
     fn reaches(&self, rank: u32) -> bool;
 
     /// The sending half for a rank that it reaches; called once for each.
-    fn link(self: Arc<Self>, rank: u32) -> Box<dyn Link>;
+    fn link(self: Arc<Self>, rank: u32) -> Box<dyn MeshLink>;
 
     /// Whether frames go through the pair's TCP connection, which carries keep-alives alone otherwise.
     fn uses_connection(&self) -> bool {
@@ -131,7 +131,7 @@ pub(super) struct Sleep {
 }
 
 /// Sends to one rank. Used with the lock of that rank's outbox held.
-pub(super) trait Link: Any + Send {
+pub(super) trait MeshLink: Any + Send {
     /// Sends what is queued, as far as it can without waiting; a transport that had to stop goes on by itself later.
     /// `Err`: why the peer cannot be reached.
     fn flush(
@@ -147,7 +147,7 @@ pub(super) trait Link: Any + Send {
         false
     }
 
-    /// Whether there is room now for what had none when [`Link::flush`] stopped.
+    /// Whether there is room now for what had none when [`MeshLink::flush`] stopped.
     fn can_go_on(&mut self) -> bool {
         false
     }

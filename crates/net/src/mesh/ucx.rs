@@ -24,7 +24,7 @@ use super::limits::{self, GRACE, Limits, NAP, TICK, TURNS, UCX_SPIN};
 use super::outbox::{Outbox, Post, Reports};
 use super::receive::Slot;
 use super::roster::{Roster, SECRET_LEN};
-use super::transport::{Endpoint, Link, Sleep, Transport};
+use super::transport::{Endpoint, MeshLink, Sleep, Transport};
 use crate::NetError;
 use crate::ucx::{Event, HEADER_LEN, Header, How, Outcome, Token, Waiting, Worker};
 
@@ -264,7 +264,7 @@ impl Transport for Ucx {
         true
     }
 
-    fn link(self: Arc<Self>, rank: u32) -> Box<dyn Link> {
+    fn link(self: Arc<Self>, rank: u32) -> Box<dyn MeshLink> {
         Box::new(UcxLink { ucx: self, rank })
     }
 
@@ -385,7 +385,7 @@ struct UcxLink {
     rank: u32,
 }
 
-impl Link for UcxLink {
+impl MeshLink for UcxLink {
     fn flush(
         &mut self,
         core: &Core,

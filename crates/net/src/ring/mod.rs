@@ -1,14 +1,14 @@
 //! A bounded ring of bytes between one writer and one reader, which may be two processes that share memory.
 //!
-//! Positions count bytes and wrap at 2³². Each side believes its own position and checks the other's: a process that
-//! writes where it may not can garble bytes, but never makes the other side leave the ring. The reader publishes its
-//! position in parts ([`PARTS`]), so that the line of memory does not go back and forth with every read.
+//! Positions count bytes and wrap at 2³². Each side trusts its own position and checks the other's: a process that
+//! violates the rules can corrupt bytes, but never makes the other side leave the ring. The reader publishes its
+//! position in parts ([`PARTS`]), so that the cache line does not move with every read.
 //!
-//! A side that has nothing to do sleeps in three steps: it raises its [`Waiting`] flag, looks once more, and sleeps.
-//! The other side moves its position, then takes the flag down, and wakes whoever had raised it.
+//! A side that is idle sleeps in three steps: it sets its [`Waiting`] flag, checks once more, and sleeps. The other
+//! side moves its position, then clears the flag, and wakes the sleeper if it was set.
 //!
-//! Generic over where the ring lies, so that a model checker runs the very same steps (`tests.rs`). Used by streams
-//! between two processes (`crate::stream`) and below the cells in which the mesh sends messages (`crate::mesh`).
+//! Generic over the memory, so that a model checker runs the same steps (`tests.rs`). Used by streams between two
+//! processes (`crate::stream`) and below the cells of the mesh (`crate::mesh`).
 
 mod shared;
 #[cfg(test)]
@@ -21,33 +21,33 @@ pub(crate) use shared::SharedBytes;
 
 use crate::word::Word;
 
-/// What both sides share besides the bytes. Each half has one writer, but for `waiting`.
+/// State shared by both sides besides the bytes. Each half has one writer, except for `waiting`.
 #[repr(C)]
 pub(crate) struct Positions<W> {
     pub(crate) writer: Side<W>,
     pub(crate) reader: Side<W>,
 }
 
-/// One side, on lines of memory of its own.
+/// One side, on its own cache lines.
 #[repr(C, align(128))]
 pub(crate) struct Side<W> {
     /// Bytes written, or read.
     pub(crate) position: W,
     /// Whether this side waits for the other.
     pub(crate) waiting: Waiting<W>,
-    /// For what lies above the ring.
+    /// For the layer above the ring.
     pub(crate) extra: W,
 }
 
-/// Where a ring lies.
+/// Storage of a ring.
 pub(crate) trait Bytes {
     type Word: Word;
     fn positions(&self) -> &Positions<Self::Word>;
-    /// A power of two.
+    /// Capacity in bytes, a power of two.
     fn capacity(&self) -> u32;
-    /// Copies to the ring; `at` is a position, and `bytes` at most as many as the ring holds.
+    /// Copies bytes to the ring; `at` is a position, and `bytes` are at most the ring's capacity.
     fn write(&self, at: u32, bytes: &[u8]);
-    /// Hands over one or two parts of the ring, `len` bytes in all, at most as many as the ring holds.
+    /// Passes one or two parts of the ring to `take`, `len` bytes in all, at most the ring's capacity.
     fn read(&self, at: u32, len: usize, take: impl FnMut(&[u8]));
 }
 
@@ -61,34 +61,35 @@ impl<W: Word> Waiting<W> {
         Waiting(word)
     }
 
-    /// The owner looks once more after this, and sleeps if there is nothing.
+    /// To be called before the owner checks once more and sleeps.
     #[inline]
     pub(crate) fn raise(&self) {
         self.0.store(1, Ordering::Relaxed);
-        // With the one in `take`: either the owner sees what the other side did, or the other side sees the flag.
+        // Pairs with the fence in `take`: either the owner sees the other side's progress, or the other side sees the
+        // flag.
         W::fence();
     }
 
-    /// The owner is awake.
+    /// To be called when the owner is awake.
     #[inline]
     pub(crate) fn lower(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// For the side that has done something: whether the owner has to be woken, which is then the caller's to do.
+    /// For the side that has made progress: whether it must wake the owner.
     #[inline]
     pub(crate) fn take(&self) -> bool {
         W::fence();
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// What the owner sleeps on while it is 1.
+    /// The word that the owner sleeps on while it is 1.
     pub(crate) fn word(&self) -> &W {
         &self.0
     }
 }
 
-/// The other side's position is more than a ring away from ours.
+/// The other side's position is more than a ring away from the own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
@@ -102,12 +103,12 @@ impl From<Corrupt> for io::Error {
     }
 }
 
-/// The side that writes.
+/// The writing side.
 pub(crate) struct Writer<R> {
     pub(crate) room: R,
     /// Bytes written.
     written: u32,
-    /// As the reader published last.
+    /// Bytes read, as last published by the reader.
     read: u32,
 }
 
@@ -116,7 +117,7 @@ impl<R: Bytes> Writer<R> {
         Writer { room, written: 0, read: 0 }
     }
 
-    /// Writes the first of `bytes`; how many, at most `most`.
+    /// Writes the first of `bytes`, at most `most`; returns how many.
     pub(crate) fn write(&mut self, bytes: &[u8], most: usize) -> Result<usize, Corrupt> {
         let wanted = bytes.len().min(most);
         let count = wanted.min(self.free(wanted)?);
@@ -128,7 +129,7 @@ impl<R: Bytes> Writer<R> {
         Ok(count)
     }
 
-    /// Free bytes: as many as are wanted, or all there are.
+    /// Number of free bytes: as many as are wanted, or all.
     #[inline]
     pub(crate) fn free(&mut self, wanted: usize) -> Result<usize, Corrupt> {
         let known = self.free_after(self.read)?;
@@ -147,14 +148,14 @@ impl<R: Bytes> Writer<R> {
     }
 }
 
-/// The side that reads.
+/// The reading side.
 pub(crate) struct Reader<R> {
     pub(crate) room: R,
     /// Bytes read.
     read: u32,
-    /// As seen last.
+    /// Bytes written, as last seen.
     written: u32,
-    /// What was published.
+    /// Bytes read, as published.
     published: u32,
 }
 
@@ -168,7 +169,7 @@ impl<R: Bytes> Reader<R> {
         self.room.positions().writer.position.load(Ordering::Acquire) != self.read
     }
 
-    /// Something else that the writer wrote later, and that was seen, says that so many bytes are here.
+    /// Uses another, later write of the writer as evidence that this many bytes have arrived.
     #[inline]
     pub(crate) fn expect(&mut self, here: usize) -> Result<(), Corrupt> {
         if here > self.room.capacity() as usize {
@@ -180,7 +181,7 @@ impl<R: Bytes> Reader<R> {
         Ok(())
     }
 
-    /// Hands over the next bytes; how many, at most `most`.
+    /// Passes the next bytes, at most `most`, to `take`; returns how many.
     pub(crate) fn read(&mut self, most: usize, take: impl FnMut(&[u8])) -> Result<usize, Corrupt> {
         if (self.written.wrapping_sub(self.read) as usize) < most {
             self.written = self.room.positions().writer.position.load(Ordering::Acquire);
@@ -197,13 +198,13 @@ impl<R: Bytes> Reader<R> {
         Ok(count)
     }
 
-    /// Whether there is enough free room that the writer does not know of.
+    /// Whether there is enough unpublished free room.
     #[inline]
     pub(crate) fn is_worth_publishing(&self) -> bool {
         self.read.wrapping_sub(self.published) >= self.room.capacity() / PARTS
     }
 
-    /// Lets the writer have the room; whether it waits for that and has to be woken.
+    /// Publishes freed room to the writer; returns whether the writer waits for it and must be woken.
     pub(crate) fn publish(&mut self) -> bool {
         let Positions { writer, reader } = self.room.positions();
         reader.position.store(self.read, Ordering::Release);
@@ -212,6 +213,6 @@ impl<R: Bytes> Reader<R> {
     }
 }
 
-/// The reader publishes room in so many parts of the ring. Less than one part is not published, so a writer that waits
-/// is told before the reader has nothing left.
+/// The reader publishes room in multiples of the ring's capacity divided by this. Less is not published, so a waiting
+/// writer is notified before the reader has nothing left.
 pub(crate) const PARTS: u32 = 8;

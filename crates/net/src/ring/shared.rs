@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use super::{Bytes, Positions};
 use crate::memfd::Map;
 
-/// A ring at a place in a mapping, which it keeps.
+/// A ring within a mapping, which it keeps alive.
 pub(crate) struct SharedBytes {
     map: Arc<Map>,
     positions: usize,
@@ -17,8 +17,8 @@ pub(crate) struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// `positions`, `bytes`: where both begin, in bytes from the start of the mapping. Fresh memory is zero, which is
-    /// an empty ring. Of one ring there is to be one writer and one reader in all processes.
+    /// `positions`, `bytes`: offsets from the start of the mapping. Fresh memory is zero, which is an empty ring. A
+    /// ring must have one writer and one reader in all processes.
     pub(crate) fn new(
         map: &Arc<Map>,
         positions: usize,
@@ -33,7 +33,7 @@ impl SharedBytes {
         SharedBytes { map: map.clone(), positions, bytes, capacity }
     }
 
-    /// One or two parts of the bytes: where, and how many.
+    /// Address and length of one or two parts of the bytes.
     #[inline]
     fn parts(&self, at: u32, len: usize) -> [(*mut u8, usize); 2] {
         assert!(len <= self.capacity as usize, "{len} bytes of {}", self.capacity);
@@ -65,8 +65,8 @@ impl Bytes for SharedBytes {
     fn write(&self, at: u32, bytes: &[u8]) {
         let [(first, count), (second, _)] = self.parts(at, bytes.len());
         let (start, rest) = bytes.split_at(count);
-        // SAFETY: the parts lie within the ring; the reader has read what was there. A reader that says so wrongly
-        // reads garbled bytes.
+        // SAFETY: the parts are within the ring, and the reader has read them. A reader that reports this wrongly reads
+        // corrupt bytes.
         unsafe {
             first.copy_from_nonoverlapping(start.as_ptr(), start.len());
             second.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
@@ -75,8 +75,8 @@ impl Bytes for SharedBytes {
 
     fn read(&self, at: u32, len: usize, mut take: impl FnMut(&[u8])) {
         for (start, count) in self.parts(at, len).into_iter().filter(|(_, count)| *count > 0) {
-            // SAFETY: within the ring; the writer leaves the bytes alone until they are read. A writer that does not
-            // can only garble what it sends.
+            // SAFETY: within the ring; the writer does not change the bytes until they are read. A writer that does can
+            // only corrupt its own data.
             take(unsafe { std::slice::from_raw_parts(start, count) });
         }
     }

@@ -5,7 +5,7 @@
 use super::{Bytes, Positions, Reader, Side, Waiting, Writer};
 use crate::word::Word;
 
-/// A ring of two bytes, in which loom sees who touches what.
+/// A ring of two bytes, whose accesses loom tracks.
 pub(crate) struct LoomRing<W>(loom::sync::Arc<Parts<W>>);
 
 struct Parts<W> {
@@ -33,7 +33,7 @@ impl<W: Word> LoomRing<W> {
     }
 }
 
-// SAFETY of all accesses below: loom checks that nobody else is in the cell; that is what the tests show.
+// SAFETY of all accesses below: loom checks that no other thread accesses the cell; the tests show that.
 impl<W: Word> Bytes for LoomRing<W> {
     type Word = W;
     fn positions(&self) -> &Positions<W> {
@@ -54,7 +54,7 @@ impl<W: Word> Bytes for LoomRing<W> {
     }
 }
 
-/// Interleavings of two threads that try again and again, with at most three preemptions: all would take minutes.
+/// Interleavings of two threads that retry, with at most three preemptions: all would take minutes.
 pub(crate) fn limited_preemptions(body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

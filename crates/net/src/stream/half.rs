@@ -8,12 +8,12 @@ use crate::futex::Futex;
 use crate::ring::{Bytes, Positions, Reader, Waiting, Writer};
 use crate::word::Word;
 
-/// What is said besides the bytes, in the `extra` words: the writer will write no more, the reader will read no more.
+/// Whether an `extra` word is set: the writer will write no more, or the reader will read no more.
 fn is_set(word: &impl Word) -> bool {
     word.load(Ordering::Acquire) != 0
 }
 
-/// The side that writes.
+/// The writing side.
 pub(super) struct SendHalf<R> {
     writer: Writer<R>,
 }
@@ -23,7 +23,7 @@ impl<R: Bytes<Word: Futex>> SendHalf<R> {
         SendHalf { writer: Writer::new(room) }
     }
 
-    /// Writes what there is room for, waiting for room at most `patience`. Errors: nobody reads any more.
+    /// Writes as much as there is room for, waiting for room at most for `patience`. Errors: the reader has closed.
     pub(super) fn write(
         &mut self,
         bytes: &[u8],
@@ -51,7 +51,7 @@ impl<R: Bytes<Word: Futex>> SendHalf<R> {
         }
     }
 
-    /// Waits for room, or for the end, or a while.
+    /// Waits for room, for the end, or for a while.
     fn wait(&mut self, spins: u32) -> io::Result<()> {
         for _ in 0..spins {
             if self.writer.free(1)? > 0 {
@@ -70,7 +70,7 @@ impl<R: Bytes<Word: Futex>> SendHalf<R> {
     }
 }
 
-/// The side that reads.
+/// The reading side.
 pub(super) struct ReceiveHalf<R> {
     reader: Reader<R>,
 }
@@ -80,7 +80,7 @@ impl<R: Bytes<Word: Futex>> ReceiveHalf<R> {
         ReceiveHalf { reader: Reader::new(room) }
     }
 
-    /// Reads what is there, waiting for at least a byte; 0 at the end.
+    /// Reads available bytes, waiting for at least one; 0 at the end.
     pub(super) fn read(
         &mut self,
         bytes: &mut [u8],
@@ -115,12 +115,12 @@ impl<R: Bytes<Word: Futex>> ReceiveHalf<R> {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             self.wait(spins);
-            // What a process wrote before it died is still there.
+            // Bytes that a process wrote before it died are still available.
             last_look = gone();
         }
     }
 
-    /// Waits for bytes, or for the end, or a while.
+    /// Waits for bytes, for the end, or for a while.
     fn wait(&self, spins: u32) {
         for _ in 0..spins {
             if self.reader.has_bytes() {
@@ -137,13 +137,13 @@ impl<R: Bytes<Word: Futex>> ReceiveHalf<R> {
     }
 }
 
-/// Nothing more will be written.
+/// Announces that no more bytes will be written.
 pub(super) fn end(positions: &Positions<impl Futex>) {
     positions.writer.extra.store(1, Ordering::Release);
     wake(&positions.reader.waiting);
 }
 
-/// Nothing more will be read.
+/// Announces that no more bytes will be read.
 pub(super) fn refuse(positions: &Positions<impl Futex>) {
     positions.reader.extra.store(1, Ordering::Release);
     wake(&positions.writer.waiting);
@@ -156,5 +156,5 @@ fn wake(side: &Waiting<impl Futex>) {
     }
 }
 
-/// A process that dies wakes nobody: its end is looked for so often.
+/// A process that dies wakes no one: interval of checks for its death.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

@@ -1,6 +1,6 @@
-//! Connections between two ranks as streams of bytes: TCP, or memory that two processes of one host share.
+//! Connections between two ranks as byte streams: over TCP, or through memory that two processes of one host share.
 //!
-//! A [`Connection`] is all that a user needs to know of the medium: one thread reads, one writes.
+//! A [`Connection`] hides the medium: one thread reads, one writes.
 
 mod half;
 pub(crate) mod pass;
@@ -11,21 +11,22 @@ use std::net::{Shutdown, TcpStream};
 
 pub use shared::SharedMemory;
 
-/// Bytes both ways between two ranks, in order. Reads and writes block; each may be used by one thread at a time.
+/// Bytes in both directions between two ranks, in order. Reads and writes block; each may be used by one thread at a
+/// time.
 pub trait Connection: Send + Sync {
     /// Reads at least one byte; 0 is the end of the stream.
     fn read(&self, bytes: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes at least one byte. Errors: the peer is gone, or took nothing for as long as the connection allows.
+    /// Writes at least one byte. Errors: the peer is gone, or accepted nothing for as long as the connection allows.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// The peer reads what was written, then the end.
+    /// Ends the stream: the peer reads what was written, then the end.
     fn end(&self);
 
-    /// Ends both ways; calls that block return.
+    /// Ends both directions; blocking calls return.
     fn close(&self);
 
-    /// What it is made of, for people.
+    /// Name of the medium, for users.
     fn medium(&self) -> &'static str;
 }
 
@@ -39,7 +40,7 @@ impl Connection for TcpStream {
     }
 
     fn end(&self) {
-        // An end that is gone already needs no more.
+        // An end that is already gone needs nothing more.
         let _ = self.shutdown(Shutdown::Write);
     }
 

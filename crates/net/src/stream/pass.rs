@@ -1,4 +1,4 @@
-//! A file descriptor sent to another process, with some bytes, through a Unix socket.
+//! Passes a file descriptor with some bytes to another process, through a Unix socket.
 
 #![allow(unsafe_code)]
 
@@ -12,12 +12,12 @@ pub(crate) fn send(socket: &UnixStream, bytes: &[u8], fd: &OwnedFd) -> io::Resul
     unless_interrupted(|| send_once(socket, bytes, fd))
 }
 
-/// Receives exactly `bytes` and one descriptor. Errors: anything else that came.
+/// Receives exactly `bytes` and one descriptor. Errors: anything else arrived.
 pub(crate) fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<OwnedFd> {
     unless_interrupted(|| receive_once(socket, bytes))
 }
 
-/// Calls again where a signal came first: to a process that was stopped and goes on, one always does.
+/// Repeats a call interrupted by a signal: a process that was stopped and continued always gets one.
 fn unless_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -57,8 +57,8 @@ fn receive_once(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<OwnedFd> {
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 64]);
     let mut found: Option<OwnedFd> = None;
-    // SAFETY: as in `send`; the kernel writes within the lengths given. A descriptor that comes is ours to close, so
-    // each is owned at once. Room for one descriptor: of more the kernel closes the rest and sets MSG_CTRUNC.
+    // SAFETY: as in `send`; the kernel writes within the lengths given. A received descriptor must be closed, so each
+    // is owned at once. There is room for one descriptor: of more the kernel closes the rest and sets MSG_CTRUNC.
     let count = unsafe {
         let mut message: libc::msghdr = zeroed();
         message.msg_iov = &raw mut iov;

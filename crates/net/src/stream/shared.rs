@@ -1,7 +1,7 @@
 //! A connection through memory that two processes of one host share.
 //!
-//! One makes the memory (a memfd that can neither grow nor shrink) and passes it through a Unix socket, which both
-//! keep: it is how the death of the other is seen.
+//! One process makes the memory (a memfd of fixed size) and passes it through a Unix socket, which both keep: it
+//! reveals the death of the other.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ use crate::ring::{Bytes, Positions, SharedBytes};
 
 /// Bytes both ways through two rings in shared memory.
 pub struct SharedMemory {
-    /// The two rings, to say that they end.
+    /// The two rings, for announcing their end.
     outgoing: SharedBytes,
     incoming: SharedBytes,
     sending: Mutex<SendHalf<SharedBytes>>,
@@ -33,7 +33,7 @@ pub struct SharedMemory {
 impl SharedMemory {
     /// Makes memory and passes it to the peer behind `socket`, together with `hello`.
     ///
-    /// `patience`: how long a write waits for a peer that reads nothing.
+    /// `patience`: how long a write waits for a peer that does not read.
     pub fn offer(socket: UnixStream, hello: &[u8], patience: Duration) -> io::Result<SharedMemory> {
         let fd = memfd::create(c"netsum-lane", LEN)?;
         pass::send(&socket, hello, &fd)?;
@@ -41,9 +41,9 @@ impl SharedMemory {
         Ok(SharedMemory::new(map, socket, 0, patience))
     }
 
-    /// Takes memory that a peer passes, and fills `hello` with what came along.
+    /// Accepts memory that a peer passes, and fills `hello` with the bytes that came along.
     ///
-    /// Waits as long as the socket's read timeout allows. Errors: no memory came, or it is not what
+    /// Waits as long as the socket's read timeout allows. Errors: no memory arrived, or it differs from what
     /// [`SharedMemory::offer`] makes.
     pub fn take(
         socket: UnixStream,
@@ -65,7 +65,7 @@ impl SharedMemory {
         SharedMemory { outgoing, incoming, sending, receiving, socket, patience }
     }
 
-    /// Whether the peer's end of the socket is closed: nothing is ever sent on it after the beginning.
+    /// Whether the peer's end of the socket is closed: nothing is sent on it after the beginning.
     fn gone(&self) -> bool {
         let mut byte = 0u8;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -113,12 +113,11 @@ fn ring(map: &Arc<Map>, from: usize) -> SharedBytes {
     SharedBytes::new(map, from * CONTROL, 2 * CONTROL + from * CAPACITY as usize, CAPACITY)
 }
 
-/// Bytes of each direction: several chunks, and within the second-level cache of most processors.
+/// Bytes per direction: several chunks, and within the second-level cache of most processors.
 const CAPACITY: u32 = 1 << 20;
-/// A page for each direction's positions.
+/// Bytes of each direction's positions: a page.
 const CONTROL: usize = 4096;
 const LEN: usize = 2 * CONTROL + 2 * CAPACITY as usize;
 const _: () = assert!(size_of::<Positions<AtomicU32>>() <= CONTROL && CAPACITY.is_power_of_two());
-/// How often the other side's position is looked at before sleeping: a few hundred nanoseconds, less than a system
-/// call.
+/// Number of polls of the other side's position before sleeping: a few hundred nanoseconds, less than a system call.
 const SPINS: u32 = 200;

@@ -28,7 +28,7 @@ fn tcp() -> (Arc<dyn Connection>, Arc<dyn Connection>) {
     (Arc::new(ours), Arc::new(listener.accept().unwrap().0))
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on their position.
 fn pattern(at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|i| (i % 251) as u8).collect()
 }
@@ -119,10 +119,10 @@ fn anything_but_sealed_shared_memory_is_refused() {
     assert_eq!(take(b), io::ErrorKind::InvalidData);
 }
 
-/// A writer of more bytes than the ring holds and its reader, which sleep when there is nothing to do: every byte is
-/// read once and in order, the end behind them, and no wake-up is lost (loom reports a deadlock).
+/// A writer of more bytes than the ring holds and its reader, which sleep when idle: every byte is read once and in
+/// order, the end after them, and no wake-up is lost (loom reports a deadlock).
 #[test]
-fn bytes_and_the_end_wake_a_side_that_sleeps() {
+fn bytes_and_the_end_wake_a_sleeping_side() {
     limited_preemptions(|| {
         let ring = LoomRing::new(ModelWord::new);
         let writing = loom::thread::spawn({
@@ -146,9 +146,9 @@ fn bytes_and_the_end_wake_a_side_that_sleeps() {
     });
 }
 
-/// A writer that sleeps for want of room, and a reader that will read no more: the writer is woken.
+/// A writer that sleeps for lack of room, and a reader that stops reading: the writer is woken.
 #[test]
-fn a_refusal_wakes_a_writer_that_sleeps() {
+fn a_refusal_wakes_a_sleeping_writer() {
     loom::model(|| {
         let ring = LoomRing::new(ModelWord::new);
         let mut half = SendHalf::new(ring.clone());

@@ -1,11 +1,11 @@
-//! The data thread of a switch or server: every protocol side by side on one UDP socket.
+//! The data thread of a switch or server: all protocols on one UDP socket.
 //!
-//! One thread owns socket and state machines. It takes all that has arrived in one call, feeds the machine of
-//! each packet's protocol, and sends what came out as trains. Everybody else talks to it by commands.
-//! Protocol `panama` has memory in buffers that are packets ready to send; the others have rows.
+//! One thread owns socket and state machines. It receives everything that has arrived in one call, passes each packet
+//! to the machine of its protocol, and sends the output as trains. Other threads send commands. Protocol `panama`
+//! stores packets ready to send in buffers; the others store rows.
 
-#[cfg_attr(not(feature = "xdp"), path = "no_front.rs")]
-mod front;
+#[cfg_attr(not(feature = "xdp"), path = "no_kernel_offload.rs")]
+mod kernel_offload;
 pub(crate) mod ports;
 mod slots;
 mod snapshot;
@@ -33,20 +33,20 @@ use crate::NetError;
 use crate::accelerator;
 use crate::udp::{Socket, SocketOptions, SocketReport, Wake};
 
-/// What a switch is started with.
+/// Options of a switch.
 #[derive(Clone, Debug)]
 pub struct SwitchOptions {
-    /// Where workers and other switches send to.
+    /// Listening address.
     pub bind: SocketAddr,
     /// Aggregation memory of `panama`'s trees, bytes.
     pub memory: u64,
-    /// What it does with packets of `atp`.
+    /// Role for packets of `atp`.
     pub role: Role,
-    /// The socket's.
+    /// Options of the socket.
     pub socket: SocketOptions,
 }
 
-/// A switch at work; dropping it stops the thread.
+/// A running switch; dropping it stops the thread.
 pub struct SwitchDriver {
     commands: Sender<Command>,
     wake: Arc<Wake>,
@@ -57,16 +57,16 @@ pub struct SwitchDriver {
     in_kernel: bool,
 }
 
-/// What a thread does, the largest fragment that it takes, and whether the kernel adds.
-struct Work {
+/// Body of the thread, the largest fragment that it supports, and whether the kernel adds.
+struct DriverThread {
     run: Box<dyn FnOnce() + Send>,
     fragment_limit: Option<usize>,
     in_kernel: bool,
 }
 
-/// What the thread is asked to do.
+/// Commands to the thread.
 pub(crate) enum Command {
-    /// With the number that workers start at.
+    /// With the number at which workers start.
     Install(Lease<SocketAddr>, Option<JobKey>, u64, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
@@ -80,8 +80,8 @@ impl SwitchDriver {
         SwitchDriver::start_behind(options, &[])
     }
 
-    /// The same, with the in-kernel switch of `atp` in the drivers of these interfaces, which serves the leases that it can.
-    /// Where it cannot work a warning says why, and user space does everything.
+    /// The same, with the in-kernel switch of `atp` attached to the drivers of these interfaces, for the leases that it
+    /// supports. If it cannot work, a warning gives the reason, and user space does everything.
     pub fn start_behind(
         options: &SwitchOptions,
         interfaces: &[String],
@@ -89,23 +89,31 @@ impl SwitchDriver {
         SwitchDriver::with(options, |socket, inbox, wake| {
             let worker = thread::Thread::new(socket, options, interfaces, inbox, wake);
             let in_kernel = worker.in_kernel();
-            Ok(Work { run: Box::new(move || worker.run()), fragment_limit: None, in_kernel })
+            Ok(DriverThread {
+                run: Box::new(move || worker.run()),
+                fragment_limit: None,
+                in_kernel,
+            })
         })
     }
 
-    /// As `start`, but an accelerator adds: the device that listens at the Unix socket `device`
-    /// (docs/accelerator-device.md). Its memory counts, not that of `options`.
+    /// Like `start`, with an accelerator that adds: the device that listens at the Unix socket `device`
+    /// (docs/accelerator-device.md). Its memory replaces that of `options`.
     pub fn start_on(options: &SwitchOptions, device: &Path) -> Result<SwitchDriver, NetError> {
         SwitchDriver::with(options, |socket, inbox, wake| {
             let worker = accelerator::Thread::new(socket, device, inbox, wake)?;
             let fragment_limit = Some(worker.fragment_limit());
-            Ok(Work { run: Box::new(move || worker.run()), fragment_limit, in_kernel: false })
+            Ok(DriverThread {
+                run: Box::new(move || worker.run()),
+                fragment_limit,
+                in_kernel: false,
+            })
         })
     }
 
     fn with(
         options: &SwitchOptions,
-        make: impl FnOnce(Socket, Receiver<Command>, Arc<Wake>) -> Result<Work, NetError>,
+        make: impl FnOnce(Socket, Receiver<Command>, Arc<Wake>) -> Result<DriverThread, NetError>,
     ) -> Result<SwitchDriver, NetError> {
         let socket = Socket::bind(options.bind, &options.socket)?;
         let (local, report) = (socket.local_addr(), socket.report());
@@ -129,33 +137,33 @@ impl SwitchDriver {
         })
     }
 
-    /// The largest fragment that can be added here, bytes; `None`: as large as datagrams are.
+    /// The largest fragment that can be added here, in bytes; `None`: limited by datagrams only.
     pub fn fragment_limit(&self) -> Option<usize> {
         self.fragment_limit
     }
 
-    /// Where it listens.
+    /// Listening address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Whether the in-kernel switch stands in front of this one.
+    /// Whether the in-kernel switch is in front of this one.
     pub fn in_kernel(&self) -> bool {
         self.in_kernel
     }
 
-    /// What the system gave the socket.
+    /// Socket settings granted by the system.
     pub fn socket(&self) -> SocketReport {
         self.socket
     }
 
-    /// Admits a job, in place of an earlier epoch's lease. Errors: `DuplicateNeighbour`, `Lease`, `SlotLease`,
-    /// `PoolLease` (the reason in words), `WrongRole`, `Stopped`; then everything is as before.
+    /// Installs a lease, replacing an earlier epoch's. Errors: `DuplicateNeighbour`, `Lease`, `SlotLease`, `PoolLease`
+    /// (with the reason as text), `WrongRole`, `Stopped`; the state is then unchanged.
     pub fn install(&self, lease: impl Into<Lease<SocketAddr>>) -> Result<(), NetError> {
         self.install_with(lease, None)
     }
 
-    /// The same for a job whose packets carry tags under `key`; `None`: they carry none. Protocol `panama` has no tags.
+    /// The same for a job whose packets carry tags under `key`; `None`: no tags. Protocol `panama` has no tags.
     pub fn install_with(
         &self,
         lease: impl Into<Lease<SocketAddr>>,
@@ -164,8 +172,8 @@ impl SwitchDriver {
         self.install_starting_at(lease, key, 0)
     }
 
-    /// As `install_with`, for workers that start at number `first` ([`netsum_proto::Worker::starting_at`]). An
-    /// accelerator starts at 0 whatever is asked.
+    /// Like `install_with`, for workers that start at number `first` ([`netsum_proto::Worker::starting_at`]). An
+    /// accelerator always starts at 0.
     pub fn install_starting_at(
         &self,
         lease: impl Into<Lease<SocketAddr>>,
@@ -181,17 +189,17 @@ impl SwitchDriver {
         self.ask(|reply| Command::Install(lease, key, first, reply))?
     }
 
-    /// Takes back a job's leases of epochs up to `up_to`.
+    /// Revokes a job's leases of epochs up to `up_to`.
     pub fn revoke(&self, job: JobId, up_to: Epoch) -> Result<(), NetError> {
         self.send_command(Command::Revoke(job, up_to))
     }
 
-    /// Takes back leases whose neighbours have all been silent for `idle`, and returns them.
+    /// Revokes leases whose neighbours have all been silent for `idle`, and returns them.
     pub fn expire(&self, idle: Duration) -> Result<Vec<LeaseKey>, NetError> {
         self.ask(|reply| Command::Expire(idle, reply))
     }
 
-    /// All figures.
+    /// All statistics.
     pub fn snapshot(&self) -> Result<SwitchSnapshot, NetError> {
         self.ask(Command::Snapshot)
     }

@@ -1,4 +1,4 @@
-//! Addresses of neighbours as port numbers: only leases make new ones, so strangers cost no memory.
+//! Port numbers of neighbours' addresses: only leases create ports, so unknown senders cost no memory.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Neighbour;
 use crate::udp::{Sent, Traffic};
 
-/// The ports in use and what came in by them.
+/// The ports in use and their received traffic.
 #[derive(Default)]
 pub(crate) struct Ports {
     by_address: FxHashMap<SocketAddr, PortId>,
@@ -17,18 +17,18 @@ pub(crate) struct Ports {
     free: Vec<u32>,
     /// Traffic of the last neighbours that no lease names any more, oldest first: switches come back.
     retired: VecDeque<Neighbour>,
-    /// Traffic of earlier ones by host: workers' ports do not. As many as the fabric has hosts.
+    /// Traffic of earlier neighbours by host, since workers' ports do not come back. One entry per host of the fabric.
     hosts: FxHashMap<IpAddr, Neighbour>,
-    /// The last sender found: datagrams of one come in a row.
+    /// The last sender found: datagrams of one sender arrive in a row.
     last: Option<(SocketAddr, PortId)>,
 }
 
 struct Port {
-    /// Without what was sent since the port was made, which the sender counts.
+    /// Excludes traffic sent since the port was created, which the sender counts.
     account: Neighbour,
 }
 
-/// Neighbours beyond leases that are remembered by port.
+/// Maximum number of neighbours without leases that are remembered by port.
 const RETIRED: usize = 256;
 
 impl Ports {
@@ -45,7 +45,7 @@ impl Ports {
         }
     }
 
-    /// The port of an address that a lease names; true if it is a new one.
+    /// The port of an address that a lease names; true if it is new.
     pub(crate) fn intern(&mut self, address: SocketAddr) -> (PortId, bool) {
         if let Some(&port) = self.by_address.get(&address) {
             return (port, false);
@@ -67,7 +67,7 @@ impl Ports {
         (port, true)
     }
 
-    /// Forgets every port that is not in `leased`, but not its traffic.
+    /// Removes every port that is not in `leased`, but keeps its traffic.
     pub(crate) fn retain(&mut self, leased: &FxHashSet<PortId>, sent: impl Fn(PortId) -> Sent) {
         let gone = self.by_address.extract_if(|_, port| !leased.contains(port));
         for (_, port) in gone {
@@ -90,7 +90,7 @@ impl Ports {
         }
     }
 
-    /// Counts what came in.
+    /// Counts received traffic.
     #[inline]
     pub(crate) fn received(&mut self, port: PortId, ce: bool, packets: u64, bytes: u64) {
         let entry = &mut self.ports[port.0 as usize].account;
@@ -98,7 +98,7 @@ impl Ports {
         entry.marked += if ce { packets } else { 0 };
     }
 
-    /// Every neighbour's traffic, past ones included.
+    /// Every neighbour's traffic, including past neighbours.
     pub(crate) fn neighbours(&self, sent: impl Fn(PortId) -> Sent) -> Vec<Neighbour> {
         let now = self.by_address.values();
         let now = now.map(|&port| self.ports[port.0 as usize].neighbour(sent(port)));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_used_again_and_old_traffic_is_kept_by_host() {
+    fn numbers_are_reused_and_old_traffic_is_kept_by_host() {
         let mut ports = Ports::default();
         for job in 0..1000 {
             let (port, new) = ports.intern(address(1, 40_000 + job));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_comes_back_goes_on_counting() {
+    fn a_switch_that_comes_back_continues_its_counters() {
         let mut ports = Ports::default();
         for life in 1..4 {
             let (port, new) = ports.intern(address(2, 7701));

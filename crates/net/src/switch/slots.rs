@@ -10,7 +10,7 @@ use netsum_wire::atp::{Header, Kind};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, Protocol};
 
-use super::front::Front;
+use super::kernel_offload::KernelOffload;
 use super::{PoolSnapshot, ServerSnapshot, SlotSnapshot};
 use crate::NetError;
 
@@ -18,7 +18,7 @@ use crate::NetError;
 pub(super) struct Slots {
     machines: RowMachines,
     /// In front of a switch of `atp`.
-    front: Front,
+    front: KernelOffload,
     limit: u32,
 }
 
@@ -26,8 +26,8 @@ impl Slots {
     /// `own`: where the switch listens; `interfaces`: those whose drivers are to have the in-kernel switch.
     pub(super) fn new(role: Role, own: SocketAddr, interfaces: &[String]) -> Slots {
         let (front, limit) = match role {
-            Role::Switch(config) => (Front::start(own, config, interfaces), config.slots),
-            Role::Server { .. } => (Front::default(), 0),
+            Role::Switch(config) => (KernelOffload::start(own, config, interfaces), config.slots),
+            Role::Server { .. } => (KernelOffload::default(), 0),
         };
         Slots { machines: RowMachines::new(role), front, limit }
     }

@@ -1,4 +1,4 @@
-//! What a switch tells of itself.
+//! Statistics of a switch.
 
 use std::net::SocketAddr;
 
@@ -12,68 +12,68 @@ use crate::udp::{SendFailures, SocketReport, Traffic};
 /// A neighbour's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its address. Port 0 stands for neighbours that this host had under leases long gone.
+    /// Its address. Port 0 stands for past neighbours of this host.
     pub address: SocketAddr,
-    /// From it.
+    /// Traffic received from it.
     pub received: Traffic,
-    /// To it.
+    /// Traffic sent to it.
     pub sent: Traffic,
-    /// Packets of `received` that the network marked.
+    /// Packets of `received` with a congestion mark.
     pub marked: u64,
 }
 
-/// One lease at work.
+/// An installed lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeSnapshot {
-    /// Which.
+    /// Key of the lease.
     pub lease: LeaseKey,
-    /// Fragments in flight that it may have here now.
+    /// Current maximum number of fragments in flight.
     pub window_cap: u16,
-    /// Aggregation memory set aside for them, bytes.
+    /// Aggregation memory reserved for them, in bytes.
     pub memory_reserved: u64,
-    /// What happened in it.
+    /// Counters.
     pub counters: TreeCounters,
 }
 
 /// A lease of `atp` at a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotSnapshot {
-    /// Which.
+    /// Key of the lease.
     pub lease: LeaseKey,
-    /// The kernel serves it.
+    /// Whether the kernel serves it.
     pub in_kernel: bool,
-    /// Slots that it holds now.
+    /// Slots that it holds.
     pub held: u32,
-    /// What happened in it.
+    /// Counters.
     pub counters: atp::Counters,
 }
 
 /// A lease of `atp` at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerSnapshot {
-    /// Which.
+    /// Key of the lease.
     pub lease: LeaseKey,
-    /// Memory set aside for it, bytes.
+    /// Memory reserved for it, in bytes.
     pub memory_reserved: u64,
-    /// What happened in it.
+    /// Counters.
     pub counters: atp::ServerCounters,
 }
 
 /// A static pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSnapshot {
-    /// Which; its tree is 0.
+    /// Key of the lease; its tree is 0.
     pub lease: LeaseKey,
-    /// Slots.
+    /// Number of slots.
     pub slots: u16,
-    /// What happened in it.
+    /// Counters.
     pub counters: PoolCounters,
 }
 
-/// All of a switch's figures at one moment.
+/// All statistics of a switch at one moment.
 #[derive(Clone, Debug)]
 pub struct SwitchSnapshot {
-    /// By neighbour.
+    /// Traffic by neighbour.
     pub neighbours: Vec<Neighbour>,
     /// Trees of `panama`.
     pub trees: Vec<TreeSnapshot>,
@@ -83,24 +83,24 @@ pub struct SwitchSnapshot {
     pub servers: Vec<ServerSnapshot>,
     /// Static pools.
     pub pools: Vec<PoolSnapshot>,
-    /// Slots in use, of all leases.
+    /// Slots in use by all leases.
     pub slots_held: u32,
-    /// Slots.
+    /// Number of slots.
     pub slots_limit: u32,
-    /// Rows in use by a server's fragments or a switch's slots and pools, and packets on their way through.
+    /// Rows in use by a server's fragments or a switch's slots and pools, and by packets being forwarded.
     pub rows_used: u64,
     /// Dropped packets by reason.
     pub drops: Vec<(&'static str, u64)>,
-    /// Packets that the system did not take.
+    /// Packets that the system refused.
     pub failures: SendFailures,
-    /// Aggregation memory in use, bytes.
+    /// Aggregation memory in use, in bytes.
     pub memory_used: u64,
-    /// Aggregation memory that leases have reserved, bytes; of a server, its rows.
+    /// Aggregation memory reserved by leases, in bytes; at a server, its rows.
     pub memory_reserved: u64,
-    /// Aggregation memory, bytes.
+    /// Aggregation memory in total, in bytes.
     pub memory_limit: u64,
-    /// What the system gave the socket.
+    /// Socket settings granted by the system.
     pub socket: SocketReport,
-    /// The data thread's.
+    /// Processor time of the data thread.
     pub cpu: CpuTime,
 }

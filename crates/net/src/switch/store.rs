@@ -10,14 +10,14 @@ use netsum_proto::panama::{BufferId, Memory, Slab};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind};
 use netsum_wire::{Encoding, Input};
 
-use crate::udp::{Place, RecvBatch, Socket};
+use crate::udp::{BatchSpan, RecvBatch, Socket};
 
 /// Receiving memory and buffers behind the machine's handles.
 pub(super) struct Store {
     slab: Slab,
     batch: RecvBatch,
     /// By buffer: where its payload still lies; of length 0 once that is in the buffer.
-    places: Vec<Place>,
+    places: Vec<BatchSpan>,
     /// Buffers that were taken for packets of this batch.
     arriving: Vec<BufferId>,
     /// Buffers that may still be sent, and are free after that.
@@ -66,25 +66,25 @@ impl Store {
     }
 
     #[inline]
-    fn place(&self, buffer: BufferId) -> Option<Place> {
+    fn place(&self, buffer: BufferId) -> Option<BatchSpan> {
         let place = self.places.get(buffer.index()).copied();
         place.filter(|place| !place.is_empty())
     }
 }
 
 impl Memory for Store {
-    type Payload = Place;
+    type Payload = BatchSpan;
     type Buffer = BufferId;
 
     #[inline]
-    fn store(&mut self, header: &Header, payload: &Place) -> Option<BufferId> {
+    fn store(&mut self, header: &Header, payload: &BatchSpan) -> Option<BufferId> {
         let buffer = self.slab.reserve(header)?;
         if header.kind == Kind::Result {
             self.slab.write_header(buffer, header);
         }
         let index = buffer.index();
         if index >= self.places.len() {
-            self.places.resize(index + 1, Place::default());
+            self.places.resize(index + 1, BatchSpan::default());
         }
         self.places[index] = *payload;
         self.arriving.push(buffer);
@@ -96,7 +96,7 @@ impl Memory for Store {
         &mut self,
         header: &Header,
         stored: &[Option<BufferId>],
-        arriving: Option<(usize, &Header, &Place)>,
+        arriving: Option<(usize, &Header, &BatchSpan)>,
     ) -> Option<BufferId> {
         let mut sum = self.slab.begin_sum(header)?;
         sum.add(header, stored.len(), |position| match (arriving, stored[position]) {
@@ -126,7 +126,7 @@ impl Memory for Store {
     fn flushed(&mut self) {
         for buffer in self.freed.drain(..) {
             if let Some(place) = self.places.get_mut(buffer.index()) {
-                *place = Place::default();
+                *place = BatchSpan::default();
             }
             self.slab.free(buffer);
         }
@@ -189,7 +189,7 @@ mod tests {
         }
 
         /// Sends a fragment of two values in a call of its own; its place.
-        fn arrive(&mut self, kind: Kind, values: [f32; 2]) -> (Header, Place) {
+        fn arrive(&mut self, kind: Kind, values: [f32; 2]) -> (Header, BatchSpan) {
             let header = header(kind);
             let mut packet = [0; HEADER_LEN + 8];
             header.encode(packet.first_chunk_mut().unwrap());

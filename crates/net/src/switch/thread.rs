@@ -1,4 +1,4 @@
-//! What the switch's thread does.
+//! The switch's data thread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use netsum_proto::panama::{self, BufferId, Memory, Switch, Transmit};
 use netsum_proto::row_machines::Row;
-use netsum_proto::{Aggregator, Drop, Lease, LeaseKey, PortId};
+use netsum_proto::{Aggregator, DropReason, Lease, LeaseKey, PortId};
 use netsum_wire::Protocol;
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::tag::JobKey;
@@ -22,7 +22,7 @@ use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{SendBatch, Socket, Wake};
 
-/// Commands wake the thread, so this bounds nothing but the harm of a lost wake-up.
+/// Commands wake the thread, so this only bounds the delay of a lost wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
 /// After a receive error, so that a broken socket does not burn a core.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
@@ -41,14 +41,14 @@ pub(super) struct Thread {
     receive_errors: u64,
 }
 
-/// Beyond this, what passes is marked as a switch's port would: 65 packets of 1500 bytes as the system counts them,
-/// the threshold of DCTCP at 10 Gbit/s.
+/// Above this, packets are marked as at a switch's port: 65 packets of 1500 bytes as the system counts them, the
+/// threshold of DCTCP at 10 Gbit/s.
 const MARK_BYTES: usize = 128 << 10;
 
-/// A packet that waits in `outbound`.
+/// A packet in `outbound`.
 #[derive(Clone, Copy)]
 enum Packet {
-    /// One of `panama` as it lies in memory.
+    /// A stored packet of `panama`.
     Stored(BufferId),
     /// First byte and length in `headers`, and the row that follows.
     Header(u32, u8, Option<Row>),
@@ -77,12 +77,12 @@ impl Thread {
         }
     }
 
-    /// Whether the in-kernel switch is at work.
+    /// Whether the in-kernel switch is in use.
     pub(super) fn in_kernel(&self) -> bool {
         self.slots.in_kernel()
     }
 
-    /// Works until it is told to stop.
+    /// Runs until it is stopped.
     pub(super) fn run(mut self) {
         let mut busy = Instant::now();
         loop {
@@ -109,12 +109,12 @@ impl Thread {
 
     fn take(&mut self, messages: usize) {
         let now = self.clock.now();
-        // What was sent before this call and has not left yet; what came of the last call may be a burst.
+        // Bytes sent before this call that have not left yet; the output of the last call may be a burst.
         let congested = !self.slots.is_idle() && self.socket.queued() > MARK_BYTES;
         for message in 0..messages {
             let message = self.switch.memory().batch().message(message);
             let Some(port) = self.ports.find(message.from) else {
-                message.packets().for_each(|_| self.switch.count_drop(Drop::UnknownSender));
+                message.packets().for_each(|_| self.switch.count_drop(DropReason::UnknownSender));
                 continue;
             };
             let (mut packets, mut bytes) = (0, 0);
@@ -129,7 +129,7 @@ impl Thread {
                     continue;
                 }
                 match Header::decode(packet) {
-                    // What is dropped is counted by the machine.
+                    // The machine counts drops.
                     Ok((header, _)) => {
                         let payload = place.after(HEADER_LEN);
                         let _ = self.switch.handle(now, port, message.ce, &header, &payload);
@@ -141,7 +141,7 @@ impl Thread {
         }
     }
 
-    /// Does what is due, and sends what came of that and of what was taken.
+    /// Handles deadlines, and sends the output of these and of received packets.
     fn keep_time(&mut self) {
         let ports = &mut self.ports;
         self.slots.handle_timeout(self.clock.now(), |address| ports.find(address));
@@ -202,22 +202,22 @@ impl Thread {
         self.socket.wait(&self.wake, AFTER_ERROR);
     }
 
-    /// Does what was asked; true if that is to stop.
+    /// Executes commands; true if one of them is to stop.
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.inbox.try_recv() {
-            // Who asked may have gone; then nobody needs the answer.
+            // The caller may have gone; then the answer is not needed.
             match command {
                 Command::Install(lease, key, first, reply) => {
                     let installed = self.install(&lease, key, first);
-                    // Ports of the lease that this one replaced, or of this one if it was refused.
+                    // Ports of the replaced lease, or of this one if it was refused.
                     self.forget_ports();
                     let _ = reply.send(installed);
                 }
                 Command::Revoke(job, up_to) => {
                     self.switch.revoke(job, up_to);
                     self.slots.revoke(job, up_to);
-                    // Nothing waits to be sent, so what the leases held is free now, not after the
-                    // next packet, which may never come.
+                    // Nothing is queued, so the leases' memory is free now, not after the next packet, which may never
+                    // arrive.
                     self.flushed();
                     self.forget_ports();
                 }
@@ -271,7 +271,7 @@ impl Thread {
         self.ports.retain(&leased, sent);
     }
 
-    /// Of all protocols, by reason.
+    /// Drops of all protocols, by reason.
     fn drops(&self) -> Vec<(&'static str, u64)> {
         let mut drops = self.switch.drops().clone();
         drops.add(&self.slots.drops());
@@ -280,7 +280,7 @@ impl Thread {
 
     fn snapshot(&self) -> SwitchSnapshot {
         let memory = self.switch.memory().slab();
-        // The machine gives all four in the same order.
+        // The machine returns all four in the same order.
         let (leases, caps) = (self.switch.leases(), self.switch.window_caps());
         let trees = leases.zip(caps).zip(self.switch.reserved()).zip(self.switch.tree_counters());
         let mut trees: Vec<_> = trees

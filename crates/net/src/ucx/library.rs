@@ -1,5 +1,5 @@
-//! What is used of UCX's C interface (`ucp/api/ucp.h` of 1.13, whose types grow at their ends behind field masks),
-//! found in the library at run time: nothing of UCX is needed to build.
+//! The part of UCX's C interface that is used (`ucp/api/ucp.h` of 1.13, whose types grow at their ends behind field
+//! masks), loaded from the library at run time: building needs nothing of UCX.
 
 #![allow(unsafe_code)]
 
@@ -44,7 +44,7 @@ pub(super) struct WorkerParams {
 }
 
 impl WorkerParams {
-    /// For a worker that several threads use, one at a time.
+    /// Parameters of a worker that several threads use, one at a time.
     pub(super) fn serialized() -> WorkerParams {
         const FIELD_THREAD_MODE: u64 = 1;
         const THREAD_MODE_SERIALIZED: c_int = 1;
@@ -65,7 +65,8 @@ pub(super) struct EndpointParams {
 }
 
 impl EndpointParams {
-    /// To the worker with that address. With `on_error` every request is completed even if the peer dies.
+    /// Parameters of an endpoint to the worker with that address. With `on_error` every request completes even if the
+    /// peer dies.
     pub(super) fn to(
         address: *const c_void,
         on_error: Option<OnError>,
@@ -123,7 +124,7 @@ impl HandlerParams {
     }
 }
 
-/// The one kind of active message.
+/// The only kind of active message.
 pub(super) const MESSAGE: c_uint = 0;
 
 /// `ucp_am_recv_param_t`.
@@ -133,7 +134,7 @@ pub(super) struct ReceiveParams {
     reply: *mut c_void,
 }
 
-/// The data stand with the sender still; what the callback is given is a ticket for them.
+/// The data are still at the sender; the callback gets a descriptor for fetching them.
 pub(super) const RECEIVED_RENDEZVOUS: u64 = 1 << 17;
 
 /// `ucp_send_nbx_callback_t`: request, status, argument.
@@ -162,19 +163,24 @@ union Callback {
 }
 
 impl RequestParams {
-    /// Of an operation that tells nobody when it is complete.
+    /// Parameters of an operation without a completion callback.
     pub(super) fn with_flags(flags: u32) -> RequestParams {
         RequestParams::new(FIELD_FLAGS, flags, Callback { none: 0 }, std::ptr::null_mut())
     }
 
-    /// Of sending; what is not complete at once is told with `argument`.
-    pub(super) fn send(flags: u32, told: OnSent, argument: *mut c_void) -> RequestParams {
-        RequestParams::new(FIELD_FLAGS | FIELDS_TOLD, flags, Callback { sent: told }, argument)
+    /// Parameters of sending; `callback` is called with `argument` if the operation does not complete at once.
+    pub(super) fn send(flags: u32, callback: OnSent, argument: *mut c_void) -> RequestParams {
+        RequestParams::new(
+            FIELD_FLAGS | FIELDS_CALLBACK,
+            flags,
+            Callback { sent: callback },
+            argument,
+        )
     }
 
-    /// Of fetching, likewise.
-    pub(super) fn fetch(told: OnFetched, argument: *mut c_void) -> RequestParams {
-        RequestParams::new(FIELDS_TOLD, 0, Callback { fetched: told }, argument)
+    /// Parameters of fetching, likewise.
+    pub(super) fn fetch(callback: OnFetched, argument: *mut c_void) -> RequestParams {
+        RequestParams::new(FIELDS_CALLBACK, 0, Callback { fetched: callback }, argument)
     }
 
     fn new(attributes: u32, flags: u32, callback: Callback, argument: *mut c_void) -> Self {
@@ -185,13 +191,13 @@ impl RequestParams {
 
 const FIELD_FLAGS: u32 = 1 << 4;
 /// Callback and argument.
-const FIELDS_TOLD: u32 = 1 << 1 | 1 << 2;
+const FIELDS_CALLBACK: u32 = 1 << 1 | 1 << 2;
 
 pub(super) const SEND_EAGER: u32 = 1 << 1;
 pub(super) const SEND_RENDEZVOUS: u32 = 1 << 2;
 pub(super) const CLOSE_FORCE: u32 = 1;
 
-// Sizes and places as a C compiler gives them for 64-bit processors.
+// Sizes and offsets by a C compiler for 64-bit processors.
 const _: () = assert!(
     size_of::<Params>() == 80
         && size_of::<WorkerParams>() == 200
@@ -219,7 +225,7 @@ macro_rules! library {
             fn load() -> Result<Library, libloading::Error> {
                 // SAFETY: UCX's initialisers are made to be run by any program that loads it.
                 let library = unsafe { libloading::Library::new(SONAME)? };
-                // Its threads and handlers know of no unloading.
+                // Its threads and handlers do not expect unloading.
                 let library = Box::leak(Box::new(library));
                 Ok(Library {
                     // SAFETY: the type is that of the header's declaration.
@@ -277,7 +283,7 @@ library! {
 }
 
 impl Library {
-    /// The library, loaded by the first call. Errors say what is missing.
+    /// The library, loaded by the first call. Errors describe what is missing.
     pub(super) fn get() -> Result<&'static Library, UcxError> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| Library::load().map_err(|error| error.to_string()));
@@ -287,12 +293,12 @@ impl Library {
     /// "1.13.1".
     pub(super) fn version(&self) -> String {
         let (mut major, mut minor, mut release) = (0, 0, 0);
-        // SAFETY: three places for numbers.
+        // SAFETY: pointers to three integers.
         unsafe { (self.get_version)(&raw mut major, &raw mut minor, &raw mut release) };
         format!("{major}.{minor}.{release}")
     }
 
-    /// UCX's words for a status.
+    /// UCX's text for a status.
     pub(super) fn words(&self, status: Status) -> String {
         // SAFETY: the function gives a constant string for every status, known or not.
         let words = unsafe { CStr::from_ptr((self.status_string)(status)) };
@@ -301,5 +307,5 @@ impl Library {
 }
 
 const SONAME: &str = "libucp.so.0";
-/// What the functions above need; later versions of UCX 1 have the same.
+/// Minimum version for the functions above; later versions of UCX 1 are compatible.
 pub(super) const API: (c_uint, c_uint) = (1, 11);

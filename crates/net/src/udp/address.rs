@@ -1,4 +1,4 @@
-//! Socket addresses as the system has them.
+//! Socket addresses in the system's format.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ pub(super) fn unspecified() -> libc::sockaddr_storage {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// The system's form of `address`.
+/// `address` in the system's format.
 pub(super) fn encode(address: SocketAddr) -> RawAddress {
     let raw = socket2::SockAddr::from(address);
     let mut storage = unspecified();
@@ -29,7 +29,7 @@ pub(super) fn encode(address: SocketAddr) -> RawAddress {
     (storage, raw.len())
 }
 
-/// The address in `storage`; 0.0.0.0:0, which no neighbour has, if it is no IP address.
+/// The address in `storage`; 0.0.0.0:0, which no neighbour has, if it is not an IP address.
 pub(super) fn decode(storage: &libc::sockaddr_storage) -> SocketAddr {
     const _: () =
         assert!(mem::size_of::<libc::sockaddr_storage>() >= mem::size_of::<libc::sockaddr_in6>());

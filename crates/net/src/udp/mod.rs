@@ -1,8 +1,8 @@
-//! UDP with few system calls: batches of datagrams, each a train of packets that the kernel or the
-//! network card cuts and joins (`UDP_SEGMENT`, `UDP_GRO`).
+//! UDP with few system calls: batches of datagrams, each a train of packets that the kernel or the network card
+//! segments and coalesces (`UDP_SEGMENT`, `UDP_GRO`).
 //!
-//! On one core this is what makes a user-space switch possible: a packet costs the network stack about
-//! as much as a train does. Where a kernel or a device cannot do it the same calls move single packets.
+//! This makes a user-space switch possible on one core: for the network stack a packet costs about as much as a train.
+//! If a kernel or a device does not support it, the same calls move single packets.
 
 mod address;
 mod recv;
@@ -10,14 +10,14 @@ mod send;
 mod socket;
 mod wake;
 
-pub use recv::{Message, Place, RecvBatch};
+pub use recv::{BatchSpan, Message, RecvBatch};
 pub use send::{SendBatch, SendFailures, Sent};
 pub use socket::{Socket, SocketOptions, SocketReport};
 pub use wake::Wake;
 
 use std::ops::AddAssign;
 
-/// Bytes that IPv4 and UDP put in front of a packet.
+/// Bytes of IPv4 and UDP headers.
 const IP_UDP_BYTES: u64 = 28;
 
 /// Packets and their bytes, IP and UDP headers included.

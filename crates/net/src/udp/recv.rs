@@ -1,4 +1,4 @@
-//! Receiving: one call, many datagrams, each perhaps a train of packets.
+//! Receiving: many datagrams per call, each possibly a train of packets.
 
 #![allow(unsafe_code)]
 
@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 use super::address;
 use super::socket::Socket;
 
-/// The most datagrams per call.
+/// Maximum number of datagrams per call.
 const MESSAGES: usize = 32;
-/// The least, and bytes per call that are aimed at: what a call copies should still lie in a
-/// second-level cache when it is read. (Calls of 2 MB cost the switch a quarter more time per packet.)
+/// Minimum number of datagrams per call, and target for the bytes per call: copied bytes should still be in a
+/// second-level cache when they are read. (Calls of 2 MB cost the switch a quarter more time per packet.)
 const MESSAGES_AT_LEAST: usize = 4;
 const CALL_BYTES: usize = 256 << 10;
-/// The most that a train can have, so nothing is ever cut off.
+/// Maximum size of a train, so nothing is ever truncated.
 const MESSAGE_BYTES: usize = 65_536;
 /// Room for the segment size and the traffic class.
 const CONTROL_BYTES: usize = 64;
@@ -25,7 +25,7 @@ const CE: u8 = 0b11;
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL_BYTES]);
 
-/// Memory for one receiving call, taken once.
+/// Memory for one receiving call, allocated once.
 pub struct RecvBatch {
     payload: Box<[u8]>,
     names: Box<[libc::sockaddr_storage]>,
@@ -33,7 +33,7 @@ pub struct RecvBatch {
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
     filled: usize,
-    /// Datagrams to ask for, after the size of the last ones.
+    /// Number of datagrams to request, by the size of the last ones.
     wanted: usize,
 }
 
@@ -45,47 +45,48 @@ unsafe impl Send for RecvBatch {}
 pub struct Message {
     /// The sender.
     pub from: SocketAddr,
-    /// The network marked congestion.
+    /// Whether the network marked congestion.
     pub ce: bool,
-    place: Place,
+    place: BatchSpan,
     segment: u32,
 }
 
-/// Where bytes lie in a batch, until its next call.
+/// A range of bytes in a batch, valid until its next call.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct BatchSpan {
     start: u32,
     len: u32,
 }
 
-impl Place {
-    /// Whether it has no bytes.
+impl BatchSpan {
+    /// Whether the range is empty.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// What follows the first `bytes` bytes.
+    /// The range after the first `bytes` bytes.
     #[inline]
-    pub fn after(self, bytes: usize) -> Place {
+    pub fn after(self, bytes: usize) -> BatchSpan {
         let skipped = (bytes as u32).min(self.len);
-        Place { start: self.start + skipped, len: self.len - skipped }
+        BatchSpan { start: self.start + skipped, len: self.len - skipped }
     }
 }
 
 impl Message {
-    /// Where its packets lie, at least one; an empty datagram is one empty packet.
+    /// The range of its packets, at least one; an empty datagram is one empty packet.
     #[inline]
-    pub fn packets(self) -> impl Iterator<Item = Place> {
-        let Place { start, len } = self.place;
-        (0..len.max(1))
-            .step_by(self.segment as usize)
-            .map(move |offset| Place { start: start + offset, len: self.segment.min(len - offset) })
+    pub fn packets(self) -> impl Iterator<Item = BatchSpan> {
+        let BatchSpan { start, len } = self.place;
+        (0..len.max(1)).step_by(self.segment as usize).map(move |offset| BatchSpan {
+            start: start + offset,
+            len: self.segment.min(len - offset),
+        })
     }
 }
 
 impl RecvBatch {
-    /// Two megabytes of room.
+    /// A batch with two megabytes.
     pub fn new() -> RecvBatch {
         // SAFETY: integers and pointers, for which zero is a value; no pointer is used before `prepare`.
         let header: libc::mmsghdr = unsafe { std::mem::zeroed() };
@@ -103,7 +104,7 @@ impl RecvBatch {
         batch
     }
 
-    /// Takes what has arrived, without waiting; returns the number of datagrams, 0 if there is none.
+    /// Receives what has arrived, without waiting; returns the number of datagrams.
     pub fn recv(&mut self, socket: &Socket) -> io::Result<usize> {
         self.prepare();
         // SAFETY: `prepare` made every header point at this batch's own memory with its true lengths.
@@ -125,7 +126,7 @@ impl RecvBatch {
         }
         let error = io::Error::last_os_error();
         match error.kind() {
-            // An answer to an earlier send (the peer is gone) is no reason to stop.
+            // An error of an earlier send (the peer is gone) is no reason to stop.
             io::ErrorKind::WouldBlock
             | io::ErrorKind::Interrupted
             | io::ErrorKind::ConnectionRefused => Ok(0),
@@ -133,12 +134,12 @@ impl RecvBatch {
         }
     }
 
-    /// What the last call took.
+    /// The datagrams of the last call.
     pub fn messages(&self) -> impl Iterator<Item = Message> {
         (0..self.filled).map(|i| self.message(i))
     }
 
-    /// Datagram `i` of those that the last call took.
+    /// Datagram `i` of the last call.
     pub fn message(&self, i: usize) -> Message {
         assert!(i < self.filled, "datagram {i} of {}", self.filled);
         let header = &self.headers[i];
@@ -147,7 +148,7 @@ impl RecvBatch {
         Message {
             from: address::decode(&self.names[i]),
             ce: class & CE == CE,
-            place: Place { start: (i * MESSAGE_BYTES) as u32, len: len as u32 },
+            place: BatchSpan { start: (i * MESSAGE_BYTES) as u32, len: len as u32 },
             segment: if segment == 0 { len.max(1) } else { segment } as u32,
         }
     }
@@ -157,9 +158,9 @@ impl RecvBatch {
         message.packets().map(|place| self.bytes(place))
     }
 
-    /// The bytes at a place that the last call filled.
+    /// The bytes of a range that the last call filled.
     #[inline]
-    pub fn bytes(&self, place: Place) -> &[u8] {
+    pub fn bytes(&self, place: BatchSpan) -> &[u8] {
         &self.payload[place.start as usize..][..place.len as usize]
     }
 
@@ -189,7 +190,7 @@ impl Default for RecvBatch {
     }
 }
 
-/// Segment size (0 if there is none) and traffic class out of a received header's control messages.
+/// Segment size (0 if there is none) and traffic class from a received header's control messages.
 fn notes(header: &libc::msghdr) -> (usize, u8) {
     let (mut segment, mut class) = (0, 0);
     // SAFETY: control pointer and length are as `prepare` set them or as the system shortened them.

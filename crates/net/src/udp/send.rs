@@ -1,4 +1,4 @@
-//! Sending: packets queue per destination and leave as trains, many trains per call.
+//! Sending: packets are queued per destination and sent as trains, many trains per call.
 
 #![allow(unsafe_code)]
 
@@ -9,17 +9,17 @@ use std::time::Duration;
 use super::address::{self, RawAddress};
 use super::socket::Socket;
 
-/// The least that kernels with `UDP_SEGMENT` allow; newer ones allow 128.
+/// Minimum limit of kernels with `UDP_SEGMENT`; newer ones allow 128.
 const TRAIN_PACKETS: usize = 64;
 /// Below the 65,507 bytes of the largest datagram.
 const TRAIN_BYTES: usize = 65_000;
-/// Messages per call; the system's own bound is 1,024.
+/// Messages per call; the system's limit is 1,024.
 const CALL_MESSAGES: usize = 512;
-/// A worker's send buffer empties in milliseconds; after this long the path is stuck, and what is dropped comes
-/// again by the protocol's timeout.
+/// A worker's send buffer empties in milliseconds; after this time the path is stuck, and dropped packets are recovered
+/// by the protocol's time-out.
 const BLOCKED_AT_MOST: Duration = Duration::from_millis(200);
 
-/// Packets and their bytes (without IP and UDP headers) that left for one destination.
+/// Packets and their bytes (without IP and UDP headers) sent to one destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Packets.
@@ -28,7 +28,7 @@ pub struct Sent {
     pub bytes: u64,
 }
 
-/// Packets that the system did not take, by reason.
+/// Packets that the system refused, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFailures {
     /// The send buffer or the device's queue stayed full.
@@ -39,13 +39,13 @@ pub struct SendFailures {
     pub refused: u64,
 }
 
-/// Packets waiting to be sent, by destination.
+/// Packets to be sent, by destination.
 ///
-/// `P` names a packet without holding it; [`SendBatch::flush`] asks for its bytes. So nothing is copied,
-/// and no pointer outlives the call.
+/// `P` names a packet without holding it; [`SendBatch::flush`] asks for its bytes. Nothing is copied, and no pointer
+/// outlives the call.
 pub struct SendBatch<P> {
     queues: Vec<Queue<P>>,
-    /// Destinations with something queued.
+    /// Destinations with queued packets.
     busy: Vec<usize>,
     failures: SendFailures,
     scratch: Scratch,
@@ -57,7 +57,7 @@ struct Queue<P> {
     sent: Sent,
 }
 
-/// What one flush builds; kept for its memory.
+/// Buffers of a flush, kept for reuse.
 #[derive(Default)]
 struct Scratch {
     vectors: Vec<libc::iovec>,
@@ -69,7 +69,7 @@ struct Scratch {
 // SAFETY: pointers in it are only used within `flush`, which wrote them.
 unsafe impl Send for Scratch {}
 
-/// Packets of one destination and size (the last may be shorter) that leave as one message.
+/// Packets of one destination and size (the last may be shorter) that are sent as one message.
 #[derive(Clone, Copy)]
 struct Train {
     queue: usize,
@@ -87,7 +87,7 @@ struct Train {
 struct Control([u8; 24]);
 
 impl<P> SendBatch<P> {
-    /// No destinations yet.
+    /// A batch without destinations.
     pub fn new() -> SendBatch<P> {
         SendBatch {
             queues: Vec::new(),
@@ -97,7 +97,7 @@ impl<P> SendBatch<P> {
         }
     }
 
-    /// Destination `index` is `to` from now on; its queue is empty and its counters are zero.
+    /// Sets destination `index` to `to`, with an empty queue and zero counters.
     pub fn set_destination(&mut self, index: usize, to: SocketAddr) {
         let queue =
             || Queue { to: address::encode(to), packets: Vec::new(), sent: Sent::default() };
@@ -123,27 +123,27 @@ impl<P> SendBatch<P> {
         self.busy.is_empty()
     }
 
-    /// Forgets what is queued.
+    /// Drops queued packets.
     pub fn clear(&mut self) {
         for index in self.busy.drain(..) {
             self.queues[index].packets.clear();
         }
     }
 
-    /// What left for destination `index`.
+    /// Traffic sent to destination `index`.
     pub fn sent(&self, index: usize) -> Sent {
         self.queues[index].sent
     }
 
-    /// What did not leave.
+    /// Packets that were not sent.
     pub fn failures(&self) -> SendFailures {
         self.failures
     }
 
-    /// Sends all that is queued; packets to one destination keep their order.
+    /// Sends all queued packets; packets to one destination keep their order.
     ///
-    /// `bytes_of` gives a packet's bytes in two parts (either may be empty). Waits at most 200 ms for a full
-    /// send buffer; then what is left is dropped and counted, as is what the system refuses.
+    /// `bytes_of` returns a packet's bytes in two parts (either may be empty). Waits at most 200 ms for a full send
+    /// buffer; then the rest is dropped and counted, as are packets that the system refuses.
     pub fn flush<'a>(&mut self, socket: &Socket, bytes_of: impl Fn(&P) -> [&'a [u8]; 2]) {
         if self.is_empty() {
             return;
@@ -195,7 +195,7 @@ impl<P> SendBatch<P> {
         }
     }
 
-    /// Sends a train that the system refused packet by packet; if that works, trains do not work here.
+    /// Sends a refused train packet by packet; if that works, trains are not supported here.
     fn transmit_apart(&mut self, socket: &Socket, train: usize, reason: &io::Error) {
         let train = self.scratch.trains[train];
         let vectors = &self.scratch.vectors[train.first_vector..][..train.vectors];
@@ -315,7 +315,7 @@ impl Train {
             && self.bytes + len <= TRAIN_BYTES
     }
 
-    /// "Cut this into segments of so many bytes."
+    /// The control message with the segment size.
     fn control(&self) -> Control {
         let mut control = Control([0; 24]);
         let header = libc::cmsghdr {
@@ -344,7 +344,7 @@ fn count(sent: &mut Sent, train: &Train) {
     sent.bytes += train.bytes as u64;
 }
 
-/// One call; the number of messages taken, at least one.
+/// One call; returns the number of messages sent, at least one.
 fn send_some(socket: &Socket, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let messages = headers.len().min(CALL_MESSAGES) as libc::c_uint;
     // SAFETY: `address_messages` made every header point at vectors, control and address that live, and are

@@ -17,16 +17,16 @@ use crate::NetError;
 /// DSCP 56 marks aggregation packets (PANAMA); ECT(0) lets routers mark instead of drop.
 const TRAFFIC_CLASS: c_int = 56 << 2 | 0b10;
 
-/// What to ask the system for.
+/// Requested socket settings.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketOptions {
-    /// Receive buffer, bytes. More than the system's limit needs a privilege; what was got is reported.
+    /// Receive buffer in bytes. More than the system's limit needs a privilege; the granted size is reported.
     pub recv_buffer: usize,
     /// Send buffer, bytes.
     pub send_buffer: usize,
-    /// Let the system cut trains of packets on sending and join them on receipt.
+    /// Use segmentation and coalescing of trains (UDP_SEGMENT, UDP_GRO).
     pub segmentation: bool,
-    /// Look for packets this long before a thread sleeps. Costs a core; saves a wake-up (some 10 µs).
+    /// How long a thread polls for packets before it sleeps. Costs a core; saves a wake-up (some 10 µs).
     pub spin: Duration,
 }
 
@@ -41,28 +41,28 @@ impl Default for SocketOptions {
     }
 }
 
-/// What the system gave.
+/// Socket settings granted by the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketReport {
-    /// Receive buffer, bytes as the system counts them: its own book-keeping included.
+    /// Receive buffer in bytes as the system counts them, including its metadata.
     pub recv_buffer: usize,
     /// Send buffer, bytes as the system counts them.
     pub send_buffer: usize,
-    /// Trains are cut on sending.
+    /// Whether trains are segmented on sending.
     pub segments_on_send: bool,
-    /// Trains are joined on receipt.
+    /// Whether trains are coalesced on receipt.
     pub joins_on_receipt: bool,
-    /// Congestion marks of arriving packets are seen.
+    /// Whether congestion marks of received packets are visible.
     pub sees_ecn: bool,
 }
 
-/// A UDP socket that does not block, and never lets the network fragment a packet.
+/// A non-blocking UDP socket that never lets the network fragment a packet.
 #[derive(Debug)]
 pub struct Socket {
     socket: socket2::Socket,
     local: SocketAddr,
     report: SocketReport,
-    /// Cleared for good when the system refuses a train.
+    /// Cleared permanently when the system refuses a train.
     segments_on_send: AtomicBool,
     spin: Duration,
 }
@@ -70,8 +70,8 @@ pub struct Socket {
 impl Socket {
     /// Binds `address`; port 0 lets the system choose.
     ///
-    /// Errors: `Bind`, or `Option` for an option without which packets could be lost in silence. Options
-    /// that only make it faster are tried, and reported by [`Socket::report`].
+    /// Errors: `Bind`, or `Option` for an option without which packets could be lost silently. Options that only
+    /// improve speed are tried, and reported by [`Socket::report`].
     pub fn bind(address: SocketAddr, options: &SocketOptions) -> Result<Socket, NetError> {
         let failed = |source| NetError::Bind { what: "UDP socket", address, source };
         let domain = Domain::for_address(address);
@@ -95,13 +95,13 @@ impl Socket {
         self.local
     }
 
-    /// What the system gave.
+    /// Settings granted by the system.
     pub fn report(&self) -> SocketReport {
         let send_buffer = self.socket.send_buffer_size().unwrap_or(self.report.send_buffer);
         SocketReport { send_buffer, segments_on_send: self.segments_on_send(), ..self.report }
     }
 
-    /// Sets the send buffer to so many bytes as the system counts them, or to its own bounds.
+    /// Sets the send buffer to `bytes` as the system counts them, within its limits.
     pub fn limit_send_buffer(&self, bytes: usize) {
         grow(&self.socket, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, bytes);
     }
@@ -121,21 +121,20 @@ impl Socket {
         self.poll_for(libc::POLLOUT, None, Duration::ZERO)
     }
 
-    /// Bytes, as the system counts them, that were sent and have not left this machine's output queues; 0 if it
-    /// does not tell.
+    /// Bytes, as the system counts them, that were sent and have not left this machine's output queues; 0 if unknown.
     pub fn queued(&self) -> usize {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the descriptor is open as long as `self`, and the call writes one int to the place given.
-        let told = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
-        if told == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
+        if result == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
-    /// How long a thread looks for packets before it sleeps.
+    /// How long a thread polls for packets before it sleeps.
     pub fn spin(&self) -> Duration {
         self.spin
     }
 
-    /// Sleeps until the system takes packets again or `timeout` has passed. True if it does.
+    /// Sleeps until the socket is writable or `timeout` has passed. True if it is.
     pub(super) fn wait_writable(&self, timeout: Duration) -> bool {
         self.poll_for(libc::POLLOUT, None, timeout)
     }
@@ -148,7 +147,7 @@ impl Socket {
         self.segments_on_send.load(Ordering::Relaxed)
     }
 
-    /// Falls back to single packets; says so the first time.
+    /// Falls back to single packets; logs it the first time.
     pub(super) fn give_up_segments(&self, reason: &io::Error) {
         if self.segments_on_send.swap(false, Ordering::Relaxed) {
             tracing::warn!(
@@ -217,10 +216,11 @@ fn configure(
     })
 }
 
-/// Asks for a buffer of `bytes`, as the system counts them, beyond the system's limit if allowed; returns what there is now.
+/// Requests a buffer of `bytes`, as the system counts them, beyond the system's limit if allowed; returns the granted
+/// size.
 fn grow(socket: &socket2::Socket, name: c_int, force: c_int, bytes: usize) -> usize {
     let bytes = c_int::try_from(bytes / 2).unwrap_or(c_int::MAX / 2);
-    // The system doubles what is asked for and cuts it down to its limit without an error.
+    // The system doubles the requested size and limits it without an error.
     if set_option(socket, libc::SOL_SOCKET, force, bytes).is_err() {
         let _ = set_option(socket, libc::SOL_SOCKET, name, bytes);
     }

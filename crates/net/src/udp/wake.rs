@@ -1,4 +1,4 @@
-//! Waking a driver's thread out of its sleep.
+//! Wakes a driver's thread.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::NetError;
 
-/// A flag that a thread can sleep on together with a socket; ringing it while it rings costs no call.
+/// A flag that a thread can sleep on together with a socket; ringing it again costs no system call.
 pub struct Wake {
     event: OwnedFd,
     rung: AtomicBool,
@@ -22,7 +22,7 @@ impl Wake {
         if fd < 0 {
             return Err(NetError::Io { what: "eventfd", source: io::Error::last_os_error() });
         }
-        // SAFETY: just made, and nobody else owns it.
+        // SAFETY: just created, without another owner.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Wake { event, rung: AtomicBool::new(false) })
     }
@@ -36,13 +36,13 @@ impl Wake {
         }
     }
 
-    /// Whether it was rung since the last call; what the ringer wrote before is visible then.
-    /// To be asked after every sleep, and before the next.
+    /// Whether it was rung since the last call; everything that the ringing thread wrote before is visible then. To be
+    /// called after every sleep, and before the next.
     pub fn take(&self) -> bool {
         self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Makes the descriptor quiet; a ring that comes later makes it loud again.
+    /// Clears the descriptor; a later ring sets it again.
     pub(super) fn quiet(&self) {
         let mut count = [0u8; 8];
         // SAFETY: eight writable bytes. The descriptor does not block.

@@ -1,4 +1,4 @@
-//! A plan and the operations under it.
+//! A plan and its operations.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -8,35 +8,35 @@ use netsum_wire::TreeId;
 use netsum_wire::tag::JobKey;
 
 use super::retained::Retained;
-use super::{Operation, WorkerPlan};
+use super::{TreeOperation, WorkerPlan};
 
-/// A plan at work.
+/// A plan in use.
 pub(super) struct Epoch {
     pub(super) worker: Worker,
     pub(super) retained: Retained,
-    /// Nothing more is sent or accepted.
+    /// Whether sending and accepting have stopped.
     pub(super) frozen: bool,
-    /// Under which packets carry tags.
+    /// Key for the tags of packets.
     pub(super) key: Option<JobKey>,
-    /// Where the results of each tree come from.
+    /// Senders of the results of each tree.
     pub(super) switches: Vec<SocketAddr>,
     /// Each switch once, in order: trees to one switch share trains.
     destinations: Vec<SocketAddr>,
-    /// Place in `destinations`, by tree.
+    /// Index in `destinations`, by tree.
     places: Vec<usize>,
 }
 
-/// An operation at work.
+/// An active operation.
 pub(super) struct Active {
-    pub(super) operation: Operation,
-    /// Ranks (mod 64) that some result lacks.
+    pub(super) operation: TreeOperation,
+    /// Ranks (mod 64) that are missing in some result.
     pub(super) missing: u64,
     element_bytes: u64,
 }
 
 impl Epoch {
     pub(super) fn new(now: Time, plan: WorkerPlan, key: Option<JobKey>, first: u64) -> Epoch {
-        // Where packets have no tags there is nothing to check.
+        // Packets without tags need no check.
         let key = key.filter(|_| plan.config.protocol().has_tags());
         let WorkerPlan { config, switches } = plan;
         let mut destinations = switches.clone();
@@ -60,7 +60,7 @@ impl Epoch {
         &self.destinations
     }
 
-    /// Place of a tree's switch in `destinations`.
+    /// Index of a tree's switch in `destinations`.
     #[inline]
     pub(super) fn destination(&self, tree: TreeId) -> usize {
         self.places[usize::from(tree.0)]
@@ -68,7 +68,7 @@ impl Epoch {
 }
 
 impl Active {
-    pub(super) fn new(operation: Operation) -> Active {
+    pub(super) fn new(operation: TreeOperation) -> Active {
         let element_bytes = operation.submission.format.dtype.size() as u64;
         Active { operation, missing: 0, element_bytes }
     }

@@ -1,9 +1,9 @@
-//! A protocol's worker as the data thread drives it, whichever the plan says.
+//! Any protocol's worker, as the data thread drives it.
 
 use std::ops::Range;
 
 use netsum_proto::{
-    AcceptedResult, Drop, OutgoingPacket, Time, Worker, WorkerMachine, with_worker,
+    AcceptedResult, DropReason, OutgoingPacket, Time, Worker, WorkerMachine, with_worker,
 };
 use netsum_wire::{PacketHeader, TreeId};
 use rustc_hash::FxHashMap;
@@ -11,34 +11,34 @@ use rustc_hash::FxHashMap;
 use super::epoch::Active;
 use super::retained::Retained;
 
-/// Operations at work, by id.
+/// Active operations by id.
 pub(super) type Operations = FxHashMap<u64, Active>;
 
-/// A packet that waits to be sent.
+/// A packet to be sent.
 #[derive(Clone)]
 pub(super) struct Packet {
-    /// Place in the scratch memory of the header, and of what was quantised.
+    /// Range in the scratch memory of the header, and of the quantised payload.
     pub(super) head: Range<usize>,
-    /// Operation, and where in its buffer the payload is, if it goes as it lies there.
+    /// Id of the operation, and range of the payload in its buffer, if it is sent unchanged.
     pub(super) payload: Option<(u64, Range<usize>)>,
 }
 
-/// Takes a packet and puts its result into the buffer; `from` says whether its sender may speak for a tree. Errors are
-/// reasons to drop it.
+/// Handles a packet and writes its result into the buffer; `from` checks whether the sender belongs to a tree. Errors
+/// are reasons to drop the packet.
 #[inline]
 pub(super) fn take(
     worker: &mut Worker,
     now: Time,
     ce: bool,
     packet: &[u8],
-    from: impl FnOnce(TreeId) -> Result<(), Drop>,
+    from: impl FnOnce(TreeId) -> Result<(), DropReason>,
     operations: &mut Operations,
     retained: &mut Retained,
-) -> Result<(), Drop> {
+) -> Result<(), DropReason> {
     with_worker!(worker, machine => take_by(machine, now, ce, packet, from, operations, retained))
 }
 
-/// The next packet to send and its tree. What is quantised, and the header, goes to the end of `scratch`.
+/// The next packet to send and its tree. Appends the header and a quantised payload to `scratch`.
 #[inline]
 pub(super) fn poll_transmit(
     worker: &mut Worker,
@@ -54,10 +54,10 @@ fn take_by<W: WorkerMachine>(
     now: Time,
     ce: bool,
     packet: &[u8],
-    from: impl FnOnce(TreeId) -> Result<(), Drop>,
+    from: impl FnOnce(TreeId) -> Result<(), DropReason>,
     operations: &mut Operations,
     retained: &mut Retained,
-) -> Result<(), Drop> {
+) -> Result<(), DropReason> {
     let (header, payload) = W::Header::decode(packet)?;
     from(header.tree())?;
     let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(()) };

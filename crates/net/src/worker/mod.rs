@@ -36,7 +36,7 @@ pub struct WorkerPlan {
 
 /// An allreduce in place.
 #[derive(Clone, Debug)]
-pub struct Operation {
+pub struct TreeOperation {
     /// What to reduce. Its id is the caller's, unique among operations at work.
     pub submission: Submission,
     /// `numel` elements; sums replace them as they come.
@@ -44,7 +44,7 @@ pub struct Operation {
 }
 
 /// What an epoch left undone: the submission's fragments are those without a result.
-pub type Remaining = Operation;
+pub type Remaining = TreeOperation;
 
 /// What a driver reports.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ pub struct WorkerDriver {
 enum Command {
     /// With the number that every tree starts at.
     Begin(WorkerPlan, Option<JobKey>, u64),
-    Submit(Operation),
+    Submit(TreeOperation),
     Freeze(Sender<Progress>),
     Fetch(Vec<u64>, Sender<Vec<Option<Vec<u8>>>>),
     Deliver(Vec<(u64, Vec<u8>)>),
@@ -182,7 +182,7 @@ impl WorkerDriver {
     }
 
     /// Starts an operation; without an epoch it waits for one. Panics if the buffer is too small.
-    pub fn submit(&self, operation: Operation) {
+    pub fn submit(&self, operation: TreeOperation) {
         let Submission { format, numel, .. } = operation.submission;
         let needed = numel * format.dtype.size() as u64;
         let len = operation.buffer.len() as u64;

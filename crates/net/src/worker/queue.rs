@@ -1,32 +1,32 @@
-//! How much of a window may wait in the host's own output queue.
+//! Limit of a worker's bytes in the host's own output queue.
 //!
-//! In a queue that is served in order, flows share a link in proportion to what each has queued there. TCP
-//! keeps one or two milliseconds of its rate in it, and some full packets at least (TCP small queues); a worker
-//! that put its whole window there left a TCP flow of the same host a tenth of the link. So a worker keeps to
-//! about as much, and the rest of its window waits in the worker.
+//! In a FIFO queue, flows share a link in proportion to what each has queued. TCP keeps one or two milliseconds of its
+//! rate queued, and some full packets at least (TCP small queues); a worker that queued its whole window left a TCP
+//! flow of the same host a tenth of the link. A worker therefore queues about as much as TCP, and keeps the rest of its
+//! window.
 
 use netsum_proto::Time;
 
-/// Of the measured rate, how long the queue lasts: what a data thread may need to be scheduled again.
+/// Duration of the queue at the measured rate: the time until a data thread is scheduled again.
 const QUEUE_NS: u64 = 2_000_000;
-/// Two trains: 10 ms at 100 Mbit/s, which a busy host's threads need to be scheduled again (with half of it, a
-/// machine of two cores lost a tenth of a full link). With a quarter, TCP flows of the same host took most of
-/// such a link: what they queue grows with their share.
+/// Two trains: 10 ms at 100 Mbit/s, which a busy host's threads need to be scheduled again (with half of it, a machine
+/// of two cores lost a tenth of a full link). With a quarter, TCP flows of the same host took most of such a link: the
+/// bytes they queue grow with their share.
 const LEAST: usize = 128 << 10;
 /// One measurement of the rate.
 const PERIOD_NS: u64 = 20_000_000;
-/// The rate is the best of so many measurements, so that pauses between operations do not count.
+/// The rate is the maximum of this many measurements, so that pauses between operations do not count.
 const PERIODS: usize = 50;
 
-/// Bytes that a worker may have in its host's output queue, as the system counts them.
+/// Limit of a worker's bytes in its host's output queue, as the system counts them.
 pub(super) struct SmallQueue {
     most: usize,
     bytes: usize,
-    /// Bytes that surely find room; asking the system costs a call.
+    /// Bytes that surely fit; asking the system costs a call.
     room: usize,
     since: Time,
     received: u64,
-    /// Bytes that came, in each of the last periods.
+    /// Bytes received in each of the last periods.
     periods: [u64; PERIODS],
     next: usize,
 }
@@ -38,8 +38,7 @@ impl SmallQueue {
         SmallQueue { most, bytes, room: 0, since: now, received: 0, periods: [0; PERIODS], next: 0 }
     }
 
-    /// Whether something may be sent now. `writable` asks the system, which says yes when the queue is half
-    /// empty.
+    /// Whether to send now. `writable` asks the system, which returns true when the queue is half empty.
     pub(super) fn has_room(&mut self, writable: impl FnOnce() -> bool) -> bool {
         if self.room == 0 && writable() {
             self.room = self.bytes / 2;
@@ -47,13 +46,13 @@ impl SmallQueue {
         self.room > 0
     }
 
-    /// So much was put into the queue.
+    /// Records bytes put into the queue.
     pub(super) fn fill(&mut self, bytes: usize) {
         self.room = self.room.saturating_sub(bytes);
     }
 
-    /// The new limit, if it has changed; `received` counts bytes of results since the start: they come as fast as
-    /// contributions leave, whatever waits in queues.
+    /// The new limit, if it has changed; `received` counts bytes of results since the start: they arrive as fast as
+    /// contributions leave, independent of queues.
     pub(super) fn measure(&mut self, now: Time, received: u64) -> Option<usize> {
         let elapsed = now.since(self.since);
         if elapsed < PERIOD_NS {
@@ -79,7 +78,7 @@ impl SmallQueue {
 mod tests {
     use super::*;
 
-    /// Feeds `bytes_per_s` for `ms` milliseconds; the limit at the end.
+    /// Feeds `bytes_per_s` for `ms` milliseconds; returns the final limit.
     fn run(queue: &mut SmallQueue, from_ms: u64, ms: u64, bytes_per_s: u64) -> usize {
         let mut received = queue.received;
         for at in from_ms..from_ms + ms {
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn never_more_than_allowed_and_not_less_without_results() {
+    fn the_limit_is_bounded_and_stays_without_results() {
         let mut queue = SmallQueue::new(Time(0), 128 << 10, 1 << 20);
         assert_eq!(run(&mut queue, 0, 500, 0), 128 << 10);
         assert_eq!(run(&mut queue, 500, 100, 5_000_000_000), 1 << 20);

@@ -1,10 +1,10 @@
 //! The last window of results, for peers that lack them when a tree dies.
 
-/// Results by fragment number, in memory taken once per epoch.
+/// Results by fragment number, in memory allocated once per epoch.
 #[derive(Default)]
 pub(super) struct Retained {
     bytes: Vec<u8>,
-    /// Fragment and length of what each place holds.
+    /// Fragment and length of each entry.
     places: Vec<Option<(u64, usize)>>,
     fragment_bytes: usize,
 }
@@ -19,7 +19,7 @@ impl Retained {
         }
     }
 
-    /// Keeps a result in place of the one a whole window before.
+    /// Stores a result in place of the one a whole window before.
     #[inline]
     pub(super) fn keep(&mut self, fragment: u64, payload: &[u8]) {
         let place = self.place(fragment);
@@ -28,7 +28,7 @@ impl Retained {
         self.places[place] = Some((fragment, payload.len()));
     }
 
-    /// The result of a fragment, if it is among the last.
+    /// The result of a fragment, if it is still retained.
     pub(super) fn get(&self, fragment: u64) -> Option<&[u8]> {
         if self.places.is_empty() {
             return None;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use netsum_proto::handover::{Finished, Progress};
-use netsum_proto::{Drop, DropCounters, Time};
+use netsum_proto::{DropCounters, DropReason, Time};
 use netsum_wire::TreeId;
 use netsum_wire::tag::JobKey;
 
 use super::epoch::{Active, Epoch};
 use super::machine::{self, Operations, Packet};
 use super::queue::SmallQueue;
-use super::{Command, Event, INITIAL_QUEUE, Operation, Remaining, WorkerPlan, WorkerStats};
+use super::{Command, Event, INITIAL_QUEUE, Remaining, TreeOperation, WorkerPlan, WorkerStats};
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
@@ -35,7 +35,7 @@ pub(super) struct Thread {
     epoch: Option<Epoch>,
     operations: Operations,
     /// Submitted while no epoch runs.
-    backlog: Vec<Operation>,
+    backlog: Vec<TreeOperation>,
     outbound: SendBatch<Packet>,
     queue: SmallQueue,
     /// Headers and quantised payloads of what waits in `outbound`.
@@ -131,17 +131,17 @@ impl Thread {
         from: SocketAddr,
         ce: bool,
         packet: &[u8],
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen);
-        let epoch = epoch.ok_or(Drop::NoLease)?;
+        let epoch = epoch.ok_or(DropReason::NoLease)?;
         if epoch.key.is_some_and(|key| !key.has_sealed(packet)) {
-            return Err(Drop::BadTag);
+            return Err(DropReason::BadTag);
         }
         let (switches, received) = (&epoch.switches, &mut self.received);
         let sender = |tree: TreeId| {
-            let switch = switches.get(usize::from(tree.0)).ok_or(Drop::NoLease)?;
+            let switch = switches.get(usize::from(tree.0)).ok_or(DropReason::NoLease)?;
             if *switch != from {
-                return Err(Drop::UnknownSender);
+                return Err(DropReason::UnknownSender);
             }
             received.count(1, packet.len() as u64);
             Ok(())
@@ -290,7 +290,7 @@ impl Thread {
         }
     }
 
-    fn submit(&mut self, operation: Operation) {
+    fn submit(&mut self, operation: TreeOperation) {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
             self.backlog.push(operation);
             return;
@@ -329,14 +329,14 @@ impl Thread {
             let place = epoch.worker.place_of(*fragment);
             let active = place.and_then(|(id, at)| Some((self.operations.get(&id)?, at)));
             let Some((active, elements)) = active else {
-                self.drops.count(Drop::Unexpected);
+                self.drops.count(DropReason::Unexpected);
                 continue;
             };
             let place = active.bytes(&elements);
             if place.len() == payload.len() {
                 active.operation.buffer.write(place.start, payload);
             } else {
-                self.drops.count(Drop::PayloadLength);
+                self.drops.count(DropReason::PayloadLength);
             }
         }
     }

@@ -1,40 +1,40 @@
-//! Which interface and which Ethernet address lead to a neighbour: what the system's own tables say.
+//! Interface and Ethernet address of the path to a neighbour, from the system's tables.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use super::WhyNot;
-use crate::interface::{Link, links};
+use crate::interface::{Interface, links};
 
-/// The way to a neighbour.
+/// The next hop to a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Interface that frames leave by.
+    /// Outgoing interface.
     pub ifindex: u32,
-    /// Its address.
+    /// Address of the interface.
     pub own_mac: [u8; 6],
-    /// The neighbour's, or its gateway's.
+    /// Address of the neighbour, or of its gateway.
     pub mac: [u8; 6],
 }
 
 /// Tables of the calling thread's network namespace.
 const ROUTES: &str = "/proc/thread-self/net/route";
 const NEIGHBOURS: &str = "/proc/thread-self/net/arp";
-/// The discard service: whoever listens there wants to throw it away.
+/// The discard service.
 const DISCARD: u16 = 9;
 
-/// The way to `to`. If its Ethernet address is not known yet, asks for it and says `Resolving`.
+/// The next hop to `to`. If its Ethernet address is unknown, triggers the resolution and returns `Resolving`.
 pub(super) fn resolve(own: SocketAddrV4, to: SocketAddrV4) -> Result<Hop, WhyNot> {
     let routes = fs::read_to_string(ROUTES).map_err(|e| WhyNot::System("reading routes", e))?;
     let (name, gateway) = route(&routes, *to.ip()).ok_or(WhyNot::Unreachable(to))?;
     let link = links().into_iter().find(|link| link.name == name);
-    let Link { ifindex, mac: own_mac, .. } = link.ok_or(WhyNot::Unreachable(to))?;
+    let Interface { ifindex, mac: own_mac, .. } = link.ok_or(WhyNot::Unreachable(to))?;
     let known =
         fs::read_to_string(NEIGHBOURS).map_err(|e| WhyNot::System("reading neighbours", e))?;
     match ethernet_address(&known, gateway, &name) {
         Some(mac) => Ok(Hop { ifindex, own_mac, mac }),
         None => {
-            // Anything sent there makes the system ask.
+            // Sending any packet triggers the resolution.
             let asked = UdpSocket::bind((*own.ip(), 0))
                 .and_then(|socket| socket.send_to(&[], (*to.ip(), DISCARD)));
             match asked {

@@ -1,8 +1,8 @@
-//! What the in-kernel program keeps, as bytes: the structures of hw/xdp/state.h.
+//! Binary layout of the in-kernel program's data: the structures of hw/xdp/state.h.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use netsum_proto::Drop;
+use netsum_proto::DropReason;
 use netsum_proto::atp::{Counters, Lease, Members, Policy, SwitchConfig};
 use netsum_wire::atp::HEADER_LEN;
 use netsum_wire::tag::JobKey;
@@ -16,11 +16,11 @@ pub(super) const ROW_BYTES: u16 = 1408;
 pub(super) const PAYLOAD_OFFSET: usize = PACKET_OFFSET + HEADER_LEN;
 /// Bytes before our header.
 pub(super) const PACKET_OFFSET: usize = 42;
-/// Most leases.
+/// Maximum number of leases.
 pub(super) const MAX_LEASES: u32 = 1024;
-/// Child number that stands for the parent.
+/// Child number that represents the parent.
 pub(super) const PARENT: u16 = 0xffff;
-/// In place of a lease's number: a job that user space serves.
+/// Replaces a lease's number for a job that user space serves.
 pub(super) const IN_USER_SPACE: u32 = u32::MAX;
 
 /// `struct lease` up to its endpoints, one endpoint, and all of it.
@@ -35,25 +35,25 @@ const FAN_OUT: u8 = 2;
 const KEYED: u8 = 4;
 
 /// Reasons in the order of `enum drop`.
-pub(super) const REASONS: [Drop; 18] = [
-    Drop::TruncatedHeader,
-    Drop::UnknownKind,
-    Drop::UnknownFormat,
-    Drop::PayloadLength,
-    Drop::EmptyFragment,
-    Drop::Members,
-    Drop::BadTag,
-    Drop::UnknownSender,
-    Drop::NoLease,
-    Drop::StaleEpoch,
-    Drop::FutureEpoch,
-    Drop::NotANeighbour,
-    Drop::WrongDirection,
-    Drop::TooLarge,
-    Drop::BeyondWindow,
-    Drop::TooOld,
-    Drop::Duplicate,
-    Drop::Busy,
+pub(super) const REASONS: [DropReason; 18] = [
+    DropReason::TruncatedHeader,
+    DropReason::UnknownKind,
+    DropReason::UnknownFormat,
+    DropReason::PayloadLength,
+    DropReason::EmptyFragment,
+    DropReason::Members,
+    DropReason::BadTag,
+    DropReason::UnknownSender,
+    DropReason::NoLease,
+    DropReason::StaleEpoch,
+    DropReason::FutureEpoch,
+    DropReason::NotANeighbour,
+    DropReason::WrongDirection,
+    DropReason::TooLarge,
+    DropReason::BeyondWindow,
+    DropReason::TooOld,
+    DropReason::Duplicate,
+    DropReason::Busy,
 ];
 
 /// `struct config`.
@@ -84,7 +84,7 @@ pub(super) fn next_row(shared: &[u8]) -> u32 {
     u32_at(shared, 8)
 }
 
-/// `struct lease`. `fan_out`: results are multiplied in the kernel.
+/// `struct lease`. `fan_out`: results are replicated in the kernel.
 pub(super) fn lease(
     lease: &Lease<SocketAddrV4>,
     key: Option<JobKey>,
@@ -129,7 +129,7 @@ pub(super) fn lease(
     bytes
 }
 
-/// `struct endpoint`: what stands before a packet to a neighbour.
+/// `struct endpoint`: the headers before a packet to a neighbour.
 fn endpoint(own: SocketAddrV4, to: SocketAddrV4, hop: &Hop) -> Vec<u8> {
     let mut frame = Vec::with_capacity(ENDPOINT);
     frame.extend(hop.mac);
@@ -158,12 +158,12 @@ pub(super) fn sender_key(from: SocketAddrV4, job: JobId, tree: TreeId) -> [u8; 1
     [a, b, c, d, p, q, tree.0, 0, j, k, l, m]
 }
 
-/// No guess in a cell.
+/// Empty cell.
 pub(super) const NO_GUESS: [u8; 4] = [0; 4];
-/// Cells, as a power of two.
+/// Number of cells, as a power of two.
 const CELL_BITS: u32 = 14;
 
-/// `cell_of`: where a sender most likely is.
+/// `cell_of`: the cell of a sender.
 pub(super) fn cell(from: SocketAddrV4, job: JobId, tree: TreeId) -> [u8; 4] {
     let address = u32::from_ne_bytes(from.ip().octets());
     let port = u16::from_ne_bytes(from.port().to_be_bytes());
@@ -172,7 +172,7 @@ pub(super) fn cell(from: SocketAddrV4, job: JobId, tree: TreeId) -> [u8; 4] {
     (mixed.wrapping_mul(0x9e37_79b1) >> (32 - CELL_BITS)).to_ne_bytes()
 }
 
-/// What is in a cell.
+/// Content of a cell.
 pub(super) fn guess(lease: u32, child: u16) -> [u8; 4] {
     ((lease << 16 | u32::from(child)) + 1).to_ne_bytes()
 }
@@ -207,13 +207,13 @@ pub(super) fn lease_state(passed: u32, now_ns: u64) -> Vec<u8> {
     bytes
 }
 
-/// Slots held and when it was heard of, of `struct lease_state`.
+/// Slots held and time of the last packet, from `struct lease_state`.
 pub(super) fn held_and_heard(state: &[u8]) -> (u32, u64) {
-    let heard = state[8..].first_chunk().map_or(0, |&b| u64::from_ne_bytes(b));
-    (u32_at(state, 4), heard)
+    let last_seen = state[8..].first_chunk().map_or(0, |&b| u64::from_ne_bytes(b));
+    (u32_at(state, 4), last_seen)
 }
 
-/// `struct order`: to look at rows `from..to`.
+/// `struct order`: a sweep of rows `from..to`.
 pub(super) fn order(from: u32, to: u32, older_than_ns: u64, release: Option<[u8; 8]>) -> Vec<u8> {
     let mut bytes = from.to_ne_bytes().to_vec();
     bytes.extend(to.to_ne_bytes());
@@ -224,7 +224,7 @@ pub(super) fn order(from: u32, to: u32, older_than_ns: u64, release: Option<[u8;
     bytes
 }
 
-/// `struct counters` of one processor, added to `counters`.
+/// Adds `struct counters` of one processor to `counters`.
 pub(super) fn add_counters(counters: &mut Counters, bytes: &[u8]) {
     let fields = [
         &mut counters.added,
@@ -242,7 +242,7 @@ pub(super) fn add_counters(counters: &mut Counters, bytes: &[u8]) {
     }
 }
 
-/// Where a frame that the program made goes, and the packet in it.
+/// Destination of a frame that the program made, and the packet in it.
 pub(super) fn split(frame: &[u8]) -> Option<(SocketAddrV4, &[u8])> {
     let head = frame.first_chunk::<PACKET_OFFSET>()?;
     let ip = Ipv4Addr::new(head[30], head[31], head[32], head[33]);
@@ -251,7 +251,7 @@ pub(super) fn split(frame: &[u8]) -> Option<(SocketAddrV4, &[u8])> {
     Some((SocketAddrV4::new(ip, port), frame.get(PACKET_OFFSET..34 + datagram)?))
 }
 
-/// A frame with `packet` in it, as a neighbour sends it. For tests and measurements.
+/// A frame with `packet`, as a neighbour sends it. For tests and measurements.
 pub(super) fn frame(from: SocketAddrV4, to: SocketAddrV4, ce: bool, packet: &[u8]) -> Vec<u8> {
     let hop = Hop { ifindex: 0, mac: [2; 6], own_mac: [4; 6] };
     let mut frame = endpoint(from, to, &hop);

@@ -1,9 +1,9 @@
 //! The in-kernel switch (hw/xdp): protocol `atp` in the driver's hook, in front of the user-space switch.
 //!
-//! [`Plane`] loads the program, gives it leases and takes its figures. The kernel adds fragments and multiplies results;
-//! what it passes on comes out of the ordinary socket, to the ordinary state machine, which holds the same
-//! leases: the end of an epoch, results for children that share an interface, and whole jobs that the kernel
-//! cannot serve. Slots that wait for stragglers are let go by [`Plane::sweep`].
+//! [`Plane`] loads the program, installs leases and reads its counters. The kernel adds fragments and replicates
+//! results. Other packets pass to the ordinary socket and state machine, which holds the same leases: the end of an
+//! epoch, results for children that share an interface, and jobs that the kernel does not support. [`Plane::sweep`]
+//! releases slots that wait for stragglers.
 
 mod hops;
 mod layout;
@@ -17,16 +17,16 @@ pub use plane::{Plane, PlaneOptions, Served, Verdict};
 use std::io;
 use std::net::SocketAddrV4;
 
-/// Why the kernel cannot do what was asked; user space can.
+/// Why the kernel cannot serve a request; user space can.
 #[derive(Debug, thiserror::Error)]
 pub enum WhyNot {
-    /// Missing rights, or a kernel without what the program needs.
+    /// Missing rights, or a kernel without a required feature.
     #[error("{0}: {1}{advice}", advice = advice(.1))]
     System(&'static str, #[source] io::Error),
-    /// No such interface.
+    /// Unknown interface.
     #[error("there is no interface {0:?} here; `ip link` lists those that are")]
     NoInterface(String),
-    /// The switch must have an address that packets are for.
+    /// The switch needs a specific address.
     #[error("the in-kernel switch needs an IPv4 address of its own to listen at, not {0}")]
     Address(std::net::SocketAddr),
     /// Neighbours with IPv6 addresses.
@@ -35,10 +35,10 @@ pub enum WhyNot {
     /// No route.
     #[error("there is no route to {0}")]
     Unreachable(SocketAddrV4),
-    /// Its Ethernet address is not known yet.
+    /// Its Ethernet address is not resolved yet.
     #[error("the Ethernet address of {0} is not known yet")]
     Resolving(SocketAddrV4),
-    /// Reached by an interface that the program is not attached to.
+    /// Reached through an interface that the program is not attached to.
     #[error("{0} is not behind one of the ports that the in-kernel switch has")]
     NotBehindAPort(SocketAddrV4),
     /// Slots in the kernel have one size.

@@ -19,17 +19,17 @@ pub(super) struct Loaded {
     object: Object,
 }
 
-/// Largest frame that a test run gives back.
+/// Largest frame that a test run returns.
 const FRAME_BYTES: usize = 2048;
 
 impl Loaded {
-    /// Loads an object after its constants and the number of its slots are set.
+    /// Loads an object after setting its constants and the number of its slots.
     pub(super) fn new(
         bytes: &[u8],
         slots: u32,
         constants: &[(&str, Vec<u8>)],
     ) -> Result<Loaded, WhyNot> {
-        // The verifier's protocol is long; the error that comes back says which step failed.
+        // The verifier's log is long; the returned error names the failed step.
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |level, text| {
             tracing::debug!(?level, "{}", text.trim_end());
         })));
@@ -54,7 +54,7 @@ impl Loaded {
         Ok(Loaded { object })
     }
 
-    /// A map by name, or by the end of it.
+    /// A map by name, or by the suffix of its name.
     pub(super) fn map(&self, name: &str) -> Result<MapHandle, WhyNot> {
         let mut maps = self.object.maps();
         let map = maps.find(|map| map.name().to_string_lossy().ends_with(name));
@@ -70,7 +70,7 @@ impl Loaded {
         copy.map_err(|e| WhyNot::System("opening a program", e))
     }
 
-    /// Runs a program `repeat` times on a frame that comes back: its verdict, the mean time of a run.
+    /// Runs a program `repeat` times on a frame, which is returned; returns its verdict and the mean time of a run.
     pub(super) fn run(
         &self,
         name: &str,
@@ -93,7 +93,7 @@ impl Loaded {
         Ok((verdict, time))
     }
 
-    /// Runs a program on `packets` live frames, copies of `frame` that go where it sends them.
+    /// Runs a program on `packets` live copies of `frame`, which are sent where it directs them.
     pub(super) fn run_live(&self, name: &str, frame: &[u8], packets: u32) -> Result<(), WhyNot> {
         let program = self.object.progs_mut().find(|program| program.name() == name);
         let program = program.ok_or_else(|| WhyNot::System("finding a program", missing()))?;
@@ -107,8 +107,8 @@ impl Loaded {
     }
 }
 
-/// Attaches a program to an interface for as long as the result lives, in the driver and nowhere else: the generic
-/// hook would see trains of packets that nobody has cut.
+/// Attaches a program to an interface for the lifetime of the result, in the driver only: the generic hook would see
+/// unsegmented trains of packets.
 pub(super) fn attach(program: &OwnedFd, ifindex: u32) -> Result<OwnedFd, WhyNot> {
     let options = bpf_link_create_opts {
         sz: size_of::<bpf_link_create_opts>() as _,
@@ -123,11 +123,11 @@ pub(super) fn attach(program: &OwnedFd, ifindex: u32) -> Result<OwnedFd, WhyNot>
         let error = io::Error::from_raw_os_error(-fd);
         return Err(WhyNot::System("attaching the in-kernel switch to a driver", error));
     }
-    // SAFETY: a new descriptor that is nobody else's.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A map from numbers to interfaces, each with a program that sees what leaves by it.
+/// A map from numbers to interfaces, each with a program for outgoing packets.
 pub(super) fn interfaces(ports: &[u32], program: &OwnedFd, most: u32) -> Result<MapHandle, WhyNot> {
     let options = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as _,
@@ -143,7 +143,7 @@ pub(super) fn interfaces(ports: &[u32], program: &OwnedFd, most: u32) -> Result<
     Ok(map)
 }
 
-/// Names what was being done.
+/// Adds the failed step to an error.
 pub(super) fn because(what: &'static str) -> impl Fn(libbpf_rs::Error) -> WhyNot {
     move |error| {
         let kind = match error.kind() {

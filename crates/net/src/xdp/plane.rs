@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use netsum_proto::Drop;
+use netsum_proto::DropReason;
 use netsum_proto::atp::{Counters, Lease, SwitchConfig};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{JobId, TreeId};
@@ -17,25 +17,25 @@ use super::layout::{self, MAX_LEASES, PARENT, PAYLOAD_OFFSET, REASONS, ROW_BYTES
 use super::object::{Loaded, attach, because, interfaces};
 use crate::interface::links;
 
-/// What the program is loaded with.
+/// Options of the program.
 #[derive(Clone, Debug)]
 pub struct PlaneOptions {
-    /// Where neighbours send to.
+    /// Address that neighbours send to.
     pub own: SocketAddrV4,
-    /// Slots, policy, time for stragglers.
+    /// Slots, policy and straggler time-out.
     pub switch: SwitchConfig,
 }
 
 /// What the program did with a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is in a slot, or was dropped and counted.
+    /// It was added to a slot, or dropped and counted.
     Taken,
-    /// It went to one neighbour.
+    /// It was sent to one neighbour.
     Sent(SocketAddrV4, Vec<u8>),
-    /// It went to all children for whom it is.
+    /// It was sent to all its children.
     FannedOut(Vec<u8>),
-    /// It is for user space.
+    /// It was passed to user space.
     Passed(Vec<u8>),
 }
 
@@ -48,9 +48,9 @@ pub struct Served {
     pub tree: TreeId,
     /// Slots that it holds.
     pub held: u32,
-    /// When anything of it came last, in nanoseconds of the clock of `tick`.
-    pub heard: u64,
-    /// What happened.
+    /// When its last packet arrived, in nanoseconds of the clock of `tick`.
+    pub last_seen: u64,
+    /// Counters.
     pub counters: Counters,
 }
 
@@ -60,12 +60,12 @@ pub struct Plane {
     options: PlaneOptions,
     maps: Maps,
     to_child: OwnedFd,
-    /// Attachments, each with its interface; the program goes when they do.
+    /// Attachments with their interfaces; dropping them detaches the program.
     ports: Vec<(u32, OwnedFd)>,
     leases: FxHashMap<(JobId, TreeId), Entry>,
-    /// Numbers that no lease has.
+    /// Free lease numbers.
     free: Vec<u32>,
-    /// By number: the interfaces in its map. They stay when the lease goes: changing them makes the system wait for
+    /// By number: the interfaces in its map. They stay when the lease is removed: a change makes the system wait for
     /// every processor, and the next epoch's are mostly the same.
     fan_outs: FxHashMap<u32, Vec<u32>>,
     now_ns: u64,
@@ -98,7 +98,7 @@ const XDP_PASS: u32 = 2;
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/switch.o"));
 
 impl Plane {
-    /// Loads the program. Errors say what the kernel lacks.
+    /// Loads the program. Errors describe what the kernel lacks.
     pub fn load(options: PlaneOptions) -> Result<Plane, WhyNot> {
         Plane::load_object(PROGRAM, options, Vec::new())
     }
@@ -132,13 +132,13 @@ impl Plane {
         Ok(Plane { loaded, options, maps, to_child, ports, leases, free, fan_outs, now_ns })
     }
 
-    /// Puts the program into the driver of an interface of the calling thread's network namespace, until the plane is
+    /// Attaches the program to the driver of an interface of the calling thread's network namespace, until the plane is
     /// dropped.
     pub fn attach(&mut self, interface: &str) -> Result<(), WhyNot> {
         self.attach_program("netsum_switch", interface)
     }
 
-    /// The same for another program of the object; one that is there gives way.
+    /// The same for another program of the object; replaces an attached one.
     pub(super) fn attach_program(&mut self, program: &str, interface: &str) -> Result<(), WhyNot> {
         let ifindex = ifindex(interface)?;
         self.ports.retain(|&(port, _)| port != ifindex);
@@ -147,11 +147,11 @@ impl Plane {
         Ok(())
     }
 
-    /// Takes a lease into the kernel if it can be served there; else packets of its job go to user space. Errors say why
-    /// they do; `Resolving` will pass, if this is called again.
+    /// Serves a lease in the kernel if possible; otherwise packets of its job go to user space. Errors give the reason;
+    /// `Resolving` is temporary, so that a later call may succeed.
     ///
-    /// `key`: under which the job's packets carry tags. `first`: first slot of the lease's partition. `passed`: one past the highest number whose result user space has
-    /// passed down.
+    /// `key`: key for the tags of the job's packets. `first`: first slot of the lease's partition. `passed`: one past
+    /// the highest number whose result user space has passed down.
     pub fn offer(
         &mut self,
         lease: &Lease<SocketAddr>,
@@ -175,7 +175,7 @@ impl Plane {
         offered
     }
 
-    /// Takes a lease into the kernel. `hops`: the way to the parent, then to each child.
+    /// Installs a lease in the kernel. `hops`: the next hop to the parent, then to each child.
     pub fn install(
         &mut self,
         lease: &Lease<SocketAddr>,
@@ -240,12 +240,12 @@ impl Plane {
         self.learn(lease)
     }
 
-    /// Forgets a lease; its slots are free.
+    /// Removes a lease and frees its slots.
     pub fn remove(&mut self, job: JobId, tree: TreeId) -> Result<(), WhyNot> {
         let Some(entry) = self.leases.remove(&(job, tree)) else { return Ok(()) };
         let neighbours: Vec<_> = neighbours(&entry.lease).collect();
         for &from in &neighbours {
-            // Another lease's guess may go with it; the map of senders knows better.
+            // May remove another lease's entry, too; the map of senders is authoritative.
             put(&self.maps.guesses, &layout::cell(from, job, tree), &layout::NO_GUESS)?;
             forget(&self.maps.senders, &layout::sender_key(from, job, tree));
         }
@@ -272,20 +272,20 @@ impl Plane {
         self.walk(|from, to| layout::order(from, to, 0, key), &mut |_, _| {})
     }
 
-    /// Says what time it is: nanoseconds of the caller's clock. It never goes further at once than half of what
-    /// stragglers have: a caller that was held up must not make every slot look old.
+    /// Advances the program's clock to `now_ns`, in nanoseconds of the caller's clock. A single call advances it by at
+    /// most half of the straggler time-out: a caller that was delayed must not make every slot look old.
     pub fn tick(&mut self, now_ns: u64) -> Result<(), WhyNot> {
         let most = self.now_ns.saturating_add(self.options.switch.straggler_ns / 2);
         self.set_clock(now_ns.min(most).max(self.now_ns))
     }
 
-    /// Sets the time as it is.
+    /// Sets the clock without that limit.
     pub fn set_clock(&mut self, now_ns: u64) -> Result<(), WhyNot> {
         self.now_ns = now_ns;
         put(&self.maps.shared, &0u32.to_ne_bytes(), &self.padded(layout::shared(now_ns)))
     }
 
-    /// Lets go of slots in which nothing was added for long; `send` gets what they held, addressed.
+    /// Releases slots to which nothing was added for long; `send` gets their sums, addressed.
     pub fn sweep(&mut self, mut send: impl FnMut(SocketAddrV4, &[u8])) -> Result<(), WhyNot> {
         if self.held()? == 0 {
             return Ok(());
@@ -294,7 +294,7 @@ impl Plane {
         self.walk(|from, to| layout::order(from, to, older, None), &mut send)
     }
 
-    /// Slots in use.
+    /// Number of slots in use.
     pub fn held(&self) -> Result<u32, WhyNot> {
         let kernel = self.leases.values().filter_map(|entry| entry.index);
         kernel.map(|index| Ok(self.state(index)?.0)).sum()
@@ -304,12 +304,12 @@ impl Plane {
     pub fn leases(&self) -> Result<Vec<Served>, WhyNot> {
         let kernel = self.leases.iter().filter_map(|(key, entry)| Some((key, entry.index?)));
         let figures = kernel.map(|(&(job, tree), index)| {
-            let (held, heard) = self.state(index)?;
+            let (held, last_seen) = self.state(index)?;
             let mut counters = Counters::default();
             for bytes in percpu(&self.maps.counters, index)? {
                 layout::add_counters(&mut counters, &bytes);
             }
-            Ok(Served { job, tree, held, heard, counters })
+            Ok(Served { job, tree, held, last_seen, counters })
         });
         figures.collect()
     }
@@ -320,8 +320,8 @@ impl Plane {
     }
 
     /// Dropped packets by reason.
-    pub fn drops(&self) -> Result<Vec<(Drop, u64)>, WhyNot> {
-        let of = |(key, reason): (u32, &Drop)| {
+    pub fn drops(&self) -> Result<Vec<(DropReason, u64)>, WhyNot> {
+        let of = |(key, reason): (u32, &DropReason)| {
             let each = percpu(&self.maps.drops, key)?;
             let counts = each.iter().filter_map(|b| Some(u64::from_ne_bytes(*b.first_chunk()?)));
             Ok((*reason, counts.sum()))
@@ -329,7 +329,7 @@ impl Plane {
         (0..).zip(&REASONS).map(of).collect()
     }
 
-    /// What the program would do with a packet, by a test run of it.
+    /// What the program would do with a packet, by a test run.
     pub fn try_packet(
         &mut self,
         from: SocketAddrV4,
@@ -348,7 +348,7 @@ impl Plane {
         })
     }
 
-    /// Mean time of a program's pass over one frame.
+    /// Mean time of a program's run on one frame.
     pub(super) fn time(
         &self,
         program: &str,
@@ -359,7 +359,7 @@ impl Plane {
         Ok(self.loaded.run(program, &mut frame, passes)?.1)
     }
 
-    /// Sends copies of one frame to wherever a program lets them go.
+    /// Sends copies of one frame to the destinations of a program.
     pub(super) fn send_live(
         &self,
         program: &str,
@@ -370,7 +370,7 @@ impl Plane {
         self.loaded.run_live(program, &frame, packets)
     }
 
-    /// A map of the object, for what it has besides the switch's.
+    /// A map of the object, for maps that the switch does not have.
     pub(super) fn map(&self, name: &str) -> Result<MapHandle, WhyNot> {
         self.loaded.map(name)
     }
@@ -400,7 +400,7 @@ impl Plane {
     fn resolve(&self, lease: &Lease<SocketAddr>) -> Result<Vec<Hop>, WhyNot> {
         let by_v4 = v4(lease)?;
         let all = [by_v4.parent].into_iter().chain(by_v4.members.neighbours());
-        // Everybody is asked for, before the first that is unknown is told.
+        // Resolves all neighbours before the first unknown one is reported.
         let hops: Vec<_> = all.map(|to| hops::resolve(self.options.own, to)).collect();
         hops.into_iter().collect()
     }
@@ -432,7 +432,7 @@ impl Plane {
     }
 }
 
-/// Number of an interface of the calling thread's network namespace.
+/// Index of an interface of the calling thread's network namespace.
 pub(super) fn ifindex(interface: &str) -> Result<u32, WhyNot> {
     let link = links().into_iter().find(|link| link.name == interface);
     Ok(link.ok_or_else(|| WhyNot::NoInterface(interface.into()))?.ifindex)
@@ -462,7 +462,7 @@ pub(super) fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), WhyNo
     map.update(key, value, MapFlags::ANY).map_err(because("writing a map of the in-kernel switch"))
 }
 
-/// Removes an entry that may not be there.
+/// Removes an entry, if it exists.
 fn forget(map: &MapHandle, key: &[u8]) {
     let _ = map.delete(key);
 }

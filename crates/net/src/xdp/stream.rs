@@ -1,4 +1,4 @@
-//! The program fed by itself, for measurements: hw/xdp/bench.bpf.c.
+//! Load generation by the program itself, for measurements: hw/xdp/bench.bpf.c.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use super::layout::ROW_BYTES;
 use super::plane::{Plane, PlaneOptions, ifindex, put};
 use super::{Hop, WhyNot};
 
-/// One job's fragments, one after the other, each worker's and then the result.
+/// One job's fragments, one after the other: each worker's, and then the result.
 pub struct Stream {
     plane: Plane,
     packet: Vec<u8>,
 }
 
-/// What adds.
+/// The program that adds.
 #[derive(Clone, Copy, Debug)]
 pub enum Adder {
     /// The in-kernel switch.
     Switch,
-    /// An adder without leases, senders, epochs or locks, which sends each sum back by one port.
+    /// An adder without leases, senders, epochs or locks, which sends each sum back on one port.
     Bare {
         /// Whether sums saturate.
         saturating: bool,
@@ -50,18 +50,18 @@ const JOB: JobId = JobId(1);
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.o"));
 
 impl Stream {
-    /// Fragments of `elements`; values small enough that nothing saturates.
+    /// Fragments of `elements`; values are small enough that nothing saturates.
     pub fn new(
         arithmetic: Arithmetic,
         elements: u16,
         key: Option<JobKey>,
     ) -> Result<Stream, WhyNot> {
-        // One interface for all: results are then handed on, and no copy is made of them.
+        // One interface for all: results are then forwarded without copies.
         Stream::with_ports(arithmetic, elements, key, &[1; WORKERS as usize + 1])
     }
 
-    /// Fragments on wires between devices of the calling thread's namespace: those of the parent and of each worker, at the
-    /// switch and at the far end.
+    /// Fragments over wires between devices of the calling thread's namespace: those of the parent and of each worker,
+    /// at the switch and at the far end.
     pub fn on_wires(
         arithmetic: Arithmetic,
         elements: u16,
@@ -70,7 +70,7 @@ impl Stream {
         let ports = wires.iter().map(|(near, _)| ifindex(near)).collect::<Result<Vec<_>, _>>()?;
         let mut stream = Stream::with_ports(arithmetic, elements, None, &ports)?;
         let feeders = stream.plane.map("feeders")?;
-        // The parent stands first among ports, and sends last.
+        // The parent is the first port, and sends last.
         let order = (1..wires.len()).chain([0]);
         for (feeder, (_, far)) in (0u32..).zip(order.map(|wire| &wires[wire])) {
             put(&feeders, &feeder.to_ne_bytes(), &ifindex(far)?.to_ne_bytes())?;
@@ -79,14 +79,14 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Puts the switch at the near end of the wires, or the bare adder.
+    /// Attaches the switch, or the bare adder, to the near end of the wires.
     pub fn attach(&mut self, what: Adder, wires: &[(String, String)]) -> Result<(), WhyNot> {
         let program = what.program();
         wires.iter().try_for_each(|(near, _)| self.plane.attach_program(program, near))
     }
 
-    /// Sends contributions over the wires, for the switch with the results that they come to; the time until all have
-    /// arrived. Pin the thread: wires are served by the processor that sends.
+    /// Sends contributions over the wires, and for the switch their results; returns the time until all have arrived.
+    /// Pin the thread: wires are served by the processor that sends.
     pub fn send(&self, to: Adder, contributions: u32) -> Result<Duration, WhyNot> {
         let start = Instant::now();
         match to {
@@ -135,13 +135,13 @@ impl Stream {
         Ok(Stream { plane, packet: packet(arithmetic, elements) })
     }
 
-    /// Mean time of a contribution over many, what it costs to take the results included. The frames are made by the
-    /// program itself; `idle` is what that takes.
+    /// Mean time of a contribution, including the reception of results. The program makes the frames itself, which
+    /// takes `idle`.
     pub fn time(&self, contributions: u32) -> Result<Duration, WhyNot> {
         self.mean("stream", contributions)
     }
 
-    /// What it takes to make the frames of a contribution, with their tags.
+    /// Time to make the frames of a contribution, with their tags.
     pub fn idle(&self, contributions: u32) -> Result<Duration, WhyNot> {
         self.mean("idle", contributions)
     }
@@ -152,12 +152,12 @@ impl Stream {
         Ok(mean * (WORKERS + 1) / WORKERS)
     }
 
-    /// The same for the bare adder of the same frames.
+    /// The same for the bare adder on the same frames.
     pub fn bare_time(&self, saturating: bool, contributions: u32) -> Result<Duration, WhyNot> {
         self.plane.time(Adder::Bare { saturating }.program(), &self.packet, contributions)
     }
 
-    /// Fragments of which all workers' contributions were added so far.
+    /// Number of fragments to which all workers have contributed so far.
     pub fn completed(&self) -> Result<u64, WhyNot> {
         Ok(self.plane.leases()?.iter().map(|lease| lease.counters.completed).sum())
     }

@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
-use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
+use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::panama::{Child, Fragments, Lease, Submission, WorkerConfig};
@@ -127,8 +127,8 @@ fn begin_starting_at(
     members[rank].driver.begin_starting_at(plan, None, first);
 }
 
-pub fn operation(id: u64, format: Format, bytes: &[u8]) -> Operation {
-    Operation {
+pub fn operation(id: u64, format: Format, bytes: &[u8]) -> TreeOperation {
+    TreeOperation {
         submission: Submission {
             id,
             format,

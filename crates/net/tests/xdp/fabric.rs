@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
-use netsum_net::worker::{Event, Operation, WorkerDriver, WorkerPlan};
+use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
@@ -102,7 +102,7 @@ impl Fabric {
             of(&self.rack) && of(&self.middle)
         });
         for (rank, (worker, _)) in workers.iter().enumerate() {
-            let place = Place {
+            let place = WorkerPosition {
                 level: if rank == 2 { Level::Server } else { Level::Rack },
                 worker: if rank == 2 { 0 } else { rank as u8 },
                 rack_fan_in: if rank == 2 { 1 } else { 2 },
@@ -171,7 +171,7 @@ impl Job {
             let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
             let (numel, fragments) = (numel as u64, Fragments::All);
             let submission = Submission { id, format, numel, fingerprint: 7, fragments };
-            worker.submit(Operation { submission, buffer: buffer.clone() });
+            worker.submit(TreeOperation { submission, buffer: buffer.clone() });
         }
         for (_, events) in &self.workers {
             match events.recv_timeout(PATIENCE) {

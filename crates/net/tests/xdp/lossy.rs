@@ -16,7 +16,7 @@ pub struct Lossy {
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lossy.o"));
 
 impl Lossy {
-    /// In the calling thread's namespace. `None`, with a line, where the system cannot.
+    /// In the calling thread's namespace. `None`, with a message, if the system does not support it.
     pub fn attach(interface: &str) -> Option<Lossy> {
         let name = std::ffi::CString::new(interface).unwrap();
         // SAFETY: a C string that lives through the call.
@@ -35,7 +35,7 @@ impl Lossy {
             println!("left out: loss on {interface}: error {link}");
             return None;
         }
-        // SAFETY: a new descriptor that is nobody else's.
+        // SAFETY: a new descriptor without another owner.
         Some(Lossy { _object: object, _link: unsafe { OwnedFd::from_raw_fd(link) } })
     }
 }

@@ -1,4 +1,4 @@
-//! Network namespaces, each of one thread.
+//! Network namespaces, each with its own thread.
 
 #![allow(unsafe_code)]
 
@@ -6,22 +6,22 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 
-type Work = Box<dyn FnOnce() + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
-/// A namespace; it goes with the last thread that was started in it.
+/// A namespace; it ends with the last thread that was started in it.
 pub struct Namespace {
-    work: Option<Sender<Work>>,
+    work: Option<Sender<Task>>,
     thread: Option<std::thread::JoinHandle<()>>,
     tid: i32,
 }
 
 impl Namespace {
-    /// `None`, with a line, where that is not allowed.
+    /// `None`, with a message, if not allowed.
     pub fn new() -> Option<Namespace> {
-        let (work, inbox) = channel::<Work>();
+        let (work, inbox) = channel::<Task>();
         let (born, birth) = channel();
         let thread = std::thread::spawn(move || {
-            // SAFETY: changes this thread alone, and takes no memory.
+            // SAFETY: affects this thread only, and accesses no memory.
             let made = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
             let error = std::io::Error::last_os_error();
             // SAFETY: no arguments.
@@ -42,7 +42,7 @@ impl Namespace {
         }
     }
 
-    /// Runs `what` inside, and waits for it. Threads that it starts stay inside.
+    /// Runs `what` in the namespace, and waits for it. Threads that it starts stay in the namespace.
     pub fn run<T: Send + 'static>(&self, what: impl FnOnce() -> T + Send + 'static) -> T {
         let (reply, answer) = channel();
         let work = Box::new(move || {
@@ -53,7 +53,7 @@ impl Namespace {
         answer.recv().unwrap().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// `ip -batch` inside. False, with a line, if it fails.
+    /// Runs `ip -batch` in the namespace. False, with a message, if it fails.
     pub fn ip(&self, lines: &[String]) -> bool {
         let text = lines.join("\n");
         self.run(move || {
@@ -70,8 +70,8 @@ impl Namespace {
         })
     }
 
-    /// A pair of interfaces between two namespaces, each end with the addresses of both, and able to take what a driver's
-    /// hook sends.
+    /// A pair of interfaces between two namespaces, each end with the addresses of both, and able to receive what a
+    /// driver's hook sends.
     pub fn link(
         &self,
         name: &str,
@@ -104,7 +104,7 @@ impl Drop for Namespace {
     }
 }
 
-/// `ethtool -K NAME gro on`: only then does this end of a pair take frames from the other's hook.
+/// `ethtool -K NAME gro on`: only then does this end of a pair accept frames from the other's hook.
 fn join_on_receipt(name: &str) -> bool {
     #[repr(C)]
     struct Value {
@@ -122,7 +122,7 @@ fn join_on_receipt(name: &str) -> bool {
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: request and value live through the call and are what this command takes.
+    // SAFETY: request and value live through the call and have the types of this command.
     let set = unsafe { libc::ioctl(fd, SIOCETHTOOL as _, &raw mut request) } == 0;
     if !set {
         println!("skipped: gro on {name}: {}", std::io::Error::last_os_error());

@@ -1,4 +1,4 @@
-//! `vectors/atp` through the program that ships, with the user-space switch behind it as in a daemon.
+//! `vectors/atp` through the shipped program, with the user-space switch behind it as in a daemon.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,11 +25,11 @@ enum Wiring {
     OnePort,
 }
 
-/// Interfaces that a map may name; nothing leaves by them.
+/// First of the interfaces that a map may name; nothing is sent on them.
 const FIRST_INTERFACE: u32 = 100;
 
 #[test]
-fn the_program_does_what_the_vectors_say() {
+fn the_program_matches_the_vectors() {
     let Some(space) = Namespace::new() else { return };
     let pair = |port| {
         format!("link add d{port} index {} type veth peer name p{port}", FIRST_INTERFACE + port)
@@ -55,11 +55,11 @@ fn replay_all() {
             (Wiring::PortEach, Some(JobKey::new(*b"a key of a job 1"))),
         ];
         for (wiring, key) in runs {
-            // With one port it is user space that multiplies results; nothing else is different.
+            // With one port, user space replicates results; there is no other difference.
             if wiring == Wiring::OnePort && !["results", "fin", "walk-rack"].contains(&name) {
                 continue;
             }
-            // Bytes that are no packet have no tag either.
+            // Bytes that are not a packet have no tag either.
             if key.is_some() && !["lengths", "saturation", "walk-server", "yield"].contains(&name) {
                 continue;
             }
@@ -74,14 +74,14 @@ struct Bench {
     plane: Plane,
     machine: Switch<Rows>,
     wiring: Wiring,
-    /// Every job's, where packets carry tags.
+    /// The key of all jobs, if packets carry tags.
     key: Option<JobKey>,
 }
 
 type Sent = (u32, Vec<u8>);
 
 impl Bench {
-    /// `None`, with a line, where the program cannot be loaded.
+    /// `None`, with a message, if the program cannot be loaded.
     fn new(switch: &Value, wiring: Wiring, key: Option<JobKey>) -> Option<Bench> {
         let config = read_config(switch);
         let options = PlaneOptions { own: OWN, switch: config };
@@ -149,7 +149,7 @@ impl Bench {
         packets
     }
 
-    /// The packet as it is with a tag, if jobs have keys.
+    /// The packet with a tag, if jobs have keys.
     fn sealed(&self, mut packet: Vec<u8>) -> Vec<u8> {
         if let Some(key) = self.key {
             let (head, payload) = packet.split_at_mut(HEADER_LEN);
@@ -243,7 +243,7 @@ impl Bench {
         out
     }
 
-    /// By reason, of kernel and user space together.
+    /// Drops by reason, of kernel and user space together.
     fn drops(&self) -> BTreeMap<&'static str, u64> {
         let kernel = self.plane.drops().unwrap().into_iter().map(|(d, n)| (d.label(), n));
         let mut all = BTreeMap::new();

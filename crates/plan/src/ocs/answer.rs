@@ -1,4 +1,4 @@
-//! A plan with all that one asks about it: what people and scripts are shown.
+//! A plan with its report and comparison, as users and scripts see it.
 
 use netsum_topo::{OcsSpec, Ratio};
 use serde::Serialize;
@@ -14,15 +14,15 @@ use super::plan::OcsPlan;
 use super::programme::dp;
 use super::shared::shared;
 
-/// How a topology is found.
+/// Method by which a topology is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// [`closed`]: the best composition of whole devices, directly.
+    /// [`closed`]: the best composition of whole devices, in closed form.
     Closed,
-    /// [`dp`]: the same by the slides' programme.
+    /// [`dp`]: the same by the slides' dynamic programme.
     Dp,
-    /// [`shared`]: devices in several trees, meshes.
+    /// [`shared`]: devices in several trees, and meshes.
     Shared,
 }
 
@@ -39,33 +39,33 @@ impl std::str::FromStr for Method {
     }
 }
 
-/// algbw by each way to use what there is.
+/// algbw by method.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Comparison {
     /// Rings only.
     pub rings: Ratio,
-    /// As many full trees as there are devices for, or rings if these are faster (slide 24).
+    /// As many full trees as devices allow, or rings if these are faster (slide 24).
     pub baseline: Ratio,
     /// The best composition of whole devices, as in the slides.
     pub closed: Ratio,
-    /// What nothing exceeds.
+    /// The upper bound.
     pub bound: Bound,
 }
 
-/// A plan, checked, beside what else could be had.
+/// A checked plan, beside its alternatives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// How it was found.
+    /// The method.
     pub method: Method,
-    /// What it was compared with.
+    /// algbw of the other methods.
     pub compared: Comparison,
-    /// What it does, by replay.
+    /// The verifier's report.
     pub report: Report,
     /// The plan.
     pub plan: OcsPlan,
 }
 
-/// A plan by one method. An error would be a fault of the method: plans are checked before they are given.
+/// A plan by one method. An error is a bug of the method: plans are checked before they are returned.
 pub fn answer(spec: &OcsSpec, method: Method) -> Result<Answer, OcsViolation> {
     let plan = match method {
         Method::Closed => synthesize(spec, &closed(spec)),
@@ -75,7 +75,7 @@ pub fn answer(spec: &OcsSpec, method: Method) -> Result<Answer, OcsViolation> {
     Ok(Answer { method, compared: compare(spec), report: check(&plan)?, plan })
 }
 
-/// What a spec allows, without making a plan.
+/// algbw by all methods, without building a plan.
 pub fn compare(spec: &OcsSpec) -> Comparison {
     let rings = rings_only(spec);
     Comparison {

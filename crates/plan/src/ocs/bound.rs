@@ -1,4 +1,4 @@
-//! What no plan can exceed, with the prices that prove it.
+//! Upper bounds on algbw, with the prices that prove them.
 
 use netsum_topo::{OcsPorts, OcsSpec, Ratio};
 use serde::Serialize;
@@ -15,17 +15,17 @@ use super::pieces::Numbers;
 /// what all ports cost: algbw ≤ worker_price·N·D + device_price·M·E.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Bound {
-    /// No plan is faster, if devices are joined to their peers in both directions: always with
-    /// paired ports, and in all that this planner and the slides build.
+    /// Upper bound if devices are joined to their peers in both directions: always with paired ports, and in everything
+    /// that this planner and the slides build.
     pub algbw: Ratio,
     /// Price of a worker port.
     pub worker_price: Ratio,
     /// Price of a device port.
     pub device_price: Ratio,
-    /// min(D, (N·D + (E−2)·M)/(2(N−1))): the same with devices that are always used whole.
+    /// min(D, (N·D + (E−2)·M)/(2(N−1))): the bound for devices that are always used whole.
     pub whole_devices: Ratio,
-    /// No plan at all is faster. With simplex ports a device can have E children and yet another peer as
-    /// parent, E + 1 ends per visit: min(D, (N·D + M·E(E−1)/(E+1))/(2(N−1))).
+    /// Upper bound for any plan. With simplex ports a device can have E children and yet another peer as parent, E + 1
+    /// ends per visit: min(D, (N·D + M·E(E−1)/(E+1))/(2(N−1))).
     pub any_circuits: Ratio,
 }
 
@@ -36,7 +36,7 @@ pub fn bound(spec: &OcsSpec) -> Bound {
     let e = Ratio::from(numbers.e as i64);
     let two = Ratio::from(2);
     let line = Ratio::from(numbers.line() as i64);
-    // Prices that make equally dear: all trees with whole devices only …
+    // Prices under which the following cost the same: all trees with whole devices only …
     let whole = (Ratio::ONE / line, (e - two) / e / line);
     // … trees of K−1 whole devices and full trees …
     let last = Ratio::from(numbers.last_saving() as i64);
@@ -73,8 +73,8 @@ pub fn bound(spec: &OcsSpec) -> Bound {
 }
 
 impl Bound {
-    /// Whether the prices prove the bound: no tree is cheaper than 1, and all ports together cost what
-    /// is claimed. O(N), by looking at every possible s.
+    /// Whether the prices prove the bound: no tree costs less than 1, and all ports together cost what is claimed.
+    /// O(N), by examining every possible s.
     pub fn is_proven(&self, spec: &OcsSpec) -> bool {
         let numbers = Numbers::of(spec);
         let (worker, device) = (self.worker_price, self.device_price);

@@ -12,12 +12,12 @@ use super::pieces::Numbers;
 use super::plan::{Lane, OcsPlan};
 use super::weave::{self, Weave, weave};
 
-/// Joins the ports that a composition asks for, and says what flows where.
+/// Builds the circuits and lanes of a composition.
 ///
-/// Worker degrees differ by at most 1 (slide 21): every tree has each worker once, and some a second
-/// time, which are dealt round robin. Panics on a composition that needs more ports than there are;
-/// those that this module's methods make never do. A mesh whose trees are not all found carries less
-/// than [`Composition::algbw`] says; [`OcsPlan::algbw`] is what it does carry.
+/// Worker degrees differ by at most 1 (slide 21): every tree has each worker once, and some a second time, which are
+/// dealt round robin. Panics on a composition that needs more ports than exist; this module's methods never make one. A
+/// mesh for which not all trees are found carries less than [`Composition::algbw`] claims; [`OcsPlan::algbw`] is the
+/// rate of the plan.
 pub fn synthesize(spec: &OcsSpec, composition: &Composition) -> OcsPlan {
     let mut wiring = Wiring::new(spec);
     let mut lanes = Vec::new();
@@ -49,7 +49,7 @@ pub fn synthesize(spec: &OcsSpec, composition: &Composition) -> OcsPlan {
 
 /// Two nodes joined in both directions: the circuit from the first to the second, and back.
 #[derive(Clone, Copy)]
-struct Link {
+struct CircuitPair {
     ends: [OcsNode; 2],
     circuits: [u32; 2],
 }
@@ -57,7 +57,7 @@ struct Link {
 struct Wiring<'a> {
     spec: &'a OcsSpec,
     numbers: Numbers,
-    /// Per node its first free port. Both directions of a port are taken before the next one is.
+    /// By node its first free port. Both directions of a port are used before the next port.
     next: Vec<u32>,
     circuits: Vec<Circuit>,
 }
@@ -80,12 +80,12 @@ impl Wiring<'_> {
         self.circuits.len() as u32 - 1
     }
 
-    fn join(&mut self, a: OcsNode, b: OcsNode) -> Link {
+    fn join(&mut self, a: OcsNode, b: OcsNode) -> CircuitPair {
         let (at_a, at_b) = (self.take(a), self.take(b));
-        Link { ends: [a, b], circuits: [self.circuit(at_a, at_b), self.circuit(at_b, at_a)] }
+        CircuitPair { ends: [a, b], circuits: [self.circuit(at_a, at_b), self.circuit(at_b, at_a)] }
     }
 
-    /// Devices that have no tree and links between workers, with a full tree if there is one.
+    /// Combines devices without a tree and links between workers with a full tree, if there is one.
     fn weave(
         &mut self,
         woven: &Woven,
@@ -121,20 +121,20 @@ impl Wiring<'_> {
         links.extend(more.iter().map(|&(a, b)| self.join(node(a), node(b))));
         let share = Ratio::new(1, copies.into());
         let lane = |tree: &Vec<u32>| {
-            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            let own: Vec<CircuitPair> = tree.iter().map(|&link| links[link as usize]).collect();
             tree_lane(&own, middle(&own), share)
         };
         trees.iter().map(lane).collect()
     }
 
-    /// A tree of algbw 1. Devices with free ports take the next device each; workers hang on the ports that
-    /// are left in chains, as many in each as in any other or one more.
+    /// A tree of algbw 1. Each device with a free port takes the next device; workers are attached to the remaining
+    /// ports in chains whose lengths differ by at most one.
     fn tree(&mut self, pieces: &[Piece], turn: &mut u32) -> Lane {
         let (links, root) = self.tree_links(pieces, turn);
         tree_lane(&links, root, Ratio::ONE)
     }
 
-    fn tree_links(&mut self, pieces: &[Piece], turn: &mut u32) -> (Vec<Link>, OcsNode) {
+    fn tree_links(&mut self, pieces: &[Piece], turn: &mut u32) -> (Vec<CircuitPair>, OcsNode) {
         let (mut links, leaves, root) = self.device_tree(pieces);
         let chains = self.chains(leaves.len().max(2), turn);
         if leaves.is_empty() {
@@ -149,9 +149,12 @@ impl Wiring<'_> {
         (links, root.unwrap_or(chains[0][0]))
     }
 
-    /// Joins pieces to a tree, each to the first that has a free port. Returns the links, the device of each
-    /// port that stays free, and the first device.
-    fn device_tree(&mut self, pieces: &[Piece]) -> (Vec<Link>, Vec<OcsNode>, Option<OcsNode>) {
+    /// Joins pieces to a tree, each at the first device with a free port. Returns the links, the device of each port
+    /// that stays free, and the first device.
+    fn device_tree(
+        &mut self,
+        pieces: &[Piece],
+    ) -> (Vec<CircuitPair>, Vec<OcsNode>, Option<OcsNode>) {
         let mut links = Vec::new();
         let mut pieces = pieces.to_vec();
         pieces.sort_by_key(|piece| std::cmp::Reverse(piece.ports));
@@ -173,8 +176,8 @@ impl Wiring<'_> {
         (links, leaves, nodes.first().copied())
     }
 
-    /// All workers in `count` chains. Those that are not at an end have a second port in use; they are
-    /// the next in turn.
+    /// All workers in `count` chains. Workers that are not at an end of a chain use a second port; they are the next in
+    /// turn.
     fn chains(&self, count: usize, turn: &mut u32) -> Vec<Vec<OcsNode>> {
         let workers = self.spec.workers;
         let inner = workers - count as u32;
@@ -196,17 +199,17 @@ impl Wiring<'_> {
         };
         let spare: Vec<u32> = (0..self.spec.workers as usize).map(spare).collect();
         let Mesh { links, copies, trees } = mesh(&spare, composition.mesh_links);
-        let links: Vec<Link> =
+        let links: Vec<CircuitPair> =
             links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
         let share = Ratio::new(1, copies.into());
         let lane = |tree: &Vec<u32>| {
-            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            let own: Vec<CircuitPair> = tree.iter().map(|&link| links[link as usize]).collect();
             tree_lane(&own, middle(&own), share)
         };
         trees.iter().map(lane).collect()
     }
 
-    /// Trees whose devices stand in one cluster or two, and a mesh on the worker links of all.
+    /// Trees whose devices form one cluster or two, and a mesh on the worker links of all of them.
     fn fold(&mut self, composition: &Composition, folded: &[Vec<Piece>], turn: u32) -> Vec<Lane> {
         let workers = self.spec.workers;
         let (mut clusters, mut joins, mut trees) = (Vec::new(), Vec::new(), Vec::new());
@@ -236,18 +239,18 @@ impl Wiring<'_> {
             trees: &trees,
         };
         let Some(Fold { links, copies, trees }) = fold(&request) else { return Vec::new() };
-        let links: Vec<Link> =
+        let links: Vec<CircuitPair> =
             links.iter().map(|&(a, b)| self.join(OcsNode(a), OcsNode(b))).collect();
         let share = Ratio::new(1, copies.into());
         let lane = |(used, own): &(Vec<usize>, Vec<u32>)| {
-            let mut all: Vec<Link> = own.iter().map(|&link| links[link as usize]).collect();
+            let mut all: Vec<CircuitPair> = own.iter().map(|&link| links[link as usize]).collect();
             all.extend(used.iter().flat_map(|&cluster| &joins[cluster]));
             tree_lane(&all, middle(&all), share)
         };
         trees.iter().map(lane).collect()
     }
 
-    /// Classes of devices that take turns.
+    /// Lanes of crossed classes of devices.
     fn crossed(&mut self, composition: &Composition) -> Vec<Lane> {
         let classes = u64::from(composition.crossed);
         let Crossed { links, trees } = crossed(&self.numbers, classes);
@@ -255,12 +258,12 @@ impl Wiring<'_> {
         let joined = |&(worker, device): &(u32, u32)| {
             self.join(OcsNode(worker), self.spec.device(first + device))
         };
-        let links: Vec<Link> = links.iter().map(joined).collect();
+        let links: Vec<CircuitPair> = links.iter().map(joined).collect();
         let ports = self.numbers.e as i128;
         let share = Ratio::new(i128::from(composition.crossed) * ports, ports + 1)
             / Ratio::from(trees.len() as i64);
         let lane = |tree: &Vec<u32>| {
-            let own: Vec<Link> = tree.iter().map(|&link| links[link as usize]).collect();
+            let own: Vec<CircuitPair> = tree.iter().map(|&link| links[link as usize]).collect();
             tree_lane(&own, middle(&own), share)
         };
         trees.iter().map(lane).collect()
@@ -270,7 +273,7 @@ impl Wiring<'_> {
         self.numbers.rate(self.numbers.n)
     }
 
-    /// A ring whose workers receive from one neighbour and send to the other with a port each.
+    /// A ring whose workers receive from one neighbour and send to the other, with a port each.
     fn ring(&mut self) -> Lane {
         let workers = 0..self.spec.workers;
         let ends: Vec<OcsEnd> = workers.map(|worker| self.take(OcsNode(worker))).collect();
@@ -284,7 +287,7 @@ impl Wiring<'_> {
     fn cycle(&mut self) -> [Lane; 2] {
         let workers = self.spec.workers;
         let step = |at: u32| self.join(OcsNode(at), OcsNode((at + 1) % workers));
-        let links: Vec<Link> = (0..workers).map(step).collect();
+        let links: Vec<CircuitPair> = (0..workers).map(step).collect();
         let there = links.iter().map(|link| link.circuits[0]).collect();
         let back = links.iter().rev().map(|link| link.circuits[1]).collect();
         let share = self.ring_share();
@@ -293,7 +296,7 @@ impl Wiring<'_> {
 }
 
 /// The lane of a tree: each link upwards for the sum, downwards for the result.
-fn tree_lane(links: &[Link], root: OcsNode, share: Ratio) -> Lane {
+fn tree_lane(links: &[CircuitPair], root: OcsNode, share: Ratio) -> Lane {
     let near = neighbours(links);
     let (mut reduce, mut broadcast) = (Vec::new(), Vec::new());
     for (link, child) in walk(&near, links, root) {
@@ -304,8 +307,8 @@ fn tree_lane(links: &[Link], root: OcsNode, share: Ratio) -> Lane {
     Lane::Tree { share, root, reduce, broadcast }
 }
 
-/// The node from which the farthest one is nearest.
-fn middle(links: &[Link]) -> OcsNode {
+/// The node with the least distance to its farthest node.
+fn middle(links: &[CircuitPair]) -> OcsNode {
     let near = neighbours(links);
     let last = |from: OcsNode| walk(&near, links, from).last().map_or(from, |&(_, node)| node);
     let one = last(links[0].ends[0]);
@@ -326,7 +329,7 @@ fn middle(links: &[Link]) -> OcsNode {
 
 type Neighbours = std::collections::HashMap<OcsNode, Vec<usize>>;
 
-fn neighbours(links: &[Link]) -> Neighbours {
+fn neighbours(links: &[CircuitPair]) -> Neighbours {
     let mut near = Neighbours::new();
     for (index, link) in links.iter().enumerate() {
         link.ends.iter().for_each(|&end| near.entry(end).or_default().push(index));
@@ -335,7 +338,7 @@ fn neighbours(links: &[Link]) -> Neighbours {
 }
 
 /// Links with the node that each leads to, nearest first.
-fn walk(near: &Neighbours, links: &[Link], root: OcsNode) -> Vec<(usize, OcsNode)> {
+fn walk(near: &Neighbours, links: &[CircuitPair], root: OcsNode) -> Vec<(usize, OcsNode)> {
     let mut out = Vec::with_capacity(links.len());
     let mut queue = VecDeque::from([(root, usize::MAX)]);
     while let Some((node, from)) = queue.pop_front() {

@@ -1,4 +1,4 @@
-//! Replays a plan: ports, every contribution, every circuit's load. Shares nothing with the planner.
+//! Replays a plan: ports, every contribution, the load of every circuit. Shares no code with the planner.
 
 use netsum_topo::{Circuit, OcsEnd, OcsNode, OcsPorts, OcsSpec, Ratio, lcm};
 use serde::Serialize;
@@ -6,26 +6,26 @@ use serde::Serialize;
 use super::error::OcsViolation;
 use super::plan::{Lane, OcsPlan};
 
-/// What a sound plan does.
+/// Properties of a valid plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Buffer per time, in units of one port.
     pub algbw: Ratio,
     /// The highest load of a circuit, at most 1.
     pub load_max: Ratio,
-    /// Circuits over what all transmitters could feed.
+    /// Circuits over the number of transmitters.
     pub ports_used: Ratio,
-    /// Transmitters in use, fewest and most, of a worker.
+    /// Fewest and most transmitters in use at a worker.
     pub worker_degrees: (u32, u32),
-    /// Devices with a circuit.
+    /// Number of devices with a circuit.
     pub devices_used: u32,
-    /// Most circuits in a row from a contribution to the root of a tree; a ring counts N − 1.
+    /// Most consecutive circuits from a contribution to the root of a tree; a ring counts N − 1.
     pub height: u32,
 }
 
-/// Whether a plan is possible and does an allreduce: every port in at most one circuit each way; with
-/// paired ports, circuits in pairs; every lane sums each worker's contribution exactly once and takes the
-/// sum to every worker; no circuit beyond its rate.
+/// Checks that a plan is possible and computes an allreduce: every port in at most one circuit each way; with paired
+/// ports, circuits in pairs; every lane adds each worker's contribution exactly once and takes the sum to every worker;
+/// no circuit exceeds its rate.
 pub fn check(plan: &OcsPlan) -> Result<Report, OcsViolation> {
     if let Some(problem) = plan.spec.problem() {
         return Err(OcsViolation { place: plan.spec.to_string(), problem });
@@ -54,7 +54,7 @@ pub fn check(plan: &OcsPlan) -> Result<Report, OcsViolation> {
                 reduce.iter().chain(broadcast).for_each(|&at| loads[at as usize] += carried);
             }
             Lane::Ring { circuits, .. } => {
-                // Of N chunks, each circuit is on the way of all but one to their sum, and back.
+                // Of N chunks, each circuit carries all but one on the way to the sum, and as many on the way back.
                 let workers = i128::from(plan.spec.workers);
                 let each = carried * 2 * (workers - 1) / workers;
                 circuits.iter().for_each(|&at| loads[at as usize] += each);
@@ -113,7 +113,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// A number that makes all shares whole, and all chunks of rings.
+    /// A factor that makes all shares whole numbers, and all chunks of rings.
     fn scale(&self) -> Result<i128, OcsViolation> {
         let workers = i128::from(self.spec.workers);
         let mut scale = workers;
@@ -143,7 +143,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Adds the contributions up along `reduce`, then follows `broadcast`. Returns the height.
+    /// Adds the contributions along `reduce`, then follows `broadcast`. Returns the height.
     fn tree(
         &self,
         lane: usize,
@@ -167,7 +167,7 @@ impl Replay<'_> {
             }
             awaited[into] += 1;
         }
-        // What each node has added: whose contributions, and over how many circuits the latest came.
+        // By node: whose contributions it has added, and over how many circuits the latest came.
         let mut sums: Vec<Option<(Contributions, u32)>> = (0..nodes).map(|_| None).collect();
         let own = |node: usize| Contributions::of(node, self.spec);
         let mut ready: Vec<usize> =
@@ -241,7 +241,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Passes every chunk round, adding at each worker.
+    /// Passes every chunk around the ring, adding at each worker.
     fn ring(&self, lane: usize, circuits: &[u32]) -> Result<u32, OcsViolation> {
         let workers = self.spec.workers as usize;
         if circuits.len() != workers {
@@ -304,11 +304,11 @@ impl Replay<'_> {
     }
 }
 
-/// Whose contributions a partial holds, a bit per worker.
+/// The workers whose contributions a partial holds, a bit per worker.
 struct Contributions(Vec<u64>);
 
 impl Contributions {
-    /// A worker's own; a device's is empty.
+    /// A worker's own contribution; a device has none.
     fn of(node: usize, spec: &OcsSpec) -> Contributions {
         let mut bits = vec![0; (spec.workers as usize).div_ceil(64)];
         if node < spec.workers as usize {
@@ -317,7 +317,7 @@ impl Contributions {
         Contributions(bits)
     }
 
-    /// False if one is in both.
+    /// Adds a set; false if a worker is in both.
     fn add(&mut self, other: &Contributions) -> bool {
         let twice = self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0);
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);

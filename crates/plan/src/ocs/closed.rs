@@ -7,9 +7,9 @@ use super::pieces::Numbers;
 
 /// The best composition of trees with whole devices and rings, as slide 22 asks for.
 ///
-/// A tree's first K−1 devices save E−2 worker ports each, the K-th saves fewer. So for T trees it is
-/// best to fill all of them to K−1 before any gets its K-th; what is left makes rings. The best T
-/// is taken; of equal ones that with the fewest trees, and then devices that gain nothing are left out.
+/// A tree's first K−1 devices save E−2 worker ports each, the K-th saves fewer. For T trees it is therefore best to
+/// fill all of them to K−1 before any gets its K-th; the remaining ports make rings. The best T is taken; ties go to
+/// the fewest trees, and devices that gain nothing are left out.
 pub fn closed(spec: &OcsSpec) -> Composition {
     let numbers = Numbers::of(spec);
     let choices = (0..=numbers.d).filter_map(|trees| Choice::of(&numbers, trees));
@@ -19,7 +19,7 @@ pub fn closed(spec: &OcsSpec) -> Composition {
 
 struct Choice {
     trees: u64,
-    /// Devices that save E−2, and those that complete a tree.
+    /// Devices that save E−2 ports, and those that complete a tree.
     whole: u64,
     last: u64,
     rings: u64,

@@ -1,4 +1,4 @@
-//! What a topology is made of, before ports are joined.
+//! The parts of a topology, before ports are joined.
 
 use netsum_topo::{OcsSpec, Ratio};
 
@@ -9,16 +9,16 @@ use super::pieces::Numbers;
 pub struct Piece {
     /// The device, from 0.
     pub device: u32,
-    /// How many of its ports, at least 3.
+    /// Number of its ports, at least 3.
     pub ports: u32,
 }
 
 /// A graph of workers, devices and links in which any device may have any degree in any tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Woven {
-    /// Whether the last tree is part of it. That tree is full.
+    /// Whether the last tree, which is full, is part of the graph.
     pub tree: bool,
-    /// The first of its devices that serve no tree by themselves; the others follow.
+    /// The first device that serves no tree; the others follow.
     pub first: u32,
     /// Ports to workers of each of these devices.
     pub spare: Vec<u32>,
@@ -37,18 +37,17 @@ pub struct Composition {
     /// folded. Its algbw is links/(N−1) where that many trees can be found, as
     /// [`synthesize`](super::synthesize) says.
     pub mesh_links: u32,
-    /// So many of `trees`, the last ones, share their worker links with the mesh. None of them
-    /// saves more than N − 3 ports.
+    /// The last `folded` of `trees` share their worker links with the mesh. None of them saves more than N − 3 ports.
     pub folded: usize,
     /// Devices and links between workers as one graph, with the last tree or by themselves.
     pub woven: Option<Woven>,
-    /// So many classes of N/E devices each take turns; 0, or 2 and more. Their devices come after all others that
-    /// are used: see [`Composition::first_crossed`].
+    /// Number of crossed classes of N/E devices each; 0, or 2 and more. Their devices come after all others that are
+    /// used: see [`Composition::first_crossed`].
     pub crossed: u32,
 }
 
 impl Composition {
-    /// The sum of the parts, slide 21: exact for trees and rings, the most possible for the others.
+    /// The sum of the parts, slide 21: exact for trees and rings, an upper bound for the others.
     pub fn algbw(&self, spec: &OcsSpec) -> Ratio {
         let numbers = Numbers::of(spec);
         let trees = self.trees.len() as u64 * numbers.line();
@@ -83,8 +82,8 @@ impl Composition {
         used.len() as u32
     }
 
-    /// Trees with whole devices, numbered as they come; the last device of a full tree gives only the
-    /// ports that are needed.
+    /// Trees with whole devices, numbered consecutively; the last device of a full tree contributes only the ports that
+    /// are needed.
     pub(super) fn of_counts(numbers: &Numbers, counts: &[u64], rings: u64) -> Composition {
         let mut next = 0..;
         let tree = |&count: &u64| -> Vec<Piece> {

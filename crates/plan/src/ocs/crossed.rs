@@ -1,13 +1,13 @@
-//! Crossed classes: devices that each serve whole trees for most of the time, and join others' for the rest.
+//! Crossed classes: each device serves whole trees most of the time, and joins other classes' trees for the rest.
 //!
-//! E ports of a device reach E workers, so G = N/E devices reach each worker once: a class. What a class lacks to be a
-//! tree is one more node that meets all of its devices' workers, and that is any device of another class,
-//! if classes are laid so that every device of one has workers in common with every device of the other. So C ≥ 2 classes
-//! take turns: in each tree one class stands whole, and a device of another one joins it with a port to each of its
+//! E ports of a device reach E workers, so G = N/E devices reach each worker once: a class. To be a tree, a class lacks
+//! one node that is connected to workers of all its devices. Any device of another class is such a node if classes are
+//! laid out so that every device of one has workers in common with every device of the other. So C ≥ 2 classes take
+//! turns: in each tree one class is complete, and a device of another class joins it with a port to each of its
 //! devices. A tree has N + G links, all at devices, and the C·N links are evenly full: C·E/(E+1) in all, of C ports per
 //! worker and C·G devices, where a full tree takes ⌈(N−2)/(E−2)⌉ for each.
 //!
-//! Classes that cross are parallel classes of lines: a worker is (x, y) with x in the field of G elements, and y mod G
+//! Crossed classes are parallel classes of lines: a worker is (x, y) with x in the field of G elements, and y mod G
 //! another of its elements; class 0 goes by x, the others by a·x + y for each a of the field.
 
 use super::pieces::Numbers;
@@ -16,11 +16,11 @@ use super::pieces::Numbers;
 pub(super) struct Crossed {
     /// Worker and device of each link; devices from 0.
     pub links: Vec<(u32, u32)>,
-    /// Links of each tree, all of the same algbw.
+    /// Links of each tree; all trees have the same algbw.
     pub trees: Vec<Vec<u32>>,
 }
 
-/// Most classes that cross on these numbers of workers and ports; 0 if fewer than two.
+/// Most classes that can cross on these numbers of workers and ports; 0 if fewer than two.
 pub(super) fn classes_max(numbers: &Numbers) -> u64 {
     let Numbers { n, e, .. } = *numbers;
     let powers = n.is_power_of_two() && e.is_power_of_two() && e < n;
@@ -35,7 +35,7 @@ pub(super) fn crossed(numbers: &Numbers, classes: u64) -> Crossed {
     let (workers, ports) = (numbers.n as u32, numbers.e as u32);
     let each = workers / ports;
     let log = each.ilog2();
-    // Of a worker in a class: which of its devices.
+    // The device of a worker in a class.
     let device = |class: u32, worker: u32| {
         let (x, y) = (worker / ports, worker % ports % each);
         if class == 0 { x } else { times(class - 1, x, log) ^ y }
@@ -50,7 +50,7 @@ pub(super) fn crossed(numbers: &Numbers, classes: u64) -> Crossed {
             for joint in 0..each {
                 let mine: Vec<u32> =
                     (0..workers).filter(|&worker| device(joining, worker) == joint).collect();
-                // Each device of the whole class has as many of them, E/G.
+                // Each device of the complete class gets as many, E/G.
                 for turn in 0..(ports / each) as usize {
                     let mut tree: Vec<u32> =
                         (0..workers).map(|worker| link(whole, worker)).collect();
@@ -91,9 +91,9 @@ const POLYNOMIALS: [u32; 7] = [0b1, 0b11, 0b111, 0b1011, 0b1_0011, 0b10_0101, 0b
 mod tests {
     use super::*;
 
-    /// Every tree spans, every link is in equally many, and devices have E ports.
+    /// Every tree spans all workers, every link is in equally many trees, and devices have E ports.
     #[test]
-    fn links_are_evenly_used_by_trees() {
+    fn trees_use_links_evenly() {
         for (n, e, classes) in
             [(32, 8, 2), (32, 8, 5), (64, 8, 9), (64, 16, 5), (16, 8, 3), (8, 4, 3)]
         {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_cross() {
+    fn sizes_without_crossed_classes() {
         for (n, e) in [(31, 8), (48, 8), (8, 8), (128, 8), (16, 6)] {
             assert_eq!(classes_max(&Numbers { n, d: 8, m: 99, e, paired: false }), 0, "{n} {e}");
         }

@@ -1,6 +1,6 @@
-//! What is wrong with a plan or a request. The texts are shown to users.
+//! Errors of plans and requests. The texts are shown to users.
 
-/// Why a plan does not do what it says.
+/// Why a plan is invalid.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 #[error("{place}: {problem}")]
 pub struct OcsViolation {
@@ -13,15 +13,15 @@ pub struct OcsViolation {
 /// Why devices cannot be shared among jobs.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum JobsError {
-    /// Nobody to share with.
+    /// There are no jobs.
     #[error("no job to share the devices among; name at least one as N,D")]
     NoJob,
-    /// Jobs share one pool, so the ports of a device must agree.
+    /// Jobs share one pool, so their devices must have the same number of ports.
     #[error("job {job} counts on devices with {given} ports, but those of the pool have {pool}")]
     OtherDevices {
         /// Index of the job.
         job: usize,
-        /// Its E.
+        /// The job's E.
         given: u32,
         /// The pool's E.
         pool: u32,

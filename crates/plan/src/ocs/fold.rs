@@ -1,4 +1,4 @@
-//! Trees that share their worker links with a mesh too thin to stand alone.
+//! Trees that share their worker links with a mesh that has too few links of its own.
 
 use super::forests::{find, pack};
 use super::mesh::{Random, granularity};
@@ -17,25 +17,24 @@ pub(super) struct Fold {
     pub trees: Vec<(Vec<usize>, Vec<u32>)>,
 }
 
-/// What is folded together.
+/// The trees to be folded.
 pub(super) struct Request<'a> {
     pub workers: u32,
     /// Free ports of each worker after its clusters: what links can use.
     pub spare: Vec<u32>,
-    /// Links beyond those that the trees need for themselves.
+    /// Links beyond those that the trees need.
     pub extra: u32,
     pub clusters: &'a [Cluster],
-    /// Per tree of algbw 1 its clusters.
+    /// For each tree of algbw 1 its clusters.
     pub trees: &'a [Vec<usize>],
 }
 
-/// Trees of algbw `trees` + `extra`/(N−1) together, or as much as is found; nothing if not even the trees
-/// by themselves fit.
+/// Trees of algbw `trees` + `extra`/(N−1) together, or as much as is found; nothing if not even the trees alone fit.
 ///
-/// A tree with clusters a and b gives way for a while g: it runs for 1 − g with both, and for g with each
-/// alone, which makes 1 + g, while every cluster still works for 1. With one cluster or none it runs on, and
-/// beside it for g a tree without. Which links serve which of these is found by matroid union, on
-/// several sets of links that leave no tree apart.
+/// A tree with clusters a and b is replaced for a time share g: it runs for 1 − g with both, and for g with each alone,
+/// which makes 1 + g, while every cluster still works for 1. A tree with one cluster or none runs all the time, and for
+/// g a tree without clusters runs beside it. The links of each are found by matroid union, on several sets of links
+/// that leave no tree disconnected.
 pub(super) fn fold(request: &Request<'_>) -> Option<Fold> {
     let (copies, wanted) = granularity(request.workers as usize, request.extra as usize);
     let mut best: Option<(usize, Fold)> = None;
@@ -67,9 +66,8 @@ pub(super) fn fold(request: &Request<'_>) -> Option<Fold> {
 }
 
 impl Request<'_> {
-    /// Links on all spare ports: each worker is joined to the one half-way round, later to any; then
-    /// ends are exchanged as long as that joins parts which a group of trees would find apart. None if
-    /// parts stay apart.
+    /// Links on all spare ports: each worker is joined to the one half-way round, later to any; then ends are exchanged
+    /// as long as that connects parts which a group of trees would find disconnected. None if parts stay disconnected.
     fn links(&self, groups: &[Vec<usize>], attempt: usize) -> Option<Vec<(u32, u32)>> {
         let mut random = Random(attempt as u64);
         let ends = (0..self.workers)
@@ -103,7 +101,7 @@ impl Request<'_> {
                 now if now <= least => least = now,
                 _ => (links[one], links[other]) = ((a, b), (c, d)),
             }
-            // Half of the time the other way round, so that every exchange can be reached.
+            // Half of the time in the other orientation, so that every exchange can be reached.
             if random.below(2) == 0 {
                 links[one] = (links[one].1, links[one].0);
             }
@@ -112,8 +110,8 @@ impl Request<'_> {
         (least == 0).then_some(links)
     }
 
-    /// Which clusters each light tree uses: `copies` of each tree, and `more` spread over all, or
-    /// given to as few trees as can take them.
+    /// The clusters that each light tree uses: `copies` of each tree, and `more` spread over all, or given to as few
+    /// trees as can take them.
     fn groups(&self, copies: usize, more: usize, few: bool) -> Vec<Vec<usize>> {
         let mut groups = Vec::new();
         let mut left = more;
@@ -150,7 +148,7 @@ impl Request<'_> {
         complete.then(|| groups.into_iter().zip(forests).collect())
     }
 
-    /// Each worker's representative: workers that the clusters join have one.
+    /// Each worker's representative: workers that the clusters join have the same one.
     fn labels(&self, clusters: &[usize]) -> Vec<u32> {
         let mut labels: Vec<u32> = (0..self.workers).collect();
         for &cluster in clusters {
@@ -163,7 +161,7 @@ impl Request<'_> {
     }
 }
 
-/// Parts of the workers, each with its representative as label, that links leave apart.
+/// The number of disconnected parts that links leave; workers with the same label are one vertex.
 fn parts(labels: &[u32], links: &[(u32, u32)]) -> usize {
     let mut groups: Vec<u32> = labels.to_vec();
     let mut parts =

@@ -1,13 +1,13 @@
-//! As many spanning trees as a graph holds: matroid union by augmenting paths.
+//! Packs as many spanning trees as a graph has room for: matroid union by augmenting paths.
 
 use std::collections::VecDeque;
 
 /// Packs one forest per slot into a multigraph, with as many edges in all as possible.
 ///
-/// `copies`: how many forests may use an edge. `slots`: for each forest the vertices that count as one,
-/// as a label below `vertices` for each vertex, or [`ABSENT`] for those it leaves out; edges between equal
-/// labels, or to a vertex left out, are of no use to it. Returns the edges of each forest. The total is the most possible (Edmonds); which forests fall short, if
-/// any, is arbitrary. `start` shifts the order in which equal edges are tried.
+/// `copies`: how many forests may use an edge. `slots`: for each forest a label below `vertices` for each vertex
+/// (vertices with the same label count as one), or [`ABSENT`] for vertices that it leaves out; the forest cannot use
+/// edges between equal labels or to a vertex left out. Returns the edges of each forest. The total is the most possible
+/// (Edmonds); which forests fall short, if any, is arbitrary. `start` shifts the order in which equal edges are tried.
 pub(super) fn pack(
     vertices: usize,
     edges: &[(u32, u32)],
@@ -59,7 +59,7 @@ impl Union<'_> {
         }
     }
 
-    /// One more edge in one forest, by a shortest chain of exchanges from an edge with a free copy.
+    /// Adds one more edge to one forest, by a shortest chain of exchanges from an edge with a free copy.
     fn augment(&mut self) -> bool {
         let mut came: Vec<Option<Came>> = vec![None; self.edges.len()];
         let mut queue = VecDeque::new();
@@ -139,7 +139,7 @@ impl<'a> Forest<'a> {
         }
     }
 
-    /// The labels that an edge joins; twice the same if it is of no use.
+    /// The labels that an edge joins; twice the same if the forest cannot use it.
     fn ends(&self, (a, b): (u32, u32)) -> (u32, u32) {
         match (self.labels[a as usize], self.labels[b as usize]) {
             (ABSENT, _) | (_, ABSENT) => (0, 0),

@@ -7,13 +7,13 @@ use super::closed::closed;
 use super::error::JobsError;
 use super::shared::shared;
 
-/// A job: N and D, and E of the pool; its `devices` are not read.
+/// A job: N and D, and E of the pool; its `devices` are ignored.
 pub type JobDemand = OcsSpec;
 
-/// What a job is given.
+/// A job's share of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Grant {
-    /// Devices, all of which it needs for its algbw.
+    /// Number of devices, all of which it needs for its algbw.
     pub devices: u32,
     /// algbw with them.
     pub algbw: Ratio,
@@ -21,12 +21,12 @@ pub struct Grant {
     pub gain: Ratio,
 }
 
-/// Shares `pool` devices with `device_ports` ports each: the job that gains least gains as much as
-/// possible, then the next (max-min fairness of the gain over having no device).
+/// Shares `pool` devices with `device_ports` ports each by max-min fairness of the gain over having no device:
+/// maximises the least gain, then the next.
 ///
-/// Step by step the job with the least gain gets what its next gain takes; of jobs with equal gains,
-/// the one that needs fewest devices for it. A job whose next step the pool cannot pay keeps what it has.
-/// `better`: by [`shared`](super::shared) rather than [`closed`](super::closed).
+/// Repeatedly the job with the least gain gets the devices for its next gain; of jobs with equal gains, the one that
+/// needs fewest devices. A job whose next step exceeds the pool keeps what it has. `better`: by
+/// [`shared`](super::shared) instead of [`closed`](super::closed).
 pub fn share_devices(
     jobs: &[JobDemand],
     pool: u32,
@@ -53,7 +53,7 @@ pub fn share_devices(
     Ok(ladders.iter().map(Ladder::grant).collect())
 }
 
-/// The devices at which a job's algbw rises, and where it stands.
+/// The numbers of devices at which a job's algbw rises, and the current one.
 struct Ladder {
     steps: Vec<(u32, Ratio)>,
     step: usize,
@@ -84,7 +84,7 @@ impl Ladder {
         self.steps[self.step].1 / self.steps[0].1
     }
 
-    /// Devices that the next step takes, if there is one and they are `left`.
+    /// Devices that the next step takes, if there is one and `left` suffices.
     fn next(&self, left: u32) -> Option<u32> {
         let (devices, _) = self.steps.get(self.step + 1)?;
         let more = devices - self.steps[self.step].0;

@@ -1,5 +1,5 @@
-//! Many light trees on links between workers: how worker ports that make no whole ring still carry
-//! their full share.
+//! Many light trees on links between workers, so that worker ports that do not make a whole ring still carry their full
+//! share.
 
 use netsum_topo::gcd;
 
@@ -15,12 +15,12 @@ pub(super) struct Mesh {
     pub trees: Vec<Vec<u32>>,
 }
 
-/// A mesh of `links` links, N ≤ `links` < 2N, on workers with that many `spare` ports each (within 1 of
-/// each other, at least 2), with links/(N−1) as its algbw if trees that many are found.
+/// A mesh of `links` links, N ≤ `links` < 2N, on workers with `spare` ports (within 1 of each other, at least 2). Its
+/// algbw is links/(N−1) if that many trees are found.
 ///
-/// Such a rate needs a graph in which no part is denser than the whole: a cycle through all workers,
-/// and chords between places evenly spaced on it (for few chords a Möbius ladder). If trees lack, other
-/// chords are tried; the best of all is returned.
+/// Such a rate needs a graph in which no part is denser than the whole: a cycle through all workers, and chords between
+/// evenly spaced positions (for few chords a Möbius ladder). If trees are missing, other chords are tried; the best
+/// graph is returned.
 pub(super) fn mesh(spare: &[u32], links: u32) -> Mesh {
     let workers = spare.len();
     let chords = links as usize - workers;
@@ -47,14 +47,14 @@ pub(super) fn mesh(spare: &[u32], links: u32) -> Mesh {
     best.expect("at least one attempt")
 }
 
-/// Copies of each link, and the trees that they should make.
+/// Copies of each link, and the number of trees that they should make.
 pub(super) fn granularity(workers: usize, links: usize) -> (usize, usize) {
     let exact = (workers - 1) / gcd(workers as u128 - 1, links as u128) as usize;
     let copies = exact.min((SLOTS_MAX / links).max(1));
     (copies, copies * links / (workers - 1))
 }
 
-/// Places on the cycle that each chord joins: every place in `2·chords / workers` of them, or one more.
+/// Positions on the cycle that each chord joins: every position in `2·chords / workers` of them, or one more.
 fn chord_places(workers: usize, chords: usize, attempt: usize) -> Vec<(usize, usize)> {
     let ends = 2 * chords;
     let place = |end: usize| (end % ends) * workers / ends;
@@ -64,7 +64,7 @@ fn chord_places(workers: usize, chords: usize, attempt: usize) -> Vec<(usize, us
     let mut random = Random(attempt as u64);
     let mut shuffled: Vec<usize> = (0..ends).map(place).collect();
     random.shuffle(&mut shuffled);
-    // A chord from a place to itself takes the end of another one.
+    // A chord from a position to itself takes the end of another one.
     for chord in 0..chords {
         for _ in 0..ends {
             if shuffled[2 * chord] != shuffled[2 * chord + 1] {
@@ -78,7 +78,7 @@ fn chord_places(workers: usize, chords: usize, attempt: usize) -> Vec<(usize, us
     pairs.filter(|(a, b)| a != b).collect()
 }
 
-/// Which worker stands at which place, so that places with more chords have workers with more ports.
+/// The worker at each position: positions with more chords get workers with more ports.
 fn order(spare: &[u32], places: &[(usize, usize)]) -> Vec<u32> {
     let mut wanted = vec![0u32; spare.len()];
     for &(a, b) in places {
@@ -115,7 +115,7 @@ impl Random {
     }
 }
 
-/// Graphs tried before the best is taken.
+/// Number of graphs tried before the best is taken.
 const ATTEMPTS: usize = 12;
 
 /// Most uses of links by trees: above it the trees are fewer and heavier, and the mesh loses less

@@ -1,4 +1,4 @@
-//! The arithmetic that all methods share.
+//! Arithmetic shared by all methods.
 
 use netsum_topo::{OcsPorts, OcsSpec, Ratio};
 
@@ -28,12 +28,12 @@ impl Numbers {
         2 * (self.n - 1)
     }
 
-    /// Worker ports there are.
+    /// Number of worker ports.
     pub fn worker_ports(&self) -> u64 {
         self.n * self.d
     }
 
-    /// K: devices of a full tree; none if devices have but two ports, and cannot branch.
+    /// K: devices of a full tree; 0 if devices have only two ports, and cannot branch.
     pub fn full(&self) -> u64 {
         if self.e > 2 { (self.n - 2).div_ceil(self.e - 2) } else { 0 }
     }
@@ -48,13 +48,13 @@ impl Numbers {
         self.full().checked_sub(1).map_or(0, |whole| self.n - 2 - whole * (self.e - 2))
     }
 
-    /// Rings that fit into so many worker ports: with paired ports, two directions of each cycle.
+    /// Rings that fit into `ports` worker ports: with paired ports, two directions of each cycle.
     pub fn rings(&self, ports: u64) -> u64 {
         let rings = ports / self.n;
         if self.paired { rings - rings % 2 } else { rings }
     }
 
-    /// The rate of so many 2(N−1)ths.
+    /// The rate of `units` 2(N−1)ths.
     pub fn rate(&self, units: u64) -> Ratio {
         Ratio::new(units.into(), self.line().into())
     }

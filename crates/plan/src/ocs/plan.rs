@@ -1,25 +1,25 @@
-//! A plan as plain data: circuits, and what flows along them.
+//! A plan as plain data: circuits and lanes.
 
 use netsum_topo::{Circuit, OcsNode, OcsSpec, Ratio};
 use serde::{Deserialize, Serialize};
 
-/// Circuits that stay while the buffer is summed, and the lanes that carry it.
+/// Circuits that stay during the collective, and the lanes that carry the buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OcsPlan {
-    /// What there was to be joined.
+    /// The workers, devices and ports.
     pub spec: OcsSpec,
-    /// What is joined. Lanes name circuits by their index here.
+    /// The circuits; lanes refer to them by index.
     pub circuits: Vec<Circuit>,
-    /// The buffer is split among them in proportion to their shares.
+    /// The lanes, which carry the buffer in proportion to their shares.
     pub lanes: Vec<Lane>,
 }
 
-/// A part of the buffer and its way.
+/// A part of the buffer and its path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Lane {
-    /// Summed towards `root`, then spread from it; both stream at the rate `share`.
+    /// Summed towards `root`, then sent from it; both stream at the rate `share`.
     Tree {
         /// Rate on each of its circuits, per direction of use.
         share: Ratio,
@@ -34,13 +34,13 @@ pub enum Lane {
     Ring {
         /// algbw of the lane; each circuit carries 2(N−1)/N of it.
         share: Ratio,
-        /// In the order of travel.
+        /// Circuits in the order of travel.
         circuits: Vec<u32>,
     },
 }
 
 impl Lane {
-    /// Its algbw.
+    /// The lane's algbw.
     pub fn share(&self) -> Ratio {
         match self {
             Lane::Tree { share, .. } | Lane::Ring { share, .. } => *share,

@@ -8,17 +8,16 @@ use super::pieces::Numbers;
 /// The best composition of trees and rings for every number of devices from 0 to M, by the knapsack of
 /// slide 22: maximise Σ xᵢ·algbwᵢ with Σ xᵢ·devicesᵢ ≤ M and Σ xᵢ·portsᵢ ≤ N·D.
 ///
-/// One stage per tree. All trees have algbw 1, so of the states with equal trees and devices only the
-/// one with the fewest worker ports can be part of an optimum; this makes it O(D·M·K) in place of
-/// a table over worker ports (N³D²/E²). It assumes nothing about which devices save how much, and so
-/// checks [`closed`](super::closed).
+/// One stage per tree. All trees have algbw 1, so of the states with equal trees and devices only the one with the
+/// fewest worker ports can be part of an optimum; this makes it O(D·M·K) instead of a table over worker ports
+/// (N³D²/E²). It makes no assumption about the savings of devices, and so checks [`closed`](super::closed).
 pub fn dp(spec: &OcsSpec) -> Vec<Composition> {
     let numbers = Numbers::of(spec);
     let stages = stages(&numbers);
     (0..=numbers.m as usize).map(|budget| best(&numbers, &stages, budget)).collect()
 }
 
-/// After some trees, per number of devices allowed: fewest worker ports, and devices of the last tree.
+/// State after some trees, by number of devices allowed: fewest worker ports, and devices of the last tree.
 type Stage = Vec<(u64, u32)>;
 
 fn stages(numbers: &Numbers) -> Vec<Stage> {

@@ -1,18 +1,18 @@
-//! How many worker ports devices save at most, when a device may serve several trees.
+//! The most worker ports that devices can save if a device may serve several trees.
 
 use super::composition::Piece;
 use super::pieces::Numbers;
 
 /// The most that spare devices can save beyond those that fill trees whole.
 ///
-/// A device that serves j trees saves E − 2j worker ports. Whole devices fill all trees as far as they
-/// fit; groups of trees then share further ones end to end, d trees and e devices losing 2 ports at each of
-/// d − 1 cuts. Which groups are best is found by a small dynamic programme.
+/// A device that serves j trees saves E − 2j worker ports. Whole devices fill all trees as far as possible; groups of
+/// trees then share further devices end to end: d trees and e devices lose 2 ports at each of d − 1 cuts. A small
+/// dynamic programme finds the best groups.
 pub(super) struct Savings {
-    /// Devices that a tree holds whole, and what is then left to save.
+    /// Number of whole devices of a tree, and the saving that then remains.
     pub whole: u64,
     left: u64,
-    /// Per trees, per spare devices: the most saved, and the group (trees, devices) taken last.
+    /// By trees and spare devices: the most saved, and the group (trees, devices) taken last.
     table: Vec<Vec<(u64, (usize, usize))>>,
 }
 
@@ -53,7 +53,7 @@ impl Savings {
         whole + self.table[of_trees][self.spare(numbers, trees)].0
     }
 
-    /// The devices of each tree. Those of a group are laid end to end along its trees.
+    /// The devices of each tree. Devices of a group are laid end to end along its trees.
     pub fn layout(&self, numbers: &Numbers, trees: u64) -> Vec<Vec<Piece>> {
         let mut devices = Supply { next: 0, rest: None, ports: numbers.e as u32 };
         let mut out = Vec::new();
@@ -82,7 +82,7 @@ impl Savings {
     }
 }
 
-/// Devices in order, the last one perhaps used in part.
+/// Devices in order; the last one may be used in part.
 struct Supply {
     next: u32,
     rest: Option<Piece>,
@@ -90,7 +90,7 @@ struct Supply {
 }
 
 impl Supply {
-    /// Pieces that save `wanted` ports or as many as can be had, opening at most `budget` devices.
+    /// Pieces that save `wanted` ports or as many as possible, using at most `budget` new devices.
     fn tree(&mut self, mut wanted: u64, mut budget: u32) -> Vec<Piece> {
         let mut pieces = Vec::new();
         while wanted > 0 {

@@ -1,5 +1,5 @@
-//! Better than the slides: devices that serve several trees, classes of devices that take turns, and meshes of what makes
-//! no ring.
+//! Improves on the slides: devices that serve several trees, classes of devices that take turns, and meshes of the
+//! ports that make no ring.
 
 use netsum_topo::{OcsSpec, Ratio};
 
@@ -10,12 +10,12 @@ use super::pieces::Numbers;
 use super::plan::OcsPlan;
 use super::savings::Savings;
 
-/// A plan that is never slower than the best composition of whole devices ([`closed`](super::closed)):
-/// devices whose ports are split among trees where whole ones would be wasted, and a mesh on the
-/// worker ports that make no whole ring, beside the trees or folded into them.
+/// A plan that is never slower than the best composition of whole devices ([`closed`](super::closed)): devices whose
+/// ports are split among trees where whole ones would be wasted, and a mesh on the worker ports that make no whole
+/// ring, beside the trees or folded into them.
 ///
-/// Every number of trees is tried, those that promise most first, until what was found beats all that is
-/// promised. No mesh is sought beyond 512 workers, none folded beyond 128.
+/// Tries every number of trees in descending order of upper bounds, until the best plan found exceeds the next bound.
+/// Meshes are tried up to 512 workers, folded ones up to 128.
 pub fn shared(spec: &OcsSpec) -> OcsPlan {
     let numbers = Numbers::of(spec);
     let mut choices = beside(&numbers);
@@ -43,12 +43,12 @@ pub fn shared(spec: &OcsSpec) -> OcsPlan {
     best.expect("no tree at all fits always").1
 }
 
-/// What can be made of these workers' ports and devices without crossed classes.
+/// Compositions of these workers' ports and devices without crossed classes.
 fn beside(numbers: &Numbers) -> Vec<Composition> {
     let savings = Savings::of(numbers);
     let devices = numbers.m;
     let some = |trees: u64| {
-        // Fewer devices may do better: those that fill trees leave none open to be folded.
+        // Fewer devices may be better: those that fill trees leave no tree to fold.
         let full = numbers.m >= trees * savings.whole;
         let spared = numbers.m.min(if full { trees } else { 1 });
         let of = move |idle| Numbers { m: numbers.m - idle, ..*numbers };
@@ -60,7 +60,7 @@ fn beside(numbers: &Numbers) -> Vec<Composition> {
     (0..=numbers.d).flat_map(some).collect()
 }
 
-/// What can be made with so many trees: rings, or rings and a mesh, or a mesh folded into the trees.
+/// Compositions with `trees` trees: rings, or rings and a mesh, or a mesh folded into the trees.
 fn choices(numbers: &Numbers, savings: &Savings, trees: u64, devices: u64) -> Vec<Composition> {
     let saved = savings.most(numbers, trees);
     let Some(left) = (numbers.worker_ports() + saved).checked_sub(trees * numbers.line()) else {
@@ -94,7 +94,7 @@ fn choices(numbers: &Numbers, savings: &Savings, trees: u64, devices: u64) -> Ve
     choices
 }
 
-/// The last of all full trees, woven with the devices that serve none and the ports that are left.
+/// The last of all full trees, woven with the devices that serve no tree and the remaining ports.
 fn woven(numbers: &Numbers, plain: &Composition, left: u64) -> Option<Composition> {
     let full = plain.trees.iter().all(|tree| saving(tree) == numbers.n - 2);
     if !full || plain.trees.is_empty() || left != numbers.n || left > FOLD_WORKERS_MAX {
@@ -103,14 +103,14 @@ fn woven(numbers: &Numbers, plain: &Composition, left: u64) -> Option<Compositio
     let pieces = plain.trees.iter().flatten();
     let first = pieces.map(|piece| piece.device + 1).max().unwrap_or(0);
     let (spare, links) = spread(numbers, left, numbers.m - u64::from(first));
-    // Two workers with a link have 2D − 1 links to the rest and each other, so rates end at D − 1/2, which
-    // a ring exceeds.
+    // Two workers with a link have 2D − 1 links to the others and each other, so rates end at D − 1/2, which a ring
+    // exceeds.
     let ring = plain.rings > 0 && links > 0;
     let woven = Some(Woven { tree: true, first, spare, links });
     (!ring).then(|| Composition { rings: 0, woven, ..plain.clone() })
 }
 
-/// Trees of algbw 1 beside a graph of few worker ports, in which some devices stand like workers.
+/// Trees of algbw 1 beside a graph of few worker ports, in which some devices act like workers.
 fn standing(numbers: &Numbers, savings: &Savings, trees: u64) -> Vec<Composition> {
     let with = |devices: u64| {
         let of_trees = Numbers { m: numbers.m - devices, ..*numbers };
@@ -129,7 +129,7 @@ fn standing(numbers: &Numbers, savings: &Savings, trees: u64) -> Vec<Composition
     (1..=numbers.m.min(STANDING_DEVICES_MAX)).filter_map(with).collect()
 }
 
-/// Worker ports for each of some devices, and links between workers on those that are left.
+/// Worker ports for each of some devices, and links between workers on the remaining ports.
 fn spread(numbers: &Numbers, mut ports: u64, devices: u64) -> (Vec<u32>, u32) {
     let own = |_| {
         let own = ports.min(numbers.e);
@@ -149,7 +149,7 @@ fn saving(tree: &[Piece]) -> u64 {
     tree.iter().map(|piece| u64::from(piece.ports) - 2).sum()
 }
 
-/// The trees that have a port to spare, folded with so many links.
+/// The trees with a spare port, folded with `links` links.
 fn folded(numbers: &Numbers, plain: &Composition, links: u64) -> Option<Composition> {
     let (full, open): (Vec<_>, Vec<_>) =
         plain.trees.iter().cloned().partition(|tree| saving(tree) + 3 > numbers.n);
@@ -162,12 +162,12 @@ fn folded(numbers: &Numbers, plain: &Composition, links: u64) -> Option<Composit
     })
 }
 
-/// Largest networks for which a mesh is sought, by itself and folded: some seconds. Without them less than
-/// one ring's ports are lost.
+/// Largest networks for which a mesh is searched, by itself and folded: some seconds. Without a mesh less than one
+/// ring's ports are lost.
 const MESH_WORKERS_MAX: u64 = 512;
 const FOLD_WORKERS_MAX: u64 = 128;
 
-/// Graphs with devices like workers gain where ports are few; larger ones take too long.
+/// Graphs with devices like workers gain where ports are few; larger graphs take too long.
 const STANDING_WORKERS_MAX: u64 = 64;
 const STANDING_PORTS_MAX: u64 = 4;
 const STANDING_DEVICES_MAX: u64 = 4;

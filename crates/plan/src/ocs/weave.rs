@@ -3,12 +3,12 @@
 use super::forests::{ABSENT, pack};
 use super::mesh::Random;
 
-/// What is woven. Nodes: workers, then devices.
+/// Input of a weave. Nodes: workers, then devices.
 pub(super) struct Request {
     pub workers: u32,
     /// Links of a full tree, if there is one.
     pub tree: Vec<(u32, u32)>,
-    /// Devices of that tree, and the nodes after them, which are spare.
+    /// Number of that tree's devices; the nodes after them are spare.
     pub devices: u32,
     /// Ports to workers of each spare device.
     pub spare: Vec<u32>,
@@ -18,7 +18,7 @@ pub(super) struct Request {
 
 /// Links beyond those of the tree, and trees on all of them.
 pub(super) struct Weave {
-    /// Ends of each link; in [`Weave::trees`] they stand after those of the tree.
+    /// Ends of each link; [`Weave::trees`] numbers them after those of the tree.
     pub links: Vec<(u32, u32)>,
     /// Trees per unit of algbw.
     pub copies: u32,
@@ -28,8 +28,8 @@ pub(super) struct Weave {
 
 /// As many light trees as are found, some through all devices, others without the spare ones.
 ///
-/// The full tree alone makes 1. With chords each of its links can be left out for a while, so that trees which
-/// lack a link and have a chord run beside those that have all: up to links/(nodes−1) together.
+/// The full tree alone makes 1. With chords each of its links can be left out for a time, so that trees with a chord in
+/// place of a link run beside those with all links: up to links/(nodes−1) together.
 pub(super) fn weave(request: &Request) -> Weave {
     let nodes = (request.workers + request.devices) as usize + request.spare.len();
     let copies = (nodes - 1) * if nodes <= SMALL { FINER } else { 1 };
@@ -44,8 +44,8 @@ pub(super) fn weave(request: &Request) -> Weave {
 }
 
 impl Request {
-    /// Workers in an order that takes neighbours on the tree apart; spare devices take them in turn, and those
-    /// that are left are joined in pairs.
+    /// Links on spare ports. Workers are ordered so that neighbours on the tree are apart; spare devices take them in
+    /// turn, and the remaining workers are joined in pairs.
     fn links(&self, attempt: usize) -> Vec<(u32, u32)> {
         let rounds = 0..self.free.iter().copied().max().unwrap_or(0);
         let ends = rounds.flat_map(|round| {
@@ -110,7 +110,7 @@ impl Request {
         best.iter().map(|tree| self.without_leaves(tree, links, nodes)).collect()
     }
 
-    /// A tree less the devices that nothing comes through.
+    /// A tree without the devices that are leaves.
     fn without_leaves(&self, tree: &[u32], links: &[(u32, u32)], nodes: usize) -> Vec<u32> {
         let mut tree = tree.to_vec();
         loop {
@@ -133,10 +133,10 @@ impl Request {
     }
 }
 
-/// Sets of links tried, in nodes of all of them: small graphs are cheap, and more often unlucky.
+/// Number of link sets tried, in nodes of all of them: small graphs are cheap, and fail more often.
 const ATTEMPT_NODES: usize = 120;
-/// Graphs whose rates are more often other fractions than of their nodes, and how much finer these are cut.
+/// Graphs whose rates often are fractions other than of their nodes, and how much finer these are divided.
 const SMALL: usize = 12;
 const FINER: usize = 6;
-/// In how many steps the trees without spare devices grow from none to 1.
+/// Number of steps in which the trees without spare devices grow from none to 1.
 const SHARES: usize = 4;

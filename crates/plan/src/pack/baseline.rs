@@ -1,4 +1,4 @@
-//! What others would reach on the same links: rings, a double binary tree, equal shards.
+//! Rates of other methods on the same links: rings, a double binary tree, equal shards.
 
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph};
@@ -9,7 +9,7 @@ use super::packed::{Flow, Packed, bound_for, net_for};
 use super::tree::{Closure, Hop, Tree, hop_arcs};
 use crate::error::PackError;
 
-/// Rates in units of [`Net::unit_bps`]; `None` where the method has no way on these links.
+/// Rates in units of [`Net::unit_bps`]; `None` if the method cannot run on these links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Baselines {
     /// Rings in each direction. Direct links: as many link-disjoint Hamiltonian cycles as there are
@@ -26,7 +26,7 @@ pub struct Baselines {
 }
 
 impl Baselines {
-    /// Computes them all.
+    /// Computes all baselines.
     pub fn new(net: &Net) -> Baselines {
         let count = net.gpus.len() as i128;
         let (cycles, rate) = rings(net);
@@ -45,8 +45,8 @@ impl Baselines {
     }
 }
 
-/// The allreduce on rings as a plan: every rank is root of 1/N of each ring's data, which goes round
-/// twice, added first and then copied. `None` where there is no ring.
+/// The allreduce on rings as a plan: every rank is root of 1/N of each ring's data, which goes round twice, first added
+/// and then copied. `None` if there is no ring.
 pub fn pack_rings(graph: &LinkGraph) -> Result<Option<Packed>, PackError> {
     let net = net_for(Collective::Allreduce, graph)?;
     let (cycles, rate) = rings(&net);
@@ -63,7 +63,7 @@ pub fn pack_rings(graph: &LinkGraph) -> Result<Option<Packed>, PackError> {
                     cycle[(place + steps) % count]
                 };
                 let root = net.gpus[at(0)];
-                // Sums come in the direction of the ring: a tree's hops point away from its root.
+                // Sums travel in the direction of the ring: a tree's hops point away from its root.
                 let up = (1..count).map(|i| {
                     let (from, to) = (at(count - i + 1), at(count - i));
                     let way = closure.hop(&net, to, from);
@@ -87,7 +87,7 @@ pub(super) fn rings(net: &Net) -> (Vec<Vec<usize>>, Option<Ratio>) {
     let count = net.gpus.len();
     let direct = count == net.n && net.mirror.is_some();
     if direct && count == 2 {
-        // A ring of two uses its one link to and fro: half of it for each way round.
+        // A ring of two uses its one link in both directions: half of the link for each orientation.
         let links = net.arcs[0].cap;
         return (vec![vec![0, 1]], Some(Ratio::new(links.into(), 2)));
     }
@@ -112,7 +112,7 @@ fn cycles(free: &[Vec<i64>]) -> Vec<Vec<usize>> {
     fn extend(free: &[Vec<i64>], path: &mut Vec<usize>, found: &mut Vec<Vec<usize>>) {
         let (n, here) = (free.len(), path[path.len() - 1]);
         if path.len() == n {
-            // Of the two directions the one whose second vertex is less than its last.
+            // Of the two orientations the one whose second vertex is less than its last.
             if free[here][0] > 0 && path[1] < here {
                 found.push(path.clone());
             }
@@ -131,7 +131,7 @@ fn cycles(free: &[Vec<i64>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// Most cycles that fit together, by number, with `have` already taken and those before `first` tried.
+/// The most compatible cycles, by number, with `have` already chosen and those before `first` tried.
 fn most_cycles(
     cycles: &[Vec<usize>],
     free: &mut [Vec<i64>],
@@ -193,7 +193,7 @@ fn in_order_parent(place: usize, count: usize) -> Option<usize> {
     Some(parent)
 }
 
-/// The rate at which all hops between ranks can run together, on shortest ways.
+/// The rate at which all hops between ranks can run together, on shortest paths.
 fn shared_rate(net: &Net, hops: &[(usize, usize)]) -> Option<Ratio> {
     let closure = Closure::of_gpus(net);
     let mut load = vec![0i64; net.arcs.len()];
@@ -206,5 +206,5 @@ fn shared_rate(net: &Net, hops: &[(usize, usize)]) -> Option<Ratio> {
     used.map(|(arc, load)| Ratio::new(arc.cap.into(), load.into())).min()
 }
 
-/// 20,160 cycles of a complete graph at most.
+/// At most 20,160 cycles of a complete graph.
 const SEARCH_MAX: usize = 9;

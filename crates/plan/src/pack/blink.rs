@@ -1,9 +1,9 @@
-//! Blink's own method: near-optimal fractional packing by multiplicative weights, then an integer
-//! programme for few trees of equal weight.
+//! Blink's method: near-optimal fractional packing by multiplicative weights, then an integer programme for few trees
+//! of equal weight.
 //!
-//! Source: Blink (MLSys 2020), TreeGen. Differs: allreduce packs undirected trees, since a packing of
-//! broadcast trees used backwards as well over-books links; where whole links lose more than
-//! 5 %, links are split in k equal parts, k = 2, 3, 4, before fractions are accepted.
+//! Source: Blink (MLSys 2020), TreeGen. Differs: allreduce packs undirected trees, since a packing of broadcast trees
+//! that is also used backwards over-books links; if whole links lose more than 5 %, links are split into k equal parts,
+//! k = 2, 3, 4, before fractions are accepted.
 
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph};
@@ -16,8 +16,8 @@ use super::search::Search;
 use super::tree::Tree;
 use crate::error::PackError;
 
-/// Packs as Blink does. Broadcast, reduce and allreduce only, and for allreduce links of equal rate
-/// both ways: its trees have one root or none.
+/// Packs as Blink does. Supports broadcast, reduce and allreduce only, and for allreduce links of equal rate in both
+/// directions: its trees have one root or none.
 pub fn pack_blink(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
     let bound = bound_for(collective, &net);
@@ -126,8 +126,8 @@ fn multiplicative_weights(net: &Net, collective: Collective) -> Vec<Tree> {
     weights.into_iter().map(|(tree, _)| tree).collect()
 }
 
-/// Trees with whole counts, `goal` in all, on links cut into `parts`; a depth-first search over the
-/// candidates that gives up after [`NODES_MAX`] steps.
+/// Trees with whole counts, `goal` in all, on links divided into `parts`; a depth-first search over the candidates that
+/// gives up after [`NODES_MAX`] steps.
 fn few_trees(
     net: &Net,
     collective: Collective,
@@ -164,7 +164,7 @@ fn fill(
         while most < goal && take(free, &uses[tree]) {
             most += 1;
         }
-        // As much of one tree as fits comes first: few trees.
+        // The largest count of a tree comes first, for few trees.
         for count in (1..=most).rev() {
             chosen.push((tree, count));
             if fill(uses, free, tree + 1, goal - count, chosen, nodes) {
@@ -189,9 +189,9 @@ fn take(free: &mut [i64], uses: &[usize]) -> bool {
 }
 
 const EPSILON: f64 = 0.1;
-/// Lengths are compared to this precision.
+/// Precision of the comparison of lengths.
 const WHOLE: f64 = (1u64 << 30) as f64;
 const ROUNDS_MAX: usize = 20_000;
-/// Blink accepts what is within 5 % of the optimum.
+/// Blink accepts packings within 5 % of the optimum.
 const PARTS_MAX: i64 = 4;
 const NODES_MAX: usize = 200_000;

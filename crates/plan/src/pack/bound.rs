@@ -1,4 +1,4 @@
-//! Upper bounds on rates, each with a proof that a person can check.
+//! Upper bounds on rates, each with a verifiable proof.
 
 use netsum_topo::Ratio;
 use serde::Serialize;
@@ -26,20 +26,20 @@ pub enum Certificate {
         /// Capacity of the arcs that leave it, in units.
         capacity: i64,
     },
-    /// Per element 2(p − 1) messages cross between the p parts (the first part to know the sum heard
-    /// of p − 1, and p − 1 must still hear of it); each link between parts carries one each way.
+    /// Per element 2(p − 1) messages cross between the p parts (the first part to know the sum has received p − 1
+    /// messages, and the p − 1 others must still receive it); each link between parts carries one each way.
     Partition {
         /// The parts, as GPUs.
         parts: Vec<Vec<usize>>,
-        /// Of each part, with the switches that add next to it, the least capacity that cuts it off from the other parts'
-        /// GPUs, in units.
+        /// For each part, with the adding switches next to it, the least capacity that separates it from the other
+        /// parts' GPUs, in units.
         cuts: Vec<i64>,
     },
-    /// Every way to do the collective occupies arcs for at least one unit of length per byte, and
-    /// this is all the length there is: Σ capacity × length. The dual of the packing programme,
-    /// checked against all trees by a shortest tree under these lengths.
+    /// Every way to do the collective occupies arcs for at least one unit of length per byte, and this is the total
+    /// length: Σ capacity × length. The dual of the packing programme, checked against all trees by a shortest tree
+    /// under these lengths.
     Lengths {
-        /// Per arc; arcs that are not named have length 0.
+        /// Lengths of arcs; other arcs have length 0.
         arcs: Vec<ArcLength>,
     },
 }
@@ -51,11 +51,11 @@ pub struct ArcLength {
     pub from: usize,
     /// Vertex that receives.
     pub to: usize,
-    /// Share of its time.
+    /// Share of the arc's time.
     pub length: Ratio,
 }
 
-/// A rate in units that nothing can exceed, and why.
+/// An upper bound on a rate, and its proof.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Bound {
     /// In units of [`Net::unit_bps`].
@@ -65,7 +65,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The proof in a sentence. `names`: of all vertices.
+    /// The proof as a sentence. `names`: of all vertices.
     pub fn explain(&self, net: &Net, names: &[String]) -> String {
         let list =
             |set: &[usize]| set.iter().map(|&v| names[v].as_str()).collect::<Vec<_>>().join(" ");
@@ -183,8 +183,8 @@ pub fn allreduce(net: &Net) -> Bound {
     best
 }
 
-/// The same where switches add: over partitions that leave each such switch with everything next to it, which could as well
-/// add everything there. `None` if that is all there is.
+/// The same where switches add: over partitions that keep each such switch together with its neighbours, which could as
+/// well add everything there. `None` if there is only one such part.
 pub fn allreduce_of_clusters(net: &Net) -> Option<Bound> {
     let (small, clusters) = net.clusters()?;
     small.mirror.as_ref()?;
@@ -227,9 +227,9 @@ fn cut_off(net: &Net, part: &[usize]) -> i64 {
 
 /// A partition of the GPUs with Σ cut(part) < 2 · `rate` · (p − 1), or `None`.
 ///
-/// Minimises Σ f(part), f(S) = cut(S) − 2 · rate, over partitions by Dilworth truncation: GPU by
-/// GPU, each with one minimum cut; sets that are tight and meet are joined (Cunningham 1985). Switches
-/// stand on whichever side is cheaper, which keeps f submodular.
+/// Minimises Σ f(part), f(S) = cut(S) − 2 · rate, over partitions by Dilworth truncation: GPU by GPU, each with one
+/// minimum cut; tight sets that meet are joined (Cunningham 1985). Switches are on whichever side is cheaper, which
+/// keeps f submodular.
 fn weaker_partition(net: &Net, rate: Ratio) -> Option<Vec<Vec<usize>>> {
     let n = net.n;
     let twice = 2 * rate.num();

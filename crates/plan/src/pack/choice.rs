@@ -1,4 +1,4 @@
-//! Which trees a packing may use, and what a programme starts from.
+//! The trees that a packing may use, and the initial trees of a programme.
 
 use netsum_topo::Ratio;
 
@@ -6,26 +6,26 @@ use super::servers::Servers;
 use super::spread::Spread;
 use super::tree::Tree;
 
-/// What to choose from.
+/// The set of trees to choose from.
 #[derive(Debug, Clone)]
 pub(super) enum Choice {
     /// All trees; the result is optimal.
     All,
-    /// A set of trees of equal weight that hardly meet, for fabrics that are too large for more.
+    /// Trees of equal weight that share few links, for fabrics too large for an exact packing.
     Spread,
-    /// Trees of at most so many hops, found by a greedy search.
+    /// Trees of at most this many hops, found by a greedy search.
     Height(usize),
-    /// These.
+    /// The given trees.
     Only(Vec<Tree>),
     /// Trees in three phases over servers.
     Phases(Servers),
 }
 
-/// What a programme starts from.
+/// The initial trees of a programme.
 pub(super) struct First {
-    /// Each but once.
+    /// The trees, each once.
     pub(super) trees: Vec<Tree>,
-    /// Trees of equal weight with which there is nothing left to do.
+    /// Trees of equal weight that are already sufficient.
     pub(super) done: Option<Spread>,
 }
 

@@ -1,4 +1,4 @@
-//! From packed trees to the plan that is written down and executed.
+//! Converts packed trees to the plan that is written and executed.
 
 use netsum_topo::Ratio;
 use netsum_topo::links::{LinkGraph, PlannedFlow, TREE_PLAN_FORMAT, TreePlan};
@@ -34,7 +34,7 @@ fn downward(tree: &Tree) -> Vec<Vec<usize>> {
     tree.hops.iter().map(way).collect()
 }
 
-/// Leaves first, every way turned round.
+/// The hops from the leaves to the root, each path reversed.
 fn upward(tree: &Tree) -> Vec<Vec<usize>> {
     let turned = |hop: &Hop| way(hop).into_iter().rev().collect();
     tree.hops.iter().rev().map(turned).collect()

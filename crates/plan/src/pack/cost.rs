@@ -1,4 +1,4 @@
-//! Time as a function of size: what latency and bandwidth say about each way to do an allreduce.
+//! Time of an allreduce as a function of its size, by latency and bandwidth, for each method.
 //!
 //! A pipeline of h hops with K chunks of s/K bytes takes (h + K − 1)·(α + s/(K·w)); the best K makes it
 //! (h − 1)·α + s/w + 2·√((h − 1)·α·s/w), or one chunk where that is less. α is the mean latency of the hops.
@@ -14,27 +14,27 @@ use super::net::Net;
 use super::packed::{Flow, Packed};
 use super::tree::{Hop, Tree, Ways, hop_arcs};
 
-/// A way to do the collective, and its time at some size.
+/// Estimated time of a collective at some size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     /// In seconds.
     pub seconds: f64,
-    /// Chunks per flow that the time takes for granted; 1 for methods without a pipeline.
+    /// Assumed number of chunks per flow; 1 for methods without a pipeline.
     pub chunks: u64,
 }
 
-/// What the time of trees depends on.
+/// The properties of trees that determine their time.
 #[derive(Debug, Clone)]
 pub struct Trees {
-    /// Of each flow the hops to its root and from it, and their latency in seconds.
+    /// For each flow the hops to its root and from it, and their latency in seconds.
     flows: Vec<(usize, f64)>,
-    /// Whether they go both ways.
+    /// Whether data goes both up and down.
     both: bool,
     bytes_per_s: f64,
 }
 
 impl Trees {
-    /// Of packed trees.
+    /// The properties of packed trees.
     pub fn of(packed: &Packed) -> Trees {
         let flow = |flow: &Flow| {
             let trees = flow.up.iter().chain(&flow.down);
@@ -49,7 +49,7 @@ impl Trees {
         }
     }
 
-    /// Of a plan; `None` if the fabric has not the links that it uses.
+    /// The properties of a plan's trees; `None` if the fabric lacks links that it uses.
     pub fn of_plan(graph: &LinkGraph, plan: &TreePlan) -> Option<Trees> {
         let place =
             |&v: &usize| graph.vertices().iter().position(|own| own.name == plan.vertices[v]);
@@ -80,7 +80,7 @@ impl Trees {
 
     /// Time for a buffer of `bytes`.
     pub fn time(&self, bytes: f64) -> Estimate {
-        // All flows have their bytes sent at the same time: the rate is that of all together.
+        // All flows send their bytes at the same time: the rate is that of all together.
         let wire = bytes / self.bytes_per_s;
         let flow =
             |&(hops, latency): &(usize, f64)| pipeline(hops, latency / hops.max(1) as f64, wire);
@@ -88,30 +88,30 @@ impl Trees {
         slowest.unwrap_or(Estimate { seconds: 0.0, chunks: 1 })
     }
 
-    /// Time as processes run them (`netsum_collective::planned`): besides the trees, a word to every neighbour before the
-    /// data, and a round of words over the first tree after it.
+    /// Time as processes run a plan (`netsum_collective::planned`): besides the trees, a message to every neighbour
+    /// before the data, and a round of messages over the first tree after it.
     pub fn executed(&self, bytes: f64) -> Estimate {
         let trees = self.time(bytes);
         let Some(&(hops, latency)) = self.flows.first() else { return trees };
-        // A broadcast's tree is gone both ways by the words after it.
+        // The messages after a broadcast travel its tree in both directions.
         let ways = if self.both { 1.0 } else { 2.0 };
         let before = latency / hops.max(1) as f64;
         Estimate { seconds: trees.seconds + before + ways * latency, ..trees }
     }
 }
 
-/// Everybody sends to everybody else, on shortest ways, GPUs passing on what is not theirs.
+/// Every GPU sends to every other one, on shortest paths; GPUs forward.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange {
     gpus: f64,
-    /// Of the longest way.
+    /// Latency of the longest path.
     latency: f64,
-    /// Seconds for a byte from each to each, of the fullest arc.
+    /// Seconds per byte from each GPU to each, on the fullest arc.
     per_byte: f64,
 }
 
 impl Exchange {
-    /// On a fabric whose GPUs reach each other.
+    /// For a fabric whose GPUs reach each other.
     pub fn new(net: &Net) -> Exchange {
         let (out, nobody) = (net.outgoing(), vec![false; net.n]);
         let lengths = vec![0; net.arcs.len()];
@@ -133,25 +133,25 @@ impl Exchange {
         }
     }
 
-    /// An allreduce in one step: everybody gets all and adds.
+    /// An allreduce in one step: every GPU receives everything and adds.
     pub fn one_step(&self, bytes: f64) -> Estimate {
         Estimate { seconds: self.latency + bytes * self.per_byte, chunks: 1 }
     }
 
-    /// An allreduce in two: everybody adds 1/N, and sends that to all.
+    /// An allreduce in two steps: every GPU adds 1/N, and sends its sum to all.
     pub fn two_steps(&self, bytes: f64) -> Estimate {
         let seconds = 2.0 * (self.latency + bytes / self.gpus * self.per_byte);
         Estimate { seconds, chunks: 1 }
     }
 
-    /// As hosts do it without a plan (`netsum_collective::algorithm`): one step for little, two for more.
+    /// As hosts do it without a plan (`netsum_collective::algorithm`): one step for small buffers, two for larger ones.
     pub fn by_hosts(&self, bytes: f64) -> Estimate {
         let little = bytes * (self.gpus - 1.0) <= ONE_STEP_MOST;
         if little { self.one_step(bytes) } else { self.two_steps(bytes) }
     }
 }
 
-/// The size in bytes from which trees are no slower than what the hosts do without them; `None` if there is no such size.
+/// The size in bytes from which trees are no slower than the hosts without them; `None` if there is no such size.
 pub fn turn(trees: &Trees, exchange: &Exchange) -> Option<u64> {
     let faster = |bytes: f64| {
         trees.executed(bytes).seconds <= exchange.by_hosts(bytes).seconds * (1.0 + AS_GOOD)
@@ -164,7 +164,7 @@ pub fn turn(trees: &Trees, exchange: &Exchange) -> Option<u64> {
     Some(boundary(slow, (2.0 * slow).max(1.0), |bytes| !faster(bytes)).ceil() as u64)
 }
 
-/// Where `below` ceases to hold between a size at which it does and one at which it does not.
+/// The size at which `below` changes, between one where it holds and one where it does not.
 pub fn boundary(mut low: f64, mut high: f64, below: impl Fn(f64) -> bool) -> f64 {
     while high - low > 1.0 && high / low.max(1.0) > 1.001 {
         let middle = (low + high) / 2.0;
@@ -196,8 +196,8 @@ pub fn double_tree(net: &Net, rate: Ratio, bytes: f64) -> Estimate {
     pipeline(2 * height, alpha(net), bytes * 8.0 / (rate.to_f64() * net.unit_bps as f64))
 }
 
-/// Time of everybody adding 1/N for everybody in one hop each way, where each pair has a way of its
-/// own or through one switch: two latencies, and the rate of equal shards.
+/// Time if every GPU adds 1/N for all in one hop each way, where each pair has a path of its own or through one switch:
+/// two latencies, and the rate of equal shards.
 pub fn one_hop(net: &Net, baselines: &Baselines, bytes: f64) -> Option<Estimate> {
     let out = net.outgoing();
     let neighbour = |a: usize, b: usize| {
@@ -217,7 +217,7 @@ pub fn one_hop(net: &Net, baselines: &Baselines, bytes: f64) -> Option<Estimate>
     even.then(|| Estimate { seconds: 2.0 * alpha(net) + wire, chunks: 1 })
 }
 
-/// Latency between neighbouring ranks: the mean over the arcs, twice that through switches.
+/// Latency between neighbouring ranks: the mean over the arcs, doubled for paths through switches.
 fn alpha(net: &Net) -> f64 {
     let mean =
         net.arcs.iter().map(|arc| arc.latency_ns as f64).sum::<f64>() / net.arcs.len() as f64;
@@ -248,13 +248,13 @@ fn both(one: (usize, f64), other: (usize, f64)) -> (usize, f64) {
     (one.0 + other.0, one.1 + other.1)
 }
 
-/// Bytes that a rank sends at most in one step: what `netsum_collective::algorithm` does.
+/// Most bytes that a rank sends in one step, as in `netsum_collective::algorithm`.
 const ONE_STEP_MOST: f64 = 65536.0;
-/// Trees that are so little slower are taken: they load fewer links.
+/// Trees that are slower by at most this are preferred: they load fewer links.
 const AS_GOOD: f64 = 0.02;
 /// 16 GiB.
 pub const LARGEST_LOG2: u32 = 34;
-/// Beyond this the overhead of chunks that the model leaves out is felt.
+/// Beyond this, the overhead of chunks, which the model omits, matters.
 const CHUNKS_MAX: f64 = 4096.0;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Maximum flow and minimum cut: Dinic's algorithm on whole capacities.
+//! Maximum flow and minimum cut: Dinic's algorithm on integer capacities.
 
 /// A network to which arcs are added once; flows are computed from scratch each time.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! Few trees and low trees: what they cost in rate.
+//! The trade-off between rate, number of trees and height.
 
 use netsum_topo::Ratio;
 
@@ -7,9 +7,9 @@ use super::packed::{Flow, Packed, fit};
 use super::packing::pack_net;
 use super::tree::Tree;
 
-/// Packings of which none is worse than another in rate, number of trees and height together; the
-/// best rate first. The first has the optimal rate of `best`; of others it is not proven that no better
-/// one exists (low trees come from a greedy search, few trees from leaving out the lightest).
+/// Packings of which none is dominated in rate, number of trees and height; the best rate first. The first has the
+/// optimal rate of `best`; for the others it is not proven that no better one exists (low trees come from a greedy
+/// search, few trees from leaving out the lightest).
 pub fn front(best: &Packed) -> Vec<Packed> {
     let mut found = vec![best.clone()];
     for height in 1..=best.height() {
@@ -19,7 +19,7 @@ pub fn front(best: &Packed) -> Vec<Packed> {
             best.bound.clone(),
             &Choice::Height(height),
         );
-        // Where some root has no tree so low, nothing can be packed.
+        // Nothing can be packed if some root has no tree this low.
         if low.rate.is_positive() {
             found.extend(fewer(&low));
         }
@@ -40,7 +40,7 @@ pub fn front(best: &Packed) -> Vec<Packed> {
     kept
 }
 
-/// `packed`, and what is left of it with ever fewer trees.
+/// `packed`, and its variants with ever fewer trees.
 fn fewer(packed: &Packed) -> Vec<Packed> {
     let mut found = vec![packed.clone()];
     let mut flows = packed.flows.clone();
@@ -69,8 +69,8 @@ fn fewer(packed: &Packed) -> Vec<Packed> {
     found
 }
 
-/// A packing with every share a multiple of 1/`pieces`, as executors with few chunks need: the given one with
-/// rounded shares, or trees of equal weight if these are faster then. Its rate is what the fullest link allows.
+/// A packing with every share a multiple of 1/`pieces`, for executors with few chunks: the given packing with rounded
+/// shares, or trees of equal weight if these are then faster. Its rate is limited by the fullest link.
 ///
 /// `None` if there are more trees than pieces (per root, for sharded collectives).
 pub fn coarse(packed: &Packed, pieces: u64) -> Option<Packed> {
@@ -103,7 +103,7 @@ fn rounded(packed: &Packed, pieces: u64) -> Option<Packed> {
                 exact.num() / exact.den()
             })
             .collect();
-        // The largest remainders get what is left.
+        // The largest remainders get the rest.
         let mut order: Vec<usize> = (0..group.len()).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(exact(group[i]) - Ratio::new(whole[i], 1)));
         let left = i128::from(each) - whole.iter().sum::<i128>();

@@ -1,4 +1,4 @@
-//! Links of several kinds at once, each of which takes a time to set up: everything ends together.
+//! Several kinds of links at once, each with a set-up time: the buffer is split so that all finish together.
 //!
 //! With rates Bᵢ and set-up times Tᵢ, D bytes are over at T = (D + Σ Bᵢ·Tᵢ) / Σ Bᵢ over the kinds with Tᵢ < T, and
 //! kind i carries Bᵢ·(T − Tᵢ). For NVLink (T = 0) and PCIe that is Blink's (MLSys 2020)
@@ -13,44 +13,44 @@ use serde::Serialize;
 use super::packing::pack;
 use crate::error::PackError;
 
-/// A kind of links, and what it takes before they carry anything.
+/// A kind of links and its set-up time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct KindCost {
-    /// Its links are planned for by themselves.
+    /// Kind; its links are planned separately.
     pub kind: LinkKind,
-    /// In seconds.
+    /// Set-up time in seconds.
     pub setup: f64,
 }
 
-/// What a kind of links does.
+/// The part of one kind of links.
 #[derive(Debug, Clone, Serialize)]
 pub struct Part {
-    /// Which.
+    /// Kind.
     pub kind: LinkKind,
-    /// In seconds.
+    /// Set-up time in seconds.
     pub setup: f64,
     /// algbw of its trees alone, GB/s.
     pub rate: f64,
-    /// Of the buffer; 0 where setting it up takes longer than all the rest.
+    /// Bytes of the buffer; 0 if its set-up takes longer than everything else.
     pub bytes: f64,
 }
 
 /// Several kinds of links used at once.
 #[derive(Debug, Clone, Serialize)]
 pub struct Hybrid {
-    /// By kind, in the order asked for; kinds that do not join the GPUs are missing.
+    /// By kind, in the order requested; kinds that do not connect the GPUs are missing.
     pub parts: Vec<Part>,
-    /// When everything is over; set-up included, latency not.
+    /// Total time, with set-up and without latency.
     pub seconds: f64,
-    /// The same with the best kind alone.
+    /// Total time with the best kind alone.
     pub alone_seconds: f64,
-    /// All trees; its rate is the one at which links are used, set-up included.
+    /// All trees; the plan's rate includes set-up.
     pub plan: TreePlan,
 }
 
-/// Bytes for each of some classes of `(bytes per second, seconds of set-up)`, and when all is over.
+/// Bytes for each of some classes of `(bytes per second, seconds of set-up)`, and the total time.
 ///
-/// The classes are used in the order of their set-up, as long as that is over before everything else.
+/// Classes are used in the order of their set-up, as long as the set-up ends before everything else.
 pub fn split(classes: &[(f64, f64)], bytes: f64) -> (Vec<f64>, f64) {
     let mut order: Vec<usize> = (0..classes.len()).collect();
     order.sort_by(|&a, &b| classes[a].1.total_cmp(&classes[b].1));
@@ -67,9 +67,9 @@ pub fn split(classes: &[(f64, f64)], bytes: f64) -> (Vec<f64>, f64) {
     (classes.iter().map(|&(own, setup)| own * (end - setup).max(0.0)).collect(), end)
 }
 
-/// The best trees on each kind of links by itself, and the buffer split so that all end together.
+/// The best trees on each kind of links separately, and the buffer split so that all finish together.
 ///
-/// Errors: no kind joins the GPUs.
+/// Errors: no kind connects the GPUs.
 pub fn pack_hybrid(
     graph: &LinkGraph,
     collective: Collective,
@@ -111,7 +111,7 @@ fn merged(graph: &LinkGraph, plans: &[TreePlan], amounts: &[f64], bytes: f64) ->
     let names: Vec<String> = graph.vertices().iter().map(|vertex| vertex.name.clone()).collect();
     let place =
         |name: &String| names.iter().position(|known| known == name).expect("a part's vertex");
-    // Multiples of one of so many: fractions that executors can cut.
+    // Shares are multiples of one over this: fractions that executors can handle.
     let mut pieces: Vec<i128> =
         amounts.iter().map(|amount| (amount / bytes * SHARES as f64).round() as i128).collect();
     let largest = (0..pieces.len()).max_by_key(|&i| pieces[i]).expect("a plan at least");

@@ -1,4 +1,4 @@
-//! Plans for what is left of a fabric: links and devices that are lost, links that are slower than they were.
+//! Plans for a fabric with lost links or devices, or with links that have become slower.
 
 use netsum_topo::Rate;
 use netsum_topo::links::{Collective, LinkGraph, WeightedLink};
@@ -7,7 +7,7 @@ use super::packed::Packed;
 use super::packing::pack;
 use crate::error::PackError;
 
-/// What a fabric has no more, or less of. Vertices by index.
+/// A loss of a fabric. Vertices by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// A GPU or a switch, with its links.
@@ -19,7 +19,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// What a person calls lost: a vertex, or two with `-` between them. Errors name the word.
+    /// A loss by name: a vertex, or two with `-` between them. Errors name the word.
     pub fn lost(graph: &LinkGraph, word: &str) -> Result<Loss, PackError> {
         match place(graph, word) {
             Some(vertex) => Ok(Loss::Vertex(vertex)),
@@ -27,24 +27,24 @@ impl Loss {
         }
     }
 
-    /// A link that a person calls slower.
+    /// A slower link by name.
     pub fn slower(graph: &LinkGraph, word: &str, rate: Rate) -> Result<Loss, PackError> {
         ends(graph, word).map(|ends| Loss::Slower(ends, rate))
     }
 }
 
-/// A plan for what is left.
+/// A plan for the rest of the fabric.
 #[derive(Debug, Clone)]
 pub struct Replanned {
-    /// What is left.
+    /// The rest of the fabric.
     pub graph: LinkGraph,
     /// Its plan.
     pub packed: Packed,
-    /// What was lost, in words.
+    /// Descriptions of the losses.
     pub lost: Vec<String>,
 }
 
-/// The best trees without what was lost. Errors: [`without`]'s; what is left is not joined any more.
+/// The best trees without the losses. Errors: [`without`]'s; the rest is not connected.
 pub fn replan(
     graph: &LinkGraph,
     collective: Collective,
@@ -57,7 +57,8 @@ pub fn replan(
     Ok(Replanned { graph: left, packed, lost })
 }
 
-/// The graph that is left, and what was lost in words. Errors: two vertices without a link between them, a rate of 0.
+/// The rest of the fabric, and descriptions of the losses. Errors: two vertices without a link between them, a rate of
+/// 0.
 pub fn without(graph: &LinkGraph, losses: &[Loss]) -> Result<(LinkGraph, Vec<String>), PackError> {
     let name = |vertex: usize| graph.vertices()[vertex].name.as_str();
     let mut links = graph.links().to_vec();
@@ -119,7 +120,7 @@ fn place(graph: &LinkGraph, name: &str) -> Option<usize> {
     graph.vertices().iter().position(|vertex| vertex.name == name)
 }
 
-/// The ends of a link called `a-b`; names may have such signs themselves.
+/// The ends of a link named `a-b`; names may contain `-` themselves.
 fn ends(graph: &LinkGraph, word: &str) -> Result<[usize; 2], PackError> {
     let word = word.replace('–', "-");
     let cuts = word.match_indices('-').map(|(at, _)| (&word[..at], &word[at + 1..]));
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_links_and_vertices() {
+    fn names_are_links_and_vertices() {
         let graph = built("dgx1v").unwrap();
         assert_eq!(Loss::lost(&graph, "gpu0-gpu3"), Ok(Loss::Link([0, 3])));
         assert_eq!(Loss::lost(&graph, "gpu2"), Ok(Loss::Vertex(2)));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_planned_for() {
+    fn the_remaining_graph_is_planned() {
         let graph = dgx();
         let whole = pack(&graph, Collective::Allreduce).unwrap();
         let half = Loss::Slower([0, 3], Rate(200_000_000_000));
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn links_side_by_side_share_what_is_left() {
+    fn parallel_links_share_the_remaining_rate() {
         let graph = built("dgx1v").unwrap().select(&["0", "1", "4"]).unwrap();
         let graph = graph.only(&[LinkKind::Nvlink]).unwrap();
         let twice = [graph.links(), graph.links()].concat();
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_lost_and_what_cannot_be_joined() {
+    fn impossible_losses_and_disconnected_rests_are_refused() {
         let graph = dgx().select(&["0", "1", "4"]).unwrap();
         let error = replan(&graph, Collective::Allreduce, &[Loss::Link([1, 2])]).unwrap_err();
         assert_eq!(error.to_string(), "there is no link between gpu1 and gpu4");

@@ -1,9 +1,9 @@
-//! Packing programmes by column generation: maximise Σ gain · w with A·w ≤ b, w ≥ 0, where the
-//! columns are far too many to list and a pricing function finds one that is worth more.
+//! Packing programmes by column generation: maximise Σ gain · w with A·w ≤ b, w ≥ 0. The columns are too many to list;
+//! a pricing function finds one that improves the value.
 //!
-//! The search is in floating point; the answer is not. From the last basis the weights and the prices
-//! are solved exactly (modulo a prime, then as fractions) and every constraint is checked in
-//! fractions, so that a wrong turn of the search can cost quality but never truth.
+//! The search uses floating point; the answer is exact. From the last basis the weights and the prices are solved
+//! exactly (modulo a prime, then as fractions) and every constraint is checked in fractions, so that an error of the
+//! search can cost quality but never correctness.
 
 use netsum_topo::{Ratio, lcm};
 
@@ -12,13 +12,13 @@ use super::modular;
 /// One way to use resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// What one unit of it is worth.
+    /// Value of one unit.
     pub gain: i64,
     /// Row and coefficient, rows ascending.
     pub uses: Vec<(usize, i64)>,
 }
 
-/// What the search found.
+/// Result of the search.
 #[derive(Debug, Clone)]
 pub struct Packing {
     /// Columns with positive weight, by their number.
@@ -27,9 +27,9 @@ pub struct Packing {
     pub prices: Vec<Ratio>,
     /// Σ gain · weight.
     pub value: Ratio,
-    /// Σ limit · price: what no packing exceeds, if it is `proven`. Above `value` where weights are rounded.
+    /// Σ limit · price: an upper bound on all packings, if it is `proven`. Above `value` if weights are rounded.
     pub dual: Ratio,
-    /// Whether `prices` prove it: pricing found nothing better under these very prices.
+    /// Whether `prices` prove the bound: pricing found nothing better under exactly these prices.
     pub proven: bool,
 }
 
@@ -44,11 +44,11 @@ impl Packing {
 /// A packing programme and all columns so far.
 pub struct Master {
     limits: Vec<i64>,
-    /// Limits with a little added, each its own: ties, where a simplex method can go in circles, are gone.
+    /// Limits with a small individual addition each, which removes the ties that could make a simplex method cycle.
     loose: Vec<f64>,
     scale: f64,
     columns: Vec<Column>,
-    /// Per row the column that is basic there; `n + i` is the slack of row i.
+    /// The basic column of each row; `n + i` is the slack of row i.
     basis: Vec<Basic>,
     is_basic: Vec<bool>,
     inverse: Vec<f64>,
@@ -82,7 +82,8 @@ impl Master {
         master
     }
 
-    /// No column in use, and limits disturbed in another way by each number: ties end elsewhere.
+    /// Removes all columns from the basis, and disturbs limits differently for each `number`: ties are resolved
+    /// differently.
     fn reset(&mut self, number: u64) {
         let m = self.limits.len();
         let mut seed = 0x9e37_79b9_7f4a_7c15u64.wrapping_add(number);
@@ -113,13 +114,13 @@ impl Master {
         &self.columns
     }
 
-    /// Improves until pricing finds nothing, or `enough` is reached (a bound that nothing exceeds).
+    /// Improves until pricing finds nothing, or `enough` is reached (an upper bound).
     ///
-    /// Of many optimal bases most have weights with small denominators: where the first has not, others are
-    /// looked for among the columns that there are.
+    /// Most of many optimal bases have weights with small denominators: if the first has not, others are searched among
+    /// the existing columns.
     ///
-    /// `price(prices)`: `prices` are whole, row by row, in units of `one`; returns columns whose
-    /// gain · `one` exceeds Σ use · price, or none if there is no such column at all.
+    /// `price(prices)`: `prices` are whole numbers, row by row, in units of `one`; returns columns whose gain · `one`
+    /// exceeds Σ use · price, or none if there is no such column.
     pub fn solve(
         &mut self,
         enough: Option<Ratio>,
@@ -165,7 +166,7 @@ impl Master {
             let whole: Vec<i64> =
                 prices.iter().map(|price| (price * ONE as f64).round() as i64).collect();
             let mut found = price(&whole, ONE);
-            // Rounded prices cannot tell a true gain from none below this.
+            // Rounded prices cannot distinguish a real gain below this from none.
             found.retain(|column| self.reduced(column, &prices) > TOLERANCE);
             if found.is_empty() {
                 let mut packing = self.exact();
@@ -195,7 +196,7 @@ impl Master {
         self.exact()
     }
 
-    /// The simplex method over the columns that there are.
+    /// The simplex method over the existing columns.
     pub fn optimise(&mut self) {
         for _ in 0..PIVOTS_MAX {
             let prices = self.prices();
@@ -307,8 +308,8 @@ impl Master {
         true
     }
 
-    /// Weights and prices of the present basis as fractions, checked; what cannot be had exactly is
-    /// rounded to the safe side: less weight.
+    /// Weights and prices of the present basis as fractions, checked; weights that cannot be computed exactly are
+    /// rounded down.
     fn exact(&self) -> Packing {
         let m = self.limits.len();
         let columns: Vec<usize> = self
@@ -371,9 +372,9 @@ impl Master {
                 .all(|(&load, &limit)| load <= i128::from(limit) * common)
     }
 
-    /// The weights of the search, rounded down, and all in proportion until everything fits.
+    /// The weights of the search, rounded down, and scaled until everything fits.
     ///
-    /// A column that takes from a row with limit 0 gets what others put there.
+    /// A column with a negative use of a row with limit 0 gets what others put there.
     fn rounded(&self) -> Vec<(usize, Ratio)> {
         let m = self.limits.len();
         let exact: Vec<f64> = self.limits.iter().map(|&limit| limit as f64).collect();
@@ -387,7 +388,7 @@ impl Master {
                 takers.push(c);
                 continue;
             }
-            // The limits as they are: without the disturbance.
+            // The limits without the disturbance.
             let inverse = &self.inverse[row * m..(row + 1) * m];
             let value = inverse.iter().zip(&exact).map(|(a, b)| a * b).sum::<f64>().max(0.0);
             self.columns[c].uses.iter().for_each(|&(i, a)| load[i] += value * a as f64);
@@ -424,25 +425,25 @@ fn in_common(prices: &[Ratio]) -> Option<(Vec<i64>, i64)> {
 
 /// Size of the disturbance of limits, relative to the largest.
 const LOOSE: f64 = 1e-7;
-/// What one whole price stands for while searching: 2⁴⁰ leaves 23 bits for sums along a tree.
+/// The whole price that represents 1 during the search: 2⁴⁰ leaves 23 bits for sums along a tree.
 const ONE: i64 = 1 << 40;
-/// Gains below this are rounding.
+/// Smaller gains are rounding errors.
 const TOLERANCE: f64 = 1e-9;
 const TINY: f64 = 1e-10;
 const PIVOT_MIN: f64 = 1e-9;
-/// Pivots between two computations of the values from scratch.
+/// Number of pivots between two computations of the values from scratch.
 const REFRESH: usize = 64;
 const ROUNDS_MAX: usize = 5_000;
-/// Other bases looked at; on larger programmes their fractions are too large as well.
+/// Number of other bases examined; on larger programmes their fractions are too large as well.
 const RESETS: u64 = 16;
-/// Executors cut buffers into this many pieces gladly.
+/// Executors can divide buffers into this many pieces.
 const COMMON_GOOD: i128 = 1 << 12;
-/// Where that is all that they are for, on programmes with more than a few rows.
+/// The number if a finer solution is the only purpose, on programmes with more than a few rows.
 const RESETS_FOR_FINER: u64 = 2;
 const ROWS_FEW: usize = 64;
 const RESET_ROWS_MAX: usize = 200;
 const PIVOTS_MAX: usize = 20_000;
-/// Denominator of weights that could not be had exactly.
+/// Denominator of weights that cannot be computed exactly.
 const ROUND: i128 = 1 << 40;
 /// Below 1 by more than the error of a product in floating point.
 const SAFE: f64 = 1.0 - 1e-11;

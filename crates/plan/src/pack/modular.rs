@@ -1,16 +1,16 @@
-//! Linear systems over the rationals, by way of prime fields: whole numbers, no rounding.
+//! Linear systems over the rationals, solved in prime fields: integers, no rounding.
 
 use netsum_topo::Ratio;
 
-/// The solution of a `k` × `k` system (rows of `matrix`) if it has one with numerators and
-/// denominators below 2⁶⁰. Not proven to solve it: the caller checks.
+/// The solution of a `k` × `k` system (rows of `matrix`) if it has one with numerators and denominators below 2⁶⁰. The
+/// caller must check that it solves the system.
 pub(super) fn solve(matrix: &[i64], right: &[i64], k: usize) -> Option<Vec<Ratio>> {
     let first = eliminate(matrix, right, k, P)?;
     let small: Option<Vec<Ratio>> =
         first.iter().map(|&value| fraction(value.into(), P.into(), 1 << 30)).collect();
     small.or_else(|| {
         let second = eliminate(matrix, right, k, Q)?;
-        // Both residues together are one modulo P·Q.
+        // Combines both residues into one modulo P·Q.
         let inverse = power(P % Q, Q - 2, Q);
         let joined = first.iter().zip(second).map(|(&a, b)| {
             let difference = (b + Q - a % Q) % Q;
@@ -34,7 +34,7 @@ fn eliminate(matrix: &[i64], right: &[i64], k: usize, p: u64) -> Option<Vec<u64>
             rows.swap(pivot * width + j, column * width + j);
         }
         let inverse = power(rows[column * width + column], p - 2, p);
-        // Most entries stay 0: only the others are touched.
+        // Most entries stay 0: only the others are updated.
         let lead: Vec<(usize, u64)> = (column..width)
             .filter(|&j| rows[column * width + j] != 0)
             .map(|j| (j, multiply(rows[column * width + j], inverse, p)))

@@ -1,4 +1,4 @@
-//! A fabric as the algorithms see it: numbered vertices, arcs with whole capacities.
+//! A fabric as the algorithms use it: numbered vertices, arcs with integer capacities.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Arc {
     pub to: usize,
     /// In units of [`Net::unit_bps`].
     pub cap: i64,
-    /// Of a message besides its bytes.
+    /// Latency of a message besides its bytes.
     pub latency_ns: u64,
 }
 
@@ -27,22 +27,22 @@ pub struct Net {
     pub n: usize,
     /// Vertices that are GPUs, by rank.
     pub gpus: Vec<usize>,
-    /// Per vertex: neither a GPU nor a switch that can do what the collective needs; data only passes.
+    /// By vertex: neither a GPU nor a switch with the functions that the collective needs; it only forwards.
     pub relay: Vec<bool>,
-    /// By `(from, to)`.
+    /// Arcs, sorted by `(from, to)`.
     pub arcs: Vec<Arc>,
-    /// What capacity 1 means, in bits per second.
+    /// Bits per second of capacity 1.
     pub unit_bps: u64,
-    /// For every arc the opposite one, where both have the same capacity throughout; else `None`.
+    /// The opposite arc of every arc, if both have the same capacity everywhere; else `None`.
     pub mirror: Option<Vec<usize>>,
-    /// Vertices of each server with GPUs: those that are joined without links of the network.
+    /// Vertices of each server with GPUs: those that are connected without links of the network.
     pub servers: Vec<Vec<usize>>,
     arc_at: BTreeMap<(usize, usize), usize>,
 }
 
 impl Net {
-    /// Sums up parallel links. `adds`, `multicasts`: what a switch must be able to do to be more than
-    /// a relay. Errors: fewer than two GPUs, or GPUs that cannot reach each other.
+    /// Combines parallel links. `adds`, `multicasts`: the functions that a switch needs to be more than a relay.
+    /// Errors: fewer than two GPUs, or GPUs that cannot reach each other.
     pub fn new(graph: &LinkGraph, adds: bool, multicasts: bool) -> Result<Net, PackError> {
         let gpus = graph.gpus();
         if gpus.len() < 2 {
@@ -80,7 +80,7 @@ impl Net {
         Ok(Net { n, gpus, relay, arcs, unit_bps, mirror, servers, arc_at })
     }
 
-    /// The fabric of some vertices of one server, which become 0, 1, … there; with the numbers of its arcs here.
+    /// The net of some vertices of one server, renumbered from 0; with the numbers of its arcs in this net.
     pub fn part(&self, vertices: &[usize]) -> (Net, Vec<usize>) {
         let mut place = vec![None; self.n];
         vertices.iter().enumerate().for_each(|(new, &old)| place[old] = Some(new));
@@ -106,8 +106,8 @@ impl Net {
         (net, numbers)
     }
 
-    /// The fabric in which every switch that does more than pass on is one vertex with all GPUs and such switches next to
-    /// it; with the GPUs of each of these. `None` if that leaves a switch without GPUs, or all in one.
+    /// The net in which every switch that is not a relay is merged with all GPUs and such switches next to it; with the
+    /// GPUs of each merged vertex. `None` if a switch has no GPUs, or if all are merged into one.
     pub fn clusters(&self) -> Option<(Net, Vec<Vec<usize>>)> {
         let mut group: Vec<usize> = (0..self.n).collect();
         let adds = |v: usize| !self.relay[v] && !self.gpus.contains(&v);
@@ -156,7 +156,7 @@ impl Net {
         self.arc_at.get(&(from, to)).copied()
     }
 
-    /// The same vertices, every arc turned round; arc numbers stay.
+    /// The same vertices with every arc reversed; arc numbers stay.
     pub fn reversed(&self) -> Net {
         let turn = |arc: &Arc| Arc { from: arc.to, to: arc.from, ..*arc };
         let arc_at = self.arc_at.iter().map(|(&(a, b), &i)| ((b, a), i)).collect();
@@ -170,13 +170,13 @@ impl Net {
         out
     }
 
-    /// Switches that do what the collective needs.
+    /// Switches that are not relays.
     pub fn aggregators(&self) -> Vec<usize> {
         (0..self.n).filter(|&v| !self.relay[v] && !self.gpus.contains(&v)).collect()
     }
 }
 
-/// The servers of a fabric: vertices that are joined without links of the network, where GPUs are among them.
+/// The servers of a fabric: GPUs and other vertices that are connected without links of the network.
 pub fn servers(graph: &LinkGraph) -> Vec<Vec<usize>> {
     let mut group: Vec<usize> = (0..graph.vertices().len()).collect();
     fn find(group: &mut [usize], mut v: usize) -> usize {

@@ -1,4 +1,4 @@
-//! Trees for a programme: all there are, low ones only, or some that are given.
+//! Candidate trees for a programme: all trees, low ones only, or a given set.
 
 use netsum_topo::Ratio;
 
@@ -10,7 +10,7 @@ use super::search::Search;
 use super::spread::{Effort, Spread, spread};
 use super::tree::Tree;
 
-/// Trees for a programme on one net.
+/// Candidate trees on one net.
 pub(super) struct Offers<'a> {
     net: &'a Net,
     search: Search<'a>,
@@ -27,8 +27,7 @@ impl<'a> Offers<'a> {
         matches!(self.choice, Choice::All) && self.search.complete
     }
 
-    /// Trees to begin with, from each of `roots` (which may repeat). `row`: by arc, the arc whose capacity
-    /// it shares.
+    /// Initial trees, from each of `roots` (which may repeat). `row`: by arc, the arc whose capacity it shares.
     pub(super) fn first(&self, roots: &[usize], row: &[usize], enough: Option<Ratio>) -> First {
         let height = match self.choice {
             Choice::All => {
@@ -59,7 +58,7 @@ impl<'a> Offers<'a> {
         First { trees: found, done: None }
     }
 
-    /// Trees that hardly meet; along chains of servers, if that is better. The best comes last.
+    /// Trees that share few links; along chains of servers, if that is better. The best comes last.
     fn spread(
         &self,
         row: &[usize],
@@ -85,7 +84,7 @@ impl<'a> Offers<'a> {
         }
     }
 
-    /// A short tree for use both ways, with its length.
+    /// A short tree for use in both directions, with its length.
     pub(super) fn undirected(&self, lengths: &[i64]) -> Option<(Tree, i64)> {
         match self.choice {
             Choice::All => Some(self.search.undirected(lengths)),

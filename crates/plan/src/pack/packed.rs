@@ -1,4 +1,4 @@
-//! What a packing is: trees with weights on a net, beside a bound.
+//! A packing: trees with weights on a net, with an upper bound.
 
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph};
@@ -13,7 +13,7 @@ use crate::error::PackError;
 pub struct Flow {
     /// Rate, in units of [`Net::unit_bps`].
     pub weight: Ratio,
-    /// Where the sum is complete, or the data is from: a GPU, or a switch that adds and multicasts.
+    /// Where the sum is completed, or the source of the data: a GPU, or a switch that adds and multicasts.
     pub root: usize,
     /// Sums go against its hops, from the leaves to the root.
     pub up: Option<Tree>,
@@ -21,18 +21,18 @@ pub struct Flow {
     pub down: Option<Tree>,
 }
 
-/// Trees with rates, and how far from the optimum.
+/// Trees with rates, and the bound on their total.
 #[derive(Debug, Clone)]
 pub struct Packed {
-    /// What is done.
+    /// The collective.
     pub collective: Collective,
     /// The fabric it is for.
     pub net: Net,
-    /// Weights add up to `rate`.
+    /// Flows, whose weights add up to `rate`.
     pub flows: Vec<Flow>,
     /// algbw, in units of [`Net::unit_bps`].
     pub rate: Ratio,
-    /// No algorithm is faster than this. `None` if neither a cut nor the programme gave a proof.
+    /// Upper bound for all algorithms. `None` if neither a cut nor the programme gave a proof.
     pub bound: Option<Bound>,
 }
 
@@ -42,14 +42,14 @@ impl Packed {
         self.rate.to_f64() * self.net.unit_bps as f64
     }
 
-    /// Hops of the tallest tree.
+    /// Number of hops of the tallest tree.
     pub fn height(&self) -> usize {
         let trees = self.flows.iter().flat_map(|flow| flow.up.iter().chain(&flow.down));
         trees.map(Tree::height).max().unwrap_or(0)
     }
 }
 
-/// The fabric with the switches that this collective can use more than as relays.
+/// The net, in which only switches that this collective can use are more than relays.
 pub(super) fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, PackError> {
     let (adds, multicasts) = match collective {
         Collective::Broadcast { .. } | Collective::Allgather => (false, true),
@@ -65,7 +65,7 @@ pub(super) fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, 
     Ok(net)
 }
 
-/// The bound that cuts and partitions give, where they give one.
+/// The bound by cuts and partitions, if they give one.
 pub(super) fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
     Some(match collective {
         Collective::Broadcast { root } => bound::broadcast(net, net.gpus[root]),
@@ -76,7 +76,7 @@ pub(super) fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
             bound::allreduce(net)
         }
         Collective::Allreduce => {
-            // Everything leaves every GPU once, whoever adds.
+            // All data leaves every GPU once, wherever it is added.
             let cut = bound::broadcast(net, net.gpus[0]);
             let clusters = net.mirror.as_ref().and_then(|_| bound::allreduce_of_clusters(net));
             clusters.filter(|clusters| clusters.rate < cut.rate).unwrap_or(cut)
@@ -84,14 +84,14 @@ pub(super) fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
     })
 }
 
-/// By what all weights can be multiplied until a link is full; `None` without flows.
+/// The factor by which all weights can be multiplied until a link is full; `None` without flows.
 pub(super) fn fit(net: &Net, flows: &[Flow]) -> Option<Ratio> {
     let load = arc_loads(net, flows);
     let used = net.arcs.iter().zip(load).filter(|(_, load)| load.is_positive());
     used.map(|(arc, load)| Ratio::from(arc.cap) / load).min()
 }
 
-/// What each arc carries, in units.
+/// The load of each arc, in units.
 pub(super) fn arc_loads(net: &Net, flows: &[Flow]) -> Vec<Ratio> {
     let back = net.reversed();
     let mut load = vec![Ratio::ZERO; net.arcs.len()];
@@ -105,7 +105,7 @@ pub(super) fn arc_loads(net: &Net, flows: &[Flow]) -> Vec<Ratio> {
     load
 }
 
-/// The exact programme's columns and prices are dense in memory: beyond this it is hours, not seconds.
+/// The exact programme's columns and prices are dense in memory: beyond this it takes hours.
 pub(super) const EXACT_GPUS_MAX: usize = 128;
 /// Plans have a tree per GPU, each with a hop per GPU.
 pub(super) const GPUS_MAX: usize = 2048;

@@ -1,4 +1,4 @@
-//! Packing: which trees carry how much of a collective.
+//! Packing: the trees of a collective and their weights.
 
 use netsum_topo::links::{Collective, LinkGraph};
 
@@ -10,16 +10,16 @@ use super::programme::{both_ways, lopsided, rooted, sharded, turned};
 use super::servers::{Local, Servers};
 use crate::error::PackError;
 
-/// How fast a collective can be at most, with a proof; `None` where only the packing's dual gives one.
+/// Upper bound on a collective's rate, with a proof; `None` if only the packing's dual gives one.
 ///
-/// For fabrics of any size; the unit is that of the net that comes with it.
+/// For fabrics of any size; the unit is that of the returned net.
 pub fn bound(graph: &LinkGraph, collective: Collective) -> Result<(Net, Option<Bound>), PackError> {
     let net = net_for(collective, graph)?;
     let bound = bound_for(collective, &net);
     Ok((net, bound))
 }
 
-/// The best trees for a collective. Beyond [`EXACT_GPUS_MAX`] GPUs good ones: how good, the bound says.
+/// The best trees for a collective. Beyond [`EXACT_GPUS_MAX`] GPUs, good trees; the bound shows how good.
 pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
     if net.gpus.len() > GPUS_MAX {
@@ -35,7 +35,7 @@ pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackErr
     Ok(pack_net(net, collective, bound, &choice))
 }
 
-/// The best packing of some trees. `bound`: one that is known, to stop at.
+/// The best packing of some trees. `bound`: a known bound at which to stop.
 pub(super) fn pack_net(
     net: Net,
     collective: Collective,
@@ -61,7 +61,7 @@ pub(super) fn pack_net(
     Packed { collective, net, flows: found.flows, rate, bound }
 }
 
-/// Three-phase trees for an allreduce: the best there are for up to 128 GPUs.
+/// Three-phase trees for an allreduce: the best ones for up to 128 GPUs.
 ///
 /// Its bound is that of any algorithm. Errors: a single server, links of other rates by direction, too many GPUs.
 pub fn pack_phases(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {

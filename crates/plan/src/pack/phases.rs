@@ -1,5 +1,5 @@
-//! Trees in three phases over several servers: sums inside each server over its own links, between one GPU of
-//! each over the network in one hop, and back.
+//! Trees in three phases over several servers: sums inside each server over its own links, between one GPU of each over
+//! the network in one hop, and back.
 //!
 //! Source: Blink (MLSys 2020), cross-machine collectives: local reduce to a root per server, one-hop exchange between the
 //! roots, local broadcast, the buffer cut so that every server uses all of its trees. Here a cut is one tree
@@ -34,8 +34,8 @@ impl<'a> Phases<'a> {
         Phases { net, locals, out: net.outgoing(), is_gpu }
     }
 
-    /// Trees to begin with: several for each of `centres`, where least is carried so far. Those of the last round are the
-    /// answer where the programme would take too long. `row`: by arc, the arc whose capacity it shares.
+    /// Initial trees: several for each of `centres`, on the least loaded links. Trees of the last round are the answer
+    /// if the programme would take too long. `row`: by arc, the arc whose capacity it shares.
     pub(super) fn first(&self, centres: &[usize], row: &[usize]) -> First {
         let mut load = vec![0i64; self.net.arcs.len()];
         let count = |load: &mut Vec<i64>, tree: &Tree, by: i64| {
@@ -69,7 +69,7 @@ impl<'a> Phases<'a> {
         First { trees: all, done: None }
     }
 
-    /// The shortest tree, lengths being the same both ways; with its length.
+    /// The shortest tree under lengths that are equal in both directions; with its length.
     pub(super) fn shortest(&self, lengths: &[i64]) -> (Tree, i64) {
         let exchanges = self.net.gpus.iter().map(|&gpu| self.exchange(gpu, lengths));
         let best = exchanges.min_by_key(|exchange| exchange.length);
@@ -81,7 +81,7 @@ impl<'a> Phases<'a> {
         self.assembled(&self.exchange(centre, lengths), lengths)
     }
 
-    /// Of every server but the centre's the GPU that is nearest to the centre.
+    /// The GPU nearest to the centre in every server but the centre's.
     fn exchange(&self, centre: usize, lengths: &[i64]) -> Exchange {
         let ways = Ways::new(self.net, centre, &self.is_gpu, &self.out, lengths);
         let far = |gpu: usize| ways.length(gpu).unwrap_or(FAR);
@@ -116,15 +116,15 @@ impl<'a> Phases<'a> {
 /// One hop between the centre and a root in every other server.
 struct Exchange {
     centre: usize,
-    /// By server; the centre itself in its own.
+    /// Root of each server; the centre in its own.
     roots: Vec<usize>,
     length: i64,
     ways: Ways,
 }
 
-/// What rings reach in three phases: reduce-scatter on the rings of each server, an allreduce of every shard on a ring
-/// over the servers, all-gather back, all of them in one pipeline. `None` for a single server, servers of one GPU or
-/// of different numbers of GPUs, and where a server has no ring.
+/// Rate of rings in three phases: reduce-scatter on the rings of each server, an allreduce of every shard on a ring
+/// over the servers, all-gather back, all in one pipeline. `None` for a single server, servers of one GPU or of
+/// different numbers of GPUs, and if a server has no ring.
 pub(super) fn hierarchical_rings(net: &Net) -> Option<Ratio> {
     let locals: Vec<Local> = net.servers.iter().map(|group| Local::new(net, group)).collect();
     let size = locals[0].net.gpus.len();
@@ -132,7 +132,7 @@ pub(super) fn hierarchical_rings(net: &Net) -> Option<Ratio> {
         return None;
     }
     let mut load = vec![Ratio::ZERO; net.arcs.len()];
-    // A ring of n goes round twice with 1/n of its data each, half of it each way round.
+    // Data goes round a ring of n twice with 1/n of it each, half of it in each orientation.
     let each = |count: usize, rings: usize| Ratio::new(count as i128 - 1, (count * rings) as i128);
     for local in &locals {
         let (rings, _) = rings(&local.net);
@@ -158,7 +158,7 @@ pub(super) fn hierarchical_rings(net: &Net) -> Option<Ratio> {
     used.map(|(arc, load)| Ratio::from(arc.cap) / load).min()
 }
 
-/// Arcs of a ring of ranks, both ways round.
+/// Arcs of a ring of ranks, in both orientations.
 fn around(net: &Net, closure: &Closure, ring: &[usize]) -> Option<Vec<usize>> {
     let mut arcs = Vec::new();
     for at in 0..ring.len() {
@@ -172,5 +172,5 @@ fn around(net: &Net, closure: &Closure, ring: &[usize]) -> Option<Vec<usize>> {
 }
 
 const ROUNDS: usize = 4;
-/// No way.
+/// Length if there is no path.
 const FAR: i64 = i64::MAX >> 16;

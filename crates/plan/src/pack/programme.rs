@@ -1,4 +1,4 @@
-//! The packing programmes of the collectives: what their rows are, and which trees are worth adding.
+//! The packing programmes of the collectives: their rows, and the pricing of trees.
 
 use netsum_topo::Ratio;
 
@@ -11,14 +11,14 @@ use super::packed::{Flow, fit};
 use super::spread::Spread;
 use super::tree::Tree;
 
-/// What a programme gives.
+/// Result of a programme.
 pub(super) struct Found {
     pub(super) flows: Vec<Flow>,
-    /// Its dual, where that is proven.
+    /// The programme's dual as a bound, if it is proven.
     pub(super) bound: Option<Bound>,
 }
 
-/// Flows found on the reversed net: what went down goes up.
+/// Flows found on the reversed net, with up and down exchanged.
 pub(super) fn turned(found: Found) -> Found {
     let turn = |flow: Flow| Flow { up: flow.down, down: flow.up, ..flow };
     let bound = found.bound.map(|mut bound| {
@@ -30,7 +30,7 @@ pub(super) fn turned(found: Found) -> Found {
     Found { flows: found.flows.into_iter().map(turn).collect(), bound }
 }
 
-/// Trees that a master's columns stand for, by column number; `None` for a column of another kind.
+/// Trees that belong to a master's columns, by column number; `None` for a column of another kind.
 struct Book<'a> {
     net: &'a Net,
     master: Master,
@@ -54,7 +54,7 @@ impl<'a> Book<'a> {
         mut price: impl FnMut(&[i64], i64) -> Vec<(Tree, Column)>,
     ) -> Packing {
         let Book { master, trees, .. } = self;
-        // The master keeps a part of what pricing returns: trees are found again by their column.
+        // The master keeps only some of the offered columns: trees are found again by their column.
         let mut offered: Vec<(Tree, Column)> = Vec::new();
         let known = master.columns().len();
         let packing = master.solve(enough, &mut |lengths, one| {
@@ -91,7 +91,7 @@ impl<'a> Book<'a> {
     }
 }
 
-/// Uses of arcs along a tree, in the rows that `row` gives, with more entries after them.
+/// Uses of arcs along a tree, in the rows that `row` gives, followed by further entries.
 fn uses(
     net: &Net,
     tree: &Tree,
@@ -115,12 +115,12 @@ fn caps(net: &Net) -> Vec<i64> {
     net.arcs.iter().map(|arc| arc.cap).collect()
 }
 
-/// Every arc a row of its own.
+/// A separate row for every arc.
 fn own_rows(net: &Net) -> Vec<usize> {
     (0..net.arcs.len()).collect()
 }
 
-/// Flows of trees of equal weight; the same tree several times is one flow.
+/// Flows of trees of equal weight; repeated trees are one flow.
 fn equal(spread: Spread, flow: impl Fn(Tree, Ratio) -> Flow) -> Found {
     let mut flows: Vec<Flow> = Vec::new();
     for tree in spread.trees {
@@ -134,7 +134,7 @@ fn equal(spread: Spread, flow: impl Fn(Tree, Ratio) -> Flow) -> Found {
     Found { flows, bound: None }
 }
 
-/// `found`, or trees that spread well in one direction, used both ways, if these are better.
+/// `found`, or well-spread trees in one direction that are used in both, if these are better.
 fn better_halves(net: &Net, offers: &Offers, found: Found, enough: Option<Ratio>) -> Found {
     let rate = |flows: &[Flow]| flows.iter().map(|flow| flow.weight).sum::<Ratio>();
     if enough == Some(rate(&found.flows)) {
@@ -146,7 +146,7 @@ fn better_halves(net: &Net, offers: &Offers, found: Found, enough: Option<Ratio>
     if rate(&other.flows) > rate(&found.flows) { other } else { found }
 }
 
-/// Per root one tree up and one down, as fast as the fullest arc lets them.
+/// One tree up and one down per root, at the rate that the fullest arc allows.
 fn one_of_each(net: &Net, up: &Spread, down: &Spread) -> Found {
     let pairs = up.trees.iter().zip(&down.trees);
     let flow = |(up, down): (&Tree, &Tree)| Flow {
@@ -232,7 +232,7 @@ pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Foun
             let Some(tree) = book.trees[c].as_ref().filter(|tree| tree.root == root) else {
                 continue;
             };
-            // A root may have been given more than its share.
+            // A root may have more than its share.
             let weight = weight.min(left);
             if weight.is_positive() {
                 left = left - weight;
@@ -244,8 +244,7 @@ pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Foun
     Found { flows, bound: bound.filter(|_| offers.complete()) }
 }
 
-/// Allreduce where rates are equal both ways: undirected trees, each used up and down; one row per
-/// pair of arcs.
+/// Allreduce with equal rates in both directions: undirected trees, each used up and down; one row per pair of arcs.
 pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
     let mirror = net.mirror.as_ref().expect("the caller looked");
     let pairs: Vec<usize> = (0..net.arcs.len()).filter(|&arc| arc < mirror[arc]).collect();
@@ -260,7 +259,7 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fo
         Flow { weight, root: tree.root, up: Some(tree.clone()), down: Some(tree) }
     };
     let shared: Vec<usize> = (0..net.arcs.len()).map(|arc| arc.min(mirror[arc])).collect();
-    // Where switches add, one tree is often all that is needed.
+    // If switches add, one tree is often sufficient.
     let single =
         |first: &First| first.done.as_ref().is_some_and(|done| Some(done.rate()) == enough);
     let one = if net.aggregators().is_empty() { &[][..] } else { &net.gpus[..1] };
@@ -289,8 +288,8 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fo
     Found { flows, bound: bound.filter(|_| offers.complete()) }
 }
 
-/// Allreduce where rates differ by direction: per root one rate x(r), and trees up and down of that
-/// rate; rows of arcs, then of roots down, then up.
+/// Allreduce with rates that differ by direction: per root one rate x(r), and trees up and down of that rate; rows of
+/// arcs, then of roots down, then up.
 pub(super) fn lopsided(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
     let back = net.reversed();
     let (offers, offers_back) = (Offers::new(net, choice), Offers::new(&back, choice));
@@ -351,7 +350,7 @@ pub(super) fn lopsided(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fou
     Found { flows, bound: bound.filter(|_| offers.complete() && offers_back.complete()) }
 }
 
-/// Cuts two lists of weighted trees to pieces of equal weight, `own` in all.
+/// Divides two lists of weighted trees into pieces of equal weight, `own` in all.
 fn couple(
     own: Ratio,
     root: usize,
@@ -373,5 +372,5 @@ fn couple(
     }
 }
 
-/// Trees of equal weight that a broadcast starts from: weights are multiples of one of so many.
+/// Number of equal weights in the initial trees of a broadcast.
 const SLOTS: usize = 16;

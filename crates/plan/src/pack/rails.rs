@@ -1,8 +1,8 @@
-//! Trees along chains of servers: into a server once, out of it once, and inside of it over its own links.
+//! Trees along chains of servers: each enters a server once, leaves it once, and uses the server's own links inside.
 //!
-//! Where data of one root goes to everybody, a network interface that passes on what it got carries each byte once
-//! either way. A tree that branches on the network carries it twice over one interface. With as many chains as a server has
-//! interfaces (*rails*) all of them are full.
+//! When data of one root goes to all GPUs, a network interface that forwards what it received carries each byte once in
+//! either direction. A tree that branches on the network carries it twice over one interface. With as many chains as a
+//! server has interfaces (*rails*) all interfaces are full.
 
 use netsum_topo::Ratio;
 
@@ -12,8 +12,8 @@ use super::servers::{Local, lengths};
 use super::spread::Spread;
 use super::tree::{Hop, Tree, Ways};
 
-/// One tree from each of `roots` (a root may come several times), all of equal weight; `None` where GPUs are in a single
-/// server. `row`: by arc, the arc whose capacity it shares.
+/// One tree from each of `roots` (a root may repeat), all of equal weight; `None` if GPUs are in a single server.
+/// `row`: by arc, the arc whose capacity it shares.
 pub(super) fn rails(net: &Net, row: &[usize], roots: &[usize]) -> Option<Spread> {
     if net.servers.len() < 2 {
         return None;
@@ -65,11 +65,11 @@ struct Laying<'a> {
     row: &'a [usize],
     locals: &'a [Local],
     searches: Vec<Search<'a>>,
-    /// By vertex; `usize::MAX` outside of servers.
+    /// Server of each vertex; `usize::MAX` outside of servers.
     server: Vec<usize>,
     out: Vec<Vec<usize>>,
     is_gpu: Vec<bool>,
-    /// Per row: how often trees use it.
+    /// By row: number of uses by trees.
     load: Vec<i64>,
 }
 
@@ -80,21 +80,21 @@ impl Laying<'_> {
         }
     }
 
-    /// Of each tree, when the fullest row is full.
+    /// Weight of each tree at which the fullest row is full.
     fn weight(&self) -> Ratio {
         let used = self.net.arcs.iter().zip(&self.load).filter(|(_, load)| **load > 0);
         let weight = used.map(|(arc, &load)| Ratio::new(arc.cap.into(), load.into())).min();
         weight.expect("trees have arcs")
     }
 
-    /// The chain of all servers from the root's on, in their order; `None` if a server reaches the next only
-    /// through others.
+    /// The chain of all servers from the root's on, in their order; `None` if a server reaches the next only through
+    /// others.
     fn tree(&self, root: usize) -> Option<Tree> {
         let lengths = lengths(self.net, &self.load, self.row);
         let count = self.locals.len();
         let start = self.server[root];
         let mut hops = self.inside(start, root, &lengths);
-        // Out of the first server by any of its GPUs; from then on what came in goes out where it came in.
+        // The chain leaves the first server by any of its GPUs, and every other server by the GPU at which it entered.
         let mut exits: Vec<usize> = self.locals[start].gpus().collect();
         for step in 1..count {
             let next = (start + step) % count;

@@ -1,4 +1,4 @@
-//! What a person wants to know of a packing, in words and numbers.
+//! Report of a packing for users, as text and numbers.
 
 use netsum_topo::links::{Collective, LinkGraph, Role, TreePlan};
 use serde::Serialize;
@@ -11,34 +11,34 @@ use super::packing::pack;
 use super::phases::hierarchical_rings;
 use crate::error::PackError;
 
-/// A plan, how good it is, and what others would reach. Rates are algbw in GB/s (10⁹ bytes).
+/// A plan, its bound, and the rates of other methods. Rates are algbw in GB/s (10⁹ bytes).
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The plan.
     pub plan: TreePlan,
     /// Its rate.
     pub rate: f64,
-    /// The same, exactly, in units of `unit`.
+    /// The rate as an exact fraction, in units of `unit`.
     pub rate_units: String,
     /// GB/s of one unit: the largest rate of which all links are multiples.
     pub unit: f64,
-    /// What no algorithm exceeds.
+    /// Upper bound for all algorithms.
     pub bound: f64,
-    /// The same, exactly, in units.
+    /// The bound as an exact fraction, in units.
     pub bound_units: String,
-    /// `rate` is `bound`, exactly.
+    /// Whether `rate` equals `bound` exactly.
     pub optimal: bool,
-    /// Why nothing can be faster, in words.
+    /// Why no algorithm can be faster, as text.
     pub proof: String,
-    /// The same for programs.
+    /// The proof in machine-readable form.
     pub certificate: Option<Certificate>,
-    /// Trees.
+    /// Number of trees.
     pub trees: usize,
-    /// Hops of the tallest.
+    /// Number of hops of the tallest tree.
     pub height: usize,
-    /// Other methods on the same links: name and rate, `None` where it has no way.
+    /// Other methods on the same links: name and rate, `None` if the method cannot run.
     pub others: Vec<(String, Option<f64>)>,
-    /// How full each link is at this rate: sender, receiver, share of its capacity.
+    /// Load of each link at this rate: sender, receiver, share of its capacity.
     pub loads: Vec<(usize, usize, f64)>,
 }
 
@@ -99,25 +99,25 @@ fn loads(packed: &Packed) -> Vec<(usize, usize, f64)> {
     arcs.map(|(arc, load)| (arc.from, arc.to, load.to_f64() / arc.cap as f64)).collect()
 }
 
-/// Times of an allreduce at one size, and the way that is fastest.
+/// Times of an allreduce at one size, and the fastest method.
 #[derive(Debug, Clone, Serialize)]
 pub struct Choice {
-    /// Of the buffer.
+    /// Bytes of the buffer.
     pub bytes: f64,
-    /// Name of the fastest.
+    /// Name of the fastest method.
     pub best: String,
-    /// By way.
+    /// Times by method.
     pub times: Vec<(String, Estimate)>,
 }
 
-/// When aggregation in the network helps an allreduce on this fabric, by the cost model.
+/// When aggregation in the network is faster for an allreduce on this fabric, by the cost model.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
     /// By size.
     pub choices: Vec<Choice>,
-    /// Which way is fastest from which size on, in bytes; the first from 1.
+    /// The fastest method by size: the size in bytes from which it is fastest; the first from 1.
     pub turns: Vec<(f64, String)>,
-    /// What to take from it, a sentence each.
+    /// Conclusions, a sentence each.
     pub words: Vec<String>,
 }
 
@@ -159,12 +159,12 @@ pub fn explain(graph: &LinkGraph, sizes: &[f64]) -> Result<Explanation, PackErro
     Ok(Explanation { choices, turns, words })
 }
 
-/// Which is best from which size on.
+/// Finds the sizes at which the best method changes.
 fn turns(best: impl Fn(f64) -> String) -> Vec<(f64, String)> {
     let mut turns = vec![(1.0, best(1.0))];
     for log2 in 1..=LARGEST_LOG2 {
         let (from, to) = ((1u64 << (log2 - 1)) as f64, (1u64 << log2) as f64);
-        // Several turns within a factor of two are found one by one.
+        // Finds several changes within a factor of two one by one.
         let mut at = from;
         while let Some((_, known)) = turns.last()
             && best(to) != *known
@@ -177,7 +177,7 @@ fn turns(best: impl Fn(f64) -> String) -> Vec<(f64, String)> {
     turns
 }
 
-/// Bytes as people write them.
+/// A size with its unit.
 fn size(bytes: f64) -> String {
     let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = unit.into_iter().find(|(log2, _)| bytes >= (1u64 << log2) as f64);
@@ -219,7 +219,7 @@ fn words(hosts: &Packed, network: Option<&Packed>, choices: &[Choice]) -> Vec<St
     words
 }
 
-/// The fabric with switches that only pass on.
+/// The fabric with switches that only forward.
 fn relays_only(graph: &LinkGraph) -> LinkGraph {
     let mut vertices = graph.vertices().to_vec();
     for vertex in &mut vertices {

@@ -1,5 +1,4 @@
-//! Which tree is worth most under given prices: shortest trees, with or without switches that add,
-//! of any height or of a limited one.
+//! Pricing of trees: shortest trees, with or without switches that add, of any height or of a limited one.
 
 use super::net::Net;
 use super::tree::{Closure, Hop, Tree};
@@ -15,8 +14,8 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// With up to [`SETS_OF_MAX`] aggregating switches all sets of them are tried, beyond only those
-    /// with all and with none, and `complete` is false.
+    /// With up to [`SETS_OF_MAX`] aggregating switches all sets of them are tried; beyond, only those with all and with
+    /// none, and `complete` is false.
     pub fn new(net: &'a Net) -> Search<'a> {
         let switches = net.aggregators();
         let complete = switches.len() <= SETS_OF_MAX;
@@ -32,7 +31,7 @@ impl<'a> Search<'a> {
         Search { net, out: net.outgoing(), branching, complete }
     }
 
-    /// A shortest tree over all GPUs, lengths being equal both ways, hung up at its centre.
+    /// A shortest tree over all GPUs under lengths that are equal in both directions, rooted at its centre.
     pub fn undirected(&self, lengths: &[i64]) -> (Tree, i64) {
         self.best(|closure| Some(closure.spanning_tree(self.net)), lengths)
     }
@@ -82,7 +81,7 @@ impl<'a> Search<'a> {
         Closure::new(self.net, members, &self.out, lengths)
     }
 
-    /// Without switches that nothing hangs on.
+    /// The tree without switches that are leaves.
     fn pruned(&self, mut tree: Tree) -> Tree {
         loop {
             let needed = |hop: &Hop| {
@@ -125,5 +124,5 @@ impl<'a> Search<'a> {
     }
 }
 
-/// 2⁸ closures per question.
+/// 2⁸ closures per query.
 const SETS_OF_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! Servers of a fabric, each as a net by itself.
+//! Servers of a fabric, each as a separate net.
 
 use super::net::Net;
 
@@ -8,13 +8,13 @@ pub(super) struct Servers {
     pub(super) locals: Vec<Local>,
 }
 
-/// A server by itself.
+/// One server.
 #[derive(Debug, Clone)]
 pub(super) struct Local {
     pub(super) net: Net,
-    /// By vertex of `net`, that of the whole fabric.
+    /// By vertex of `net`, the vertex of the whole fabric.
     pub(super) vertices: Vec<usize>,
-    /// By arc likewise.
+    /// By arc of `net`, the arc of the whole fabric.
     pub(super) arcs: Vec<usize>,
 }
 
@@ -29,7 +29,7 @@ impl Local {
     }
 }
 
-/// By arc: long where much is carried already. `row`: by arc, the arc whose capacity it shares; `load`: per row.
+/// Lengths of arcs, which grow with the load. `row`: by arc, the arc whose capacity it shares; `load`: per row.
 pub(super) fn lengths(net: &Net, load: &[i64], row: &[usize]) -> Vec<i64> {
     let full = |&row: &usize| (load[row] + 1) as f64 / net.arcs[row].cap as f64;
     let most = row.iter().map(full).fold(f64::MIN_POSITIVE, f64::max);
@@ -40,7 +40,7 @@ pub(super) fn lengths(net: &Net, load: &[i64], row: &[usize]) -> Vec<i64> {
     row.iter().map(length).collect()
 }
 
-/// How fast a length grows with what an arc carries.
+/// Exponent by which a length grows with the load of an arc.
 const POWER: i32 = 4;
 /// Mean length of an arc.
 const UNIT: f64 = (1u64 << 30) as f64;

@@ -1,8 +1,8 @@
-//! Trees of equal weight that keep out of each other's way: grown one by one where least is carried so far,
-//! and again when the others stand. Near the best rate in little time, on fabrics of any size.
+//! Trees of equal weight that share few links: grown one by one on the least loaded links, and again after the others
+//! are known. Near the best rate in little time, on fabrics of any size.
 //!
-//! A tree grows by the nearest GPU (Takahashi and Matsuyama's heuristic for Steiner trees) under lengths that
-//! rise with a power of the load, as in multiplicative weights.
+//! A tree grows to the nearest GPU (Takahashi and Matsuyama's heuristic for Steiner trees) under lengths that rise with
+//! a power of the load, as in multiplicative weights.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,24 +12,24 @@ use netsum_topo::Ratio;
 use super::net::Net;
 use super::tree::{Hop, Tree};
 
-/// Trees, all of them of the same weight.
+/// Trees of equal weight.
 #[derive(Debug, Clone)]
 pub(super) struct Spread {
-    /// Trees in the order of the roots that were given.
+    /// Trees in the order of their roots.
     pub(super) trees: Vec<Tree>,
-    /// Weight of each at which the fullest row is full.
+    /// Weight of each tree at which the fullest row is full.
     pub(super) weight: Ratio,
 }
 
 impl Spread {
-    /// Of all trees together.
+    /// Rate of all trees together.
     pub(super) fn rate(&self) -> Ratio {
         self.weight * Ratio::from(self.trees.len() as i64)
     }
 }
 
-/// One tree from each of `roots` (a root may come several times), several times over with ever other
-/// lengths until the rate is `enough`. The best comes last; those before are worse, and other.
+/// One tree from each of `roots` (a root may repeat), in several rounds with different lengths until the rate is
+/// `enough`. The best comes last; earlier ones are worse, but different.
 ///
 /// `row`: by arc, the arc whose capacity it shares.
 pub(super) fn spread(
@@ -75,12 +75,12 @@ pub(super) fn spread(
     found
 }
 
-/// How long to try.
+/// Effort of the search.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Effort {
-    /// Something to start from.
+    /// A starting point is sufficient.
     Little,
-    /// It is all there will be.
+    /// The result is final.
     Much,
 }
 
@@ -90,7 +90,7 @@ struct Growth<'a> {
     manner: Manner,
     out: Vec<Vec<usize>>,
     is_gpu: Vec<bool>,
-    /// Per row: how often trees use it.
+    /// By row: number of uses by trees.
     load: Vec<i64>,
     careful: bool,
 }
@@ -120,7 +120,7 @@ impl<'a> Growth<'a> {
         most.map_or(Ratio::ZERO, |(load, cap)| Ratio::new(load.into(), cap.into()))
     }
 
-    /// A tree from `root` where least is carried.
+    /// A tree from `root` along the least loaded arcs.
     fn tree(&self, root: usize) -> Tree {
         let net = self.net;
         let cap = |arc: usize| net.arcs[self.row[arc]].cap as f64;
@@ -134,7 +134,7 @@ impl<'a> Growth<'a> {
         let mut lengths: Vec<u64> = prices.drain(..).map(whole).collect();
         let mut used = vec![0i64; if self.careful { lengths.len() } else { 0 }];
 
-        let mut front = Front::new(net.n, root, self.manner.lean);
+        let mut front = Frontier::new(net.n, root, self.manner.lean);
         let mut left = net.gpus.len() - usize::from(self.is_gpu[root]);
         let mut hops = Vec::with_capacity(left);
         while left > 0 {
@@ -175,8 +175,8 @@ impl<'a> Growth<'a> {
     }
 }
 
-/// A tree under way, and how far everything else is from it.
-struct Front {
+/// A tree under construction, and the distances of the other vertices from it.
+struct Frontier {
     far: Vec<u64>,
     /// The arc by which a vertex outside is reached.
     by: Vec<usize>,
@@ -186,9 +186,9 @@ struct Front {
     lean: u64,
 }
 
-impl Front {
-    fn new(n: usize, root: usize, lean: u64) -> Front {
-        let mut front = Front {
+impl Frontier {
+    fn new(n: usize, root: usize, lean: u64) -> Frontier {
+        let mut front = Frontier {
             far: vec![u64::MAX; n],
             by: vec![usize::MAX; n],
             depth: vec![None; n],
@@ -249,7 +249,7 @@ impl Front {
         to
     }
 
-    /// Vertex `new` becomes part of the tree, below `above`.
+    /// Adds vertex `new` to the tree, below `above`.
     fn join(&mut self, new: usize, above: usize) {
         let depth = self.depth[above].expect("above is in the tree") + 1;
         self.depth[new] = Some(depth);
@@ -258,7 +258,7 @@ impl Front {
         self.queue.push(Reverse((self.far[new], new)));
     }
 
-    /// Distances anew, from all of the tree.
+    /// Computes the distances from the whole tree again.
     fn restart(&mut self) {
         self.queue.clear();
         self.far.fill(u64::MAX);
@@ -273,13 +273,13 @@ impl Front {
 #[derive(Debug, Clone, Copy)]
 struct Manner {
     power: i32,
-    /// Whether lengths follow what the tree itself uses: matters where relays copy, and takes long.
+    /// Whether lengths include the tree's own load: matters if relays copy, and takes long.
     careful: bool,
-    /// What a hop more between the root and a vertex counts beside the mean length.
+    /// Cost of a further hop between the root and a vertex, relative to the mean length.
     lean: u64,
 }
 
-/// The first makes stars where there is room for them.
+/// The first one makes stars if there is room for them.
 const MANNERS: &[Manner] = &[
     Manner { power: 4, careful: false, lean: 1 << 20 },
     Manner { power: 4, careful: true, lean: 1 << 14 },
@@ -288,5 +288,5 @@ const MANNERS: &[Manner] = &[
 /// Mean length of an arc.
 const UNIT: f64 = (1u64 << 20) as f64;
 const LENGTH_MAX: f64 = (1u64 << 50) as f64;
-/// Beyond this, seconds for each round.
+/// Beyond this, a round takes seconds.
 const CAREFUL_WORK_MAX: usize = 100_000_000;

@@ -6,23 +6,23 @@ use std::collections::{BinaryHeap, HashMap};
 
 use super::net::Net;
 
-/// A connection between two vertices of a tree: straight, or through switches that only pass.
+/// A connection between two vertices of a tree: direct, or through switches that only forward.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hop {
-    /// Nearer to the root.
+    /// The end nearer to the root.
     pub from: usize,
-    /// Farther from it.
+    /// The end farther from the root.
     pub to: usize,
-    /// Switches passed, from `from` to `to`.
+    /// Switches between them, from `from` to `to`.
     pub via: Vec<usize>,
 }
 
-/// A rooted tree; hops stand after the hop that reaches their `from`.
+/// A rooted tree; each hop follows the hop that reaches its `from`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tree {
     /// A GPU, or a switch that adds and multicasts.
     pub root: usize,
-    /// One for every other vertex of the tree.
+    /// One hop for every vertex but the root.
     pub hops: Vec<Hop>,
 }
 
@@ -37,12 +37,12 @@ impl Tree {
         depth.into_values().max().unwrap_or(0)
     }
 
-    /// Arcs from the root to the leaves with how often each is used; panics if `net` lacks one.
+    /// Arcs from the root to the leaves, repeated as often as they are used; panics if `net` lacks one.
     pub fn arcs<'a>(&'a self, net: &'a Net) -> impl Iterator<Item = usize> + 'a {
         self.hops.iter().flat_map(move |hop| hop_arcs(net, hop))
     }
 
-    /// The same tree where vertex v is called `names[v]`.
+    /// The same tree with vertex v named `names[v]`.
     pub fn renamed(&self, names: &[usize]) -> Tree {
         let hop = |hop: &Hop| Hop {
             from: names[hop.from],
@@ -52,7 +52,7 @@ impl Tree {
         Tree { root: names[self.root], hops: self.hops.iter().map(hop).collect() }
     }
 
-    /// The same tree hung up at another of its vertices.
+    /// The same tree rooted at another of its vertices.
     pub fn rerooted(&self, root: usize) -> Tree {
         let at = self.neighbours();
         let mut hops = Vec::with_capacity(self.hops.len());
@@ -76,20 +76,20 @@ impl Tree {
         Tree { root, hops }
     }
 
-    /// Hung up where it is lowest; of equally low vertices the first.
+    /// Rooted at the vertex with the least height; ties go to the first.
     pub fn centred(&self) -> Tree {
         let at = self.neighbours();
         let farthest = |far: &HashMap<usize, usize>| {
             far.iter().map(|(&v, &hops)| (hops, v)).max().expect("a tree has a root").1
         };
-        // No vertex is farther from any other than one of the ends of a longest way.
+        // The farthest vertex from any vertex is one end of a longest path.
         let one = self.distances(&at, farthest(&self.distances(&at, self.root)));
         let other = self.distances(&at, farthest(&one));
         let lowest = at.keys().min_by_key(|&v| (one[v].max(other[v]), *v));
         self.rerooted(*lowest.expect("a tree has a root"))
     }
 
-    /// By vertex the numbers of its hops.
+    /// The numbers of each vertex's hops.
     fn neighbours(&self) -> HashMap<usize, Vec<usize>> {
         let mut at: HashMap<usize, Vec<usize>> = HashMap::from([(self.root, Vec::new())]);
         for (index, hop) in self.hops.iter().enumerate() {
@@ -99,7 +99,7 @@ impl Tree {
         at
     }
 
-    /// Hops to every vertex.
+    /// Number of hops to every vertex.
     fn distances(&self, at: &HashMap<usize, Vec<usize>>, from: usize) -> HashMap<usize, usize> {
         let mut far = HashMap::from([(from, 0)]);
         let mut stack = vec![from];
@@ -129,18 +129,18 @@ pub fn hop_arcs<'a>(net: &'a Net, hop: &'a Hop) -> impl Iterator<Item = usize> +
     })
 }
 
-/// Shortest ways from one vertex to all others, through relays only.
+/// Shortest paths from one vertex to all others, through relays only.
 #[derive(Debug, Clone)]
 pub struct Ways {
     start: usize,
     length: Vec<Option<i64>>,
-    /// Per vertex the arc by which it is reached.
+    /// By vertex the arc by which it is reached.
     by: Vec<Option<usize>>,
 }
 
 impl Ways {
-    /// `is_member`: vertices that nothing passes. `lengths`: per arc, at least 0. Equally short ways: the one with
-    /// fewer arcs.
+    /// `is_member`: vertices that paths do not pass. `lengths`: per arc, at least 0. Ties go to the path with fewer
+    /// arcs.
     pub fn new(
         net: &Net,
         start: usize,
@@ -154,7 +154,7 @@ impl Ways {
         let mut queue = BinaryHeap::from([Reverse((0i64, start))]);
         best[start] = Some(0);
         while let Some(Reverse((so_far, here))) = queue.pop() {
-            // Only relays pass on; an aggregator that is no member is one.
+            // Only relays forward; an aggregator that is not a member is a relay.
             if std::mem::replace(&mut done[here], true) || (here != start && is_member[here]) {
                 continue;
             }
@@ -171,12 +171,12 @@ impl Ways {
         Ways { start, length: best, by }
     }
 
-    /// Length of the way to a vertex, as [`Closure::between`] has it; `None` if there is no way.
+    /// Length of the path to a vertex, in the units of [`Closure::between`]; `None` if there is no path.
     pub fn length(&self, to: usize) -> Option<i64> {
         self.length[to]
     }
 
-    /// The way to a vertex that is reached.
+    /// The path to a vertex that is reached.
     pub fn hop(&self, net: &Net, to: usize) -> Hop {
         let mut via = Vec::new();
         let mut here = to;
@@ -192,11 +192,11 @@ impl Ways {
     }
 }
 
-/// Shortest ways between the vertices that trees may branch at, through relays only.
+/// Shortest paths between the vertices at which trees may branch, through relays only.
 pub struct Closure {
     /// GPUs, then aggregating switches that are allowed.
     pub members: Vec<usize>,
-    /// From each member.
+    /// Paths from each member.
     ways: Vec<Ways>,
 }
 
@@ -210,12 +210,12 @@ impl Closure {
         Closure { members, ways }
     }
 
-    /// Between GPUs, all arcs being alike.
+    /// Paths between GPUs with equal lengths of arcs.
     pub fn of_gpus(net: &Net) -> Closure {
         Closure::new(net, net.gpus.clone(), &net.outgoing(), &vec![0; net.arcs.len()])
     }
 
-    /// Length of the way between two members by place, a little more than [`TIE`] times that of its arcs.
+    /// Length of the path between two members by position, a little more than [`TIE`] times that of its arcs.
     pub fn between(&self, from: usize, to: usize) -> Option<i64> {
         self.ways[from].length(self.members[to])
     }
@@ -235,12 +235,12 @@ impl Closure {
         seen.into_iter().all(|seen| seen)
     }
 
-    /// The way between two members by place.
+    /// The path between two members by position.
     pub fn hop(&self, net: &Net, from: usize, to: usize) -> Hop {
         self.ways[from].hop(net, self.members[to])
     }
 
-    /// A shortest spanning tree, lengths being the same both ways (Prim). Returns its length too.
+    /// A shortest spanning tree under lengths that are equal in both directions (Prim). Returns its length too.
     pub fn spanning_tree(&self, net: &Net) -> (Tree, i64) {
         let n = self.members.len();
         let mut nearest: Vec<(i64, usize)> = vec![(i64::MAX, 0); n];
@@ -350,12 +350,12 @@ fn chu_liu(n: usize, root: usize, edges: &[(usize, usize, i64)]) -> Vec<usize> {
         chu_liu(groups, group[root], &smaller).into_iter().map(|e| origin[e]).collect();
     let mut entered = vec![false; n];
     chosen.iter().for_each(|&e| entered[edges[e].1] = true);
-    // Of each cycle all edges but the one into the vertex that is entered from outside.
+    // All edges of each cycle but the one into the vertex that is entered from outside.
     chosen.extend(
         (0..n).filter(|&v| cycle_of[v] && !entered[v]).map(|v| into[v].expect("on a cycle")),
     );
     chosen
 }
 
-/// Lengths are multiplied by this, and every arc adds 1: of equal ways the one with fewer arcs.
+/// Lengths are multiplied by this, and every arc adds 1: ties go to paths with fewer arcs.
 const TIE: i64 = 1 << 12;

@@ -1,20 +1,19 @@
 //! The verifier of programs: no deadlock, no race, every contribution exactly once.
 //!
-//! Steps are ordered by their threads, by dependencies, and by messages (FIFO per connection; with
-//! [`MESSAGES_AHEAD`] messages under way the sender waits). If that order has no cycle, nothing can
-//! block for ever; if any two accesses to the same pieces, one of them a write, are ordered by it, then
-//! every run computes the same, and one run shows what.
+//! Steps are ordered by their threads, by dependencies, and by messages (FIFO per connection; with [`MESSAGES_AHEAD`]
+//! messages in flight the sender waits). If that order has no cycle, there is no deadlock; if it orders any two
+//! accesses to the same pieces of which one is a write, every run computes the same result, and one run shows it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use super::reach::Order;
-use super::{Memory, Place, Program, Step};
+use super::{Memory, MemoryLocation, Program, Step};
 
-/// What is wrong with a program, and where.
+/// An invalid program.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// A reference to something that is not there.
+    /// A reference to an object that does not exist.
     #[error("{at}: {problem}")]
     Malformed {
         /// The step or thread.
@@ -28,7 +27,7 @@ pub enum Fault {
         /// Some of them.
         steps: String,
     },
-    /// Two accesses that may come in either order.
+    /// Two accesses in undefined order.
     #[error("race: {one} and {other} both touch {place}, in no certain order")]
     Race {
         /// A step.
@@ -38,27 +37,27 @@ pub enum Fault {
         /// The memory.
         place: String,
     },
-    /// A result that is not what the collective promises.
+    /// A result that differs from the collective's.
     #[error("{place} ends with {found}, and should be {expected}")]
     Result {
         /// The memory.
         place: String,
         /// Contributions that arrived, as `gpu0×2`.
         found: String,
-        /// Those that should.
+        /// The expected contributions.
         expected: String,
     },
-    /// Links that carry more than they can, or a plan that does not fit its fabric.
+    /// Overloaded links, or a plan that does not fit its fabric.
     #[error("{0}")]
     Plan(String),
 }
 
-/// Checks that `program` computes its collective in every order of steps that can happen.
+/// Checks that `program` computes its collective in every possible order of steps.
 pub fn check(program: &Program) -> Result<(), Fault> {
     check_part(program, 0..program.pieces)
 }
 
-/// The same for a program that touches `part` of its pieces only, and need not do anything for others.
+/// The same for a program that accesses `part` of its pieces only.
 pub(super) fn check_part(program: &Program, part: Range<u64>) -> Result<(), Fault> {
     let run = Run::new(program, part)?;
     let order = run.order()?;
@@ -68,15 +67,15 @@ pub(super) fn check_part(program: &Program, part: Range<u64>) -> Result<(), Faul
 
 pub(super) struct Run<'a> {
     pub(super) program: &'a Program,
-    /// Pieces that it is about.
+    /// The pieces that are checked.
     pub(super) part: Range<u64>,
-    /// All steps: agent, thread, place in it.
+    /// All steps: agent, thread, index in it.
     pub(super) steps: Vec<(usize, usize, usize)>,
     /// First of a thread's steps in `steps`.
     first: Vec<Vec<usize>>,
-    /// Ends of segments: pieces that are always touched together.
+    /// Ends of segments: pieces that are always accessed together.
     pub(super) borders: Vec<u64>,
-    /// By step that receives the step that sends.
+    /// For each receiving step the step that sends.
     pub(super) sender: HashMap<usize, usize>,
 }
 
@@ -114,7 +113,7 @@ impl<'a> Run<'a> {
             sender: HashMap::new(),
         };
         run.check_fields()?;
-        // Messages carry values from one place to another: a border at one is one at the other.
+        // Messages carry values between locations: a border at one is a border at the other.
         run.match_messages()?;
         run.spread_borders();
         Ok(run)
@@ -208,7 +207,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Cuts both sides of every copy alike, until nothing changes.
+    /// Divides both sides of every copy alike, until nothing changes.
     fn spread_borders(&mut self) {
         let mut borders: BTreeSet<u64> = self.borders.iter().copied().collect();
         loop {
@@ -291,7 +290,11 @@ impl<'a> Run<'a> {
         if self.program.in_place && memory == Memory::Output { Memory::Input } else { memory }
     }
 
-    pub(super) fn segments(&self, place: Place, count: u64) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn segments(
+        &self,
+        place: MemoryLocation,
+        count: u64,
+    ) -> impl Iterator<Item = usize> + use<> {
         let start = self.borders.partition_point(|&border| border < place.at);
         let end = self.borders.partition_point(|&border| border < place.at + count);
         start..end
@@ -312,6 +315,6 @@ pub(super) fn malformed(at: impl Into<String>, problem: &str) -> Fault {
     Fault::Malformed { at: at.into(), problem: problem.to_owned() }
 }
 
-/// Messages of one connection under way before the sender waits. One is the strictest: what does
-/// not block then, does not block with more.
+/// Messages of one connection in flight before the sender waits. One is the strictest: a program that does not block
+/// with one does not block with more.
 const MESSAGES_AHEAD: usize = 1;

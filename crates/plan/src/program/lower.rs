@@ -1,4 +1,4 @@
-//! From a plan to a program: one thread per flow, agent and neighbour in the flow's tree.
+//! Lowers a plan to a program: one thread per flow, agent and neighbour in the flow's tree.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -6,13 +6,13 @@ use std::ops::Range;
 use netsum_topo::lcm;
 use netsum_topo::links::{Collective, PlannedFlow, TreePlan};
 
-use super::{Action, Fault, Memory, Place, Program, Step, Thread};
+use super::{Action, Fault, Memory, MemoryLocation, Program, Step, Thread};
 
-/// The program of a plan, in place. Each flow has the first channel on which no flow before it uses one of
-/// its connections.
+/// The program of a plan, in place. Each flow has the first channel on which no earlier flow uses one of its
+/// connections.
 ///
-/// Errors: shares that do not add up to 1, or to equal shards; too many pieces; flows whose ways are
-/// no trees are for [`super::check`] to find.
+/// Errors: shares that do not add up to 1, or to equal shards; too many pieces. Flows whose paths are not trees are
+/// found by [`super::check`].
 pub fn lower(plan: &TreePlan) -> Result<Program, Fault> {
     let layout = Layout::new(plan)?;
     let mut program = layout.empty();
@@ -30,8 +30,8 @@ pub fn lower(plan: &TreePlan) -> Result<Program, Fault> {
     Ok(program)
 }
 
-/// The program of each flow by itself, with the pieces that it is about. Flows share no thread, no
-/// connection and no piece of memory: what is right alone is right together.
+/// The program of each flow separately, with its pieces. Flows share no thread, no connection and no piece of memory:
+/// if each is correct, so are all together.
 pub(super) fn lower_each(
     plan: &TreePlan,
 ) -> Result<impl Iterator<Item = (Program, Range<u64>)>, Fault> {
@@ -47,13 +47,13 @@ pub(super) fn lower_each(
 /// Senders and receivers, by agent.
 type Pairs = Vec<(usize, usize)>;
 
-/// Which pieces are whose, and who takes part.
+/// The owner of each piece, and the participants.
 pub(super) struct Layout<'a> {
     plan: &'a TreePlan,
     pub(super) pieces: u64,
     /// By vertex: ranks, then switches that flows branch at.
     pub(super) agent: BTreeMap<usize, usize>,
-    /// By flow.
+    /// Pieces of each flow.
     pub(super) parts: Vec<Range<u64>>,
 }
 
@@ -129,7 +129,7 @@ impl<'a> Layout<'a> {
     fn put(&self, program: &mut Program, flow: usize, channel: usize) {
         let (up, down) = self.ways(flow);
         let Range { start: at, end } = self.parts[flow];
-        let place = Place { memory: Memory::Input, at };
+        let place = MemoryLocation { memory: Memory::Input, at };
         add(program, channel, place, end - at, &up, &down);
     }
 }
@@ -161,13 +161,13 @@ fn check_shard(
 fn add(
     program: &mut Program,
     channel: usize,
-    place: Place,
+    place: MemoryLocation,
     count: u64,
     up: &[(usize, usize)],
     down: &[(usize, usize)],
 ) {
     let mut threads: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-    // Per agent the last step that wrote the flow's pieces there.
+    // By agent the last step that wrote the flow's pieces there.
     let mut written: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     let mut put = |agent: usize, peer: usize, action: Action, after: Option<(usize, usize)>| {
         let index = *threads.entry((agent, peer)).or_insert_with(|| {
@@ -177,7 +177,7 @@ fn add(
             program.threads[agent].len() - 1
         });
         let steps = &mut program.threads[agent][index].steps;
-        // Steps of the same thread come before anyway, and so does what they waited for.
+        // Earlier steps of the same thread precede anyway, and so do the steps that these waited for.
         let known = |after: (usize, usize)| steps.iter().any(|step| step.after == Some(after));
         let after = after.filter(|&after| after.0 != index && !known(after));
         steps.push(Step { action, from: place, to: place, count, after });
@@ -186,14 +186,14 @@ fn add(
     let ranks = program.ranks;
     for &(from, to) in up {
         put(from, to, Action::Send, written.get(&from).copied());
-        // A switch has nothing of its own to add the first message to.
+        // A switch has no contribution to which the first message would be added.
         let first = to >= ranks && !written.contains_key(&to);
         let action = if first { Action::Receive } else { Action::ReceiveReduce };
         let step = put(to, from, action, written.get(&to).copied());
         written.insert(to, step);
     }
-    // What comes down must not overwrite what is still to be sent up: the result depends on all of it,
-    // through the root, so messages order the two.
+    // Results must not overwrite what is still to be sent up: the result depends on all contributions through the root,
+    // so messages order the two.
     for &(from, to) in down {
         put(from, to, Action::Send, written.get(&from).copied());
         let step = put(to, from, Action::Receive, written.get(&to).copied());

@@ -1,8 +1,7 @@
-//! Programs: what every GPU does step by step, in the form that executors and MSCCL know.
+//! Programs: the steps of every GPU, in the form of executors and MSCCL.
 //!
-//! A [`Program`] is lower than a plan: threads of steps with explicit dependencies. [`check`] says
-//! whether it computes its collective in every order that the dependencies allow; it shares nothing
-//! with the search for trees.
+//! A [`Program`] is lower than a plan: threads of steps with explicit dependencies. [`check`] checks that it computes
+//! its collective in every order that the dependencies allow; it is independent of the search for trees.
 
 mod check;
 mod lower;
@@ -23,35 +22,35 @@ use netsum_topo::links::Collective;
 /// Memory of an agent, in pieces of equal size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Memory {
-    /// What the caller gives.
+    /// The caller's input.
     Input,
-    /// What the caller gets; the same memory as the input in a program in place.
+    /// The caller's output; the same memory as the input in a program in place.
     Output,
-    /// The program's own.
+    /// The program's scratch memory.
     Scratch,
 }
 
-/// Pieces of one memory.
+/// A location in one memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct MemoryLocation {
     /// Which memory.
     pub memory: Memory,
     /// First piece.
     pub at: u64,
 }
 
-/// What a step does with `count` pieces.
+/// An operation on `count` pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Step {
     /// The action.
     pub action: Action,
-    /// Where pieces are read, where the action reads.
-    pub from: Place,
-    /// Where pieces are written, where the action writes.
-    pub to: Place,
-    /// How many.
+    /// Source, for actions that read.
+    pub from: MemoryLocation,
+    /// Destination, for actions that write.
+    pub to: MemoryLocation,
+    /// Number of pieces.
     pub count: u64,
-    /// A step of another thread of the same agent that must be over first.
+    /// A step of another thread of the same agent that must complete first.
     pub after: Option<(usize, usize)>,
 }
 
@@ -116,13 +115,13 @@ impl Action {
 /// Steps one after another, with at most one peer to send to and one to receive from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Thread {
-    /// Agent that sends reach.
+    /// Agent to which the thread sends.
     pub send: Option<usize>,
-    /// Agent that receives are from.
+    /// Agent from which the thread receives.
     pub receive: Option<usize>,
-    /// Tells connections between the same agents apart.
+    /// Distinguishes connections between the same agents.
     pub channel: usize,
-    /// In order.
+    /// Steps in order.
     pub steps: Vec<Step>,
 }
 
@@ -130,14 +129,14 @@ pub struct Thread {
 /// add and multicast, without data of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// What it computes.
+    /// The collective.
     pub collective: Collective,
-    /// GPUs.
+    /// Number of GPUs.
     pub ranks: usize,
     /// Pieces of the whole buffer; of all shards together for all-gather and reduce-scatter.
     pub pieces: u64,
-    /// Whether input and output are the same memory (of all shards, an agent's own in its place).
+    /// Whether input and output are the same memory (of all shards, an agent's own at its position).
     pub in_place: bool,
-    /// By agent.
+    /// Threads by agent.
     pub threads: Vec<Vec<Thread>>,
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use netsum_topo::links::Collective;
 use roxmltree::{Document, Node};
 
-use super::{Action, Memory, Place, Program, Step, Thread};
+use super::{Action, Memory, MemoryLocation, Program, Step, Thread};
 use crate::error::PackError;
 
 /// The program as MSCCL's XML.
@@ -102,7 +102,7 @@ pub fn write_msccl(program: &Program, name: &str) -> Result<String, PackError> {
 
 /// A program from MSCCL's XML. A broadcast's root is the rank that only sends.
 ///
-/// Errors: malformed XML, or what it does not know, with the line.
+/// Errors: malformed XML, or unsupported elements, with the line.
 pub fn read_msccl(text: &str) -> Result<Program, PackError> {
     let fault = |problem: String| PackError::Format { format: "MSCCL XML", problem };
     if text.len() > TEXT_MAX {
@@ -156,7 +156,7 @@ pub fn read_msccl(text: &str) -> Result<Program, PackError> {
                 steps: Vec::new(),
             };
             for step in block.children().filter(|node| node.has_tag_name("step")) {
-                let spot = |memory: &str, offset: &str| -> Result<Place, PackError> {
+                let spot = |memory: &str, offset: &str| -> Result<MemoryLocation, PackError> {
                     let memory = match attribute(step, memory)?.as_str() {
                         "i" => Memory::Input,
                         "o" => Memory::Output,
@@ -165,14 +165,17 @@ pub fn read_msccl(text: &str) -> Result<Program, PackError> {
                             return Err(fault(format!("line {}: buffer {other:?}", place(step))));
                         }
                     };
-                    // The one shard of a GPU's own counts from 0 there.
+                    // Offsets of a GPU's own shard start at 0 there.
                     let own_shard = match (coll.as_str(), memory) {
                         ("allgather", Memory::Input) | ("reduce_scatter", Memory::Output) => {
                             pieces / ranks as u64 * id as u64
                         }
                         _ => 0,
                     };
-                    Ok(Place { memory, at: own_shard + number(step, offset)?.max(0) as u64 })
+                    Ok(MemoryLocation {
+                        memory,
+                        at: own_shard + number(step, offset)?.max(0) as u64,
+                    })
                 };
                 let kind = attribute(step, "type")?;
                 let action = ACTIONS.iter().find(|(_, name)| *name == kind).ok_or_else(|| {

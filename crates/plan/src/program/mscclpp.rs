@@ -1,11 +1,11 @@
 //! MSCCL++'s execution plans (JSON), written from plans, and read back as programs.
 //!
 //! Source: microsoft/mscclpp at 1f5f065d, `src/core/executor/execution_plan.cc` (fields and names that the executor
-//! reads) and `src/core/include/execution_kernel.hpp` (what operations do).
+//! reads) and `src/core/include/execution_kernel.hpp` (semantics of operations).
 //!
 //! A flow is one thread block per GPU, which does its steps one after another. Data is put into the receiver's memory,
-//! sums on their way up into its scratch, and each message is told by a signal. Thread blocks begin with a signal
-//! and a wait per neighbour: nobody writes to a GPU that is still in the call before.
+//! sums on their way up into its scratch, and a signal announces each message. Thread blocks begin with a signal and a
+//! wait per neighbour, so that no GPU writes to one that is still in the previous call.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,10 +13,10 @@ use netsum_topo::links::{Collective, TreePlan};
 use serde::{Deserialize, Serialize};
 
 use super::lower::Layout;
-use super::{Action, Memory, Place, Program, Step, Thread};
+use super::{Action, Memory, MemoryLocation, Program, Step, Thread};
 use crate::error::PackError;
 
-/// A plan as the executor reads it. Fields as in MSCCL++.
+/// A plan as the executor reads it, with the fields of MSCCL++.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -104,10 +104,10 @@ struct Op {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Buffer {
-    /// Own memory.
+    /// Local memory.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     memory: Option<String>,
-    /// Or that of another GPU, by its place among the thread block's.
+    /// Or the memory of another GPU, by its index among the thread block's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     buffer_id: Option<usize>,
     index: u64,
@@ -201,7 +201,7 @@ impl Draft {
         }
     }
 
-    /// A thread block joined to `neighbours`, which begins when they do.
+    /// A thread block connected to `neighbours`, which waits until they have begun.
     fn open(&mut self, neighbours: &[usize]) -> Block {
         let first = self.connected_to.len();
         self.connected_to.extend(neighbours);
@@ -221,7 +221,7 @@ impl Draft {
         }
     }
 
-    /// The place among `block`'s remote buffers of a memory of another GPU.
+    /// The index among `block`'s remote buffers of a memory of another GPU.
     fn remote(&mut self, block: &mut Block, rank: usize, memory: &str) -> usize {
         let same = |known: &Remote| known.rank == rank && known.memory == memory;
         let id = self.remote.iter().position(same).unwrap_or_else(|| {
@@ -296,13 +296,13 @@ fn put_flow(gpus: &mut [Draft], layout: &Layout, flow: usize, memory: &str) {
     blocks.into_iter().for_each(|(gpu, block)| gpus[gpu].blocks.push(block));
 }
 
-/// By sender, receiver and channel what is put, in order: the step that sends, and where to.
-type Messages = HashMap<(usize, usize, usize), Vec<(Step, Place)>>;
+/// By sender, receiver and channel the puts in order: the sending step, and the destination.
+type Messages = HashMap<(usize, usize, usize), Vec<(Step, MemoryLocation)>>;
 
 /// The program of an execution plan with the operations that [`write_mscclpp`] uses.
 ///
-/// A message is taken to change the receiver's memory when it waits for it. Errors: malformed JSON, or what it does
-/// not know, with the place.
+/// A message counts as written when the receiver waits for it. Errors: malformed JSON, or unsupported operations, with
+/// the position.
 pub fn read_mscclpp(text: &str) -> Result<Program, PackError> {
     let file: File = serde_json::from_str(text).map_err(|error| refuse(&error.to_string()))?;
     let ranks = file.gpus.len();
@@ -347,7 +347,7 @@ pub fn read_mscclpp(text: &str) -> Result<Program, PackError> {
     Ok(Program { collective, ranks, pieces, in_place: file.inplace, threads })
 }
 
-/// Adds the threads of a block: one per channel and one for what is done locally, in one order.
+/// Adds the threads of a block: one per channel and one for local operations, in one order.
 fn read_block(
     gpu: &Gpu,
     block: &Block,
@@ -356,7 +356,7 @@ fn read_block(
 ) -> Result<(), PackError> {
     let mut by_channel: HashMap<Option<(usize, usize)>, usize> = HashMap::new();
     let mut last: Option<(usize, usize)> = None;
-    // Waits so far, and messages sent, by channel.
+    // Number of waits so far, and messages sent, by channel.
     let mut waits: HashMap<(usize, usize), usize> = HashMap::new();
     let mut sent: HashMap<(usize, usize), usize> = HashMap::new();
     let mut pending = false;
@@ -381,7 +381,7 @@ fn read_block(
                 let key = peer(gpu, block, op).ok_or_else(wrong)?;
                 let number = waits.entry(key).or_default();
                 *number += 1;
-                // The first is for the neighbour to have begun.
+                // The first wait is for the start of the neighbour.
                 let Some(number) = number.checked_sub(2) else { continue };
                 let from = messages.get(&(key.0, gpu.id, key.1)).and_then(|sent| sent.get(number));
                 let (step, to) = *from.ok_or_else(wrong)?;
@@ -410,7 +410,7 @@ fn read_block(
     Ok(())
 }
 
-/// GPU at the other end, and which of the channels between both it is.
+/// The GPU at the other end, and the number of the channel between both.
 fn peer(gpu: &Gpu, block: &Block, op: &Op) -> Option<(usize, usize)> {
     let [own] = op.channel_ids.as_slice() else { return None };
     let &id = block.channels.first()?.channel_ids.get(*own)?;
@@ -419,20 +419,20 @@ fn peer(gpu: &Gpu, block: &Block, op: &Op) -> Option<(usize, usize)> {
     Some((peer, all[..id].iter().filter(|&&other| other == peer).count()))
 }
 
-/// A put as the step that sends, and where it goes.
-fn message(gpu: &Gpu, block: &Block, op: &Op) -> Option<(Step, Place)> {
+/// A put as the step that sends, and its destination.
+fn message(gpu: &Gpu, block: &Block, op: &Op) -> Option<(Step, MemoryLocation)> {
     let ([from], [to]) = (op.src_buff.as_slice(), op.dst_buff.as_slice()) else { return None };
     let &id = block.remote_buffer_refs.first()?.remote_buffer_ids.get(to.buffer_id?)?;
     let remote = gpu.remote_buffers.get(id)?;
     let same_peer = peer(gpu, block, op)?.0 == remote.rank;
-    let to_place = Place { memory: memory(&remote.memory)?, at: to.index };
+    let to_place = MemoryLocation { memory: memory(&remote.memory)?, at: to.index };
     let place = local(from)?;
     let step = Step { action: Action::Send, from: place, to: place, count: from.size, after: None };
     (same_peer && from.size == to.size).then_some((step, to_place))
 }
 
-fn local(buffer: &Buffer) -> Option<Place> {
-    Some(Place { memory: memory(buffer.memory.as_deref()?)?, at: buffer.index })
+fn local(buffer: &Buffer) -> Option<MemoryLocation> {
+    Some(MemoryLocation { memory: memory(buffer.memory.as_deref()?)?, at: buffer.index })
 }
 
 fn memory(letter: &str) -> Option<Memory> {
@@ -460,5 +460,5 @@ const MEMORY: &str = "memory";
 /// `MAX_OPERATION` and `MAX_CHANNEL` of its kernel.
 const OPS_MAX: usize = 64;
 const CHANNELS_MAX: usize = 16;
-/// Messages must divide into so many chunks: more is of no use.
+/// Messages must divide into this many chunks: a higher limit is of no use.
 const PIECES_MAX: u64 = 1 << 15;

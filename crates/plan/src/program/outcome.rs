@@ -1,4 +1,4 @@
-//! What a program does: accesses that may come in either order, and what one run leaves behind.
+//! The outcome of a program: accesses in undefined order, and the result of one run.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,9 +6,9 @@ use netsum_topo::links::Collective;
 
 use super::check::{Fault, Run, malformed};
 use super::reach::Order;
-use super::{Memory, Place};
+use super::{Memory, MemoryLocation};
 
-/// How often each rank's value is in a sum, by rank and piece of its input.
+/// Multiplicity of each rank's values in a sum, by rank and piece of its input.
 type Sum = BTreeMap<(usize, u64), u64>;
 
 impl Run<'_> {
@@ -62,7 +62,7 @@ impl Run<'_> {
         for &id in &order.sequence {
             let agent = self.steps[id].0;
             let step = *self.step(id);
-            let read = |place: Place| -> Result<Vec<Sum>, Fault> {
+            let read = |place: MemoryLocation| -> Result<Vec<Sum>, Fault> {
                 let key = |segment| (agent, self.memory(place.memory), segment);
                 let value = |segment| {
                     held.get(&key(segment))
@@ -127,7 +127,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What a rank must have at a piece in the end; `None` where anything may be.
+    /// The expected result of a rank at a piece; `None` if any value is allowed.
     fn expected(&self, rank: usize, at: u64) -> Option<Sum> {
         let all = || (0..self.program.ranks).map(|rank| ((rank, at), 1)).collect();
         match self.program.collective {
@@ -147,7 +147,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whose shard a piece belongs to.
+    /// The owner of a piece's shard.
     fn owner(&self, at: u64) -> usize {
         (u128::from(at) * self.program.ranks as u128 / u128::from(self.program.pieces)) as usize
     }

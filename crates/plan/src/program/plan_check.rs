@@ -1,4 +1,4 @@
-//! The verifier of plans: the program that they become, and what they ask of links.
+//! The verifier of plans: their programs, and the load of links.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,9 +9,8 @@ use super::Fault;
 use super::check::check_part;
 use super::lower::lower_each;
 
-/// Checks a plan against its fabric: its program computes the collective in every order; ways follow
-/// links and pass through switches only; switches that branch or join can do that; at the claimed
-/// rate no link carries more than it can.
+/// Checks a plan against its fabric: its program computes the collective in every order; paths follow links and pass
+/// through switches only; switches that branch or join have that function; at the claimed rate no link is overloaded.
 pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
     let wrong = |problem: String| Err(Fault::Plan(problem));
     if plan.format != TREE_PLAN_FORMAT {
@@ -67,12 +66,12 @@ pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
     lower_each(plan)?.try_for_each(|(program, part)| check_part(&program, part))
 }
 
-/// Shares or a rate that cannot be added up exactly.
+/// A share or a rate that cannot be added exactly.
 fn too_fine() -> Fault {
     Fault::Plan("its shares and rate are too fine to be added up; round them".to_owned())
 }
 
-/// Switches at the ends of ways: joining takes one that adds, branching one that multicasts.
+/// Switches at the ends of paths: joining needs one that adds, branching one that multicasts.
 fn wrong_branching(graph: &LinkGraph, up: &[Vec<usize>], down: &[Vec<usize>]) -> Option<String> {
     let role = |v: usize| graph.vertices()[v].role;
     let ends: HashSet<usize> =

@@ -1,15 +1,15 @@
-//! Which steps must be over before which: the partial order of a program.
+//! The partial order of a program's steps.
 
 /// A directed graph without cycles, closed under "before".
 pub(super) struct Order {
-    /// By position in `sequence`: bits of the steps that come before.
+    /// By position in `sequence`: bits of the steps that precede.
     before: Vec<Vec<u64>>,
-    /// Steps so that everything stands after what it waits for.
+    /// Steps in topological order.
     pub(super) sequence: Vec<usize>,
 }
 
 impl Order {
-    /// `after[v]`: steps that must be over before v. Errors: steps that wait for each other.
+    /// `after[v]`: steps that must complete before v. Errors: steps that wait for each other.
     pub(super) fn new(after: &[Vec<usize>]) -> Result<Order, Vec<usize>> {
         let n = after.len();
         let mut waiting: Vec<usize> = after.iter().map(Vec::len).collect();
@@ -44,7 +44,7 @@ impl Order {
         Ok(Order { before, sequence })
     }
 
-    /// Whether one of the two is over before the other begins, in every run.
+    /// Whether one of the two completes before the other begins, in every run.
     pub(super) fn ordered(&self, a: usize, b: usize) -> bool {
         let before = |a: usize, b: usize| self.before[b][a / 64] >> (a % 64) & 1 == 1;
         before(a, b) || before(b, a)

@@ -1,8 +1,8 @@
-//! Small instances against every topology there is, each solved exactly.
+//! Small instances compared with every possible topology, each solved exactly.
 //!
-//! With paired ports a plan is a packing of trees into an undirected graph: summing along one tree and spreading along
-//! another use each link once each way, and either tree can serve both. So the best rate of a topology is a linear
-//! programme over its Steiner trees, and the best of an instance that of all graphs within the degrees.
+//! With paired ports a plan is a packing of trees into an undirected graph: summing along one tree and distributing
+//! along another use each link once in each direction, and either tree can do both. So the best rate of a topology is a
+//! linear programme over its Steiner trees, and the best of an instance that of all graphs within the degrees.
 
 use std::collections::HashSet;
 
@@ -11,14 +11,14 @@ use netsum_topo::{OcsPorts, OcsSpec, Ratio};
 
 use crate::{ratio, spec};
 
-/// Links between each two nodes, `at(a, b)` with a < b.
+/// Number of links between each pair of nodes, `at(a, b)` with a < b.
 type Graph = Vec<u8>;
 
 fn at(nodes: usize, a: usize, b: usize) -> usize {
     a.min(b) * nodes + a.max(b)
 }
 
-/// Every graph to which no link can be added, one of each class under exchange of workers and of devices.
+/// Every graph to which no link can be added, one of each class under permutation of workers and of devices.
 fn graphs(spec: &OcsSpec) -> Vec<Graph> {
     let nodes = spec.nodes() as usize;
     let free: Vec<u8> =
@@ -65,7 +65,7 @@ fn grow(
     graph[place] = 0;
 }
 
-/// All ways to rename workers among themselves and devices among themselves.
+/// All permutations of workers and of devices.
 fn exchanges(workers: usize, nodes: usize) -> Vec<Vec<usize>> {
     let orders = |from: usize, to: usize| {
         let mut orders: Vec<Vec<usize>> = vec![vec![]];
@@ -89,7 +89,7 @@ fn exchanges(workers: usize, nodes: usize) -> Vec<Vec<usize>> {
     orders(0, workers).into_iter().flat_map(join).collect()
 }
 
-/// Trees that span all workers and some devices, none of these as a leaf: the places of their links.
+/// Trees that span all workers and some devices, none of these as a leaf: indices of their links.
 fn trees(graph: &Graph, workers: usize, nodes: usize) -> Vec<Vec<usize>> {
     let mut found = Vec::new();
     for devices in 0..1usize << (nodes - workers) {
@@ -144,7 +144,7 @@ fn packing(graph: &Graph, trees: &[Vec<usize>]) -> Ratio {
     let (zero, one) = (ratio(0, 1), ratio(1, 1));
     let places: Vec<usize> = (0..graph.len()).filter(|&place| graph[place] > 0).collect();
     let columns = trees.len() + places.len();
-    // A row per link: its trees, its slack, its capacity. The last row is what is gained.
+    // A row per link: its trees, its slack, its capacity. The last row is the objective.
     let mut rows: Vec<Vec<Ratio>> = Vec::new();
     for (index, &place) in places.iter().enumerate() {
         let mut row = vec![zero; columns + 1];
@@ -185,7 +185,7 @@ fn best(spec: &OcsSpec) -> Ratio {
     rates.max().expect("a graph without links")
 }
 
-/// Where the plan meets the bound, that proves it best. Elsewhere every topology is tried.
+/// A plan that meets the bound is optimal. Otherwise every topology is tried.
 #[test]
 fn no_topology_is_better() {
     let mut tried = 0;
@@ -213,7 +213,7 @@ fn no_topology_is_better() {
         }
     }
     assert_eq!(tried, 62);
-    // With few ports and few devices: all that is known to be missed.
+    // With few ports and few devices: the only known suboptimal plan.
     let known = ["OCS(N=4, D=2, M=2, E=3): 7/5 of 3/2"];
     assert_eq!(short, known);
 }

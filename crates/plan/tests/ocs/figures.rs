@@ -1,4 +1,4 @@
-//! What the slides print, and the table over M that follows from them.
+//! Figures of the slides, and the table over M that follows from them.
 
 use netsum_plan::ocs::{Composition, Lane, Piece, bound, check, closed, dp, shared, synthesize};
 use netsum_topo::{OcsPorts, Ratio};
@@ -40,7 +40,7 @@ fn slide_21() {
     assert_eq!(degrees(&synthesize(&spec, &closed(&spec))), [3; 6]);
 }
 
-/// Slides 11 and 26: devices that trees alone need before they help at all.
+/// Slides 11 and 26: number of devices from which trees alone gain at all.
 #[test]
 fn devices_of_the_baseline() {
     let trees_beat_rings = |n: u32, d: u32, e: u32| {
@@ -111,7 +111,7 @@ fn first_gain_and_saturation() {
     }
 }
 
-/// One device serving two trees reaches D with 20 devices in place of 24.
+/// With devices that serve two trees, 20 devices reach D instead of 24.
 #[test]
 fn a_device_serves_two_trees() {
     let plan = shared(&ocs(16, 8, 20, 8));
@@ -123,26 +123,26 @@ fn a_device_serves_two_trees() {
 fn paired_ports_have_rings_in_pairs() {
     let paired = spec(6, 3, 0, 4, OcsPorts::Paired);
     let composition = closed(&paired);
-    // A cycle, 6/5, leaves a port each; a line and what it leaves is 1.
+    // A cycle, 6/5, leaves a port each; a line on the remaining ports makes 1.
     assert_eq!((composition.algbw(&paired), composition.rings), (ratio(6, 5), 2));
     let plan = synthesize(&paired, &composition);
     assert!(plan.lanes.iter().all(|lane| matches!(lane, Lane::Ring { .. })));
     check(&plan).unwrap();
 }
 
-/// With simplex ports a device can have a parent that is none of its E children's peers. That
-/// reaches 1 where the bound for devices joined in both directions is 3/4.
+/// With simplex ports a device can have a parent that is no peer of its E children. That reaches 1 where the bound for
+/// devices joined in both directions is 3/4.
 #[test]
-fn one_way_devices_exceed_the_bound_for_two_way_ones() {
+fn devices_joined_in_one_direction_exceed_the_bound_for_two() {
     let plan = serde_json::from_str(include_str!("one_way.json")).unwrap();
     assert_eq!(check(&plan).unwrap().algbw, ratio(1, 1));
     let bound = bound(&plan.spec);
     assert_eq!((bound.whole_devices, bound.any_circuits), (ratio(3, 4), ratio(1, 1)));
 }
 
-/// Trees are full there; what helps are classes of devices that cross. In units of 1: 4 + 32/9, 5 + 8/3, 6 + 16/9, 3 + 80/17.
+/// Trees are full there; crossed classes of devices help. In units of 1: 4 + 32/9, 5 + 8/3, 6 + 16/9, 3 + 80/17.
 #[test]
-fn close_to_saturation_classes_cross() {
+fn classes_cross_close_to_saturation() {
     for (n, e, devices, rate) in [
         (32, 8, 36, ratio(68, 9)),
         (32, 8, 37, ratio(23, 3)),

@@ -1,5 +1,5 @@
-//! Topologies behind an optical circuit switch: figures of the slides, all methods against each other and
-//! against independent oracles, and the check against planted faults.
+//! Topologies behind an optical circuit switch: figures of the slides, all methods compared with each other and with
+//! independent oracles, and the verifier against planted faults.
 
 mod exhaustive;
 mod figures;

@@ -1,4 +1,4 @@
-//! Closed form, programme and oracle agree; plans do what they claim; nothing exceeds the bound.
+//! Closed form, programme and oracle agree; plans reach their claimed rates; no plan exceeds the bound.
 
 use netsum_plan::ocs::{bound, check, closed, dp, shared, synthesize};
 use netsum_topo::{OcsPorts, OcsSpec, Ratio};
@@ -6,14 +6,14 @@ use proptest::prelude::*;
 
 use crate::{degrees, ratio, spec};
 
-/// Slide 22 word for word: an unbounded knapsack over devices and worker ports, all small topologies as
-/// items. Values in 2(N−1)ths. Row m, column p: the best with m devices and p ports.
+/// Slide 22 literally: an unbounded knapsack over devices and worker ports, all small topologies as items. Values in
+/// 2(N−1)ths. Row m, column p: the best with m devices and p ports.
 fn knapsack(spec: &OcsSpec) -> Vec<Ratio> {
     let (n, e) = (spec.workers as usize, spec.device_ports as usize);
     let (m, p) = (spec.devices as usize, n * spec.worker_ports as usize);
     let mut items = Vec::new();
     for devices in 0..=m {
-        // Leaf ports of a tree of so many devices; workers beyond hang on workers.
+        // Leaf ports of a tree with this many devices; further workers are attached to workers.
         let leaves = devices * e + 2 - 2 * devices;
         items.push((devices, if leaves >= n { n } else { 2 * n - leaves }, 2 * (n - 1)));
         if leaves >= n {
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn plans_of_the_closed_form_do_what_they_claim(spec in any_spec(40, 8, 30, 12)) {
+    fn plans_of_the_closed_form_reach_their_claimed_rate(spec in any_spec(40, 8, 30, 12)) {
         let composition = closed(&spec);
         let plan = synthesize(&spec, &composition);
         let report = check(&plan).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn shared_plans_are_sound_and_never_slower(spec in any_spec(24, 8, 30, 10)) {
+    fn shared_plans_are_valid_and_never_slower(spec in any_spec(24, 8, 30, 10)) {
         let plan = shared(&spec);
         let report = check(&plan).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
         prop_assert_eq!(report.algbw, plan.algbw());
@@ -122,9 +122,9 @@ proptest! {
     }
 }
 
-/// Every point of the slides' curves with room below the bound: where the better method gains.
+/// Every point of the slides' curves that is below the bound, where the better method gains.
 #[test]
-fn the_better_method_gains_where_there_is_room() {
+fn the_better_method_gains_below_the_bound() {
     let cases = [
         (16, 8, 24, 20, 13, 0, OcsPorts::Simplex),
         (32, 8, 40, 30, 22, 3, OcsPorts::Simplex),
@@ -153,7 +153,7 @@ fn the_better_method_gains_where_there_is_room() {
 }
 
 #[test]
-fn large_networks_have_sound_plans() {
+fn plans_of_large_networks_are_valid() {
     for (n, d, m, e) in [(2048, 8, 1000, 8), (2024, 8, 300, 16), (1000, 3, 40, 64)] {
         let spec = spec(n, d, m, e, OcsPorts::Simplex);
         let composition = closed(&spec);

@@ -1,4 +1,4 @@
-//! The check refuses every plan that was broken on purpose, and says where.
+//! The verifier refuses every deliberately broken plan, and names the place.
 
 use netsum_plan::ocs::{Lane, OcsPlan, check, closed, shared, synthesize};
 use netsum_topo::{OcsNode, OcsPorts, Ratio};
@@ -29,11 +29,11 @@ fn ring(plan: &mut OcsPlan, at: usize) -> Option<&mut Vec<u32>> {
     (count > 0).then(|| rings.swap_remove(at % count))
 }
 
-/// One of the ways to break a plan. False if this plan has nothing to break so.
+/// Breaks a plan in one way. False if the plan has no part that can be broken so.
 fn mutate(plan: &mut OcsPlan, kind: usize, at: usize) -> bool {
     let pick = |count: usize| at % count;
     match kind {
-        // A contribution is lost, or added twice, or goes the wrong way.
+        // A contribution is lost, added twice, or sent in the wrong direction.
         0 => tree(plan, at).is_some_and(|(_, _, reduce, _)| {
             reduce.swap_remove(pick(reduce.len()));
             true
@@ -47,7 +47,7 @@ fn mutate(plan: &mut OcsPlan, kind: usize, at: usize) -> bool {
             std::mem::swap(&mut reduce[place], &mut broadcast[place]);
             true
         }),
-        // The result is not taken everywhere, or twice.
+        // The result is not sent everywhere, or is sent twice.
         3 => tree(plan, at).is_some_and(|(_, _, _, broadcast)| {
             broadcast.swap_remove(pick(broadcast.len()));
             true
@@ -60,7 +60,7 @@ fn mutate(plan: &mut OcsPlan, kind: usize, at: usize) -> bool {
             std::mem::swap(reduce, broadcast);
             true
         }),
-        // The sum is taken where it is not.
+        // The sum is taken from a node that does not have it.
         6 => tree(plan, at).is_some_and(|(_, root, _, _)| {
             root.0 = if root.0 == 0 { 1 } else { root.0 - 1 };
             true
@@ -74,14 +74,14 @@ fn mutate(plan: &mut OcsPlan, kind: usize, at: usize) -> bool {
             circuits[place] = circuits[(place + 1) % circuits.len()];
             true
         }),
-        // More than a circuit carries: every lane of these plans has a circuit that is full.
+        // A circuit is overloaded: every lane of these plans has a circuit that is full.
         9 => match &mut plan.lanes[0] {
             Lane::Tree { share, .. } | Lane::Ring { share, .. } => {
                 *share = *share + ratio(1, 1);
                 true
             }
         },
-        // Ports: taken twice, not there, to itself.
+        // Ports: used twice, nonexistent, or joined to themselves.
         10 => {
             let place = pick(plan.circuits.len());
             plan.circuits[place].from = plan.circuits[(place + 1) % plan.circuits.len()].from;
@@ -178,7 +178,7 @@ fn faults_are_named() {
 }
 
 #[test]
-fn paired_ports_need_the_way_back() {
+fn paired_ports_need_circuits_in_both_directions() {
     let one_way = ocs(3, 1, 0, 4);
     let mut plan = synthesize(&one_way, &closed(&one_way));
     check(&plan).unwrap();

@@ -14,7 +14,7 @@ fn gain(job: &OcsSpec, devices: u32) -> Ratio {
     rate(devices) / rate(0)
 }
 
-/// Every way to give `pool` devices to the jobs.
+/// Every assignment of `pool` devices to the jobs.
 fn all_ways(jobs: usize, pool: u32) -> Vec<Vec<u32>> {
     if jobs == 1 {
         return vec![vec![pool]];
@@ -47,7 +47,7 @@ fn wrong_requests_are_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Nobody could give the worst-off job more; nothing that would help is left; within the pool.
+    /// No assignment gives the worst-off job more; no device that would help is left; the pool is not exceeded.
     #[test]
     fn the_least_gain_is_the_greatest_possible(
         sizes in proptest::collection::vec((3..12u32, 1..5u32), 1..4),

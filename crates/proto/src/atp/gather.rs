@@ -1,22 +1,22 @@
-//! One fragment at the server: who is in, and what it sums to.
+//! One fragment at the server: the contributions so far, and their sum.
 
 use netsum_wire::atp::{Flags, Header, Kind, Level};
 use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
 
 use super::lease::ServerLease;
-use crate::Drop;
+use crate::DropReason;
 use crate::values::Values;
 
-/// How far a fragment is.
+/// State of a fragment.
 #[derive(Clone, Debug, Hash)]
 pub(crate) enum Phase<B> {
-    /// Nobody is in.
+    /// No contribution.
     Empty,
-    /// The sum of some.
+    /// The sum of some contributions.
     Integers(B),
-    /// The integers did not fit: each rank's floats, until all are in.
+    /// The integers did not fit: each rank's floats, until all have arrived.
     Floats(Vec<Option<B>>),
-    /// The sum of all.
+    /// The sum of all contributions.
     Done(B),
 }
 
@@ -24,27 +24,27 @@ pub(crate) enum Phase<B> {
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Entry<B> {
     pub(crate) phase: Phase<B>,
-    /// Of its first contribution.
+    /// Header of the first contribution.
     pub(crate) header: Header,
-    /// Workers that are in, by rack.
+    /// Workers whose contributions have arrived, by rack.
     covered: Vec<u32>,
     pub(crate) overflow: bool,
     pub(crate) ecn: bool,
-    /// The slot was another fragment's for some contribution.
+    /// Whether some contribution reported that the slot held another fragment.
     pub(crate) collided: bool,
     pub(crate) next_slot: SlotIndex,
-    /// What the result's elements are.
+    /// Number format of the result.
     pub(crate) summed_as: Arithmetic,
 }
 
-/// What a packet did.
+/// Effect of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merge {
-    /// It was counted, for so many workers that were not in before.
+    /// The packet was counted, for this many new workers.
     New { contributions: u32 },
-    /// All of it had been counted.
+    /// All of its contributions had been counted.
     Known,
-    /// Some had, so that none of it can be.
+    /// Some of its contributions had been counted, so that none can be.
     Overlap,
 }
 
@@ -62,8 +62,8 @@ impl<B: Copy> Entry<B> {
         }
     }
 
-    /// Makes the entry that of `header`'s fragment, in place of the one two windows before. The first
-    /// contribution says what the fragment is.
+    /// Starts the entry for `header`'s fragment, and discards the one two windows before. The first contribution
+    /// determines the properties of the fragment.
     pub(crate) fn begin<V: Values<Buffer = B>>(&mut self, header: &Header, values: &mut V) {
         if self.header.sequence != header.sequence {
             self.clear(values);
@@ -76,7 +76,7 @@ impl<B: Copy> Entry<B> {
         }
     }
 
-    /// Whether a packet belongs to this fragment; one that repeats it in float does.
+    /// Whether a packet belongs to this fragment, possibly as a repetition in float.
     pub(crate) fn is_of(&self, header: &Header) -> bool {
         let same = self.header.arithmetic == header.arithmetic;
         let both = [self.header.arithmetic, header.arithmetic];
@@ -86,27 +86,27 @@ impl<B: Copy> Entry<B> {
             && (same || both.iter().all(real))
     }
 
-    /// Adds a sum of integers.
+    /// Adds a partial sum of integers.
     pub(crate) fn merge<V: Values<Buffer = B>>(
         &mut self,
         lease: &ServerLease,
         header: &Header,
         payload: &V::Payload,
         values: &mut V,
-    ) -> Result<Merge, Drop> {
+    ) -> Result<Merge, DropReason> {
         let new = self.count_new(lease, header);
         match (&self.phase, new) {
             (Phase::Floats(_), _) | (_, Coverage { fresh: 0, .. }) => return Ok(Merge::Known),
             (Phase::Empty, _) => {
-                let stored = values.store(payload).ok_or(Drop::NoMemory)?;
+                let stored = values.store(payload).ok_or(DropReason::NoMemory)?;
                 self.phase = Phase::Integers(stored);
             }
             (&Phase::Integers(sum), Coverage { again: 0, .. }) => {
                 self.overflow |= values.combine(sum, header.arithmetic, payload);
             }
-            // Whoever is in is in this packet too, so it can take the sum's place.
+            // The packet contains all contributions so far, so that it can replace the sum.
             (&Phase::Integers(sum), Coverage { absent: 0, .. }) => {
-                let stored = values.store(payload).ok_or(Drop::NoMemory)?;
+                let stored = values.store(payload).ok_or(DropReason::NoMemory)?;
                 values.free(sum);
                 self.phase = Phase::Integers(stored);
             }
@@ -116,19 +116,19 @@ impl<B: Copy> Entry<B> {
         Ok(Merge::New { contributions: new.fresh })
     }
 
-    /// Keeps one rank's floats.
+    /// Stores one rank's floats.
     pub(crate) fn add_float<V: Values<Buffer = B>>(
         &mut self,
         lease: &ServerLease,
         header: &Header,
         payload: &V::Payload,
         values: &mut V,
-    ) -> Result<Merge, Drop> {
+    ) -> Result<Merge, DropReason> {
         if header.racks.count_ones() != 1 || header.workers.count_ones() != 1 {
-            return Err(Drop::Members);
+            return Err(DropReason::Members);
         }
         if !matches!(self.phase, Phase::Floats(_)) {
-            // Every worker could see that the integers cannot hold this fragment.
+            // Every worker could determine that the integers cannot hold this fragment.
             self.ask_for_floats(lease, values);
         }
         let (rack, worker) = (header.racks.trailing_zeros(), header.workers.trailing_zeros());
@@ -137,18 +137,18 @@ impl<B: Copy> Entry<B> {
         if parts[rank].is_some() {
             return Ok(Merge::Known);
         }
-        parts[rank] = Some(values.store(payload).ok_or(Drop::NoMemory)?);
+        parts[rank] = Some(values.store(payload).ok_or(DropReason::NoMemory)?);
         self.cover(lease, header);
         Ok(Merge::New { contributions: 1 })
     }
 
-    /// Whether every worker is in.
+    /// Whether all workers have contributed.
     pub(crate) fn is_full(&self, lease: &ServerLease) -> bool {
         let all = lease.racks.iter().map(|r| Header::all(r.len() as u8));
         self.covered.iter().copied().eq(all)
     }
 
-    /// Forgets the integers; floats are awaited.
+    /// Discards the integers; the entry then waits for floats.
     pub(crate) fn ask_for_floats<V: Values<Buffer = B>>(
         &mut self,
         lease: &ServerLease,
@@ -162,13 +162,16 @@ impl<B: Copy> Entry<B> {
         self.summed_as = Arithmetic::Float;
     }
 
-    /// Makes the result of what is in.
-    pub(crate) fn finish<V: Values<Buffer = B>>(&mut self, values: &mut V) -> Result<(), Drop> {
+    /// Computes the result.
+    pub(crate) fn finish<V: Values<Buffer = B>>(
+        &mut self,
+        values: &mut V,
+    ) -> Result<(), DropReason> {
         let sum = match &self.phase {
             Phase::Integers(sum) => *sum,
             Phase::Floats(parts) => {
                 let parts: Vec<B> = parts.iter().flatten().copied().collect();
-                let sum = values.add_floats(&parts).ok_or(Drop::NoMemory)?;
+                let sum = values.add_floats(&parts).ok_or(DropReason::NoMemory)?;
                 parts.into_iter().for_each(|part| values.free(part));
                 sum
             }
@@ -178,7 +181,7 @@ impl<B: Copy> Entry<B> {
         Ok(())
     }
 
-    /// Gives everything back.
+    /// Frees all memory of the entry.
     pub(crate) fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
         match std::mem::replace(&mut self.phase, Phase::Empty) {
             Phase::Integers(sum) | Phase::Done(sum) => values.free(sum),
@@ -198,7 +201,7 @@ impl<B: Copy> Entry<B> {
         self.collided |= header.flags.collision;
     }
 
-    /// Compares a packet's workers with those that are in.
+    /// Compares a packet's workers with those that have contributed.
     fn count_new(&self, lease: &ServerLease, header: &Header) -> Coverage {
         let mut coverage = Coverage::default();
         for (rack, &covered) in self.covered.iter().enumerate() {
@@ -212,18 +215,18 @@ impl<B: Copy> Entry<B> {
     }
 }
 
-/// A packet's workers beside those that are in.
+/// A packet's workers compared with those that have contributed.
 #[derive(Clone, Copy, Default)]
 struct Coverage {
-    /// In the packet alone.
+    /// Workers in the packet only.
     fresh: u32,
-    /// In both.
+    /// Workers in both.
     again: u32,
-    /// In the sum alone.
+    /// Workers in the sum only.
     absent: u32,
 }
 
-/// Of an entry that nobody has used; its number is admitted last.
+/// Header of an unused entry; its number is admitted last.
 const NOTHING: Header = Header {
     kind: Kind::Contribution,
     level: Level::Server,

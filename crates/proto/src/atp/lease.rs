@@ -1,4 +1,4 @@
-//! What a controller grants a job at a switch and at a server.
+//! A controller's grants to a job at a switch and at a server.
 
 use netsum_wire::atp::{Header, Level, MAX_FAN_IN};
 use netsum_wire::{Epoch, JobId, TreeId};
@@ -7,21 +7,21 @@ use crate::PortId;
 use crate::lease::{Granted, LeaseKey, Superseded};
 use crate::values::row_cost;
 
-/// Grant to one job, for one of its servers, at one switch. `P`: what names a neighbour; the machines take
-/// port numbers, drivers addresses.
+/// Grant to one job, for one of its servers, at one switch. `P` names a neighbour: a port number for machines, an
+/// address for drivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease<P = PortId> {
     /// Job.
     pub job: JobId,
     /// Version of the plan; a lease of a later epoch replaces this one.
     pub epoch: Epoch,
-    /// Server of the job.
+    /// Number of the server in the job.
     pub tree: TreeId,
-    /// Who contributes here.
+    /// Children that contribute here.
     pub members: Members<P>,
     /// Next hop towards the server.
     pub parent: P,
-    /// The most fragments in flight.
+    /// Maximum number of fragments in flight.
     pub window: u16,
     /// Largest payload.
     pub fragment_bytes: u16,
@@ -34,16 +34,16 @@ pub struct Lease<P = PortId> {
 pub enum Members<P = PortId> {
     /// Workers of one rack (level 1).
     Rack {
-        /// By bit of `workers`.
+        /// Workers by bit of `workers`.
         workers: Vec<P>,
-        /// Own bit in `racks`.
+        /// This rack's bit in `racks`.
         rack: u8,
-        /// Racks of the job.
+        /// Number of racks of the job.
         racks: u8,
     },
     /// Racks of the job (level 2). A worker at the server's own switch is a rack of one.
     Server {
-        /// By bit of `racks`.
+        /// Racks by bit of `racks`.
         racks: Vec<Rack<P>>,
     },
 }
@@ -53,18 +53,18 @@ pub enum Members<P = PortId> {
 pub struct Rack<P = PortId> {
     /// Its switch, or its only worker.
     pub port: P,
-    /// Its workers.
+    /// Number of its workers.
     pub workers: u8,
 }
 
-/// Slots that a job may have at a switch; what it means depends on the switch's policy.
+/// A job's claim on the slots of a switch; the switch's policy determines its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// So many are the job's whenever it asks, whoever holds them.
+    /// Slots guaranteed to the job.
     pub guaranteed: u32,
-    /// Never more than so many.
+    /// Maximum number of slots.
     pub limit: u32,
-    /// Who yields to whom beyond the guarantees; more is stronger.
+    /// Priority beyond the guarantees; higher values win.
     pub priority: u8,
 }
 
@@ -85,91 +85,91 @@ pub struct ServerLease<P = PortId> {
     pub tree: TreeId,
     /// Ranks of each rack's workers, by bit; float sums are made in the order of ranks.
     pub racks: Vec<Vec<u32>>,
-    /// Who may send what.
+    /// Neighbours, and the contributions that each may send.
     pub neighbours: Vec<Neighbour<P>>,
-    /// The most fragments in flight.
+    /// Maximum number of fragments in flight.
     pub window: u16,
     /// Largest payload.
     pub fragment_bytes: u16,
-    /// Slots of a switch, as the workers were told.
+    /// Number of slots of a switch with which the workers compute.
     pub slots: u32,
 }
 
 /// A switch or worker next to a server. Results go to all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour<P = PortId> {
-    /// Which.
+    /// The neighbour.
     pub port: P,
-    /// Racks for which it speaks.
+    /// Racks whose contributions it sends.
     pub racks: u32,
-    /// Workers of these for which it speaks.
+    /// Workers of these racks whose contributions it sends.
     pub workers: u32,
 }
 
 /// Why a lease cannot be installed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// Too many or too few.
+    /// Invalid number of members.
     #[error("a level has 1 to {MAX_FAN_IN} members, the lease has {0}")]
     Members(usize),
-    /// Own number.
+    /// Invalid number of the own rack.
     #[error("rack {rack} is not one of {racks}")]
     Rack {
-        /// The number.
+        /// The rack's number.
         rack: u8,
-        /// How many there are.
+        /// Number of racks.
         racks: u8,
     },
     /// Two neighbours are the same.
     #[error("neighbour {0:?} occurs twice in the lease")]
     DuplicateNeighbour(PortId),
-    /// A rank stands in two places, or a number is left out.
+    /// A repeated rank, or a missing one.
     #[error("the racks do not hold each rank from 0 once")]
     Ranks,
-    /// Neighbours of a server leave workers out.
+    /// A worker without a neighbour that sends its contributions.
     #[error("no neighbour speaks for rack {0}")]
     Unreachable(u32),
     /// Window out of range.
     #[error("a window of {0} is not between 1 and 16384")]
     Window(u16),
-    /// Fragment size.
+    /// Invalid size of a fragment.
     #[error("fragments of {fragment} bytes are not between 4 and {row}, in steps of 4")]
     FragmentBytes {
-        /// Of the lease.
+        /// Fragment size of the lease.
         fragment: u16,
-        /// Of the switch's slots.
+        /// Size of the switch's slots.
         row: u16,
     },
-    /// More promised than there is.
+    /// Not enough slots for the guarantee.
     #[error("{wanted} slots are not free: {free} of {slots} can be promised")]
     Slots {
-        /// Guaranteed by the lease.
+        /// Slots that the lease guarantees.
         wanted: u32,
-        /// Not promised to others.
+        /// Slots without a guarantee to others.
         free: u32,
-        /// All.
+        /// All slots.
         slots: u32,
     },
-    /// The rows of a server are reserved by leases.
+    /// Not enough rows at the server.
     #[error("the server's memory is full: the lease needs {needed} rows, {free} are free")]
     NoMemory {
-        /// For two windows, and the floats of all ranks.
+        /// Rows for two windows, and for the floats of all ranks.
         needed: u64,
-        /// Not reserved by other leases.
+        /// Rows that no lease has reserved.
         free: u64,
     },
-    /// An older plan than the one at work.
+    /// The lease's epoch is not later than the installed one.
     #[error("epoch {offered} is not after the installed epoch {installed}")]
     Epoch {
-        /// Of the lease.
+        /// Epoch of the lease.
         offered: Epoch,
-        /// Already here.
+        /// Installed epoch.
         installed: Epoch,
     },
 }
 
 impl<P: Copy> Lease<P> {
-    /// The same grant with other names for neighbours.
+    /// The same lease with other names for neighbours.
     pub fn map<Q>(&self, mut name: impl FnMut(P) -> Q) -> Lease<Q> {
         let members = match &self.members {
             Members::Rack { workers, rack, racks } => {
@@ -195,7 +195,7 @@ impl<P: Copy> Lease<P> {
 }
 
 impl Lease {
-    /// Checks everything that does not depend on the switch's state. `row_bytes`: a slot's size.
+    /// Validates everything that does not depend on the switch's state. `row_bytes`: size of a slot.
     pub fn validate(&self, row_bytes: u16) -> Result<(), LeaseError> {
         let mut ports: Vec<PortId> = self.members.neighbours().collect();
         if ports.is_empty() || ports.len() > usize::from(MAX_FAN_IN) {
@@ -218,7 +218,7 @@ impl Lease {
         check_sizes(self.window, self.fragment_bytes, row_bytes)
     }
 
-    /// Child at `port`, by bit.
+    /// Bit of the child at `port`.
     pub(crate) fn child(&self, port: PortId) -> Option<usize> {
         self.members.neighbours().position(|p| p == port)
     }
@@ -228,7 +228,7 @@ impl Lease {
         Header::all(self.members.neighbours().count() as u8)
     }
 
-    /// Whether a packet of child `child` says what the plan does.
+    /// Whether the bitmaps of a packet of child `child` agree with the lease.
     pub(crate) fn agrees(&self, child: usize, header: &Header) -> bool {
         let bit = 1 << child;
         match &self.members {
@@ -250,7 +250,7 @@ impl Lease {
 }
 
 impl<P: Copy> Members<P> {
-    /// By bit.
+    /// Children by bit.
     pub fn neighbours(&self) -> impl Iterator<Item = P> + '_ {
         let (workers, racks) = match self {
             Members::Rack { workers, .. } => (workers.as_slice(), [].as_slice()),
@@ -261,7 +261,7 @@ impl<P: Copy> Members<P> {
 }
 
 impl<P> Members<P> {
-    /// Children for which a packet from the server is, by bit; bits beyond the children mean nothing.
+    /// Children, by bit, that a packet from the server is for; bits beyond the children have no meaning.
     pub fn addressed(&self, header: &Header) -> u32 {
         let all = |bits: u32| if bits == 0 { u32::MAX } else { bits };
         match self {
@@ -276,7 +276,7 @@ impl<P> Members<P> {
 }
 
 impl<P: Copy> ServerLease<P> {
-    /// The same grant with other names for neighbours.
+    /// The same lease with other names for neighbours.
     pub fn map<Q>(&self, mut name: impl FnMut(P) -> Q) -> ServerLease<Q> {
         let neighbours = self.neighbours.iter();
         let neighbours = neighbours.map(|n| Neighbour {
@@ -298,30 +298,31 @@ impl<P: Copy> ServerLease<P> {
 }
 
 impl<P> ServerLease<P> {
-    /// Places for fragments, by sequence number: two windows and more, so that a place is that of one number.
+    /// Number of entries for fragments, by sequence number modulo this: two windows and more, so that an entry belongs
+    /// to one number.
     pub(super) fn places(&self) -> usize {
         usize::from(self.window).next_power_of_two() * 2
     }
 
-    /// Rows that the server may need at once: one for each place, and for each fragment in flight one for the floats of
-    /// each rank; the sum that is made of them takes the place of the fragment's own.
+    /// Rows that the server may need at once: one for each entry, and for each fragment in flight one per rank for
+    /// floats; their sum replaces the fragment's own row.
     pub fn rows(&self) -> u64 {
         self.places() as u64 + u64::from(self.window) * self.ranks() as u64
     }
 
-    /// Memory that the lease takes of a server. `row_bytes`: its largest payload.
+    /// Memory that the lease takes of a server. `row_bytes`: the server's largest payload.
     pub fn memory_bytes(&self, row_bytes: u16) -> u64 {
         self.rows() * row_cost(row_bytes)
     }
 
-    /// Workers of the job.
+    /// Number of workers of the job.
     pub fn ranks(&self) -> usize {
         self.racks.iter().map(Vec::len).sum()
     }
 }
 
 impl ServerLease {
-    /// Checks everything that does not depend on the server's state.
+    /// Validates everything that does not depend on the server's state.
     pub fn validate(&self, row_bytes: u16) -> Result<(), LeaseError> {
         let most = usize::from(MAX_FAN_IN);
         let sizes = self.racks.iter().map(Vec::len).chain([self.racks.len()]);

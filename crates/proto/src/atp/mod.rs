@@ -1,14 +1,14 @@
 //! Protocol `atp`: best-effort aggregation for many tenants (ATP, NSDI 2021).
 //!
-//! A fragment is named by job, tree (one per server) and sequence number. It asks for one slot, computed
-//! alike by all workers ([`SlotTable`]). A [`Switch`] adds it there if the slot is free or already its own,
-//! and passes it on if not: first at the switch of the workers' rack, then at that of the server's rack.
-//! The [`Server`] adds whatever reaches it, each worker once, and sends the result down through the same
-//! switches, where it frees the slot; it is the acknowledgement. What is lost or stuck is sent again with
-//! `resend`, which makes switches let go of what they have.
+//! A fragment is named by job, tree (one per server) and sequence number. It requests one slot, which all workers
+//! compute alike ([`SlotTable`]). A [`Switch`] adds it there if the slot is free or belongs to the fragment, and
+//! forwards it otherwise: first at the switch of the workers' rack, then at that of the server's rack. The [`Server`]
+//! adds whatever reaches it, each worker once, and sends the result down through the same switches, where it frees the
+//! slot; the result is the acknowledgement. Workers send again, with `resend`, what is lost or stuck, and switches then
+//! release their partial sums.
 //!
-//! docs/protocol-atp.md has the format and every event; the decisions where the paper leaves a hole are in
-//! docs/adr/.
+//! docs/protocol-atp.md has the format and every event; docs/adr/ has the decisions on points that the paper leaves
+//! open.
 
 mod gather;
 mod lease;
@@ -34,7 +34,7 @@ pub use slots::SlotState;
 pub use switch::{Switch, SwitchConfig, Transmit};
 pub use table::SlotTable;
 pub use tenant::Counters;
-pub use work::{Accepted, Content, Outgoing, Place, Scaling, WorkerConfig, supports};
+pub use work::{Accepted, Content, Outgoing, Scaling, WorkerConfig, WorkerPosition, supports};
 pub use worker::Worker;
 
 pub use crate::aggregator::Aggregator;

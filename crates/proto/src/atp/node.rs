@@ -1,4 +1,4 @@
-//! A switch or a server: what a packet of the protocol meets on its way.
+//! A switch or a server, as one type.
 
 use netsum_wire::atp::Header;
 use netsum_wire::{Epoch, JobId};
@@ -9,32 +9,32 @@ use super::switch::{Switch, Transmit};
 use crate::aggregator::Aggregator;
 use crate::lease::LeaseKey;
 use crate::values::Values;
-use crate::{Drop, DropCounters, PortId, Time};
+use crate::{DropCounters, DropReason, PortId, Time};
 
-/// Whatever adds.
+/// An aggregator of the protocol.
 pub enum Node<V: Values> {
-    /// Adds in slots.
+    /// Adds in slots, best effort.
     Switch(Switch<V>),
-    /// Adds the rest, and answers.
+    /// Adds the rest, and answers all workers.
     Server(Server<V>),
 }
 
-/// What a node is granted.
+/// A lease of a switch or a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeLease {
-    /// A switch.
+    /// A switch's lease.
     Switch(Lease),
-    /// A server.
+    /// A server's lease.
     Server(ServerLease),
 }
 
-/// Why a node does not take a lease.
+/// Why a node refuses a lease.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeLeaseError {
-    /// The machine refuses it.
+    /// The machine refuses the lease.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// A switch was given a server's lease, or a server a switch's; what it is.
+    /// The lease of a switch at a server, or the reverse; the kind of this node.
     #[error("the lease is not one for a {0}")]
     WrongRole(&'static str),
 }
@@ -49,7 +49,7 @@ macro_rules! either {
 }
 
 impl<V: Values> Node<V> {
-    /// Where the payloads of `poll_transmit` are.
+    /// Storage of the payloads of `poll_transmit`.
     pub fn values(&self) -> &V {
         either!(self, machine => machine.values())
     }
@@ -119,7 +119,7 @@ impl<V: Values> Aggregator for Node<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         either!(self, machine => machine.handle(now, from, ce, header, payload))
     }
 
@@ -154,7 +154,7 @@ impl<V: Values> Aggregator for Node<V> {
         either!(self, machine => machine.ports())
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         either!(self, machine => machine.count_drop(reason));
     }
 

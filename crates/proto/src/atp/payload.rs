@@ -1,4 +1,4 @@
-//! Between the elements of buffers and the payload of packets.
+//! Converts between the elements of buffers and the payload of packets.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use super::worker::{Stage, Worker};
 use crate::worker::WorkerMachine;
 
 impl Worker {
-    /// Writes the payload of a packet of `poll_transmit`; `out` has its length. If the integers may not
-    /// fit, the header says so afterwards.
+    /// Writes the payload of a packet of `poll_transmit`; `out` has its length. Sets the header's overflow flag if the
+    /// integers may not fit.
     ///
     /// `elements`: bytes of the operation's buffer that hold a range of its elements.
     pub(super) fn write_payload<'a>(
@@ -42,8 +42,8 @@ impl Worker {
         }
     }
 
-    /// Takes in the payload of a result that `handle` accepted. `out`: bytes of the operation's buffer
-    /// that hold the content's elements; empty for exponents, which the machine itself wants.
+    /// Reads the payload of a result that `handle` accepted. `out`: bytes of the operation's buffer that hold the
+    /// content's elements; empty for exponents, which the machine stores.
     pub(super) fn read_payload(&mut self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
         match &accepted.content {
             Content::Exponents(numbers) => {
@@ -86,7 +86,7 @@ impl Content {
         }
     }
 
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub fn payload_len(&self) -> usize {
         let (Content::Exponents(range)
         | Content::Integers(range)

@@ -1,4 +1,4 @@
-//! A fragment on its way up through a switch: into its slot, or past it.
+//! A fragment on its way up through a switch: added to its slot, or forwarded.
 
 use netsum_wire::atp::{Flags, Header, Level};
 
@@ -6,17 +6,17 @@ use super::lease::Members;
 use super::slots::{Fragment, Slot, Sum};
 use super::switch::{Switch, Transmit};
 use crate::values::Values;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
 impl<V: Values> Switch<V> {
-    /// A child's fragment: into its slot, or on towards the server.
+    /// Handles a child's fragment: adds it to its slot, or forwards it to the server.
     pub(super) fn contribute(
         &mut self,
         now: Time,
         child: usize,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let tenant = &self.tenant((header.job, header.tree));
         let everyone = tenant.lease.everyone();
         let row = self.config.policy.row(&tenant.share, header.slot, self.config.slots);
@@ -25,7 +25,7 @@ impl<V: Values> Switch<V> {
             return self.pass_up(header, payload);
         };
         if at_server && header.flags.resend {
-            // Whole racks in the slot were counted once each; their own fragments are sent again too.
+            // A slot counts whole racks once each; their individual fragments are sent again, too.
             if self.slots[row].fragment().is_some_and(|f| f.has_number_of(header)) {
                 self.free(row);
                 self.slots[row] = Slot::Vacated(Fragment::of(header));
@@ -53,7 +53,7 @@ impl<V: Values> Switch<V> {
         self.pass_up(&Header { flags, ..*header }, payload)
     }
 
-    /// The first member of a fragment finds its slot free.
+    /// Takes a free slot for the first member of a fragment.
     fn take(
         &mut self,
         now: Time,
@@ -61,13 +61,13 @@ impl<V: Values> Switch<V> {
         child: usize,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
         let share = &self.tenant(key).share;
         if header.flags.resend || !self.config.policy.may_take(share) {
             return self.pass_up(header, payload);
         }
-        let values = self.values.store(payload).ok_or(Drop::NoMemory)?;
+        let values = self.values.store(payload).ok_or(DropReason::NoMemory)?;
         self.slots[row] = Slot::Held(Sum {
             fragment: Fragment::of(header),
             arrived: 1 << child,
@@ -87,7 +87,7 @@ impl<V: Values> Switch<V> {
         Ok(())
     }
 
-    /// Another member of the fragment that has the slot.
+    /// Adds another member of the fragment that holds the slot.
     fn add(
         &mut self,
         now: Time,
@@ -96,7 +96,7 @@ impl<V: Values> Switch<V> {
         everyone: u32,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let Slot::Held(sum) = &mut self.slots[row] else { unreachable!("the caller looked") };
         let bit = 1 << child;
         let key = (header.job, header.tree);
@@ -117,7 +117,7 @@ impl<V: Values> Switch<V> {
         }
         if known {
             self.count(key, |c| c.duplicates += 1);
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         let Slot::Held(sum) = &mut self.slots[row] else { unreachable!("nothing freed it") };
         if sum.arrived == everyone {
@@ -128,7 +128,7 @@ impl<V: Values> Switch<V> {
         Ok(())
     }
 
-    /// Whether the slot's holder yielded it to `header`'s fragment.
+    /// Preempts the slot for `header`'s fragment, if the policy allows it; returns whether it did.
     fn preempt(&mut self, now: Time, row: usize, header: &Header) -> bool {
         let Slot::Held(sum) = &self.slots[row] else { return true };
         let key = sum.fragment.tenant();
@@ -160,7 +160,7 @@ impl<V: Values> Switch<V> {
         self.outbox.push_back(Transmit { to: lease.parent, header, payload });
     }
 
-    /// Lets go of a slot whose fragment is not done. A sum that has not gone on goes now, as it is.
+    /// Releases a slot whose fragment is not done. Sends its sum, unless that was `sent`.
     pub(super) fn vacate(&mut self, row: usize, sent: bool) {
         let Slot::Held(sum) = &self.slots[row] else { return };
         let fragment = sum.fragment;
@@ -183,9 +183,9 @@ impl<V: Values> Switch<V> {
         }
     }
 
-    /// A packet goes on towards the server unchanged but for marks.
-    fn pass_up(&mut self, header: &Header, payload: &V::Payload) -> Result<(), Drop> {
-        let values = self.values.store(payload).ok_or(Drop::NoMemory)?;
+    /// Forwards a packet towards the server, unchanged but for marks.
+    fn pass_up(&mut self, header: &Header, payload: &V::Payload) -> Result<(), DropReason> {
+        let values = self.values.store(payload).ok_or(DropReason::NoMemory)?;
         let tenant = self.tenants.get_mut(header.job, header.tree).expect("it was found");
         tenant.counters.passed += 1;
         let header = Header { level: Level::Server, ..*header };

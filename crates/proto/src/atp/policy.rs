@@ -1,4 +1,4 @@
-//! Who gets which slots: three ways to share a switch among tenants.
+//! Policies by which tenants share the slots of a switch.
 
 use netsum_wire::SlotIndex;
 
@@ -8,32 +8,32 @@ use crate::Time;
 /// How a switch shares its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Each lease has `guaranteed` slots of its own and no others (static pools): never in anybody's
-    /// way, idle whenever its job is.
+    /// Each lease has `guaranteed` slots of its own and no others (static pools): without conflicts, but idle whenever
+    /// the job is.
     Partition,
-    /// All slots are for whoever comes first (ATP's way).
+    /// First come, first served (ATP's policy).
     FirstCome,
-    /// First come, but a holder yields its slot to a lease that is far below its guarantee, or of higher
-    /// priority, or (priorities being equal) when nothing was added there for `patience_ns`. What it had
-    /// so far goes on to the server. After ESA (preemptive allocation).
+    /// First come, first served, but a holder yields its slot to a lease that is far below its guarantee, or of higher
+    /// priority, or (at equal priority) if nothing was added for `patience_ns`. The partial sum goes on to the server.
+    /// After ESA (preemptive allocation).
     Preempt {
-        /// A slot that waits for a straggler, or for a result, for so long yields to anybody.
+        /// Time after which a slot that waits for a straggler or for a result yields to any lease.
         patience_ns: u64,
     },
 }
 
-/// A lease's claim and what it has of it.
+/// A lease's claim and its use of slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
     pub(crate) claim: Claim,
     /// Slots held now.
     pub(crate) held: u32,
-    /// First slot of its own partition.
+    /// First slot of its partition.
     pub(crate) first: u32,
 }
 
 impl Policy {
-    /// The row of a slot index for a lease; `None` if it has none.
+    /// The row of a slot index for a lease; `None` if the lease has no slots.
     pub(crate) fn row(self, share: &Share, slot: SlotIndex, slots: u32) -> Option<usize> {
         match self {
             Policy::Partition => {
@@ -44,8 +44,8 @@ impl Policy {
         }
     }
 
-    /// First slot of a partition of `wanted`, or 0 where slots are shared; else how many could be had.
-    /// Guarantees are promises: no more of them than there are slots.
+    /// First slot of a partition of `wanted` slots, or 0 if slots are shared. Error: the number of slots that are free.
+    /// Guarantees never exceed the number of slots.
     pub(crate) fn room<'a>(
         self,
         slots: u32,
@@ -78,9 +78,9 @@ impl Policy {
         share.held < share.claim.limit
     }
 
-    /// Whether `holder`, which added to its slot at `touched` last, yields it to `contender`. `complete`: its sum has
-    /// gone on already. One that has not costs the links more than the contender gains from it, so a guarantee
-    /// takes such a slot only while less than half of it is met: jobs near their guarantees do not take turns.
+    /// Whether `holder`, which last added to its slot at `touched`, yields it to `contender`. `complete`: its sum has
+    /// been sent. Preempting an incomplete sum costs the links more than the contender gains, so a guarantee takes such
+    /// a slot only while less than half of it is met: jobs near their guarantees do not preempt each other.
     pub(crate) fn yields(
         self,
         now: Time,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn guarantees_are_never_more_than_there_is() {
+    fn guarantees_never_exceed_the_slots() {
         let at = |first, guaranteed| Share { first, ..share(guaranteed, 9, 0, 0) };
         let others = [at(0, 10), at(20, 10)];
         let room = |policy: Policy, wanted| policy.room(32, wanted, others.iter());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn who_yields_to_whom() {
+    fn claims_decide_which_slot_yields() {
         let policy = Policy::Preempt { patience_ns: 100 };
         let yields =
             |age, holder, contender| policy.yields(Time(age), Time(0), false, &holder, &contender);

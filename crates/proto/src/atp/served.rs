@@ -1,4 +1,4 @@
-//! One job at a parameter server: what it may send, which numbers are in flight, what it is answered.
+//! One job at a parameter server: admission of packets, fragments in flight, answers.
 
 use netsum_wire::SlotIndex;
 use netsum_wire::atp::{Flags, Header, Kind, Level};
@@ -9,28 +9,28 @@ use super::table::SlotTable;
 use crate::lease::Tenancy;
 use crate::sequence::distance;
 use crate::values::Values;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
-/// What happened to one lease's fragments at a server.
+/// Counters of one lease at a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounters {
     /// Packets whose contributions were counted.
     pub packets: u64,
-    /// Fragments of single workers in them.
+    /// Number of workers' fragments in these packets.
     pub contributions: u64,
     /// Results.
     pub results: u64,
-    /// Packets of which everything had been counted.
+    /// Packets whose contributions had all been counted.
     pub duplicates: u64,
-    /// Of these, answered with the result.
+    /// Duplicates that were answered with the result.
     pub answered: u64,
-    /// Of these, answered with "waiting for others".
+    /// Duplicates that were answered with "waiting for others".
     pub waiting: u64,
-    /// Packets of which a part had been counted, and which therefore were not.
+    /// Packets of which some contributions had been counted, so that none could be.
     pub overlaps: u64,
-    /// Fragments that were asked for in float.
+    /// Fragments that were requested in float.
     pub float_requests: u64,
-    /// Slots that collided and were exchanged.
+    /// Slots that were exchanged after a collision.
     pub rehashes: u64,
     /// Results with a mark of congestion.
     pub marked: u64,
@@ -38,36 +38,36 @@ pub struct ServerCounters {
     pub mismatches: u64,
 }
 
-/// A lease at work.
+/// An installed lease.
 #[derive(Clone)]
 pub(super) struct Tenant<B> {
     pub(super) lease: ServerLease,
     pub(super) table: SlotTable,
-    /// Two windows of fragments, by sequence number.
+    /// Entries for two windows of fragments, by sequence number.
     pub(super) ring: Vec<Entry<B>>,
     /// Lowest number without a result.
     pub(super) base: u32,
     pub(super) finished: Vec<u32>,
-    pub(super) heard: Time,
+    pub(super) last_seen: Time,
     pub(super) counters: ServerCounters,
 }
 
 impl<B: Copy> Tenant<B> {
-    /// Whether a number is one that may be in flight, or asked for again.
-    pub(super) fn admit(&self, header: &Header) -> Result<(), Drop> {
+    /// Checks that a number may be in flight or sent again.
+    pub(super) fn admit(&self, header: &Header) -> Result<(), DropReason> {
         if header.payload_len() > usize::from(self.lease.fragment_bytes) {
-            return Err(Drop::TooLarge);
+            return Err(DropReason::TooLarge);
         }
         let ahead = distance(header.sequence.0, self.base);
         let window = i32::from(self.lease.window);
         match ahead {
-            _ if ahead >= window => Err(Drop::BeyondWindow),
-            _ if ahead < -window => Err(Drop::TooOld),
+            _ if ahead >= window => Err(DropReason::BeyondWindow),
+            _ if ahead < -window => Err(DropReason::TooOld),
             _ => Ok(()),
         }
     }
 
-    /// Gives everything back.
+    /// Frees all memory of the lease.
     pub(super) fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
         self.ring.iter_mut().for_each(|entry| entry.clear(values));
     }
@@ -105,14 +105,18 @@ impl<B> Tenancy for Tenant<B> {
         &self.lease
     }
 
-    fn heard(&self) -> Time {
-        self.heard
+    fn last_seen(&self) -> Time {
+        self.last_seen
     }
 }
 
 impl ServerLease {
-    /// Whether a packet is what this neighbour may send.
-    pub(super) fn check_members(&self, neighbour: &Neighbour, header: &Header) -> Result<(), Drop> {
+    /// Checks that a neighbour may send a packet with these bitmaps.
+    pub(super) fn check_members(
+        &self,
+        neighbour: &Neighbour,
+        header: &Header,
+    ) -> Result<(), DropReason> {
         let racks = self.racks.len();
         let possible = usize::from(header.server_fan_in) == racks
             && header.racks & !neighbour.racks == 0
@@ -127,10 +131,10 @@ impl ServerLease {
                         || Header::all(self.racks[rack].len() as u8) & !neighbour.workers == 0
                 }),
             };
-        if possible { Ok(()) } else { Err(Drop::Members) }
+        if possible { Ok(()) } else { Err(DropReason::Members) }
     }
 
-    /// Workers of a rack whose fragments are in a packet that names the rack.
+    /// Workers of a rack whose contributions are in a packet that names the rack.
     pub(super) fn workers_of(&self, rack: usize, header: &Header) -> u32 {
         match header.racks.count_ones() {
             1 => header.workers,
@@ -139,7 +143,7 @@ impl ServerLease {
     }
 }
 
-/// A header that travels from the server, for everybody.
+/// A header from the server to all workers.
 pub(super) fn down(about: &Header, kind: Kind) -> Header {
     Header {
         kind,

@@ -1,4 +1,4 @@
-//! The parameter server: ends what switches could not, once for each worker, and answers all.
+//! The parameter server: completes the sums that switches did not, counts each worker once, and answers all workers.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -14,17 +14,16 @@ use super::table::SlotTable;
 use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::values::Values;
-use crate::{Drop, DropCounters, PortId, Time, epoch};
+use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
-/// Protocol `atp`'s parameter server as a state machine; `V` says what values are.
+/// Protocol `atp`'s parameter server as a state machine; `V` stores values.
 ///
-/// It keeps the last window of results: a worker that contributes to fragment s has every result below
-/// s − window, so nobody can ask for an older one. Driven like the switch; it has no time-outs, the workers
-/// have.
+/// The server retains the last window of results: a worker that contributes to fragment s has every result below s −
+/// window, so no worker can request an older one. It is driven like the switch; time-outs are the workers' task.
 #[derive(Clone)]
 pub struct Server<V: Values> {
     row_bytes: u16,
-    /// Rows that leases may reserve.
+    /// Rows that leases can reserve.
     rows: u64,
     tenants: LeaseTable<Tenant<V::Buffer>>,
     values: V,
@@ -62,7 +61,7 @@ impl<V: Values> Aggregator for Server<V> {
             ring: std::iter::repeat_n(entry, places).collect(),
             base: first as u32,
             finished: vec![0; lease.racks.len()],
-            heard: now,
+            last_seen: now,
             counters: ServerCounters::default(),
             lease,
         };
@@ -92,7 +91,7 @@ impl<V: Values> Aggregator for Server<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let outcome = self.dispatch(now, from, ce, header, payload);
         if let Err(reason) = outcome {
             self.drops.count(reason);
@@ -105,7 +104,7 @@ impl<V: Values> Aggregator for Server<V> {
         self.outbox.pop_front()
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
@@ -132,8 +131,8 @@ impl<V: Values> Aggregator for Server<V> {
 }
 
 impl<V: Values> Server<V> {
-    /// A server without leases. `row_bytes`: largest payload; `values`: room for two windows of each lease
-    /// and for what is on its way out.
+    /// A server without leases. `row_bytes`: largest payload; `values`: room for two windows of each lease and for
+    /// packets being sent.
     pub fn new(row_bytes: u16, values: V) -> Self {
         Server {
             row_bytes,
@@ -145,7 +144,7 @@ impl<V: Values> Server<V> {
         }
     }
 
-    /// The same, which refuses leases that need more than so many rows together.
+    /// The same with a limit of `rows` on the reservations of all leases.
     pub fn with_rows(self, rows: u64) -> Self {
         Server { rows, ..self }
     }
@@ -155,22 +154,22 @@ impl<V: Values> Server<V> {
         self.tenants.values().map(|tenant| tenant.lease.rows()).sum()
     }
 
-    /// Where the payloads of `poll_transmit` are.
+    /// Storage of the payloads of `poll_transmit`.
     pub fn values(&self) -> &V {
         &self.values
     }
 
-    /// To say `flushed`.
+    /// The storage, to call `flushed`.
     pub fn values_mut(&mut self) -> &mut V {
         &mut self.values
     }
 
-    /// Leases at work and what happened.
+    /// Installed leases and their counters.
     pub fn leases(&self) -> impl Iterator<Item = (&ServerLease, &ServerCounters)> {
         self.tenants.values().map(|t| (&t.lease, &t.counters))
     }
 
-    /// What decides on all that can happen next: states with the same digest behave alike.
+    /// Hashes the state that determines all future behaviour: states with the same digest behave alike.
     pub fn digest(&self, state: &mut impl Hasher)
     where
         V: Hash,
@@ -189,17 +188,17 @@ impl<V: Values> Server<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
-        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(Drop::NoLease)?;
+        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, tenant.lease.epoch)?;
         let neighbour = tenant.lease.neighbours.iter().find(|n| n.port == from);
-        let neighbour = neighbour.ok_or(Drop::NotANeighbour)?;
+        let neighbour = neighbour.ok_or(DropReason::NotANeighbour)?;
         if header.kind.is_down() {
-            return Err(Drop::WrongDirection);
+            return Err(DropReason::WrongDirection);
         }
         tenant.lease.check_members(neighbour, header)?;
-        tenant.heard = now;
+        tenant.last_seen = now;
         if header.kind == Kind::Fin {
             self.finish(key, header);
             return Ok(());
@@ -214,7 +213,7 @@ impl<V: Values> Server<V> {
         from: PortId,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let index = header.sequence.0 as usize & (tenant.ring.len() - 1);
@@ -223,7 +222,7 @@ impl<V: Values> Server<V> {
         if !entry.is_of(header) {
             tenant.counters.mismatches += 1;
             self.notify(key, header, Kind::Mismatch);
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         let merged = if matches!(entry.phase, Phase::Done(_)) {
             Merge::Known
@@ -240,22 +239,22 @@ impl<V: Values> Server<V> {
             }
             Merge::Overlap => {
                 tenant.counters.overlaps += 1;
-                Err(Drop::Overlap)
+                Err(DropReason::Overlap)
             }
             Merge::Known => {
                 tenant.counters.duplicates += 1;
                 if header.flags.resend {
-                    // All may be in while there was no memory for what they sum to.
+                    // All contributions may have arrived while there was no memory for the sum.
                     self.release(key, index)?;
                     self.answer(key, index, from, header);
                 }
-                Err(Drop::Duplicate)
+                Err(DropReason::Duplicate)
             }
         }
     }
 
-    /// If all workers are in: the result to everybody, or a request for floats.
-    fn release(&mut self, key: (JobId, TreeId), index: usize) -> Result<(), Drop> {
+    /// If all workers have contributed, sends the result to all, or requests floats.
+    fn release(&mut self, key: (JobId, TreeId), index: usize) -> Result<(), DropReason> {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let entry = &mut tenant.ring[index];
         if matches!(entry.phase, Phase::Done(_)) || !entry.is_full(&tenant.lease) {
@@ -284,7 +283,7 @@ impl<V: Values> Server<V> {
         Ok(())
     }
 
-    /// Something came again that is counted: who sent it hears where it stands.
+    /// Answers a retransmission of a counted contribution with the fragment's state.
     fn answer(&mut self, key: (JobId, TreeId), index: usize, to: PortId, asked: &Header) {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let (header, payload) = match &tenant.ring[index].phase {
@@ -304,7 +303,7 @@ impl<V: Values> Server<V> {
         self.outbox.push_back(Transmit { to, header, payload });
     }
 
-    /// Tells all workers.
+    /// Sends a notice to all workers.
     fn notify(&mut self, key: (JobId, TreeId), about: &Header, kind: Kind) {
         let header = down(about, kind);
         let tenant = self.tenants.get(key.0, key.1).expect("it was found");
@@ -313,7 +312,7 @@ impl<V: Values> Server<V> {
         }
     }
 
-    /// Workers send no more; after the last one nothing is kept.
+    /// Handles workers' fin; after the last one all memory of the lease is freed.
     fn finish(&mut self, key: (JobId, TreeId), header: &Header) {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         for rack in 0..tenant.finished.len() {

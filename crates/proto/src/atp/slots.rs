@@ -1,36 +1,36 @@
-//! The slots of a switch: each holds the sum of one fragment, for whoever took it.
+//! The slots of a switch: each holds the sum of one fragment.
 
 use netsum_wire::atp::Header;
 use netsum_wire::{JobId, Sequence, TreeId};
 
 use crate::Time;
 
-/// What a slot holds, for those who look.
+/// State of a slot, for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
     /// Nothing.
     Empty,
-    /// Nothing, but its last fragment had to go before it was complete.
+    /// Empty, but its last fragment was released before it was complete.
     Vacated(JobId, TreeId, Sequence),
     /// The sum of some children.
     Filling(JobId, TreeId, Sequence, u32),
-    /// The sum of all; the result has not come.
+    /// The sum of all children; the result has not arrived.
     Complete(JobId, TreeId, Sequence),
 }
 
 /// One slot.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum Slot<B> {
-    /// Nobody's.
+    /// Free.
     Empty,
-    /// Nobody's, but what was added here has gone on alone: a late member of the same fragment would
-    /// wait for them in vain.
+    /// Free, but its contributions were sent up incomplete: a late member of the same fragment would wait for them in
+    /// vain.
     Vacated(Fragment),
-    /// A fragment's.
+    /// Held by a fragment.
     Held(Sum<B>),
 }
 
-/// What a fragment is: members that agree on all of it can be added.
+/// Properties of a fragment; members can be added if they agree on all of them.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Fragment(Header);
 
@@ -38,16 +38,16 @@ pub(crate) struct Fragment(Header);
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Sum<B> {
     pub(crate) fragment: Fragment,
-    /// Children whose fragments are in, by bit.
+    /// Children that have contributed, by bit.
     pub(crate) arrived: u32,
-    /// All are in, and the sum has gone on; the slot waits for the result.
+    /// Whether all have contributed and the sum has been sent; the slot then waits for the result.
     pub(crate) complete: bool,
-    /// OR of all members'.
+    /// OR of all members' overflow flags.
     pub(crate) overflow: bool,
-    /// OR of all members', and of marks met on the way here.
+    /// OR of all members' marks, and of marks met on the way here.
     pub(crate) ecn: bool,
     pub(crate) values: B,
-    /// When something was added last.
+    /// Time of the last addition.
     pub(crate) touched: Time,
 }
 
@@ -56,12 +56,12 @@ impl Fragment {
         Fragment(*header)
     }
 
-    /// Its first member's header.
+    /// Header of its first member.
     pub(crate) fn header(&self) -> &Header {
         &self.0
     }
 
-    /// Whose it is.
+    /// The lease that holds the slot.
     pub(crate) fn tenant(&self) -> (JobId, TreeId) {
         (self.0.job, self.0.tree)
     }
@@ -83,7 +83,7 @@ impl Fragment {
 }
 
 impl<B> Slot<B> {
-    /// The fragment that was here last.
+    /// The last fragment of the slot.
     pub(crate) fn fragment(&self) -> Option<&Fragment> {
         match self {
             Slot::Empty => None,
@@ -92,7 +92,7 @@ impl<B> Slot<B> {
         }
     }
 
-    /// For those who look.
+    /// State for observers.
     pub(crate) fn state(&self) -> SlotState {
         let name = |f: &Fragment| (f.0.job, f.0.tree, f.0.sequence);
         match self {

@@ -1,4 +1,4 @@
-//! The aggregating switch of either level: adds what finds a slot, passes on what does not.
+//! The aggregating switch of either level: adds fragments that get a slot, and forwards the others.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -14,30 +14,29 @@ use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::sequence::raise_to;
 use crate::values::{RowTransmit, Values};
-use crate::{Drop, DropCounters, PortId, Time, epoch};
+use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
-/// What a switch is made of.
+/// Configuration of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// Slots.
+    /// Number of slots.
     pub slots: u32,
     /// Largest payload of a slot.
     pub row_bytes: u16,
-    /// How tenants share them.
+    /// Policy by which tenants share the slots.
     pub policy: Policy,
-    /// A slot in which nothing was added for so long is let go: a straggler may not hold it, and a dead
-    /// job's come back. More than a round trip, or live sums are torn and have to be finished by the
-    /// server.
+    /// Time without an addition after which a slot is flushed, so that stragglers and dead jobs do not hold it. Must
+    /// exceed a round trip; otherwise live sums are split and have to be completed by the server.
     pub straggler_ns: u64,
 }
 
 /// A packet to be sent.
 pub type Transmit<B> = RowTransmit<Header, B>;
 
-/// Protocol `atp`'s switch as a state machine; `V` says what values are.
+/// Protocol `atp`'s switch as a state machine; `V` stores values.
 ///
-/// Drive it so: `handle` a packet, drain `poll_transmit`, send, call `values_mut().flushed()`; call
-/// `handle_timeout` when `poll_timeout` says so. Every reason for which a packet is dropped is counted.
+/// Usage: `handle` a packet, drain `poll_transmit`, send, call `values_mut().flushed()`; call `handle_timeout` at
+/// `poll_timeout`. The machine counts every dropped packet by reason.
 #[derive(Clone)]
 pub struct Switch<V: Values> {
     pub(super) config: SwitchConfig,
@@ -73,7 +72,7 @@ impl<V: Values> Aggregator for Switch<V> {
         let share = Share { claim: lease.claim, held: 0, first: first_slot };
         let counters = Counters::default();
         let passed = first as u32;
-        let tenant = Tenant { lease, share, passed, finished: 0, heard: now, counters };
+        let tenant = Tenant { lease, share, passed, finished: 0, last_seen: now, counters };
         self.tenants.insert(tenant);
         Ok(())
     }
@@ -96,7 +95,7 @@ impl<V: Values> Aggregator for Switch<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let outcome = self.dispatch(now, from, ce, header, payload);
         if let Err(reason) = outcome {
             self.drops.count(reason);
@@ -129,7 +128,7 @@ impl<V: Values> Aggregator for Switch<V> {
         self.next_scan = (self.held > 0).then(|| self.scan_after(now));
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
@@ -159,7 +158,7 @@ impl<V: Values> Aggregator for Switch<V> {
 }
 
 impl<V: Values> Switch<V> {
-    /// A switch without leases. `values`: room for every slot, and for packets on their way through.
+    /// A switch without leases. `values`: room for every slot, and for packets that are forwarded.
     pub fn new(config: SwitchConfig, values: V) -> Self {
         Switch {
             config,
@@ -173,17 +172,17 @@ impl<V: Values> Switch<V> {
         }
     }
 
-    /// Where the payloads of `poll_transmit` are.
+    /// Storage of the payloads of `poll_transmit`.
     pub fn values(&self) -> &V {
         &self.values
     }
 
-    /// To say `flushed`.
+    /// The storage, to call `flushed`.
     pub fn values_mut(&mut self) -> &mut V {
         &mut self.values
     }
 
-    /// What each slot holds.
+    /// State of each slot.
     pub fn slots(&self) -> impl Iterator<Item = SlotState> + '_ {
         self.slots.iter().map(Slot::state)
     }
@@ -193,23 +192,23 @@ impl<V: Values> Switch<V> {
         self.held
     }
 
-    /// Leases at work, the slots that each holds, what happened.
+    /// Installed leases, the slots that each holds, and their counters.
     pub fn leases(&self) -> impl Iterator<Item = (&Lease, u32, &Counters)> {
         self.tenants.values().map(|t| (&t.lease, t.share.held, &t.counters))
     }
 
-    /// Where a lease stands, for a data plane in front of this one: its first slot (0 where slots are shared), one past
+    /// State of a lease, for a data plane in front of this one: its first slot (0 if slots are shared), and one past
     /// the highest number whose result has passed here.
     pub fn standing(&self, job: JobId, tree: TreeId) -> Option<(u32, u32)> {
         self.tenants.get(job, tree).map(|t| (t.share.first, t.passed))
     }
 
-    /// Whether all children of a lease have said that nothing more comes in this epoch.
+    /// Whether all children of a lease have sent fin.
     pub fn is_finished(&self, job: JobId, tree: TreeId) -> bool {
         self.tenants.get(job, tree).is_some_and(|t| t.finished == t.lease.everyone())
     }
 
-    /// Sends a packet as it is, for a data plane in front of this one. False if the memory is full.
+    /// Sends a packet unchanged, for a data plane in front of this one. False if the memory is full.
     pub fn relay(&mut self, to: PortId, header: &Header, payload: &V::Payload) -> bool {
         let Some(values) = self.values.store(payload) else { return false };
         self.outbox.push_back(Transmit { to, header: *header, payload: Some(values) });
@@ -217,14 +216,14 @@ impl<V: Values> Switch<V> {
         true
     }
 
-    /// A data plane in front of this one has heard of a lease's neighbours.
-    pub fn heard(&mut self, job: JobId, tree: TreeId, at: Time) {
+    /// Records that a data plane in front of this one has received a packet from a lease's neighbours.
+    pub fn note_seen(&mut self, job: JobId, tree: TreeId, at: Time) {
         if let Some(tenant) = self.tenants.get_mut(job, tree) {
-            tenant.heard = tenant.heard.max(at);
+            tenant.last_seen = tenant.last_seen.max(at);
         }
     }
 
-    /// What decides on all that can happen next: states with the same digest behave alike.
+    /// Hashes the state that determines all future behaviour: states with the same digest behave alike.
     pub fn digest(&self, state: &mut impl Hasher)
     where
         V: Hash,
@@ -243,22 +242,22 @@ impl<V: Values> Switch<V> {
         ce: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
-        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(Drop::NoLease)?;
+        let tenant = self.tenants.get_mut(key.0, key.1).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, tenant.lease.epoch)?;
         if header.payload_len() > usize::from(tenant.lease.fragment_bytes) {
-            return Err(Drop::TooLarge);
+            return Err(DropReason::TooLarge);
         }
         if tenant.lease.parent == from {
-            tenant.heard = now;
+            tenant.last_seen = now;
             return self.pass_down(ce, header, payload);
         }
-        let child = tenant.lease.child(from).ok_or(Drop::NotANeighbour)?;
+        let child = tenant.lease.child(from).ok_or(DropReason::NotANeighbour)?;
         if !header.kind.is_down() && !tenant.lease.agrees(child, header) {
-            return Err(Drop::Members);
+            return Err(DropReason::Members);
         }
-        tenant.heard = now;
+        tenant.last_seen = now;
         match header.kind {
             Kind::Contribution => {
                 tenant.admit(header)?;
@@ -269,14 +268,19 @@ impl<V: Values> Switch<V> {
                 self.finish(key, child, header);
                 Ok(())
             }
-            _ => Err(Drop::WrongDirection),
+            _ => Err(DropReason::WrongDirection),
         }
     }
 
-    /// A packet from the server: frees the slot, goes to those for whom it is.
-    fn pass_down(&mut self, ce: bool, header: &Header, payload: &V::Payload) -> Result<(), Drop> {
+    /// Handles a packet from the server: frees the slot, and forwards the packet to the children it is for.
+    fn pass_down(
+        &mut self,
+        ce: bool,
+        header: &Header,
+        payload: &V::Payload,
+    ) -> Result<(), DropReason> {
         if !header.kind.is_down() {
-            return Err(Drop::WrongDirection);
+            return Err(DropReason::WrongDirection);
         }
         let tenant = self.tenants.get_mut(header.job, header.tree).expect("it was found");
         tenant.admit(header)?;
@@ -293,7 +297,7 @@ impl<V: Values> Switch<V> {
             self.slots[row] = Slot::Empty;
         }
         let payload = match header.kind.has_payload() {
-            true => Some(self.values.store(payload).ok_or(Drop::NoMemory)?),
+            true => Some(self.values.store(payload).ok_or(DropReason::NoMemory)?),
             false => None,
         };
         let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
@@ -312,7 +316,7 @@ impl<V: Values> Switch<V> {
         Ok(())
     }
 
-    /// The child sends no more; after the last one the lease's slots are free.
+    /// Handles a child's fin; after the last one the lease's slots are freed.
     fn finish(&mut self, key: (JobId, TreeId), child: usize, header: &Header) {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         tenant.finished |= 1 << child;
@@ -329,7 +333,7 @@ impl<V: Values> Switch<V> {
         self.release_all(key);
     }
 
-    /// First slot of a partition, or 0 where slots are shared.
+    /// First slot of a partition, or 0 if slots are shared.
     fn find_room(&self, key: (JobId, TreeId), wanted: u32) -> Result<u32, LeaseError> {
         let others = self.tenants.others(key.0, key.1).map(|t| &t.share);
         let slots = self.config.slots;
@@ -337,7 +341,7 @@ impl<V: Values> Switch<V> {
         room.map_err(|free| LeaseError::Slots { wanted, free, slots })
     }
 
-    /// Empties the slots of leases that are not in the table any more.
+    /// Empties the slots of removed leases.
     fn release_tenants(&mut self, gone: Vec<Tenant>) -> Vec<Lease> {
         for tenant in &gone {
             self.release_all((tenant.lease.job, tenant.lease.tree));
@@ -360,7 +364,7 @@ impl<V: Values> Switch<V> {
         }
     }
 
-    /// A lease that is in the table.
+    /// An installed lease.
     pub(super) fn tenant(&self, (job, tree): (JobId, TreeId)) -> &Tenant {
         self.tenants.get(job, tree).expect("its packets were admitted")
     }

@@ -1,24 +1,24 @@
-//! Which slot a fragment asks for: computed alike by every worker and the server, changed by the server.
+//! The slot that a fragment requests: every worker and the server compute it alike, and the server changes it.
 //!
-//! A tree's fragments take the places of a table in turn; a place holds a slot. The slot of a place changes
-//! only with a result, and a fragment is sent only after the result of the one that had its place before,
-//! so all workers have the same table whenever it matters.
+//! A tree's fragments use the entries of a table in turn; an entry holds a slot. The slot of an entry changes only with
+//! a result, and a fragment is sent only after the result of the previous fragment of its entry. All workers therefore
+//! have the same table whenever it matters.
 
 use netsum_wire::{JobId, Sequence, SlotIndex, TreeId};
 
-/// Slots by place.
+/// Slots by entry.
 #[derive(Clone, Debug, Hash)]
 pub struct SlotTable {
     slots: Vec<SlotIndex>,
     seed: u64,
-    /// Slots of a switch, as the plan says.
+    /// Number of slots of a switch, by the plan.
     count: u32,
 }
 
 impl SlotTable {
-    /// `window`: the most fragments in flight; `count`: slots of a switch. No two places share a slot, and where
-    /// there are more places than slots none of as many places in a row as there are slots do: fragments
-    /// in flight are neighbours, so a job whose window has shrunk to the slots does not collide with itself.
+    /// `window`: maximum number of fragments in flight; `count`: number of slots of a switch. No two entries share a
+    /// slot; if there are more entries than slots, no two of `count` consecutive entries do. Fragments in flight are
+    /// consecutive, so a job whose window has shrunk to the number of slots does not collide with itself.
     pub fn new(job: JobId, tree: TreeId, window: u16, count: u32) -> SlotTable {
         let seed = u64::from(job.0) << 8 | u64::from(tree.0);
         let places = usize::from(window.max(1)).next_power_of_two();
@@ -26,7 +26,7 @@ impl SlotTable {
         let mut taken = vec![false; table.count as usize];
         for place in 0..places as u32 {
             if place >= table.count {
-                // Slots come again in the order of the first round.
+                // Slots repeat in the order of the first round.
                 let slot = table.slots[(place - table.count) as usize];
                 table.slots.push(slot);
                 continue;
@@ -44,17 +44,17 @@ impl SlotTable {
         self.slots[self.place(sequence)]
     }
 
-    /// The slot of the fragment that takes this one's place.
+    /// Sets the slot of the next fragment that uses this one's entry.
     pub fn set_next(&mut self, sequence: Sequence, slot: SlotIndex) {
         let place = self.place(sequence);
         self.slots[place] = slot;
     }
 
-    /// Another slot for the place of a fragment that collided (dynamic rehash): the server's choice, by
-    /// the fragment's number; none of the job's own nearby if eight attempts find one.
+    /// Chooses another slot for the entry of a fragment that collided (dynamic rehash), at the server, by the
+    /// fragment's number; avoids the job's own nearby slots if one of eight attempts does.
     pub fn rehash(&mut self, sequence: Sequence) -> SlotIndex {
         let place = self.place(sequence);
-        // The high bit keeps these salts apart from those that filled the table.
+        // The high bit distinguishes these salts from those of the initial table.
         let choice = |attempt| self.hash(place as u32, 1 << 31 | sequence.0 << 3 | attempt);
         let mut choices = (0..8).map(choice);
         let slot = choices.find(|slot| !self.is_near(place, *slot)).unwrap_or(choice(0));
@@ -62,8 +62,8 @@ impl SlotTable {
         slot
     }
 
-    /// Whether a place that can be in flight with this one has the slot: any, or with more places than slots
-    /// those around it, half as many as there are slots.
+    /// Whether an entry that can be in flight together with this one has the slot: any entry, or if there are more
+    /// entries than slots, those within half as many as there are slots.
     fn is_near(&self, place: usize, slot: SlotIndex) -> bool {
         let places = self.slots.len();
         let reach = if places > self.count as usize { self.count as usize / 4 } else { places / 2 };

@@ -6,24 +6,24 @@ use super::lease::Lease;
 use super::policy::Share;
 use crate::lease::Tenancy;
 use crate::sequence::distance;
-use crate::{Drop, Time};
+use crate::{DropReason, Time};
 
-/// What happened to one lease's fragments at one switch.
+/// Counters of one lease at one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Fragments of children that were added.
+    /// Children's fragments that were added.
     pub added: u64,
-    /// Sums of all children that went on.
+    /// Sums of all children that were sent on.
     pub completed: u64,
-    /// Fragments that went on alone.
+    /// Fragments that were forwarded alone.
     pub passed: u64,
-    /// Of these, because the slot was another fragment's.
+    /// Fragments that were forwarded because the slot held another fragment.
     pub collisions: u64,
-    /// Fragments that had been added before.
+    /// Fragments that had already been added.
     pub duplicates: u64,
-    /// Sums that went on early for a fragment that was sent again.
+    /// Sums that were sent on early because a fragment was sent again.
     pub released: u64,
-    /// Slots that were let go because a member was late.
+    /// Slots that were flushed because a member was late.
     pub expired: u64,
     /// Slots that were yielded to another fragment.
     pub preempted: u64,
@@ -45,7 +45,7 @@ impl std::ops::AddAssign for Counters {
     }
 }
 
-/// A lease at work.
+/// An installed lease.
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
     pub(super) lease: Lease,
@@ -53,20 +53,20 @@ pub(super) struct Tenant {
     /// One past the highest number whose result has passed.
     pub(super) passed: u32,
     pub(super) finished: u32,
-    pub(super) heard: Time,
+    pub(super) last_seen: Time,
     pub(super) counters: Counters,
 }
 
 impl Tenant {
-    /// Whether a number is one that may be in flight. A child sends less than a window beyond its lowest
-    /// missing result, which is not above `passed`; and it contributed to every result that passed, so it
-    /// lacks none that lies a window below.
-    pub(super) fn admit(&self, header: &Header) -> Result<(), Drop> {
+    /// Checks that a number may be in flight. A child sends less than a window beyond its lowest missing result, which
+    /// is not above `passed`; it contributed to every result that passed, so it lacks none that is a window or more
+    /// below.
+    pub(super) fn admit(&self, header: &Header) -> Result<(), DropReason> {
         let ahead = distance(header.sequence.0, self.passed);
         let window = i32::from(self.lease.window);
         match ahead {
-            _ if ahead >= window => Err(Drop::BeyondWindow),
-            _ if ahead < -window => Err(Drop::TooOld),
+            _ if ahead >= window => Err(DropReason::BeyondWindow),
+            _ if ahead < -window => Err(DropReason::TooOld),
             _ => Ok(()),
         }
     }
@@ -79,7 +79,7 @@ impl Tenancy for Tenant {
         &self.lease
     }
 
-    fn heard(&self) -> Time {
-        self.heard
+    fn last_seen(&self) -> Time {
+        self.last_seen
     }
 }

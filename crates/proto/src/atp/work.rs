@@ -1,4 +1,4 @@
-//! What goes into a worker and comes out of it.
+//! Inputs and outputs of a worker.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp};
 use crate::CongestionRule;
 use crate::worker::{AcceptedResult, OutgoingPacket};
 
-/// What a worker must know of its job's plan.
+/// A worker's configuration, by its job's plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerConfig {
     /// Job.
@@ -18,63 +18,63 @@ pub struct WorkerConfig {
     pub epoch: Epoch,
     /// Workers of the job.
     pub ranks: u32,
-    /// Own place beneath each server, at least one.
-    pub places: Vec<Place>,
-    /// The most fragments in flight per server.
+    /// Position beneath each server, at least one.
+    pub places: Vec<WorkerPosition>,
+    /// Maximum number of fragments in flight per server.
     pub window_max: u16,
     /// Largest payload, in steps of 4.
     pub fragment_bytes: u16,
-    /// Slots of a switch.
+    /// Number of slots of a switch.
     pub slots: u32,
     /// Reaction to congestion.
     pub congestion: CongestionRule,
-    /// How reals become integers.
+    /// Conversion of reals to integers.
     pub scaling: Scaling,
 }
 
-/// Where a worker stands beneath one server.
+/// Position of a worker beneath one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The switch that it sends to.
+pub struct WorkerPosition {
+    /// Level of the switch that it sends to.
     pub level: Level,
-    /// Own bit in `workers`.
+    /// Its bit in `workers`.
     pub worker: u8,
-    /// Workers of its rack.
+    /// Number of workers of its rack.
     pub rack_fan_in: u8,
-    /// Own rack's bit in `racks`.
+    /// Its rack's bit in `racks`.
     pub rack: u8,
-    /// Racks of the job.
+    /// Number of racks of the job.
     pub server_fan_in: u8,
 }
 
-/// How reals become integers.
+/// Conversion of reals to integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
-    /// One scale for all; fragments that it does not fit travel again as floats.
+    /// One scale for all; fragments that exceed it are sent again as floats.
     Fixed(Scale),
-    /// Per fragment, by the largest exponent that any worker has there: always fits.
+    /// Per fragment, by the largest exponent of all workers: always fits.
     Shared,
 }
 
-/// Where a result belongs, and what it is.
+/// Destination and content of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accepted {
     /// Number of the fragment in this epoch, over all operations.
     pub g: u64,
-    /// Operation.
+    /// Id of the operation.
     pub id: u64,
-    /// Of the operation's buffer.
+    /// Dtype of the operation's buffer.
     pub dtype: Dtype,
-    /// What is in the payload.
+    /// Content of the payload.
     pub content: Content,
 }
 
-/// What a payload holds.
+/// Content of a payload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
-    /// Greatest exponents of fragments, as int32: those with these numbers of the epoch.
+    /// Greatest exponents of the fragments with these numbers of the epoch, as int32.
     Exponents(Range<u64>),
-    /// These elements as they are.
+    /// These elements unchanged.
     Integers(Range<u64>),
     /// These elements times the scale, as int32.
     Scaled(Range<u64>, Scale),
@@ -87,11 +87,11 @@ pub enum Content {
 pub struct Outgoing {
     /// Header.
     pub header: Header,
-    /// Operation, and what follows the header.
+    /// Id of the operation, and the payload's content.
     pub payload: Option<(u64, Content)>,
 }
 
-/// Whether this protocol can do a format; the rest goes over the hosts.
+/// Whether this protocol supports a format; others use the host path.
 pub fn supports(format: Format) -> bool {
     match (format.dtype, format.op) {
         (Dtype::F32 | Dtype::F16 | Dtype::Bf16, ReduceOp::Sum) => true,

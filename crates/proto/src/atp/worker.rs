@@ -1,4 +1,4 @@
-//! The worker: fragments to the servers in turn, within each one's window, until every result is in.
+//! The worker: sends fragments to the servers in turn, within each one's window, until every result has arrived.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -15,34 +15,34 @@ use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress};
 use crate::operations::{self, Fragments, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
-use crate::{Drop, Time, epoch};
+use crate::{DropReason, Time, epoch};
 
-/// What the fragments of an entry in the queue of operations are.
+/// Kind of the fragments of an entry in the queue of operations.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
-    /// Exponents of the fragments of the entry that follows.
+    /// Exponents of the fragments of the next entry.
     Exponents,
-    /// Elements as they are.
+    /// Elements unchanged.
     Integers,
     /// Elements with one scale.
     Fixed(Scale),
-    /// Elements with a scale for each fragment, once its exponent has come.
+    /// Elements with a scale for each fragment, once its exponent is known.
     Shared { scales: Vec<Option<Exponent>>, known: usize },
 }
 
-/// Protocol `atp`'s worker as a state machine, for one epoch. It holds no payload: the driver writes and
-/// reads elements as `Outgoing` and `Accepted` say.
+/// Protocol `atp`'s worker as a state machine, for one epoch. It holds no payload: the driver writes and reads elements
+/// as `Outgoing` and `Accepted` specify.
 #[derive(Clone)]
 pub struct Worker {
     config: WorkerConfig,
     flows: Vec<TreeFlow>,
     tables: Vec<SlotTable>,
     pub(super) operations: Operations<Stage>,
-    /// Fragments that the server asked for in float.
+    /// Fragments that the server requested in float.
     floats: FxHashSet<u64>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
-    /// Server to be asked first for the next packet.
+    /// The server whose turn it is for the next packet.
     turn: usize,
 }
 
@@ -90,14 +90,19 @@ impl WorkerMachine for Worker {
         self.submit_scaled(submission, scaling);
     }
 
-    fn handle(&mut self, now: Time, ce: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
+    fn handle(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Option<Accepted>, DropReason> {
         self.check_addressee(header)?;
         let outcome = match header.kind {
             Kind::Result => self.take_result(now, ce, header).map(Some),
             Kind::Waiting => self.take_waiting(now, header).map(|()| None),
             Kind::FloatRequest => self.take_float_request(now, header).map(|()| None),
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
-            Kind::Contribution | Kind::Fin => Err(Drop::WrongDirection),
+            Kind::Contribution | Kind::Fin => Err(DropReason::WrongDirection),
         };
         if outcome.is_err() {
             self.flow(header).stats.dropped += 1;
@@ -193,7 +198,7 @@ impl WorkerMachine for Worker {
 }
 
 impl Worker {
-    /// As `submit`, with another way from reals to integers than the plan's.
+    /// Like `submit`, with another conversion of reals to integers than the plan's.
     pub fn submit_scaled(&mut self, what: Submission, scaling: Scaling) {
         assert!(supports(what.format), "{:?} goes over the hosts", what.format);
         let id = what.id;
@@ -215,7 +220,7 @@ impl Worker {
         }
     }
 
-    /// What decides on all that can happen next but for windows: states with the same digest behave
+    /// Hashes the state that determines all future behaviour except for windows: states with the same digest behave
     /// alike.
     pub fn digest(&self, state: &mut impl Hasher) {
         self.flows.iter().for_each(|flow| flow.digest(state));
@@ -224,16 +229,21 @@ impl Worker {
         (&self.tables, floats, self.ready()).hash(state);
     }
 
-    fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
+    fn check_addressee(&self, header: &Header) -> Result<(), DropReason> {
         if header.job != self.config.job || usize::from(header.tree.0) >= self.flows.len() {
-            return Err(Drop::NoLease);
+            return Err(DropReason::NoLease);
         }
         epoch::check(header.epoch, self.config.epoch)
     }
 
-    fn take_result(&mut self, now: Time, ce: bool, header: &Header) -> Result<Accepted, Drop> {
+    fn take_result(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Accepted, DropReason> {
         let (g, content) = self.check(header, true)?;
-        let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
+        let operation = self.operations.find_mut(g).ok_or(DropReason::Unexpected)?;
         let (id, dtype) = (operation.submission.id, operation.submission.format.dtype);
         if operation.finish_one() && !matches!(operation.state, Stage::Exponents) {
             self.events.push_back(Event::Done { id, missing: 0 });
@@ -241,35 +251,35 @@ impl Worker {
         self.floats.remove(&g);
         self.tables[usize::from(header.tree.0)].set_next(header.sequence, header.next_slot);
         let signals = Signals { marks: header.flags.ecn.into(), down: ce, cap: u16::MAX };
-        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         self.flow(header).acknowledge(now, number, signals);
         self.operations.forget_done();
         Ok(Accepted { g, id, dtype, content })
     }
 
-    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
-        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         self.flow(header).wait(now, number, 0)
     }
 
-    /// The server has the fragment, and cannot use it: it is sent again, as floats.
-    fn take_float_request(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
+    /// Handles the server's request to send a fragment again as floats.
+    fn take_float_request(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
         let about = Header { arithmetic: Arithmetic::Saturating, ..*header };
         let (g, content) = self.check(&about, false)?;
         if !matches!(content, Content::Scaled(..)) {
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         self.floats.insert(g);
-        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         let flow = self.flow(header);
         flow.flight.queue(number);
         flow.wait(now, number, 0)
     }
 
-    fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
-        let number = self.number_of(header).ok_or(Drop::Unexpected)?;
+    fn take_mismatch(&mut self, header: &Header) -> Result<(), DropReason> {
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         let g = self.g_of(usize::from(header.tree.0), number);
-        let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
+        let id = self.operations.find(g).ok_or(DropReason::Unexpected)?.submission.id;
         let event = Event::Mismatch { id };
         if !self.events.contains(&event) {
             self.events.push_back(event);
@@ -277,33 +287,33 @@ impl Worker {
         Ok(())
     }
 
-    /// The fragment in flight that a packet is about. `whole`: the packet has its elements.
-    fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), Drop> {
+    /// The fragment in flight that a packet refers to. `whole`: whether the packet has its elements.
+    fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), DropReason> {
         let tree = usize::from(header.tree.0);
-        let number = self.number_of(header).ok_or(Drop::Duplicate)?;
+        let number = self.number_of(header).ok_or(DropReason::Duplicate)?;
         let flight = &self.flows[tree].flight;
         if flight.is_received(number) {
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         if number >= flight.next() {
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         }
         let g = self.g_of(tree, number);
-        let operation = self.operations.find(g).ok_or(Drop::Unexpected)?;
+        let operation = self.operations.find(g).ok_or(DropReason::Unexpected)?;
         let (fragment, elements) = operation.fragment(g);
-        let (arithmetic, content) = self.content(g).ok_or(Drop::Unexpected)?;
-        // A result in float may come before the request for it.
+        let (arithmetic, content) = self.content(g).ok_or(DropReason::Unexpected)?;
+        // A result in float may arrive before the request for it.
         let content = match (content, header.arithmetic) {
             (Content::Scaled(elements, _), Arithmetic::Float) => Content::Floats(elements),
             (content, other) if other == arithmetic => content,
-            _ => return Err(Drop::Mismatch),
+            _ => return Err(DropReason::Mismatch),
         };
         let same = header.chunk == operation.submission.chunk(fragment)
             && (!whole || u64::from(header.n_elems) == elements.end - elements.start);
-        if same { Ok((g, content)) } else { Err(Drop::Mismatch) }
+        if same { Ok((g, content)) } else { Err(DropReason::Mismatch) }
     }
 
-    /// What a fragment's payload is, once it can be sent.
+    /// Content of a fragment's payload, once it can be sent.
     fn content(&self, g: u64) -> Option<(Arithmetic, Content)> {
         let operation = self.operations.find(g)?;
         let (_, elements) = operation.fragment(g);
@@ -336,9 +346,9 @@ impl Worker {
         })
     }
 
-    /// Fragments below this number can be sent: all whose exponents need not be awaited.
+    /// End of the fragments that can be sent: those that do not wait for exponents.
     fn ready(&self) -> u64 {
-        let blocked = |o: &operations::Operation<Stage>| match &o.state {
+        let blocked = |o: &operations::ActiveOperation<Stage>| match &o.state {
             Stage::Shared { scales, known } if *known < scales.len() => {
                 Some(o.numbers().start + *known as u64)
             }
@@ -389,12 +399,12 @@ impl Worker {
         &mut self.flows[usize::from(header.tree.0)]
     }
 
-    /// The number of the fragment that a packet is about; `None` if it lies before the first.
+    /// The sequence number that a packet refers to; `None` if it is before the first.
     fn number_of(&self, header: &Header) -> Option<u64> {
         self.flows[usize::from(header.tree.0)].flight.expand(header.sequence.0)
     }
 
-    /// Number in the epoch of the fragment in flight that a packet carries.
+    /// Number in the epoch of the fragment in flight that a packet contains.
     pub(super) fn g_in_flight(&self, header: &Header) -> Option<u64> {
         let number = self.number_of(header)?;
         Some(self.g_of(header.tree.0.into(), number))

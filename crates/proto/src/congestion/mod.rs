@@ -141,7 +141,7 @@ impl Window {
         self.cap
     }
 
-    /// Takes `window_cap` of the latest result; 0 would stop the job for ever and counts as 1.
+    /// Takes `window_cap` of the latest result; 0 would stop the job and counts as 1.
     pub fn set_cap(&mut self, cap: u16) {
         self.cap = cap.max(1);
     }
@@ -183,7 +183,7 @@ mod tests {
             window.set_cap(7);
             assert_eq!(window.fragments(), 7);
             window.set_cap(0);
-            assert_eq!(window.fragments(), 1, "a cap of 0 would stop the job for ever");
+            assert_eq!(window.fragments(), 1, "a cap of 0 would stop the job");
         }
     }
 
@@ -206,11 +206,11 @@ mod tests {
     #[test]
     fn one_congested_branch_is_treated_alike_by_both_rules() {
         let marks = |vid| u32::from(vid % 10 == 0);
-        let (mut paper, mut mended) =
+        let (mut paper, mut per_branch) =
             (Window::new(CongestionRule::Panama, 500), Window::new(CongestionRule::PerBranch, 500));
         drive(&mut paper, 5000, marks);
-        drive(&mut mended, 5000, marks);
-        assert!(paper.fragments().abs_diff(mended.fragments()) <= 2);
+        drive(&mut per_branch, 5000, marks);
+        assert!(paper.fragments().abs_diff(per_branch.fragments()) <= 2);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The mended rule: one virtual DCTCP window per branch, and the least of them counts. Each branch gets the reaction that
+//! The per-branch rule: one virtual DCTCP window per branch, and the least of them counts. Each branch gets the reaction that
 //! a DCTCP flow through it alone would show.
 
 use super::dctcp::{Dctcp, OncePerWindow};

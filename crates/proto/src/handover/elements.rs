@@ -1,4 +1,4 @@
-//! Sets of elements of one operation as ranges: in order, apart, not empty.
+//! Sets of elements of one operation as ranges: ordered, disjoint, not empty.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ pub type Ranges = Vec<Range<u64>>;
 /// Elements that one rank gives to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Who has them.
+    /// Rank that has them.
     pub from: Rank,
-    /// Who lacks them.
+    /// Rank that lacks them.
     pub to: Rank,
-    /// Which they are.
+    /// The elements.
     pub elements: Range<u64>,
     /// Number of the piece among all of this hand-over; the same at both ranks.
     pub number: u32,
 }
 
-/// What is in one of them.
+/// The union of two sets.
 pub fn union(a: &[Range<u64>], b: &[Range<u64>]) -> Ranges {
     let mut all: Ranges = a.iter().chain(b).filter(|range| !range.is_empty()).cloned().collect();
     all.sort_unstable_by_key(|range| range.start);
@@ -34,7 +34,7 @@ pub fn union(a: &[Range<u64>], b: &[Range<u64>]) -> Ranges {
     merged
 }
 
-/// What is below `len` and not in `ranges`.
+/// The complement of `ranges` below `len`.
 pub fn without(len: u64, ranges: &[Range<u64>]) -> Ranges {
     let mut rest = Vec::new();
     let mut at = 0;
@@ -50,7 +50,7 @@ pub fn without(len: u64, ranges: &[Range<u64>]) -> Ranges {
     rest
 }
 
-/// What is in both.
+/// The intersection of two sets.
 pub fn common(a: &[Range<u64>], b: &[Range<u64>]) -> Ranges {
     let mut both = Vec::new();
     let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
@@ -68,14 +68,14 @@ pub fn common(a: &[Range<u64>], b: &[Range<u64>]) -> Ranges {
     both
 }
 
-/// Whether another rank's ranges can be believed: in order, apart, not empty, within `len` elements.
+/// Whether another rank's ranges are valid: ordered, disjoint, not empty, within `len` elements.
 pub fn are_sane(ranges: &[Range<u64>], len: u64) -> bool {
     let ordered = ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
     ordered && ranges.iter().all(|range| range.start < range.end && range.end <= len)
 }
 
-/// Who gives which elements to whom, from what each rank has: every rank gets all that is finished anywhere, from the
-/// lowest rank that has it. All ranks compute the same list.
+/// The transfers between ranks, from what each rank has: every rank gets all elements that are finished anywhere, from
+/// the lowest rank that has them. All ranks compute the same list.
 pub(super) fn pieces(finals: &[Ranges], len: u64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut done: Ranges = Vec::new();

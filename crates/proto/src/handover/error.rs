@@ -1,4 +1,4 @@
-//! What can go wrong in a hand-over.
+//! Errors of a hand-over.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -6,28 +6,28 @@ use netsum_wire::{Epoch, Rank};
 
 use super::DecodeError;
 
-/// A message that a machine cannot take; the machine is as it was.
+/// A message that a machine refuses; the machine is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the hand-over message of rank {} cannot be taken: {cause}", from.0)]
 pub struct MessageError {
-    /// Who sent it.
+    /// Sender.
     pub from: Rank,
-    /// What is wrong.
+    /// Reason.
     pub cause: Cause,
 }
 
-/// What is wrong with a message.
+/// Why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// It cannot be read.
+    /// It cannot be decoded.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
-    /// The two ranks are not in the same hand-over.
+    /// Sender and receiver are in different hand-overs.
     #[error("it is of hand-over {theirs}, this rank is in {ours}")]
     Generation {
-        /// The message's.
+        /// Generation of the message.
         theirs: u64,
-        /// The receiver's.
+        /// Generation of the receiver.
         ours: u64,
     },
     /// Its sender may not send it, or not now.
@@ -35,53 +35,53 @@ pub enum Cause {
     Unexpected(&'static str),
 }
 
-/// Why the ranks cannot go on.
+/// Why the ranks cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandoverError {
-    /// What was awaited did not come in time.
+    /// A time-out.
     #[error("waited too long for {awaited} of {}", ranks(missing))]
     Timeout {
         /// What was awaited.
         awaited: Awaited,
-        /// Whose it was; empty: this rank's own driver.
+        /// Ranks that it was awaited from; empty: this rank's own driver.
         missing: Vec<Rank>,
-        /// The operation that could not wait any longer; `None`: the hand-over itself took too long.
+        /// The operation that reached its deadline; `None`: the hand-over itself took too long.
         operation: Option<u64>,
     },
-    /// The reports are not of one epoch.
+    /// The reports are of different epochs.
     #[error("ranks in epochs {} met in a hand-over", epochs(.0))]
     EpochsDiffer(Vec<Option<Epoch>>),
-    /// The reports of one epoch do not fit together.
+    /// The reports of one epoch are inconsistent.
     #[error("the ranks' reports of one epoch do not fit together")]
     ReportsDiffer,
-    /// A result that another rank lacks is gone.
+    /// A result that another rank lacks is not retained any more.
     #[error("result {0} that another rank lacks is not retained")]
     NotRetained(u64),
-    /// With partial sums others can have the result of what this rank has not called yet.
+    /// With partial sums, other ranks can have the result of an operation that this rank has not called yet.
     #[error(
         "a switch died after it had released partial sums of an operation that this rank has not called yet; they \
          cannot be made whole"
     )]
     PartialSums,
-    /// Rank 0 says that elements are finished which the operation does not have.
+    /// Rank 0 named finished elements beyond the operation's end.
     #[error("rank 0 named finished elements beyond the operation's end")]
     Elements,
 }
 
-/// What a hand-over waits for.
+/// Events that a hand-over waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// The driver has not stopped the path.
+    /// The driver stops the path.
     Freeze,
     /// Reports of other ranks.
     Reports,
-    /// The driver has not found a plan.
+    /// The driver finds a plan.
     Plan,
     /// Rank 0's next message.
     Leader,
     /// Results that other ranks have.
     Results,
-    /// The driver has not connected the new path.
+    /// The driver connects the new path.
     Opening,
 }
 

@@ -1,4 +1,4 @@
-//! Plans of a controller: every rank decides the same from all reports.
+//! Leaderless mode: a controller sends plans, and every rank computes the same decision from all reports.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::handover::progress::span_is_plausible;
 use crate::{Time, epoch};
 
 impl<P: Plan> Handover<P> {
-    /// The controller has sent a plan. An older one than is known is ignored.
+    /// Handles a plan from the controller. A plan older than the newest known one is ignored.
     pub fn handle_plan(&mut self, now: Time, plan: P) {
         if self.phase == Phase::Failed {
             return;
@@ -23,8 +23,8 @@ impl<P: Plan> Handover<P> {
         self.begin_if_newer(now);
     }
 
-    /// Tree `tree` of the plan in use has not answered for `for_ns`; it has brought `results` so far. If it stays so
-    /// and no new plan comes, the ranks go on without the trees.
+    /// Tree `tree` of the plan in use has not answered for `for_ns`; `results` is its number of results so far. If it
+    /// remains silent and no new plan arrives, the ranks continue without the trees.
     pub fn handle_silence(&mut self, now: Time, tree: u8, for_ns: u64, results: u64) {
         let in_use = self.phase == Phase::Steady && self.path == Path::Network;
         if !in_use || self.suspicions.contains_key(&tree) {
@@ -35,8 +35,8 @@ impl<P: Plan> Handover<P> {
         self.act(Action::SilentTrees(self.silent_trees()));
     }
 
-    /// Results that a tree has brought so far. Where that is more than when it fell silent, it answers again.
-    /// The driver says so of every tree in [`Handover::silent_trees`] before it calls [`Handover::handle_timeout`].
+    /// Number of results of a tree so far. If it is greater than when the tree fell silent, the tree works again. The
+    /// driver must report every tree in [`Handover::silent_trees`] before it calls [`Handover::handle_timeout`].
     pub fn handle_results(&mut self, tree: u8, results: u64) {
         let answers = self.suspicions.get(&tree).is_some_and(|s| s.results != results);
         if answers && self.phase == Phase::Steady {
@@ -45,8 +45,8 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// Trees of the plan in use that do not answer, or were given up because they did not answer some rank. With the
-    /// latter the rank is on the host path until a plan of another epoch comes.
+    /// Trees of the plan in use that do not answer, or that were abandoned because they did not answer some rank. In
+    /// the latter case the rank uses the host path until a plan of another epoch arrives.
     pub fn silent_trees(&self) -> Vec<u8> {
         let now = self.suspicions.keys().filter(|tree| !self.given_up.contains(tree));
         let mut trees: Vec<u8> = self.given_up.iter().chain(now).copied().collect();
@@ -54,7 +54,8 @@ impl<P: Plan> Handover<P> {
         trees
     }
 
-    /// The driver's answer to [`Action::Fetch`]: retained results in the order asked for, `None` for one that is gone.
+    /// The driver's answer to [`Action::Fetch`]: retained results in the order requested, `None` for one that is not
+    /// retained any more.
     pub fn handle_fetched(&mut self, now: Time, results: Vec<Option<Vec<u8>>>) {
         if self.phase != Phase::Serving {
             return;
@@ -77,12 +78,12 @@ impl<P: Plan> Handover<P> {
         self.resume_if_served(now);
     }
 
-    /// The path that all ranks give an operation to.
+    /// The path on which all ranks sum an operation.
     pub(super) fn path_of(&self, sequence: u64) -> Path {
         if sequence < self.hosts_until { Path::Hosts } else { self.path }
     }
 
-    /// When a silent tree has been waited for long enough.
+    /// When the patience with a silent tree ends.
     pub(super) fn patience_ends(&self) -> Option<Time> {
         let patience_ns = self.plan.as_ref().map_or(0, Plan::patience_ns);
         self.suspicions.values().map(|s| s.noticed.after(patience_ns)).min()
@@ -109,7 +110,7 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// A peer has stopped: so does this rank.
+    /// Handles a peer's report: the peer has stopped, so this rank stops, too.
     pub(super) fn take_report(
         &mut self,
         now: Time,
@@ -119,7 +120,7 @@ impl<P: Plan> Handover<P> {
     ) -> Result<(), Cause> {
         let steady = self.phase == Phase::Steady;
         let current = self.generation + u64::from(steady);
-        // It has finished this hand-over already, which it cannot without this rank's report.
+        // This rank has finished this hand-over, which the sender cannot have without this rank's report.
         let reported = matches!(self.phase, Phase::Reporting | Phase::Serving);
         if generation == current + 1 && reported {
             if self.early.contains_key(&from) {
@@ -142,7 +143,8 @@ impl<P: Plan> Handover<P> {
         Ok(())
     }
 
-    /// A peer gives results that this rank lacks. It has this rank's report, so the trees have stopped here.
+    /// Handles results from a peer that this rank lacks. The peer has this rank's report, so the trees have stopped
+    /// here.
     pub(super) fn take_results(
         &mut self,
         now: Time,
@@ -173,7 +175,7 @@ impl<P: Plan> Handover<P> {
         Ok(())
     }
 
-    /// With all reports in hand: decides, and gives others what they lack.
+    /// With all reports: decides, and sends others the results that they lack.
     pub(super) fn conclude_if_all_reported(&mut self, now: Time) {
         if self.phase != Phase::Reporting || self.reports.len() < self.settings.size as usize {
             return;
@@ -200,7 +202,7 @@ impl<P: Plan> Handover<P> {
         self.fetch_next();
         for (from, results) in std::mem::take(&mut self.held) {
             if self.deliver(now, from, results).is_err() {
-                // It has concluded something else from the same reports.
+                // The sender reached another conclusion from the same reports.
                 return self.fail(HandoverError::ReportsDiffer);
             }
         }
@@ -214,7 +216,7 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// What all ranks conclude from the same reports, by rank. Changes nothing.
+    /// The conclusion of all ranks from the same reports, by rank. Has no side effects.
     fn decide(&self, reports: &[Report<P>]) -> Result<(Conclusion<P>, Vec<Serve>), HandoverError> {
         let epoch = reports[0].epoch;
         if reports.iter().any(|r| r.epoch != epoch) {
@@ -229,13 +231,13 @@ impl<P: Plan> Handover<P> {
             .map(|r| (r.finished, r.serve))
             .map_or((None, Vec::new()), |(finished, serve)| (Some(finished), serve));
         let plan = newest_of(reports, epoch);
-        // Trees are used for one epoch only: in the next, fragments are numbered anew.
+        // Trees are used for one epoch only: the next epoch numbers fragments anew.
         let on_trees = plan.as_ref().is_some_and(Plan::has_trees);
         let path = if on_trees { Path::Network } else { Path::Hosts };
         let plans = plan.as_ref().zip(self.plan.as_ref());
         let continues = plans.is_some_and(|(plan, before)| plan.continues(before));
         let rest = if continues { path } else { Path::Hosts };
-        // What some rank has begun on the hosts, or goes on with there, stays there at all ranks.
+        // Operations that some rank has begun on the host path, or continues there, stay there at all ranks.
         let cut = reports.iter().map(|r| r.issued).max().unwrap_or(0);
         let on_hosts = finished.is_none() || rest == Path::Hosts;
         let cut = if on_trees && on_hosts { cut } else { 0 };
@@ -247,7 +249,7 @@ impl<P: Plan> Handover<P> {
         Ok((Conclusion { resume, hosts_until: self.hosts_until.max(cut) }, serve))
     }
 
-    /// Goes on when nothing is to be fetched or awaited any more.
+    /// Resumes when nothing is left to be fetched or awaited.
     fn resume_if_served(&mut self, now: Time) {
         let served = self.awaited.is_empty() && self.batches.is_empty();
         if self.phase != Phase::Serving || !served {
@@ -286,7 +288,7 @@ impl<P: Plan> Handover<P> {
     }
 }
 
-/// By rank, if the old plan's trees were in use. Errors: ranks do not agree on that or on the number of trees.
+/// Progress by rank, if the old plan's trees were in use. Errors: ranks do not agree on that or on the number of trees.
 fn progress_of<P>(reports: &[Report<P>]) -> Result<Option<Vec<Progress>>, HandoverError> {
     let progress = |report: &Report<P>| match &report.progress {
         Done::Fragments { progress, .. } => Some(progress.clone()),
@@ -300,8 +302,8 @@ fn progress_of<P>(reports: &[Report<P>]) -> Result<Option<Vec<Progress>>, Handov
     Ok(progress.into_iter().collect())
 }
 
-/// The newest plan that any rank has, if it is newer than the one in use. Looked at by rank, so that all ranks find
-/// the same one even where epochs are too far apart to be ordered.
+/// The newest plan of any rank, if it is newer than the one in use. Searched in the order of ranks, so that all ranks
+/// find the same one even if epochs are too far apart to be ordered.
 fn newest_of<P: Plan>(reports: &[Report<P>], epoch: Option<Epoch>) -> Option<P> {
     let plans = reports.iter().filter_map(|report| report.newest.as_ref());
     let newest = plans.fold(None, |newest: Option<&P>, plan| match newest {
@@ -315,5 +317,5 @@ fn is_newer<P: Plan>(plan: &P, than: Option<Epoch>) -> bool {
     than.is_none_or(|than| epoch::compare(plan.epoch(), than) == Ordering::Greater)
 }
 
-/// Results that are fetched and sent at a time: 4 MiB of the usual size.
+/// Number of results fetched and sent at a time: 4 MiB of the usual size.
 const SERVE_BATCH: usize = 2048;

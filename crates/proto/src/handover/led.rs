@@ -1,38 +1,38 @@
-//! Plans of rank 0: it stops all, hears how far everybody is, and says how to go on.
+//! Led mode: rank 0 stops all ranks, collects their progress, and decides how to continue.
 
 use netsum_wire::Rank;
 
 use super::elements::{Ranges, are_sane, pieces, union};
 use super::machine::{Conclusion, Handover, Phase};
 use super::message::{Body, Done, Go, Report};
-use super::{Action, Cause, HandoverError, Mode, Operation, Path, Piece, Plan, Resume};
+use super::{Action, Cause, HandoverError, Mode, Path, PendingOperation, Piece, Plan, Resume};
 use crate::Time;
 
-/// State of the led mode alone.
+/// State that only the led mode has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Led {
-    /// Operation under way.
-    current: Option<Operation>,
-    /// It runs on the hosts, where nobody stops it: a hand-over waits for its end.
+    /// The current operation.
+    current: Option<PendingOperation>,
+    /// Whether it runs on the host path, where it is not stopped: a hand-over then waits for its end.
     runs_on_hosts: bool,
-    /// One more than the last operation that is over here.
+    /// One more than the last operation that is complete here.
     pub(super) over: u64,
-    /// The last operation that rank 0 put on the hosts.
+    /// The last operation that rank 0 put on the host path.
     on_hosts: Option<u64>,
-    /// Rank 0: why it leads.
+    /// Rank 0: the reason for the hand-over.
     reason: String,
-    /// Rank 0: a further hand-over is wanted, and why.
+    /// Rank 0: the reason for a further hand-over, if one is wanted.
     asked: Option<String>,
-    /// Other ranks: a further hand-over has begun.
+    /// Other ranks: the generation of a further hand-over that has begun.
     next: Option<u64>,
     /// Ranks that send elements to this one.
     pub(super) senders: Vec<Rank>,
 }
 
 impl<P: Plan> Handover<P> {
-    /// The path in use does not work, or rank 0 has another plan: `faults` is what is certain to be broken, in the
-    /// driver's own format. Rank 0 leads all to the next plan; any other rank asks it to. While a hand-over is under
-    /// way that has not come to the opening of its path, nothing happens: faults go with the answer to the freeze.
+    /// The path in use does not work, or rank 0 has another plan: `faults` are known to be broken, in the driver's own
+    /// format. Rank 0 starts a hand-over to the next plan; any other rank asks rank 0 to. Has no effect during a
+    /// hand-over whose path is not being opened: faults are then reported in the answer to the freeze.
     pub fn request_plan(&mut self, now: Time, reason: &str, faults: Vec<Vec<u8>>) {
         let free = matches!(self.phase, Phase::Steady | Phase::Opening);
         if self.settings.mode != Mode::Led || !free {
@@ -47,7 +47,7 @@ impl<P: Plan> Handover<P> {
         self.send(&[Rank(0)], Body::Suspect { reason: reason.to_owned(), faults });
     }
 
-    /// The driver's answer to [`Action::Plan`]: the plan, or `None` where sums must go over the hosts; and why.
+    /// The driver's answer to [`Action::Plan`]: the plan, or `None` if sums must use the host path; and the reason.
     pub fn handle_planned(&mut self, now: Time, plan: Option<P>, reason: String) {
         if self.phase != Phase::Planning {
             return;
@@ -77,7 +77,7 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// Led: an operation is over here, all its results are in.
+    /// Led: an operation is complete here, with all its results.
     pub fn handle_over(&mut self, now: Time, sequence: u64) {
         if self.led.current.is_none_or(|current| current.sequence != sequence) {
             return;
@@ -93,19 +93,19 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// Who leads this rank; `None` if nobody does.
+    /// The rank that leads this one; `None` if there is none.
     pub(super) fn leader(&self) -> Option<Rank> {
         let led = self.settings.mode == Mode::Led && self.settings.rank != Rank(0);
         led.then_some(Rank(0))
     }
 
-    pub(super) fn begin_operation(&mut self, operation: Operation) {
+    pub(super) fn begin_operation(&mut self, operation: PendingOperation) {
         self.led.current = Some(operation);
         self.hold();
         self.route();
     }
 
-    /// What a freeze left of the operation under way.
+    /// State of the current operation after a freeze.
     pub(super) fn elements_done(&self, finals: Ranges) -> Done {
         let current = self.led.current;
         current
@@ -127,7 +127,7 @@ impl<P: Plan> Handover<P> {
                 self.note(from, faults);
                 let reason = format!("rank {}: {reason}", from.0);
                 match self.phase {
-                    // One of an earlier plan has been answered by this one.
+                    // A request for an earlier plan was answered by this one.
                     _ if generation < ours => {}
                     Phase::Steady | Phase::Opening => self.lead_when_free(now, reason),
                     Phase::Serving => self.led.asked = Some(reason),
@@ -226,14 +226,14 @@ impl<P: Plan> Handover<P> {
         self.act(Action::Freeze);
     }
 
-    /// The operation under way waits for a path.
+    /// Makes the current operation wait for a path.
     fn hold(&mut self) {
         if let Some(current) = self.led.current {
             self.waiting.insert(current.sequence, current.deadline);
         }
     }
 
-    /// Does what rank 0 says, at all ranks.
+    /// Follows rank 0's decision, at all ranks.
     fn follow(&mut self, now: Time, go: Go<P>) {
         let Go { plan, reason, over, progress } = go;
         let path = if plan.is_some() { Path::Network } else { Path::Hosts };
@@ -244,7 +244,7 @@ impl<P: Plan> Handover<P> {
         self.phase = Phase::Serving;
         let exchange = match self.led.current {
             Some(current) if current.sequence < over => {
-                // It is over at some rank, so all its results are everywhere.
+                // The operation is complete at some rank, so all its results are at all ranks.
                 self.end_operation(current.sequence);
                 self.act(Action::Over { sequence: current.sequence });
                 None
@@ -261,14 +261,14 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// What this rank exchanges for its operation, and what it has afterwards.
+    /// What this rank exchanges for its operation, and which elements it has afterwards.
     fn exchange(
         &mut self,
-        current: Operation,
+        current: PendingOperation,
         progress: Vec<Done>,
     ) -> Result<Option<(Vec<Piece>, Ranges)>, HandoverError> {
-        // Where an operation is over at one rank, others may still be in it; the next one has begun nowhere then. So
-        // whoever is in an operation that is not over is in the same one.
+        // If an operation is complete at one rank, others may still be in it; then no rank has begun the next one. So
+        // all ranks that are in an incomplete operation are in the same one.
         let finals_of = |done: Done| match done {
             Done::Elements { operation, finals } if operation == current.sequence => finals,
             _ => Vec::new(),
@@ -292,7 +292,7 @@ impl<P: Plan> Handover<P> {
         Ok(Some((pieces, all)))
     }
 
-    /// After the exchange: the new path, or the next hand-over if there is one already.
+    /// After the exchange: opens the new path, or starts the next hand-over if one is pending.
     fn go_on(&mut self, now: Time) {
         let Some(conclusion) = self.conclusion.take() else { return };
         if let Some(reason) = self.led.asked.take() {
@@ -310,9 +310,9 @@ impl<P: Plan> Handover<P> {
         self.route();
     }
 
-    /// Gives the operation under way to its path.
+    /// Runs the current operation on its path.
     fn route(&mut self) {
-        let Some(Operation { sequence, .. }) = self.led.current else { return };
+        let Some(PendingOperation { sequence, .. }) = self.led.current else { return };
         if self.phase != Phase::Steady || !self.waiting.contains_key(&sequence) {
             return;
         }

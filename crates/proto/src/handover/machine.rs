@@ -1,4 +1,4 @@
-//! What both modes share: phases, operations, deadlines.
+//! The part that both modes share: phases, operations, deadlines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,8 +7,8 @@ use netsum_wire::Rank;
 use super::led::Led;
 use super::message::{Body, Done, Message, Report};
 use super::{
-    Action, Awaited, Cause, Frozen, HandoverError, MessageError, Mode, Operation, Path, Plan,
-    Resume, Serve, Settings, Transmit,
+    Action, Awaited, Cause, Frozen, HandoverError, MessageError, Mode, Path, PendingOperation,
+    Plan, Resume, Serve, Settings, Transmit,
 };
 use crate::Time;
 
@@ -17,38 +17,38 @@ use crate::Time;
 pub struct Handover<P> {
     pub(super) settings: Settings,
     pub(super) phase: Phase,
-    /// Number of the hand-over that is under way, or else of the last one.
+    /// Number of the current hand-over, or else of the last one.
     pub(super) generation: u64,
     /// When this rank left [`Phase::Steady`], and when sums stopped.
     pub(super) begun: Time,
     pub(super) since: Time,
-    /// Where operations go.
+    /// The path of operations.
     pub(super) path: Path,
-    /// Of the hand-over under way, by rank.
+    /// Reports of the current hand-over, by rank.
     pub(super) reports: BTreeMap<Rank, Report<P>>,
-    /// Operations that wait for a path, and until when.
+    /// Operations that wait for a path, with their deadlines.
     pub(super) waiting: BTreeMap<u64, Time>,
     /// One more than the highest operation that was begun or queued.
     pub(super) issued: u64,
-    // Leaderless.
-    /// In use, and the newest that the controller has sent.
+    // Leaderless mode.
+    /// The plan in use, and the newest from the controller.
     pub(super) plan: Option<P>,
     pub(super) newest: Option<P>,
-    /// Operations below go over the hosts whatever the plan: other ranks may have begun them there.
+    /// Operations below this use the host path with any plan: other ranks may have begun them there.
     pub(super) hosts_until: u64,
-    /// Reports for the next hand-over, of ranks that have finished this one.
+    /// Reports for the next hand-over, from ranks that have finished this one.
     pub(super) early: BTreeMap<Rank, Report<P>>,
-    /// Trees that do not answer now.
+    /// Trees that do not answer.
     pub(super) suspicions: BTreeMap<u8, Suspicion>,
-    /// Trees of the plan in use that were given up.
+    /// Trees of the plan in use that were abandoned.
     pub(super) given_up: BTreeSet<u8>,
-    /// Results that came before this rank had all reports.
+    /// Results that arrived before this rank had all reports.
     pub(super) held: Vec<(Rank, Results)>,
-    /// Results that are still to come, and from whom.
+    /// Results that are awaited, with the ranks that send them.
     pub(super) awaited: BTreeMap<u64, Rank>,
-    /// Results that others lack; the first batch is being fetched.
+    /// Batches of results that others lack; the first one is being fetched.
     pub(super) batches: VecDeque<Vec<Serve>>,
-    /// What follows when all is served.
+    /// The conclusion, which takes effect when all results are served.
     pub(super) conclusion: Option<Box<Conclusion<P>>>,
     pub(super) led: Led,
     transmits: VecDeque<Transmit>,
@@ -58,48 +58,48 @@ pub struct Handover<P> {
 /// Results by fragment.
 pub(super) type Results = Vec<(u64, Vec<u8>)>;
 
-/// How far a hand-over is.
+/// Phase of a hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// None is under way.
+    /// No hand-over.
     Steady,
-    /// Led: this rank has asked for one.
+    /// Led: this rank has asked for a hand-over.
     Asking,
     /// The driver stops the path.
     Freezing,
-    /// Other ranks' reports are awaited, or rank 0's conclusion.
+    /// Waits for other ranks' reports, or for rank 0's conclusion.
     Reporting,
-    /// Led, rank 0: the driver looks for a plan.
+    /// Led, rank 0: the driver searches for a plan.
     Planning,
-    /// Ranks give each other results.
+    /// Ranks exchange results.
     Serving,
     /// Led: the driver connects the new path.
     Opening,
-    /// The group cannot go on.
+    /// The group cannot continue.
     Failed,
 }
 
-/// What all ranks conclude alike.
+/// The conclusion of all ranks.
 #[derive(Clone, Debug)]
 pub(super) struct Conclusion<P> {
     pub(super) resume: Resume<P>,
-    /// Leaderless: operations below go over the hosts.
+    /// Leaderless: operations below this use the host path.
     pub(super) hosts_until: u64,
 }
 
 /// A tree that does not answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspicion {
-    /// Its last answer.
+    /// When it last answered.
     pub(super) since: Time,
     pub(super) noticed: Time,
-    /// Results that it had brought by then.
+    /// Number of its results by then.
     pub(super) results: u64,
 }
 
 impl<P: Plan> Handover<P> {
-    /// A machine of a group that has just met. Leaderless: there is no plan yet, sums go over the hosts. Led: the
-    /// ranks have connected the plan of generation 1. Panics if the rank is not one of the group.
+    /// A machine of a new group. Leaderless: there is no plan yet, and sums use the host path. Led: the ranks have
+    /// connected the plan of generation 1. Panics if the rank is not in the group.
     pub fn new(settings: Settings) -> Handover<P> {
         assert!(settings.rank.0 < settings.size, "rank {} of {}", settings.rank.0, settings.size);
         let (generation, path) = match settings.mode {
@@ -132,7 +132,7 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// Takes another rank's message. Errors leave the machine as it was; the ranks can hardly go on then.
+    /// Handles another rank's message. An error leaves the machine unchanged; the ranks can usually not continue then.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -162,8 +162,8 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// The caller has begun an operation. [`Action::Run`] says where it is summed, at once or after a hand-over.
-    pub fn handle_operation(&mut self, operation: Operation) {
+    /// Begins an operation of the caller. [`Action::Run`] names its path, immediately or after a hand-over.
+    pub fn handle_operation(&mut self, operation: PendingOperation) {
         if self.phase == Phase::Failed {
             return;
         }
@@ -194,7 +194,7 @@ impl<P: Plan> Handover<P> {
         self.report(now, progress, faults);
     }
 
-    /// Tells those who must know what this rank has.
+    /// Sends this rank's report to the ranks that need it.
     pub(super) fn report(&mut self, now: Time, progress: Done, faults: Vec<Vec<u8>>) {
         let report = Report {
             epoch: self.plan.as_ref().map(Plan::epoch),
@@ -220,7 +220,7 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// Ends what has waited for too long.
+    /// Ends what has exceeded its deadline.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.phase == Phase::Failed {
             return;
@@ -239,7 +239,7 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// When [`Handover::handle_timeout`] must be called.
+    /// When [`Handover::handle_timeout`] must be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
         let patience = self.patience_ends().filter(|_| self.phase == Phase::Steady);
         let waiting = self.waiting.values().copied().min();
@@ -251,32 +251,32 @@ impl<P: Plan> Handover<P> {
         self.transmits.pop_front()
     }
 
-    /// The next thing to do.
+    /// The next action for the driver.
     pub fn poll_action(&mut self) -> Option<Action<P>> {
         self.actions.pop_front()
     }
 
-    /// Whether a hand-over is under way, so that operations wait.
+    /// Whether a hand-over is in progress, so that operations wait.
     pub fn is_under_way(&self) -> bool {
         self.phase != Phase::Steady
     }
 
-    /// Number of the hand-over that is under way, or else of the last one.
+    /// Number of the current hand-over, or else of the last one.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Where operations go that are begun now, unless a hand-over is under way.
+    /// The path of operations that begin now, unless a hand-over is in progress.
     pub fn path(&self) -> Path {
         self.path
     }
 
-    /// Leaderless: the plan in use, whether its trees are used or not.
+    /// Leaderless: the plan in use, even if its trees are not used.
     pub fn plan(&self) -> Option<&P> {
         self.plan.as_ref()
     }
 
-    /// Ranks for which this one waits.
+    /// Ranks that this one waits for.
     pub fn missing(&self) -> Vec<Rank> {
         let size = self.settings.all();
         if self.phase == Phase::Failed {
@@ -306,7 +306,7 @@ impl<P: Plan> Handover<P> {
         }
     }
 
-    /// When the hand-over that is under way must be over.
+    /// Deadline of the current hand-over.
     fn ends(&self) -> Option<Time> {
         let steady = matches!(self.phase, Phase::Steady | Phase::Failed);
         (!steady && self.waiting.is_empty()).then(|| self.begun.after(self.settings.timeout_ns))

@@ -1,4 +1,4 @@
-//! What ranks send each other for a hand-over, as bytes.
+//! Encoding of the messages between ranks in a hand-over.
 //!
 //! All numbers are big-endian. A message is a header and a body; nothing may follow the body.
 //!
@@ -45,45 +45,45 @@ pub(super) enum Body<P> {
     OnHosts { operation: u64 },
 }
 
-/// What one rank knows when its network path has stopped.
+/// State of one rank when its network path has stopped.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Report<P> {
-    /// Of the plan that was in use; `None`: there was no plan.
+    /// Epoch of the plan that was in use; `None`: there was no plan.
     pub(super) epoch: Option<Epoch>,
     /// One more than the highest operation that the rank has begun or queued.
     pub(super) issued: u64,
-    /// Led: one more than the last operation that is over.
+    /// Led: one more than the last complete operation.
     pub(super) over: u64,
-    /// Trees that did not answer this rank; the hand-over gives them up.
+    /// Trees that did not answer this rank; the hand-over abandons them.
     pub(super) silent: Vec<u8>,
-    /// What the driver knows to be broken.
+    /// Known faults, in the driver's format.
     pub(super) faults: Vec<Vec<u8>>,
     pub(super) progress: Done,
-    /// The newest plan that the controller has sent.
+    /// The newest plan from the controller.
     pub(super) newest: Option<P>,
 }
 
-/// Results that a rank has of what was under way.
+/// Results of a rank for the current work.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Done {
     /// No operation was under way on a network path.
     #[default]
     Nothing,
-    /// Of an epoch, by tree.
+    /// Results of an epoch, by tree.
     Fragments { progress: Progress, submitted: u64 },
-    /// Of one operation.
+    /// Results of one operation.
     Elements { operation: u64, finals: Ranges },
 }
 
-/// Rank 0's word on how to go on.
+/// Rank 0's decision on how to continue.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Go<P> {
-    /// `None`: over the hosts.
+    /// The plan; `None`: the host path.
     pub(super) plan: Option<P>,
     pub(super) reason: String,
-    /// Operations below are over at some rank, so all their results are everywhere.
+    /// Operations below this are complete at some rank, so all their results are at all ranks.
     pub(super) over: u64,
-    /// By rank.
+    /// Progress by rank.
     pub(super) progress: Vec<Done>,
 }
 
@@ -96,13 +96,13 @@ pub enum DecodeError {
     /// Something follows the last field.
     #[error("{0} bytes follow its end")]
     Trailing(usize),
-    /// From another release.
+    /// Another version of the format.
     #[error("its format has version {0}, this rank reads version {VERSION}")]
     Version(u8),
-    /// No such kind.
+    /// Unknown kind.
     #[error("there is no message of kind {0}")]
     Kind(u8),
-    /// A field's value is not possible.
+    /// A field's value is invalid.
     #[error("its {0} is out of range")]
     Field(&'static str),
     /// The driver refused its plan.
@@ -135,7 +135,7 @@ impl<P: Plan> Message<P> {
         out
     }
 
-    /// The inverse; a plan is checked for a group of `size` ranks.
+    /// Decodes a message; a plan is validated for a group of `size` ranks.
     pub(super) fn decode(bytes: &[u8], size: u32) -> Result<Message<P>, DecodeError> {
         let mut input = Input(bytes);
         let version = input.u8()?;
@@ -303,7 +303,7 @@ impl<'a> Input<'a> {
         if flags & !known == 0 { Ok(flags) } else { Err(DecodeError::Field("flags")) }
     }
 
-    /// A number of entries of at least `each` bytes, so that memory for them is bounded by the message.
+    /// A count of entries of at least `each` bytes, so that the message bounds the memory for them.
     fn count(&mut self, each: usize, max: usize, what: &'static str) -> Result<usize, DecodeError> {
         let count = self.u32()? as usize;
         if count > max {
@@ -355,7 +355,7 @@ fn put_faults(out: &mut Vec<u8>, faults: &[Vec<u8>]) {
     faults.iter().for_each(|fault| put_bytes(out, fault));
 }
 
-/// Text beyond the limit is cut off.
+/// Truncates text at the limit.
 fn put_text(out: &mut Vec<u8>, text: &str) {
     let boundary = (0..=text.len().min(TEXT_MAX)).rev().find(|&at| text.is_char_boundary(at));
     put_bytes(out, &text.as_bytes()[..boundary.unwrap_or(0)]);
@@ -367,15 +367,15 @@ fn put_plan<P: Plan>(out: &mut Vec<u8>, plan: &P) {
     put_bytes(out, &bytes);
 }
 
-/// Of the format.
+/// Version of the format.
 const VERSION: u8 = 1;
 /// A reason is a sentence or two.
 const TEXT_MAX: usize = 4096;
-/// Links of a plan: some per rank.
+/// Maximum number of faults: links of a plan, some per rank.
 const FAULTS_MAX: usize = 4096;
 /// Chunks of an operation: a plan has tens of flows with at most thousands of chunks each.
 const RANGES_MAX: usize = 1 << 20;
-/// A rank serves at most this many results per message; 4 MiB of the usual size are 3,000.
+/// Maximum number of results per message; 4 MiB of the usual size are 3,000.
 const RESULTS_MAX: usize = 1 << 16;
 
 const SUSPECT: u8 = 1;
@@ -392,7 +392,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// A plan that is its epoch.
+    /// A plan that consists of its epoch.
     #[derive(Clone, Debug, PartialEq)]
     struct Bare(u16);
 
@@ -475,7 +475,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_are_read_as_written(generation: u64, body in body()) {
+        fn messages_decode_as_encoded(generation: u64, body in body()) {
             let message = Message { generation, body };
             let bytes = message.encode();
             prop_assert_eq!(Message::decode(&bytes, SIZE), Ok(message));
@@ -487,7 +487,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_understood_or_refused(kind in 0..8u8, bytes in vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_decoded_or_refused(kind in 0..8u8, bytes in vec(any::<u8>(), 0..200)) {
             let bytes = [&[VERSION, kind][..], &bytes].concat();
             if let Ok(message) = Message::<Bare>::decode(&bytes, SIZE) {
                 prop_assert_eq!(Message::decode(&message.encode(), SIZE), Ok(message));
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_beyond_the_message_take_no_memory() {
+    fn counts_beyond_the_message_allocate_nothing() {
         let mut bytes = vec![VERSION, RESULTS];
         bytes.extend([0; 8]);
         bytes.extend(u32::MAX.to_be_bytes());

@@ -1,23 +1,23 @@
-//! From one plan to the next without losing or repeating a sum: one sans-IO machine per rank.
+//! Hand-over from one plan to the next without losing or repeating a sum: one sans-IO machine per rank.
 //!
-//! A *hand-over* has a number, its *generation*. In each, every rank stops its network path (*freeze*), says which
-//! results it has (*report*), concludes what all others conclude (*resolve*), gives others the results that they lack
-//! (*serve*) and goes on with the new plan (*resume*). There are two modes:
+//! A *hand-over* has a number, its *generation*. In each, every rank stops its network path (*freeze*), reports which
+//! results it has (*report*), computes the same conclusion as all others (*resolve*), sends others the results that
+//! they lack (*serve*) and continues with the new plan (*resume*). There are two modes:
 //!
-//! - [`Mode::Leaderless`]: the plans are the controller's, an operation is cut into fragments. Whoever has a reason
-//!   begins: a newer plan came, or a tree has been silent for too long. Whoever hears of it joins. Every rank sends its
-//!   report to all others and decides by itself; nobody is in charge.
-//! - [`Mode::Led`]: rank 0 brings the plans, progress is ranges of elements of one operation. Whoever finds that its path
-//!   does not work asks rank 0; rank 0 freezes all, collects the reports, asks its driver for a plan, and sends the plan
-//!   with everybody's progress.
+//! - [`Mode::Leaderless`]: a controller makes the plans, and an operation consists of fragments. A rank begins a
+//!   hand-over when a newer plan arrives or a tree has been silent for too long; the others join when they receive its
+//!   report. Every rank sends its report to all others and decides independently.
+//! - [`Mode::Led`]: rank 0 makes the plans, and progress is ranges of elements of one operation. A rank whose path does
+//!   not work asks rank 0; rank 0 freezes all, collects the reports, asks its driver for a plan, and sends the plan with
+//!   the progress of all ranks.
 //!
 //! [`Handover`] is driven as the other machines: call a `handle_*` method, then drain
 //! [`poll_transmit`](Handover::poll_transmit) and [`poll_action`](Handover::poll_action), and call
 //! [`handle_timeout`](Handover::handle_timeout) at [`poll_timeout`](Handover::poll_timeout). Messages between two ranks
 //! must arrive once and in order; nothing is assumed of messages between different pairs. A plan is opaque: see [`Plan`].
 //!
-//! The format of messages is in `message.rs`. Bytes from other ranks never panic the machine: what is malformed is a
-//! [`MessageError`] that names the rank.
+//! The format of messages is in `message.rs`. Bytes from other ranks never panic the machine: malformed messages cause
+//! a [`MessageError`] that names the rank.
 
 pub mod elements;
 mod error;
@@ -39,86 +39,87 @@ pub use progress::{Finished, Progress, ProgressError, Resolution, Serve, TreePro
 
 use crate::Time;
 
-/// A plan, as far as a hand-over must know it. The driver implements it for whatever its plans are.
+/// The interface of a plan that a hand-over needs. The driver implements it for its plans.
 pub trait Plan: Clone + PartialEq {
-    /// Its version. Later plans have later epochs, compared as numbers that wrap around. Led plans are not compared.
+    /// Epoch of the plan. Later plans have later epochs, compared as numbers that wrap around. Led plans are not
+    /// compared.
     fn epoch(&self) -> Epoch;
 
     /// Whether sums can go over the network with it.
     fn has_trees(&self) -> bool;
 
-    /// Whether fragments of `before` are fragments of this plan, so that what is left of an operation on the trees of
-    /// `before` can go on on these trees. If not, it goes over the hosts. All ranks must answer alike.
+    /// Whether fragments of `before` are fragments of this plan, so that the rest of an operation on the trees of
+    /// `before` can continue on these trees. If not, it uses the host path. All ranks must return the same value.
     fn continues(&self, before: &Self) -> bool;
 
-    /// A tree that is silent gets this long for a new plan to come before the ranks give the trees up.
+    /// Time that a silent tree has before the ranks abandon the trees, unless a new plan arrives.
     fn patience_ns(&self) -> u64;
 
-    /// Appends its bytes.
+    /// Appends the encoded plan.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Reads and validates it for a group of `size` ranks. Errors say what is wrong.
+    /// Decodes and validates a plan for a group of `size` ranks. Errors describe the problem.
     fn decode(bytes: &[u8], size: u32) -> Result<Self, String>;
 }
 
-/// Who brings plans.
+/// The source of plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A controller, outside of the group; every rank decides the same from all reports.
+    /// A controller outside of the group; every rank decides the same from all reports.
     Leaderless,
     /// Rank 0.
     Led,
 }
 
-/// What a rank's machine must know at its start.
+/// Parameters of a rank's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// This rank.
     pub rank: Rank,
     /// Ranks of the group.
     pub size: u32,
-    /// Who brings plans; the same at all ranks.
+    /// The source of plans; the same at all ranks.
     pub mode: Mode,
     /// A hand-over that takes longer ends in [`HandoverError::Timeout`], unless operations wait for it: then their
-    /// deadlines count.
+    /// deadlines apply.
     pub timeout_ns: u64,
 }
 
-/// Where sums are made.
+/// The path on which sums are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// In the network, as the plan in use says.
+    /// In the network, by the plan in use.
     Network,
     /// Between the hosts.
     Hosts,
 }
 
-/// An operation that the caller has begun, in the order of calls.
+/// An operation that the caller has begun; in the order of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct PendingOperation {
     /// Its number.
     pub sequence: u64,
     /// Elements of its buffer.
     pub elements: u64,
-    /// While it waits for a path, it waits until then.
+    /// How long it may wait for a path.
     pub deadline: Time,
 }
 
-/// The driver's answer to [`Action::Freeze`]: which results are here.
+/// The driver's answer to [`Action::Freeze`]: the results of this rank.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frozen {
-    /// Leaderless.
+    /// Leaderless mode.
     Fragments {
         /// Results by tree.
         progress: Progress,
         /// Fragments that have a number in the epoch.
         submitted: u64,
     },
-    /// Led.
+    /// Led mode.
     Elements {
-        /// Elements of the operation under way that have everybody's values here; empty if none is under way.
+        /// Elements of the current operation that have all contributions here; empty if there is no operation.
         finals: Ranges,
-        /// What is certain to be broken, in the driver's own format.
+        /// Known faults, in the driver's own format.
         faults: Vec<Vec<u8>>,
     },
 }
@@ -126,81 +127,81 @@ pub enum Frozen {
 /// A message to another rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Whom it is for.
+    /// Receiver.
     pub to: Rank,
-    /// For the other's [`Handover::handle_message`].
+    /// Bytes for the receiver's [`Handover::handle_message`].
     pub bytes: Vec<u8>,
 }
 
-/// What the driver must do, in this order.
+/// An action for the driver, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<P> {
-    /// Stop the network path: nothing is sent or accepted there any more. Answer: [`Handover::handle_frozen`].
+    /// Stop the network path: send and accept nothing there any more. Answer: [`Handover::handle_frozen`].
     Freeze,
-    /// Led, rank 0: find a plan for what is left of the network. Answer: [`Handover::handle_planned`].
+    /// Led, rank 0: find a plan for the rest of the network. Answer: [`Handover::handle_planned`].
     Plan {
-        /// Why, in words.
+        /// Reason, as text.
         reason: String,
     },
-    /// Led, rank 0: a rank knows these to be broken.
+    /// Led, rank 0: a rank has reported faults.
     Faults {
-        /// Who says so.
+        /// The rank.
         from: Rank,
-        /// In the driver's own format.
+        /// Faults, in the driver's own format.
         faults: Vec<Vec<u8>>,
     },
-    /// Leaderless: look these fragments of the frozen epoch up among retained results. Answer:
+    /// Leaderless: look up these fragments of the frozen epoch among retained results. Answer:
     /// [`Handover::handle_fetched`].
     Fetch(Vec<u64>),
-    /// Leaderless: write these results of the frozen epoch to their places.
+    /// Leaderless: write these results of the frozen epoch to their positions.
     Deliver(Vec<(u64, Vec<u8>)>),
-    /// Led: exchange elements of the operation under way with other ranks. Answer: [`Handover::handle_exchanged`].
+    /// Led: exchange elements of the current operation with other ranks. Answer: [`Handover::handle_exchanged`].
     Exchange {
-        /// Those that this rank sends or receives.
+        /// Pieces that this rank sends or receives.
         pieces: Vec<Piece>,
-        /// Afterwards these elements have everybody's values here.
+        /// Elements that have all contributions here afterwards.
         finals: Ranges,
     },
-    /// Go over to what was agreed on.
+    /// Take the agreed conclusion into use.
     Resume(Box<Resume<P>>),
-    /// Sum an operation, or what is left of it, on this path. With the leaderless mode, an operation that the plan's
-    /// protocol cannot do goes over the hosts all the same.
+    /// Sum an operation, or the rest of it, on this path. In leaderless mode, an operation that the plan's protocol
+    /// does not support uses the host path nevertheless.
     Run {
         /// Its number.
         sequence: u64,
-        /// Where.
+        /// Path.
         path: Path,
     },
-    /// Led: the operation under way is over, all its results are here.
+    /// Led: the current operation is complete, with all its results.
     Over {
         /// Its number.
         sequence: u64,
     },
-    /// Leaderless: the trees of the plan in use that do not answer have changed; the controller should know at once.
+    /// Leaderless: the set of silent trees of the plan in use has changed; the controller should be told immediately.
     SilentTrees(Vec<u8>),
-    /// The ranks cannot go on. The machine takes no more input.
+    /// The ranks cannot continue. The machine accepts no further input.
     Fail(HandoverError),
 }
 
-/// How to go on after a hand-over.
+/// How to continue after a hand-over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resume<P> {
     /// Number of the hand-over.
     pub generation: u64,
     /// When sums stopped.
     pub since: Time,
-    /// Leaderless: fragments of the frozen epoch that need no more summing; `None` if it had no trees.
+    /// Leaderless: fragments of the frozen epoch that are complete; `None` if it had no trees.
     pub finished: Option<Finished>,
-    /// The plan to take into use. `None`: the one in use stays without its trees (leaderless), or there is none (led).
+    /// The new plan. `None`: the one in use stays without its trees (leaderless), or there is none (led).
     pub plan: Option<P>,
-    /// Where operations go from here on. With [`Path::Network`] in led mode the driver connects first and answers
-    /// with [`Handover::handle_opened`] or [`Handover::request_plan`].
+    /// The path of further operations. With [`Path::Network`] in led mode the driver connects first and answers with
+    /// [`Handover::handle_opened`] or [`Handover::request_plan`].
     pub path: Path,
-    /// Leaderless: where the rest of operations goes that were under way on the old trees.
+    /// Leaderless: the path for the rest of operations that were on the old trees.
     pub rest: Path,
     /// Trees that did not answer some rank.
     pub silent: Vec<u8>,
-    /// Led: why, in words.
+    /// Led: the reason, as text.
     pub reason: String,
 }
 

@@ -1,10 +1,10 @@
-//! Which results of an epoch the ranks have, and what follows for each of them.
+//! The ranks' results of an epoch, and the resolution that follows from them.
 //!
 //! A fragment that some worker has is served by the lowest such rank to those who lack it: the holder's own
-//! contribution may be overwritten by now, so the fragment *must* not be summed again. A fragment that nobody
-//! has is summed again, from contributions that are all intact. Workers retain their last `window_max` results
-//! per tree, which is all that another can lack: it contributed to the newest result, so it lacks nothing that
-//! lies a window or more below it.
+//! contribution may be overwritten by now, so the fragment *must not* be summed again. A fragment that no worker has is
+//! summed again, from contributions that are all intact. Workers retain their last `window_max` results per tree, which
+//! is all that another can lack: it contributed to the newest result, so it has everything that is a window or more
+//! below it.
 
 use netsum_wire::Rank;
 
@@ -15,39 +15,39 @@ pub struct Progress {
     pub trees: Vec<TreeProgress>,
 }
 
-/// Results that one worker has of one tree, by sequence number.
+/// Results of one tree at one worker, by sequence number.
 ///
 /// A sequence number counts the tree's fragments from the start of the epoch in 64 bits, so it never wraps. It is
 /// not the 32-bit `vid` of a packet, which does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreeProgress {
-    /// All results below this sequence number are here.
+    /// All results below this sequence number have arrived.
     pub base: u64,
-    /// For `base`, `base + 1`, …: whether it is here.
+    /// For `base`, `base + 1`, …: whether the result has arrived.
     pub above: Vec<bool>,
 }
 
-/// Fragments of the old epoch that need no more summing.
+/// Fragments of the old epoch that are complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finished {
     trees: Vec<TreeProgress>,
 }
 
-/// A result that a peer must be given.
+/// A result to be sent to peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serve {
     /// Fragment of the old epoch.
     pub g: u64,
-    /// Who gives it.
+    /// Rank that sends it.
     pub from: Rank,
-    /// Who lacks it.
+    /// Ranks that lack it.
     pub to: Vec<Rank>,
 }
 
-/// What every worker concludes alike.
+/// The resolution, which every worker computes alike.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolution {
-    /// Fragments that are summed.
+    /// Complete fragments.
     pub finished: Finished,
     /// Results to hand over, by fragment.
     pub serve: Vec<Serve>,
@@ -58,11 +58,11 @@ pub struct Resolution {
 #[error("malformed progress report")]
 pub struct ProgressError;
 
-/// Longest `above` that a report may have. With windows it is two of them; slots of a pool are each at a round of
-/// their own, as far apart as an operation is long.
+/// Maximum length of `above` in a report. With windows it is two of them; slots of a pool are each at their own round,
+/// at most as far apart as an operation is long.
 const MAX_ABOVE: usize = 1 << 22;
-/// Highest `base` that a report may have, so that fragment numbers (sequence number times trees) fit into 64 bits. A
-/// tree reaches it after thousands of years.
+/// Maximum `base` in a report, so that fragment numbers (sequence number times trees) fit into 64 bits. A tree reaches
+/// it after thousands of years.
 const MAX_BASE: u64 = 1 << 54;
 
 impl TreeProgress {
@@ -89,7 +89,7 @@ impl Progress {
         bytes
     }
 
-    /// The inverse of `to_bytes`.
+    /// Decodes the output of `to_bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Result<Progress, ProgressError> {
         let (&count, mut rest) = bytes.split_first().ok_or(ProgressError)?;
         let mut trees = Vec::with_capacity(usize::from(count));
@@ -111,17 +111,17 @@ impl Progress {
 }
 
 impl Finished {
-    /// Whether fragment `g` of the old epoch is summed.
+    /// Whether fragment `g` of the old epoch is complete.
     pub fn contains(&self, g: u64) -> bool {
         let trees = self.trees.len() as u64;
         trees > 0 && self.trees[(g % trees) as usize].has(g / trees)
     }
 }
 
-/// Concludes from the reports of all ranks, by rank; they must have the same number of trees.
+/// Resolves the reports of all ranks, by rank; they must have the same number of trees.
 ///
 /// Cost: proportional to the span between the lowest `base` and the highest result of each tree. The machine checks
-/// with [`span_is_plausible`] that no rank makes that absurd.
+/// that with [`span_is_plausible`].
 pub fn resolve(reports: &[Progress]) -> Resolution {
     let trees = reports.first().map_or(0, |r| r.trees.len());
     assert!(reports.iter().all(|r| r.trees.len() == trees), "reports of one epoch");
@@ -147,8 +147,8 @@ pub fn resolve(reports: &[Progress]) -> Resolution {
     resolution
 }
 
-/// Whether the ranks' results of each tree lie as near to each other as a report can tell; if not, some rank's report
-/// is wrong, and [`resolve`] would take memory for the whole distance.
+/// Whether the ranks' results of each tree are as near to each other as a report can represent; if not, some rank's
+/// report is wrong, and [`resolve`] would take memory for the whole distance.
 pub(super) fn span_is_plausible(reports: &[Progress]) -> bool {
     let trees = reports.first().map_or(0, |r| r.trees.len());
     (0..trees).all(|tree| {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_numbers_go_on_past_the_width_of_a_vid() {
+    fn sequence_numbers_continue_past_the_width_of_a_vid() {
         let start = u64::from(u32::MAX) - 1;
         let report = |base, above: &[bool]| Progress {
             trees: vec![TreeProgress { base, above: above.to_vec() }; 2],
@@ -195,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn reports_that_lie_absurdly_far_apart_are_not_plausible() {
+    fn reports_that_are_too_far_apart_are_not_plausible() {
         let report = |base| Progress { trees: vec![TreeProgress { base, above: vec![] }] };
         assert!(span_is_plausible(&[report(7), report(1000)]));
         assert!(!span_is_plausible(&[report(7), report(MAX_BASE)]));
     }
 
     #[test]
-    fn who_has_it_serves_it_and_what_nobody_has_is_summed_again() {
+    fn results_are_served_by_their_holders_and_others_are_summed_again() {
         let report = |base, above: &[bool]| Progress {
             trees: vec![TreeProgress { base, above: above.to_vec() }],
         };

@@ -1,4 +1,4 @@
-//! What a controller grants a job at one aggregator.
+//! A controller's grant to a job at one aggregator.
 
 use netsum_wire::{Epoch, JobId, TreeId};
 
@@ -7,15 +7,15 @@ use crate::PortId;
 use crate::congestion::INITIAL_WINDOW;
 use crate::lease::{Granted, LeaseKey, Superseded};
 
-/// Children that one tree node may have: the width of an `arrived` bitmap.
+/// Maximum number of children of a tree node: the width of an `arrived` bitmap.
 pub const MAX_CHILDREN: usize = 64;
 /// Bits of a header's `marks`.
 pub const MAX_BRANCHES: u8 = 32;
-/// Releasing is a fraction in thousandths; this is "all".
+/// Thousandths of the children that are "all".
 pub(crate) const ALL: u16 = 1000;
 
-/// Grant to one job at one tree node, for one epoch. `P`: what names a neighbour; the machine takes port numbers,
-/// drivers addresses.
+/// Grant to one job at one tree node, for one epoch. `P` names a neighbour: a port number for machines, an address for
+/// drivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease<P = PortId> {
     /// Job.
@@ -24,11 +24,11 @@ pub struct Lease<P = PortId> {
     pub epoch: Epoch,
     /// Tree.
     pub tree: TreeId,
-    /// Who contributes (`members`), by child index: their order is the order of additions.
+    /// Children (`members`) by child index: their order is the order of additions.
     pub children: Vec<Child<P>>,
     /// Next node towards the root; `None` at the root.
     pub parent: Option<P>,
-    /// The most fragments in flight, whatever memory there is.
+    /// Maximum number of fragments in flight, independent of memory.
     pub slots: u16,
     /// Largest payload, counted in the type in which elements are added.
     pub fragment_bytes: u16,
@@ -37,15 +37,14 @@ pub struct Lease<P = PortId> {
     pub release_permille: u16,
 }
 
-/// What a worker may send before its first result tells it what the switches allow, with a lease of so many `slots`.
-/// Every switch keeps that many sums, however little memory it has: if one went that somebody may still lack, he would
-/// ask for it for ever.
+/// The window of a worker before its first result, which carries the switches' limit, for a lease of `slots`.
+/// Every switch retains that many sums, however little memory it has: evicting a sum that a child still needs would
+/// make the child retry forever.
 pub(crate) fn first_window(slots: u16) -> u16 {
     slots.min(INITIAL_WINDOW)
 }
 
-/// Buffers for each fragment in flight at a node: a port buffer per child, the sum that is made of them and one that is
-/// retained.
+/// Buffers for each fragment in flight at a node: a port buffer per child, the sum under way and one retained sum.
 pub fn buffers_per_fragment(children: usize) -> u64 {
     children as u64 + 2
 }
@@ -55,53 +54,54 @@ pub fn buffers_per_fragment(children: usize) -> u64 {
 pub struct Child<P = PortId> {
     /// Neighbour.
     pub port: P,
-    /// Ranks beneath it, a bit each (mod 64).
+    /// Ranks beneath it, one bit each (mod 64).
     pub ranks: u64,
-    /// Its bit in `marks`, 0..32, of its own in the tree where there are no more than 32 branches.
+    /// Its bit in `marks`, 0..32, unique in trees of at most 32 branches.
     pub branch: u8,
 }
 
 /// Why a lease cannot be installed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// No children, or more than an aggregator can tell apart.
+    /// No children, or more than an aggregator supports.
     #[error("a tree node needs 1 to {MAX_CHILDREN} children, the lease has {0}")]
     Children(usize),
     /// Two children (or a child and the parent) are the same neighbour.
     #[error("neighbour {0:?} occurs twice in the lease")]
     DuplicateNeighbour(PortId),
-    /// Branch number.
+    /// Branch number out of range.
     #[error("branch {0} is not below {MAX_BRANCHES}")]
     Branch(u8),
     /// Slot count out of range.
     #[error("a lease of {0} slots is not between 1 and 16384")]
     Slots(u16),
-    /// Fraction.
+    /// Fraction out of range.
     #[error("release_permille {0} is not between 1 and {ALL}")]
     ReleasePermille(u16),
-    /// Fragment size.
+    /// Invalid size of a fragment.
     #[error("fragments of {0} bytes are not between 64 and 8960, in steps of 8")]
     FragmentBytes(u16),
-    /// An older plan than the one at work.
+    /// The lease's epoch is not later than the installed one.
     #[error("epoch {offered} is not after the installed epoch {installed}")]
     Epoch {
-        /// Of the lease.
+        /// Epoch of the lease.
         offered: Epoch,
-        /// Already here.
+        /// Installed epoch.
         installed: Epoch,
     },
-    /// Not even one fragment of each child fits.
+    /// Not enough memory for one fragment of each child.
     #[error("aggregation memory is full: a tree needs at least {needed} bytes, {free} are free")]
     NoMemory {
-        /// For one fragment in flight, a buffer per child and one for the sum, and for the sums of a first window.
+        /// Bytes for one fragment in flight, with a buffer per child and one for the sum, and for the sums of a first
+        /// window.
         needed: u64,
-        /// Not reserved by other leases.
+        /// Bytes that no lease has reserved.
         free: u64,
     },
 }
 
 impl<P: Copy> Lease<P> {
-    /// The same grant with other names for neighbours.
+    /// The same lease with other names for neighbours.
     pub fn map<Q>(&self, mut name: impl FnMut(P) -> Q) -> Lease<Q> {
         let children = self.children.iter();
         let children =
@@ -120,29 +120,29 @@ impl<P: Copy> Lease<P> {
 }
 
 impl<P> Lease<P> {
-    /// Buffers that the tree may need at once.
+    /// Number of buffers that the tree may need at once.
     pub(crate) fn buffers(&self) -> u64 {
         u64::from(self.slots) * buffers_per_fragment(self.children.len())
     }
 
-    /// Aggregation memory that the lease takes of a switch that keeps fragments in a [`Slab`](super::Slab).
+    /// Aggregation memory that the lease takes of a switch that stores fragments in a [`Slab`](super::Slab).
     pub fn memory_bytes(&self) -> u64 {
         self.buffers() * buffer_bytes(self.fragment_bytes)
     }
 
-    /// Whether sums may be released before all children are in.
+    /// Whether sums may be released before all children have contributed.
     pub fn is_partial(&self) -> bool {
         self.release_permille < ALL
     }
 
-    /// Children that suffice.
+    /// Number of children that suffice to release a sum.
     pub(crate) fn needed(&self) -> u32 {
         (self.children.len() as u32 * u32::from(self.release_permille)).div_ceil(u32::from(ALL))
     }
 }
 
 impl Lease {
-    /// Checks everything that does not depend on the switch.
+    /// Validates everything that does not depend on the switch.
     pub fn validate(&self) -> Result<(), LeaseError> {
         let n = self.children.len();
         if n == 0 || n > MAX_CHILDREN {

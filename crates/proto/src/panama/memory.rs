@@ -1,24 +1,24 @@
-//! Where a switch keeps fragments: real numbers in a daemon, counts in the simulator.
+//! Storage of a switch's fragments: real numbers in a daemon, counts in the simulator.
 
 use netsum_wire::panama::Header;
 
 /// Aggregation memory.
 ///
-/// A machine holds only handles, so that the same machine runs on real payload (`Slab`) and on whatever a
-/// simulator or a test wants to carry. Buffers that were handed to `poll_transmit` stay readable until
-/// `flushed`, even if they were freed in between.
+/// A machine holds only handles, so that the same machine runs on real payload (`Slab`) and on any payload of a
+/// simulator or a test. Buffers that were returned by `poll_transmit` stay readable until `flushed`, even if they were
+/// freed in between.
 pub trait Memory {
-    /// What a packet carries.
+    /// Payload of a packet.
     type Payload: ?Sized;
     /// Handle of a stored packet.
     type Buffer: Copy;
 
-    /// Keeps a packet; `None` if the memory is full.
+    /// Stores a packet; `None` if the memory is full.
     fn store(&mut self, header: &Header, payload: &Self::Payload) -> Option<Self::Buffer>;
 
-    /// Adds the packets of all present positions, in the order that `netsum_wire::reduce` documents,
-    /// into a new packet with header `header`; `None` if the memory is full. `arriving` is a packet that
-    /// was not stored, and its position.
+    /// Adds the packets of all present positions, in the order that `netsum_wire::reduce` documents, into a new packet
+    /// with header `header`; `None` if the memory is full. `arriving` is a packet that was not stored, and its
+    /// position.
     fn reduce(
         &mut self,
         header: &Header,
@@ -29,15 +29,15 @@ pub trait Memory {
     /// Sets the `resent` flag of a stored packet.
     fn mark_resent(&mut self, buffer: Self::Buffer);
 
-    /// Gives a buffer back.
+    /// Frees a buffer.
     fn free(&mut self, buffer: Self::Buffer);
 
-    /// Everything handed out is on the wire: freed buffers may be used again.
+    /// Reports that every returned buffer has been sent: freed buffers may be reused.
     fn flushed(&mut self);
 
     /// Bytes that a stored fragment of at most `fragment_bytes` takes.
     fn cost(&self, fragment_bytes: u16) -> u64;
 
-    /// Bytes that all stored fragments may take.
+    /// Maximum bytes of all stored fragments.
     fn limit(&self) -> u64;
 }

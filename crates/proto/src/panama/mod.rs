@@ -1,13 +1,13 @@
 //! Protocol `panama`: streaming aggregation over several trees (PANAMA, MLSys 2021).
 //!
-//! One fragment's life: [`Worker`] gives it to a tree and a vid, within that tree's window; each
-//! [`Switch`] on the way holds the children's fragments in port buffers until all `members` are in, adds
-//! them in child order and releases one partial upward, at the root the result downward; the result is
-//! the acknowledgement. Both ends retain what the other may still lack, so a fragment that is sent again
-//! under its vid is answered, never counted twice. When a tree dies, [`resolve`] tells every worker alike
-//! which results the peers can serve and what must be summed again.
+//! The life of a fragment: a [`Worker`] assigns a tree and a vid to it, within that tree's window. Each [`Switch`] on
+//! the way holds the children's fragments in port buffers until all `members` have contributed, adds them in child
+//! order and releases one partial upward, at the root the result downward; the result is the acknowledgement. Both ends
+//! retain what the other may still lack, so a fragment that is sent again under its vid is answered, never counted
+//! twice. When a tree dies, [`resolve`] determines alike at every worker which results the peers can serve and what
+//! must be summed again.
 //!
-//! The decisions where the paper leaves a hole are in docs/adr/.
+//! docs/adr/ has the decisions on points that the paper leaves open.
 
 mod lease;
 mod memory;

@@ -1,4 +1,4 @@
-//! Memory of real numbers: each buffer holds a packet ready to send, header and payload in one piece.
+//! Memory of real numbers: each buffer holds a packet ready to send, with header and payload in one piece.
 
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::{Encoding, Input, reduce};
@@ -11,14 +11,14 @@ use super::memory::Memory;
 pub struct BufferId(u32);
 
 impl BufferId {
-    /// Its number: small, and that of no other buffer at the same time.
+    /// Its number: small, and unique among the buffers in use.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A sum in the making, apart from the slab, so that its inputs may lie there.
+/// A sum under way, outside of the slab, so that its inputs may be in the slab.
 pub struct OpenSum {
     buffer: BufferId,
     bytes: Box<[u8]>,
@@ -49,13 +49,13 @@ impl OpenSum {
     }
 }
 
-/// Buffers of a few sizes within a limit of bytes. They are made on first use and kept; nothing is
-/// allocated once a job is warm.
+/// Buffers of a few sizes within a limit of bytes. They are created on first use and kept; nothing is allocated once a
+/// job is warm.
 pub struct Slab {
     entries: Vec<Entry>,
     classes: Vec<Class>,
     freed: Vec<BufferId>,
-    /// Entries whose memory was given back.
+    /// Ids whose memory was freed.
     unused: Vec<BufferId>,
     limit: u64,
     held: u64,
@@ -74,13 +74,13 @@ struct Class {
     free: Vec<BufferId>,
 }
 
-/// Most nodes have no more children; inputs of 64 take longer to lay out than four to add.
+/// Most nodes have no more children; setting up 64 inputs takes longer than adding four.
 const FEW_CHILDREN: usize = 8;
-/// Sizes step by this much, so that fragments of 1,400 and of 1,408 bytes share buffers.
+/// Sizes are multiples of this, so that fragments of 1,400 and of 1,408 bytes share buffers.
 const CLASS_STEP: usize = 512;
 
 impl Slab {
-    /// `limit`: bytes that all buffers together may take.
+    /// `limit`: maximum bytes of all buffers together.
     pub fn new(limit: u64) -> Slab {
         Slab {
             entries: Vec::new(),
@@ -105,7 +105,7 @@ impl Slab {
         self.held - self.classes.iter().map(free).sum::<u64>()
     }
 
-    /// A buffer for a packet with this header, of which nothing is written yet; `None` if the memory is full.
+    /// Reserves a buffer for a packet with this header, with nothing written yet; `None` if the memory is full.
     #[inline]
     pub fn reserve(&mut self, header: &Header) -> Option<BufferId> {
         let payload = header.payload_len().next_multiple_of(CLASS_STEP);
@@ -127,14 +127,14 @@ impl Slab {
         header.encode(bytes.first_chunk_mut().expect("a buffer holds a header"));
     }
 
-    /// Room of the payload of a reserved buffer.
+    /// The payload of a reserved buffer, to be written.
     #[inline]
     pub fn payload_mut(&mut self, buffer: BufferId) -> &mut [u8] {
         let entry = &mut self.entries[buffer.index()];
         &mut entry.bytes[HEADER_LEN..entry.len]
     }
 
-    /// A buffer's payload as something to add.
+    /// A buffer's payload as an input of a sum.
     #[inline]
     pub fn input(&self, buffer: BufferId) -> Input<'_> {
         let entry = &self.entries[buffer.index()];
@@ -149,7 +149,7 @@ impl Slab {
         Some(OpenSum { buffer, bytes: std::mem::take(&mut self.entries[buffer.index()].bytes) })
     }
 
-    /// Ends it.
+    /// Stores the sum's packet.
     #[inline]
     pub fn end_sum(&mut self, sum: OpenSum) -> BufferId {
         self.entries[sum.buffer.index()].bytes = sum.bytes;
@@ -185,7 +185,7 @@ impl Slab {
         Some(BufferId(self.entries.len() as u32 - 1))
     }
 
-    /// Gives the memory of a free buffer of another size back.
+    /// Frees the memory of an unused buffer of another size.
     fn discard_other(&mut self, class: usize) -> Option<()> {
         let others = self.classes.iter_mut().enumerate();
         let (_, other) = others.into_iter().find(|(i, c)| *i != class && !c.free.is_empty())?;
@@ -205,7 +205,7 @@ fn class_bytes(payload: usize) -> u64 {
     (HEADER_LEN + payload) as u64
 }
 
-/// What a fragment of at most `fragment_bytes` takes of a slab.
+/// Bytes that a fragment of at most `fragment_bytes` takes of a slab.
 pub(super) fn buffer_bytes(fragment_bytes: u16) -> u64 {
     class_bytes(usize::from(fragment_bytes).next_multiple_of(CLASS_STEP))
 }

@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::tree::{Tree, TreeCounters};
 use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
-use crate::{Drop, DropCounters, PortId, Time, epoch};
+use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
 /// A packet to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,18 +26,18 @@ pub enum Transmit<B> {
     Control {
         /// Neighbour.
         to: PortId,
-        /// What to send.
+        /// The header.
         header: Header,
     },
 }
 
-/// Packets that wait to be sent. Headers alone are rare and larger than handles.
-pub(crate) struct Outbox<B> {
+/// Packets to be sent. Control headers are rare and larger than handles.
+pub(crate) struct TransmitQueue<B> {
     data: VecDeque<(PortId, B)>,
     control: VecDeque<(PortId, Header)>,
 }
 
-impl<B> Outbox<B> {
+impl<B> TransmitQueue<B> {
     #[inline]
     pub(crate) fn data(&mut self, to: PortId, buffer: B) {
         self.data.push_back((to, buffer));
@@ -56,16 +56,16 @@ impl<B> Outbox<B> {
     }
 }
 
-/// Protocol `panama`'s switch as a state machine; `M` says what payload is.
+/// Protocol `panama`'s switch as a state machine; `M` stores payloads.
 ///
-/// Drive it so: `handle` a packet, drain `poll_transmit`, send, call `flushed`. Every reason for which a
-/// packet is dropped is counted here.
+/// Usage: `handle` a packet, drain `poll_transmit`, send, call `flushed`. The machine counts every dropped packet by
+/// reason.
 pub struct Switch<M: Memory> {
     trees: LeaseTable<Tree<M::Buffer>>,
     memory: M,
-    /// Leases have all that they say, where they fit together.
+    /// Whether leases have their whole window if all of them fit.
     firm: bool,
-    outbox: Outbox<M::Buffer>,
+    outbox: TransmitQueue<M::Buffer>,
     drops: DropCounters,
 }
 
@@ -133,7 +133,7 @@ impl<M: Memory> Aggregator for Switch<M> {
         ce: bool,
         header: &Header,
         payload: &M::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let outcome = self.dispatch(now, from, ce, header, payload);
         if let Err(reason) = outcome {
             self.drops.count(reason);
@@ -151,7 +151,7 @@ impl<M: Memory> Aggregator for Switch<M> {
         self.memory.flushed();
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
@@ -183,28 +183,28 @@ impl<M: Memory> Switch<M> {
             trees: LeaseTable::new(),
             memory,
             firm: false,
-            outbox: Outbox { data: VecDeque::new(), control: VecDeque::new() },
+            outbox: TransmitQueue { data: VecDeque::new(), control: VecDeque::new() },
             drops: DropCounters::default(),
         }
     }
 
-    /// The same for leases of a controller, which grants no more than there is: each has its whole window as long as all
-    /// fit together, and none shrinks to leave room for the next.
+    /// The same for leases of a controller, which never grants more than the memory: each lease has its whole window as
+    /// long as all fit, and none shrinks to leave room for the next.
     pub fn with_firm_leases(self) -> Self {
         Switch { firm: true, ..self }
     }
 
-    /// Where the buffers of `poll_transmit` are.
+    /// Storage of the buffers of `poll_transmit`.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// As `memory`, for a driver that keeps there what it receives.
+    /// As `memory`, for a driver that stores received packets there.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
 
-    /// Leases at work.
+    /// Installed leases.
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.trees.values().map(|t| &t.lease)
     }
@@ -214,12 +214,12 @@ impl<M: Memory> Switch<M> {
         self.trees.values().map(|t| (t.lease.job, t.lease.tree, &t.counters))
     }
 
-    /// Fragments in flight that each (job, tree) may have here.
+    /// Maximum number of fragments in flight of each (job, tree) here.
     pub fn window_caps(&self) -> impl Iterator<Item = (JobId, TreeId, u16)> + '_ {
         self.trees.values().map(|t| (t.lease.job, t.lease.tree, t.accepted_cap()))
     }
 
-    /// Memory that each (job, tree) has reserved here, bytes.
+    /// Memory that each (job, tree) has reserved here, in bytes.
     pub fn reserved(&self) -> impl Iterator<Item = (JobId, TreeId, u64)> + '_ {
         let of = |t: &Tree<M::Buffer>| (t.lease.job, t.lease.tree, reserved(&self.memory, t));
         self.trees.values().map(of)
@@ -232,10 +232,10 @@ impl<M: Memory> Switch<M> {
         ce: bool,
         header: &Header,
         payload: &M::Payload,
-    ) -> Result<(), Drop> {
-        let tree = self.trees.get_mut(header.job, header.tree).ok_or(Drop::NoLease)?;
+    ) -> Result<(), DropReason> {
+        let tree = self.trees.get_mut(header.job, header.tree).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, tree.epoch())?;
-        tree.heard = now;
+        tree.last_seen = now;
         let (memory, out) = (&mut self.memory, &mut self.outbox);
         if tree.lease.parent == Some(from) {
             return match header.kind {
@@ -245,10 +245,10 @@ impl<M: Memory> Switch<M> {
                 }
                 Kind::Result => tree.pass_result(header, payload, memory, out),
                 Kind::Waiting | Kind::Mismatch => tree.pass_notice(header, out),
-                _ => Err(Drop::WrongDirection),
+                _ => Err(DropReason::WrongDirection),
             };
         }
-        let child = tree.child(from).ok_or(Drop::NotANeighbour)?;
+        let child = tree.child(from).ok_or(DropReason::NotANeighbour)?;
         match header.kind {
             Kind::Contribution | Kind::Partial => {
                 tree.contribute(child, ce, header, payload, memory, out)?;
@@ -263,7 +263,7 @@ impl<M: Memory> Switch<M> {
                     }
                 }
             }
-            _ => return Err(Drop::WrongDirection),
+            _ => return Err(DropReason::WrongDirection),
         }
         if tree.settle_cap() {
             self.share_memory(0);
@@ -271,9 +271,9 @@ impl<M: Memory> Switch<M> {
         Ok(())
     }
 
-    /// Gives each firm lease what it says, if there is that much memory. Else divides the memory by (job, tree) pairs,
-    /// not by jobs: all trees of a job may share this switch. One share more than there are pairs, and `coming` ones: the
-    /// next job must find room before the others have shrunk.
+    /// Gives each firm lease its whole window, if the memory suffices. Otherwise divides the memory by (job, tree)
+    /// pairs, not by jobs: all trees of a job may share this switch. There is one share more than pairs, and `coming`
+    /// more: the next job must find room before the others have shrunk.
     fn share_memory(&mut self, coming: u64) {
         let limit = self.memory.limit();
         let wanted: u64 = self.trees.values().map(|t| full_bytes(&self.memory, &t.lease)).sum();
@@ -323,7 +323,7 @@ fn full_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     lease.buffers() * memory.cost(lease.fragment_bytes)
 }
 
-/// Memory without which a tree cannot be: one fragment in flight, and the sums of a worker's first window.
+/// Minimum memory of a tree: one fragment in flight, and the sums of a worker's first window.
 fn least_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     let first = u64::from(first_window(lease.slots)) * memory.cost(lease.fragment_bytes);
     sum_bytes(memory, lease) + first
@@ -334,7 +334,7 @@ fn slot_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     buffers_per_fragment(lease.children.len()) * memory.cost(lease.fragment_bytes)
 }
 
-/// A port buffer per child, and the sum that is made of them.
+/// A port buffer per child, and the sum under way.
 fn sum_bytes<M: Memory>(memory: &M, lease: &Lease) -> u64 {
     (lease.children.len() as u64 + 1) * memory.cost(lease.fragment_bytes)
 }

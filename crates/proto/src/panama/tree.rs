@@ -1,9 +1,9 @@
-//! One tree node's state: from the children's fragments to one sum, exactly once.
+//! State of one tree node: from the children's fragments to one sum, exactly once.
 //!
-//! Vids live in a ring. Below `released` (PANAMA's expected vid: the lowest not yet summed) lie the last
-//! `cap` sums, retained because a child may still lack them; from `released` up to `cap` ahead lie the
-//! port buffers that fill. A vid that is complete is released even if an earlier one is not: the hole
-//! shows at the workers, who send that fragment again.
+//! Vids are stored in a ring. Below `released` (PANAMA's expected vid: the lowest not yet summed) are the last `cap`
+//! sums, retained because a child may still lack them; from `released` up to `cap` ahead are the port buffers being
+//! filled. A complete vid is released even if an earlier one is not: the workers detect the hole and send that fragment
+//! again.
 //!
 //! Why `cap` sums suffice: a child sends vid v only while its lowest missing result is above v − cap. So
 //! once v is released, every child that contributed to it has all results up to v − cap.
@@ -13,31 +13,31 @@ use netsum_wire::{Epoch, Format, Vid};
 
 use super::lease::{Lease, first_window};
 use super::memory::Memory;
-use super::switch::Outbox;
+use super::switch::TransmitQueue;
 use crate::lease::Tenancy;
 use crate::sequence::{distance, raise_to};
-use crate::{Drop, PortId, Time};
+use crate::{DropReason, PortId, Time};
 
-/// What happened in one tree at one switch.
+/// Counters of one tree at one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeCounters {
-    /// Fragments of children that were counted.
+    /// Children's fragments that were counted.
     pub contributions: u64,
     /// Sums released (upward, or at the root downward).
     pub released: u64,
-    /// Of these, without all children.
+    /// Sums released without all children.
     pub released_partially: u64,
     /// Results that passed on their way down.
     pub results: u64,
-    /// Fragments that had been counted before.
+    /// Fragments that had already been counted.
     pub duplicates: u64,
-    /// Of these, answered with the retained sum.
+    /// Duplicates that were answered with the retained sum.
     pub answered: u64,
-    /// Of these, answered with "waiting for others".
+    /// Duplicates that were answered with "waiting for others".
     pub waiting: u64,
-    /// Fragments that came after their sum was released without them.
+    /// Fragments that arrived after their sum was released without them.
     pub late: u64,
-    /// Sums whose inputs carried a mark of congestion.
+    /// Sums whose inputs had a congestion mark.
     pub marked: u64,
     /// Fragments on which children disagreed.
     pub mismatches: u64,
@@ -45,13 +45,13 @@ pub struct TreeCounters {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nobody has contributed.
+    /// No contribution.
     Empty,
-    /// Some have.
+    /// Some contributions.
     Filling,
-    /// The partial went up, the result has not come back.
+    /// The partial was sent up, the result has not arrived.
     Partial,
-    /// The result is here.
+    /// The result has arrived.
     Result,
 }
 
@@ -60,12 +60,12 @@ struct Slot<B> {
     phase: Phase,
     /// Children that have contributed.
     arrived: u64,
-    /// Children that sent again while the result was not here.
+    /// Children that sent again before the result arrived.
     asked: u64,
     marks: u32,
     cap: u16,
     missing: u64,
-    /// What the fragment is, by its first contribution.
+    /// Chunk of the fragment, by its first contribution.
     chunk: u32,
     format: Format,
     n_elems: u16,
@@ -78,34 +78,33 @@ pub(crate) struct Tree<B> {
     pub(crate) lease: Lease,
     pub(crate) counters: TreeCounters,
     slots: Vec<Option<Slot<B>>>,
-    /// Fragments that wait, by slot and child.
+    /// Stored fragments, by slot and child.
     port_buffers: Vec<Option<B>>,
     released: u32,
     retained_from: u32,
     cap: Cap,
-    /// Below this vid a child has every result, as far as is known (used when sums are released
-    /// without all children).
+    /// By child, the vid below which it is known to have every result (used with partial synchronisation).
     has_results_below: Vec<u32>,
-    /// Below this vid every result is here, and what the parent was last told of that (likewise).
+    /// The vid below which every result is here, and the value last sent to the parent (likewise).
     results_below: u32,
     told_parent: u32,
-    /// Below this vid results may have been refused (likewise).
+    /// The vid below which results may have been refused (likewise).
     refused_below: u32,
     finished: u64,
-    /// When a neighbour was last heard.
-    pub(crate) heard: Time,
+    /// When a neighbour was last heard from.
+    pub(crate) last_seen: Time,
 }
 
-/// How much is in flight and kept here, in fragments.
+/// Limits of the fragments in flight and retained here.
 #[derive(Clone, Copy, Debug)]
 struct Cap {
-    /// In flight, as the workers are told.
+    /// Window cap that workers are told.
     announced: u16,
-    /// In flight, as is accepted: port buffers are reserved for it.
+    /// Window that is accepted: port buffers are reserved for it.
     accepted: u16,
-    /// Sums kept for children that may lack them.
+    /// Sums retained for children that may lack them.
     retained: u16,
-    /// Once `released` has come here, every worker obeys what is announced.
+    /// Once `released` has reached this, every worker obeys the announced cap.
     obeyed_from: u32,
 }
 
@@ -126,7 +125,7 @@ impl<B: Copy> Tree<B> {
             told_parent: first,
             refused_below: first,
             finished: 0,
-            heard: now,
+            last_seen: now,
             lease,
         }
     }
@@ -135,24 +134,24 @@ impl<B: Copy> Tree<B> {
         self.lease.epoch
     }
 
-    /// Fragments in flight that are accepted.
+    /// Maximum number of fragments in flight that are accepted.
     pub(crate) fn accepted_cap(&self) -> u16 {
         self.cap.accepted
     }
 
-    /// Buffers that the tree may need: for each fragment in flight one per child and one for the sum
-    /// that is being made, and the sums that are kept.
+    /// Buffers that the tree may need: for each fragment in flight one per child and one for the sum under way, and the
+    /// retained sums.
     pub(crate) fn reserved_buffers(&self) -> u64 {
         let per_fragment = self.lease.children.len() as u64 + 1;
         u64::from(self.cap.accepted) * per_fragment + u64::from(self.kept_sums())
     }
 
-    /// As many as any worker may have in flight.
+    /// Number of retained sums: the largest window that any worker may have.
     fn kept_sums(&self) -> u16 {
         self.cap.retained.max(first_window(self.lease.slots))
     }
 
-    /// Accepts and announces more.
+    /// Accepts and announces a larger window.
     pub(crate) fn raise_cap(&mut self, cap: u16) {
         let retained = cap.max(self.cap.retained);
         self.cap = Cap { announced: cap, accepted: cap, retained, ..self.cap };
@@ -161,10 +160,10 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// Announces less. A busy tree keeps its memory until every worker must have seen the new cap:
-    /// results up to `released + accepted` may carry the old one, and a worker sends that much beyond
-    /// the last of them before it must have seen the next. An idle tree gives its port buffers up at
-    /// once; should a worker still send by the old cap, the excess is dropped and sent again.
+    /// Announces a smaller window. A busy tree keeps its memory until every worker must have seen the new cap: results
+    /// up to `released + accepted` may carry the old one, and a worker sends that much beyond the last of them before
+    /// it must have seen the next. An idle tree frees its port buffers at once; if a worker still sends by the old cap,
+    /// the excess is dropped and sent again.
     pub(crate) fn lower_cap(&mut self, cap: u16) {
         if cap < self.cap.announced {
             self.cap.announced = cap;
@@ -178,13 +177,13 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// No worker can have heard of a cap.
+    /// Whether no worker can have learned a cap yet.
     fn is_fresh(&self) -> bool {
         self.counters.contributions == 0 && self.counters.results == 0
     }
 
-    /// Lets go of what the old cap needed once nobody can use it; true if memory became free. Where sums are released without
-    /// all children, somebody who lags may obey the old one for as long as he likes: as many sums are kept as ever.
+    /// Frees what the old cap needed once no worker can use it; true if memory became free. With partial
+    /// synchronisation a worker that lags may obey the old cap for any time: the number of retained sums then stays.
     pub(crate) fn settle_cap(&mut self) -> bool {
         let obeyed = distance(self.released, self.cap.obeyed_from) >= 0;
         let Cap { announced, accepted, retained, .. } = self.cap;
@@ -197,7 +196,7 @@ impl<B: Copy> Tree<B> {
         settles
     }
 
-    /// Frees everything the tree holds.
+    /// Frees all memory of the tree.
     pub(crate) fn clear<M: Memory<Buffer = B>>(&mut self, memory: &mut M) {
         for buffer in self.port_buffers.iter_mut().filter_map(Option::take) {
             memory.free(buffer);
@@ -216,7 +215,7 @@ impl<B: Copy> Tree<B> {
         self.lease.children.iter().position(|c| c.port == port)
     }
 
-    /// A child's fragment: places it, and releases the sum if it was the last one awaited.
+    /// Handles a child's fragment: stores it, and releases the sum if it was the last one awaited.
     pub(crate) fn contribute<M: Memory<Buffer = B>>(
         &mut self,
         child: usize,
@@ -224,12 +223,12 @@ impl<B: Copy> Tree<B> {
         header: &Header,
         payload: &M::Payload,
         memory: &mut M,
-        out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+        out: &mut TransmitQueue<B>,
+    ) -> Result<(), DropReason> {
         let index = self.admit(header)?;
         let bit = 1u64 << child;
         if self.lease.is_partial() {
-            // It may have as many in flight as sums are kept.
+            // The child may have as many fragments in flight as sums are retained.
             let in_flight = u32::from(self.kept_sums()) - 1;
             self.note_results_below(child, header.vid.0.wrapping_sub(in_flight));
         }
@@ -260,17 +259,18 @@ impl<B: Copy> Tree<B> {
         self.place(index, child, ce, header, payload, memory, out)
     }
 
-    /// "I have every result below `vid`": a child that contributes nothing may hold nobody back.
+    /// Handles "I have every result below `vid`" from a child: a child that contributes nothing must not delay the
+    /// others.
     pub(crate) fn acknowledge<M: Memory<Buffer = B>>(
         &mut self,
         child: usize,
         vid: Vid,
         memory: &mut M,
-        out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+        out: &mut TransmitQueue<B>,
+    ) -> Result<(), DropReason> {
         let ahead = distance(vid.0, self.released);
         if !self.lease.is_partial() || ahead > i32::from(self.cap.accepted) {
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         }
         self.note_results_below(child, vid.0);
         for offset in 0..u32::from(self.cap.accepted) {
@@ -282,41 +282,41 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
-    /// The child sends no more; true if it was the last one.
+    /// Handles a child's fin; true if it was the last one.
     pub(crate) fn finish(&mut self, child: usize) -> bool {
         self.finished |= 1 << child;
         self.finished.count_ones() as usize == self.lease.children.len()
     }
 
-    /// A result on its way down.
+    /// Handles a result on its way down.
     pub(crate) fn pass_result<M: Memory<Buffer = B>>(
         &mut self,
         header: &Header,
         payload: &M::Payload,
         memory: &mut M,
-        out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+        out: &mut TransmitQueue<B>,
+    ) -> Result<(), DropReason> {
         let index = self.admit(header)?;
         let vid = header.vid.0;
         let phase = self.slots[index].as_ref().map_or(Phase::Empty, |s| s.phase);
         match phase {
             Phase::Result => {
                 self.hand_down_to_asked(index, out);
-                return Err(Drop::Duplicate);
+                return Err(DropReason::Duplicate);
             }
-            // The nodes above may release without us only if the plan says so.
+            // The nodes above may release a sum without this node only with partial synchronisation.
             Phase::Empty | Phase::Filling if !self.lease.is_partial() => {
-                return Err(Drop::Unexpected);
+                return Err(DropReason::Unexpected);
             }
             _ => {}
         }
         if self.slots[index].as_ref().is_some_and(|s| !s.is_of(header)) {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
-        // One that would take the place of what a child lacks is refused; the partial will ask for it.
+        // A result that would replace a sum that a child lacks is refused; the partial will request it again.
         let buffer = match self.all_keep_up(vid) {
-            true => memory.store(header, payload).ok_or(Drop::NoMemory),
-            false => Err(Drop::BeyondWindow),
+            true => memory.store(header, payload).ok_or(DropReason::NoMemory),
+            false => Err(DropReason::BeyondWindow),
         };
         let buffer =
             buffer.inspect_err(|_| raise_to(&mut self.refused_below, vid.wrapping_add(1)))?;
@@ -346,8 +346,9 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
-    /// As a worker tells its switch: a node whose children contribute to little may hold nobody back either.
-    fn tell_parent(&mut self, result: &Header, out: &mut Outbox<B>) {
+    /// Sends this node's progress to the parent, as a worker does: a node whose children contribute little must not
+    /// delay the others either.
+    fn tell_parent(&mut self, result: &Header, out: &mut TransmitQueue<B>) {
         let is_here =
             |slot: &Option<Slot<B>>| slot.as_ref().is_some_and(|s| s.phase == Phase::Result);
         while self.results_below != self.released
@@ -364,13 +365,13 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// Every worker of the tree must hear that this sum will never be: tells all neighbours but the one
-    /// that said so.
+    /// Every worker of the tree must learn that this sum will never be complete: notifies all neighbours but the one
+    /// that reported it.
     pub(crate) fn spread_mismatch(
         &self,
         notice: &Header,
         from: Option<PortId>,
-        out: &mut Outbox<B>,
+        out: &mut TransmitQueue<B>,
     ) {
         let neighbours = self.lease.children.iter().map(|c| c.port).chain(self.lease.parent);
         for to in neighbours.filter(|&n| Some(n) != from) {
@@ -378,14 +379,18 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// "Waiting" or "mismatch" from above: passed to whom it concerns.
-    pub(crate) fn pass_notice(&mut self, header: &Header, out: &mut Outbox<B>) -> Result<(), Drop> {
+    /// Passes "waiting" or "mismatch" from above to the children concerned.
+    pub(crate) fn pass_notice(
+        &mut self,
+        header: &Header,
+        out: &mut TransmitQueue<B>,
+    ) -> Result<(), DropReason> {
         if header.kind == Kind::Mismatch {
             self.spread_mismatch(header, self.lease.parent, out);
             return Ok(());
         }
         let index = self.admit(header)?;
-        let slot = self.slots[index].as_mut().ok_or(Drop::Unexpected)?;
+        let slot = self.slots[index].as_mut().ok_or(DropReason::Unexpected)?;
         let asked = std::mem::take(&mut slot.asked);
         for (i, child) in self.lease.children.iter().enumerate() {
             if asked & 1 << i != 0 {
@@ -395,19 +400,19 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
-    /// Slot of a packet's vid, if that lies where packets are expected.
+    /// Slot of a packet's vid, if the vid is in the expected range.
     #[inline]
-    fn admit(&self, header: &Header) -> Result<usize, Drop> {
+    fn admit(&self, header: &Header) -> Result<usize, DropReason> {
         let bytes = usize::from(header.n_elems) * header.format.dtype.accumulator_size();
         if bytes > usize::from(self.lease.fragment_bytes) {
-            return Err(Drop::TooLarge);
+            return Err(DropReason::TooLarge);
         }
         let vid = header.vid.0;
         if distance(vid, self.released) >= i32::from(self.cap.accepted) {
-            return Err(Drop::BeyondWindow);
+            return Err(DropReason::BeyondWindow);
         }
         if distance(vid, self.retained_from) < 0 {
-            return Err(Drop::TooOld);
+            return Err(DropReason::TooOld);
         }
         Ok(self.index(vid))
     }
@@ -421,18 +426,18 @@ impl<B: Copy> Tree<B> {
         &mut self,
         index: usize,
         header: &Header,
-        out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+        out: &mut TransmitQueue<B>,
+    ) -> Result<(), DropReason> {
         if self.slots[index].as_ref().is_some_and(|s| s.is_of(header)) {
             return Ok(());
         }
         self.counters.mismatches += 1;
         let notice = Header { kind: Kind::Mismatch, n_elems: 0, ..*header };
         self.spread_mismatch(&notice, None, out);
-        Err(Drop::Mismatch)
+        Err(DropReason::Mismatch)
     }
 
-    #[allow(clippy::too_many_arguments)] // One step of the packet's life: where, who, what, with what.
+    #[allow(clippy::too_many_arguments)] // One step of handling a packet, with all its parameters.
     fn place<M: Memory<Buffer = B>>(
         &mut self,
         index: usize,
@@ -441,8 +446,8 @@ impl<B: Copy> Tree<B> {
         header: &Header,
         payload: &M::Payload,
         memory: &mut M,
-        out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+        out: &mut TransmitQueue<B>,
+    ) -> Result<(), DropReason> {
         let vid = header.vid.0;
         let branch = u32::from(ce) << self.lease.children[child].branch;
         let slot = self.slots[index].as_mut().expect("the caller made it");
@@ -454,7 +459,7 @@ impl<B: Copy> Tree<B> {
         let placed = if self.is_releasable(vid) {
             self.release(vid, Some((child, header, payload)), memory, out)
         } else {
-            let stored = memory.store(header, payload).ok_or(Drop::NoMemory);
+            let stored = memory.store(header, payload).ok_or(DropReason::NoMemory);
             stored.map(|b| self.port_buffers[index * self.lease.children.len() + child] = Some(b))
         };
         if placed.is_err() {
@@ -468,8 +473,7 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
-    /// Whether enough children are in, and nobody who is not would lose the result by lagging more than
-    /// what is retained.
+    /// Whether enough children have contributed, and no other child lags so far that it would lose the result.
     fn is_releasable(&self, vid: u32) -> bool {
         let Some(slot) = &self.slots[self.index(vid)] else {
             return false;
@@ -482,7 +486,7 @@ impl<B: Copy> Tree<B> {
         arrived as usize == children || self.all_keep_up(vid)
     }
 
-    /// Whether no child can lack a sum that this one would take the place of. Without partial synchronisation none can.
+    /// Whether no child can lack the sum that this one would replace. Always true without partial synchronisation.
     fn all_keep_up(&self, vid: u32) -> bool {
         let kept = i32::from(self.kept_sums());
         let keeps_up = |below: &u32| distance(vid, *below) < kept;
@@ -493,14 +497,14 @@ impl<B: Copy> Tree<B> {
         raise_to(&mut self.has_results_below[child], vid);
     }
 
-    /// Adds what is in and sends the sum on.
+    /// Adds the contributions and sends the sum on.
     fn release<M: Memory<Buffer = B>>(
         &mut self,
         vid: u32,
         arriving: Option<(usize, &Header, &M::Payload)>,
         memory: &mut M,
-        out: &mut Outbox<B>,
-    ) -> Result<(), Drop> {
+        out: &mut TransmitQueue<B>,
+    ) -> Result<(), DropReason> {
         let index = self.index(vid);
         let children = self.lease.children.len();
         let slot = self.slots[index].as_ref().expect("a releasable slot");
@@ -524,7 +528,7 @@ impl<B: Copy> Tree<B> {
             missing: slot.missing | absent,
         };
         let stored = &self.port_buffers[index * children..(index + 1) * children];
-        let sum = memory.reduce(&header, stored, arriving).ok_or(Drop::NoMemory)?;
+        let sum = memory.reduce(&header, stored, arriving).ok_or(DropReason::NoMemory)?;
         self.free_port_buffers(index, memory);
         let slot = self.slots[index].as_mut().expect("a releasable slot");
         slot.phase = if root { Phase::Result } else { Phase::Partial };
@@ -546,13 +550,13 @@ impl<B: Copy> Tree<B> {
         buffers.iter_mut().filter_map(Option::take).for_each(|b| memory.free(b));
     }
 
-    fn hand_down(&self, sum: B, out: &mut Outbox<B>) {
+    fn hand_down(&self, sum: B, out: &mut TransmitQueue<B>) {
         for child in &self.lease.children {
             out.data(child.port, sum);
         }
     }
 
-    fn hand_down_to_asked(&mut self, index: usize, out: &mut Outbox<B>) {
+    fn hand_down_to_asked(&mut self, index: usize, out: &mut TransmitQueue<B>) {
         let Some(Slot { asked, sum: Some(sum), .. }) = self.slots[index].as_mut() else {
             return;
         };
@@ -564,7 +568,7 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// Moves past released vids and lets go of sums that every child has.
+    /// Advances past released vids and frees sums that every child has.
     fn advance<M: Memory<Buffer = B>>(&mut self, vid: u32, memory: &mut M) {
         if vid != self.released {
             return;
@@ -583,19 +587,19 @@ impl<B: Copy> Tree<B> {
                 self.retained_from = self.retained_from.wrapping_add(1);
             }
         }
-        // It follows, so that it never lies half the range of vids behind.
+        // Keeps it less than half the range of vids behind.
         raise_to(&mut self.refused_below, self.retained_from);
     }
 
-    /// A fragment whose sum was released: the child gets the result, if it is here.
+    /// Answers a fragment whose sum was released with the result, if that has arrived.
     fn answer_released<M: Memory<Buffer = B>>(
         &mut self,
         index: usize,
         child: usize,
         header: &Header,
         memory: &mut M,
-        out: &mut Outbox<B>,
-    ) -> Drop {
+        out: &mut TransmitQueue<B>,
+    ) -> DropReason {
         let bit = 1u64 << child;
         let slot = self.slots[index].as_mut().expect("a released slot");
         let counted = slot.arrived & bit != 0;
@@ -613,17 +617,17 @@ impl<B: Copy> Tree<B> {
                 out.data(parent, sum);
             }
         }
-        if counted { Drop::Duplicate } else { Drop::Late }
+        if counted { DropReason::Duplicate } else { DropReason::Late }
     }
 
-    /// A fragment that is here and whose sum is not complete: the child learns who is awaited.
+    /// Answers a fragment that is stored and whose sum is incomplete: tells the child which ranks are awaited.
     fn answer_waiting(
         &mut self,
         index: usize,
         child: usize,
         header: &Header,
-        out: &mut Outbox<B>,
-    ) -> Drop {
+        out: &mut TransmitQueue<B>,
+    ) -> DropReason {
         self.counters.duplicates += 1;
         if header.resent {
             let arrived = self.slots[index].as_ref().map_or(0, |s| s.arrived);
@@ -634,7 +638,7 @@ impl<B: Copy> Tree<B> {
             self.counters.waiting += 1;
             out.control(self.lease.children[child].port, notice);
         }
-        Drop::Duplicate
+        DropReason::Duplicate
     }
 }
 
@@ -645,8 +649,8 @@ impl<B> Tenancy for Tree<B> {
         &self.lease
     }
 
-    fn heard(&self) -> Time {
-        self.heard
+    fn last_seen(&self) -> Time {
+        self.last_seen
     }
 }
 

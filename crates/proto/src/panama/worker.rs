@@ -1,4 +1,4 @@
-//! The worker: fragments to trees in turn, within each tree's window, until every result is in.
+//! The worker: sends fragments to trees in turn, within each tree's window, until every result has arrived.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,39 +12,39 @@ use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress};
 use crate::operations::{Operations, Submission, elements_per_fragment};
 use crate::worker::{AcceptedResult, Event, OutgoingPacket, Settings, WorkerMachine};
-use crate::{Drop, Time, epoch};
+use crate::{DropReason, Time, epoch};
 
-/// What a worker must know of its job's plan.
+/// A worker's configuration, by its job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Job.
     pub job: JobId,
     /// Version of the plan.
     pub epoch: Epoch,
-    /// Own index.
+    /// Index of this worker.
     pub rank: Rank,
-    /// Workers of the job.
+    /// Number of workers of the job.
     pub ranks: u32,
-    /// Trees, at least 1.
+    /// Number of trees, at least 1.
     pub trees: u8,
-    /// The most fragments in flight per tree.
+    /// Maximum number of fragments in flight per tree.
     pub window_max: u16,
     /// Largest payload, counted in the type in which elements are added.
     pub fragment_bytes: u16,
     /// Reaction to congestion.
     pub congestion: CongestionRule,
-    /// Whether sums may be released without all workers.
+    /// Whether sums may be released without all workers (partial synchronisation).
     pub partial: bool,
 }
 
-/// Where a result belongs.
+/// Destination of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Number of the fragment in this epoch, over all operations.
     pub g: u64,
-    /// Operation.
+    /// Id of the operation.
     pub id: u64,
-    /// Elements of its buffer.
+    /// Elements of the operation's buffer.
     pub elements: Range<u64>,
 }
 
@@ -55,23 +55,23 @@ pub struct Outgoing {
     pub tree: TreeId,
     /// Header.
     pub header: Header,
-    /// Operation and elements of its buffer that follow the header.
+    /// Id of the operation, and the elements of its buffer in the payload.
     pub payload: Option<(u64, Range<u64>)>,
 }
 
-/// Protocol `panama`'s worker as a state machine, for one epoch. It holds no payload: the driver copies
-/// elements between packets and buffers as `Outgoing` and `Accepted` say.
+/// Protocol `panama`'s worker as a state machine, for one epoch. It holds no payload: the driver copies elements
+/// between packets and buffers as `Outgoing` and `Accepted` specify.
 pub struct Worker {
     config: WorkerConfig,
     trees: Vec<TreeFlow>,
-    /// Own progress that each tree's switch knows of (partial synchronisation).
-    told: Vec<u64>,
-    /// Below this vid results may have come before their operation was submitted (likewise).
+    /// By tree, this rank's progress last reported to its switch (partial synchronisation).
+    reported: Vec<u64>,
+    /// By tree, the vid below which results may have arrived before their operation was submitted (likewise).
     missed_below: Vec<u64>,
     operations: Operations<Missing>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
-    /// Tree to be asked first for the next packet.
+    /// The tree whose turn it is for the next packet.
     turn: usize,
 }
 
@@ -102,7 +102,7 @@ impl WorkerMachine for Worker {
         let flow = TreeFlow::new(now, config.congestion, config.window_max, cap, first);
         Worker {
             trees: vec![flow; usize::from(config.trees)],
-            told: vec![first; usize::from(config.trees)],
+            reported: vec![first; usize::from(config.trees)],
             missed_below: vec![first; usize::from(config.trees)],
             operations: Operations::new(first * u64::from(config.trees)),
             notices: VecDeque::new(),
@@ -124,13 +124,18 @@ impl WorkerMachine for Worker {
         }
     }
 
-    fn handle(&mut self, now: Time, ce: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
+    fn handle(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Option<Accepted>, DropReason> {
         self.check_addressee(header)?;
         let outcome = match header.kind {
             Kind::Result => self.take_result(now, ce, header).map(Some),
             Kind::Waiting => self.take_waiting(now, header).map(|()| None),
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
-            _ => Err(Drop::WrongDirection),
+            _ => Err(DropReason::WrongDirection),
         };
         if outcome.is_err() {
             self.trees[usize::from(header.tree.0)].stats.dropped += 1;
@@ -222,33 +227,38 @@ impl WorkerMachine for Worker {
 }
 
 impl Worker {
-    fn check_addressee(&self, header: &Header) -> Result<(), Drop> {
+    fn check_addressee(&self, header: &Header) -> Result<(), DropReason> {
         if header.job != self.config.job {
-            return Err(Drop::NoLease);
+            return Err(DropReason::NoLease);
         }
         epoch::check(header.epoch, self.config.epoch)?;
         if usize::from(header.tree.0) >= self.trees.len() {
-            return Err(Drop::NoLease);
+            return Err(DropReason::NoLease);
         }
         Ok(())
     }
 
-    fn take_result(&mut self, now: Time, ce: bool, header: &Header) -> Result<Accepted, Drop> {
+    fn take_result(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+    ) -> Result<Accepted, DropReason> {
         let index = usize::from(header.tree.0);
         let tree = &self.trees[index];
-        let vid = tree.flight.expand(header.vid.0).ok_or(Drop::Duplicate)?;
+        let vid = tree.flight.expand(header.vid.0).ok_or(DropReason::Duplicate)?;
         if tree.flight.is_received(vid) {
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
-        // A sum that lacks us may come before we have sent, or even submitted, our part.
+        // A sum without the own contribution may arrive before that is sent, or even submitted.
         let early = vid >= tree.flight.next();
         if !tree.flight.covers(vid) || early && !self.config.partial {
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         }
         let g = self.g_of(index, vid);
         let Some(operation) = self.operations.find_mut(g) else {
             self.missed_below[index] = self.missed_below[index].max(vid + 1);
-            return Err(Drop::Unexpected);
+            return Err(DropReason::Unexpected);
         };
         let (fragment, elements) = operation.fragment(g);
         let submission = &operation.submission;
@@ -256,7 +266,7 @@ impl Worker {
             || header.format != submission.format
             || u64::from(header.n_elems) != elements.end - elements.start
         {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         let accepted = Accepted { g, id: submission.id, elements };
         operation.state |= header.missing;
@@ -269,22 +279,22 @@ impl Worker {
         let signals = Signals { marks: header.marks, down, cap: header.window_cap };
         self.trees[index].acknowledge(now, vid, signals);
         if self.config.partial {
-            self.tell_progress(index);
+            self.report_progress(index);
         }
         Ok(accepted)
     }
 
-    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), Drop> {
+    fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
         let tree = &mut self.trees[usize::from(header.tree.0)];
-        let vid = tree.flight.expand(header.vid.0).ok_or(Drop::Unexpected)?;
+        let vid = tree.flight.expand(header.vid.0).ok_or(DropReason::Unexpected)?;
         tree.wait(now, vid, header.missing)
     }
 
-    fn take_mismatch(&mut self, header: &Header) -> Result<(), Drop> {
+    fn take_mismatch(&mut self, header: &Header) -> Result<(), DropReason> {
         let index = usize::from(header.tree.0);
-        let vid = self.trees[index].flight.expand(header.vid.0).ok_or(Drop::Unexpected)?;
+        let vid = self.trees[index].flight.expand(header.vid.0).ok_or(DropReason::Unexpected)?;
         let g = self.g_of(index, vid);
-        let id = self.operations.find(g).ok_or(Drop::Unexpected)?.submission.id;
+        let id = self.operations.find(g).ok_or(DropReason::Unexpected)?.submission.id;
         let event = Event::Mismatch { id };
         if !self.events.contains(&event) {
             self.events.push_back(event);
@@ -315,13 +325,13 @@ impl Worker {
         Outgoing { tree: TreeId(index as u8), header, payload }
     }
 
-    /// In partial synchronisation a worker that is behind contributes to little and receives much: the
-    /// switch must know what it has, or would hold everybody back for it.
-    fn tell_progress(&mut self, index: usize) {
+    /// With partial synchronisation a worker that lags contributes little and receives much: the switch must learn its
+    /// progress, or would delay all workers for it.
+    fn report_progress(&mut self, index: usize) {
         let tree = &self.trees[index];
         let base = tree.flight.base();
-        if base - self.told[index] > u64::from(tree.cap() / 4) {
-            self.told[index] = base;
+        if base - self.reported[index] > u64::from(tree.cap() / 4) {
+            self.reported[index] = base;
             self.notice(index, Kind::Acknowledgement, base);
         }
     }

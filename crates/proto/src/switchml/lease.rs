@@ -1,4 +1,4 @@
-//! What a controller grants a job at a switch.
+//! A controller's grant to a job at a switch.
 
 use netsum_wire::{Epoch, JobId, TreeId};
 
@@ -8,17 +8,17 @@ use crate::lease::{Granted, LeaseKey, Superseded};
 /// Most workers of a job, as in the paper.
 pub(crate) const MAX_WORKERS: usize = 32;
 
-/// Grant to one job at the one switch that adds for it. `P`: what names a worker; the machine takes port
-/// numbers, drivers addresses.
+/// Grant to one job at the one switch that adds for it. `P` names a worker: a port number for machines, an address for
+/// drivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease<P = PortId> {
     /// Job.
     pub job: JobId,
     /// Version of the plan; a lease of a later epoch replaces this one.
     pub epoch: Epoch,
-    /// Who contributes, by number.
+    /// Workers by number.
     pub workers: Vec<P>,
-    /// Slots of its own; each takes two rows of memory.
+    /// Slots of the pool; each takes two rows of memory.
     pub slots: u16,
     /// Largest payload.
     pub fragment_bytes: u16,
@@ -27,7 +27,7 @@ pub struct Lease<P = PortId> {
 /// Why a lease cannot be installed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// Too many or too few.
+    /// Invalid number of workers.
     #[error("a pool has 1 to {MAX_WORKERS} workers, the lease has {0}")]
     Workers(usize),
     /// Two workers are the same neighbour.
@@ -36,34 +36,34 @@ pub enum LeaseError {
     /// No slots.
     #[error("a pool has at least one slot")]
     Slots,
-    /// Fragment size.
+    /// Invalid size of a fragment.
     #[error("fragments of {fragment} bytes are not between 4 and {row}, in steps of 4")]
     FragmentBytes {
-        /// Of the lease.
+        /// Fragment size of the lease.
         fragment: u16,
-        /// Of the switch's rows.
+        /// Size of the switch's rows.
         row: u16,
     },
-    /// A static pool has to be free as a whole.
+    /// Not enough rows: the whole pool must be free.
     #[error("aggregation memory is full: the pool needs {needed} rows, {free} are free")]
     NoMemory {
         /// Twice the slots.
         needed: u32,
-        /// Not in other pools.
+        /// Rows that no pool has reserved.
         free: u32,
     },
-    /// An older plan than the one at work.
+    /// The lease's epoch is not later than the installed one.
     #[error("epoch {offered} is not after the installed epoch {installed}")]
     Epoch {
-        /// Of the lease.
+        /// Epoch of the lease.
         offered: Epoch,
-        /// Already here.
+        /// Installed epoch.
         installed: Epoch,
     },
 }
 
 impl<P: Copy> Lease<P> {
-    /// The same grant with other names for workers.
+    /// The same lease with other names for workers.
     pub fn map<Q>(&self, name: impl FnMut(P) -> Q) -> Lease<Q> {
         Lease {
             job: self.job,
@@ -76,7 +76,7 @@ impl<P: Copy> Lease<P> {
 }
 
 impl Lease {
-    /// Checks everything that does not depend on the switch's state. `row`: a row's size.
+    /// Validates everything that does not depend on the switch's state. `row`: size of a row.
     pub fn validate(&self, row: u16) -> Result<(), LeaseError> {
         let n = self.workers.len();
         if n == 0 || n > MAX_WORKERS {
@@ -97,7 +97,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Rows of memory.
+    /// Number of rows of memory.
     pub(crate) fn rows(&self) -> u32 {
         2 * u32::from(self.slots)
     }

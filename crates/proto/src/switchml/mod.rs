@@ -1,12 +1,12 @@
 //! Protocol `switchml`: a pool of slots per job, the baseline of the others (SwitchML, NSDI 2021).
 //!
-//! Fragment g stands in slot g mod s in round ⌊g / s⌋. A worker sends a slot's next round when it has the
-//! result of the last, so the pool is the window and the result the credit; there is no other congestion
-//! control. The [`Switch`] keeps two rounds of each slot: a worker that asks for round r + 1 has the result of
-//! r, so all have contributed to r and have that of r − 1, whose memory round r + 1 takes.
+//! Fragment g uses slot g mod s in round ⌊g / s⌋. A worker sends a slot's next round when it has the result of the
+//! last, so the pool is the window and the result the credit; there is no other congestion control. The [`Switch`]
+//! keeps two rounds of each slot: a worker that sends round r + 1 has the result of r, so all have contributed to r and
+//! have that of r − 1, whose memory round r + 1 takes.
 //!
-//! Differs from the code of SwitchML: a full round number in place of one bit, any number of jobs, and
-//! exponents within one operation only, so that all workers carry the same ones.
+//! Differs from SwitchML's code: a full round number instead of one bit, any number of jobs, and exponents within one
+//! operation only, so that all workers carry the same ones.
 
 mod lease;
 mod payload;

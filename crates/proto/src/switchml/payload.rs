@@ -1,4 +1,4 @@
-//! Between the elements of buffers and the payload of packets.
+//! Converts between the elements of buffers and the payload of packets.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::work::{Accepted, Content, Outgoing};
 use super::worker::Worker;
 use crate::worker::WorkerMachine;
 
-/// In place of an exponent: some value is not finite.
+/// Replaces an exponent if some value is not finite.
 const NOT_FINITE: i16 = i16::MAX;
 
 impl Worker {

@@ -10,21 +10,21 @@ use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable, Tenancy};
 use crate::sequence::distance;
 use crate::values::{RowTransmit, Values};
-use crate::{Drop, DropCounters, PortId, Time, epoch};
+use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
 /// A packet to be sent.
 pub type Transmit<B> = RowTransmit<Header, B>;
 
-/// What happened in one pool.
+/// Counters of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Fragments that were added.
     pub added: u64,
     /// Sums of all workers.
     pub completed: u64,
-    /// Fragments that had been added before.
+    /// Fragments that had already been added.
     pub duplicates: u64,
-    /// Of these, answered with the sum.
+    /// Duplicates that were answered with the sum.
     pub answered: u64,
     /// Fragments on which workers disagreed.
     pub mismatches: u64,
@@ -36,9 +36,9 @@ const POOL: TreeId = TreeId(0);
 /// One round of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Round<B> {
-    /// Of its first contribution; the exponent is the greatest so far.
+    /// Header of its first contribution; the exponent is the greatest so far.
     header: Header,
-    /// Who is in, by number (the paper's `seen`).
+    /// Workers that have contributed, by number (the paper's `seen`).
     arrived: u32,
     values: Option<B>,
 }
@@ -46,15 +46,15 @@ struct Round<B> {
 /// One job's pool: `rounds[2 · slot + round mod 2]`.
 struct Pool<B> {
     lease: Lease,
-    /// The round with which every slot begins.
+    /// The first round of every slot.
     first: u32,
     rounds: Vec<Option<Round<B>>>,
     finished: u32,
-    heard: Time,
+    last_seen: Time,
     counters: Counters,
 }
 
-/// The switch as a state machine; `V` says what values are. Driven like the others.
+/// The switch as a state machine; `V` stores values. Driven like the others.
 pub struct Switch<V: Values> {
     row_bytes: u16,
     rows: u32,
@@ -90,7 +90,7 @@ impl<V: Values> Aggregator for Switch<V> {
         let rounds = (0..needed).map(|_| None).collect();
         let counters = Counters::default();
         let first = first as u32;
-        let pool = Pool { rounds, first, finished: 0, heard: now, counters, lease };
+        let pool = Pool { rounds, first, finished: 0, last_seen: now, counters, lease };
         if let Some(mut old) = self.pools.insert(pool) {
             old.clear(&mut self.values);
         }
@@ -117,7 +117,7 @@ impl<V: Values> Aggregator for Switch<V> {
         _: bool,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let outcome = self.dispatch(now, from, header, payload);
         if let Err(reason) = outcome {
             self.drops.count(reason);
@@ -130,7 +130,7 @@ impl<V: Values> Aggregator for Switch<V> {
         self.outbox.pop_front()
     }
 
-    fn count_drop(&mut self, reason: Drop) {
+    fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
@@ -156,8 +156,8 @@ impl<V: Values> Aggregator for Switch<V> {
 }
 
 impl<V: Values> Switch<V> {
-    /// A switch without leases. `rows`: of all pools together, of `row_bytes` each; `values` has room for
-    /// them and for as many rounds as begin between two calls of `flushed`.
+    /// A switch without leases. `rows`: number of rows of all pools together, of `row_bytes` each; `values` has room
+    /// for them and for as many rounds as begin between two calls of `flushed`.
     pub fn new(rows: u32, row_bytes: u16, values: V) -> Self {
         Switch {
             row_bytes,
@@ -169,12 +169,12 @@ impl<V: Values> Switch<V> {
         }
     }
 
-    /// Where the payloads of `poll_transmit` are.
+    /// Storage of the payloads of `poll_transmit`.
     pub fn values(&self) -> &V {
         &self.values
     }
 
-    /// To say `flushed`.
+    /// The storage, to call `flushed`.
     pub fn values_mut(&mut self) -> &mut V {
         &mut self.values
     }
@@ -184,12 +184,12 @@ impl<V: Values> Switch<V> {
         self.pools.values().map(|pool| pool.lease.rows()).sum()
     }
 
-    /// Pools at work: lease, slots, what happened.
+    /// Installed pools: lease, slots, counters.
     pub fn pools(&self) -> impl Iterator<Item = (LeaseKey, u16, &Counters)> {
         self.pools.values().map(|pool| (pool.lease.key(), pool.lease.slots, &pool.counters))
     }
 
-    /// Leases at work and what happened.
+    /// Installed leases and their counters.
     pub fn leases(&self) -> impl Iterator<Item = (&Lease, &Counters)> {
         self.pools.values().map(|p| (&p.lease, &p.counters))
     }
@@ -200,18 +200,18 @@ impl<V: Values> Switch<V> {
         from: PortId,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
-        let pool = self.pools.get_mut(header.job, POOL).ok_or(Drop::NoLease)?;
+    ) -> Result<(), DropReason> {
+        let pool = self.pools.get_mut(header.job, POOL).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, pool.lease.epoch)?;
         let worker = pool.lease.workers.iter().position(|&p| p == from);
-        let worker = worker.ok_or(Drop::NotANeighbour)?;
+        let worker = worker.ok_or(DropReason::NotANeighbour)?;
         if usize::from(header.worker) != worker || header.slot >= pool.lease.slots {
-            return Err(Drop::Members);
+            return Err(DropReason::Members);
         }
         if header.payload_len() > usize::from(pool.lease.fragment_bytes) {
-            return Err(Drop::TooLarge);
+            return Err(DropReason::TooLarge);
         }
-        pool.heard = now;
+        pool.last_seen = now;
         match header.kind {
             Kind::Contribution => self.contribute(worker, header, payload),
             Kind::Fin => {
@@ -221,7 +221,7 @@ impl<V: Values> Switch<V> {
                 }
                 Ok(())
             }
-            Kind::Result | Kind::Mismatch => Err(Drop::WrongDirection),
+            Kind::Result | Kind::Mismatch => Err(DropReason::WrongDirection),
         }
     }
 
@@ -230,19 +230,19 @@ impl<V: Values> Switch<V> {
         worker: usize,
         header: &Header,
         payload: &V::Payload,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
         let index = pool.place(header)?;
         let round = &mut pool.rounds[index];
         let begun = round.as_ref().is_some_and(|r| r.header.round == header.round);
         if !begun {
-            // Every worker has the result of the round before last, which stood here.
+            // Every worker has the result of the round before last, which used this memory.
             if let Some(values) = round.take().and_then(|old| old.values) {
                 self.values.free(values);
             }
             let values = match header.n_elems {
                 0 => None,
-                _ => Some(self.values.store(payload).ok_or(Drop::NoMemory)?),
+                _ => Some(self.values.store(payload).ok_or(DropReason::NoMemory)?),
             };
             *round = Some(Round { header: *header, arrived: 0, values });
         }
@@ -254,7 +254,7 @@ impl<V: Values> Switch<V> {
             pool.counters.mismatches += 1;
             let notice = Header { kind: Kind::Mismatch, n_elems: 0, worker: NOBODY, ..*header };
             self.multicast(header.job, notice, None);
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         if let Some(values) = round.values.filter(|_| begun) {
             self.values.combine(values, header.arithmetic, payload);
@@ -270,8 +270,8 @@ impl<V: Values> Switch<V> {
         Ok(())
     }
 
-    /// A contribution that is in comes again: its worker may lack the result.
-    fn answer(&mut self, index: usize, worker: usize, header: &Header) -> Drop {
+    /// Answers a contribution that was already counted: its worker may lack the result.
+    fn answer(&mut self, index: usize, worker: usize, header: &Header) -> DropReason {
         let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
         pool.counters.duplicates += 1;
         let round = pool.rounds[index].as_ref().expect("it has begun");
@@ -282,7 +282,7 @@ impl<V: Values> Switch<V> {
             let to = pool.lease.workers[worker];
             self.outbox.push_back(Transmit { to, header, payload });
         }
-        Drop::Duplicate
+        DropReason::Duplicate
     }
 
     fn multicast(&mut self, job: JobId, header: Header, payload: Option<V::Buffer>) {
@@ -300,20 +300,20 @@ impl<B> Tenancy for Pool<B> {
         &self.lease
     }
 
-    fn heard(&self) -> Time {
-        self.heard
+    fn last_seen(&self) -> Time {
+        self.last_seen
     }
 }
 
 impl<B: Copy> Pool<B> {
-    /// Gives everything back.
+    /// Frees all memory of the pool.
     fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
         let rounds = self.rounds.iter_mut().filter_map(Option::take);
         rounds.filter_map(|round| round.values).for_each(|row| values.free(row));
     }
 
-    /// Where a contribution belongs: the round at work, the one before, or the one that may begin.
-    fn place(&self, header: &Header) -> Result<usize, Drop> {
+    /// The round of a contribution: the current one, the previous one, or the one that may begin.
+    fn place(&self, header: &Header) -> Result<usize, DropReason> {
         let first = 2 * usize::from(header.slot);
         let index = first + (header.round & 1) as usize;
         let of = |index: usize| self.rounds[index].as_ref();
@@ -322,7 +322,7 @@ impl<B: Copy> Pool<B> {
             return Ok(index);
         }
         if here.is_some_and(|here| distance(here, header.round) > 0) {
-            return Err(Drop::TooOld);
+            return Err(DropReason::TooOld);
         }
         if header.round == self.first && here.is_none() && of(index ^ 1).is_none() {
             return Ok(index);
@@ -330,7 +330,7 @@ impl<B: Copy> Pool<B> {
         let before = header.round.wrapping_sub(1);
         let complete = |r: &Round<B>| r.arrived.count_ones() as usize == self.lease.workers.len();
         let follows = of(index ^ 1).is_some_and(|r| r.header.round == before && complete(r));
-        if follows { Ok(index) } else { Err(Drop::BeyondWindow) }
+        if follows { Ok(index) } else { Err(DropReason::BeyondWindow) }
     }
 }
 

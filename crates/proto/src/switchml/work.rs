@@ -1,4 +1,4 @@
-//! What goes into a worker and comes out of it.
+//! Inputs and outputs of a worker.
 
 use std::ops::Range;
 
@@ -8,49 +8,48 @@ use netsum_wire::{Dtype, Epoch, JobId};
 use super::Header;
 use crate::worker::{AcceptedResult, OutgoingPacket};
 
-/// What a worker must know of its job's plan.
+/// A worker's configuration, by its job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Job.
     pub job: JobId,
     /// Version of the plan.
     pub epoch: Epoch,
-    /// Own number.
+    /// Number of this worker.
     pub worker: u8,
-    /// Workers of the job.
+    /// Number of workers of the job.
     pub workers: u8,
-    /// Slots of the pool.
+    /// Number of slots of the pool.
     pub slots: u16,
     /// Largest payload, in steps of 4.
     pub fragment_bytes: u16,
-    /// First time-out; usually [`super::TIMEOUT_NS`].
+    /// Initial time-out; usually [`super::TIMEOUT_NS`].
     pub timeout_ns: u64,
 }
 
-/// Where a result belongs, and what it is.
+/// Destination and content of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accepted {
     /// Number of the packet in this epoch.
     pub g: u64,
-    /// Operation.
+    /// Id of the operation.
     pub id: u64,
-    /// Of the operation's buffer.
+    /// Dtype of the operation's buffer.
     pub dtype: Dtype,
-    /// What is in the payload.
+    /// Content of the payload.
     pub content: Content,
 }
 
-/// What a payload holds.
+/// Content of a payload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
-    /// Nothing: the packet is there for the exponent in its header.
+    /// Nothing: the packet only carries the exponent in its header.
     Nothing,
-    /// These elements as they are.
+    /// These elements unchanged.
     Integers(Range<u64>),
     /// These elements times the scale, as int32.
     Scaled(Range<u64>, Scale),
-    /// These elements, of which some worker's are not finite: zeros travel, and all of the fragment
-    /// comes back as NaN.
+    /// These elements, of which some worker's are not finite: zeros are sent, and all of the fragment becomes NaN.
     NotFinite(Range<u64>),
 }
 
@@ -71,7 +70,7 @@ impl Content {
 pub struct Outgoing {
     /// Header.
     pub header: Header,
-    /// Operation, and what follows the header.
+    /// Id of the operation, and the payload's content.
     pub payload: Option<(u64, Content)>,
     /// Elements whose exponent the header carries.
     pub next: Option<Range<u64>>,

@@ -1,4 +1,4 @@
-//! The worker: a fragment per slot, the next one when its result is in.
+//! The worker: one fragment per slot at a time, the next one when its result has arrived.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,15 +10,15 @@ use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp, TreeId};
 use super::work::{Accepted, Content, Outgoing, WorkerConfig};
 use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress, TreeProgress};
-use crate::operations::{Operation, Operations, Submission};
+use crate::operations::{ActiveOperation, Operations, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
-use crate::{Drop, Time, epoch, sequence};
+use crate::{DropReason, Time, epoch, sequence};
 
-/// An operation's packets: for reals, `leads` packets that carry the first exponents go before.
+/// An operation's packets: for reals, `leads` packets that carry the first exponents come first.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     leads: u64,
-    /// By fragment, from the result of the packet before; empty for integers.
+    /// Exponents by fragment, from the result of the packet before; empty for integers.
     exponents: Vec<Option<Exponent>>,
     pub(super) what: Submission,
 }
@@ -35,26 +35,26 @@ pub struct Worker {
     config: WorkerConfig,
     slots: Vec<Slot>,
     pub(super) operations: Operations<Stage>,
-    /// Slots that have become free, and packets that are lost.
+    /// Slots that have become free, and slots whose packet was lost.
     ready: VecDeque<(u16, bool)>,
-    /// In the order of time: all have the same time-out.
+    /// Deadlines in order of time: all packets have the same time-out.
     deadlines: VecDeque<(Time, u16, u64)>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     timeout_ns: u64,
     timeouts: u32,
     next_doubling: u32,
-    heard: Time,
+    last_seen: Time,
     stats: TreeStats,
 }
 
-/// Time-outs until the time-out doubles for the first time, and what is added for each next time.
+/// Number of time-outs until the time-out doubles, and the increment of that number for each further doubling.
 const DOUBLING: u32 = 100;
-/// No time-out is longer: a switch that answers again must be noticed soon.
+/// Maximum time-out: a switch that answers again must be noticed soon.
 const MAX_TIMEOUT_NS: u64 = 250_000_000;
-/// No result for this long is reported.
+/// Time without a result after which the switch is reported as silent.
 const SILENT_NS: u64 = 1_500_000_000;
-/// In place of an exponent: the packet carries none.
+/// Replaces an exponent if the packet carries none.
 const NO_EXPONENT: i16 = i16::MIN;
 
 impl WorkerMachine for Worker {
@@ -68,7 +68,7 @@ impl WorkerMachine for Worker {
     }
 
     fn settings(config: &WorkerConfig) -> Settings {
-        // Who contributes to a slot's next round has the result of this one.
+        // A worker that contributes to a slot's next round has the result of this one.
         let retained = config.slots.into();
         Settings { trees: 1, retained, fragment_bytes: config.fragment_bytes }
     }
@@ -84,7 +84,7 @@ impl WorkerMachine for Worker {
             timeout_ns: config.timeout_ns,
             timeouts: 0,
             next_doubling: DOUBLING,
-            heard: now,
+            last_seen: now,
             stats: TreeStats::default(),
             config,
         }
@@ -108,24 +108,29 @@ impl WorkerMachine for Worker {
         }
     }
 
-    fn handle(&mut self, now: Time, _: bool, header: &Header) -> Result<Option<Accepted>, Drop> {
+    fn handle(
+        &mut self,
+        now: Time,
+        _: bool,
+        header: &Header,
+    ) -> Result<Option<Accepted>, DropReason> {
         if header.job != self.config.job || header.slot >= self.config.slots {
-            return Err(Drop::NoLease);
+            return Err(DropReason::NoLease);
         }
         epoch::check(header.epoch, self.config.epoch)?;
         match header.kind {
             Kind::Result => self.take_result(now, header).map(Some),
             Kind::Mismatch => {
-                let g = self.g_in_flight(header).ok_or(Drop::Unexpected)?;
+                let g = self.g_in_flight(header).ok_or(DropReason::Unexpected)?;
                 let operation = self.operations.find(g);
-                let id = operation.ok_or(Drop::Unexpected)?.submission.id;
+                let id = operation.ok_or(DropReason::Unexpected)?.submission.id;
                 let event = Event::Mismatch { id };
                 if !self.events.contains(&event) {
                     self.events.push_back(event);
                 }
                 Ok(None)
             }
-            Kind::Contribution | Kind::Fin => Err(Drop::WrongDirection),
+            Kind::Contribution | Kind::Fin => Err(DropReason::WrongDirection),
         }
     }
 
@@ -145,12 +150,12 @@ impl WorkerMachine for Worker {
             }
             let g = self.g_of(slot, state.round);
             let Some(outgoing) = self.outgoing(g, slot, state.round, resent) else {
-                // Not submitted, or its exponent has not come.
+                // Not submitted, or its exponent has not arrived.
                 self.ready.push_back((slot, false));
                 continue;
             };
             if self.slots.iter().all(|s| !s.in_flight) {
-                self.heard = now;
+                self.last_seen = now;
             }
             self.slots[usize::from(slot)].in_flight = true;
             self.deadlines.push_back((now.after(self.timeout_ns), slot, state.round));
@@ -193,9 +198,9 @@ impl WorkerMachine for Worker {
                 }
             }
         }
-        let silent = now.since(self.heard);
+        let silent = now.since(self.last_seen);
         if silent >= SILENT_NS && self.slots.iter().any(|s| s.in_flight) {
-            self.heard = now;
+            self.last_seen = now;
             self.events.push_back(Event::Silent { tree: TreeId(0), for_ns: silent });
         }
     }
@@ -247,7 +252,7 @@ impl WorkerMachine for Worker {
 }
 
 impl Worker {
-    /// Figures; the window is the pool.
+    /// Statistics; the window is the pool.
     pub fn stats(&self) -> TreeStats {
         TreeStats {
             window: self.config.slots.into(),
@@ -257,19 +262,20 @@ impl Worker {
         }
     }
 
-    fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, Drop> {
+    fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, DropReason> {
         let state = self.slots[usize::from(header.slot)];
         if !state.in_flight || state.round as u32 != header.round {
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         let g = self.g_of(header.slot, state.round);
-        let expected = self.outgoing(g, header.slot, state.round, false).ok_or(Drop::Unexpected)?;
+        let expected =
+            self.outgoing(g, header.slot, state.round, false).ok_or(DropReason::Unexpected)?;
         let same = (expected.header.chunk, expected.header.n_elems, expected.header.arithmetic);
         if same != (header.chunk, header.n_elems, header.arithmetic) {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         let (id, content) = expected.payload.expect("a contribution has a content");
-        let operation = self.operations.find_mut(g).ok_or(Drop::Unexpected)?;
+        let operation = self.operations.find_mut(g).ok_or(DropReason::Unexpected)?;
         let dtype = operation.state.what.format.dtype;
         let next = operation.fragment_after(g);
         if let Some(next) = next.filter(|_| header.next_exponent != NO_EXPONENT) {
@@ -280,7 +286,7 @@ impl Worker {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
         self.operations.forget_done();
-        self.heard = now;
+        self.last_seen = now;
         self.stats.results += 1;
         let slot = &mut self.slots[usize::from(header.slot)];
         *slot = Slot { round: slot.round + 1, in_flight: false };
@@ -338,7 +344,7 @@ impl Worker {
         }
     }
 
-    /// Number in the epoch of the packet that a header is about; `None` if it lies before the first.
+    /// Number in the epoch of the packet that a header refers to; `None` if it is before the first.
     pub(super) fn g_in_flight(&self, header: &Header) -> Option<u64> {
         let near = self.slots[usize::from(header.slot)].round;
         let round = sequence::expand(header.round, near)?;
@@ -350,9 +356,9 @@ impl Worker {
     }
 }
 
-impl Operation<Stage> {
-    /// The fragment whose exponent travels with packet `g`: the leads carry the first ones, each fragment
-    /// that of the one as many leads later.
+impl ActiveOperation<Stage> {
+    /// The fragment whose exponent travels with packet `g`: the leads carry the first exponents, each fragment that of
+    /// the fragment `leads` later.
     fn fragment_after(&self, g: u64) -> Option<u64> {
         let next = g - self.numbers().start;
         (next < self.state.exponents.len() as u64 && self.state.leads > 0).then_some(next)

@@ -1,11 +1,11 @@
-//! Plans of a controller.
+//! Leaderless mode: plans of a controller.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use netsum_proto::Time;
 use netsum_proto::handover::{
-    Action, Finished, Frozen, Handover, HandoverError, Mode, Operation, Path, Progress, Resume,
-    Settings, TreeProgress,
+    Action, Finished, Frozen, Handover, HandoverError, Mode, Path, PendingOperation, Progress,
+    Resume, Settings, TreeProgress,
 };
 use netsum_wire::Rank;
 use proptest::prelude::*;
@@ -14,27 +14,27 @@ use super::{Network, PATIENCE_NS, Random, TestPlan, mutate};
 
 /// Fragments of an operation.
 const FRAGMENTS: usize = 6;
-/// Fragments that a rank may send beyond the lowest that it lacks.
+/// Maximum number of fragments that a rank sends beyond the lowest that it lacks.
 const WINDOW: u64 = 5;
 const OPERATIONS: usize = 8;
 const TIMEOUT_NS: u64 = 1 << 50;
 
-/// One place in a rank's buffer.
+/// One position in a rank's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     /// The rank's own contribution, intact.
     Own,
-    /// The sum of all: the contribution is overwritten.
+    /// The sum of all contributions: the own contribution is overwritten.
     Sum,
 }
 
-/// A fragment of an operation.
+/// Operation and index of a fragment.
 type Part = (usize, usize);
 
-/// What is known of one epoch's switches.
+/// State of one epoch's switches.
 #[derive(Default)]
 struct Fabric {
-    /// By fragment number, what each rank has contributed.
+    /// By fragment number, the contribution of each rank.
     contributions: BTreeMap<u64, BTreeMap<u32, Part>>,
     dead: BTreeSet<u64>,
 }
@@ -54,9 +54,9 @@ struct Member {
     called: usize,
     buffers: Vec<Vec<Value>>,
     attached: Option<Attached>,
-    /// Of operations on the hosts: what this rank sums there.
+    /// By operation on the host path, what this rank sums there.
     hosts: BTreeMap<usize, Vec<usize>>,
-    /// Answers of the driver that are on their way.
+    /// Pending answers of the driver.
     answers: VecDeque<Answer>,
     silent: Vec<u8>,
 }
@@ -66,7 +66,7 @@ enum Answer {
     Fetched(Vec<u64>),
 }
 
-/// Plan, path of operations, path of the rest, what is finished, silent trees.
+/// Plan, path of operations, path of the rest, complete fragments, silent trees.
 type Agreed = (Option<TestPlan>, Path, Path, Option<Finished>, Vec<u8>);
 
 struct World {
@@ -76,9 +76,9 @@ struct World {
     network: Network,
     fabrics: BTreeMap<u16, Fabric>,
     epoch: u16,
-    /// Number of the first fragment of each tree: near the width of a vid.
+    /// Number of the first fragment of each tree: near the wrap of a vid.
     first: u64,
-    /// By generation, what was agreed on.
+    /// By generation, the agreed conclusion.
     agreed: BTreeMap<u64, Agreed>,
     failures: Vec<(u32, HandoverError)>,
     hand_overs: usize,
@@ -123,7 +123,7 @@ impl World {
         self.random.below(size) as usize
     }
 
-    /// One event, chosen at random. `faults`: trees may die, and the controller may plan anew.
+    /// One random event. `faults`: whether trees may die, and the controller may make new plans.
     fn step(&mut self, faults: bool) {
         self.now += self.random.below(20);
         let rank = self.any_rank();
@@ -184,7 +184,11 @@ impl World {
         }
         let (sequence, elements) = (member.called as u64, FRAGMENTS as u64);
         member.called += 1;
-        member.machine.handle_operation(Operation { sequence, elements, deadline: Time(u64::MAX) });
+        member.machine.handle_operation(PendingOperation {
+            sequence,
+            elements,
+            deadline: Time(u64::MAX),
+        });
         self.drain(rank);
     }
 
@@ -210,7 +214,7 @@ impl World {
         assert!(same, "fragment {g} is of different operations: {parts:?}");
     }
 
-    /// A rank gets a result.
+    /// A rank receives a result.
     fn receive(&mut self, rank: usize) {
         let size = self.size();
         let member = &mut self.members[rank];
@@ -233,7 +237,7 @@ impl World {
         *value = Value::Sum;
     }
 
-    /// An operation to which all ranks have come on the hosts is summed there.
+    /// Sums an operation that all ranks have begun on the host path.
     fn sum_on_hosts(&mut self) {
         for operation in 0..OPERATIONS {
             let parts: Vec<_> =
@@ -255,7 +259,7 @@ impl World {
         }
     }
 
-    /// A rank looks whether its trees answer.
+    /// A rank checks whether its trees answer.
     fn watch(&mut self, rank: usize) {
         let now = Time(self.now);
         let member = &mut self.members[rank];
@@ -280,7 +284,7 @@ impl World {
         let cut = self.random.below(2) as u8;
         self.epoch = self.epoch.wrapping_add(1);
         let plan = TestPlan { epoch: self.epoch, trees, cut };
-        // It reaches some ranks only.
+        // The plan reaches some ranks only.
         let reached: Vec<usize> = (0..self.size()).filter(|_| self.random.one_in(2)).collect();
         reached.into_iter().for_each(|rank| self.bring(rank, plan));
     }
@@ -403,7 +407,7 @@ impl World {
         self.members.iter().all(sums)
     }
 
-    /// Without further faults: the controller plans around what is silent, and everything ends.
+    /// Without further faults: the controller plans around silent trees, and everything completes.
     fn finish(&mut self) {
         let mut planned_at = self.now;
         for _ in 0..200_000 {
@@ -443,7 +447,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_fragment_is_summed_once_whatever_the_schedule(
+    fn every_fragment_is_summed_once_in_any_schedule(
         seed: u64, size in 2..=5u32, steps in 0..1500usize, wraps: bool,
     ) {
         let (epoch, first) = if wraps { (65_533, (1 << 32) - 7) } else { (0, 0) };
@@ -461,7 +465,7 @@ proptest! {
     }
 }
 
-/// Delivers all messages of a small group; returns what each rank was told to do, freezes answered.
+/// Delivers all messages of a small group; returns the actions of each rank, with freezes answered.
 fn settle(machines: &mut [Handover<TestPlan>], now: Time) -> Vec<Vec<Action<TestPlan>>> {
     let mut actions: Vec<Vec<Action<TestPlan>>> = vec![Vec::new(); machines.len()];
     let mut messages = VecDeque::new();
@@ -499,15 +503,15 @@ fn pair() -> Vec<Handover<TestPlan>> {
 }
 
 #[test]
-fn a_silent_tree_is_named_at_once_and_until_another_plan_comes() {
+fn a_silent_tree_is_reported_at_once_and_until_another_plan_arrives() {
     let mut machines = pair();
     machines[1].handle_silence(Time(100), 1, 50, 7);
     assert_eq!(machines[1].poll_action(), Some(Action::SilentTrees(vec![1])));
-    // It answers again.
+    // The tree answers again.
     machines[1].handle_results(1, 8);
     assert_eq!(machines[1].poll_action(), Some(Action::SilentTrees(vec![])));
     assert_eq!(machines[1].poll_timeout(), None);
-    // It does not: the ranks give the trees up.
+    // The tree stays silent: the ranks abandon the trees.
     machines[1].handle_silence(Time(200), 1, 50, 8);
     let end = Time(200 + PATIENCE_NS);
     assert_eq!(machines[1].poll_timeout(), Some(end));
@@ -522,7 +526,7 @@ fn a_silent_tree_is_named_at_once_and_until_another_plan_comes() {
         assert_eq!(actions.iter().find_map(silent), Some(vec![1]));
     }
     assert_eq!(actions[0].last(), Some(&Action::SilentTrees(vec![1])), "rank 0 did not notice");
-    // The next epoch brings the trees back, past the end of the numbers.
+    // The next epoch uses the trees again, past the wrap of the numbers.
     machines[0].handle_plan(end, TestPlan { epoch: 0, trees: 2, cut: 0 });
     let actions = settle(&mut machines, end);
     for (machine, actions) in machines.iter().zip(&actions) {
@@ -532,7 +536,7 @@ fn a_silent_tree_is_named_at_once_and_until_another_plan_comes() {
 }
 
 #[test]
-fn a_plan_that_comes_within_the_patience_spares_the_host_path() {
+fn a_plan_within_the_patience_avoids_the_host_path() {
     let mut machines = pair();
     machines[0].handle_silence(Time(100), 0, 50, 7);
     machines[1].handle_plan(Time(200), TestPlan { epoch: 0, trees: 1, cut: 0 });
@@ -542,14 +546,14 @@ fn a_plan_that_comes_within_the_patience_spares_the_host_path() {
 }
 
 #[test]
-fn waiting_ends_with_the_ranks_that_are_missing() {
+fn time_outs_name_the_missing_ranks() {
     let mut machines = pair();
     machines[0].handle_plan(Time(5), TestPlan { epoch: 0, trees: 1, cut: 0 });
     assert_eq!(machines[0].poll_action(), Some(Action::Freeze));
     let progress = Progress { trees: vec![TreeProgress::default(); 2] };
     machines[0].handle_frozen(Time(5), Frozen::Fragments { progress, submitted: 0 });
     assert_eq!(machines[0].missing(), [Rank(1)]);
-    let operation = Operation { sequence: 3, elements: 1, deadline: Time(50) };
+    let operation = PendingOperation { sequence: 3, elements: 1, deadline: Time(50) };
     machines[0].handle_operation(operation);
     assert_eq!(machines[0].poll_timeout(), Some(Time(50)), "the operation cannot wait for longer");
     machines[0].handle_timeout(Time(50));
@@ -559,10 +563,14 @@ fn waiting_ends_with_the_ranks_that_are_missing() {
 }
 
 #[test]
-fn operations_stay_on_the_hosts_where_fragments_are_cut_anew() {
+fn operations_stay_on_the_host_path_if_fragments_differ() {
     let mut machines = pair();
     // Rank 0 has begun operation 0 on the trees; rank 1 calls it after the hand-over.
-    machines[0].handle_operation(Operation { sequence: 0, elements: 1, deadline: Time(1 << 40) });
+    machines[0].handle_operation(PendingOperation {
+        sequence: 0,
+        elements: 1,
+        deadline: Time(1 << 40),
+    });
     machines[0].handle_plan(Time(5), TestPlan { epoch: 0, trees: 1, cut: 1 });
     let actions = settle(&mut machines, Time(5));
     let rest = |action: &Action<TestPlan>| match action {
@@ -572,13 +580,13 @@ fn operations_stay_on_the_hosts_where_fragments_are_cut_anew() {
     assert_eq!(actions[0].iter().find_map(rest), Some(Path::Hosts));
     for (sequence, path) in [(0, Path::Hosts), (1, Path::Network)] {
         let deadline = Time(1 << 40);
-        machines[1].handle_operation(Operation { sequence, elements: 1, deadline });
+        machines[1].handle_operation(PendingOperation { sequence, elements: 1, deadline });
         assert_eq!(machines[1].poll_action(), Some(Action::Run { sequence, path }));
     }
 }
 
 #[test]
-fn results_that_nobody_lacks_are_refused() {
+fn unneeded_results_are_refused() {
     let mut machines = pair();
     machines[0].handle_plan(Time(5), TestPlan { epoch: 0, trees: 1, cut: 0 });
     machines[0].poll_action();

@@ -1,4 +1,4 @@
-//! Plans of rank 0.
+//! Led mode: plans of rank 0.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -6,7 +6,8 @@ use std::ops::Range;
 use netsum_proto::Time;
 use netsum_proto::handover::elements::{union, without};
 use netsum_proto::handover::{
-    Action, Frozen, Handover, HandoverError, Mode, Operation, Path, Piece, Ranges, Resume, Settings,
+    Action, Frozen, Handover, HandoverError, Mode, Path, PendingOperation, Piece, Ranges, Resume,
+    Settings,
 };
 use netsum_wire::Rank;
 use proptest::prelude::*;
@@ -17,10 +18,10 @@ const ELEMENTS: u64 = 24;
 const OPERATIONS: u64 = 5;
 const TIMEOUT_NS: u64 = 1 << 50;
 
-/// A rank's operation on its path.
+/// Path of a rank's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Running {
-    /// It waits for a path, or there is none.
+    /// It waits for a path, or there is no operation.
     No,
     Network,
     Hosts,
@@ -30,13 +31,13 @@ struct Member {
     machine: Handover<TestPlan>,
     sequence: u64,
     called: bool,
-    /// Elements of the operation that have everybody's values here.
+    /// Elements of the operation that have all contributions here.
     finals: Ranges,
     running: Running,
     /// Generation of the connected path; 0: none.
     generation: u64,
     answers: VecDeque<Answer>,
-    /// Elements that are still to come from others.
+    /// Elements that are still to arrive from others.
     exchange: Option<(Vec<Piece>, Ranges)>,
 }
 
@@ -51,12 +52,12 @@ struct World {
     now: u64,
     members: Vec<Member>,
     network: Network,
-    /// Elements on their way between two ranks, by operation.
+    /// Elements in transit between two ranks, by operation.
     pieces: Vec<(u64, Piece)>,
-    /// Elements that were not final when an operation's path was entered: the same at all ranks of a generation.
+    /// Elements that were not final when an operation entered its path: the same at all ranks of a generation.
     entered: BTreeMap<(u64, u64), Ranges>,
     agreed: BTreeMap<u64, (Option<TestPlan>, Path)>,
-    /// Operations that all ranks have complete.
+    /// Number of operations that are complete at all ranks.
     complete: u64,
     failures: Vec<(usize, HandoverError)>,
     faults: bool,
@@ -132,7 +133,11 @@ impl World {
         }
         member.called = true;
         let (sequence, deadline) = (member.sequence, Time(u64::MAX));
-        member.machine.handle_operation(Operation { sequence, elements: ELEMENTS, deadline });
+        member.machine.handle_operation(PendingOperation {
+            sequence,
+            elements: ELEMENTS,
+            deadline,
+        });
         self.drain(rank);
     }
 
@@ -185,7 +190,7 @@ impl World {
         }
     }
 
-    /// A rank hears that all are complete.
+    /// A rank learns that the operation is complete at all ranks.
     fn end(&mut self, rank: usize) {
         let now = Time(self.now);
         let member = &mut self.members[rank];
@@ -259,7 +264,7 @@ impl World {
                 assert_ne!(member.running, Running::Hosts, "what is on the hosts stays there");
                 member.running = Running::No;
                 member.generation = 0;
-                // A path that is being opened is given up.
+                // A path that is being opened is abandoned.
                 member.answers.clear();
                 member.answers.push_back(Answer::Frozen);
             }
@@ -334,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_element_is_summed_once_whatever_the_schedule(
+    fn every_element_is_summed_once_in_any_schedule(
         seed: u64, size in 2..=5u32, steps in 0..1500usize,
     ) {
         let mut world = World::new(seed, size);

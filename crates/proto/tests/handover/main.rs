@@ -1,5 +1,5 @@
 //! Hand-overs of whole groups under random schedules: any order of messages between pairs, plans that reach some ranks
-//! late or never, trees that die, further faults while a hand-over is under way, numbers that wrap.
+//! late or never, trees that die, further faults during a hand-over, numbers that wrap.
 
 mod leaderless;
 mod led;
@@ -51,11 +51,11 @@ impl Plan for TestPlan {
     }
 }
 
-/// What ranks have sent each other: in order between two, in any order else.
+/// Messages between ranks: ordered for each pair, in any order otherwise.
 #[derive(Default)]
 struct Network {
     queues: Vec<(u32, u32, VecDeque<Vec<u8>>)>,
-    /// A queue that is served only where there is no other: its messages come after all that follow from others.
+    /// A queue that is served only if all others are empty: its messages arrive after all that follow from others.
     slow: usize,
 }
 

@@ -1,5 +1,5 @@
-//! A small world of protocol `atp`: rack switches, a switch at each server, servers and workers on a
-//! faulty network. Checks are in the tests.
+//! Test fixture for protocol `atp`: rack switches, a switch at each server, servers and workers on a faulty network.
+//! Checks are in the tests.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use netsum_wire::*;
 
 use super::network::{Arrival, Faults, Network, Start};
 
-/// What a world is made of.
+/// Layout of a world.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Workers of each rack.
+    /// Number of workers of each rack.
     pub racks: Vec<u8>,
     /// Whether racks of one worker have a switch of their own.
     pub lone_switches: bool,
@@ -49,7 +49,7 @@ impl Default for Layout {
     }
 }
 
-pub struct Operation {
+pub struct HostOperation {
     pub what: operations::Submission,
     pub scaling: Scaling,
     pub buffer: Vec<u8>,
@@ -58,7 +58,7 @@ pub struct Operation {
 
 pub struct Host {
     pub machine: Option<Worker>,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<HostOperation>,
     pub silent: bool,
     pub mismatch: bool,
     above: Vec<usize>,
@@ -83,7 +83,7 @@ pub struct World {
 }
 
 pub const FIRST_HOST: usize = 10_000;
-/// Packets that are on their way through a switch or out of a server at a time.
+/// Number of packets that are forwarded by a switch or sent by a server at a time.
 const TRANSIT: usize = 4096;
 
 impl World {
@@ -120,7 +120,7 @@ impl World {
     /// Starts a new epoch of a job: leases at switches and servers, fresh machines at the hosts.
     pub fn begin(&mut self, job: usize) {
         self.jobs[job].epoch = self.jobs[job].epoch.wrapping_add(1);
-        let places: Vec<Vec<Place>> =
+        let places: Vec<Vec<WorkerPosition>> =
             (0..self.layout.servers).map(|t| self.lease(job, t)).collect();
         let Job { id, epoch, ref hosts, .. } = self.jobs[job];
         for (rank, &host) in hosts.clone().iter().enumerate() {
@@ -140,8 +140,8 @@ impl World {
         }
     }
 
-    /// Leases for one server of a job; where each rank stands.
-    fn lease(&mut self, job: usize, server: u8) -> Vec<Place> {
+    /// Leases for one server of a job; returns each rank's position.
+    fn lease(&mut self, job: usize, server: u8) -> Vec<WorkerPosition> {
         let layout = self.layout.clone();
         let (node, middle) = (1 + usize::from(server), 10 + usize::from(server));
         let next = if layout.middle { middle } else { node };
@@ -161,7 +161,7 @@ impl World {
                     self.hosts[host].above.clear();
                 }
                 self.hosts[host].above.push(above);
-                places.push(Place {
+                places.push(WorkerPosition {
                     level: if direct { Level::Server } else { Level::Rack },
                     worker: worker as u8,
                     rack_fan_in: workers,
@@ -260,7 +260,7 @@ impl World {
             fingerprint: (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24,
             fragments: Fragments::All,
         };
-        self.hosts[host].operations.push(Operation {
+        self.hosts[host].operations.push(HostOperation {
             what: what.clone(),
             scaling,
             buffer,
@@ -274,7 +274,7 @@ impl World {
         self.hosts.iter().all(|h| h.machine.is_none() || h.operations.iter().all(|o| o.done))
     }
 
-    /// Runs until nothing is left to do, `until`, or `done` says so; false at the time limit.
+    /// Runs until nothing is left to do, until `until`, or until `done` holds; false at the time limit.
     pub fn run(&mut self, until: Time, mut done: impl FnMut(&World) -> bool) -> bool {
         while !done(self) {
             let Some(at) = self.network.peek() else { return done(self) };

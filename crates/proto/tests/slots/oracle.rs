@@ -1,9 +1,8 @@
-//! What a sum must be, computed one element at a time from the documented rules, independently of
-//! `netsum_wire`.
+//! Expected sums, computed one element at a time from the documented rules, independently of `netsum_wire`.
 
 use netsum_wire::{Dtype, Format, ReduceOp};
 
-/// How the elements of one fragment travel.
+/// Number format in which a fragment travels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Path {
     Integers,
@@ -19,7 +18,7 @@ pub fn i32_of(bytes: &[u8]) -> i32 {
     i32::from_le_bytes(bytes.try_into().unwrap())
 }
 
-/// The way of a fragment with these values of all workers: `scale` as set, or by the largest value.
+/// The format of a fragment with these values of all workers: `scale` as set, or by the largest value.
 pub fn path(format: Format, scale: Option<f32>, values: &[&[u8]]) -> Path {
     if format.dtype == Dtype::I32 {
         return Path::Integers;
@@ -32,7 +31,7 @@ pub fn path(format: Format, scale: Option<f32>, values: &[&[u8]]) -> Path {
     let workers = values.len() as f64;
     match scale {
         Some(scale) => {
-            // Near the edge either way is right: the tests keep away from it.
+            // Near the limit either format is correct: the tests avoid it.
             let sum = f64::from(largest) * f64::from(scale) * workers;
             if sum < 2f64.powi(31) { Path::Scaled(scale) } else { Path::Floats }
         }

@@ -1,9 +1,8 @@
-//! Golden vectors of the switches: what goes in, what must come out, byte by byte.
+//! Golden vectors of the switches: inputs and expected outputs, byte by byte.
 //!
-//! `vectors/{panama,atp}/*.json` are read by every implementation (vectors/README.md has the format). These tests make
-//! them from the switch machines. A few small files are kept to be read; of all there is a digest in
-//! `vectors/digests.txt`, and a file that is not there is written. With `NETSUM_WRITE_VECTORS=1` the digests and all files
-//! are written anew.
+//! `vectors/{panama,atp}/*.json` are read by every implementation (vectors/README.md has the format). These tests
+//! generate them from the switch machines. A few small files are kept as examples; `vectors/digests.txt` has digests of
+//! all, and a missing file is written. With `NETSUM_WRITE_VECTORS=1` the digests and all files are written anew.
 
 mod atp;
 mod record;
@@ -35,14 +34,14 @@ fn files() -> Vec<(&'static str, &'static str, String)> {
     panama.chain(atp).collect()
 }
 
-/// FNV-1a, 64 bits: it has to show that a file is another, not to withstand an attack.
+/// FNV-1a, 64 bits: sufficient to detect a change, not an attack.
 fn digest(text: &str) -> u64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 #[test]
-fn the_switches_do_what_the_digests_say() {
+fn the_switches_match_the_digests() {
     let write = std::env::var_os("NETSUM_WRITE_VECTORS").is_some();
     let files = files();
     let mut digests = String::new();
@@ -62,7 +61,7 @@ fn the_switches_do_what_the_digests_say() {
     for (protocol, name, text) in files {
         let path = folder().join(protocol).join(format!("{name}.json"));
         if write || !path.exists() {
-            // Other implementations' tests may read it while it is written.
+            // Tests of other implementations may read the file while it is written.
             let new = path.with_extension(format!("new{}", std::process::id()));
             fs::write(&new, &text).unwrap();
             fs::rename(&new, &path).unwrap();
@@ -75,10 +74,10 @@ fn the_switches_do_what_the_digests_say() {
     }
 }
 
-/// The files alone, without the scenarios, drive a switch to the recorded outputs: so they can any
-/// other implementation.
+/// The files alone, without the scenarios, drive a switch to the recorded outputs, and so can drive any other
+/// implementation.
 #[test]
-fn the_files_say_all_that_a_reader_needs() {
+fn the_files_are_sufficient_for_a_reader() {
     let (mut of_panama, mut of_atp) = (0, 0);
     for (protocol, name, text) in files() {
         let file = serde_json::from_str(&text).unwrap();

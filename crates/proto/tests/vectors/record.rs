@@ -1,4 +1,4 @@
-//! A switch whose inputs and outputs are written down, and read back.
+//! A switch whose inputs and outputs are recorded, and replayed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,11 +9,11 @@ use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::*;
 use serde_json::Value;
 
-/// Aggregation memory of the recorded switch, bytes: enough that leases get the slots they ask for.
+/// Aggregation memory of the recorded switch in bytes: enough for the slots that leases request.
 pub const MEMORY: u64 = 1 << 24;
 const NOW: Time = Time(0);
 
-/// Plays a scenario and keeps what happened.
+/// Plays a scenario and records it.
 pub struct Record {
     switch: Switch<Slab>,
     about: String,
@@ -37,7 +37,7 @@ impl Record {
         self.steps.push(format!("{{\"install\": {}}}", lease_json(lease)));
     }
 
-    /// Gives the switch a packet; returns what it sends.
+    /// Passes a packet to the switch; returns what it sends.
     pub fn packet(&mut self, port: u32, ce: bool, header: &Header, payload: &[u8]) -> Vec<Sent> {
         let Format { dtype, op } = header.format;
         self.formats.insert(format!("{dtype} {op:?}").to_lowercase());
@@ -47,7 +47,7 @@ impl Record {
         self.bytes(port, ce, &packet)
     }
 
-    /// Gives the switch any bytes.
+    /// Passes arbitrary bytes to the switch.
     pub fn bytes(&mut self, port: u32, ce: bool, packet: &[u8]) -> Vec<Sent> {
         let (drop, out) = step(&mut self.switch, port, ce, packet);
         let mut line = format!("{{\"port\": {port}, \"ce\": {ce}, \"in\": \"{}\"", hex(packet));
@@ -62,7 +62,7 @@ impl Record {
         out
     }
 
-    /// The file: one step a line.
+    /// The file: one step per line.
     pub fn to_json(&self, name: &str) -> String {
         let formats: Vec<_> = self.formats.iter().map(|f| format!("\"{f}\"")).collect();
         format!(
@@ -81,7 +81,7 @@ pub struct Sent {
     pub packet: Vec<u8>,
 }
 
-/// Drives `switch` through a file's steps and compares; returns how many packets went in.
+/// Replays a file's steps on `switch` and compares the outputs; returns the number of input packets.
 pub fn replay(name: &str, file: &Value, switch: &mut Switch<Slab>) -> usize {
     let mut packets = 0;
     for (i, entry) in file["steps"].as_array().unwrap().iter().enumerate() {
@@ -130,7 +130,7 @@ fn step(
         });
     }
     switch.flushed();
-    (drop.map(netsum_proto::Drop::label), out)
+    (drop.map(netsum_proto::DropReason::label), out)
 }
 
 fn lease_json(lease: &Lease) -> String {

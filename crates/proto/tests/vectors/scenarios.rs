@@ -1,4 +1,4 @@
-//! What the vectors show. Every scenario is a plain sequence; the random ones have a fixed seed.
+//! Scenarios of the vectors. Every scenario is a plain sequence; the random ones have a fixed seed.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ impl Random {
         self.next() % n
     }
 
-    /// A gradient, or now and then any bits.
+    /// A gradient, or occasionally arbitrary bits.
     fn float32(&mut self) -> u32 {
         let bits = self.next();
         match bits % 8 {
@@ -55,7 +55,7 @@ impl Random {
         }
     }
 
-    /// Elements as neighbours send them: in a result, which a root has made, NaNs are the canonical one.
+    /// Elements as neighbours send them: results come from a root, so their NaNs are canonical.
     fn payload(&mut self, header: &Header) -> Vec<u8> {
         let n = usize::from(header.n_elems);
         if header.kind == Kind::Result {
@@ -312,7 +312,7 @@ fn two_jobs(record: &mut Record) {
             }
         }
     }
-    // Within a tree a missing vid holds up nobody.
+    // A missing vid does not delay the others of a tree.
     for (port, vids) in [(0, [7, 6, 5]), (1, [5, 7, 6])] {
         for vid in vids {
             let h = header(&a, vid, F32, 8);

@@ -1,5 +1,4 @@
-//! A small world to drive the machines in: switches and workers on a faulty network. Checks are in the
-//! tests.
+//! Test fixture: switches and workers on a faulty network. Checks are in the tests.
 
 pub mod network;
 
@@ -13,7 +12,7 @@ use netsum_wire::*;
 use network::{Arrival, Network};
 pub use network::{Faults, Random, Start};
 
-/// In which order ranks are added: the shape of a tree.
+/// The shape of a tree, which determines the order of additions.
 #[derive(Clone, Debug)]
 pub enum Shape {
     Rank(u32),
@@ -47,18 +46,18 @@ impl Shape {
 }
 
 /// One worker's operation.
-pub struct Operation {
+pub struct HostOperation {
     pub format: Format,
     pub numel: usize,
     pub buffer: Vec<u8>,
     pub done: Option<u64>,
-    /// By fragment of the epoch: whose contribution the result lacks.
+    /// By fragment of the epoch: the ranks that are missing in the result.
     pub missing: BTreeMap<u64, u64>,
 }
 
 pub struct Host {
     pub machine: Option<Worker>,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<HostOperation>,
     pub retained: BTreeMap<u64, Vec<u8>>,
     pub silent: bool,
     pub mismatch: bool,
@@ -76,7 +75,7 @@ pub struct Job {
     pub epoch: u16,
 }
 
-/// What a world is made of.
+/// Layout of a world.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub workers: u32,
@@ -264,7 +263,13 @@ impl World {
         let id = self.hosts[host].operations.len() as u64;
         assert_eq!(buffer.len(), numel * format.dtype.size());
         let missing = BTreeMap::new();
-        self.hosts[host].operations.push(Operation { format, numel, buffer, done: None, missing });
+        self.hosts[host].operations.push(HostOperation {
+            format,
+            numel,
+            buffer,
+            done: None,
+            missing,
+        });
         self.hosts[host].machine.as_mut().unwrap().submit(Submission {
             id,
             format,
@@ -275,12 +280,12 @@ impl World {
         self.pump_host(host);
     }
 
-    /// A switch dies: its state is gone, packets to it vanish.
+    /// A switch dies: its state is lost, and packets to it are dropped.
     pub fn kill_switch(&mut self, node: usize) {
         self.switches[node] = None;
     }
 
-    /// Runs until nothing is left to do, `until`, or `done` says so; false at the time limit.
+    /// Runs until nothing is left to do, until `until`, or until `done` holds; false at the time limit.
     pub fn run(&mut self, until: Time, mut done: impl FnMut(&World) -> bool) -> bool {
         while !done(self) {
             let Some(at) = self.network.peek() else { return done(self) };
@@ -343,7 +348,7 @@ impl World {
             operation.missing.insert(accepted.elements.start, header.missing);
             let keep = u64::from(self.layout.window_max) * u64::from(self.jobs[host.job].trees);
             host.retained.insert(accepted.g, payload.to_vec());
-            // The vid that lay a window below on the same tree.
+            // The vid that is a window below on the same tree.
             if let Some(old) = accepted.g.checked_sub(keep) {
                 host.retained.remove(&old);
             }

@@ -27,19 +27,18 @@ impl Random {
     }
 }
 
-/// What the network does to packets.
+/// Faults of the network.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub loss: f64,
     pub duplication: f64,
     pub corruption: f64,
     pub marking: f64,
-    /// Delays vary by this much, so packets overtake each other.
+    /// Maximum variation of delays, by which packets are reordered.
     pub jitter_ns: u64,
 }
 
-/// Where counting begins: numbers of fragments (or of rounds) of each tree, and those of the epoch and the job before the
-/// first.
+/// Initial numbers: of fragments (or of rounds) of each tree, and of the epoch and the job before the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Start {
     pub number: u64,
@@ -47,7 +46,7 @@ pub struct Start {
     pub job: u32,
 }
 
-/// At 0, or so that 16, 31, 32 or 33 bits wrap on the way.
+/// 0, or values such that 16, 31, 32 or 33 bits wrap during the test.
 pub fn start() -> impl Strategy<Value = Start> {
     let bits = prop_oneof![4 => Just(32), 1 => Just(16), 1 => Just(31), 1 => Just(33)];
     let number = (bits, 0..300u64).prop_map(|(bits, before)| (1 << bits) - before);
@@ -57,7 +56,7 @@ pub fn start() -> impl Strategy<Value = Start> {
     (number, epoch, job).prop_map(|(number, epoch, job)| Start { number, epoch, job })
 }
 
-/// A packet that comes in.
+/// A packet that arrives.
 pub struct Arrival {
     pub to: usize,
     pub from: usize,
@@ -65,7 +64,7 @@ pub struct Arrival {
     pub packet: Vec<u8>,
 }
 
-/// Nodes are numbers. What was sent arrives in the order of time; so do wake-ups.
+/// Nodes are numbers. Packets arrive, and nodes wake up, in the order of time.
 pub struct Network {
     pub now: Time,
     pub faults: Faults,
@@ -101,7 +100,7 @@ impl Network {
             let delay = 10_000 + self.random.below(self.faults.jitter_ns + 1);
             let ce = self.random.chance(self.faults.marking);
             let sequence = self.schedule(self.now.after(delay));
-            // What the checksum shows, the kernel drops.
+            // The kernel drops packets with a wrong checksum.
             if checksum(&packet) == sum {
                 self.arrivals.insert(sequence, Arrival { to, from, ce, packet });
             }
@@ -113,12 +112,12 @@ impl Network {
         self.schedule(at.max(self.now));
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     pub fn peek(&self) -> Option<Time> {
         self.queue.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Goes on to what happens next: a packet's arrival, or a wake-up.
+    /// Advances to the next event: a packet's arrival, or a wake-up.
     pub fn next(&mut self) -> Option<Arrival> {
         let Reverse((at, sequence)) = self.queue.pop()?;
         self.now = at;
@@ -141,7 +140,7 @@ impl Network {
     }
 }
 
-/// UDP's checksum (RFC 1071) with the length, which is what protects a payload on its way.
+/// UDP's checksum (RFC 1071) with the length, which protects a payload in transit.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
     let mut sum: u32 = words.sum::<u32>() + bytes.len() as u32;

@@ -1,4 +1,4 @@
-//! What a sum must be, computed one element at a time and independently of `netsum_wire::reduce`.
+//! Expected sums, computed one element at a time and independently of `netsum_wire::reduce`.
 
 use super::world::Shape;
 use half::{bf16, f16};

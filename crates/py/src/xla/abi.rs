@@ -1,7 +1,7 @@
-//! XLA's foreign function interface in C, as far as a handler needs it.
+//! The part of XLA's C foreign function interface that a handler needs.
 //!
-//! Source: xla/ffi/api/c_api.h, version 0.3 (in JAX's package under jaxlib/include). Structures only grow at their ends,
-//! which is why each begins with its size; the members here are those that every version has.
+//! Source: xla/ffi/api/c_api.h, version 0.3 (in JAX's package under jaxlib/include). Structures only grow at their
+//! ends, and each begins with its size; the members here are those that every version has.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,6 +1,6 @@
-//! Collectives that XLA calls from inside a compiled program: one handler, which attributes tell what to do.
+//! Collectives that XLA calls from inside a compiled program: one handler, controlled by attributes.
 //!
-//! `netsum.jax.paths` registers it and gives it an array, its result and JAX's token for order. Start reading at
+//! `netsum.jax.paths` registers it and passes an array, its result and JAX's token for order. Start reading at
 //! [`execute`].
 
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 
 use abi::CallFrame;
 
-/// A group that programs may name by number.
+/// A group that programs refer to by number.
 struct Registered {
     group: Weak<Group>,
     size: u32,
@@ -30,7 +30,7 @@ struct Registered {
 static GROUPS: Mutex<BTreeMap<i64, Registered>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicI64 = AtomicI64::new(1);
 
-/// Makes a group known to compiled programs; its number. A program that runs after the group is gone fails.
+/// Registers a group for compiled programs; returns its number. A program that runs after the group is gone fails.
 pub(crate) fn register(group: &Arc<Group>, size: u32, timeout: Duration) -> i64 {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut groups = GROUPS.lock();
@@ -45,15 +45,15 @@ pub(crate) fn xla_handler() -> usize {
     handler as *const () as usize
 }
 
-/// Called by XLA; an error of its own making, or NULL.
+/// Called by XLA; returns an XLA error, or NULL.
 unsafe extern "C" fn handler(frame: *mut CallFrame) -> *mut c_void {
-    // SAFETY: XLA passes a frame that lives for the call, with extensions and members as its header has them.
+    // SAFETY: XLA passes a frame that lives for the call, with extensions and members as in its header.
     let frame = unsafe { &mut *frame };
     // SAFETY: as above.
     if let Some(extension) = unsafe { frame.extension.as_ref() }
         && extension.kind == abi::EXTENSION_METADATA
     {
-        // SAFETY: an extension of this kind begins a `MetadataExtension`, whose metadata is ours to fill.
+        // SAFETY: an extension of this kind begins a `MetadataExtension`, whose metadata the handler fills.
         let metadata =
             unsafe { &mut *(*frame.extension.cast::<abi::MetadataExtension>()).metadata };
         (metadata.api_version.major, metadata.api_version.minor) = abi::VERSION;
@@ -82,7 +82,7 @@ fn error(frame: &CallFrame, words: &str) -> *mut c_void {
     unsafe { ((*frame.api).error_create)(&raw mut create) }
 }
 
-/// One collective: of the one argument that is no token, into the one result that is none.
+/// One collective: from the one argument that is not a token, to the one result that is not.
 fn execute(frame: &CallFrame) -> Result<(), String> {
     let (input, output) = (array(&frame.arguments, "argument")?, array(&frame.results, "result")?);
     let attributes = numbers(&frame.attributes);
@@ -126,7 +126,7 @@ fn known(number: i64) -> Result<(Arc<Group>, u32, Duration), String> {
     })
 }
 
-/// An array of XLA's.
+/// An array of XLA.
 struct Array {
     memory: Buffer,
     dtype: c_int,
@@ -135,7 +135,7 @@ struct Array {
 }
 
 impl Array {
-    /// As many equal parts as there are ranks, along the first dimension.
+    /// Equal parts along the first dimension, one per rank.
     fn parts(&self, ranks: u32) -> Result<Vec<Buffer>, String> {
         let ranks = ranks as usize;
         if !self.bytes.is_multiple_of(ranks) {
@@ -171,13 +171,13 @@ fn buffer(start: *mut u8, bytes: usize) -> Buffer {
         return Buffer::from_vec(Vec::new());
     }
     // SAFETY: XLA keeps arguments and results until the handler returns, which is after every operation on them has
-    // ended, and lets nobody write arguments or use results meanwhile; arguments are only read here.
+    // ended, and lets no other code write arguments or use results meanwhile; arguments are only read here.
     unsafe { Buffer::from_raw(start, bytes, Box::new(())) }
 }
 
 fn copy(from: &Buffer, to: &Buffer) {
     let source = from.slice(0..from.len());
-    // XLA may give a program's argument and result the same memory; it never lets them overlap otherwise.
+    // XLA may use the same memory for a program's argument and result; they never overlap otherwise.
     if source.as_ptr() != to.slice(0..to.len()).as_ptr() {
         to.write(0, source);
     }
@@ -215,7 +215,7 @@ fn combine(op: i64) -> Result<Combine, String> {
     })
 }
 
-/// netsum's type of XLA's, for reductions. Sums of complex numbers are sums of pairs.
+/// netsum's type for one of XLA's, for reductions. Sums of complex numbers are sums of pairs.
 fn reduced(dtype: c_int, how: Combine) -> Result<Dtype, String> {
     let sums = matches!(how, Combine::Average | Combine::Plain(ReduceOp::Sum));
     Ok(match dtype {
@@ -246,7 +246,7 @@ fn item_bytes(dtype: c_int) -> Result<usize, String> {
     })
 }
 
-// As `netsum.jax.paths` counts them.
+// Numbers as in `netsum.jax.paths`.
 const ALLREDUCE: i64 = 0;
 const ALLGATHER: i64 = 1;
 const REDUCE_SCATTER: i64 = 2;

@@ -19,7 +19,7 @@ use crate::network::{Network, Region};
 use crate::packet::{Kind, Packet};
 use crate::timer::Timer;
 
-/// Results are handed to whoever checks sums: job, rank, operation, first element, payload.
+/// Callback for every accepted result: job, rank, operation, first element, payload.
 pub type Inspector<T> = Box<dyn FnMut(u32, u32, u64, u64, &T) + Send>;
 
 pub(super) struct WorkerState<R: Protocol> {
@@ -38,7 +38,7 @@ struct NodeState<R: Protocol> {
     timer: Timer,
 }
 
-/// Where a path ends, and what is there.
+/// The end of a path, and the machine there.
 #[derive(Clone, Copy)]
 pub(super) enum End {
     Node { node: u32, from: PortId },
@@ -46,7 +46,7 @@ pub(super) enum End {
     Nowhere,
 }
 
-/// The port by which a node of a tree knows a neighbour: the path to it.
+/// Ports of a tree's node: the path to each neighbour is the port by which the node knows it.
 #[derive(Default)]
 pub(super) struct Ports(HashMap<(TreeId, NodeId, Child), PortId>);
 
@@ -61,24 +61,24 @@ impl Ports {
     }
 }
 
-/// What a worker must know of its plan.
+/// Configuration of a worker.
 type Config<R> = <<R as Protocol>::Worker as WorkerMachine>::Config;
 
-/// A packet's content: what stands for it on a link is a handle.
+/// A packet's header and payload. On links, packets carry a handle to it.
 pub(super) type Parcel<R> = (Header<R>, Owned<R>);
 
 /// The machines of one protocol.
 pub struct Machines<R: Protocol> {
-    /// By region of the network; workers, being on hosts, are in the first.
+    /// By region of the network; workers are on hosts and therefore in the first region.
     pub(super) residents: Vec<Residents<R>>,
     /// Region of each node.
     region_of: Arc<[u8]>,
 }
 
-/// The machines of one protocol in one region, apart from those of others in the caches too.
+/// The machines of one protocol in one region, aligned so that regions share no cache line.
 #[repr(align(128))]
 pub(crate) struct Residents<R: Protocol> {
-    /// By node of the network; only those that have had a lease.
+    /// By node of the network; `None` for nodes that have never had a lease.
     nodes: Vec<Option<NodeState<R>>>,
     pub(super) workers: Vec<Option<WorkerState<R>>>,
     ends: Vec<End>,
@@ -99,22 +99,22 @@ impl<R: Protocol> Machines<R> {
         }
     }
 
-    /// Every accepted result is shown to `inspector`.
+    /// Shows every accepted result to `inspector`.
     pub fn inspect(&mut self, inspector: Inspector<Owned<R>>) {
         self.on_hosts().inspector = Some(inspector);
     }
 
-    /// The workers.
+    /// The machines of the region that contains the hosts: its workers.
     pub(super) fn on_hosts(&mut self) -> &mut Residents<R> {
         &mut self.residents[0]
     }
 
-    /// A node dies: its leases and sums are gone, until it is leased again.
+    /// A node fails: its leases and sums are lost.
     pub(super) fn kill(&mut self, node: u32) {
         self.at(node).nodes[node as usize] = None;
     }
 
-    /// The machine of a node; `new` makes it at its first lease.
+    /// The machine of a node; `new` creates it at the first lease.
     pub(super) fn node(&mut self, node: u32, new: impl FnOnce() -> R::Node) -> &mut R::Node {
         let state = &mut self.at(node).nodes[node as usize];
         &mut state
@@ -122,7 +122,7 @@ impl<R: Protocol> Machines<R> {
             .machine
     }
 
-    /// Nodes with a machine, by number.
+    /// Nodes that have a machine, by number.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (u32, &R::Node)> {
         let at = |(node, &region): (usize, &u8)| {
             let state = self.residents[usize::from(region)].nodes[node].as_ref()?;
@@ -200,7 +200,7 @@ impl<R: Protocol> Machines<R> {
         workers.for_each(|worker| hosts.pump_worker(&mut net.regions[0], worker));
     }
 
-    /// What must not be, by time.
+    /// Violations of the protocol, by time.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let all = self.residents.iter().flat_map(|residents| &residents.violations);
         let mut all: Vec<Violation> = all.cloned().collect();
@@ -208,12 +208,12 @@ impl<R: Protocol> Machines<R> {
         all
     }
 
-    /// Checks that no node holds more than its memory. Panics if one does.
+    /// Checks that no node uses more than its memory. Panics otherwise.
     pub(super) fn audit(&self) {
         self.residents.iter().for_each(Residents::audit);
     }
 
-    /// Two paths along nodes, there and back.
+    /// Adds two paths along nodes, one per direction.
     pub(super) fn add_paths(&mut self, net: &mut Network, way: &[NodeId]) -> (u32, u32) {
         let graph = net.topology();
         let links = way.windows(2).map(|w| {
@@ -224,7 +224,7 @@ impl<R: Protocol> Machines<R> {
         self.add_way(net, &links)
     }
 
-    /// Two paths along links, there and back.
+    /// Adds two paths along links, one per direction.
     pub(super) fn add_way(&mut self, net: &mut Network, rising: &[u32]) -> (u32, u32) {
         let falling: Vec<u32> = rising.iter().rev().map(|link| link ^ 1).collect();
         let paths = (net.add_path(rising), net.add_path(&falling));
@@ -234,7 +234,7 @@ impl<R: Protocol> Machines<R> {
         paths
     }
 
-    /// Says where a path ends.
+    /// Sets the end of a path.
     pub(super) fn set_end(&mut self, path: u32, end: End) {
         self.residents.iter_mut().for_each(|residents| residents.ends[path as usize] = end);
     }
@@ -258,7 +258,7 @@ impl<R: Protocol> Residents<R> {
         }
     }
 
-    /// A worker hands over an allreduce of so many bytes.
+    /// Submits an allreduce of `bytes` at a worker.
     pub(super) fn submit(&mut self, net: &mut Region, worker: u32, id: u64, bytes: u64) {
         let Some(state) = &mut self.workers[worker as usize] else { return };
         let (numel, fingerprint) = (bytes.div_ceil(4).max(1), id as u32);
@@ -267,7 +267,7 @@ impl<R: Protocol> Residents<R> {
         self.pump_worker(net, worker);
     }
 
-    /// A packet has come to the end of its path.
+    /// Handles a packet that has reached the end of its path.
     #[inline]
     pub(super) fn on_packet(&mut self, net: &mut Region, packet: &Packet) {
         match self.ends[packet.flow as usize] {
@@ -288,19 +288,19 @@ impl<R: Protocol> Residents<R> {
         }
     }
 
-    /// The network lost a packet.
+    /// Frees the content of a packet that the network lost.
     pub(super) fn forget(&mut self, handle: u32) {
         self.unused.push(handle);
     }
 
-    /// A packet goes on in another region: its content, whose handle is free.
+    /// Removes a packet's content, which continues in another region, and frees its handle.
     #[inline]
     pub(super) fn give(&mut self, handle: u32) -> Parcel<R> {
         self.unused.push(handle);
         self.in_flight[handle as usize].clone()
     }
 
-    /// Keeps a packet's content while it travels; its handle.
+    /// Stores a packet's content while the packet travels; returns its handle.
     #[inline]
     pub(super) fn keep(&mut self, parcel: Parcel<R>) -> u32 {
         keep::<R>(&mut self.in_flight, &mut self.unused, parcel)
@@ -326,21 +326,21 @@ impl<R: Protocol> Residents<R> {
         self.pump_node(net, node);
     }
 
-    /// A job is over: its workers go.
+    /// Removes the workers of a completed job.
     pub(super) fn remove_workers(&mut self, job: u32) {
         for worker in &mut self.workers {
             worker.take_if(|w| w.job == job);
         }
     }
 
-    /// A job's leases end, and nodes that nobody uses must have their memory back.
+    /// Revokes a job's leases. Nodes without leases must have freed all their memory.
     pub(super) fn revoke(&mut self, at_ps: u64, job: u32) {
         for (node, state) in self.nodes.iter_mut().enumerate() {
             let Some(NodeState { machine, .. }) = state else { continue };
             machine.revoke(JobId(job), LAST_EPOCH);
             let (used, _) = R::memory(machine);
             if machine.lease_keys().next().is_none() && used > 0 {
-                let what = format!("node {node} keeps {used} of its memory, and has no job");
+                let what = format!("node {node} keeps {used} of its memory, but has no job");
                 self.violations.push(Violation { at_ps, job, what });
             }
         }
@@ -350,7 +350,7 @@ impl<R: Protocol> Residents<R> {
         self.nodes.iter_mut().flatten().map(|state| &mut state.machine)
     }
 
-    /// Checks that no node holds more than its memory. Panics if one does.
+    /// Checks that no node uses more than its memory. Panics otherwise.
     pub(super) fn audit(&self) {
         for (node, state) in self.nodes.iter().enumerate() {
             let Some(NodeState { machine, .. }) = state else { continue };
@@ -367,7 +367,7 @@ impl<R: Protocol> Residents<R> {
         let (id, Some(elements)) = (accepted.id(), accepted.elements()) else { return };
         if let Some(contributions) = R::Payload::contributions(payload) {
             let missing = header.missing().count_ones();
-            // A bit stands for one rank only where there are no more than 64.
+            // Bits are ranks modulo 64: they identify ranks only in jobs of at most 64.
             let right = match state.ranks <= 64 {
                 true => contributions == state.ranks - missing.min(state.ranks),
                 false => contributions == state.ranks || missing > 0 && contributions < state.ranks,
@@ -452,7 +452,7 @@ fn key<R: Protocol>(class: u64, number: u32) -> u64 {
     class | u64::from(R::NUMBER) << 48 | u64::from(number)
 }
 
-/// Puts a packet's content where it waits while the packet travels.
+/// Stores the content of a packet while the packet travels.
 #[inline]
 fn keep<R: Protocol>(
     in_flight: &mut Vec<Parcel<R>>,
@@ -471,12 +471,12 @@ fn keep<R: Protocol>(
     }
 }
 
-/// What stands for a packet on links; `path` is its path, and its port at the sender.
+/// The packet that represents the content on links; `path` is its path, and its port at the sender.
 #[inline]
 fn packet<R: Protocol>(path: u32, handle: u32, header: &Header<R>) -> Packet {
     let bytes = UDP_BYTES + (Header::<R>::LEN + header.payload_len()) as u16;
     Packet { dst: R::NUMBER, ..Packet::new(Kind::Tree, path, handle, bytes) }
 }
 
-/// No job lives to see it.
+/// An epoch that no job reaches.
 const LAST_EPOCH: Epoch = Epoch(u16::MAX / 2);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use machines::{Parcel, Residents};
 
-use crate::network::{Crossing, Happening, Network, Region};
+use crate::network::{Crossing, Network, NetworkEvent, Region};
 use crate::packet::{self, Packet};
 use crate::timer::CLASS;
 
@@ -27,12 +27,12 @@ pub use slots::{Atp, MEMORY_BYTES, SlotConfig, SlotSharing};
 /// Timer keys carry these classes (bits 56 to 62), then the protocol's number (48 to 55).
 pub(crate) const WORKER: u64 = 5 << 56;
 pub(crate) const NODE: u64 = 8 << 56;
-/// A job is over; its number.
+/// Timer class: a job is over; the key contains its number.
 const REVOKE: u64 = 9 << 56;
 /// Packet-hops between two audits of a checked run.
 const AUDIT_HOPS: u64 = 20_000;
 
-/// An operation is complete at a worker.
+/// An operation that is complete at a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Job.
@@ -43,10 +43,10 @@ pub struct Done {
     pub id: u64,
 }
 
-/// What the protocol did that it must not. The simulator's checks find these; a sound protocol has none.
+/// A violation of the protocol's guarantees, found by the simulator's checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// When.
+    /// Simulated time.
     pub at_ps: u64,
     /// Job.
     pub job: u32,
@@ -54,34 +54,34 @@ pub struct Violation {
     pub what: String,
 }
 
-/// By which machines a job reduces.
+/// The protocol by which a job reduces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Protocol `panama`.
     Trees,
     /// Protocol `atp`.
     Slots,
-    /// Static pools.
+    /// Protocol `switchml`.
     Pools,
 }
 
-/// The machines of all protocols; `P` says what their packets carry.
+/// The machines of all protocols; `P` is the payload of their packets.
 pub struct Aggregation<P: Payload> {
     /// Protocol `panama`.
     pub trees: Machines<Panama<P>>,
     /// Protocol `atp`.
     pub slots: Machines<Atp<P>>,
-    /// Static pools.
+    /// Protocol `switchml`.
     pub pools: Machines<Pools<P>>,
-    /// Memory of a switch, for each protocol.
+    /// Memory of a switch per protocol.
     pub(crate) memory_bytes: u64,
     /// How switches share the slots of `atp`.
     pub sharing: SlotSharing,
 }
 
 impl<P: Payload> Aggregation<P> {
-    /// Nothing yet, in a network whose nodes are in these regions; each switch that gets a lease has so much memory for
-    /// sums.
+    /// No machines yet, in a network whose nodes are in these regions; each switch that gets a lease has `memory_bytes`
+    /// for sums.
     pub(crate) fn new(region_of: &Arc<[u8]>, memory_bytes: u64) -> Self {
         Aggregation {
             trees: Machines::new(region_of),
@@ -92,26 +92,26 @@ impl<P: Payload> Aggregation<P> {
         }
     }
 
-    /// A switch dies: its leases and sums are gone, until it is leased again.
+    /// A switch fails: its leases and sums are lost.
     pub(crate) fn kill_switch(&mut self, node: u32) {
         self.trees.kill(node);
         self.slots.kill(node);
         self.pools.kill(node);
     }
 
-    /// What must not be.
+    /// Violations of all protocols.
     pub fn violations(&self) -> Vec<Violation> {
         [self.trees.violations(), self.slots.violations(), self.pools.violations()].concat()
     }
 
-    /// Checks that no switch holds more than its memory. Panics if one does.
+    /// Checks that no switch uses more than its memory. Panics otherwise.
     pub fn audit(&self) {
         self.trees.audit();
         self.slots.audit();
         self.pools.audit();
     }
 
-    /// The regions of a network, each with the machines in it; `checked` ones audit themselves all the time.
+    /// The regions of a network, each with its machines; `checked` regions audit themselves regularly.
     pub(crate) fn locals<'a>(
         &'a mut self,
         net: &'a mut Network,
@@ -131,7 +131,7 @@ impl<P: Payload> Aggregation<P> {
     }
 }
 
-/// A region of the network and the machines in it: what one thread has.
+/// A region of the network and its machines: the state of one thread.
 pub(crate) struct Local<'a, P: Payload> {
     pub net: &'a mut Region,
     trees: &'a mut Residents<Panama<P>>,
@@ -141,10 +141,10 @@ pub(crate) struct Local<'a, P: Payload> {
     check_at_hop: u64,
 }
 
-/// What a region hands to another one.
+/// What a region hands over to another one.
 pub(crate) struct Mail<P: Payload> {
     crossing: Crossing,
-    /// What the `Tree` packets carry, in their order.
+    /// Contents of the `Tree` packets, in the order of the packets.
     trees: Vec<Parcel<Panama<P>>>,
     slots: Vec<Parcel<Atp<P>>>,
     pools: Vec<Parcel<Pools<P>>>,
@@ -157,7 +157,7 @@ impl<P: Payload> Default for Mail<P> {
     }
 }
 
-/// Calls a method on the machines whose number is given.
+/// Calls a method on the machines of the protocol with the given number.
 macro_rules! of {
     ($self:ident, $number:expr, $machines:ident => $call:expr) => {
         match $number {
@@ -178,7 +178,7 @@ macro_rules! of {
 }
 
 impl<P: Payload> Local<'_, P> {
-    /// A worker hands over an allreduce of so many bytes.
+    /// Submits an allreduce of `bytes` at a worker.
     pub(crate) fn submit(&mut self, kind: Kind, worker: u32, id: u64, bytes: u64) {
         match kind {
             Kind::Trees => self.trees.submit(self.net, worker, id, bytes),
@@ -187,13 +187,13 @@ impl<P: Payload> Local<'_, P> {
         }
     }
 
-    /// A `Tree` packet has come to the end of its path.
+    /// Handles a `Tree` packet that has reached the end of its path.
     #[inline]
     pub(crate) fn on_packet(&mut self, packet: &Packet) {
         of!(self, packet.dst, machines => machines.on_packet(self.net, packet))
     }
 
-    /// A timer of a worker, a node or a job that is over.
+    /// Handles a timer of a worker, of a node, or of a completed job.
     pub(crate) fn on_timer(&mut self, key: u64) {
         let (number, what) = ((key >> 48) as u16 & 0xff, key as u32);
         match key & CLASS {
@@ -204,21 +204,21 @@ impl<P: Payload> Local<'_, P> {
         }
     }
 
-    /// A job is over: its workers are gone. Switches hear of it as soon as anything can reach them.
+    /// Ends a job: removes its workers, and revokes its leases after one lookahead, when regions can be notified.
     pub(crate) fn end_job(&mut self, job: u32) {
         self.remove_workers(job);
         let at_ps = self.net.now_ps() + self.net.lookahead_ps();
         self.net.set_timers(at_ps, REVOKE | u64::from(job));
     }
 
-    /// A job's workers are gone.
+    /// Removes a job's workers.
     pub(crate) fn remove_workers(&mut self, job: u32) {
         self.trees.remove_workers(job);
         self.slots.remove_workers(job);
         self.pools.remove_workers(job);
     }
 
-    /// A job's leases are taken back.
+    /// Revokes a job's leases.
     pub(crate) fn revoke(&mut self, job: u32) {
         let now_ps = self.net.now_ps();
         self.trees.revoke(now_ps, job);
@@ -226,13 +226,13 @@ impl<P: Payload> Local<'_, P> {
         self.pools.revoke(now_ps, job);
     }
 
-    /// An operation that is complete.
+    /// The next completed operation.
     #[inline]
     pub(crate) fn pop_done(&mut self) -> Option<Done> {
         self.trees.done.pop().or_else(|| self.slots.done.pop()).or_else(|| self.pools.done.pop())
     }
 
-    /// Lets go of what lost packets carried.
+    /// Frees the contents of lost packets.
     #[inline]
     pub(crate) fn forget_lost(&mut self) {
         while let Some((number, handle)) = self.net.lost.pop() {
@@ -240,7 +240,7 @@ impl<P: Payload> Local<'_, P> {
         }
     }
 
-    /// In a checked run, an audit now and then.
+    /// Audits a checked run every [`AUDIT_HOPS`] packet-hops.
     #[inline]
     pub(crate) fn check(&mut self) {
         if self.checked && self.net.hops() >= self.check_at_hop {
@@ -249,19 +249,19 @@ impl<P: Payload> Local<'_, P> {
         }
     }
 
-    /// Goes on up to and including `until_ps`, in a region without hosts.
+    /// Runs a region without hosts up to and including `until_ps`.
     pub(crate) fn run(&mut self, until_ps: u64) {
-        while let Some(happening) = self.net.next(until_ps) {
-            match happening {
-                Happening::Packet(_, packet) => self.on_packet(&packet),
-                Happening::Timer(key) => self.on_timer(key),
+        while let Some(event) = self.net.next(until_ps) {
+            match event {
+                NetworkEvent::Packet(_, packet) => self.on_packet(&packet),
+                NetworkEvent::Timer(key) => self.on_timer(key),
             }
             self.forget_lost();
             self.check();
         }
     }
 
-    /// Checks what must hold at every moment. Panics if something does not.
+    /// Checks the invariants. Panics if one is violated.
     pub(crate) fn audit(&self) {
         self.net.audit();
         self.trees.audit();
@@ -269,7 +269,7 @@ impl<P: Payload> Local<'_, P> {
         self.pools.audit();
     }
 
-    /// Takes out of the region what goes to another one.
+    /// Removes what goes to another region and puts it into `mail`.
     pub(crate) fn send(&mut self, region: usize, mail: &mut Mail<P>) {
         self.net.take_outbox(region, &mut mail.crossing);
         for packet in
@@ -283,7 +283,7 @@ impl<P: Payload> Local<'_, P> {
         }
     }
 
-    /// Takes what another region has sent.
+    /// Accepts what another region has sent.
     pub(crate) fn receive(&mut self, mail: &mut Mail<P>) {
         let Mail { crossing, trees, slots, pools } = mail;
         let (mut trees, mut slots, mut pools) = (trees.drain(..), slots.drain(..), pools.drain(..));
@@ -294,7 +294,7 @@ impl<P: Payload> Local<'_, P> {
                     <Atp<P> as Protocol>::NUMBER => slots.next().map(|p| self.slots.keep(p)),
                     _ => pools.next().map(|p| self.pools.keep(p)),
                 };
-                packet.seq = kept.expect("a packet comes with what it carries");
+                packet.seq = kept.expect("a handed-over packet has content");
             }
             self.net.import(packet);
         }

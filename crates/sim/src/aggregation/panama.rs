@@ -1,4 +1,4 @@
-//! Protocol `panama` as the simulator drives it.
+//! Adapter of protocol `panama` to the simulator.
 
 use std::marker::PhantomData;
 
@@ -11,16 +11,16 @@ use super::machines::Machines;
 use super::payload::Payload;
 use super::protocol::Protocol;
 
-/// How a job's trees are driven.
+/// Configuration of a job's trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeConfig {
-    /// The most fragments in flight per tree.
+    /// Maximum number of fragments in flight per tree.
     pub window_max: u16,
     /// Payload of a full fragment.
     pub fragment_bytes: u16,
-    /// Answer to marks.
+    /// Reaction to congestion marks.
     pub congestion: CongestionRule,
-    /// Children, in thousandths, that suffice to release a sum.
+    /// Share of the children, in thousandths, whose contributions suffice to release a sum.
     pub release_permille: u16,
 }
 
@@ -35,11 +35,11 @@ impl Default for TreeConfig {
     }
 }
 
-/// On the wire before the header of a protocol: what TCP's segments have in [`crate::tcp::TcpConfig`] below IP (2),
-/// then IPv4 and UDP.
+/// Bytes on the wire before the protocol's header: 2 below IP, as for TCP segments in [`crate::tcp::TcpConfig`], then
+/// IPv4 and UDP.
 pub(super) const UDP_BYTES: u16 = 2 + 20 + 8;
 
-/// On the wire before the payload.
+/// Bytes on the wire before the payload.
 pub const OVERHEAD_BYTES: u16 = UDP_BYTES + HEADER_LEN as u16;
 
 /// Protocol `panama`.
@@ -63,7 +63,7 @@ impl<P: Payload> Protocol for Panama<P> {
         header: &Header,
         payload: &P::Owned,
     ) {
-        // A drop has a reason, which the machine counts.
+        // The machine counts the reason of a drop.
         let _ = node.handle(now, from, ce, header, P::view(payload));
     }
 
@@ -84,19 +84,19 @@ impl<P: Payload> Protocol for Panama<P> {
 }
 
 impl<P: Payload> Machines<Panama<P>> {
-    /// What happened at each switch, by node, job and tree.
+    /// Counters of each switch, by node, job and tree.
     pub fn counters(&self) -> impl Iterator<Item = (u32, JobId, u8, &TreeCounters)> {
         self.nodes().flat_map(|(node, switch)| {
             switch.tree_counters().map(move |(job, tree, c)| (node, job, tree.0, c))
         })
     }
 
-    /// A worker's trees.
+    /// Statistics of a worker's trees.
     pub fn stats(&self, worker: u32) -> Vec<TreeStats> {
         self.worker(worker).map_or(Vec::new(), |worker| worker.tree_stats().collect())
     }
 
-    /// Packets that switches did not take, by node, and why.
+    /// Drop counters of each switch, by node.
     pub fn drops(&self) -> impl Iterator<Item = (u32, &DropCounters)> {
         self.nodes().map(|(node, switch)| (node, switch.drops()))
     }

@@ -1,4 +1,4 @@
-//! What aggregation packets carry: counts for a thousand servers, real numbers to check every bit.
+//! Payloads of aggregation packets: counts for large simulations, real numbers to check results bit for bit.
 
 use netsum_proto::panama::{BufferId, Memory, Slab};
 use netsum_proto::values::{RowId, Rows, Values};
@@ -8,37 +8,37 @@ use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp};
 /// Gradients are 32-bit floats.
 pub const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
 
-/// Integers are what the protocols with slots add; the same bytes stand for them.
+/// Protocols with slots add integers, which have the size of the gradients' floats.
 pub const INTEGERS: Format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
 
-/// Memory of a switch, and what travels between switches.
+/// Memory of a switch, and the payload of packets.
 pub trait Payload: Memory<Buffer: Send> + Sized + Send {
-    /// In a packet on its way.
+    /// Payload of a packet in transit.
     type Owned: Clone + Send;
     /// Memory of a switch or server of a protocol with slots.
     type Rows: Values<Payload = <Self as Memory>::Payload, Buffer: Send> + Send;
 
-    /// Memory of so many bytes.
+    /// Memory with a limit in bytes.
     fn memory(limit: u64) -> Self;
-    /// What `Memory` wants to see of it.
+    /// The payload as `Memory` takes it.
     fn view(owned: &Self::Owned) -> &Self::Payload;
-    /// Of a packet without payload.
+    /// Payload of a packet that has none.
     fn nothing() -> Self::Owned;
-    /// A worker's elements: of operation `id`, from `start` on.
+    /// A worker's contribution to operation `id`: `elements` elements from `start` on.
     fn contribution(rank: u32, id: u64, start: u64, elements: u64) -> Self::Owned;
     /// Copies a stored packet.
     fn copy(&self, buffer: Self::Buffer) -> (Header, Self::Owned);
-    /// Contributions in a result, if that can be seen.
+    /// Number of contributions in a result, if the payload shows it.
     fn contributions(owned: &Self::Owned) -> Option<u32>;
     /// Bytes in use.
     fn used(&self) -> u64;
-    /// Rows of so many bytes, as many as are wanted.
+    /// Unlimited rows of `row_bytes`.
     fn rows(row_bytes: u16) -> Self::Rows;
     /// Copies a row.
     fn copy_row(rows: &Self::Rows, row: <Self::Rows as Values>::Buffer) -> Self::Owned;
 }
 
-/// A packet's header and how many contributions are in it.
+/// Memory that stores a packet's header and its number of contributions.
 pub struct Counts {
     packets: Vec<(Header, u32)>,
     unused: Vec<u32>,
@@ -47,7 +47,7 @@ pub struct Counts {
     used: u64,
 }
 
-/// Bytes that a buffer takes beside its payload.
+/// Bytes of a buffer beside its payload.
 const OVERHEAD: u64 = HEADER_LEN as u64;
 
 impl Memory for Counts {
@@ -101,7 +101,7 @@ impl Memory for Counts {
     }
 }
 
-/// How many contributions are in each row.
+/// Rows that store a number of contributions.
 #[derive(Default)]
 pub struct CountRows {
     counts: Vec<u32>,
@@ -231,7 +231,8 @@ impl Payload for Slab {
     }
 }
 
-/// A number that differs by rank, operation and element, and whose sums round: order shows.
+/// A value that differs by rank, operation and element. Sums are rounded, so that a wrong order of additions changes
+/// the result.
 pub fn value(rank: u32, id: u64, element: u64) -> f32 {
     let bits = crate::random::mix(u64::from(rank) << 40 ^ id << 20 ^ element);
     (bits >> 40) as f32 / 4096.0 - 1000.0

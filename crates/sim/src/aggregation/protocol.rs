@@ -1,32 +1,32 @@
-//! What the simulator must know of a protocol beyond what `proto`'s traits say: how its packets travel.
+//! What the simulator needs of a protocol beyond `proto`'s traits: how its packets travel.
 
 use netsum_proto::{Aggregator, PortId, Time, WorkerMachine};
 use netsum_wire::Format;
 
 use super::payload::Payload;
 
-/// What travels behind a header.
+/// Payload of a protocol's packets in transit.
 pub type Owned<R> = <<R as Protocol>::Payload as Payload>::Owned;
 
 /// Header of a protocol's packets.
 pub type Header<R> = <<R as Protocol>::Node as Aggregator>::Header;
 
-/// One of `proto`'s protocols: nodes that add (switches, servers), workers that contribute, packets between them.
+/// A protocol of `proto`: nodes that add (switches, servers), workers that contribute, and the packets between them.
 pub trait Protocol: Sized {
-    /// What packets carry.
+    /// Payload of packets.
     type Payload: Payload;
     /// Machine of a switch or a server.
     type Node: Aggregator + Send;
     /// Machine of a worker.
     type Worker: WorkerMachine<Header = Header<Self>> + Send;
 
-    /// Stands in packets and timers, so that each comes to the machines of its protocol.
+    /// Number of the protocol in packets and timer keys.
     const NUMBER: u16;
 
-    /// What workers sum.
+    /// Format of the elements.
     const FORMAT: Format;
 
-    /// A node takes a packet from a neighbour; what it drops it counts.
+    /// Passes a packet from a neighbour to a node, which counts drops.
     fn handle(
         node: &mut Self::Node,
         now: Time,
@@ -36,10 +36,10 @@ pub trait Protocol: Sized {
         payload: &Owned<Self>,
     );
 
-    /// A node's next packet, and the neighbour that it is for.
+    /// A node's next packet, and the neighbour it goes to.
     fn poll_node(node: &mut Self::Node) -> Option<(PortId, Header<Self>, Owned<Self>)>;
 
-    /// Memory that a node uses, and the most that it may; pools are taken as a whole, by leases.
+    /// Bytes that a node uses, and its limit. A lease reserves a pool as a whole.
     fn memory(_: &Self::Node) -> (u64, u64) {
         (0, 0)
     }

@@ -1,4 +1,4 @@
-//! Protocol `atp` as the simulator drives it: slots at the workers' racks and the servers' racks, servers on hosts.
+//! Adapter of protocol `atp` to the simulator: slots at the racks of workers and servers, servers on hosts.
 
 mod wiring;
 
@@ -20,16 +20,16 @@ use super::protocol::Protocol;
 /// Aggregation memory of a switch in PANAMA's study.
 pub const MEMORY_BYTES: u64 = 64_000_000;
 
-/// How a job uses slots.
+/// Configuration of a job that uses slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotConfig {
-    /// The most fragments in flight per server.
+    /// Maximum number of fragments in flight per server.
     pub window_max: u16,
     /// Payload of a full fragment.
     pub fragment_bytes: u16,
-    /// Answer to marks.
+    /// Reaction to congestion marks.
     pub congestion: CongestionRule,
-    /// Claim on the slots of each switch.
+    /// The job's claim on the slots of each switch.
     pub claim: Claim,
 }
 
@@ -38,14 +38,14 @@ pub struct SlotConfig {
 pub struct SlotSharing {
     /// Slots of a switch.
     pub slots: u32,
-    /// Who gets which.
+    /// Policy by which jobs get slots.
     pub policy: Policy,
-    /// A slot in which nothing was added for so long is let go.
+    /// Time without an addition after which a slot is flushed.
     pub straggler_ns: u64,
 }
 
 impl Default for SlotSharing {
-    /// As many slots of 1,408 bytes as PANAMA's memory has, for whoever comes first.
+    /// As many slots of 1,408 bytes as PANAMA's memory holds, first come first served.
     fn default() -> Self {
         let slots = (MEMORY_BYTES / 1408) as u32;
         SlotSharing { slots, policy: Policy::FirstCome, straggler_ns: 20_000_000 }
@@ -75,7 +75,7 @@ impl<P: Payload> Protocol for Atp<P> {
         header: &Header,
         payload: &P::Owned,
     ) {
-        // A drop has a reason, which the machine counts.
+        // The machine counts the reason of a drop.
         let _ = node.handle(now, from, ce, header, P::view(payload));
     }
 
@@ -95,7 +95,7 @@ impl<P: Payload> Protocol for Atp<P> {
 }
 
 impl<P: Payload> Machines<Atp<P>> {
-    /// What happened to each job at each switch, by node.
+    /// Counters of each job at each switch, by node.
     pub fn counters(&self) -> impl Iterator<Item = (u32, JobId, &Counters)> {
         self.nodes().flat_map(|(node, machine)| {
             let switch = match machine {
@@ -107,7 +107,7 @@ impl<P: Payload> Machines<Atp<P>> {
         })
     }
 
-    /// What happened to each job at each server, by node.
+    /// Counters of each job at each server, by node.
     pub fn server_counters(&self) -> impl Iterator<Item = (u32, JobId, &ServerCounters)> {
         self.nodes().flat_map(|(node, machine)| {
             let server = match machine {
@@ -119,7 +119,7 @@ impl<P: Payload> Machines<Atp<P>> {
         })
     }
 
-    /// A worker's servers.
+    /// Statistics of a worker's servers.
     pub fn stats(&self, worker: u32) -> Vec<TreeStats> {
         self.worker(worker).map_or(Vec::new(), |worker| worker.tree_stats().collect())
     }

@@ -32,16 +32,16 @@ enum Command {
     Run {
         /// TOML file.
         config: PathBuf,
-        /// Folder for the results; made if it is not there.
+        /// Folder for the results; created if it does not exist.
         #[arg(long)]
         out: PathBuf,
-        /// Of the tables, whatever the configuration says.
+        /// Format of the tables, in place of the configured one.
         #[arg(long, value_parser = parse_format)]
         format: Option<Format>,
-        /// Of the run, at most, whatever the configuration says; what comes out is the same.
+        /// Maximum number of threads, in place of the configured one; the results are the same.
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
         threads: Option<u16>,
-        /// Tell progress as lines of JSON on standard error.
+        /// Report progress as lines of JSON on standard error.
         #[arg(long)]
         progress_json: bool,
     },
@@ -67,11 +67,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The configuration makes no sense.
+/// Exit code: the configuration is invalid.
 const REFUSED: u8 = 2;
-/// The run went wrong.
+/// Exit code: the run failed.
 const FAILED: u8 = 1;
-/// Somebody ended it: as a shell says of Ctrl-C.
+/// Exit code: interrupted, as shells report Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 type Outcome = Result<(), (u8, String)>;
@@ -89,7 +89,8 @@ fn parse_format(text: &str) -> Result<Format, String> {
     Format::ALL.into_iter().find(|format| format.name() == text).ok_or_else(known)
 }
 
-/// The first Ctrl-C, or SIGTERM, ends the run at the next look at it, with tables that can be read; the second Ctrl-C at once.
+/// The first Ctrl-C or SIGTERM ends the run at the next progress check, with readable tables; the second ends it at
+/// once.
 fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
     let wanted = Arc::new(AtomicBool::new(false));
     flag::register_conditional_shutdown(SIGINT, INTERRUPTED.into(), wanted.clone())?;

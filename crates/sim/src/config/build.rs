@@ -1,4 +1,4 @@
-//! From a checked configuration to what the simulation takes.
+//! Builds a simulation's inputs from a checked configuration.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -17,13 +17,13 @@ use crate::routes::PathChoice;
 use crate::tcp::TcpConfig;
 use crate::workload::{FlowSizes, FlowSpec, Interpolation, permutation, poisson};
 
-/// All that a run needs.
+/// Inputs of a run.
 pub struct Built {
     /// The graph.
     pub topology: Topology,
-    /// Switches.
+    /// Behaviour of switches.
     pub switching: Switching,
-    /// Hosts.
+    /// Transport of hosts.
     pub tcp: TcpConfig,
     /// How switches share slots.
     pub sharing: SlotSharing,
@@ -33,13 +33,13 @@ pub struct Built {
     pub jobs: Jobs,
     /// Faults and their times.
     pub faults: Vec<(u64, Fault)>,
-    /// Links to be sampled, as pairs of node numbers.
+    /// Sampled links, as pairs of node numbers.
     pub samples: Vec<(u32, u32)>,
-    /// What was chosen: lines for people, such as the mean size of flows.
+    /// Choices made, as text for users, such as the mean size of flows.
     pub notes: Vec<String>,
 }
 
-/// Jobs and their names.
+/// Jobs with their names.
 pub type Jobs = Vec<(String, JobSpec)>;
 
 pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigError> {
@@ -155,7 +155,7 @@ fn link_ns(latency: Latency) -> Result<u32, &'static str> {
     u32::try_from(latency.0).map_err(|_| "a link of more than 4 s is none")
 }
 
-/// What a fabric file says of its links, and the simulator cannot take.
+/// Refuses link properties of a fabric file that the simulator does not support.
 fn check_links(path: &Path, fabric: &netsum_topo::Fabric) -> Result<(), ConfigError> {
     let hosts: HashSet<&String> = fabric.hosts.iter().map(|host| &host.name).collect();
     let mut linked = HashSet::new();
@@ -200,7 +200,7 @@ pub(super) struct Builder<'a> {
     pub(super) hosts: u32,
     pub(super) rate_bps: u64,
     pub(super) notes: Vec<String>,
-    /// Workers that each host has.
+    /// Number of workers on each host.
     pub(super) taken: Vec<u32>,
 }
 
@@ -246,7 +246,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Which field is wrong, and why.
+    /// The invalid field of a flow, and the reason.
     fn check_flow(&self, flow: &FlowSpec) -> Result<(), (&'static str, String)> {
         let hosts = self.hosts;
         for (field, host) in [("src", flow.src), ("dst", flow.dst)] {
@@ -263,7 +263,7 @@ impl Builder<'_> {
         self.check_bytes(flow.bytes).map_err(|reason| ("bytes", reason))
     }
 
-    /// Whether there are as many as a flow or a job can have.
+    /// Checks that a flow or a job may have this many bytes.
     pub(super) fn check_bytes(&self, bytes: u64) -> Result<(), String> {
         let packet = self.config.tcp.segment_bytes.min(self.config.scheme.fragment_bytes);
         let most = u64::from(u32::MAX) * u64::from(packet);
@@ -343,5 +343,5 @@ impl Builder<'_> {
     }
 }
 
-/// Flows of a run that are drawn: 2.4 GB.
+/// Maximum number of randomly drawn flows: 2.4 GB.
 const FLOWS_MAX: f64 = 1e8;

@@ -1,4 +1,4 @@
-//! Reads a configuration and refuses what makes no sense: file, line, reason.
+//! Reads and validates a configuration; errors name file, line and reason.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::{Config, Flows, SchemeKind};
 use crate::aggregation::OVERHEAD_BYTES;
 use crate::workload::FlowSizes;
 
-/// Reads and checks a configuration file, and builds all that the run needs.
+/// Reads and checks a configuration file, and builds the inputs of the run.
 pub fn load(path: &Path) -> Result<(Config, Built), ConfigError> {
     let text = read(path)?;
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -157,7 +157,7 @@ impl Source<'_> {
             if !(64..=8960).contains(&bytes) || !bytes.is_multiple_of(8) {
                 return fail("fragment_bytes", "a fragment has 64 to 8960 bytes, in steps of 8");
             }
-            // A slot of the smallest aggregator: one child, the sum that is made and one that is kept.
+            // Memory of the smallest aggregator: one child's contribution, the sum under way and one retained sum.
             let slot = 3 * (u64::from(bytes) + u64::from(OVERHEAD_BYTES));
             if config.switch.memory.0.0 < slot {
                 let reason = format!(

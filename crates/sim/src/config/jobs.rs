@@ -1,4 +1,4 @@
-//! Training jobs: one by one, or drawn at random.
+//! Training jobs, listed or drawn at random.
 
 use netsum_topo::Latency;
 use serde::{Deserialize, Serialize};
@@ -15,76 +15,77 @@ use crate::random::Random;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// A model's name: compute time and bytes; or give both.
+    /// Model name, which sets compute time and bytes; the alternative is to give both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Computing per step.
+    /// Compute time per step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<Text<Latency>>,
-    /// Gradients.
+    /// Bytes of gradients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Workers, placed as near to each other as possible; or give `hosts`.
+    /// Number of workers, placed as near to each other as possible; the alternative is `hosts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
     /// Host of each rank, by number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Vec<u32>>,
-    /// When.
+    /// Start time.
     #[serde(default = "defaults::no_time")]
     pub start: Text<Latency>,
-    /// Steps of training.
+    /// Number of training steps.
     #[serde(default = "defaults::steps")]
     pub steps: u32,
-    /// Equal parts of the gradients that are reduced while the backward pass goes on; 1: none is.
+    /// Number of equal buckets of the gradients, which are reduced during the backward pass; 1: no overlap.
     #[serde(default = "defaults::buckets")]
     pub buckets: u32,
-    /// The backward pass layer by layer, in its order, in place of model, bytes and buckets; `compute` is what comes before it.
+    /// The backward pass layer by layer, in its order, in place of model, bytes and buckets; `compute` is the time
+    /// before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Layer>,
-    /// Whether a layer's gradients are reduced while the next ones compute, or all of them together after the last.
+    /// Whether a layer's gradients are reduced while the next layers compute, or all gradients after the last layer.
     #[serde(default = "defaults::overlap")]
     pub overlap: bool,
-    /// If not the run's.
+    /// The job's scheme, if not the run's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheme: Option<Scheme>,
-    /// For `atp`: hosts of the servers, by number; none: hosts of the job.
+    /// For `atp`: hosts of the servers, by number; empty: hosts of the job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<u32>,
 }
 
-/// What the backward pass does at one layer.
+/// The backward pass of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
-    /// How long it computes.
+    /// Compute time.
     pub compute: Text<Latency>,
-    /// Gradients that are ready then; 0: none.
+    /// Bytes of gradients that are ready afterwards; 0: none.
     pub bytes: u64,
 }
 
-/// Jobs drawn at random: a standing set that makes up a load and trains until the run ends, or, with `steps`, Poisson
+/// Jobs drawn at random: a fixed set that produces a load and trains until the run ends, or, with `steps`, Poisson
 /// arrivals of jobs that end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mix {
-    /// Share of the hosts' links that gradients would take, each sent once per step and nothing in the way.
+    /// Share of the hosts' links that gradients would take if each were sent once per step, without delays.
     pub load: f64,
-    /// Least and most workers of a job, uniformly.
+    /// Minimum and maximum number of workers of a job, drawn uniformly.
     #[serde(default = "defaults::workers")]
     pub workers: [u32; 2],
-    /// Uniformly.
+    /// Models, drawn uniformly.
     #[serde(default = "defaults::models")]
     pub models: Vec<String>,
-    /// Steps begin no more often than every compute time plus so many times the time that the gradients take on a
-    /// free link once; 0: as soon as they can. With 2 every scheme that is no slower than an undisturbed ring does the
-    /// same work in the same time.
+    /// Minimum time between the starts of steps: the compute time plus this many times the transmission time of the
+    /// gradients on a free link; 0: no minimum. With 2, every scheme that is no slower than an undisturbed ring does
+    /// the same work in the same time.
     #[serde(default)]
     pub pace: f64,
-    /// Shortens compute times and gradients alike: steps per second of simulated time go up by its inverse.
+    /// Scales compute times and gradients alike: steps per second of simulated time grow by its inverse.
     #[serde(default = "defaults::scale")]
     pub scale: f64,
-    /// Steps after which a job ends. Jobs arrive so often that the gradients make up `load` on average.
+    /// Number of steps after which a job ends. The arrival rate makes gradients take `load` on average.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
 }
@@ -180,8 +181,8 @@ impl Builder<'_> {
         ))
     }
 
-    /// Jobs with workers and model drawn uniformly: until they make up the load, starts spread over a step; or, with
-    /// `steps`, as they arrive.
+    /// Draws jobs with uniform workers and model: until they produce the load, with starts spread over a step; or, with
+    /// `steps`, as Poisson arrivals.
     pub(super) fn mix(&mut self, mix: &Mix) -> Result<Jobs, ConfigError> {
         let [least, most] = mix.workers;
         if least < 2 || least > most || most > self.hosts {
@@ -200,7 +201,7 @@ impl Builder<'_> {
         let until_ps = self.config.duration.ps();
         let mut random = Random::derived(self.config.seed, "jobs");
         let (mut jobs, mut load, mut now_s) = (Jobs::new(), 0.0, 0.0);
-        // Jobs that have come, and when they will have gone if nothing is in their way.
+        // Running jobs, with the time at which each would end if undisturbed.
         let mut leaving: Vec<(f64, Vec<u32>)> = Vec::new();
         loop {
             let workers = least + random.below(u64::from(most - least) + 1) as u32;
@@ -279,7 +280,8 @@ impl Builder<'_> {
         })
     }
 
-    /// Hosts in a row, where the fewest workers are: hosts are numbered rack by rack, so a row is near.
+    /// Consecutive hosts with the fewest workers: hosts are numbered rack by rack, so consecutive hosts are near each
+    /// other.
     fn place(&mut self, workers: u32) -> Vec<u32> {
         let n = workers as usize;
         let mut here: u32 = self.taken[..n].iter().sum();
@@ -295,11 +297,11 @@ impl Builder<'_> {
     }
 }
 
-/// Of a job of a mix, in seconds.
+/// Times of a step of a mix's job, in seconds.
 struct StepTimes {
     compute_s: f64,
     bytes: u64,
-    /// The gradients once over a free link.
+    /// Transmission time of the gradients on a free link.
     reduce_s: f64,
     period_s: f64,
     step_s: f64,
@@ -326,7 +328,7 @@ impl StepTimes {
     }
 }
 
-/// A bucket per layer that has gradients; without overlap one, at the end.
+/// One bucket per layer that has gradients; without overlap one bucket at the end.
 fn buckets_of_layers(compute_ps: u64, job: &Job) -> Vec<Bucket> {
     let mut ready_ps = compute_ps;
     let of = |layer: &Layer| {
@@ -343,7 +345,7 @@ fn buckets_of_layers(compute_ps: u64, job: &Job) -> Vec<Bucket> {
     }
 }
 
-/// Parts of equal size; the backward pass, two thirds of computing, hands them over one after the other.
+/// Buckets of equal size; the backward pass, two thirds of the compute time, produces them one after the other.
 fn buckets(compute_ps: u64, bytes: u64, count: u32) -> Vec<Bucket> {
     let count = u64::from(count).min(bytes.div_ceil(4));
     let forward_ps = if count == 1 { compute_ps } else { compute_ps / 3 };
@@ -353,7 +355,7 @@ fn buckets(compute_ps: u64, bytes: u64, count: u32) -> Vec<Bucket> {
     (0..count).map(|i| Bucket { ready_ps: ready(i), bytes: part(i) }).collect()
 }
 
-/// Of a job; each is a reduction of its own.
+/// Maximum number of buckets of a job; each is a separate reduction.
 const BUCKETS_MAX: u32 = 1 << 16;
-/// Of a mix.
+/// Maximum number of jobs of a mix.
 const JOBS_MAX: usize = 1 << 20;

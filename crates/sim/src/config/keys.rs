@@ -1,10 +1,10 @@
-//! Which key of a document an error is about.
+//! Finds the key of a document to which an error refers.
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer, Error};
 
-/// The key that an error at byte `at` is about, as "flows.0.load", and the byte at which it stands; `None` where there is none.
+/// The key at byte `at`, as "flows.0.load", and the byte at which it begins; `None` if there is none.
 pub(super) fn key_at<T: DeserializeOwned>(
     text: &str,
     at: usize,
@@ -13,7 +13,8 @@ pub(super) fn key_at<T: DeserializeOwned>(
     let document = DeTable::parse(text).ok()?;
     let mut path = Vec::new();
     find(document.get_ref(), at, &mut path);
-    // Of a table with a tag, serde knows only where the table begins: the key is the one without which the error is another.
+    // For a tagged table serde reports only the table's position: the wrong key is the one whose removal changes the
+    // error.
     let message = error.message();
     let keys =
         table_at(document.clone().get_mut(), &path).map_or(Vec::new(), |table| keys_of(table));
@@ -31,7 +32,7 @@ pub(super) fn key_at<T: DeserializeOwned>(
     (!path.is_empty()).then(|| (path.join("."), at))
 }
 
-/// Follows the document to the innermost key or value at a byte.
+/// Finds the path to the innermost key or value at a byte.
 fn find(table: &DeTable, at: usize, path: &mut Vec<String>) -> bool {
     table.iter().any(|(key, value)| {
         path.push(key.get_ref().to_string());
@@ -59,7 +60,7 @@ fn find_in(value: &Spanned<DeValue>, at: usize, path: &mut Vec<String>) -> bool 
     inside || value.span().contains(&at)
 }
 
-/// The keys of a table as they stand there, the tag last, and where.
+/// The keys of a table in the order of the document, the tag last, with their positions.
 fn keys_of(table: &DeTable) -> Vec<(String, usize)> {
     let keys = table.keys().map(|key| (key.get_ref().to_string(), key.span().start));
     let mut keys: Vec<_> = keys.collect();
@@ -67,7 +68,7 @@ fn keys_of(table: &DeTable) -> Vec<(String, usize)> {
     keys
 }
 
-/// The table at a path, if one is there.
+/// The table at a path, if there is one.
 fn table_at<'a, 'i>(document: &'a mut DeTable<'i>, path: &[String]) -> Option<&'a mut DeTable<'i>> {
     let Some((first, rest)) = path.split_first() else { return Some(document) };
     let mut value = document.get_mut(first.as_str())?.get_mut();
@@ -84,5 +85,5 @@ fn table_at<'a, 'i>(document: &'a mut DeTable<'i>, path: &[String]) -> Option<&'
     }
 }
 
-/// Says which variant a table is: without it, any other error is another.
+/// The key that selects a table's variant; without it every error is a different one.
 const TAG: &str = "kind";

@@ -16,84 +16,84 @@ pub use build::{Built, Jobs};
 pub use check::{load, parse};
 pub use jobs::{Job, Layer, Mix};
 pub use netsum_wire::SlotPolicy;
-pub use scenario::{Happens, Scenario};
+pub use scenario::{FaultEvent, Scenario};
 pub use scheme::{Scheme, SchemeKind, Slots};
 pub use source::ConfigError;
 pub use units::Text;
 
 use netsum_topo::{Bytes, Latency, Rate};
 
-/// What is simulated.
+/// Configuration of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Names the run in reports.
+    /// Name of the run in reports.
     #[serde(default = "defaults::name")]
     pub name: String,
-    /// Everything random follows from it.
+    /// Seed of all random numbers.
     #[serde(default = "defaults::seed")]
     pub seed: u64,
-    /// Simulated time; nothing new starts after it.
+    /// Simulated time; nothing starts after it.
     pub duration: Text<Latency>,
-    /// How much longer the run may go on for flows and jobs that have started; 0 cuts them off.
+    /// Additional time for flows and jobs that have started; 0 stops them at `duration`.
     #[serde(default = "defaults::no_time")]
     pub drain: Text<Latency>,
-    /// End the run with the last job, whatever flows are left.
+    /// End the run with the last job, even if flows are left.
     #[serde(default)]
     pub stop_with_jobs: bool,
-    /// Of the tables: "csv" or "parquet".
+    /// Format of the tables: "csv" or "parquet".
     #[serde(default)]
     pub format: Format,
-    /// Check conservation and order all the time instead of at the end: some times slower.
+    /// Check conservation and order during the run instead of at its end: several times slower.
     #[serde(default)]
     pub checked: bool,
-    /// Of the run, at most. Nothing that comes out depends on it, so the effective configuration does not name it.
+    /// Maximum number of threads. Results do not depend on it, so the effective configuration omits it.
     #[serde(default = "defaults::threads", skip_serializing)]
     pub threads: u16,
-    /// Hosts, switches, links.
+    /// Hosts, switches and links.
     pub fabric: Fabric,
-    /// What every switch does.
+    /// Behaviour of all switches.
     #[serde(default)]
     pub switch: Switch,
-    /// Hosts' transport.
+    /// Transport of hosts.
     #[serde(default)]
     pub tcp: Tcp,
-    /// How all jobs reduce, but those that say otherwise.
+    /// How jobs reduce, unless a job has its own scheme.
     #[serde(default)]
     pub scheme: Scheme,
-    /// Flows that are nobody's gradients.
+    /// Background flows.
     #[serde(default)]
     pub flows: Vec<Flows>,
-    /// Training jobs, one by one.
+    /// Training jobs, listed.
     #[serde(default)]
     pub jobs: Vec<Job>,
-    /// Training jobs, drawn until they make up a load.
+    /// Training jobs, drawn at random for a load.
     #[serde(default)]
     pub mix: Option<Mix>,
     /// A file of faults, relative to the configuration.
     #[serde(default)]
     pub scenario: Option<String>,
-    /// Links that are looked at regularly.
+    /// Links that are sampled regularly.
     #[serde(default)]
     pub samples: Option<Samples>,
 }
 
-/// Of the tables.
+/// Format of tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// Lines of text, to be read while the run goes on.
+    /// Lines of text, readable during the run.
     #[default]
     Csv,
-    /// Typed columns, to be read once the run has ended or was interrupted.
+    /// Typed columns, readable once the run has ended or was interrupted.
     Parquet,
 }
 
 impl Format {
-    /// Each.
+    /// All formats.
     pub const ALL: [Format; 2] = [Format::Csv, Format::Parquet];
 
-    /// As in a configuration and at the end of a file's name.
+    /// Name in configurations, and the files' extension.
     pub fn name(self) -> &'static str {
         match self {
             Format::Csv => "csv",
@@ -108,92 +108,92 @@ impl Format {
 pub enum Fabric {
     /// k pods; k³/4 hosts.
     FatTree {
-        /// Even.
+        /// Number of pods; even.
         k: u32,
-        /// Of every link.
+        /// Rate of every link.
         #[serde(default = "defaults::rate")]
         rate: Text<Rate>,
-        /// Of every link.
+        /// Propagation time of every link.
         #[serde(default = "defaults::latency")]
         latency: Text<Latency>,
     },
     /// Racks under spines; oversubscribed if hosts have more than uplinks.
     LeafSpine {
-        /// Racks.
+        /// Number of racks.
         racks: u32,
-        /// Hosts in each.
+        /// Hosts per rack.
         hosts_per_rack: u32,
-        /// Spines.
+        /// Number of spines.
         spines: u32,
-        /// Of a host's link.
+        /// Rate of a host's link.
         #[serde(default = "defaults::rate")]
         rate: Text<Rate>,
-        /// Of a link between rack and spine.
+        /// Rate of a link between rack and spine.
         #[serde(default = "defaults::rate")]
         uplink_rate: Text<Rate>,
-        /// Of every link.
+        /// Propagation time of every link.
         #[serde(default = "defaults::latency")]
         latency: Text<Latency>,
     },
     /// One switch.
     SingleSwitch {
-        /// Hosts.
+        /// Number of hosts.
         hosts: u32,
-        /// Of every link.
+        /// Rate of every link.
         #[serde(default = "defaults::rate")]
         rate: Text<Rate>,
-        /// Of every link.
+        /// Propagation time of every link.
         #[serde(default = "defaults::latency")]
         latency: Text<Latency>,
     },
     /// Two switches, one link between them.
     Dumbbell {
-        /// Hosts at each side.
+        /// Number of hosts at each switch.
         pairs: u32,
-        /// Of a host's link.
+        /// Rate of a host's link.
         #[serde(default = "defaults::rate")]
         rate: Text<Rate>,
-        /// Of the link in the middle.
+        /// Rate of the link between the switches.
         #[serde(default = "defaults::rate")]
         bottleneck: Text<Rate>,
-        /// Of every link.
+        /// Propagation time of every link.
         #[serde(default = "defaults::latency")]
         latency: Text<Latency>,
     },
     /// A fabric file.
     File {
-        /// Relative to the configuration.
+        /// Path, relative to the configuration.
         path: String,
-        /// Where the file does not say.
+        /// Propagation time of links for which the file has none.
         #[serde(default = "defaults::latency")]
         latency: Text<Latency>,
     },
 }
 
-/// What every switch does.
+/// Behaviour of switches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Switch {
-    /// A packet is marked if at least so many wait before it.
+    /// A packet is marked if at least this many packets wait before it.
     pub mark_packets: u32,
-    /// A packet is dropped if so many wait; with PAUSE, none is.
+    /// A packet is dropped if this many packets wait; with PAUSE, no packet is dropped.
     pub queue_packets: u32,
-    /// One memory for all output queues, besides the limit of each.
+    /// One memory for all output queues, in addition to the limit of each queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
-    /// PAUSE above `high_packets` from one link, until `low_packets`.
+    /// PAUSE is sent to a link above `high_packets` and ended at `low_packets`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
-    /// Between equal paths: "flow", "packet" or "destination".
+    /// Choice between equal paths: "flow", "packet" or "destination".
     pub paths: Paths,
-    /// For sums; of every switch, whatever a fabric file says of one.
+    /// Memory for sums in every switch; overrides the fabric file.
     pub memory: Text<Bytes>,
-    /// For protocols with slots.
+    /// Slots of protocols with slots.
     pub slots: Slots,
 }
 
 impl Default for Switch {
-    /// PANAMA's threshold and memory; the queue of htsim's and ns-3's studies.
+    /// PANAMA's threshold and memory; the queue length of htsim's and ns-3's studies.
     fn default() -> Self {
         Switch {
             mark_packets: 85,
@@ -211,20 +211,20 @@ impl Default for Switch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shared {
-    /// Of one switch.
+    /// Memory of one switch.
     pub bytes: Text<Bytes>,
-    /// A queue may hold so many times what is free.
+    /// A queue may hold this many times the free memory.
     #[serde(default = "defaults::alpha")]
     pub alpha: f64,
 }
 
-/// Thresholds of PAUSE, in packets that came by one link.
+/// Thresholds of PAUSE, in packets per ingress link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
-    /// XOFF above.
+    /// XOFF is sent above this.
     pub high_packets: u32,
-    /// XON at or below.
+    /// XON is sent at or below this.
     pub low_packets: u32,
 }
 
@@ -240,29 +240,29 @@ pub enum Paths {
     Destination,
 }
 
-/// Hosts' transport.
+/// Transport of hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tcp {
     /// Payload of a segment.
     pub segment_bytes: u16,
-    /// Added to it on the wire.
+    /// Bytes added to it on the wire.
     pub header_bytes: u16,
-    /// An acknowledgement on the wire.
+    /// Size of an acknowledgement on the wire.
     pub ack_bytes: u16,
-    /// Segments.
+    /// Initial window in segments.
     pub initial_window: u32,
-    /// Socket buffer.
+    /// Size of the socket buffer.
     pub socket: Text<Bytes>,
-    /// Least time-out.
+    /// Minimum retransmission time-out.
     pub min_rto: Text<Latency>,
-    /// Whether marks are answered: DCTCP, or loss only.
+    /// Whether the transport reacts to marks (DCTCP) or to loss only.
     pub ecn: bool,
-    /// DCTCP's g.
+    /// DCTCP's gain g.
     pub gain: f64,
-    /// DCTCP's first estimate.
+    /// DCTCP's initial estimate.
     pub alpha: f64,
-    /// Duplicate acknowledgements that mean loss.
+    /// Number of duplicate acknowledgements that indicate loss.
     pub reordering: u32,
 }
 
@@ -284,7 +284,7 @@ impl Default for Tcp {
     }
 }
 
-/// Flows.
+/// Background flows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Flows {
@@ -297,35 +297,35 @@ pub enum Flows {
     },
     /// Every host sends to another one, from time 0.
     Permutation {
-        /// Each.
+        /// Bytes of each flow.
         bytes: u64,
     },
     /// A file of "start_us,src,dst,bytes" lines, hosts by number, in the order of their starts.
     Trace {
-        /// Relative to the configuration.
+        /// Path, relative to the configuration.
         path: String,
     },
     /// One flow.
     One {
-        /// When.
+        /// Start time.
         #[serde(default = "defaults::no_time")]
         start: Text<Latency>,
-        /// Host by number.
+        /// Source host, by number.
         src: u32,
-        /// Host by number.
+        /// Destination host, by number.
         dst: u32,
-        /// Payload.
+        /// Bytes of payload.
         bytes: u64,
     },
 }
 
-/// Links to be looked at.
+/// Links to be sampled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Samples {
-    /// How often.
+    /// Sampling interval.
     pub every: Text<Latency>,
-    /// Each as "from>to", by the names of neighbours.
+    /// Links as "from>to", with the names of neighbours.
     pub links: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Faults as data: a scenario file names them by the fabric's own names, so that the same file serves any way of
-//! running the fabric.
+//! Fault scenarios: a file names faults by the fabric's own names, so that the same file serves every way of running
+//! the fabric.
 
 use std::path::Path;
 
@@ -15,20 +15,20 @@ use crate::routes::outgoing;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What happens, in words.
+    /// Description of the scenario.
     pub name: String,
-    /// How long after a death or a return routes and trees follow.
+    /// Time after a failure or a return until routes and trees follow.
     #[serde(default = "after")]
     pub converges_after: Text<Latency>,
-    /// In any order.
-    pub faults: Vec<Happens>,
+    /// Faults, in any order.
+    pub faults: Vec<FaultEvent>,
 }
 
-/// One fault: from `at` to `until`, or for good.
+/// One fault, from `at` to `until` or to the end of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Happens {
-    /// Packets vanish.
+pub enum FaultEvent {
+    /// A link loses packets.
     Loss {
         /// "from>to" for one direction, "a-b" for both; absent: every link.
         link: Option<String>,
@@ -40,7 +40,7 @@ pub enum Happens {
         #[allow(missing_docs)]
         until: Option<Text<Latency>>,
     },
-    /// Packets arrive with wrong bits. A checksum finds them and they are dropped, so in a simulation this is loss.
+    /// A link corrupts packets. A checksum detects them and they are dropped; in a simulation this is loss.
     Corruption {
         /// As in `loss`.
         link: Option<String>,
@@ -52,7 +52,7 @@ pub enum Happens {
         #[allow(missing_docs)]
         until: Option<Text<Latency>>,
     },
-    /// A link carries nothing.
+    /// A link is down.
     LinkDown {
         /// "a-b".
         link: String,
@@ -61,9 +61,9 @@ pub enum Happens {
         #[allow(missing_docs)]
         until: Option<Text<Latency>>,
     },
-    /// A switch dies with all that it holds, and comes back empty.
+    /// A switch fails, loses its memory, and returns with empty memory.
     SwitchDown {
-        /// Its name.
+        /// The switch's name.
         switch: String,
         #[allow(missing_docs)]
         at: Text<Latency>,
@@ -72,9 +72,9 @@ pub enum Happens {
     },
     /// A host computes more slowly.
     Straggler {
-        /// Its name.
+        /// The host's name.
         host: String,
-        /// Times as long; at least 1.
+        /// Factor by which computing takes longer; at least 1.
         factor: f64,
         #[allow(missing_docs)]
         #[serde(default = "zero")]
@@ -88,12 +88,12 @@ fn zero() -> Text<Latency> {
     Text(Latency(0))
 }
 
-/// A routing protocol's time in a small fabric.
+/// Convergence time of a routing protocol in a small fabric.
 fn after() -> Text<Latency> {
     Text(Latency(1_000_000))
 }
 
-/// Faults with their times, as the simulation takes them.
+/// Reads a file; returns faults with their times.
 pub(super) fn load(path: &Path, topology: &Topology) -> Result<Vec<(u64, Fault)>, ConfigError> {
     let text = read(path)?;
     let file = path.display().to_string();
@@ -121,10 +121,10 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn read(&self, happens: &Happens, faults: &mut Vec<(u64, Fault)>) -> Result<(), ConfigError> {
-        match happens {
-            Happens::Loss { link, share, at, until }
-            | Happens::Corruption { link, share, at, until } => {
+    fn read(&self, event: &FaultEvent, faults: &mut Vec<(u64, Fault)>) -> Result<(), ConfigError> {
+        match event {
+            FaultEvent::Loss { link, share, at, until }
+            | FaultEvent::Corruption { link, share, at, until } => {
                 if !(*share > 0.0 && *share <= 1.0) {
                     return Err(self.fail(
                         "share",
@@ -138,11 +138,11 @@ impl Reader<'_> {
                     faults.extend((to < u64::MAX).then_some((to, loss(true))));
                 }
             }
-            Happens::LinkDown { link, at, until } => {
+            FaultEvent::LinkDown { link, at, until } => {
                 let edge = self.links(Some(link))?[0] / 2;
                 self.dies(self.span(at, until)?, |alive| Fault::Edge { edge, alive }, faults);
             }
-            Happens::SwitchDown { switch, at, until } => {
+            FaultEvent::SwitchDown { switch, at, until } => {
                 let node = self.topology.find(switch).filter(|&node| self.topology.is_switch(node));
                 let node = node
                     .ok_or_else(|| self.fail("switch", format!("no switch is named {switch:?}")))?;
@@ -152,7 +152,7 @@ impl Reader<'_> {
                     faults,
                 );
             }
-            Happens::Straggler { host, factor, at, until } => {
+            FaultEvent::Straggler { host, factor, at, until } => {
                 let node = self.topology.find(host).filter(|&node| !self.topology.is_switch(node));
                 let host =
                     node.ok_or_else(|| self.fail("host", format!("no host is named {host:?}")))?.0;
@@ -171,7 +171,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Death, return if there is one, and what routes do about each.
+    /// A failure, the return if there is one, and the convergence after each.
     fn dies(
         &self,
         [from, to]: [u64; 2],

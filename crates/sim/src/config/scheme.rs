@@ -1,4 +1,4 @@
-//! How jobs reduce: schemes by name, and what switches do for them.
+//! Schemes by which jobs reduce, and the switches' share in them.
 
 use netsum_lease::wire_bytes;
 use netsum_proto::CongestionRule;
@@ -15,22 +15,22 @@ use crate::job::{self, HostAlgorithm};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scheme {
-    /// Which.
+    /// Name of the scheme.
     pub kind: SchemeKind,
-    /// Trees per job, at most.
+    /// Maximum number of trees per job.
     pub trees: u8,
-    /// Fragments in flight per tree or server, at most; for `switchml*` and `atp-no-control` always; for `switchml` the
-    /// slots of the pool.
+    /// Maximum number of fragments in flight per tree or server; a constant for `switchml*` and `atp-no-control`; for
+    /// `switchml` the number of slots of the pool.
     pub window: u16,
     /// Payload of a fragment.
     pub fragment_bytes: u16,
-    /// Switches by name at which trees shall be rooted if they can be; none: those with the least to do.
+    /// Switches by name at which trees are rooted if possible; empty: those with the least load.
     pub roots: Vec<String>,
     /// For `atp`: servers per job.
     pub servers: u8,
-    /// For `atp`: slots that are the job's at each switch whenever it asks.
+    /// For `atp`: slots guaranteed to the job at each switch.
     pub guaranteed_slots: u32,
-    /// For `atp`: who yields to whom beyond the guarantees; more is stronger.
+    /// For `atp`: priority beyond the guarantees; higher values win.
     pub priority: u8,
 }
 
@@ -52,49 +52,50 @@ impl Default for Scheme {
 /// The schemes of PANAMA's study, and more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SchemeKind {
-    /// Flows and jobs each alone on the fabric; jobs as `panama`.
+    /// Each flow and job alone on the fabric; jobs as `panama`.
     #[serde(rename = "ideal")]
     Ideal,
-    /// No packets: flows are fluids that share links max-min at once. No jobs.
+    /// No packets: flows are fluids with max-min shares of links. No jobs.
     #[serde(rename = "fluid")]
     Fluid,
     /// Ring between hosts.
     #[serde(rename = "ring")]
     Ring,
-    /// The same over connections that do not answer marks; those of flows do.
+    /// The same over connections that ignore marks; background flows react to them.
     #[serde(rename = "ring-no-ecn")]
     RingNoEcn,
     /// Halving and doubling between hosts.
     #[serde(rename = "halving-doubling")]
     HalvingDoubling,
-    /// Every worker serves a share.
+    /// Every worker is the server of a share of the gradients.
     #[serde(rename = "parameter-server")]
     ParameterServer,
     /// Trees without congestion control.
     #[serde(rename = "switchml*")]
     TreesNoControl,
-    /// Trees with the paper's control: one window per tree, marks of all branches in one.
+    /// Trees with the paper's control: one window per tree, marks of all branches combined.
     #[serde(rename = "panama")]
     Panama,
-    /// The same; a switch sends on once seven of eight children are in: 0.875, which the paper is taken to have rounded.
+    /// The same; a switch releases a sum once seven of eight children have contributed: 0.875, assumed to be the
+    /// paper's 0.88.
     #[serde(rename = "panama-0.88")]
     Panama88,
-    /// The same with fifteen of sixteen.
+    /// The same with fifteen of sixteen children.
     #[serde(rename = "panama-0.94")]
     Panama94,
     /// Trees with a virtual window per branch.
     #[serde(rename = "panama-per-branch")]
     PanamaPerBranch,
-    /// The increase of one window is shared by the trees of a job.
+    /// The trees of a job share the increase of one window.
     #[serde(rename = "panama-coupled")]
     PanamaCoupled,
-    /// Slots at the racks of workers and servers, whoever comes first; the rest at servers.
+    /// Slots at the racks of workers and servers, first come first served; servers add the rest.
     #[serde(rename = "atp")]
     Atp,
     /// The same with a fixed window.
     #[serde(rename = "atp-no-control")]
     AtpNoControl,
-    /// A static pool at one switch, and no control. At most 32 workers.
+    /// A static pool at one switch, without congestion control. At most 32 workers.
     #[serde(rename = "switchml")]
     Switchml,
 }
@@ -103,15 +104,14 @@ pub enum SchemeKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slots {
-    /// Slots of a switch, and rows for pools of `switchml`; none given: what `memory` has room for, in the run's
-    /// fragments.
+    /// Slots of a switch, and rows for pools of `switchml`; absent: as many fragments of the run as `memory` holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// "partition", "first-come" or "preempt".
     pub policy: SlotPolicy,
-    /// A slot in which nothing was added for so long is let go.
+    /// Time without an addition after which a slot is flushed.
     pub straggler: Text<Latency>,
-    /// With "preempt": a slot in which nothing was added for so long yields to anybody.
+    /// With "preempt": time without an addition after which a slot yields to any job.
     pub patience: Text<Latency>,
 }
 
@@ -127,7 +127,7 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// What switches do; `memory_bytes` of each, `fragment_bytes` of the run's scheme.
+    /// The sharing of slots; `memory_bytes` per switch, `fragment_bytes` of the run's scheme.
     pub(super) fn sharing(&self, memory_bytes: u64, fragment_bytes: u16) -> SlotSharing {
         let room = (memory_bytes / u64::from(fragment_bytes)).min(u64::from(SLOTS_MAX)) as u32;
         SlotSharing {
@@ -142,11 +142,11 @@ impl Slots {
     }
 }
 
-/// Of one switch: all are looked at when a job ends.
+/// Maximum number of slots of a switch: the end of a job scans all of them.
 pub(super) const SLOTS_MAX: u32 = 1 << 20;
 
 impl Scheme {
-    /// What jobs do.
+    /// The scheme as jobs take it.
     pub(super) fn of_jobs(&self) -> job::Scheme {
         let config = |congestion, release_permille| job::Scheme::Trees {
             trees: self.trees,

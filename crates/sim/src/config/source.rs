@@ -1,4 +1,4 @@
-//! The text of a configuration, and errors that name a line of it.
+//! The text of a configuration, and errors that name one of its lines.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use super::keys::key_at;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A file could not be read.
-    #[error("cannot read {}: {reason}; give the path of a file that is there", path.display())]
+    #[error("cannot read {}: {reason}; give the path of an existing file", path.display())]
     Unreadable {
         /// Path.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error message.
         reason: String,
     },
-    /// Not TOML, an unknown or missing key, a value of the wrong kind.
+    /// Invalid TOML, an unknown or missing key, or a value of the wrong type.
     #[error("{file}:{line}: {reason}")]
     Syntax {
         /// File.
@@ -27,7 +27,7 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
-    /// It can be read, and makes no sense.
+    /// A valid TOML value that the simulator refuses.
     #[error("{file}:{line}: {key}: {reason}")]
     Invalid {
         /// File.
@@ -39,7 +39,7 @@ pub enum ConfigError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The fabric is not one.
+    /// The fabric is invalid.
     #[error(transparent)]
     Fabric(#[from] netsum_topo::TopoError),
 }
@@ -65,7 +65,7 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-/// Where a configuration came from, to name lines.
+/// The origin of a configuration, for line numbers in errors.
 pub(super) struct Source<'a> {
     pub text: &'a str,
     pub file: &'a str,
@@ -73,7 +73,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// An error at a key, given as "flows.0.load"; keys that stand nowhere count as where their table begins.
+    /// An error at a key, given as "flows.0.load"; an absent key counts as the start of its table.
     pub(super) fn invalid(&self, key: &str, reason: impl Into<String>) -> ConfigError {
         ConfigError::Invalid {
             file: self.file.to_owned(),

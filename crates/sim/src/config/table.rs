@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::source::{ConfigError, read};
 
-/// Lines of `columns` cells between commas, each as `row` reads it; why it cannot is told with file and line. Empty lines and those
-/// that begin with '#' are passed over, and so is a first one with names in place of numbers.
+/// Lines of `columns` cells between commas, each read by `row`; errors name file and line. Skips empty lines, lines
+/// that begin with '#', and a first line with names in place of numbers.
 pub(super) fn table<T>(
     path: &Path,
     columns: usize,
@@ -30,18 +30,18 @@ pub(super) fn table<T>(
     rows.collect()
 }
 
-/// A number that is not negative.
+/// A non-negative number.
 pub(super) fn number(cell: &str) -> Result<f64, String> {
     let number = cell.parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0);
     number.ok_or_else(|| format!("{cell:?} is not a number from 0 on"))
 }
 
-/// A whole number that is not negative; also as "1e6" or "100.0", as long as that is exact.
+/// A non-negative integer; also as "1e6" or "100.0", if that is exact.
 pub(super) fn whole(cell: &str) -> Result<u64, String> {
     let exact = |v: f64| (v.fract() == 0.0 && v <= EXACT_MAX).then_some(v as u64);
     let whole = cell.parse().ok().or_else(|| number(cell).ok().and_then(exact));
     whole.ok_or_else(|| format!("{cell:?} is not a whole number from 0 on"))
 }
 
-/// 2⁵³: up to here a floating-point number is the one that was written.
+/// 2⁵³: up to here floating-point numbers represent every integer.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;

@@ -1,4 +1,4 @@
-//! Values that people write with their unit.
+//! Values with units.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use netsum_topo::{Bytes, Latency, Rate, TopoError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// A value of [`netsum_topo`]'s units in a configuration, as "64MiB", "10Gbit/s", "5us". One that was read is within what can
-/// be simulated without overflow: a time of at most 100,000 s, a rate of at least 1 kbit/s.
+/// A value of [`netsum_topo`]'s units in a configuration, as "64MiB", "10Gbit/s", "5us". Values are limited so that
+/// simulations do not overflow: a time of at most 100,000 s, a rate of at least 1 kbit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text<T>(pub T);
 
 impl Text<Latency> {
-    /// In picoseconds.
+    /// The time in picoseconds.
     pub fn ps(self) -> u64 {
         self.0.0.saturating_mul(1000)
     }
@@ -36,7 +36,7 @@ impl<'de, T: Unit> Deserialize<'de> for Text<T> {
 }
 
 trait Unit: FromStr<Err = TopoError> {
-    /// Why the simulator cannot take it.
+    /// The reason why the simulator refuses the value, if it does.
     fn problem(&self) -> Option<&'static str> {
         None
     }
@@ -56,11 +56,11 @@ impl Unit for Latency {
     }
 }
 
-/// Of a link, wherever its rate is written.
+/// The reason why the simulator refuses a link's rate, if it does.
 pub(super) fn rate_problem(rate: Rate) -> Option<&'static str> {
     (rate.0 < RATE_MIN_BPS).then_some("less than 1kbit/s: a packet would take minutes")
 }
 
-/// 100,000 s: its picoseconds, 64 times (the longest time-out) and added to those of a run, fit in 64 bits.
+/// 100,000 s: in picoseconds, 64 times this (the longest time-out) plus the end of a run fits in 64 bits.
 pub(super) const TIME_MAX_NS: u64 = 100_000_000_000_000;
 const RATE_MIN_BPS: u64 = 1_000;

@@ -1,4 +1,4 @@
-//! Allreduce between hosts: runs a [`HostAlgorithm`]'s steps over the hosts' flows.
+//! Allreduce between hosts: runs the steps of a [`HostAlgorithm`] over the hosts' flows.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::schedule::HostAlgorithm;
 use crate::network::Region;
 use crate::transport::{Owner, Transport};
 
-/// One job's reducer on hosts.
+/// Allreduces of one job between hosts.
 pub(crate) struct HostReducer {
     algorithm: HostAlgorithm,
     ecn: bool,
@@ -17,7 +17,7 @@ pub(crate) struct HostReducer {
     streams: Vec<Stream>,
     stream_of: FxHashMap<(u32, u32), u32>,
     ranks: Vec<Rank>,
-    /// Operations that are complete: rank and id.
+    /// Completed operations: rank and id.
     pub done: Vec<(u32, u64)>,
 }
 
@@ -25,16 +25,16 @@ pub(crate) struct HostReducer {
 struct Stream {
     flow: u32,
     to: u32,
-    /// Operation and step of each message on its way.
+    /// Operation and step of each message in transit.
     tags: VecDeque<(u64, u32)>,
 }
 
 #[derive(Clone, Default)]
 struct Rank {
-    /// Operations to be done, in order: id and bytes; the first is at work.
+    /// Operations in order: id and bytes; the first is running.
     queue: VecDeque<(u64, u64)>,
     step: u32,
-    /// Whether the sends of this step are out.
+    /// Whether this step's sends were submitted.
     sent: bool,
     arrived: FxHashMap<(u64, u32), u32>,
 }
@@ -65,7 +65,7 @@ impl HostReducer {
         self.advance(net, transport, rank);
     }
 
-    /// So many further messages of a stream have come.
+    /// Handles `count` further messages of a stream.
     pub(crate) fn on_messages(
         &mut self,
         net: &mut Region,
@@ -76,7 +76,7 @@ impl HostReducer {
         let stream = &mut self.streams[stream as usize];
         let to = stream.to;
         for _ in 0..count {
-            let tag = stream.tags.pop_front().expect("a message that came was sent");
+            let tag = stream.tags.pop_front().expect("a received message was sent");
             *self.ranks[to as usize].arrived.entry(tag).or_default() += 1;
         }
         self.advance(net, transport, to);
@@ -128,11 +128,11 @@ impl HostReducer {
         });
         let stream = &mut self.streams[stream as usize];
         stream.tags.push_back(tag);
-        // A share of nothing still says that it was that.
+        // An empty share is sent as one byte, so that the receiver can count it.
         transport.submit(net, stream.flow, bytes.max(1));
     }
 
-    /// The job is over: its flows end.
+    /// Ends the flows of a completed job.
     pub(crate) fn close(&mut self, net: &mut Region, transport: &mut Transport) {
         self.streams.iter().for_each(|s| transport.close(net, s.flow));
     }

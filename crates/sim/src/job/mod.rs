@@ -1,4 +1,4 @@
-//! Training jobs: steps of computing and reducing, over trees or hosts.
+//! Training jobs: steps of computing and reducing, over trees or between hosts.
 
 mod host;
 mod models;
@@ -15,47 +15,47 @@ use crate::aggregation::{Kind, Local, Payload, PoolConfig, SlotConfig, TreeConfi
 use crate::network::Region;
 use crate::transport::Transport;
 
-/// Timer keys: a worker's next bucket is ready; a job starts.
+/// Timer classes: a worker's next bucket is ready; a job starts.
 pub(crate) const BUCKET: u64 = 4 << 56;
 pub(crate) const JOB_START: u64 = 6 << 56;
 
-/// Steps of a job that has no last one.
+/// Number of steps of a job that runs until the end.
 pub const ENDLESS: u32 = u32::MAX;
 
-/// How a job reduces: the one interface of all schemes.
+/// How a job reduces; every scheme is one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// In switches, on up to so many trees that share no link between switches.
+    /// In switches, on at most `trees` trees that share no link between switches.
     Trees {
-        /// The most trees.
+        /// Maximum number of trees.
         trees: u8,
-        /// How they are driven.
+        /// Configuration of the trees.
         config: TreeConfig,
     },
-    /// In slots of the racks' switches, and at so many servers.
+    /// In slots of the racks' switches, and at servers.
     Slots {
-        /// On hosts of the job, if it names no others.
+        /// Number of servers, on hosts of the job unless it names others.
         servers: u8,
-        /// How they are driven.
+        /// Configuration of slots.
         config: SlotConfig,
     },
     /// In a pool of one switch.
     Pool(PoolConfig),
     /// Between hosts.
     Hosts {
-        /// Who sends what to whom.
+        /// Sequence of messages.
         algorithm: HostAlgorithm,
-        /// Whether its connections answer marks.
+        /// Whether its connections react to marks.
         ecn: bool,
     },
 }
 
-/// A part of the gradients that is reduced as one.
+/// A part of the gradients that is reduced by one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// When it is ready, since the start of the step.
+    /// Time since the start of the step at which the bucket is ready.
     pub ready_ps: u64,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
@@ -66,43 +66,44 @@ pub struct JobSpec {
     pub start_ps: u64,
     /// Host of each rank, at least one.
     pub placement: Vec<u32>,
-    /// Steps; a step ends when all buckets are reduced, and the next one begins. [`ENDLESS`]: until the run ends.
+    /// Number of steps; a step ends when all buckets are reduced, and the next one begins. [`ENDLESS`]: until the run
+    /// ends.
     pub steps: u32,
-    /// A worker begins a step no sooner than this after it began the one before; 0: as soon as it can.
+    /// Minimum time between the starts of a worker's steps; 0: no minimum.
     pub period_ps: u64,
-    /// In the order of `ready_ps`, at least one.
+    /// Buckets in the order of `ready_ps`, at least one.
     pub buckets: Vec<Bucket>,
     /// How it reduces.
     pub scheme: Scheme,
-    /// Nodes of switches at which trees shall be rooted if they can be; none: those with the least to do.
+    /// Nodes of switches at which trees are rooted if possible; empty: those with the least load.
     pub roots: Vec<u32>,
-    /// Hosts of `atp`'s servers; none: hosts of the job, far from each other.
+    /// Hosts of `atp`'s servers; empty: hosts of the job, far from each other.
     pub servers: Vec<u32>,
 }
 
-/// One step of a job.
+/// A completed step of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRecord {
     /// Job.
     pub job: u32,
     /// Step, from 0.
     pub step: u32,
-    /// When the first worker began it.
+    /// When the first worker began the step.
     pub start_ps: u64,
-    /// When the first worker handed over its first bucket.
+    /// When the first worker submitted its first bucket.
     pub reduce_start_ps: u64,
-    /// When the last worker had its last sum.
+    /// When the last worker received its last sum.
     pub end_ps: u64,
 }
 
-/// A job that is complete.
+/// A completed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobRecord {
     /// Job.
     pub job: u32,
     /// When it started.
     pub start_ps: u64,
-    /// When its last worker was done.
+    /// When its last worker completed.
     pub end_ps: u64,
 }
 
@@ -125,9 +126,9 @@ enum Reducer {
 struct RankState {
     step: u32,
     began_ps: u64,
-    /// Its computing takes so many times as long in this step.
+    /// Slowdown factor of computing in this step.
     slowness: f64,
-    /// Buckets handed over in this step.
+    /// Buckets submitted in this step.
     submitted: u32,
     reduced: u32,
 }
@@ -148,7 +149,7 @@ impl RankState {
 #[derive(Default)]
 pub(crate) struct Jobs {
     jobs: Vec<Option<Job>>,
-    /// Hosts that compute more slowly: how many times as long they take.
+    /// Slowdown factors of hosts that compute more slowly.
     pub slow: FxHashMap<u32, f64>,
     pub steps: Vec<StepRecord>,
     pub finished: Vec<JobRecord>,
@@ -156,7 +157,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Begins a job whose workers are installed in the network, or which reduces on hosts.
+    /// Starts a job whose workers are installed in the network, or which reduces between hosts.
     pub(crate) fn begin(
         &mut self,
         net: &mut Region,
@@ -179,7 +180,7 @@ impl Jobs {
         (0..count).for_each(|rank| self.begin_step(net, number, rank));
     }
 
-    /// A job that reduces in the network: its specification, and its first worker.
+    /// A job that reduces in the network: its specification and its first worker.
     pub(crate) fn in_network(&self, number: u32) -> Option<(&JobSpec, u32)> {
         let job = self.jobs.get(number as usize)?.as_ref()?;
         match job.reducer {
@@ -199,7 +200,7 @@ impl Jobs {
         self.jobs.len() as u32
     }
 
-    /// A bucket is ready.
+    /// Handles the timer of a bucket that is ready.
     pub(crate) fn on_bucket<P: Payload>(
         &mut self,
         local: &mut Local<P>,
@@ -228,7 +229,7 @@ impl Jobs {
         self.collect(local.net, transport, number);
     }
 
-    /// Messages of a job's stream have come.
+    /// Handles messages of a job's stream.
     pub(crate) fn on_messages(
         &mut self,
         net: &mut Region,
@@ -242,7 +243,7 @@ impl Jobs {
         self.collect(net, transport, number);
     }
 
-    /// A worker's operation is complete; true if the job is, too.
+    /// Handles a worker's completed operation; true if the job is complete, too.
     pub(crate) fn on_done(&mut self, net: &mut Region, number: u32, rank: u32) -> bool {
         let Some(job) = &mut self.jobs[number as usize] else { return false };
         let buckets = job.spec.buckets.len() as u32;
@@ -281,7 +282,7 @@ impl Jobs {
         true
     }
 
-    /// Forgets a job that is complete.
+    /// Removes a completed job.
     pub(crate) fn remove(&mut self, net: &mut Region, transport: &mut Transport, number: u32) {
         if let Some(Job { reducer: Reducer::Hosts(mut reducer), .. }) =
             self.jobs[number as usize].take()
@@ -306,7 +307,7 @@ impl Jobs {
     }
 
     fn begin_step(&mut self, net: &mut Region, number: u32, rank: u32) {
-        let job = self.jobs[number as usize].as_mut().expect("a job that begins a step is there");
+        let job = self.jobs[number as usize].as_mut().expect("a job that begins a step exists");
         let step = job.ranks[rank as usize].step;
         let host = job.spec.placement[rank as usize];
         let state = &mut job.ranks[rank as usize];

@@ -1,4 +1,4 @@
-//! Training models: how long a step computes, and how much it reduces.
+//! Training models: compute time and gradient size of a step.
 
 /// A model on one worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,13 +19,13 @@ impl Model {
         f64::from(self.batch) / self.images_per_s
     }
 
-    /// By name.
+    /// The model of a name.
     pub fn named(name: &str) -> Option<Model> {
         MODELS.into_iter().find(|m| m.name == name)
     }
 }
 
-/// The models of PANAMA's study. GoogLeNet is not on that page: its step is ours, from its share of InceptionV3's
+/// The models of PANAMA's study. GoogLeNet is not on that page: its step is estimated from its share of InceptionV3's
 /// operations (1.5 of 5.7 GFLOP per image) at the same speed.
 pub const MODELS: [Model; 6] = [
     Model { name: "vgg16", images_per_s: 154.0, batch: 64, gradient_bytes: 553_000_000 },

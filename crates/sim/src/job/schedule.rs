@@ -1,4 +1,4 @@
-//! Allreduce between hosts as steps: what each worker sends, and how much it waits for.
+//! Allreduce between hosts as steps: what each worker sends, and how many messages it awaits.
 
 /// An algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,21 +7,21 @@ pub enum HostAlgorithm {
     Ring,
     /// Recursive halving, then doubling (Rabenseifner 2004); workers beyond a power of two fold into others.
     HalvingDoubling,
-    /// Every worker is the server of its share: all send it their part, and get the sum back (BytePS).
+    /// Every worker is the server of its share: all send it their part, and receive the sum (BytePS).
     ParameterServer,
 }
 
-/// One worker's part in one step: it sends, and goes on once so many messages have come.
+/// One worker's part in one step: its sends, and the number of messages after which it continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// To whom, and bytes.
+    /// Receiving ranks and bytes.
     pub sends: Vec<(u32, u64)>,
-    /// Messages of this step that come here.
+    /// Number of messages of this step to this worker.
     pub receives: u32,
 }
 
 impl HostAlgorithm {
-    /// Steps of an allreduce among so many workers.
+    /// Number of steps of an allreduce among `ranks` workers.
     pub fn steps(self, ranks: u32) -> u32 {
         let floor = ranks.max(1).ilog2();
         match self {
@@ -31,7 +31,7 @@ impl HostAlgorithm {
         }
     }
 
-    /// What `rank` does in a step of an allreduce of `bytes`.
+    /// The part of `rank` in a step of an allreduce of `bytes`.
     pub fn step(self, rank: u32, ranks: u32, step: u32, bytes: u64) -> Step {
         if ranks == 1 {
             return Step::default();
@@ -62,7 +62,7 @@ fn halving_doubling(rank: u32, ranks: u32, step: u32, bytes: u64) -> Step {
     let (extra, partner) = (rank >= power, (rank + power) % (2 * power));
     let folds = partner < ranks;
     if step == 0 || step == last {
-        // Those beyond the power of two hand their buffer over first, and get the sum last.
+        // Workers beyond the power of two send their buffer first, and receive the sum last.
         let sends = folds && (extra == (step == 0));
         return Step {
             sends: if sends { vec![(partner, bytes)] } else { Vec::new() },
@@ -72,12 +72,12 @@ fn halving_doubling(rank: u32, ranks: u32, step: u32, bytes: u64) -> Step {
     if extra {
         return Step::default();
     }
-    // Halves with the furthest first, then doubles the other way round.
+    // Halving starts with the furthest worker; doubling runs in the opposite order.
     let level = if step <= levels { step } else { 2 * levels + 1 - step };
     Step { sends: vec![(rank ^ power >> level, bytes >> level)], receives: 1 }
 }
 
-/// Bytes of a share when they are divided as evenly as whole elements of four bytes allow.
+/// Bytes of a share if shares are as even as whole elements of four bytes allow.
 fn share(index: u32, ranks: u32, bytes: u64) -> u64 {
     let elements = bytes.div_ceil(4);
     let at = |i: u32| elements * u64::from(i) / u64::from(ranks);
@@ -91,7 +91,7 @@ mod tests {
     const ALL: [HostAlgorithm; 3] =
         [HostAlgorithm::Ring, HostAlgorithm::HalvingDoubling, HostAlgorithm::ParameterServer];
 
-    /// What is sent is what is awaited, in the same step; by everybody, in all sizes of jobs.
+    /// In every step, every worker is sent as many messages as it awaits, for all sizes of jobs.
     #[test]
     fn every_message_is_awaited() {
         for algorithm in ALL {
@@ -113,9 +113,9 @@ mod tests {
         }
     }
 
-    /// 2(N−1)/N of the buffer is the least that a worker must send where nobody else adds.
+    /// 2(N−1)/N of the buffer is the lower bound of a worker's traffic if no other node adds.
     #[test]
-    fn a_worker_sends_the_least_there_is() {
+    fn each_worker_sends_the_lower_bound() {
         for algorithm in ALL {
             for ranks in [2u32, 4, 8, 16] {
                 let bytes = 16_000_000;
@@ -128,9 +128,9 @@ mod tests {
         }
     }
 
-    /// Which parts are in which worker's sums, followed through the ring: every chunk ends complete everywhere.
+    /// Follows each worker's contributions through the ring: every chunk is complete at every worker.
     #[test]
-    fn the_ring_brings_every_chunk_round() {
+    fn the_ring_completes_every_chunk() {
         let (n, bytes) = (7u32, 7 * 400);
         let mut held = vec![vec![1u64; n as usize]; n as usize];
         (0..n as usize).for_each(|r| held[r].iter_mut().for_each(|c| *c = 1 << r));

@@ -1,4 +1,4 @@
-//! What goes from one region to another: packets that are on the wire, and PAUSE.
+//! What regions hand over to each other: packets on the wire, and PAUSE.
 
 use std::cmp::Reverse;
 
@@ -6,17 +6,17 @@ use super::region::{LinkEntries, OWN_TIMER, Region};
 use crate::link::{ENTERED, NEVER};
 use crate::packet::{NO_LINK, Packet};
 
-/// What a region hands to another one, before the time at which it is due.
+/// What a region hands over to another one, before it is due.
 #[derive(Default)]
 pub(crate) struct Crossing {
-    /// In the order of their arrival; `ingress` is the link on which they are.
+    /// Packets in the order of arrival; `ingress` is the link that carries them.
     pub packets: Vec<Packet>,
-    /// Times and keys.
+    /// Times and keys of timers.
     timers: Vec<(u64, u64)>,
 }
 
 impl Crossing {
-    /// When the first of it is due.
+    /// When the first packet or timer is due.
     fn first_ps(&self) -> u64 {
         let packet = self.packets.first().map_or(u64::MAX, |packet| packet.at_ps);
         self.timers.iter().map(|&(at_ps, _)| at_ps).fold(packet, u64::min)
@@ -24,9 +24,9 @@ impl Crossing {
 }
 
 impl Region {
-    /// Puts into the outbox what arrives elsewhere before `before_ps`. All that it puts there has left its transmitter
-    /// or is in it, so that nothing which happens from now on can change it. Returns when something is to be done next,
-    /// here or with what is in the outbox; what is not there yet arrives no sooner than the lookahead after this.
+    /// Moves packets that arrive in other regions before `before_ps` to the outbox. These packets are in or past their
+    /// transmitter, so that later events cannot affect them. Returns the time of the next event, here or in the outbox;
+    /// a packet not yet in the outbox arrives no sooner than the lookahead after this time.
     pub(crate) fn export(&mut self, before_ps: u64) -> u64 {
         while let Some((at_ps, link)) = self.exports.peek(&mut LinkEntries(&mut self.links))
             && at_ps < before_ps
@@ -36,7 +36,7 @@ impl Region {
             l.state &= !ENTERED;
             let front_ps = l.first_ps(&mut self.pool);
             if front_ps != at_ps {
-                // A PAUSE has come since.
+                // A PAUSE has arrived since.
                 if front_ps != NEVER {
                     self.enter(link, front_ps);
                 }
@@ -65,13 +65,13 @@ impl Region {
         delivery.min(timer).min(release).min(outbox).min(export)
     }
 
-    /// What was put into the outbox for a region; `empty` takes its place.
+    /// Takes the outbox for a region, and leaves `empty` in its place.
     pub(crate) fn take_outbox(&mut self, region: usize, crossing: &mut Crossing) {
         debug_assert!(crossing.packets.is_empty() && crossing.timers.is_empty());
         std::mem::swap(&mut self.outbox[region], crossing);
     }
 
-    /// Takes a packet that another region has handed over.
+    /// Accepts a packet that another region has handed over.
     #[inline]
     pub(crate) fn import(&mut self, mut packet: Packet) {
         let now_ps = self.now_ps;
@@ -82,14 +82,14 @@ impl Region {
         );
         self.imported.0 += 1;
         self.imported.1 += u64::from(packet.bytes);
-        // Its place at the ingress before is the sender's business.
+        // The sender accounts for the previous ingress.
         let link = std::mem::replace(&mut packet.ingress, NO_LINK);
         if self.links[link as usize].land(packet, &mut self.pool) {
             self.enter(link, packet.at_ps);
         }
     }
 
-    /// Takes what is no packet.
+    /// Accepts the timers that another region has handed over.
     pub(crate) fn import_timers(&mut self, crossing: &mut Crossing) {
         for timer in crossing.timers.drain(..) {
             assert!(timer.0 > self.now_ps, "a message comes too late");
@@ -97,13 +97,13 @@ impl Region {
         }
     }
 
-    /// Asks for a timer in the region in which a node is; no sooner than the lookahead from now.
+    /// Sets a timer in the region of a node, no sooner than the lookahead from now.
     pub(crate) fn set_timer_at(&mut self, node: u32, at_ps: u64, key: u64) {
         let region = self.common.region_of[node as usize];
         self.tell(usize::from(region), at_ps, key);
     }
 
-    /// Asks for a timer in each region; no sooner than the lookahead from now.
+    /// Sets a timer in every region, no sooner than the lookahead from now.
     pub(crate) fn set_timers(&mut self, at_ps: u64, key: u64) {
         debug_assert!(key < OWN_TIMER);
         (0..self.outbox.len()).for_each(|region| self.tell(region, at_ps, key));

@@ -1,4 +1,4 @@
-//! Links that lose packets, die and come back.
+//! Faults of links: loss, failure and return.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::random::Random;
 use crate::routes::Routes;
 
 impl Network {
-    /// A link loses this share of its packets from now on; which, follows from `seed` when it is first set.
+    /// Sets the share of packets that a link loses from now on. `seed`, used when loss is first set, determines which.
     pub fn set_loss(&mut self, link: u32, share: f64, seed: u64) {
         for region in &mut self.regions {
-            // A stream for each link: what one loses does not depend on what comes by another.
+            // One random stream per link: losses of a link do not depend on traffic elsewhere.
             let random = || Random::derived(seed ^ u64::from(link) << 32, "loss");
             region.loss.entry(link).or_insert_with(|| (share, random())).0 = share;
             let state = &mut region.links[link as usize].state;
@@ -20,7 +20,8 @@ impl Network {
         }
     }
 
-    /// Both directions of an edge die, with what is on them, or come back. Switches go on using them until `reroute`.
+    /// Both directions of an edge fail, with the packets on them, or return. Switches continue to use them until
+    /// `reroute`.
     pub fn set_alive(&mut self, edge: u32, alive: bool) {
         for region in &mut self.regions {
             for link in [2 * edge, 2 * edge + 1] {
@@ -30,7 +31,7 @@ impl Network {
         }
     }
 
-    /// Shortest paths over what is alive.
+    /// Computes shortest paths over live edges.
     pub fn reroute(&mut self) {
         let alive = |edge: u32| self.is_alive(edge);
         let routes = Arc::new(Routes::new(&self.topology, self.switching.paths, alive));
@@ -44,7 +45,7 @@ impl Network {
 }
 
 impl Region {
-    /// Whether a packet that has come by a link is none.
+    /// Whether a packet that arrives on a link is lost.
     pub(super) fn loses(&mut self, link: u32, state: u8) -> bool {
         let drawn = |(share, random): &mut (f64, Random)| random.unit() < *share;
         state & DEAD != 0 || self.loss.get_mut(&link).is_some_and(drawn)

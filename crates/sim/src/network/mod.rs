@@ -1,8 +1,8 @@
-//! Links, switches and time: what happens to a packet between two hosts.
+//! Links, switches and time: the path of a packet between two hosts.
 //!
-//! A [`Network`] is cut into regions, one per thread that moves packets. A [`Region`] has the links that its nodes send
-//! on, and a clock and a calendar of its own; what crosses its border is handed over ahead of time, because a link takes
-//! its propagation to deliver.
+//! A [`Network`] is divided into regions, one per thread. A [`Region`] has the links on which its nodes send, and its
+//! own clock and calendar. Packets that cross its border are handed over ahead of time, which the links' propagation
+//! allows.
 
 mod crossing;
 mod faults;
@@ -25,103 +25,105 @@ use crate::packet::{Kind, Packet};
 use crate::partition::{self, Threads};
 use crate::routes::{PathChoice, Routes, outgoing};
 
-/// What every switch does with packets.
+/// Behaviour of all switches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Switching {
-    /// A packet is marked if, when it comes, at least so many wait in the output queue: without itself and
-    /// without the one in the transmitter. Hosts do not mark.
+    /// A packet is marked if, on arrival, at least this many packets wait in the output queue, not counting itself and
+    /// the one in the transmitter. Hosts do not mark.
     pub mark_packets: u32,
-    /// A packet is dropped if so many wait.
+    /// A packet is dropped if this many packets wait.
     pub queue_packets: u32,
     /// One memory for all output queues of a switch; a packet is dropped by either limit.
     pub shared: Option<SharedBuffer>,
     /// PAUSE instead of dropping.
     pub pause: Option<Pause>,
-    /// Between equal paths.
+    /// Choice between equal paths.
     pub paths: PathChoice,
-    /// Where the topology does not say, in nanoseconds.
+    /// Propagation time of links for which the topology has none, in nanoseconds.
     pub latency_ns: u32,
 }
 
-/// The memory of a switch, shared by its output queues with dynamic thresholds (Choudhury and Hahne, IEEE/ACM ToN 1998): a
-/// packet is dropped where its queue holds at least `alpha` times what is free, or it does not fit. What a transmitter has not
-/// sent yet is in memory.
+/// The memory of a switch, shared by its output queues with dynamic thresholds (Choudhury and Hahne, IEEE/ACM ToN
+/// 1998): a packet is dropped if its queue holds at least `alpha` times the free memory, or if the packet does not fit.
+/// Bytes that the transmitter has not sent count as memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedBuffer {
-    /// Of one switch.
+    /// Memory of one switch.
     pub bytes: u64,
-    /// Above 0. With n queues that stay full each holds alpha / (1 + n · alpha) of the memory.
+    /// Above 0. Each of n queues that stay full holds alpha / (1 + n · alpha) of the memory.
     pub alpha: f64,
 }
 
 impl SharedBuffer {
-    /// Whether a packet of `bytes` is taken into a queue of `queued` where all queues together hold `used`.
+    /// Whether a packet of `bytes` is accepted into a queue of `queued` bytes if all queues together hold `used`.
     fn takes(&self, queued: u64, used: u64, bytes: u64) -> bool {
         let free = self.bytes.saturating_sub(used);
         bytes <= free && (queued as f64) < self.alpha * free as f64
     }
 }
 
-/// PAUSE of the whole link by 802.3x: a switch counts what came by each link and has not reached the next node.
+/// PAUSE of a whole link by 802.3x: a switch counts the packets of each ingress link that have not reached the next
+/// node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// Asks for silence above this.
+    /// XOFF is sent above this.
     pub high_packets: u32,
-    /// And for more at or below this.
+    /// XON is sent at or below this.
     pub low_packets: u32,
 }
 
-/// What a link went through.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Packets that the queue refused.
     pub drops: u64,
     /// Packets that were marked.
     pub marks: u64,
-    /// Most packets that waited when a packet came (0 below the marking threshold, where nobody counts).
+    /// Most packets that waited when a packet arrived (0 below the marking threshold, where this is not counted).
     pub waiting_max: u32,
-    /// Times the link was paused.
+    /// Number of times the link was paused.
     pub pauses: u32,
-    /// For how long in all.
+    /// Total time paused.
     pub paused_ps: u64,
 }
 
-/// Packets and bytes: in = delivered + dropped + on the way, at every moment.
+/// Packets and bytes: sent = delivered + dropped + in transit, at every moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
-    /// Handed to a link by a host or an aggregator.
+    /// Sent by a host or an aggregator.
     pub sent: (u64, u64),
-    /// Given to a host or an aggregator.
+    /// Delivered to a host or an aggregator.
     pub delivered: (u64, u64),
-    /// Dropped by a queue, a fault or for want of a path.
+    /// Dropped by a queue, by a fault, or for lack of a path.
     pub dropped: (u64, u64),
 }
 
-/// What the caller must deal with.
+/// An event that the caller must handle.
 #[derive(Clone, Copy, Debug)]
-pub enum Happening {
-    /// A packet has come to a host, or a `Tree` packet to the end of its path; by this link.
+pub enum NetworkEvent {
+    /// A packet has reached a host, or a `Tree` packet the end of its path; with the last link.
     Packet(u32, Packet),
-    /// A time that was asked for, and its key.
+    /// A timer has fired; with its key.
     Timer(u64),
 }
 
-/// The network: all regions, and what they have in common.
+/// The network: all regions and their shared data.
 pub struct Network {
     pub(crate) regions: Vec<Region>,
-    /// Region of a node, which is that of the links that begin there.
+    /// Region of each node; a link belongs to the region of the node that sends on it.
     region_of: Arc<[u8]>,
     topology: Topology,
     switching: Switching,
 }
 
 impl Network {
-    /// A network of one region at time 0. Errors name what in the topology cannot be simulated.
+    /// A network of one region at time 0. Errors name the part of the topology that cannot be simulated.
     pub fn new(topology: &Topology, switching: Switching) -> Result<Network, SimError> {
         Network::in_regions(topology, switching, Threads::ONE)
     }
 
-    /// The same in a region for each thread, of which the first has all hosts; in one, if packets may cross a link in no time.
+    /// The same with one region per thread, the first with all hosts; with one region if some link has no propagation
+    /// time.
     pub fn in_regions(
         topology: &Topology,
         switching: Switching,
@@ -152,18 +154,18 @@ impl Network {
         Ok(Network { regions: regions.collect(), region_of, topology: topology.clone(), switching })
     }
 
-    /// Now.
+    /// The current time.
     #[inline]
     pub fn now_ps(&self) -> u64 {
         self.hosts_region().now_ps()
     }
 
-    /// Now, as machines are told.
+    /// The current time as `proto`'s machines take it.
     pub(crate) fn now(&self) -> Time {
         self.hosts_region().now()
     }
 
-    /// Hosts: the nodes from 0 on.
+    /// Number of hosts; they are the nodes from 0 on.
     pub fn hosts(&self) -> u32 {
         self.hosts_region().common.hosts
     }
@@ -173,8 +175,7 @@ impl Network {
         &self.topology
     }
 
-    /// What happens in one part of the network reaches no other part sooner than this: the shortest propagation of a
-    /// link.
+    /// Minimum time in which an event in one region affects another: the shortest propagation time of a link.
     pub fn lookahead_ps(&self) -> u64 {
         self.hosts_region().common.lookahead_ps
     }
@@ -184,7 +185,7 @@ impl Network {
         &self.region_of
     }
 
-    /// The link by which a host sends.
+    /// The link on which a host sends.
     #[inline]
     pub fn uplink(&self, host: u32) -> u32 {
         self.hosts_region().uplink(host)
@@ -208,13 +209,13 @@ impl Network {
 
     /// Bytes that have crossed a link.
     pub fn carried_bytes(&self, link: u32) -> u64 {
-        // Counted where they arrive.
+        // Counted at the receiving end.
         self.regions.iter().map(|region| region.links[link as usize].bytes).sum()
     }
 
-    /// What a link went through.
+    /// Counters of a link.
     pub fn counters(&self, link: u32) -> LinkCounters {
-        // Each is counted where it happens: at the queue, or at the far end.
+        // Each event is counted where it happens: at the queue, or at the far end.
         let mut sum = LinkCounters::default();
         for region in &self.regions {
             let counters = region.counters[link as usize];
@@ -236,23 +237,23 @@ impl Network {
         region.links[link as usize].waiting(region.now_ps(), &region.pool)
     }
 
-    /// How long a link would take for what is queued now.
+    /// Transmission time of the bytes queued now.
     pub fn backlog_ps(&self, link: u32) -> u64 {
         let region = self.sender(link);
         region.links[link as usize].backlog_ps(region.now_ps())
     }
 
-    /// How long a link takes for so many bytes, without propagation.
+    /// Transmission time of `bytes`, without propagation.
     pub fn serialisation_ps(&self, link: u32, bytes: u64) -> u64 {
         self.hosts_region().links[link as usize].serialisation_ps(bytes)
     }
 
-    /// How long a link takes for a bit that has left its transmitter.
+    /// Propagation time of a link.
     pub(crate) fn propagation_ps(&self, link: u32) -> u64 {
         self.hosts_region().links[link as usize].propagation_ps()
     }
 
-    /// What went in and came out.
+    /// Totals of packets and bytes sent, delivered and dropped.
     pub fn balance(&self) -> Balance {
         let mut sum = Balance::default();
         for Balance { sent, delivered, dropped } in self.regions.iter().map(Region::balance) {
@@ -264,7 +265,7 @@ impl Network {
         sum
     }
 
-    /// The links by which a flow with this `entropy` goes from host to host; `None` if there is no way.
+    /// The links of a flow with this `entropy` from host to host; `None` if there is no path.
     pub(crate) fn way(&self, from: u32, to: u32, entropy: u16) -> Option<Vec<u32>> {
         let packet = Packet { dst: to as u16, entropy, ..Packet::new(Kind::Data, 0, 0, 0) };
         let mut way = vec![self.uplink(from)];
@@ -278,8 +279,8 @@ impl Network {
         }
     }
 
-    /// The links by which a flow goes from host to host, and which part of its packets takes each: all of them the links of
-    /// its way, unless packets choose for themselves. Every link is alive.
+    /// The links of a flow from host to host, with the share of its packets on each: 1 on each link of its path, unless
+    /// each packet chooses its own path. All links are alive.
     pub(crate) fn parts(&self, from: u32, to: u32, entropy: u16) -> Box<[(u32, f64)]> {
         if self.switching.paths != PathChoice::Packet {
             let way =
@@ -287,7 +288,7 @@ impl Network {
             return way.into_iter().map(|link| (link, 1.0)).collect();
         }
         let mut parts = vec![(self.uplink(from), 1.0)];
-        // All ways are shortest ones: a switch has all that comes to it before any of that goes on.
+        // All paths are shortest paths: a switch has received everything before any of it is forwarded.
         let mut here = BTreeMap::from([(self.far_end(parts[0].0), 1.0)]);
         while !here.contains_key(&to) {
             let mut there = BTreeMap::new();
@@ -305,11 +306,11 @@ impl Network {
     }
 
     /// Whether every link of a path is alive.
-    pub(crate) fn path_stands(&self, path: u32) -> bool {
+    pub(crate) fn is_path_alive(&self, path: u32) -> bool {
         self.hosts_region().paths[path as usize].iter().all(|link| self.is_alive(link / 2))
     }
 
-    /// A path for `Tree` packets: links that follow on each other. Its number is the packet's `flow`.
+    /// Adds a path for `Tree` packets: consecutive links. Its number is the packets' `flow`.
     pub fn add_path(&mut self, links: &[u32]) -> u32 {
         assert!(!links.is_empty(), "a path has at least one link");
         let path: Arc<[u32]> = links.into();
@@ -317,30 +318,30 @@ impl Network {
         self.hosts_region().paths.len() as u32 - 1
     }
 
-    /// Asks for a `Timer` at a time, not in the past; equal times come by key. `key` is below 2⁶³.
+    /// Sets a `Timer`, not in the past; equal times fire in the order of keys. `key` is below 2⁶³.
     pub fn set_timer(&mut self, at_ps: u64, key: u64) {
         self.regions[0].set_timer(at_ps, key);
     }
 
-    /// Hands a new packet (or, at a host, a run of them) to a link of the first region.
+    /// Sends a new packet (or, at a host, a run of them) on a link of the first region.
     pub fn send(&mut self, link: u32, packet: Packet) {
         self.regions[0].send(link, packet);
     }
 
-    /// Of a network of one region: goes on to what the caller must deal with, up to and including `until_ps`; `None` if
-    /// nothing is left until then.
-    pub fn next(&mut self, until_ps: u64) -> Option<Happening> {
+    /// For a network of one region: advances to the next event for the caller, up to and including `until_ps`; `None`
+    /// if there is none.
+    pub fn next(&mut self, until_ps: u64) -> Option<NetworkEvent> {
         assert!(self.regions.len() == 1, "regions go on side by side");
         self.regions[0].next(until_ps)
     }
 
-    /// Time goes on in all regions, in which nothing was to be done until then.
+    /// Advances the time of all regions, which have no events until then.
     pub(crate) fn wait_until(&mut self, at_ps: u64) {
         self.regions.iter_mut().for_each(|region| region.wait_until(at_ps));
     }
 
-    /// Checks what must hold at every moment: what went in is delivered, dropped or on the way; queues are
-    /// in order; nobody is counted at a switch who is not there. Panics if not.
+    /// Checks the invariants: packets are conserved; queues are in order; the counts of PAUSE match the packets
+    /// present. Panics otherwise.
     pub fn audit(&self) {
         self.regions.iter().for_each(Region::audit);
         let mut on_the_way = (0i128, 0i128);
@@ -361,7 +362,7 @@ impl Network {
 
     /// The region in which a link's queue is.
     fn sender(&self, link: u32) -> &Region {
-        // A link and its way back are neighbours in number.
+        // The two directions of a link have consecutive numbers.
         let from = self.far_end(link ^ 1);
         &self.regions[usize::from(self.region_of[from as usize])]
     }

@@ -1,19 +1,19 @@
-//! A packet's way: off one link, through a switch, onto the next.
+//! The path of a packet: off one link, through a switch, onto the next.
 
 use std::cmp::Reverse;
 
 use super::region::{LinkEntries, OWN_TIMER, Region};
-use super::{Happening, Switching};
+use super::{NetworkEvent, Switching};
 use crate::link::{DEAD, FROM_HOST, LOSSY, TO_HOST};
 use crate::packet::{Kind, Packet};
 
 impl Region {
-    /// Goes on to what the caller must deal with, up to and including `until_ps`; `None` if nothing is left
-    /// until then.
-    pub fn next(&mut self, until_ps: u64) -> Option<Happening> {
+    /// Advances to the next event for the caller, up to and including `until_ps`; `None` if there is none.
+    pub fn next(&mut self, until_ps: u64) -> Option<NetworkEvent> {
         loop {
             let delivery = self.calendar.peek(&mut LinkEntries(&mut self.links));
-            // What has gone to another region counts at its ingress until it is there: as if it arrived here.
+            // A packet handed over to another region counts at its ingress until it arrives there, as if it arrived
+            // here.
             let gone = self
                 .gone
                 .front()
@@ -29,7 +29,7 @@ impl Region {
                 self.agenda.pop();
                 self.now_ps = timer;
                 if key < OWN_TIMER {
-                    return Some(Happening::Timer(key));
+                    return Some(NetworkEvent::Timer(key));
                 }
                 self.obey(key);
                 continue;
@@ -48,27 +48,27 @@ impl Region {
             self.now_ps = at;
             self.calendar.pop();
             if let Some(packet) = self.arrive(link) {
-                return Some(Happening::Packet(link, packet));
+                return Some(NetworkEvent::Packet(link, packet));
             }
         }
         self.now_ps = self.now_ps.max(until_ps.min(u64::MAX - 1));
         None
     }
 
-    /// A timer of now whose key lies below this; `None` if there is none.
+    /// A timer of the current time whose key is below `below`; `None` if there is none.
     pub(crate) fn timer_now(&mut self, below: u64) -> Option<u64> {
         let &Reverse((at_ps, key)) = self.agenda.peek()?;
         let due = at_ps <= self.now_ps && key < below;
         due.then(|| self.agenda.pop()).map(|_| key)
     }
 
-    /// Time goes on to `at_ps`, and nothing was to be done until then.
+    /// Advances the time to `at_ps`; there is no event until then.
     pub(crate) fn wait_until(&mut self, at_ps: u64) {
         debug_assert!(at_ps >= self.now_ps, "time never decreases");
         self.now_ps = at_ps;
     }
 
-    /// The first packet of a link has come to its far end; `Some` if it goes no further.
+    /// Handles the first packet of a link, which has reached the far end; `Some` if that is the packet's destination.
     #[inline]
     fn arrive(&mut self, link: u32) -> Option<Packet> {
         let l = &mut self.links[link as usize];
@@ -133,7 +133,7 @@ impl Region {
                 }
             }
             let l = &self.links[link as usize];
-            // What is on the wire is counted in `len`, so this is seldom more than one comparison.
+            // `len` includes packets on the wire, so this is seldom more than one comparison.
             if l.queue().len() >= mark_packets.min(queue_packets) {
                 let waiting = l.waiting(self.now_ps, &self.pool);
                 let counters = &mut self.counters[link as usize];

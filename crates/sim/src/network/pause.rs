@@ -1,4 +1,4 @@
-//! PAUSE: what is held at switches by input, and who is asked for silence.
+//! PAUSE: packets held at switches by ingress link, and the links paused.
 
 use super::region::{OWN_TIMER, Region};
 use super::{PAUSED, Pause};
@@ -33,10 +33,10 @@ impl Region {
         }
     }
 
-    /// A PAUSE frame goes back over the link's wire; it waits for nothing.
+    /// Sends a PAUSE frame back over the link's wire; it does not queue.
     fn ask(&mut self, ingress: u32, what: u64) {
         let at_ps = self.now_ps + self.links[ingress as usize].propagation_ps();
-        // The link's other direction ends where the link begins.
+        // The opposite direction of a link ends where the link begins.
         let sender = self.links[(ingress ^ 1) as usize].to;
         self.set_timer_at(sender, at_ps, OWN_TIMER | what | u64::from(ingress));
     }

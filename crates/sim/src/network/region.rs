@@ -1,4 +1,4 @@
-//! One thread's part of the network: links, queues, and time.
+//! One thread's part of the network: links, queues and time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -16,58 +16,57 @@ use crate::packet::{NO_LINK, Packet};
 use crate::random::Random;
 use crate::routes::Routes;
 
-/// The links on which its nodes send, with a clock of its own. On cache lines (and pairs of them) that no other region's thread
-/// writes.
+/// The links on which its nodes send, and a clock. Aligned so that regions share no cache line, nor a pair of them.
 #[repr(align(128))]
 pub struct Region {
     pub(super) index: u8,
     pub(super) now_ps: u64,
-    /// All links of the network. Of one that begins here the queue; of one that ends here and begins elsewhere, what
-    /// was handed over and has not arrived.
+    /// All links of the network. A link that begins here has its queue; a link that begins in another region has the
+    /// packets that were handed over and have not arrived.
     pub(super) links: Vec<Link>,
     pub(super) counters: Vec<LinkCounters>,
     pub(super) pool: Pool,
-    /// Links that end here.
+    /// The links that end here.
     pub(super) calendar: Calendar,
     pub(super) agenda: BinaryHeap<Reverse<(u64, u64)>>,
     pub(super) paths: Vec<Arc<[u32]>>,
     pub(super) common: Common,
-    /// Packets that came by a link and have not reached the node after this, by link; only with PAUSE.
+    /// With PAUSE, by link: packets that arrived on the link and have not reached the next node.
     pub(super) held: Vec<u32>,
     pub(super) paused_since_ps: Vec<u64>,
     pub(super) balance: Balance,
     pub(super) hops: u64,
-    /// Links that lose packets: which share, and what decides.
+    /// Lossy links: the share, and the random numbers.
     pub(super) loss: FxHashMap<u32, (f64, Random)>,
-    /// Protocol and `seq` of `Tree` packets that were dropped: whoever keeps what they carry may forget it.
+    /// Protocol and `seq` of dropped `Tree` packets, whose contents can be freed.
     pub(crate) lost: Vec<(u16, u32)>,
-    /// Links that begin here and end elsewhere.
+    /// The links that begin here and end in other regions.
     pub(super) exports: Calendar,
-    /// What was handed over and held a place at its ingress: when it arrives, its link, its ingress; in this order.
+    /// Packets handed over that still count at their ingress: time of arrival, link, ingress; in this order.
     pub(super) gone: VecDeque<(u64, u32, u32)>,
-    /// For each region.
+    /// Outbox per region.
     pub(super) outbox: Vec<Crossing>,
-    /// Packets and bytes that were handed over, and taken.
+    /// Packets and bytes handed over to, and accepted from, other regions.
     pub(super) exported: (u64, u64),
     pub(super) imported: (u64, u64),
 }
 
-/// What all regions know.
+/// Data shared by all regions.
 #[derive(Clone)]
 pub(super) struct Common {
     pub hosts: u32,
     pub lookahead_ps: u64,
     pub switching: Switching,
     pub routes: Arc<Routes>,
-    /// By node.
+    /// Region by node.
     pub region_of: Arc<[u8]>,
-    /// By host.
+    /// Uplink by host.
     pub uplinks: Arc<[u32]>,
-    /// Links out of the same switch, by link; empty unless switches share memory.
+    /// Links of the same switch, by link; empty unless switches share memory.
     pub siblings: Arc<[Box<[u32]>]>,
 }
 
-/// Keys of the network's own timers; callers' keys lie below.
+/// Keys of the network's own timers; callers' keys are lower.
 pub(super) const OWN_TIMER: u64 = 1 << 63;
 
 pub(super) struct LinkEntries<'a>(pub &'a mut [Link]);
@@ -114,35 +113,35 @@ impl Region {
         }
     }
 
-    /// Now.
+    /// The current time.
     #[inline]
     pub fn now_ps(&self) -> u64 {
         self.now_ps
     }
 
-    /// Now, as machines are told.
+    /// The current time as `proto`'s machines take it.
     #[inline]
     pub(crate) fn now(&self) -> Time {
         Time(self.now_ps / 1000)
     }
 
-    /// The shortest propagation of a link of the network.
+    /// The shortest propagation time of the network's links.
     pub(crate) fn lookahead_ps(&self) -> u64 {
         self.common.lookahead_ps
     }
 
-    /// The link by which a host sends.
+    /// The link on which a host sends.
     #[inline]
     pub fn uplink(&self, host: u32) -> u32 {
         self.common.uplinks[host as usize]
     }
 
-    /// Packets that have crossed a link and arrived here.
+    /// Packets that have crossed a link and arrived in this region.
     pub fn hops(&self) -> u64 {
         self.hops
     }
 
-    /// What went in and came out here.
+    /// Totals of packets and bytes sent, delivered and dropped here.
     pub fn balance(&self) -> Balance {
         self.balance
     }
@@ -153,13 +152,13 @@ impl Region {
         self.paths[path as usize][0]
     }
 
-    /// Asks for a `Timer` at a time, not in the past; equal times come by key. `key` is below 2⁶³.
+    /// Sets a `Timer`, not in the past; equal times fire in the order of keys. `key` is below 2⁶³.
     pub fn set_timer(&mut self, at_ps: u64, key: u64) {
         debug_assert!(at_ps >= self.now_ps && key < OWN_TIMER);
         self.agenda.push(Reverse((at_ps, key)));
     }
 
-    /// Hands a new packet (or, at a host, a run of them) to a link.
+    /// Sends a new packet (or, at a host, a run of them) on a link.
     #[inline]
     pub fn send(&mut self, link: u32, packet: Packet) {
         let run = u64::from(packet.run());
@@ -168,7 +167,7 @@ impl Region {
         self.enqueue(link, packet);
     }
 
-    /// As [`super::Network::audit`], for what is here.
+    /// Like [`super::Network::audit`], for this region.
     pub(crate) fn audit(&self) {
         let (mut queued, mut held) = ((0, 0), vec![0; self.links.len()]);
         for (index, link) in self.links.iter().enumerate() {
@@ -196,12 +195,12 @@ impl Region {
         assert_eq!(held, self.held, "packets held at switches");
     }
 
-    /// Packets and bytes that were handed over to other regions, and taken from them.
+    /// Packets and bytes handed over to, and accepted from, other regions.
     pub(super) fn crossed(&self) -> ((u64, u64), (u64, u64)) {
         (self.exported, self.imported)
     }
 
-    /// The first packet in a link's queue arrives then, and none before it is on its way.
+    /// Records when the first packet of a link's queue arrives; no earlier packet is in transit.
     #[inline]
     pub(super) fn enter(&mut self, link: u32, at_ps: u64) {
         let l = &mut self.links[link as usize];
@@ -229,9 +228,9 @@ pub(super) fn links(topology: &Topology, switching: &Switching) -> Vec<Link> {
         .collect()
 }
 
-/// By link, all links that begin where it begins.
+/// By link, all links that begin at the same node.
 pub(super) fn siblings(links: &[Link]) -> Vec<Box<[u32]>> {
-    // A link and its way back are neighbours in number.
+    // The two directions of a link have consecutive numbers.
     let from = |link: usize| links[link ^ 1].to;
     let out_of = |node: u32| (0..links.len()).filter(move |&link| from(link) == node);
     let of = |link: usize| match links[link].is(FROM_HOST) {

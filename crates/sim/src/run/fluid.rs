@@ -1,4 +1,4 @@
-//! A run whose flows are fluids: what packets of the same flows on the same ways would take if queues, windows and
+//! A run with fluid flows: the completion times of packet flows on the same paths if queues, windows and
 //! acknowledgements cost nothing.
 
 use std::io;
@@ -15,8 +15,8 @@ use crate::tcp::TcpConfig;
 use crate::transport::Entropies;
 use crate::workload::FlowSpec;
 
-/// A flow takes what its packets, with their headers, take as a fluid, and what being packets costs them on an idle way:
-/// alone on the fabric, that is the time of a train of packets (store and forward) to the picosecond.
+/// A flow's time is that of its packets, with their headers, as a fluid, plus the store-and-forward cost on an idle
+/// path: for a flow alone on the fabric, the sum equals the time of a train of packets to the picosecond.
 pub(super) fn run(
     config: &Config,
     built: &Built,
@@ -51,7 +51,8 @@ pub(super) fn run(
                 tables.flow(&record)?;
                 summary.flow(&record);
                 done += 1;
-                // Between two flows' ends: a stop at any other time would change how sums of a fluid are rounded.
+                // Stops between the ends of two flows: a stop at any other time would change the rounding of the
+                // fluid's sums.
                 if pace.is_due() {
                     tables.flush()?;
                     let done_ps = pipes.fluid.now() as u64;
@@ -76,14 +77,14 @@ pub(super) fn run(
     unreachable!("the last slice ends the run")
 }
 
-/// The fluid, and what it knows of flows and links.
+/// The fluid, and its view of flows and links.
 struct Pipes<'a> {
     tcp: &'a TcpConfig,
     net: Network,
     fluid: Fluid,
-    /// Bytes that ended flows had, by link.
+    /// By link, bytes of completed flows.
     carried: Vec<f64>,
-    /// By number: what was asked for, and how much longer than the fluid its packets take.
+    /// By number: specification, path, and the time that packets add to the fluid.
     flows: Vec<(FlowSpec, Box<[Use]>, u64)>,
 }
 
@@ -95,8 +96,8 @@ impl Pipes<'_> {
         self.flows.push((spec, uses, more_ps));
     }
 
-    /// How much longer the flow's packets take, alone on their way, than a fluid at the rate of its slowest link: propagation,
-    /// and at every link a packet is complete before it goes on.
+    /// The time that packets add to a fluid at the rate of the slowest link, on an idle path: propagation, and store
+    /// and forward at every link.
     fn packets_cost_ps(&self, spec: &FlowSpec, entropy: u16) -> u64 {
         let (net, segment) = (&self.net, u64::from(self.tcp.segment_bytes));
         let header = u64::from(self.tcp.header_bytes);
@@ -105,7 +106,8 @@ impl Pipes<'_> {
         let way = net.way(spec.src, spec.dst, entropy).expect("it has parts");
         let propagation: u64 = way.iter().map(|&link| net.propagation_ps(link)).sum();
         let at = |bytes| way.iter().map(move |&link| net.serialisation_ps(link, bytes));
-        // The last packet overtakes nobody: up to some link it waits for the full ones before it, from there on for none.
+        // The last packet may be shorter: up to some link it waits for the full packets before it, from there on it
+        // does not.
         let (mut before, mut slowest, mut after) = (0, 0, at(last).sum::<u64>());
         let mut train = after;
         for (full, last) in at(full).zip(at(last)).filter(|_| fulls > 0) {
@@ -122,7 +124,7 @@ impl Pipes<'_> {
         (spec.bytes + segments * u64::from(self.tcp.header_bytes)) as f64
     }
 
-    /// The next flow that ends, by `until_ps`.
+    /// The next flow that completes, by `until_ps`.
     fn next(&mut self, until_ps: u64) -> Option<FlowRecord> {
         let number = self.fluid.next(until_ps as f64)?;
         let (spec, uses, more_ps) = &self.flows[number as usize];

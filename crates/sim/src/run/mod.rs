@@ -1,6 +1,6 @@
-//! A configured run: slices of simulated time, results that stream into files.
+//! A configured run: slices of simulated time, and results that are streamed to files.
 //!
-//! The files are a function of configuration and version alone: no clock, no path, no thread count is in them.
+//! The files depend only on configuration and version: they contain no clock time, path or thread count.
 
 mod fluid;
 mod pace;
@@ -22,12 +22,12 @@ use crate::simulation::Simulation;
 use summary::Summary;
 use tables::{Tables, us};
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Simulated time that is done, in picoseconds.
+    /// Simulated time so far, in picoseconds.
     pub done_ps: u64,
-    /// And that there is at most.
+    /// Maximum simulated time.
     pub total_ps: u64,
     /// Packet-hops so far.
     pub hops: u64,
@@ -48,7 +48,7 @@ pub enum RunError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Whoever follows the run did not want it to go on.
+    /// The progress callback ended the run.
     #[error("interrupted after {at_us:.3} µs of simulated time; the tables in {folder} end there")]
     Interrupted {
         /// When.
@@ -56,23 +56,23 @@ pub enum RunError {
         /// Where the tables are.
         folder: String,
     },
-    /// The protocol did what it must not.
+    /// The protocol violated its guarantees.
     #[error("{count} violations of the protocol; the first, at {at_us:.3} µs in job {job}: {what}")]
     Violations {
-        /// How many.
+        /// Number of violations.
         count: usize,
-        /// When the first was.
+        /// Time of the first one.
         at_us: f64,
-        /// Whose.
+        /// Job of the first one.
         job: u32,
-        /// What.
+        /// Description of the first one.
         what: String,
     },
 }
 
-/// Runs a configuration into `folder`, which is made if need be; what was there of an earlier run is replaced.
-/// `summary.json` is written last: where it is, the run is complete. `progress` says whether to go on; if not, the tables hold
-/// what has happened until then.
+/// Runs a configuration into `folder`, which is created if necessary; results of an earlier run are replaced.
+/// `summary.json` is written last: if it exists, the run is complete. `progress` decides whether to continue; if not,
+/// the tables contain the results so far.
 pub fn run(
     config: &Config,
     built: Built,
@@ -99,7 +99,7 @@ fn paced(
         next
     };
     let outcome = all(config, &built, &mut tables, &mut summary, &mut pace, &mut on);
-    // Also of a run that went wrong: what there is can be read.
+    // Tables of a failed run are readable too.
     tables.finish().map_err(write)?;
     outcome.map_err(|error| match error {
         Failure::Write(source) => write(source),
@@ -114,7 +114,7 @@ fn paced(
     }
 }
 
-/// Hears how far a run is, and says whether it shall go on.
+/// Receives the progress of a run and decides whether to continue.
 type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 fn all(
@@ -148,7 +148,7 @@ fn all(
     Ok(())
 }
 
-/// What takes part in a simulation; the ideal is two simulations.
+/// What takes part in a simulation; scheme `ideal` runs two simulations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     All,
@@ -226,7 +226,7 @@ fn one(
             sample(&simulation, built, part, tables)?;
             sample_at += every_ps;
         }
-        // Where somebody looks has no say in where the run ends: that moment is in the results.
+        // Progress checks must not affect where the run ends: that time is in the results.
         let over = at_ps == until_ps || idle && (sampled || sliced);
         if at_ps < look_at && !sliced && !over {
             continue;
@@ -303,7 +303,7 @@ fn links(simulation: &Simulation, part: Part, tables: &mut Tables) -> io::Result
     Ok(())
 }
 
-/// Results stream out, and progress is told, at least so many times in a run.
+/// Minimum number of times per run that results are flushed and progress is reported.
 const SLICES: u64 = 200;
 
 #[cfg(test)]
@@ -332,13 +332,13 @@ every = "300us"
 links = ["rack0.0>agg0.1"]
 "#;
 
-    /// How often progress was told, and what the run left, by name.
+    /// Number of progress reports, and the files of the run by name.
     fn left(text: &str, pace: Pace) -> (usize, Vec<(String, String)>) {
         let folder = tempfile::tempdir().unwrap();
         let (config, built) = crate::config::parse(text, "run.toml", Path::new(".")).unwrap();
-        let mut told = 0;
+        let mut reports = 0;
         paced(&config, built, folder.path(), pace, |_| {
-            told += 1;
+            reports += 1;
             ControlFlow::Continue(())
         })
         .unwrap();
@@ -347,12 +347,12 @@ links = ["rack0.0>agg0.1"]
         let mut all: Vec<_> = paths.map(|path| (path.display().to_string(), text(&path))).collect();
         all.sort();
         all.iter_mut().for_each(|file| file.0 = file.0.rsplit('/').next().unwrap().to_owned());
-        (told, all)
+        (reports, all)
     }
 
-    /// A slice of the run's fixed 200 is 25 ms here, more than all that happens.
+    /// With the run's 200 fixed slices, a slice is 25 ms here, more than the whole run.
     #[test]
-    fn results_do_not_depend_on_how_often_somebody_looks() {
+    fn results_do_not_depend_on_progress_checks() {
         let extra = "[scheme]\nkind = \"ideal\"\n";
         let fluid = RUN.split("[[jobs]]").next().unwrap().to_owned() + "[scheme]\nkind = \"fluid\"";
         let two_threads = format!("threads = 2\n{RUN}");

@@ -1,11 +1,11 @@
-//! How often a run stops for whoever follows it: to flush tables, tell progress, and hear that it shall end.
+//! Pacing of progress checks, in which a run flushes tables, reports progress and may be ended.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Slices of simulated time, each as long as takes a moment of real time. Nothing in the results depends on them.
+/// Slices of simulated time, adapted to take a short real time each. Results do not depend on them.
 pub(super) struct Pace {
-    /// Between two looks; outside of it slices grow or shrink.
+    /// Target real time of a slice; slices grow or shrink to reach it.
     moment: Range<Duration>,
     slice_ps: u64,
     looked: Instant,
@@ -15,7 +15,7 @@ pub(super) struct Pace {
 const LEAST_PS: u64 = 1_000_000;
 
 impl Default for Pace {
-    /// Seldom enough to cost nothing, often enough for a person.
+    /// Rare enough to cost nothing, frequent enough for a person.
     fn default() -> Pace {
         Pace::new(Duration::from_millis(20)..Duration::from_millis(200))
     }
@@ -26,7 +26,7 @@ impl Pace {
         Pace { moment, slice_ps: LEAST_PS / 2, looked: Instant::now() }
     }
 
-    /// Somebody has looked at `now_ps`: when the next look shall be, in picoseconds.
+    /// Records a check at `now_ps`; returns when the next one is due, in picoseconds.
     pub(super) fn look(&mut self, now_ps: u64) -> u64 {
         let took = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
         if took < self.moment.start {
@@ -38,7 +38,7 @@ impl Pace {
         now_ps.saturating_add(self.slice_ps)
     }
 
-    /// Whether the last look was a moment ago; if so, this is one.
+    /// Whether the target time has passed since the last check; if so, this counts as one.
     pub(super) fn is_due(&mut self) -> bool {
         let due = self.looked.elapsed() > self.moment.end;
         if due {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_grow_while_they_are_quick_and_shrink_while_they_are_slow() {
+    fn slices_adapt_to_real_time() {
         let mut quick = Pace::new(Duration::MAX..Duration::MAX);
         assert_eq!([0; 3].map(|now| quick.look(now)), [1, 2, 4].map(|us| us * LEAST_PS));
         let mut slow = Pace { slice_ps: 8 * LEAST_PS, ..Pace::new(Duration::ZERO..Duration::ZERO) };

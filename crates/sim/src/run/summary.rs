@@ -1,4 +1,4 @@
-//! The figures of a run in one file.
+//! The summary of a run, in one file.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use crate::job::{ENDLESS, JobSpec, StepRecord};
 use crate::simulation::{FlowRecord, Simulation};
 use crate::workload::FlowSpec;
 
-/// What is summed up while the run goes on.
+/// Figures that are collected during the run.
 pub(super) struct Summary {
     name: String,
     seed: u64,
     notes: Vec<String>,
-    /// Names of a fabric file's hosts: nodes of a built fabric tell by their names what they are.
+    /// Names of a fabric file's hosts; the names of nodes of a built fabric show their kind.
     hosts: Option<Vec<String>>,
     short_fct_us: Vec<f64>,
     long_gbps: Vec<f64>,
     unfinished: u64,
-    /// Jobs that have a last step, less those that were complete.
+    /// Jobs with a last step that are not complete.
     unfinished_jobs: usize,
-    /// Of steps: from start to end, and of that the time from the first gradient to the last sum.
+    /// Of each step: its duration, and the time from the first gradient to the last sum.
     step_us: Vec<f64>,
     reduce_us: Vec<f64>,
     hops: u64,
@@ -29,7 +29,7 @@ pub(super) struct Summary {
     refused: Vec<String>,
 }
 
-/// PANAMA's border between short and long flows.
+/// PANAMA's threshold between short and long flows.
 const SHORT_BYTES: u64 = 40_000_000;
 
 impl Summary {
@@ -62,7 +62,7 @@ impl Summary {
         }
     }
 
-    /// A long flow counts with the rate that it has had; a short one only as not complete.
+    /// An incomplete flow: a long one counts with its rate so far, a short one only as incomplete.
     pub(super) fn unfinished(&mut self, spec: &FlowSpec, received: u64, now_ps: u64) {
         self.unfinished += 1;
         if spec.bytes >= SHORT_BYTES && now_ps > spec.start_ps {

@@ -1,5 +1,5 @@
-//! One table of results: typed columns, as CSV or as Parquet, that others can read while the run goes on (CSV) or once it has
-//! ended, however it did (both).
+//! One table of results: typed columns, as CSV (readable during the run) or as Parquet (readable once the run has
+//! ended, even if it failed).
 
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
@@ -15,19 +15,20 @@ use parquet::schema::types::Type;
 
 use crate::config::Format;
 
-/// A column: its name, with the unit if it has one, and what stands there.
+/// A column: its name, with the unit if it has one, and its type.
 pub(super) type Column = (&'static str, Kind);
 
-/// What stands in a column.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
-    /// A whole number; 64 bits with a sign.
+    /// A signed 64-bit integer.
     Int,
-    /// Microseconds, or a share: six digits behind the point in CSV, 64-bit floating point in Parquet.
+    /// Microseconds, or a share: six decimal places in CSV, 64-bit floating point in Parquet.
     Float,
-    /// The same, or empty.
+    /// An `Int` or no value.
     MaybeInt,
+    /// A `Float` or no value.
     MaybeFloat,
 }
 
@@ -40,14 +41,14 @@ pub(super) enum Cell<'a> {
     Empty,
 }
 
-/// A file with rows.
+/// A file of rows.
 pub(super) enum Table {
     Csv(BufWriter<File>),
     Parquet(Box<Parquet>),
 }
 
 impl Table {
-    /// Makes the file, and removes one of the same table in another format, which an earlier run left.
+    /// Creates the file, and removes the same table in the other format, left by an earlier run.
     pub(super) fn create(
         folder: &Path,
         name: &str,
@@ -72,7 +73,7 @@ impl Table {
         }
     }
 
-    /// Adds a row; its cells are of the columns' kinds.
+    /// Adds a row; its cells have the columns' types.
     pub(super) fn row(&mut self, cells: &[Cell]) -> Result<()> {
         match self {
             Table::Csv(file) => {
@@ -91,7 +92,7 @@ impl Table {
         }
     }
 
-    /// What was written so far is in the file (CSV), or will be as soon as a group of rows is full.
+    /// Writes buffered rows to the file (CSV). Parquet writes a group of rows once it is full.
     pub(super) fn flush(&mut self) -> Result<()> {
         match self {
             Table::Csv(file) => file.flush(),
@@ -99,7 +100,7 @@ impl Table {
         }
     }
 
-    /// The last of it.
+    /// Writes the end of the file.
     pub(super) fn finish(self) -> Result<()> {
         match self {
             Table::Csv(mut file) => file.flush(),
@@ -108,14 +109,14 @@ impl Table {
     }
 }
 
-/// Rows in columns, by groups.
+/// Rows as columns, in groups.
 pub(super) struct Parquet {
     writer: SerializedFileWriter<File>,
     columns: Vec<Values>,
     rows: usize,
 }
 
-/// A column of the group that is not full yet; with the values, where there may be none, whether there is one.
+/// A column of the current group; for an optional column, also which rows have a value.
 struct Values {
     held: Held,
     present: Option<Vec<i16>>,
@@ -127,7 +128,7 @@ enum Held {
     Float(Vec<f64>),
 }
 
-/// Rows of a group: enough that its description is small beside it, few enough that little waits in memory.
+/// Rows of a group: enough that its metadata is small beside it, few enough to buffer in memory.
 const GROUP_ROWS: usize = 8192;
 
 impl Parquet {

@@ -1,4 +1,4 @@
-//! Results as tables: units in the names of columns.
+//! Result tables; the names of columns contain the units.
 
 use std::io::Result;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Also writes the effective configuration, and what the columns mean.
+    /// Creates the tables, and writes the effective configuration and the description of the columns.
     pub(super) fn create(folder: &Path, config: &Config) -> Result<Tables> {
         std::fs::create_dir_all(folder)?;
         let summary = folder.join("summary.json");
@@ -117,7 +117,7 @@ impl Tables {
         self.samples.row(&[Text(part.name()), time, Text(from), Text(to), Int(carried), waiting])
     }
 
-    /// What was written can be read by others, where the format allows it.
+    /// Makes the rows so far readable, if the format allows it.
     pub(super) fn flush(&mut self) -> Result<()> {
         let Tables { flows, steps, jobs, links, samples } = self;
         [flows, steps, jobs, links, samples].into_iter().try_for_each(Table::flush)
@@ -129,7 +129,7 @@ impl Tables {
     }
 }
 
-/// Microseconds, the unit of all tables; six digits behind the point are a picosecond.
+/// Microseconds, the unit of all tables; six decimal places are a picosecond.
 pub(super) fn us(ps: u64) -> f64 {
     ps as f64 / 1e6
 }

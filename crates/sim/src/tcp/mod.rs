@@ -1,8 +1,8 @@
 //! Hosts' transport: DCTCP (RFC 8257) over TCP's loss recovery, in whole segments.
 //!
-//! One acknowledgement per segment, which names that segment and the first one awaited: together they say
-//! what SACK says. A flow carries messages, so that a collective's step is known to be complete; a plain
-//! flow is one message. Connections are established; there is no handshake.
+//! Each segment is acknowledged: an acknowledgement names the segment and the next expected one, which together are
+//! equivalent to SACK. A flow carries messages, so that the completion of a collective's step is known; a plain flow is
+//! one message. Connections are established; there is no handshake.
 
 mod receiver;
 mod sender;
@@ -21,17 +21,17 @@ pub struct TcpConfig {
     pub ack_bytes: u16,
     /// Initial window.
     pub window_initial: f64,
-    /// Window that the socket's buffer allows.
+    /// Maximum window, by the size of the socket buffer.
     pub window_max: f64,
-    /// DCTCP's estimate at the start (RFC 8257 §3.3: 1).
+    /// DCTCP's initial estimate (RFC 8257 §3.3: 1).
     pub alpha_initial: f64,
     /// DCTCP's gain g (RFC 8257 §3.3: 1/16).
     pub gain: f64,
-    /// Whether a mark is answered at all; without, this is TCP that knows loss only.
+    /// Whether the sender reacts to marks; without, it is a TCP that reacts to loss only.
     pub ecn: bool,
-    /// Least time-out.
+    /// Minimum time-out.
     pub rto_min_ps: u64,
-    /// Segments acknowledged above a missing one that make it lost (RFC 5681: 3).
+    /// Number of segments acknowledged above a missing one after which it counts as lost (RFC 5681: 3).
     pub reordering: u32,
 }
 
@@ -55,7 +55,7 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
-    /// Segments of a message; at least one.
+    /// Number of segments of a message; at least one.
     pub fn segments(&self, bytes: u64) -> u32 {
         bytes.div_ceil(u64::from(self.segment_bytes)).max(1) as u32
     }

@@ -2,36 +2,36 @@
 
 use std::collections::VecDeque;
 
-/// What has come, in order and not.
+/// Segments received, in order and out of order.
 #[derive(Clone, Debug, Default)]
 pub struct Receiver {
     expected: u32,
-    /// Segments above `expected`, once some came out of order: whether each is here.
+    /// Segments above `expected`, once some arrived out of order: whether each has arrived.
     ahead: VecDeque<bool>,
-    /// Where messages end.
+    /// Ends of messages.
     ends: VecDeque<u32>,
-    /// Segments that had come before.
+    /// Segments that had been received before.
     pub duplicates: u64,
 }
 
 impl Receiver {
-    /// A message will end before this segment.
+    /// Announces a message that ends before segment `end`.
     pub fn expect(&mut self, end: u32) {
         self.ends.push_back(end);
     }
 
-    /// Whether all messages have come.
+    /// Whether all messages have been received.
     pub fn is_complete(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// First segment that has not come.
+    /// The next expected segment.
     #[inline]
     pub fn expected(&self) -> u32 {
         self.expected
     }
 
-    /// Takes a segment; how many messages are complete with it.
+    /// Receives a segment; returns how many messages it completes.
     #[inline]
     pub fn take(&mut self, seq: u32) -> u32 {
         if seq == self.expected {

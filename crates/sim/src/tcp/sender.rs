@@ -4,56 +4,56 @@ use std::collections::VecDeque;
 
 use super::TcpConfig;
 
-/// Segments in flight, what became of them, and DCTCP's window.
+/// Segments in flight, their state, and DCTCP's window.
 #[derive(Clone, Debug)]
 pub struct Sender {
     window: f64,
     ssthresh: f64,
     alpha: f64,
-    /// First segment that is not acknowledged with all before it.
+    /// First segment that is not acknowledged cumulatively.
     una: u32,
-    /// First that was never sent.
+    /// First segment that was never sent.
     next: u32,
-    /// First that the application has not handed over.
+    /// End of the segments submitted by the application.
     limit: u32,
-    /// Acknowledgements towards the next segment of window, above `ssthresh`.
+    /// Acknowledgements counted towards the next increment of the window, above `ssthresh`.
     grown: u32,
     acked: u32,
     marked: u32,
-    /// An observation of marks ends with this segment's acknowledgement.
+    /// The current observation of marks ends with the acknowledgement of this segment.
     observation_ends: u32,
-    /// The window comes down from a cut until here; it is not cut again before.
+    /// The window is not cut again before this segment is acknowledged.
     cut_ends: u32,
     reduction: Reduction,
-    /// Loss is being repaired until here.
+    /// Recovery from loss ends at this segment.
     recovery_ends: Option<u32>,
-    /// Segments from `una` on, once some are acknowledged out of order; empty before.
+    /// Scoreboard from `una` on, once segments are acknowledged out of order; empty before.
     board: VecDeque<Fate>,
     /// One past the highest segment acknowledged.
     highest: u32,
-    /// Segments below have been judged lost or not.
+    /// Segments below have been classified as lost or not.
     judged: u32,
-    /// Of the board: acknowledged; lost and not sent again.
+    /// Segments of the scoreboard that are acknowledged, and that are lost and not sent again.
     sacked: u32,
     lost: u32,
-    /// Where each message ends, and the payload of its last segment.
+    /// End of each message, and the payload of its last segment.
     ends: VecDeque<(u32, u16)>,
     timing: Option<(u32, u64)>,
     smoothed_ps: u64,
     variation_ps: u64,
     backoffs: u32,
     deadline_ps: u64,
-    /// Segments sent again.
+    /// Number of segments sent again.
     pub resent: u64,
-    /// Time-outs.
+    /// Number of time-outs.
     pub timeouts: u32,
 }
 
-/// Proportional rate reduction (RFC 6937): a window that is cut comes down over a round trip, a segment sent
-/// for some of those that arrive, instead of silence and then the rest. Linux and ns-3 answer a mark so.
+/// Proportional rate reduction (RFC 6937): after a cut, the window decreases over a round trip, with a segment sent for
+/// a share of those delivered, instead of a pause and a burst. Linux and ns-3 react to marks in this way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reduction {
-    /// In flight when it began.
+    /// Segments in flight when it began.
     flight: u32,
     delivered: u32,
     sent: u32,
@@ -67,14 +67,14 @@ enum Fate {
     Resent,
 }
 
-/// Segments to be sent: from `seq`, `count` of them, each of `payload` bytes.
+/// Segments to be sent: `count` segments from `seq` on, each of `payload` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
-    /// First.
+    /// First segment.
     pub seq: u32,
-    /// How many.
+    /// Number of segments.
     pub count: u32,
-    /// Of each.
+    /// Payload of each.
     pub payload: u16,
 }
 
@@ -111,7 +111,7 @@ impl Sender {
         }
     }
 
-    /// Hands over a message; its first and one past its last segment.
+    /// Submits a message; returns its first segment and one past its last.
     pub fn submit(&mut self, config: &TcpConfig, bytes: u64) -> (u32, u32) {
         let start = self.limit;
         self.limit += config.segments(bytes);
@@ -119,7 +119,7 @@ impl Sender {
         (start, self.limit)
     }
 
-    /// Whether everything handed over has arrived.
+    /// Whether everything submitted has been acknowledged.
     pub fn is_idle(&self) -> bool {
         self.una == self.limit
     }
@@ -129,13 +129,13 @@ impl Sender {
         self.window
     }
 
-    /// When `time_out` must be called; `u64::MAX` for never.
+    /// Deadline at which `time_out` must be called; `u64::MAX` for none.
     #[inline]
     pub fn deadline_ps(&self) -> u64 {
         self.deadline_ps
     }
 
-    /// The next segments to send, as the window allows; `None` if it does not.
+    /// The next segments to send; `None` if the window is full or nothing is left.
     #[inline]
     pub fn poll(&mut self, config: &TcpConfig, now_ps: u64) -> Option<Segments> {
         let in_flight = self.in_flight();
@@ -169,7 +169,7 @@ impl Sender {
         Some(Segments { seq, count, payload })
     }
 
-    /// An acknowledgement: `cum` is the first segment awaited, `seq` the one that came, marked or not.
+    /// Handles an acknowledgement: `cum` is the next expected segment, `seq` the one received, marked or not.
     #[inline]
     pub fn on_ack(&mut self, config: &TcpConfig, now_ps: u64, cum: u32, seq: u32, ece: bool) {
         self.acked += 1;
@@ -201,7 +201,7 @@ impl Sender {
         }
     }
 
-    /// The deadline has passed without an answer: everything unanswered counts as lost.
+    /// Handles an expired deadline: all unacknowledged segments count as lost.
     pub fn time_out(&mut self, config: &TcpConfig, now_ps: u64) {
         self.timeouts += 1;
         self.backoffs += 1;
@@ -288,7 +288,7 @@ impl Sender {
             self.recovery_ends = Some(self.next);
             self.cut_ends = self.una;
             self.timing = None;
-            // RFC 8257 §3.5: loss is answered as TCP answers it.
+            // RFC 8257 §3.5: loss is handled as in TCP.
             self.window = (self.window / 2.0).max(WINDOW_MIN);
             self.ssthresh = self.window;
         }
@@ -312,7 +312,7 @@ impl Sender {
         Segments { seq, count: 1, payload }
     }
 
-    /// Above `ssthresh` a whole segment at a time, as Linux and ns-3 do.
+    /// Above `ssthresh` the window grows by whole segments, as in Linux and ns-3.
     #[inline]
     fn grow(&mut self, config: &TcpConfig) {
         if self.window < self.ssthresh {
@@ -327,7 +327,7 @@ impl Sender {
         self.window = self.window.min(config.window_max.max(1.0));
     }
 
-    /// One segment was delivered while the window comes down.
+    /// One segment was delivered during a reduction of the window.
     fn reduce(&mut self) {
         let (in_flight, goal) = (f64::from(self.in_flight()), self.ssthresh);
         let Reduction { flight, delivered, sent } = &mut self.reduction;
@@ -359,7 +359,7 @@ impl Sender {
         *ends.find(|&&(end, _)| seq < end).expect("a segment belongs to a message")
     }
 
-    /// RFC 6298.
+    /// Updates the round-trip estimate (RFC 6298).
     fn sample(&mut self, rtt_ps: u64) {
         if self.smoothed_ps == 0 {
             (self.smoothed_ps, self.variation_ps) = (rtt_ps, rtt_ps / 2);
@@ -377,7 +377,7 @@ impl Sender {
     }
 }
 
-/// Below two segments DCTCP would crawl.
+/// DCTCP makes too little progress with a window below two segments.
 const WINDOW_MIN: f64 = 2.0;
-/// 64 times the time-out at most.
+/// The time-out grows up to 64 times.
 const BACKOFFS_MAX: u32 = 6;

@@ -1,13 +1,13 @@
-//! Who sends to whom, and when.
+//! Arrivals of flows: sources, destinations and times.
 
 use super::{FlowSizes, FlowSpec};
 use crate::random::Random;
 
-/// Every host sends one flow to a host of its own, all at time 0; nobody to itself.
+/// Every host sends one flow to another host, a different one for each, at time 0.
 pub fn permutation(hosts: u32, bytes: u64, seed: u64) -> Vec<FlowSpec> {
     let mut random = Random::derived(seed, "permutation");
     let mut to: Vec<u32> = (0..hosts).collect();
-    // Sattolo's shuffle: one cycle through all, so that nobody keeps its place.
+    // Sattolo's shuffle: one cycle through all hosts, so that no host sends to itself.
     for i in (1..to.len()).rev() {
         to.swap(i, random.below(i as u64) as usize);
     }
@@ -15,7 +15,7 @@ pub fn permutation(hosts: u32, bytes: u64, seed: u64) -> Vec<FlowSpec> {
     pairs.map(|(src, dst)| FlowSpec { start_ps: 0, src: src as u32, dst, bytes }).collect()
 }
 
-/// Flows without end: exponential gaps, source and destination uniform, sizes from a distribution.
+/// An endless stream of flows: exponential gaps, uniform source and destination, sizes from a distribution.
 ///
 /// `load`: share of the hosts' links that the payload takes (headers come on top). Source: PANAMA §7, pFabric.
 pub fn poisson(
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_permutation_reaches_everybody_once() {
+    fn a_permutation_is_one_to_one() {
         for seed in 0..20 {
             let flows = permutation(64, 1000, seed);
             let to: HashSet<u32> = flows.iter().map(|f| f.dst).collect();
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_arrivals_bring_the_load() {
+    fn poisson_arrivals_have_the_load() {
         let sizes = FlowSizes::named("web-search").unwrap();
         let flows: Vec<FlowSpec> =
             poisson(1024, 10_000_000_000, 0.2, sizes, 5).take(300_000).collect();

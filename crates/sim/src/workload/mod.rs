@@ -1,4 +1,4 @@
-//! Flows that are not a training job's: sizes, arrivals, pairs.
+//! Background flows: sizes, arrivals, pairs.
 
 mod arrivals;
 mod sizes;
@@ -11,9 +11,9 @@ pub use sizes::{FlowSizes, Interpolation};
 pub struct FlowSpec {
     /// When it starts.
     pub start_ps: u64,
-    /// From this host.
+    /// Source host.
     pub src: u32,
-    /// To this host, another one.
+    /// Destination host, not the source.
     pub dst: u32,
     /// Payload, at least 1.
     pub bytes: u64,

@@ -1,6 +1,6 @@
 //! Distributions of flow sizes, as published.
 
-/// Between the points of a distribution.
+/// Interpolation between the points of a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpolation {
     /// Straight lines, as the public generators sample.
@@ -19,8 +19,8 @@ pub struct FlowSizes {
 }
 
 impl FlowSizes {
-    /// A distribution of one's own; `None` unless sizes and shares ascend and the last share is 1. No size is below a byte, but
-    /// the first may be 0 with share 0.
+    /// A custom distribution; `None` unless sizes and shares ascend and the last share is 1. Sizes are at least one
+    /// byte, but the first may be 0 with share 0.
     pub fn new(
         name: &str,
         points: Vec<(f64, f64)>,
@@ -52,8 +52,8 @@ impl FlowSizes {
         FlowSizes::new(name, points, Interpolation::Linear)
     }
 
-    /// What `named` knows. Without a suffix: in bytes, the variant of most public generators; `-packets`: in
-    /// packets of 1,460 bytes (pFabric's simulator, Homa); `-opera`: Opera's tables.
+    /// Names for `named`. Without a suffix: in bytes, the variant of most public generators; `-packets`: in packets of
+    /// 1,460 bytes (pFabric's simulator, Homa); `-opera`: Opera's tables.
     pub const NAMES: [&str; 6] = [
         "web-search",
         "web-search-packets",
@@ -68,7 +68,7 @@ impl FlowSizes {
         &self.name
     }
 
-    /// Size at a share of 0 to 1, at least one byte.
+    /// Size at a quantile from 0 to 1, at least one byte.
     pub fn at(&self, share: f64) -> u64 {
         let after = self.points.partition_point(|p| p.1 < share).min(self.points.len() - 1);
         let (upper, high) = self.points[after];
@@ -195,7 +195,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn means_are_the_published_tables() {
+    fn means_match_the_published_tables() {
         let means = [1_711_250.0, 1140.98 * 1460.0, 1_490_033.0, 12_658_199.0, 5116.6 * 1460.0];
         for (name, mean) in FlowSizes::NAMES.into_iter().zip(means) {
             let ours = FlowSizes::named(name).unwrap().mean();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused() {
+    fn invalid_distributions_are_refused() {
         let new = |points| FlowSizes::new("x", points, Interpolation::Linear);
         assert!(new(vec![]).is_none());
         assert!(new(vec![(1.0, 0.0), (5.0, 0.9)]).is_none());

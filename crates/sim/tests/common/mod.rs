@@ -1,4 +1,4 @@
-//! What the tests build upon.
+//! Fixtures of the tests.
 #![allow(dead_code)] // Each test program uses a part.
 
 use netsum_sim::network::Network;
@@ -12,7 +12,7 @@ pub const TEN_GBIT: Rate = Rate(10_000_000_000);
 pub const US: u64 = 1_000_000;
 pub const MS: u64 = 1_000_000_000;
 
-/// No mark, no loss, 10 µs per link.
+/// No marks, no loss, 10 µs per link.
 pub const PLAIN: Switching = Switching {
     mark_packets: u32::MAX,
     queue_packets: u32::MAX,
@@ -38,7 +38,7 @@ fn graph(fabric: Result<Fabric, netsum_topo::TopoError>) -> Topology {
     fabric.expect("a sound fabric").topology()
 }
 
-/// Runs flows to their end, checked all the way; records by number.
+/// Runs flows to completion with all checks; returns records by number.
 pub fn run(
     topology: &Topology,
     switching: Switching,
@@ -68,7 +68,7 @@ pub fn link(net: &Network, from: &str, to: &str) -> u32 {
     (2 * edge..2 * edge + 2).find(|&l| net.far_end(l) == b.0).expect("a direction")
 }
 
-/// Nearest-rank percentile of what is sorted.
+/// Nearest-rank percentile of sorted values.
 pub fn percentile(sorted: &[f64], p: f64) -> f64 {
     sorted[((p / 100.0 * sorted.len() as f64).ceil() as usize).max(1) - 1]
 }

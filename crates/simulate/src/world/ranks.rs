@@ -10,7 +10,7 @@ use netsum_control::pb::worker_event::Event as FromController;
 use netsum_control::{ControllerPlan, epoch, pb};
 use netsum_lease::{JobPlan, worker_config};
 use netsum_proto::handover::{
-    Action, Frozen, Handover, Mode, Operation as Begun, Path, Resume, Settings,
+    Action, Frozen, Handover, Mode, Path, PendingOperation as Begun, Resume, Settings,
 };
 use netsum_proto::operations::{Fragments, Submission, elements_per_fragment};
 use netsum_proto::{PortId, Time, supports};
@@ -23,7 +23,7 @@ use super::host_path::HostPath;
 use super::mesh::Message;
 use super::streams::Up;
 use super::{Place, Timer, World};
-use crate::dataplane::{Accepted, DataPlane, Event, Operation};
+use crate::dataplane::{Accepted, DataPlane, Event, TreeOperation};
 use crate::report::Class;
 use crate::scenario::Scenario;
 
@@ -474,7 +474,7 @@ impl World {
     }
 
     /// Gives an operation to a path.
-    fn give(&mut self, place: Place, operation: Operation, path: Path) {
+    fn give(&mut self, place: Place, operation: TreeOperation, path: Path) {
         let on_trees = path == Path::Network && self.carries(place, &operation.submission);
         let sequence = operation.submission.id;
         if let Some(under_way) = self.rank(place).operations.get_mut(&sequence) {
@@ -488,7 +488,7 @@ impl World {
         }
     }
 
-    fn whole(&mut self, place: Place, sequence: u64) -> Operation {
+    fn whole(&mut self, place: Place, sequence: u64) -> TreeOperation {
         let RankProcess { job, rank, .. } = *self.rank(place);
         let truth = self.jobs[job].oracle.operation(sequence);
         let numel = truth.numel as u64;
@@ -499,7 +499,7 @@ impl World {
             fingerprint: (sequence as u32).wrapping_mul(0x9e37_79b9) ^ numel as u32,
             fragments: Fragments::All,
         };
-        Operation { submission, buffer: truth.contributions[rank as usize].clone() }
+        TreeOperation { submission, buffer: truth.contributions[rank as usize].clone() }
     }
 
     fn carries(&mut self, place: Place, submission: &Submission) -> bool {

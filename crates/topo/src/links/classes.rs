@@ -1,22 +1,22 @@
-//! Which sets of GPUs are alike: classes of connected induced sub-graphs up to renaming.
+//! Classes of GPU sets with equal links: connected induced sub-graphs up to renaming.
 
 use std::collections::BTreeMap;
 
 use super::LinkGraph;
 
-/// Sets of GPUs whose links are alike.
+/// Sets of GPUs whose links are equal up to renaming.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkClass {
     /// The lexicographically first set, as numbers among the GPUs.
     pub gpus: Vec<usize>,
-    /// How many sets there are.
+    /// Number of sets.
     pub sets: usize,
 }
 
 /// Classes of connected sets of `sizes` GPUs, by size and then by first set.
 ///
-/// Takes direct links between GPUs into account only, with their rates; meant for boxes of at most
-/// 16 GPUs (every set is looked at, and up to `size`! renamings of each).
+/// Considers direct links between GPUs and their rates only; for boxes of at most 16 GPUs (every set is examined, with
+/// up to `size`! renamings of each).
 pub fn link_classes(graph: &LinkGraph, sizes: std::ops::RangeInclusive<usize>) -> Vec<LinkClass> {
     let gpus = graph.gpus();
     let n = gpus.len();
@@ -60,8 +60,7 @@ fn connected(rate: &[Vec<u64>], members: &[usize]) -> bool {
     seen.len() == members.len()
 }
 
-/// The least matrix over all renamings, row by row up to the diagonal; branches that are already
-/// greater are cut.
+/// The least matrix over all renamings, row by row up to the diagonal. Prunes renamings that are already greater.
 fn canonical(rate: &[Vec<u64>], members: &[usize]) -> Vec<u64> {
     let mut best = Vec::new();
     extend(rate, members, &mut Vec::new(), &mut Vec::new(), &mut best);

@@ -1,6 +1,6 @@
-//! Fabrics of GPUs: any links between them, of different kinds and rates, with or without switches.
+//! Fabrics of GPUs: links of different kinds and rates, with or without switches.
 //!
-//! A [`LinkGraph`] says what a planner needs and nothing about addresses: that is [`crate::Fabric`]'s.
+//! A [`LinkGraph`] has what a planner needs, without addresses, which [`crate::Fabric`] has.
 
 mod builders;
 mod classes;
@@ -21,19 +21,19 @@ use crate::error::TopoError;
 use crate::fabric::Fabric;
 use crate::units::Rate;
 
-/// What a link is made of; plans can be made over some kinds only.
+/// Kind of a link; plans can be restricted to some kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
-    /// NVIDIA's, between GPUs or to an NVSwitch.
+    /// NVIDIA's NVLink, between GPUs or to an NVSwitch.
     Nvlink,
-    /// AMD's, between GPUs.
+    /// AMD's xGMI, between GPUs.
     Xgmi,
-    /// The bus of a server, with what joins its sockets.
+    /// The bus of a server, and the link between its sockets.
     Pcie,
     /// Ethernet or InfiniBand.
     Nic,
-    /// Nothing special.
+    /// Any other link.
     Link,
 }
 
@@ -56,16 +56,16 @@ impl std::str::FromStr for LinkKind {
     }
 }
 
-/// What a vertex does.
+/// Role of a vertex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Holds a buffer; can pass on and add what it gets.
+    /// Holds a buffer; can forward, and add what it receives.
     Gpu,
-    /// Passes data on, and more if it can.
+    /// Forwards data, and may have more functions.
     Switch {
-        /// Adds what comes from several links and passes on the sum.
+        /// Adds data from several links and forwards the sum.
         aggregates: bool,
-        /// Passes one message on to several links.
+        /// Forwards one message on several links.
         multicasts: bool,
     },
 }
@@ -79,18 +79,18 @@ pub struct Vertex {
     pub role: Role,
 }
 
-/// A link, or several alike between the same ends taken together.
+/// A link, or all equal links between the same ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightedLink {
     /// Indices of both vertices.
     pub ends: [usize; 2],
-    /// In each direction, all parallel links together.
+    /// Rate of each direction, all parallel links together.
     pub rate: Rate,
-    /// Time that a message needs besides its bytes, in nanoseconds.
+    /// Time per message besides its bytes, in nanoseconds.
     pub latency_ns: u64,
-    /// What it is made of.
+    /// Kind of the link.
     pub kind: LinkKind,
-    /// Only from the first end to the second.
+    /// Whether it leads only from the first end to the second.
     pub one_way: bool,
 }
 
@@ -102,7 +102,7 @@ pub struct LinkGraph {
     links: Vec<WeightedLink>,
 }
 
-/// What is wrong with a graph, and with which entry of it.
+/// An invalid entry of a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GraphFault {
     /// As `link 3 (gpu0–gpu1)`.
@@ -177,7 +177,7 @@ impl LinkGraph {
         Ok(LinkGraph { name: name.to_owned(), vertices, links })
     }
 
-    /// What people call it.
+    /// Name of the graph.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -192,7 +192,7 @@ impl LinkGraph {
         &self.links
     }
 
-    /// Indices of the GPUs, ascending: the rank of a GPU is its place here.
+    /// Indices of the GPUs, ascending: the rank of a GPU is its position here.
     pub fn gpus(&self) -> Vec<usize> {
         let is_gpu = |&v: &usize| self.vertices[v].role == Role::Gpu;
         (0..self.vertices.len()).filter(is_gpu).collect()
@@ -216,7 +216,7 @@ impl LinkGraph {
         graph.select(&gpus)
     }
 
-    /// The graph of some GPUs, in the order given, and of the switches that can matter to them.
+    /// The graph of some GPUs, in the order given, and of the switches between them.
     ///
     /// A GPU is named by its name or by its number among the GPUs. Errors: an unknown GPU, one
     /// named twice, or GPUs that cannot reach each other.
@@ -253,11 +253,11 @@ impl LinkGraph {
         Ok(graph)
     }
 
-    /// The graph without connectivity checks: `chosen` GPUs, and switches that lie between them.
+    /// The graph without connectivity checks: `chosen` GPUs, and the switches between them.
     pub(crate) fn induced(&self, chosen: &[usize]) -> LinkGraph {
         let mut keep: HashSet<usize> = chosen.iter().copied().collect();
         keep.extend((0..self.vertices.len()).filter(|&v| self.vertices[v].role != Role::Gpu));
-        // A switch with a single neighbour leads nowhere, and neither does what hangs on it only.
+        // A switch with a single neighbour is removed, and so are switches that only it connects.
         loop {
             let mut neighbours: HashMap<usize, HashSet<usize>> = HashMap::new();
             for link in &self.links {
@@ -292,7 +292,7 @@ impl LinkGraph {
         }
     }
 
-    /// Whether every GPU reaches every other; if not, two that do not.
+    /// Whether all GPUs are connected; if not, names two that are not.
     pub(crate) fn check_connected(&self) -> Result<(), String> {
         let gpus = self.gpus();
         for backward in [false, true] {
@@ -348,7 +348,7 @@ impl From<&Fabric> for LinkGraph {
     }
 }
 
-/// Far above the fabrics planned for (some thousands), and far from running out of memory.
+/// Far above the fabrics planned for (some thousands), and far below the limits of memory.
 const VERTICES_MAX: usize = 1 << 16;
 
 /// 1000 Tbit/s: products of rates and counts stay far below 2¹²⁷.
@@ -378,12 +378,12 @@ mod tests {
     }
 
     #[test]
-    fn switches_that_lead_nowhere_go() {
+    fn switches_with_one_neighbour_are_removed() {
         let graph = a100(2, Rate(100), Rate(10)).unwrap();
         let one_box = graph.select(&["0", "1", "2"]).unwrap();
         let switches: Vec<&str> =
             one_box.vertices()[3..].iter().map(|vertex| vertex.name.as_str()).collect();
-        // The network still joins the three by their NICs.
+        // The three are still connected by their NICs.
         assert_eq!(switches, ["nvswitch0", "network"]);
     }
 

@@ -1,10 +1,10 @@
-//! What a plan over GPUs is: parts of a buffer, and the trees that each part takes.
+//! A plan over GPUs: parts of a buffer, and the trees that each part takes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ratio::Ratio;
 
-/// What all GPUs do together. Roots are ranks.
+/// Collective operation. Roots are ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Collective {
@@ -18,9 +18,9 @@ pub enum Collective {
         /// Rank that gets the sum.
         root: usize,
     },
-    /// Everybody's equal shard to all.
+    /// All shards, which have equal size, to all.
     Allgather,
-    /// The sum of everybody's shard to each.
+    /// The sum of a shard to its owner.
     ReduceScatter,
     /// The sum of all buffers to all.
     Allreduce,
@@ -32,33 +32,33 @@ pub enum Collective {
 pub struct TreePlan {
     /// [`TREE_PLAN_FORMAT`].
     pub format: String,
-    /// What is done.
+    /// The collective.
     pub collective: Collective,
     /// Name of the fabric.
     pub fabric: String,
-    /// Names of GPUs and switches; all else names them by index.
+    /// Names of GPUs and switches; other fields refer to them by index.
     pub vertices: Vec<String>,
-    /// By rank the vertex.
+    /// The vertex of each rank.
     pub gpus: Vec<usize>,
-    /// algbw in bits per second that the links allow: bytes of the whole buffer over time.
+    /// algbw in bits per second that the plan reaches: bytes of the whole buffer over time.
     pub rate_bps: Ratio,
-    /// Shares add up to 1. Flows of one root are neighbours, in the order of ranks.
+    /// Flows, whose shares add up to 1. Flows of one root are adjacent, in the order of ranks.
     pub flows: Vec<PlannedFlow>,
 }
 
-/// A part of the buffer and its way.
+/// A part of the buffer and its tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedFlow {
-    /// Part of the buffer. All-gather and reduce-scatter: of the concatenated shards.
+    /// Share of the buffer; for all-gather and reduce-scatter, of the concatenated shards.
     pub share: Ratio,
-    /// Vertex where the sum is complete, or where the data is from.
+    /// Vertex where the sum is completed, or where the data comes from.
     pub root: usize,
-    /// Ways to the root, in the order in which data can take them: sender, switches that only pass,
-    /// receiver, which adds.
+    /// Paths to the root, in an order in which data can take them: sender, switches that only forward, receiver, which
+    /// adds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub up: Vec<Vec<usize>>,
-    /// Ways from the root, in the order in which data can take them.
+    /// Paths from the root, in an order in which data can take them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<Vec<usize>>,
 }

@@ -1,7 +1,7 @@
 """`import netsum.horovod.torch as hvd`: Horovod's API for torch, on host memory.
 
-`operations` start collectives, `differentiable` waits for them, `optimizer` wraps an optimizer, `functions` send state
-and objects. Left out, with an error or a line in docs/frameworks.md: Adasum, elastic jobs, GPUs.
+`operations` start collectives, `differentiable` waits for them, `optimizer` wraps an optimizer, `functions` broadcast
+state and objects. Not supported (docs/frameworks.md): Adasum, elastic jobs, GPUs.
 """
 
 from netsum.horovod.basics import (

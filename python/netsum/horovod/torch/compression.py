@@ -1,4 +1,4 @@
-"""What is done to a tensor before it travels, and undone after."""
+"""Conversion of tensors before they are sent, and back afterwards."""
 
 from typing import Any, Protocol
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Compressor(Protocol):
-    """`compress` gives what travels, and what `decompress` needs to know of the original."""
+    """`compress` returns the tensor to send, and the context that `decompress` needs to restore the original."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]: ...
@@ -16,7 +16,7 @@ class Compressor(Protocol):
 
 
 class NoneCompressor:
-    """Tensors travel as they are."""
+    """Tensors are sent unchanged."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> Any:
@@ -28,7 +28,7 @@ class NoneCompressor:
 
 
 class FP16Compressor:
-    """Floating-point tensors travel as float16."""
+    """Floating-point tensors are sent as float16."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> Any:
@@ -40,7 +40,7 @@ class FP16Compressor:
 
 
 class Compression:
-    """The kinds there are, for `compression=…`."""
+    """The available compressors, for `compression=…`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

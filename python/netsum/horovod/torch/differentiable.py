@@ -1,4 +1,4 @@
-"""Collectives that wait for their result, and that gradients pass through.
+"""Blocking collectives with gradients.
 
 The gradients are Horovod's: those of allgather and broadcast are averaged over the ranks, where a sum would be the
 derivative of the sum of all ranks' losses (horovod/torch/mpi_ops.py, as of 0.28).
@@ -105,7 +105,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: Any = global_process_set,
 ) -> Any:
-    """The average of everybody's tensor, or what `op` says; the tensor is left alone. Factors: before and after."""
+    """The average of all ranks' tensors, or the reduction `op`; the input is unchanged. Factors: before and after."""
     op = start.chosen(op, average)
     small, context = compression.compress(tensor)
     result = _Allreduce.apply(name, op, prescale_factor, postscale_factor, process_set, False, small)
@@ -160,7 +160,7 @@ def grouped_allreduce_(
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set) -> Any:
-    """Everybody's rows, one rank's behind the other's; only the number of rows may differ."""
+    """The rows of all ranks, concatenated in rank order; only the number of rows may differ."""
     return _Allgather.apply(name, process_set, False, tensor)
 
 
@@ -172,7 +172,7 @@ def grouped_allgather(tensors: Any, name: str | None = None, process_set: Any = 
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = global_process_set
 ) -> Any:
-    """The tensor of global rank `root_rank`; the own one is left alone."""
+    """The tensor of global rank `root_rank`; the input is unchanged."""
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
@@ -186,9 +186,9 @@ def broadcast_(
 def alltoall(
     tensor: torch.Tensor, splits: Any = None, name: str | None = None, process_set: Any = global_process_set
 ) -> Any:
-    """Rows from everybody. splits: how many of the own rows go to each rank, equal shares if None.
+    """Rows from every rank. splits: how many of this rank's rows go to each rank, equal shares if None.
 
-    With `splits`, also how many rows came from each rank.
+    With `splits`, also returns how many rows came from each rank.
     """
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
@@ -203,7 +203,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's share of rows of everybody's tensors combined; the first ranks get the rows that are left over."""
+    """This rank's share of the rows of all ranks' tensors combined; the first ranks get the remainder."""
     small, context = compression.compress(tensor)
     result = _Reducescatter.apply(name, op, process_set, prescale_factor, postscale_factor, False, small)
     return compression.decompress(result, context)

@@ -1,4 +1,4 @@
-"""State of models and optimizers, and Python objects, from one rank to all."""
+"""Broadcast of models' and optimizers' state, and of Python objects."""
 
 import pickle
 from typing import Any
@@ -34,8 +34,8 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
     """Give `optimizer` the state and the options of rank `root_rank`'s.
 
-    An optimizer that has not stepped yet has no state: it takes the one that comes. Gradients that are not there become
-    zeros, as with Horovod, which steps with them to make a state. model: looked at by Horovod only.
+    An optimizer that has not stepped yet has no state and adopts the received one. Missing gradients become zeros, as
+    with Horovod, which steps with them to create state. model: for compatibility, unused.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
@@ -51,7 +51,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = global_process_set
 ) -> Any:
-    """The object of rank `root_rank`, pickled on the way; `obj` is looked at there alone."""
+    """The object of rank `root_rank`, sent as a pickle; `obj` is ignored at other ranks."""
     name = name or basics.runtime().name("object", None, basics.set_of(process_set))
     own = basics.rank() == root_rank
     message = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8) if own else torch.empty(0, device="cpu")
@@ -63,7 +63,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: Any = global_process_set) -> list[Any]:
-    """Everybody's object, by rank, pickled on the way."""
+    """The object of every rank, by rank, sent as pickles."""
     name = name or basics.runtime().name("objects", None, basics.set_of(process_set))
     message = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
     lengths = allgather(torch.tensor([message.numel()], device="cpu"), f"{name}.lengths", process_set).tolist()

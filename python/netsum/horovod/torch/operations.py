@@ -1,9 +1,9 @@
-"""Collectives on torch tensors that return a handle at once; `synchronize` gives the result, `poll` whether it is
-there.
+"""Collectives on torch tensors that return a handle at once; `synchronize` returns the result, `poll` whether it is
+available.
 
-Names match operations across ranks; without one, the n-th call of a kind on a process set meets the n-th of the others.
-Tensors must be in host memory. ValueError for arguments; HorovodInternalError, from `synchronize`, where ranks
-disagree.
+Names match operations across ranks; without one, the n-th call of a kind on a process set matches the n-th of the other
+ranks. Tensors must be in host memory. Raises ValueError for arguments; `synchronize` raises HorovodInternalError if
+ranks disagree.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from netsum.torch.tensors import ELEMENT_NAMES, check_device
 
 
 class TorchOutputs:
-    """Results of one operation. targets: where they go, None where a tensor is made for them."""
+    """Results of one operation. targets: tensors for the results; None if a tensor is to be allocated."""
 
     def __init__(self, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor] | None, grouped: bool) -> None:
         self.inputs = inputs
@@ -200,7 +200,7 @@ def sparse_allreduce_async(
     """Sum of sparse COO tensors: indices and values of all ranks, gathered. A function that waits for the result."""
     if op not in (Sum, Average):
         raise ValueError(f"sparse_allreduce_async: {op} is not possible; use hvd.Sum or hvd.Average")
-    # Not coalesced first: the same index may stand several times, and adds up in the end.
+    # Not coalesced first: an index may occur several times, and its values are added at the end.
     by_row = tensor._indices().transpose(0, 1).contiguous()
     indices = allgather_async(by_row, f"{name}.indices" if name else None, process_set)
     values = allgather_async(tensor._values(), f"{name}.values" if name else None, process_set)
@@ -215,7 +215,7 @@ def sparse_allreduce_async(
 
 
 def chosen(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The operation that a caller means by `op`, or by `average` of old."""
+    """The operation selected by `op`, or by the older argument `average`."""
     if op is not None:
         if average is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")

@@ -1,4 +1,4 @@
-"""An optimizer whose gradients are reduced over all ranks as soon as backward has made them."""
+"""An optimizer that reduces its gradients over all ranks as soon as backward has computed them."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -39,11 +39,11 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """`optimizer` with `step` preceded by a reduction of all gradients over the ranks of `process_set`.
 
-    It is the same object's kind, so that schedulers take it, and shares its parameter groups and state.
-    named_parameters: `model.named_parameters()`; names match gradients across ranks. backward_passes_per_step:
-    gradients are reduced after so many backward passes. gradient_predivide_factor: of an average, so much is divided
-    before the sum. groups: number of groups, or lists of parameters, whose gradients are reduced together.
-    sparse_as_dense: for sparse gradients. Raises ValueError for arguments that do not fit, NotImplementedError for
+    The result is an instance of a subclass of the optimizer's class, so that schedulers accept it, and shares its
+    parameter groups and state. named_parameters: `model.named_parameters()`; names match gradients across ranks.
+    backward_passes_per_step: backward passes per reduction. gradient_predivide_factor: the part of an average's
+    division that precedes the sum. groups: number of groups, or lists of parameters, whose gradients are reduced
+    together. sparse_as_dense: for sparse gradients. Raises ValueError for invalid arguments, NotImplementedError for
     op=hvd.Adasum.
     """
     if gradient_predivide_factor != 1.0 and op is not Average:
@@ -67,22 +67,22 @@ def DistributedOptimizer(
 
 
 class _Distributed(_Base):
-    """What stands before the methods of the optimizer that is wrapped."""
+    """Methods placed before those of the wrapped optimizer."""
 
     _reducer: "_Reducer"
 
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
-        """By which gradients are matched; scripts look at it to see that ranks agree."""
+        """Names by which gradients are matched; scripts use them to check that ranks agree."""
         return self._reducer.names
 
     def synchronize(self) -> None:
-        """Wait until all gradients are reduced; afterwards step within `skip_synchronize`."""
+        """Wait until all gradients are reduced; call `step` within `skip_synchronize` afterwards."""
         self._reducer.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, `step` takes gradients as they are: after `synchronize`."""
+        """Within this context, `step` uses the gradients unchanged: after `synchronize`."""
         self._reducer.steps_synchronize = False
         try:
             yield
@@ -132,7 +132,7 @@ class _Reducer:
         self.steps_synchronize = True
         self.synchronized = False
         self.handles: dict[tuple[torch.Tensor, ...], tuple[Any, ...]] = {}
-        """Gradients under way, by the parameters that are reduced together: handle, compression's contexts."""
+        """Reductions in flight, by the parameters that are reduced together: handle, the compressor's contexts."""
         self._compression = compression
         self._op = op
         self._predivide = predivide
@@ -146,7 +146,7 @@ class _Reducer:
         _check_groups(groups)
 
     def start(self) -> None:
-        """Hook into backward, if there is anybody to reduce with."""
+        """Register hooks for backward, if there are other ranks."""
         self.reset()
         if not self.process_set.included() or basics.size() == 1:
             return
@@ -164,7 +164,7 @@ class _Reducer:
         self._ready.clear()
 
     def synchronize(self) -> None:
-        # Every rank reduces every gradient: another one may have made what this one did not.
+        # Every rank reduces every gradient: another rank may have computed one that this rank has not.
         for group in dict.fromkeys(self._members.values()):
             if group not in self.handles:
                 self._reduce(group)
@@ -227,7 +227,7 @@ class _Reducer:
                 parameter.grad.copy_(gradient)
 
     def _grouped(self, parameters: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-        """Parameters that are reduced together; alike at all ranks."""
+        """Parameters that are reduced together; equal at all ranks."""
         if not self._groups:
             return [(parameter,) for parameter in parameters]
         ranks = self.process_set.ranks
@@ -245,7 +245,7 @@ class _Reducer:
 
 
 class _Single:
-    """A handle whose result is a list of one."""
+    """A handle whose result is a list of one tensor."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -255,7 +255,7 @@ class _Single:
 
 
 def _named(optimizer: Any, named_parameters: Any) -> dict[torch.Tensor, str]:
-    """Names by parameter. Raises ValueError for what is no list of named parameters, or leaves one out."""
+    """Names by parameter. Raises ValueError for an invalid list of named parameters, or one that omits a parameter."""
     if named_parameters is None:
         named_parameters = [
             (f"noname.{i}.{j}", each)

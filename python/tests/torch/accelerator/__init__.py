@@ -1,4 +1,4 @@
-"""The simulated accelerator of `simulated.cpp`: built once per torch, loaded into processes that ask for it."""
+"""The simulated accelerator of `simulated.cpp`: built once per torch version, loaded into processes that need it."""
 
 import hashlib
 import os
@@ -19,13 +19,13 @@ def why_not() -> str | None:
 
 
 def build(folder: Path) -> Path:
-    """The library, in `folder` unless it is there already; some 10 s."""
+    """The library, built in `folder` unless present; takes about 10 s."""
     source = _SOURCE.read_bytes() + torch.__version__.encode()
     library = folder / f"simulated-{hashlib.sha256(source).hexdigest()[:16]}.so"
     if not library.exists():
         includes = [f"-I{path}" for path in cpp_extension.include_paths()]
         linked = [f"-L{path}" for path in cpp_extension.library_paths()] + ["-ltorch", "-ltorch_cpu", "-lc10"]
-        # Another run may build the same.
+        # Another run may build the same library.
         made = library.with_suffix(f".{os.getpid()}")
         command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", *includes, _SOURCE, "-o", made, *linked]
         subprocess.run(command, check=True)
@@ -42,7 +42,7 @@ def load(library: Path) -> None:
 
 
 class _Module:
-    """What torch asks of `torch.simulated`."""
+    """The interface of `torch.simulated`."""
 
     @staticmethod
     def is_available() -> bool:
@@ -60,11 +60,11 @@ class _Module:
 
     @staticmethod
     def set_device(_index: int) -> None:
-        """There is one."""
+        """There is only one device."""
 
     @staticmethod
     def manual_seed_all(_seed: int) -> None:
-        """It draws nothing itself."""
+        """It has no random numbers of its own."""
 
     @staticmethod
     def _is_in_bad_fork() -> bool:

@@ -6,14 +6,14 @@ use netsum_net::mesh::MeshError;
 use crate::algorithm::in_memory::memory_s;
 use crate::algorithm::{Algorithm, Allgather, GatherShape};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::pieces::copy;
 use crate::shared;
 
 pub(in crate::algorithm) const ALLGATHER: Algorithm<Allgather> =
     Algorithm { name: "hierarchical", cost, run };
 
-fn cost(link: &Link, pieces: &GatherShape) -> Option<f64> {
+fn cost(link: &LinkCost, pieces: &GatherShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let others = f64::from(link.ranks) - across.hosts.lanes() as f64;
     let lane = others / across.hosts.lanes() as f64;

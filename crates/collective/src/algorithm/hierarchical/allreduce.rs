@@ -12,8 +12,8 @@ use crate::algorithm::in_memory::memory_s;
 use crate::algorithm::{Algorithm, Allreduce, SumShape};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
-use crate::link::Across;
-use crate::link::Link;
+use crate::link_cost::Across;
+use crate::link_cost::LinkCost;
 use crate::order::Adder;
 use crate::pieces::{CHUNK, pieces, share};
 use crate::shared;
@@ -21,7 +21,7 @@ use crate::shared;
 pub(in crate::algorithm) const ALLREDUCE: Algorithm<Allreduce> =
     Algorithm { name: "hierarchical", cost, run };
 
-fn cost(link: &Link, sum: &SumShape) -> Option<f64> {
+fn cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let cut = Cut::of(&sum.order, &across.hosts, sum.format);
     let memory = 2.0 * memory_s(sum.bytes.min(BLOCK_MOST));

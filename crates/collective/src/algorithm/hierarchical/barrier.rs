@@ -1,17 +1,17 @@
-//! Barrier: the ranks of a host in memory, one of each over the network, and in memory again.
+//! Barrier: among the ranks of a host in memory, among one rank of each host over the network, and in memory again.
 
 use netsum_net::mesh::MeshError;
 
 use crate::algorithm::in_memory::memory_s;
 use crate::algorithm::{Algorithm, Barrier, barrier};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::shared;
 
 pub(in crate::algorithm) const BARRIER: Algorithm<Barrier> =
     Algorithm { name: "hierarchical", cost, run };
 
-fn cost(link: &Link, (): &()) -> Option<f64> {
+fn cost(link: &LinkCost, (): &()) -> Option<f64> {
     let across = link.across.as_ref()?;
     let steps = barrier::steps(across.hosts.all().len() as u32);
     Some(f64::from(steps) * across.latency_s + 2.0 * memory_s(0))

@@ -5,14 +5,14 @@ use netsum_net::mesh::MeshError;
 use crate::algorithm::in_memory::memory_s;
 use crate::algorithm::{Algorithm, Broadcast, broadcast};
 use crate::comm::Comm;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::pieces::CHUNK;
 use crate::shared;
 
 pub(in crate::algorithm) const BROADCAST: Algorithm<Broadcast> =
     Algorithm { name: "hierarchical", cost, run };
 
-fn cost(link: &Link, bytes: &usize) -> Option<f64> {
+fn cost(link: &LinkCost, bytes: &usize) -> Option<f64> {
     let across = link.across.as_ref()?;
     let depth = f64::from((across.hosts.all().len() as u32).next_power_of_two().ilog2());
     let chunk = (*bytes).min(CHUNK) as f64;

@@ -1,4 +1,4 @@
-//! Sums cut at the hosts: what each can add alone, and the rest.
+//! Sums cut at the hosts: partial sums of each host, and the rest of the order.
 
 use netsum_topo::SumOrder;
 use netsum_wire::{Encoding, Format};
@@ -6,19 +6,19 @@ use netsum_wire::{Encoding, Format};
 use crate::hosts::Hosts;
 use crate::order::Adder;
 
-/// Of what hosts send each other.
+/// Encoding of partials between hosts.
 pub(super) const PARTIAL: Encoding = Encoding::Accumulator;
 
 /// A sum's order, cut where ranks are on different hosts.
 #[derive(Debug)]
 pub(super) struct Cut {
-    /// Largest subtrees of one host, with the host; ranks in them are places on the host.
+    /// Largest subtrees of one host, with the host; leaves are positions on the host.
     pub(super) parts: Vec<(usize, SumOrder)>,
-    /// The rest of the tree; its ranks are numbers of parts.
+    /// The rest of the tree; leaves are indices of parts.
     pub(super) top: SumOrder,
 }
 
-/// A subtree on its way up.
+/// A subtree during the bottom-up traversal.
 enum Grown {
     Within(usize, SumOrder),
     Across(SumOrder),
@@ -38,18 +38,18 @@ impl Cut {
         Cut { parts, top }
     }
 
-    /// What adds the parts of a host.
+    /// Adders for the parts of a host.
     pub(super) fn partials(&self, host: usize, format: Format) -> Vec<Adder> {
         let own = self.parts.iter().filter(|(at, _)| *at == host);
         own.map(|(_, order)| Adder::between(order, format, Encoding::Element, PARTIAL)).collect()
     }
 
-    /// What adds all parts.
+    /// The adder for all parts.
     pub(super) fn whole(&self, format: Format) -> Adder {
         Adder::between(&self.top, format, PARTIAL, Encoding::Element)
     }
 
-    /// Bytes that the busiest host's partials take, for a byte of elements.
+    /// Bytes of the busiest host's partials per byte of elements.
     pub(super) fn widening(&self, format: Format) -> f64 {
         let of = |host: usize| self.parts.iter().filter(|(at, _)| *at == host).count();
         let most = self.parts.iter().map(|(host, _)| of(*host)).max().unwrap_or(1);
@@ -72,7 +72,7 @@ fn grow(order: &SumOrder, hosts: &Hosts, parts: &mut Vec<(usize, SumOrder)>) -> 
     }
 }
 
-/// The children of a sum combine as the balanced binary tree over their positions (`netsum_wire::reduce`), of which an aligned
+/// Combines the children of a sum as the balanced binary tree over their positions (`netsum_wire::reduce`); an aligned
 /// group on one host stays whole.
 fn join(mut group: Vec<Grown>, width: usize, parts: &mut Vec<(usize, SumOrder)>) -> Grown {
     if group.len() == 1 {
@@ -99,7 +99,7 @@ fn join(mut group: Vec<Grown>, width: usize, parts: &mut Vec<(usize, SumOrder)>)
     Grown::Across(SumOrder::sum(sum))
 }
 
-/// What stays within a host becomes a part.
+/// Makes a part of a subtree that is on one host.
 fn settle(grown: Grown, parts: &mut Vec<(usize, SumOrder)>) -> SumOrder {
     match grown {
         Grown::Across(order) => order,
@@ -123,7 +123,7 @@ mod tests {
         Format { dtype: Dtype::I32, op: ReduceOp::Sum },
     ];
 
-    /// Each host's parts added alone, then the top of the tree.
+    /// Adds each host's parts separately, then the top of the tree.
     fn cut_sum(cut: &Cut, hosts: &Hosts, format: Format, values: &[Vec<u8>]) -> Vec<u8> {
         let n = values[0].len() / format.dtype.size();
         let partial = |(host, order): &(usize, SumOrder)| {
@@ -140,7 +140,7 @@ mod tests {
         out
     }
 
-    /// The ranks in a sum of random sums.
+    /// A random nested order of the ranks.
     fn nested(ranks: &[u32], choices: &[usize]) -> SumOrder {
         if ranks.len() < 2 || choices.is_empty() {
             return SumOrder::sum(ranks.iter().map(|&rank| SumOrder::Rank(rank)).collect());
@@ -153,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bits_do_not_depend_on_where_ranks_are(
+        fn bits_do_not_depend_on_placement(
             keys in prop::collection::vec(0..4, 1..20usize),
             choices in prop::collection::vec(0..100usize, 0..12),
             seed in any::<u64>(),

@@ -7,8 +7,8 @@ use crate::algorithm::in_memory::memory_s;
 use crate::algorithm::{Algorithm, Alltoall, Gather, Scatter};
 use crate::comm::Comm;
 use crate::hosts::Hosts;
-use crate::link::Across;
-use crate::link::Link;
+use crate::link_cost::Across;
+use crate::link_cost::LinkCost;
 use crate::pieces::{TYPICAL, copy};
 use crate::shared;
 
@@ -20,14 +20,14 @@ pub(in crate::algorithm) const ALLTOALL: Algorithm<Alltoall> =
     Algorithm { name: "hierarchical", cost: alltoall_cost, run: alltoall };
 
 /// The root alone has what all lanes of its host have together.
-fn rooted_cost(link: &Link, (): &()) -> Option<f64> {
+fn rooted_cost(link: &LinkCost, (): &()) -> Option<f64> {
     let across = link.across.as_ref()?;
     let rate = across.bytes_per_s * across.hosts.lanes() as f64;
     Some(across.latency_s + apart_bytes(link, across) / rate + memory_s(TYPICAL))
 }
 
 /// The lanes' rate is divided among all ranks of a host.
-fn alltoall_cost(link: &Link, (): &()) -> Option<f64> {
+fn alltoall_cost(link: &LinkCost, (): &()) -> Option<f64> {
     let across = link.across.as_ref()?;
     let most = across.hosts.all().iter().map(Vec::len).max().unwrap_or(1) as f64;
     let rate = across.bytes_per_s * across.hosts.lanes() as f64 / most;
@@ -35,7 +35,7 @@ fn alltoall_cost(link: &Link, (): &()) -> Option<f64> {
 }
 
 /// Of typical pieces, what a rank of the smallest host exchanges with other hosts.
-fn apart_bytes(link: &Link, across: &Across) -> f64 {
+fn apart_bytes(link: &LinkCost, across: &Across) -> f64 {
     TYPICAL as f64 * (f64::from(link.ranks) - across.hosts.lanes() as f64)
 }
 

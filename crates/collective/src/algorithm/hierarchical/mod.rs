@@ -1,9 +1,10 @@
 //! Collectives of a group on several hosts: through memory within each host, over the network between them.
 //!
-//! The first ranks of every host, as many as the smallest host has, are its *lanes*: each handles a part of the buffer, with
-//! its likes on the other hosts. A sum keeps the group's order: it is cut at the hosts ([`Cut`]), each host adds the largest
-//! subtrees whose ranks are all its own, and sends their partials. Where the ranks of a host are an aligned block of the order
-//! that is one partial, and otherwise more: at worst one per rank, which costs more, and the cost says so.
+//! The first ranks of every host, as many as the smallest host has, are its *lanes*: each handles a part of the buffer,
+//! together with the lanes of the same index on the other hosts. A sum keeps the group's order: it is cut at the hosts
+//! ([`Cut`]); each host adds the largest subtrees whose ranks are all its own, and sends their partials. If the ranks
+//! of a host are an aligned block of the order, there is one partial; otherwise there are more, at worst one per rank,
+//! which the cost includes.
 
 mod allgather;
 mod allreduce;
@@ -29,7 +30,7 @@ use netsum_wire::Format;
 
 use super::SumShape;
 use crate::comm::Comm;
-use crate::link::Across;
+use crate::link_cost::Across;
 use crate::pieces::share;
 
 impl Across {
@@ -42,13 +43,13 @@ impl Across {
     }
 }
 
-/// The hosts of an algorithm that is taken only where there are several.
+/// The hosts, for an algorithm that is used only with several hosts.
 fn apart(comm: &Comm<'_>) -> Result<Across, MeshError> {
     let none = || MeshError::Aborted("these ranks are not on several hosts".to_owned());
     comm.link().across.ok_or_else(none)
 }
 
-/// What of a range the rank at a place of its host handles: an equal part if it is a lane, else nothing.
+/// The part of a range that the rank at a position of its host handles: an equal part if it is a lane, else none.
 fn portion_of(range: &Range<usize>, format: Format, lanes: usize, index: usize) -> Range<usize> {
     if index >= lanes {
         return range.end..range.end;
@@ -57,12 +58,12 @@ fn portion_of(range: &Range<usize>, format: Format, lanes: usize, index: usize) 
     range.start + part.start..range.start + part.end
 }
 
-/// A message between two lanes: a part's partials of a block, or results.
+/// Tag of a message between two lanes: a part's partials of a block, or results.
 fn tag(block: u64, part: usize) -> u64 {
     block << 32 | part as u64
 }
 
-/// No part has this number: there are no more parts than ranks.
+/// Not the number of a part: there are no more parts than ranks.
 const RESULT: usize = u32::MAX as usize;
-/// Several blocks are in memory at a time.
+/// Several blocks are in memory at the same time.
 const BLOCK_MOST: usize = 8 << 20;

@@ -11,7 +11,7 @@ use crate::algorithm::in_memory::memory_s;
 use crate::algorithm::{Algorithm, Reduce, SumShape};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::order::Adder;
 use crate::pieces::{CHUNK, pieces};
 use crate::shared;
@@ -20,7 +20,7 @@ pub(in crate::algorithm) const REDUCE: Algorithm<Reduce> =
     Algorithm { name: "hierarchical", cost, run };
 
 /// A lane of the root's host hears from its likes on all others.
-fn cost(link: &Link, sum: &SumShape) -> Option<f64> {
+fn cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let cut = Cut::of(&sum.order, &across.hosts, sum.format);
     let sent = across.portion(sum) * cut.widening(sum.format) * (across.count() - 1.0);

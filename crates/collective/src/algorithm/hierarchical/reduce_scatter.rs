@@ -9,14 +9,14 @@ use crate::algorithm::in_memory::memory_s;
 use crate::algorithm::{Algorithm, ReduceScatter, ScatterShape};
 use crate::comm::{Comm, Ticket};
 use crate::hosts::Hosts;
-use crate::link::Link;
+use crate::link_cost::LinkCost;
 use crate::shared;
 
 pub(in crate::algorithm) const REDUCE_SCATTER: Algorithm<ReduceScatter> =
     Algorithm { name: "hierarchical", cost, run };
 
 /// What a host sends its ranks divide among them, and the network its lanes' rates.
-fn cost(link: &Link, sum: &ScatterShape) -> Option<f64> {
+fn cost(link: &LinkCost, sum: &ScatterShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let cut = Cut::of(&sum.order, &across.hosts, sum.format);
     let lanes = across.hosts.lanes() as f64;

@@ -1,4 +1,4 @@
-//! The lower rank of two: it listens to whoever calls, and lets in whose hello is right.
+//! The lower rank of a pair: listens, and accepts connections with a valid hello.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::planned::PlannedError;
 use crate::planned::routes::LinkKey;
 
 impl Connecting<'_> {
-    /// Fills in the connections of all peer links to higher ranks.
+    /// Accepts the connections of all peer links to higher ranks.
     pub(super) fn accept(
         &self,
         found: &mut [Option<Arc<dyn Connection>>],
@@ -41,15 +41,15 @@ impl Connecting<'_> {
             callers.extend(tcp.take(room).filter_map(Caller::tcp));
             let accept_unix = || self.ports.unix.as_ref()?.accept().ok().map(|(unix, _)| unix);
             for unix in std::iter::from_fn(accept_unix).take(CALLERS_MAX) {
-                // Local: who speaks to the name of this port sends its hello at once.
+                // Local: a process that connects to this port's name sends its hello immediately.
                 if let Some((hello, memory, unix)) = take_memory(unix, self.timeout) {
                     self.admit(found, &hello, unix, |_, _| Ok(Arc::new(memory)));
                 }
             }
             let mut waiting = Vec::new();
             for mut caller in callers {
-                match caller.listen() {
-                    Heard::All => {
+                match caller.read_hello() {
+                    HelloProgress::Complete => {
                         let stream = caller.stream;
                         let Ok(answering) = stream.try_clone() else { continue };
                         self.admit(found, &caller.hello, answering, |this, peer_link| {
@@ -58,8 +58,10 @@ impl Connecting<'_> {
                             Ok(Arc::new(stream))
                         });
                     }
-                    Heard::Part if caller.since.elapsed() < HELLO_TIMEOUT => waiting.push(caller),
-                    Heard::Part | Heard::End => {}
+                    HelloProgress::Partial if caller.since.elapsed() < HELLO_TIMEOUT => {
+                        waiting.push(caller)
+                    }
+                    HelloProgress::Partial | HelloProgress::Closed => {}
                 }
             }
             callers = waiting;
@@ -67,7 +69,7 @@ impl Connecting<'_> {
         }
     }
 
-    /// Takes a caller whose hello is right for a peer link that waits for one.
+    /// Assigns a caller with a valid hello to the peer link that waits for it.
     fn admit(
         &self,
         found: &mut [Option<Arc<dyn Connection>>],
@@ -87,40 +89,40 @@ impl Connecting<'_> {
         };
         let Some(peer) = self.peers.get(&peer_link.peer) else { return };
         if answering.write_all(&peer.secret).is_ok() {
-            // One that breaks at once calls again.
+            // If the connection breaks at once, the peer connects again.
             found[place] = connection(self, peer_link).ok();
         }
     }
 }
 
-/// A TCP connection that has not said all of its hello.
+/// A TCP connection whose hello is incomplete.
 struct Caller {
     stream: TcpStream,
     hello: [u8; HELLO],
-    heard: usize,
+    received: usize,
     since: Instant,
 }
 
-enum Heard {
-    All,
-    Part,
-    End,
+enum HelloProgress {
+    Complete,
+    Partial,
+    Closed,
 }
 
 impl Caller {
     fn tcp(stream: TcpStream) -> Option<Caller> {
         stream.set_nonblocking(true).ok()?;
-        Some(Caller { stream, hello: [0; HELLO], heard: 0, since: Instant::now() })
+        Some(Caller { stream, hello: [0; HELLO], received: 0, since: Instant::now() })
     }
 
-    fn listen(&mut self) -> Heard {
-        match self.stream.read(&mut self.hello[self.heard..]) {
-            Ok(0) => return Heard::End,
-            Ok(count) => self.heard += count,
+    fn read_hello(&mut self) -> HelloProgress {
+        match self.stream.read(&mut self.hello[self.received..]) {
+            Ok(0) => return HelloProgress::Closed,
+            Ok(count) => self.received += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return Heard::End,
+            Err(_) => return HelloProgress::Closed,
         }
-        if self.heard == HELLO { Heard::All } else { Heard::Part }
+        if self.received == HELLO { HelloProgress::Complete } else { HelloProgress::Partial }
     }
 }
 
@@ -138,7 +140,7 @@ fn take_memory(
 
 const ACCEPT_TICK: Duration = Duration::from_millis(1);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// The hello is sent with the memory, in the call after connecting.
+/// The hello is sent together with the memory, in the call after connecting.
 const LOCAL_HELLO_TIMEOUT: Duration = Duration::from_millis(200);
-/// Strangers that are listened to at a time.
+/// Maximum number of connections with an incomplete hello.
 const CALLERS_MAX: usize = 64;

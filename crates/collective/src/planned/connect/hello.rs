@@ -1,4 +1,4 @@
-//! The first words on a peer link: who calls whom, for which peer link and epoch, and the secret of who is called.
+//! The first message on a peer link: caller, callee, peer link, epoch, and the callee's secret.
 
 use netsum_net::mesh::SECRET_LEN;
 
@@ -6,7 +6,7 @@ use super::Connecting;
 use crate::planned::routes::LinkKey;
 
 impl Connecting<'_> {
-    /// Which of the ways to its neighbour a peer link is; the same at both ends.
+    /// Index of a peer link among those to the same neighbour; the same at both ends.
     pub(super) fn index(&self, peer_link: &LinkKey) -> usize {
         self.peer_links
             .iter()
@@ -14,13 +14,13 @@ impl Connecting<'_> {
             .count()
     }
 
-    /// Ours, to the lower rank of a peer link.
+    /// This rank's hello to the lower rank of a peer link.
     pub(super) fn hello(&self, peer_link: &LinkKey, secret: &[u8; SECRET_LEN]) -> [u8; HELLO] {
         of(self.epoch, self.rank, peer_link.peer, self.index(peer_link), secret)
     }
 }
 
-/// What rank `from` says to rank `to` for the peer link of that `index` among theirs.
+/// The hello of rank `from` to rank `to` for the peer link of that `index` among theirs.
 pub(super) fn of(
     epoch: u64,
     from: usize,

@@ -1,7 +1,7 @@
 //! The connections of a group's peer links: shared memory on one host, TCP elsewhere.
 //!
-//! The higher rank of two connects ([`reach`]) and says who it is and what it knows ([`hello`]); the lower one ([`accept`])
-//! answers with the other's secret. What says anything else, or nothing, is turned away.
+//! The higher rank of a pair connects ([`reach`]) and sends a hello with its identity and the callee's secret
+//! ([`hello`]); the lower one ([`accept`]) answers with the caller's secret. Other connections are refused.
 
 mod accept;
 mod hello;
@@ -23,25 +23,25 @@ use super::measure::{Measured, measure};
 use super::routes::LinkKey;
 pub use ports::{PortAddress, Ports};
 
-/// What connecting needs to know.
+/// Parameters of connecting.
 pub(super) struct Connecting<'a> {
     pub(super) rank: usize,
     pub(super) peer_links: &'a [LinkKey],
-    /// By peer link, what the plan puts on it.
+    /// By peer link, the traffic that the plan puts on it.
     pub(super) bytes_per_s: &'a [f64],
-    /// Of the plan's vertices.
+    /// Names of the plan's vertices.
     pub(super) names: &'a [String],
-    /// By rank.
+    /// Vertices by rank.
     pub(super) gpus: &'a [usize],
     pub(super) ports: &'a Ports,
-    /// By rank.
+    /// Ports by rank.
     pub(super) peers: &'a BTreeMap<usize, PortAddress>,
-    /// Neighbours of another epoch are turned away.
+    /// Epoch; neighbours of another epoch are refused.
     pub(super) epoch: u64,
     pub(super) timeout: Duration,
-    /// For so long a link may take nothing before it counts as lost.
+    /// A link that accepts no data for this long counts as lost.
     pub(super) silence: Duration,
-    /// What may wait in the kernel, where nothing overtakes.
+    /// Maximum bytes that wait in the kernel, where they cannot be overtaken.
     pub(super) unsent_bytes: u32,
 }
 
@@ -51,7 +51,7 @@ impl Connecting<'_> {
         let deadline = Instant::now() + self.timeout;
         let mut found: Vec<Option<Arc<dyn Connection>>> =
             self.peer_links.iter().map(|_| None).collect();
-        // All at once: one that cannot be reached must not keep others waiting until they give us up.
+        // Connects all at once: an unreachable neighbour must not delay the others until they time out.
         thread::scope(|scope| {
             let lower = self
                 .peer_links
@@ -77,7 +77,7 @@ impl Connecting<'_> {
         Ok(found.into_iter().map(|connection| connection.expect("all were awaited")).collect())
     }
 
-    /// What all peer links give; the higher rank of two speaks first.
+    /// Measures all peer links; the higher rank of a pair sends first.
     pub(super) fn measure(
         &self,
         connections: &[Arc<dyn Connection>],
@@ -97,7 +97,7 @@ impl Connecting<'_> {
         found.map(lost).collect()
     }
 
-    /// The vertex next to `rank` on the way to its neighbour.
+    /// The vertex next to `rank` on the path to its neighbour.
     fn beside(&self, peer_link: &LinkKey, rank: usize) -> &str {
         let other = if rank == self.rank { peer_link.peer } else { self.rank };
         let (first, last) = (peer_link.via.first(), peer_link.via.last());
@@ -113,10 +113,10 @@ impl Connecting<'_> {
     fn prepare(&self, stream: &TcpStream, peer_link: &LinkKey) -> io::Result<()> {
         stream.set_read_timeout(None)?;
         stream.set_nodelay(true)?;
-        // A link that takes nothing: while there is something to send, and while there is not.
+        // Detects a link that accepts no data, both while there is something to send and while idle.
         let socket = SockRef::from(stream);
         socket.set_tcp_user_timeout(Some(self.silence))?;
-        // What waits, waits in the peer link, where urgent chunks overtake.
+        // Waiting messages stay in the peer link, where urgent chunks overtake.
         socket.set_tcp_notsent_lowat(self.unsent_bytes)?;
         let place = self.peer_links.iter().position(|other| other == peer_link);
         let rate = place.map_or(f64::INFINITY, |place| self.bytes_per_s[place]);
@@ -146,13 +146,13 @@ impl Connecting<'_> {
         }
     }
 
-    /// Names of the vertices of a peer link, from our own GPU to the neighbour's.
+    /// Names of the vertices of a peer link, from the own GPU to the neighbour's.
     pub(super) fn link(&self, peer_link: &LinkKey) -> Vec<String> {
         link_names(self.names, self.gpus, self.rank, peer_link)
     }
 }
 
-/// Names of the vertices of a peer link, from our own GPU to the neighbour's.
+/// Names of the vertices of a peer link, from the own GPU to the neighbour's.
 pub(super) fn link_names(
     names: &[String],
     gpus: &[usize],
@@ -167,9 +167,9 @@ pub(super) fn link_names(
     ends.into_iter().map(|vertex| names[vertex].clone()).collect()
 }
 
-/// Bytes under way on a slow link: what it carries in this time. Beyond, they only wait in its queue, and before them the
-/// words that open the other direction's window: of two directions the one that has less under way would starve.
+/// Maximum bytes in flight on a slow link: its traffic in this time. More would wait in its queue, in front of the
+/// messages that open the window of the opposite direction: the direction with less in flight would starve.
 const IN_FLIGHT_S: f64 = 20e-3;
 const IN_FLIGHT_LEAST: f64 = 32e3;
-/// From here on the system knows better.
+/// On faster links the system's limits apply.
 const IN_FLIGHT_FREE: f64 = 4e6;

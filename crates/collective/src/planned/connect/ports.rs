@@ -1,4 +1,4 @@
-//! The sockets on which a rank listens, and the addresses that it publishes.
+//! The listening sockets of a rank, and the addresses that it publishes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,14 +10,14 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use netsum_net::mesh::SECRET_LEN;
 use serde::{Deserialize, Serialize};
 
-/// Where a rank's neighbours connect to.
+/// Addresses to which a rank's neighbours connect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortAddress {
-    /// For ways that `ways` does not name.
+    /// For paths that `ways` does not name.
     pub(super) tcp: SocketAddr,
-    /// By name of the vertex from which a way comes in, the address of this rank's end of it.
+    /// By name of the vertex from which a path arrives, the address of this rank's end.
     pub(super) ways: BTreeMap<String, IpAddr>,
-    /// Where shared memory can be passed: the same for processes that may share memory, and a name there.
+    /// Where shared memory can be passed: an id that is equal for processes that may share memory, and a name.
     pub(super) machine: String,
     pub(super) unix: String,
     pub(super) secret: [u8; SECRET_LEN],
@@ -34,8 +34,8 @@ pub struct Ports {
 impl Ports {
     /// Listens at `tcp` (port 0: any), on all addresses if `ways` names some, and for processes of this machine.
     ///
-    /// `ways`: by name of the neighbouring vertex (a GPU, or a switch between) our address on the link to it; such links
-    /// go over TCP there. `secret`: what neighbours must know.
+    /// `ways`: by name of the neighbouring vertex (a GPU, or a switch between) the own address on the link to it; such
+    /// links use TCP there. `secret`: what neighbours must send.
     pub fn open(
         tcp: SocketAddr,
         ways: BTreeMap<String, IpAddr>,
@@ -46,7 +46,7 @@ impl Ports {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
-        // The name lives in the network namespace, as `machine` says.
+        // The name is local to the network namespace, which `machine` identifies.
         let name = format!("netsum-{}-{port}-{:p}", std::process::id(), &raw const listener);
         let unix = UnixAddress::from_abstract_name(&name)
             .and_then(|address| UnixListener::bind_addr(&address))
@@ -58,26 +58,26 @@ impl Ports {
         Ok(Ports { tcp: listener, unix, address })
     }
 
-    /// What neighbours must be given.
+    /// The address for neighbours.
     pub fn address(&self) -> &PortAddress {
         &self.address
     }
 }
 
 impl PortAddress {
-    /// Equal for ranks of one machine and network namespace; empty where that is not known.
+    /// Equal for ranks of one machine and network namespace; empty if unknown.
     pub(crate) fn machine(&self) -> &str {
         &self.machine
     }
 
-    /// One that has only a TCP address.
+    /// An address with TCP only.
     pub fn tcp(tcp: SocketAddr, secret: [u8; SECRET_LEN]) -> PortAddress {
         let (ways, machine, unix) = (BTreeMap::new(), String::new(), String::new());
         PortAddress { tcp, ways, machine, unix, secret }
     }
 }
 
-/// Tells machines and network namespaces apart.
+/// An id of the machine and network namespace.
 fn machine() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = std::fs::metadata("/proc/self/ns/net").ok()?;

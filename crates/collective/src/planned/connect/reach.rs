@@ -1,4 +1,4 @@
-//! The higher rank of two: it connects, and again until it is let in or the time is over.
+//! The higher rank of a pair: connects, and retries until it is accepted or times out.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use crate::planned::peer_link::is_dead;
 use crate::planned::routes::LinkKey;
 
 impl Connecting<'_> {
-    /// The connection of a peer link to a lower rank.
+    /// Connects a peer link to a lower rank.
     pub(super) fn reach(
         &self,
         peer_link: &LinkKey,
@@ -52,7 +52,7 @@ impl Connecting<'_> {
                     is_dead(error.kind()),
                 ));
             }
-            // It may not listen yet.
+            // The neighbour may not listen yet.
             thread::sleep(RETRY);
         }
     }
@@ -93,12 +93,12 @@ impl Connecting<'_> {
         Ok(Arc::new(memory))
     }
 
-    /// Who is connected to proves that it is who was meant.
+    /// Checks that the callee proves its identity.
     fn expect_answer(&self, stream: &mut impl Read) -> io::Result<()> {
         let mut answer = [0; SECRET_LEN];
         stream.read_exact(&mut answer).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => io::Error::other("it refused the hello"),
-            // Whoever is there is busy: no sign of a dead link.
+            // The callee is busy: this does not indicate a dead link.
             _ => io::Error::other(format!("no answer to the hello: {error}")),
         })?;
         match answer == self.ports.address.secret {
@@ -114,5 +114,5 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 }
 
 const RETRY: Duration = Duration::from_millis(20);
-/// A host that does not answer at all is tried again: the link may come up.
+/// Time-out of one attempt if a host does not answer: the link may come up.
 const CONNECT_MAX: Duration = Duration::from_secs(2);

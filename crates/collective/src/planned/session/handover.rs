@@ -1,4 +1,4 @@
-//! Drives the machine that takes the ranks from one plan to the next ([`netsum_proto::handover`]).
+//! Drives the machine that hands the ranks over from one plan to the next ([`netsum_proto::handover`]).
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,13 @@ use crate::messages::{ControlMessage, MessageKind};
 use crate::planned::{LostLink, PlannedError, PlannedGroup, source};
 use crate::status::Pause;
 
-/// A tree plan as ranks hand over to it.
+/// A tree plan in the form that the machine needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LedPlan(pub(super) TreePlan);
 
 impl Plan for LedPlan {
     fn epoch(&self) -> Epoch {
-        // Rank 0 brings one plan after the other: they are never compared.
+        // Plans of rank 0 are never compared.
         Epoch(0)
     }
 
@@ -53,13 +53,13 @@ impl State {
         self.time_of(Instant::now())
     }
 
-    /// An instant as the machine counts time.
+    /// Converts an instant to the machine's time.
     pub(super) fn time_of(&self, instant: Instant) -> Time {
         let ns = instant.saturating_duration_since(self.origin).as_nanos();
         Time(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Takes another rank's message.
+    /// Handles another rank's message.
     pub(super) fn on_message(&mut self, message: &ControlMessage) -> Result<(), Error> {
         if self.core.failure().is_some() {
             return Ok(());
@@ -70,7 +70,7 @@ impl State {
         self.drive()
     }
 
-    /// The plan's path does not work, or rank 0 has another plan.
+    /// Requests a new plan: the plan's path does not work, or rank 0 has another plan.
     pub(super) fn request_plan(&mut self, reason: &str) -> Result<(), Error> {
         let (now, faults) = (self.now(), encode(&self.certainly_lost()));
         if self.core.rank == 0 {
@@ -80,7 +80,7 @@ impl State {
         self.drive()
     }
 
-    /// Does what the machine asks for, until it asks for nothing.
+    /// Performs the machine's actions until there are none.
     pub(super) fn drive(&mut self) -> Result<(), Error> {
         loop {
             send_queued(&self.core, self.machine.get_mut());
@@ -108,13 +108,13 @@ impl State {
                 }
             }
             Action::Fail(error) => return Err(self.cannot_go_on(&error)),
-            // Actions of groups with a controller.
+            // Actions for groups with a controller.
             Action::Fetch(_) | Action::Deliver(_) | Action::SilentTrees(_) => {}
         }
         Ok(())
     }
 
-    /// Leaves the plan's path; how far this rank is.
+    /// Stops the plan's path; reports this rank's progress.
     fn freeze(&mut self) {
         let faults = encode(&self.certainly_lost());
         if let Some(group) = self.group.take() {
@@ -127,11 +127,11 @@ impl State {
         self.machine.get_mut().handle_frozen(now, Frozen::Elements { finals, faults });
     }
 
-    /// Rank 0: finds a plan for what is left of the network.
+    /// Rank 0: finds a plan for the rest of the network.
     fn plan_anew(&mut self, reason: &str) {
         let found = match (self.brought.take(), &self.plan) {
             (Some(plan), _) => Ok(plan),
-            // Nothing is known to be lost: the same links again.
+            // No link is known to be lost: the same links again.
             (None, Some(plan)) if self.lost.is_empty() => Ok(plan.clone()),
             (None, _) => self.replan(),
         };
@@ -233,7 +233,7 @@ impl State {
         Ok(())
     }
 
-    /// What was lost, and what the new plan reaches.
+    /// Describes the losses and the rate of the new plan.
     fn explain(&self, reason: &str, plan: &TreePlan) -> String {
         let rate = |plan: &TreePlan| plan.rate_bps.to_f64() / 8e9;
         let lost: Vec<String> = self.lost.iter().map(LostLink::to_string).collect();
@@ -291,7 +291,7 @@ fn encode(lost: &[LostLink]) -> Vec<Vec<u8>> {
     lost.iter().map(|lost| serde_json::to_vec(lost).expect("plain values")).collect()
 }
 
-/// Sends what the machine has for other ranks.
+/// Sends the machine's messages to other ranks.
 pub(super) fn send_queued(
     core: &crate::core::Core,
     machine: &mut netsum_proto::handover::Handover<LedPlan>,

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use super::{
     LostLink, Patience, PlanSource, PlannedError, PlannedGroup, PortAddress, Ports, Stopped,
-    engine::Operation,
+    engine::PlannedOperation,
 };
 use crate::Error;
 use crate::algorithm::{Allreduce, allreduce_ranges};
@@ -264,7 +264,7 @@ impl State {
         let elements = progress.numel();
         self.current = (sequence, progress.job.deadline);
         self.progress = Some(progress);
-        let operation = machine::Operation { sequence, elements, deadline };
+        let operation = machine::PendingOperation { sequence, elements, deadline };
         self.machine.get_mut().handle_operation(operation);
         self.drive()?;
         while !self.is_over() {
@@ -374,7 +374,7 @@ impl State {
                 return failure;
             }
         }
-        let ranks: Vec<u32> = stopped.owing.iter().map(|&rank| rank as u32).collect();
+        let ranks: Vec<u32> = stopped.missing_peers.iter().map(|&rank| rank as u32).collect();
         let missing = self.core.not_heard_from(&ranks);
         let Some(progress) = &self.progress else { return Error::Internal(missing) };
         let work = &progress.job.work;
@@ -448,7 +448,7 @@ fn perform_rest(
 ) -> Result<(), Box<Stopped>> {
     let PlanJob { sequence, fingerprint, format, .. } = progress.job;
     let (element, numel) = (progress.element(), progress.numel());
-    let operation = Operation { number: sequence, fingerprint, format };
+    let operation = PlannedOperation { number: sequence, fingerprint, format };
     let mut buffer = progress.job.buffer.clone();
     if progress.finals.is_empty() {
         let len = buffer.len();

@@ -1,11 +1,11 @@
-//! One direction between two ranks: frames through cells, one behind the other.
+//! One direction between two ranks: frames in consecutive cells.
 //!
-//! A cell's number is written last and says that the cell is full, so a short message costs one line of memory that
-//! goes from one core to the other. Payloads that have no room in a cell go through the ring of bytes ([`crate::ring`])
-//! beside the cells; their cell says how much of them is there already. The reader publishes the cells that it has
-//! taken in the ring's `extra` word.
+//! A cell's number is written last and shows that the cell is full, so that a short message costs one cache line
+//! between cores. Payloads that do not fit in a cell go through the ring of bytes ([`crate::ring`]) beside the cells;
+//! their cell contains how many of their bytes are already there. The reader publishes the number of cells it has taken
+//! in the ring's `extra` word.
 //!
-//! Generic over where it lies, so that a model checker can run the very same steps (`tests.rs`).
+//! Generic over the memory, so that a model checker can run the same steps (`tests.rs`).
 
 use std::sync::atomic::Ordering;
 
@@ -13,28 +13,28 @@ use super::super::frame::HEADER_LEN;
 use crate::ring::{self, Bytes, Corrupt, PARTS, Waiting};
 use crate::word::Word;
 
-/// Where cells lie, and the ring of bytes beside them.
+/// Storage of cells, and of the ring of bytes beside them.
 pub(super) trait Cells: Bytes {
-    /// A power of two.
+    /// Number of cells, a power of two.
     fn cells(&self) -> u32;
-    /// The number in a cell; `cell` may be any number, and is taken modulo the cells.
+    /// The number in a cell; `cell` may be any number, and is taken modulo the number of cells.
     fn number(&self, cell: u32) -> &Self::Word;
-    /// Fills a cell, but for its number; at most [`INLINE`] bytes.
+    /// Fills a cell, except for its number; at most [`INLINE`] bytes.
     fn fill_cell(&self, cell: u32, header: &[u8; HEADER_LEN], here: u32, payload: &[u8]);
-    /// The header in a cell, and what was said of its payload.
+    /// The header in a cell, and the number of its payload bytes in the ring.
     fn header(&self, cell: u32) -> ([u8; HEADER_LEN], u32);
     /// The first bytes in a cell; `len` is at most [`INLINE`].
     fn payload(&self, cell: u32, len: usize, take: impl FnOnce(&[u8]));
 }
 
-/// The side that writes.
+/// The writing side.
 pub(super) struct Writer<R> {
     bytes: ring::Writer<R>,
-    /// The number of the next cell.
+    /// Number of the next cell.
     cell: u32,
-    /// As the reader published last.
+    /// Cells taken, as last published by the reader.
     taken: u32,
-    /// What it waits for where it could not go on.
+    /// Whether it waits for a cell, after it could not continue.
     wants_cell: bool,
 }
 
@@ -43,7 +43,7 @@ impl<R: Cells> Writer<R> {
         Writer { bytes: ring::Writer::new(room), cell: 0, taken: 0, wants_cell: false }
     }
 
-    /// Writes a frame with its whole payload, or nothing: whether there was room.
+    /// Writes a frame with its whole payload, or nothing; returns whether there was room.
     #[inline]
     pub(super) fn write_whole(&mut self, header: &[u8; HEADER_LEN], payload: &[u8]) -> bool {
         let len = payload.len();
@@ -51,9 +51,8 @@ impl<R: Cells> Writer<R> {
         fits && self.begin(header, payload, usize::MAX).is_some()
     }
 
-    /// Writes a frame with the first bytes of its payload, at most `most` of those that do not go in its cell; how
-    /// many, or
-    /// `None`, and nothing has happened, where no cell is free.
+    /// Writes a frame with the first bytes of its payload, at most `most` of those that do not fit in its cell; returns
+    /// how many, or `None`, without any effect, if no cell is free.
     #[inline]
     pub(super) fn begin(
         &mut self,
@@ -79,8 +78,8 @@ impl<R: Cells> Writer<R> {
         Some(count)
     }
 
-    /// Writes the next bytes of a payload; how many, at most `most`. Where the reader's position cannot be, there is no
-    /// room: the peer is lost when its connection ends.
+    /// Writes the next bytes of a payload, at most `most`; returns how many. If the reader's position is invalid, there
+    /// is no room: the peer is lost when its connection ends.
     pub(super) fn go_on(&mut self, payload: &[u8], most: usize) -> usize {
         let count = self.bytes.write(payload, most).unwrap_or(0);
         if count == 0 {
@@ -89,13 +88,13 @@ impl<R: Cells> Writer<R> {
         count
     }
 
-    /// Asks to be woken when there is room. False where there is room by now.
+    /// Requests a wake-up when there is room. False if there is room by now.
     pub(super) fn wait_for_room(&mut self) -> bool {
         self.room().positions().writer.waiting.raise();
         !self.can_go_on()
     }
 
-    /// Whether there is what was missing when it could not go on.
+    /// Whether the missing room is available.
     pub(super) fn can_go_on(&mut self) -> bool {
         if self.wants_cell {
             self.has_cell()
@@ -119,12 +118,12 @@ impl<R: Cells> Writer<R> {
     }
 }
 
-/// The side that reads.
+/// The reading side.
 pub(super) struct Reader<R> {
     bytes: ring::Reader<R>,
-    /// The number of the next cell.
+    /// Number of the next cell.
     cell: u32,
-    /// As the writer was told.
+    /// Cells taken, as published to the writer.
     published: u32,
 }
 
@@ -139,38 +138,38 @@ impl<R: Cells> Reader<R> {
         self.room().number(self.cell).load(Ordering::Acquire) == self.cell.wrapping_add(1)
     }
 
-    /// The header in the next cell, which is full, and how many bytes of its payload are here.
+    /// The header in the next cell, which is full, and the number of its payload bytes in the ring.
     #[inline]
     pub(super) fn header(&self) -> ([u8; HEADER_LEN], usize) {
         let (header, here) = self.room().header(self.cell);
         (header, here as usize)
     }
 
-    /// The next cell has been read, where its payload is not in it; `here` as it said.
+    /// Marks the next cell, whose payload is not in it, as read; `here` as it says.
     pub(super) fn take_cell(&mut self, here: usize) -> Result<(), Corrupt> {
         self.bytes.expect(here)?;
         self.cell = self.cell.wrapping_add(1);
         Ok(())
     }
 
-    /// Hands over the payload in the next cell, of `len` bytes, at most [`INLINE`]; the cell has been read then.
+    /// Passes the payload in the next cell, of `len` bytes, at most [`INLINE`], to `take`; marks the cell as read.
     #[inline]
     pub(super) fn take_payload(&mut self, len: usize, take: impl FnOnce(&[u8])) {
         self.room().payload(self.cell, len, take);
         self.cell = self.cell.wrapping_add(1);
     }
 
-    /// Whether there are bytes of a payload that goes on.
+    /// Whether the ring has bytes of a payload that continues.
     pub(super) fn has_bytes(&self) -> bool {
         self.bytes.has_bytes()
     }
 
-    /// Hands over the next bytes of a payload; how many, at most `most`.
+    /// Passes the next bytes of a payload, at most `most`, to `take`; returns how many.
     pub(super) fn take(&mut self, most: usize, take: impl FnMut(&[u8])) -> Result<usize, Corrupt> {
         self.bytes.read(most, take)
     }
 
-    /// Lets the writer have the room, if it is enough to be worth it; whether the writer waits for it and has to be
+    /// Publishes freed room to the writer, if it is worthwhile; returns whether the writer waits for it and must be
     /// woken.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
@@ -181,7 +180,7 @@ impl<R: Cells> Reader<R> {
     fn publish_all(&mut self) -> bool {
         self.room().positions().reader.extra.store(self.cell, Ordering::Release);
         self.published = self.cell;
-        // A writer that is woken looks again, and asks again if it is not enough.
+        // A woken writer checks again, and requests another wake-up if the room does not suffice.
         self.bytes.publish()
     }
 
@@ -191,13 +190,13 @@ impl<R: Cells> Reader<R> {
     }
 }
 
-/// What a rank lets the others of its host see: whether its thread sleeps until it is woken, and the like.
+/// State of a rank that the others of its host see, for example whether its thread sleeps.
 #[repr(C, align(128))]
 pub(super) struct Presence<W> {
     asleep: Waiting<W>,
-    /// The processor on which the owner waited last, and one.
+    /// The processor on which the owner last waited, plus one.
     cpu: W,
-    /// The owner has failed: what it lent is no message any more.
+    /// Whether the owner has failed, so that lent messages are invalid.
     revoked: W,
 }
 
@@ -207,20 +206,20 @@ impl<W: Word> Presence<W> {
         Presence { asleep: Waiting::new(asleep), cpu, revoked }
     }
 
-    /// The owner changes what it has lent only after this.
+    /// Marks lent messages as invalid; the owner may change them only afterwards.
     pub(super) fn revoke(&self) {
         self.revoked.store(1, Ordering::Relaxed);
         W::fence();
     }
 
-    /// For a reader of what was lent: whether that counts for nothing.
+    /// For a reader of a lent message: whether it is invalid.
     pub(super) fn is_revoked(&self) -> bool {
-        // What was read before this is from before the change, or this sees that there was one.
+        // Either everything read before is from before the change, or this sees the mark.
         W::fence();
         self.revoked.load(Ordering::Relaxed) != 0
     }
 
-    /// The owner waits on that processor.
+    /// Records that the owner waits on that processor.
     #[inline]
     pub(super) fn set_cpu(&self, cpu: u32) {
         let cpu = cpu.wrapping_add(1);
@@ -229,29 +228,29 @@ impl<W: Word> Presence<W> {
         }
     }
 
-    /// Whether the owner waited there last.
+    /// Whether the owner last waited on that processor.
     pub(super) fn is_on(&self, cpu: u32) -> bool {
         self.cpu.load(Ordering::Relaxed) == cpu.wrapping_add(1)
     }
 
-    /// The owner looks once more after this, and sleeps if there is nothing.
+    /// To be called before the owner polls once more and sleeps.
     pub(super) fn before_sleep(&self) {
         self.asleep.raise();
     }
 
-    /// The owner is awake.
+    /// To be called when the owner is awake.
     pub(super) fn after_sleep(&self) {
         self.asleep.lower();
     }
 
-    /// For a rank that has written something: whether the owner has to be woken, which is then the caller's to do.
+    /// For a rank that has written something: whether it must wake the owner.
     #[inline]
     pub(super) fn has_to_be_woken(&self) -> bool {
         self.asleep.take()
     }
 }
 
-/// Bytes of a cell: two lines of memory, which processors fetch together.
+/// Bytes of a cell: two cache lines, which processors fetch together.
 pub(super) const CELL: usize = 128;
-/// Bytes of a payload that go in its frame's cell.
+/// Bytes of payload that fit in a frame's cell.
 pub(super) const INLINE: usize = CELL - 8 - HEADER_LEN;

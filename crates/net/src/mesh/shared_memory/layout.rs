@@ -1,5 +1,5 @@
-//! Where rings lie in the memory that the ranks of a host share: presence and identity of all ranks, then a ring with
-//! its cells for every ordered pair. Untouched pages take no memory.
+//! Layout of the rings in the memory that the ranks of a host share: presence and identity of all ranks, then a ring
+//! with its cells for every ordered pair. Untouched pages take no memory.
 
 #![allow(unsafe_code)]
 
@@ -28,7 +28,7 @@ impl Layout {
         Ok((Layout::map(&fd, ranks)?, fd))
     }
 
-    /// Errors: the file is not what `create` makes for as many ranks.
+    /// Errors: the file differs from what `create` makes for this number of ranks.
     pub(super) fn open(fd: &OwnedFd, ranks: usize) -> io::Result<Layout> {
         memfd::check(fd, len(ranks))?;
         Layout::map(fd, ranks)
@@ -39,7 +39,7 @@ impl Layout {
         Ok(Layout { map, ranks, capacity: capacity_of(ranks) })
     }
 
-    /// By place on the host.
+    /// Presence by position on the host.
     #[inline]
     pub(super) fn presence(&self, place: usize) -> &Presence<AtomicU32> {
         assert!(place < self.ranks, "rank {place} of {} on a host", self.ranks);
@@ -47,7 +47,7 @@ impl Layout {
         unsafe { &*self.map.start().cast::<Presence<AtomicU32>>().add(place) }
     }
 
-    /// By place on the host.
+    /// Identity by position on the host.
     pub(super) fn identity(&self, place: usize) -> &Identity {
         assert!(place < self.ranks, "rank {place} of {} on a host", self.ranks);
         // SAFETY: behind the presences, within the mapping and aligned, as `head` has room for both and a presence is
@@ -58,7 +58,7 @@ impl Layout {
         }
     }
 
-    /// The ring in which one place writes and another reads. Each end is to be taken once in all processes.
+    /// The ring from one position to another. Each end must be taken once in all processes.
     pub(super) fn ring(&self, from: usize, to: usize) -> Ring {
         assert!(from.max(to) < self.ranks && from != to, "{from} to {to} of {}", self.ranks);
         let at = head(self.ranks) + (from * self.ranks + to) * stride(self.capacity);
@@ -73,14 +73,14 @@ impl Layout {
 
 /// A ring with its cells in shared memory.
 pub(super) struct Ring {
-    /// Keeps the mapping.
+    /// Keeps the mapping alive.
     bytes: SharedBytes,
     cells: *mut u8,
 }
 
-// SAFETY: cells' numbers are atomics. All else is reached by `Writer` and `Reader`, of which each side has one, used by
-// one thread at a time; the numbers keep them on different cells. A process that breaks this can only garble what it
-// sends, as all that is read is checked.
+// SAFETY: cells' numbers are atomics. Everything else is accessed by `Writer` and `Reader`, of which each side has one,
+// used by one thread at a time; the numbers keep them on different cells. A process that violates this can only corrupt
+// its own messages, because everything read is checked.
 unsafe impl Send for Ring {}
 
 impl Ring {

@@ -35,7 +35,7 @@ use super::limits::{
 };
 use super::outbox::{Drained, Outbox, Reports};
 use super::receive::Wanted;
-use super::transport::{Link, Sleep, Transport};
+use super::transport::{MeshLink, Sleep, Transport};
 use crate::Buffer;
 use crate::external_load::{ExternalLoad, own_cpu};
 use crate::ring::Corrupt;
@@ -411,7 +411,7 @@ impl Transport for SharedMemory {
         self.pair(rank).is_some()
     }
 
-    fn link(self: Arc<Self>, rank: u32) -> Box<dyn Link> {
+    fn link(self: Arc<Self>, rank: u32) -> Box<dyn MeshLink> {
         let place = self.pair(rank).expect("it is asked for ranks that it reaches").place;
         let writer = Writer::new(self.layout.ring(self.place, place));
         Box::new(SharedMemoryLink { memory: self, rank, writer })
@@ -595,7 +595,7 @@ impl SharedMemoryLink {
     }
 }
 
-impl Link for SharedMemoryLink {
+impl MeshLink for SharedMemoryLink {
     fn flush(
         &mut self,
         core: &Core,

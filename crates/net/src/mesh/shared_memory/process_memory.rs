@@ -1,9 +1,8 @@
-//! Reading a message in its sender's memory: one copy, where the kernel allows it.
+//! Reading a message in its sender's memory: one copy, if the kernel allows it.
 //!
-//! Containers and hardened systems forbid it (ptrace's rules), and then messages go through the rings. So every rank
-//! publishes where a random number of its own lies: a rank that reads it there has found the right process and may
-//! read. The number is read again with every message: a process that got the process id of one that died is not taken
-//! for it.
+//! Containers and hardened systems forbid it (ptrace's rules); messages then go through the rings. Every rank publishes
+//! the address of a random number: a rank that reads it there has found the right process and may read. The number is
+//! read again with every message, in case another process has got the process id of one that died.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// What a rank publishes in shared memory. Numbers of 0 have not been published.
+/// A rank's identity in shared memory. Zeros mean not published.
 #[repr(C, align(128))]
 pub(super) struct Identity {
     pid: AtomicU32,
@@ -20,7 +19,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// `own` stays where it is as long as messages are lent.
+    /// `own` must not move while messages are lent.
     pub(super) fn publish(&self, own: &Nonce) {
         self.at.store((&raw const *own.0) as u64, Ordering::Relaxed);
         self.nonce.store(*own.0, Ordering::Relaxed);
@@ -37,7 +36,7 @@ impl Nonce {
     }
 }
 
-/// Whether a rank's memory can be read: found out once, with the first message that is long enough.
+/// Whether a rank's memory can be read: determined once, with the first message that is long enough.
 #[derive(Default)]
 pub(super) struct Access(AtomicU8);
 
@@ -54,8 +53,8 @@ impl Access {
     }
 }
 
-/// Fills `to` with what lies at that address of the process that published its identity. Errors: the kernel does not
-/// allow it, there is no such memory, or it is another process.
+/// Fills `to` from that address of the process that published its identity. Errors: the kernel does not allow it, there
+/// is no such memory, or it is another process.
 pub(super) fn read(identity: &Identity, at: u64, to: &mut [u8]) -> io::Result<()> {
     let wanted = to.len() + size_of::<u64>();
     let mut nonce = 0u64;
@@ -64,8 +63,8 @@ pub(super) fn read(identity: &Identity, at: u64, to: &mut [u8]) -> io::Result<()
     let nonce_at = identity.at.load(Ordering::Relaxed);
     let remote = [piece(at as *mut _, to.len()), piece(nonce_at as *mut _, 8)];
     let pid = identity.pid.load(Ordering::Acquire) as libc::pid_t;
-    // SAFETY: the kernel writes to the local pieces only, which are ours and as long as said; it checks the remote
-    // ones.
+    // SAFETY: the kernel writes to the local pieces only, which are owned and have the given length; it checks the
+    // remote ones.
     let count = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
     match usize::try_from(count) {
         Err(_) => Err(io::Error::last_os_error()),

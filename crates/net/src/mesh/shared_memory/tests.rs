@@ -14,7 +14,7 @@ use super::{HEADER_LEN, PIECE};
 use crate::ring::tests::{LoomRing, limited_preemptions};
 use crate::ring::{Bytes, Positions};
 
-/// Two cells beside a ring of two bytes, in which loom sees who touches what.
+/// Two cells beside a ring of two bytes, whose accesses loom tracks.
 #[derive(Clone)]
 struct Model {
     bytes: LoomRing<loom::sync::atomic::AtomicU32>,
@@ -53,7 +53,7 @@ impl Bytes for Model {
     }
 }
 
-// SAFETY of all accesses below: loom checks that nobody else is in the cell; that is what the tests show.
+// SAFETY of all accesses below: loom checks that no other thread accesses the cell; the tests show that.
 impl Cells for Model {
     fn cells(&self) -> u32 {
         2
@@ -78,7 +78,7 @@ impl Cells for Model {
     }
 }
 
-/// A payload that does not go in a cell.
+/// A payload that does not fit in a cell.
 const LONG: [u8; INLINE + 1] = [7; INLINE + 1];
 
 /// Interleavings of a writer of frames in cells, more than there are, and their reader: every frame is read whole, once
@@ -110,8 +110,8 @@ fn cells_are_read_only_when_full_and_filled_only_when_read() {
     });
 }
 
-/// The same of a payload that goes through the ring of bytes, in pieces, of which the first comes with its cell; the
-/// writer asks to be told of room and looks again, as it does before it sleeps.
+/// The same for a payload that goes through the ring of bytes, in pieces, of which the first comes with its cell; the
+/// writer requests a wake-up and checks again, as it does before it sleeps.
 #[test]
 fn payload_bytes_are_read_only_after_they_were_written() {
     limited_preemptions(|| {
@@ -148,8 +148,8 @@ fn payload_bytes_are_read_only_after_they_were_written() {
     });
 }
 
-/// All interleavings of one who writes and rings where it must, and one who arms its presence, looks and sleeps: it
-/// never sleeps on with a frame there that nobody will ring for.
+/// All interleavings of a thread that writes and rings if necessary, and one that announces its sleep, checks and
+/// sleeps: it never sleeps on while there is a frame.
 #[test]
 fn a_sleeping_reader_is_woken() {
     loom::model(|| {
@@ -169,7 +169,7 @@ fn a_sleeping_reader_is_woken() {
         let reader = Reader::new(model);
         presence.before_sleep();
         while !reader.has_cell() {
-            // It may end for no reason, once; loom reports a deadlock if nobody rings.
+            // A sleep may end early, once; loom reports a deadlock if no thread rings.
             rings.wait();
         }
         presence.after_sleep();
@@ -178,7 +178,7 @@ fn a_sleeping_reader_is_woken() {
     });
 }
 
-/// The same of a writer that has no room and sleeps, and a reader that makes room.
+/// The same for a writer that has no room and sleeps, and a reader that makes room.
 #[test]
 fn a_writer_without_room_is_woken_when_there_is_room() {
     loom::model(|| {
@@ -217,9 +217,9 @@ fn presence() -> Presence<loom::sync::atomic::AtomicU32> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A frame with so many bytes of payload, at most so many of them at once.
+    /// A frame with this many bytes of payload, and the maximum number at once.
     Frame(usize, usize),
-    /// Reads at most so many frames or pieces.
+    /// Reads at most this many frames or pieces.
     Read(usize),
 }
 
@@ -238,13 +238,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// One thread writes and reads in any order: what comes out is what went in, and room comes back.
+    /// One thread writes and reads in any order: frames are read as written, and room is freed.
     #[test]
-    fn frames_come_out_as_they_went_in(steps in steps()) {
+    fn frames_are_read_as_written(steps in steps()) {
         let (layout, _fd) = Layout::create(2).unwrap();
         let layout = Arc::new(layout);
         let (mut writer, mut reader) = (Writer::new(layout.ring(0, 1)), Reader::new(layout.ring(0, 1)));
-        // Of frames: number, payload, how much of it is away. Of the one that is read: what is left.
+        // Of frames: number, payload, bytes sent. Of the one being read: the rest.
         let mut under_way: VecDeque<(u8, Vec<u8>)> = VecDeque::new();
         let (mut number, mut rest, mut reading) = (0u8, Vec::new(), VecDeque::new());
         let piece = |number: u8, len| (0..len).map(|i| (i as u8).wrapping_mul(7) ^ number).collect::<Vec<u8>>();
@@ -296,8 +296,8 @@ proptest! {
         prop_assert!(rest.is_empty() && reading.is_empty() && under_way.is_empty());
     }
 
-    /// Words and cells of any bits: the reader says what is wrong or reads bytes of the ring, and the writer writes in
-    /// the ring.
+    /// Words and cells of arbitrary bits: the reader reports an error or reads bytes of the ring, and the writer stays
+    /// within the ring.
     #[test]
     fn arbitrary_bits_in_the_memory_never_leave_the_ring(words in prop::collection::vec(any::<u32>(), 6), here: u32, most in 0..PIECE) {
         let (layout, _fd) = Layout::create(2).unwrap();

@@ -1,24 +1,24 @@
-//! A switch whose inputs and outputs are written down, and read back.
+//! A switch whose inputs and outputs are recorded, and replayed.
 
 use std::fmt::Write;
 
 use netsum_proto::atp::{Claim, Lease, Members, Policy, Rack, Switch, SwitchConfig};
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Aggregator, Drop, PortId, Time};
+use netsum_proto::{Aggregator, DropReason, PortId, Time};
 use netsum_wire::atp::{HEADER_LEN, Header};
 use netsum_wire::{Epoch, JobId, TreeId};
 use serde_json::Value;
 
 use crate::record::{Sent, hex, number, unhex};
 
-/// Rows beyond the slots, for packets on their way through.
+/// Rows beyond the slots, for packets that are forwarded.
 const TRANSIT: usize = 64;
 
 fn machine(config: SwitchConfig) -> Switch<Rows> {
     Switch::new(config, Rows::new(config.slots as usize + TRANSIT, config.row_bytes.into()))
 }
 
-/// Plays a scenario and keeps what happened.
+/// Plays a scenario and records it.
 pub struct Record {
     switch: Switch<Rows>,
     config: SwitchConfig,
@@ -33,7 +33,7 @@ impl Record {
         Record { switch: machine(config), config, about, steps: Vec::new(), now: Time(0) }
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub fn wait(&mut self, ns: u64) {
         self.now = self.now.after(ns);
     }
@@ -45,14 +45,14 @@ impl Record {
         self.steps.push(format!("{{\"at\": {at}, \"install\": {}}}", lease_json(lease)));
     }
 
-    /// Takes a job's leases back.
+    /// Revokes a job's leases.
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
         self.switch.revoke(job, up_to);
         let step = format!("{{\"revoke\": {{\"job\": {job}, \"up_to\": {up_to}}}");
         self.steps.push(format!("{step}, \"held\": {}}}", self.switch.held()));
     }
 
-    /// Looks for slots in which nothing was added for long, if that is due.
+    /// Handles deadlines, if one has passed: the switch flushes slots of stragglers.
     pub fn timeout(&mut self) {
         if self.switch.poll_timeout().is_none_or(|due| due > self.now) {
             return;
@@ -63,7 +63,7 @@ impl Record {
         self.push(line, None, &out);
     }
 
-    /// Gives the switch a packet; returns what it sends.
+    /// Passes a packet to the switch; returns what it sends.
     pub fn packet(&mut self, port: u32, ce: bool, header: &Header, payload: &[u8]) -> Vec<Sent> {
         let mut packet = vec![0; HEADER_LEN];
         header.encode(packet.first_chunk_mut().unwrap());
@@ -71,7 +71,7 @@ impl Record {
         self.bytes(port, ce, &packet)
     }
 
-    /// Gives the switch any bytes.
+    /// Passes arbitrary bytes to the switch.
     pub fn bytes(&mut self, port: u32, ce: bool, packet: &[u8]) -> Vec<Sent> {
         let (drop, out) = step(&mut self.switch, self.now, port, ce, packet);
         let (at, hex) = (self.now.0, hex(packet));
@@ -92,7 +92,7 @@ impl Record {
         self.steps.push(line);
     }
 
-    /// The file: one step a line.
+    /// The file: one step per line.
     pub fn to_json(&self, name: &str) -> String {
         let SwitchConfig { slots, row_bytes, policy, straggler_ns } = self.config;
         let (policy, patience_ns) = match policy {
@@ -110,7 +110,7 @@ impl Record {
     }
 }
 
-/// Drives a switch through a file's steps and compares; returns how many packets went in.
+/// Replays a file's steps and compares the outputs; returns the number of input packets.
 pub fn replay(name: &str, file: &Value) -> usize {
     let mut switch = machine(read_config(&file["switch"]));
     let mut packets = 0;
@@ -164,7 +164,7 @@ fn step(
             Some(error.into())
         }
     };
-    (drop.map(Drop::label), drain(switch))
+    (drop.map(DropReason::label), drain(switch))
 }
 
 fn drain(switch: &mut Switch<Rows>) -> Vec<Sent> {

@@ -1,4 +1,4 @@
-//! What the vectors show. Every scenario is a plain sequence; the random ones have a fixed seed.
+//! Scenarios of the vectors. Every scenario is a plain sequence; the random ones have a fixed seed.
 
 use netsum_proto::PortId;
 use netsum_proto::atp::{Claim, Lease, Members, Policy, Rack, SwitchConfig};
@@ -112,7 +112,7 @@ pub fn contribution(level: Level, job: JobId, child: u8) -> Header {
     }
 }
 
-/// From the server, for all.
+/// A header from the server to all workers.
 pub fn down(kind: Kind, job: JobId) -> Header {
     let n_elems = if kind.has_payload() { 1 } else { 0 };
     Header { kind, n_elems, workers: 0, racks: 0, ..contribution(Level::Server, job, 0) }
@@ -205,7 +205,7 @@ fn lengths(record: &mut Record) {
     }
 }
 
-/// Around both limits, around 0, and half way.
+/// Values around both limits, around 0, and half way.
 const EDGES: [i32; 14] = [
     0,
     1,
@@ -243,12 +243,12 @@ fn saturation(record: &mut Record) {
     for arithmetic in IN_SLOTS {
         for edge in EDGES {
             let all = || words(EDGES);
-            // The third child undoes a part: what has saturated does not come back.
+            // The third child undoes a part: saturated elements do not come back.
             let back = words(EDGES.map(|v| v.wrapping_neg()));
             round(record, arithmetic, [words([edge; EDGES.len()]), all(), back]);
         }
     }
-    // One element of many, in every place of a block and after the last whole block.
+    // One element of many, at every position of a block and after the last whole block.
     for place in [0, 1, 31, 32, 33, 62, 63, 64, 65, 66] {
         let one = |value| words((0..67).map(|i| if i == place { value } else { i }));
         round(record, Arithmetic::Saturating, [one(i32::MAX), one(1), one(-5)]);
@@ -330,7 +330,7 @@ fn window(record: &mut Record) {
     for job in 1..=2 {
         let lease = Lease { window: 4, ..with(Level::Rack, job, 3, 8) };
         record.install(&lease);
-        // Results go ahead in steps that a window allows, to the wrap and beyond it.
+        // Results advance in steps that a window allows, to the wrap and beyond it.
         let mut passed = 0u32;
         for step in 0..24u32 {
             for ahead in [-6i32, -5, -4, -1, 0, 3, 4, 5] {
@@ -476,7 +476,7 @@ fn partition(record: &mut Record) {
             }
         }
     }
-    // The first partition comes free and is given to another job.
+    // The first partition is freed and given to another job.
     record.revoke(JobId(1), Epoch(1));
     let claim = Claim { guaranteed: 6, ..Claim::default() };
     let late = Lease { claim, ..with(Level::Rack, 9, 3, 8) };
@@ -496,7 +496,7 @@ fn walk(record: &mut Record, level: Level) {
     random_walk(record, Random(12), level, [Claim::default(); 3]);
 }
 
-/// Packets of three jobs in an order that only chance gives, with a timer now and then.
+/// Packets of three jobs in random order, with occasional timers.
 fn random_walk(record: &mut Record, mut random: Random, level: Level, claims: [Claim; 3]) {
     let leases: Vec<_> = (1..)
         .zip(claims)

@@ -7,7 +7,7 @@ use netsum_wire::*;
 use super::record::Record;
 use super::scenarios::{self, OTHER, OWN, PARENT, STRAGGLER_NS, contribution, down, lease};
 
-/// What led to the state: packets of children, or the timer.
+/// Events that lead to the state: packets of children, or the timer.
 enum Past {
     From(JobId, u8),
     Late,
@@ -67,7 +67,7 @@ fn events(level: Level) -> Vec<Event> {
     ]
 }
 
-/// Plays all of it; every case has leases of an epoch of its own, so that it starts with empty slots.
+/// Plays all cases; each has leases of its own epoch, so that it starts with empty slots.
 pub fn play(record: &mut Record, level: Level) {
     let mut epoch = 0;
     for state in states() {
@@ -110,7 +110,7 @@ fn case(record: &mut Record, level: Level, epoch: Epoch, state: &[Past], event: 
         }
         Event::Revoke => record.revoke(OWN, epoch),
     }
-    // What the last member does now shows the state that the event has left.
+    // The reaction to the last member shows the state that the event has left.
     let last = contribution(level, OWN, 1);
     if !matches!(event, Event::Revoke) {
         send(record, 11, &last);

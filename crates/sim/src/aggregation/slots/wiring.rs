@@ -1,9 +1,9 @@
-//! From a job's hosts and servers to leases, paths and workers.
+//! Installs jobs of `atp`: leases, paths and workers for a job's hosts and servers.
 
 use std::collections::BTreeMap;
 
 use netsum_lease::{Granted, Racks, Terms, leases};
-use netsum_proto::atp::{Node, Place, Scaling, Server, Switch, Worker, WorkerConfig};
+use netsum_proto::atp::{Node, Scaling, Server, Switch, Worker, WorkerConfig, WorkerPosition};
 use netsum_proto::{Aggregator, Lease, PortId, WorkerMachine};
 use netsum_topo::{AggregationTree, Child, NodeId, Parent, TreeNode};
 use netsum_wire::{Epoch, JobId, TreeId};
@@ -14,7 +14,7 @@ use crate::aggregation::payload::Payload;
 use crate::aggregation::{Aggregation, SlotSharing};
 use crate::network::Network;
 
-/// A job that reduces in slots: where its workers and servers are.
+/// A job's hosts: those of its workers and of its servers.
 pub(crate) struct Places<'a> {
     pub placement: &'a [u32],
     pub servers: &'a [u32],
@@ -22,7 +22,7 @@ pub(crate) struct Places<'a> {
 
 impl<P: Payload> Aggregation<P> {
     /// Installs a job of `atp`: leases at the racks of workers and servers, a worker per host. Returns the number of
-    /// the first worker. Errors are the first that refuses.
+    /// the first worker. Errors are those of the first switch that refuses.
     pub(crate) fn add_slot_job(
         &mut self,
         net: &mut Network,
@@ -32,9 +32,9 @@ impl<P: Payload> Aggregation<P> {
     ) -> Result<u32, String> {
         let first = self.slots.next_worker();
         let wiring = Wiring { first, job, epoch: Epoch(1), sharing: self.sharing, config };
-        let stands = self.slots.lease(net, &wiring, hosts)?;
+        let paths = self.slots.lease(net, &wiring, hosts)?;
         let (now, ranks) = (net.now(), hosts.placement.len() as u32);
-        let places = stands.places;
+        let places = paths.places;
         let worker = |rank: u32| {
             Worker::new(
                 now,
@@ -47,12 +47,12 @@ impl<P: Payload> Aggregation<P> {
                     fragment_bytes: config.fragment_bytes,
                     slots: wiring.sharing.slots,
                     congestion: config.congestion,
-                    // Of no consequence: integers have no scale.
+                    // Unused: integers have no scale.
                     scaling: Scaling::Shared,
                 },
             )
         };
-        Ok(self.slots.add_workers(net, job, hosts.placement, stands.up, worker))
+        Ok(self.slots.add_workers(net, job, hosts.placement, paths.up, worker))
     }
 
     /// Moves a job to the next epoch on paths that stand.
@@ -68,12 +68,12 @@ impl<P: Payload> Aggregation<P> {
         let last = machines.running(first, hosts.placement.len()).next();
         let epoch = last.map_or(Epoch(1), |worker| Epoch(worker.config().epoch.0 + 1));
         let wiring = Wiring { first, job, epoch, sharing: self.sharing, config };
-        let stands = machines.lease(net, &wiring, hosts)?;
+        let paths = machines.lease(net, &wiring, hosts)?;
         let old = Epoch(epoch.0 - 1);
         machines.nodes_mut().for_each(|node| node.revoke(JobId(job), old));
         let now = net.now();
-        machines.replace_workers(net, first, stands.up, |rank, last| {
-            let places = stands.places[rank].clone();
+        machines.replace_workers(net, first, paths.up, |rank, last| {
+            let places = paths.places[rank].clone();
             Worker::new(now, WorkerConfig { epoch, places, ..last.clone() })
         });
         Ok(())
@@ -88,17 +88,17 @@ struct Wiring<'a> {
     config: &'a SlotConfig,
 }
 
-/// By rank, and for each by server: path to the switch above, place beneath the server.
-struct Stands {
+/// For each rank and server: the path to the switch above, and the worker's position beneath the server.
+struct WorkerPaths {
     up: Vec<Vec<u32>>,
-    places: Vec<Vec<Place>>,
+    places: Vec<Vec<WorkerPosition>>,
 }
 
 impl<P: Payload> Machines<Atp<P>> {
-    /// Jobs of whose packets some cannot come through; each once.
+    /// Jobs that have a broken path; each once.
     pub(crate) fn cut_off(&self, net: &Network) -> Vec<u32> {
-        let stands = |job: &JobId, epoch: Epoch, paths: &[PortId]| {
-            let path = paths.iter().find(|path| !net.path_stands(path.0));
+        let broken_path = |job: &JobId, epoch: Epoch, paths: &[PortId]| {
+            let path = paths.iter().find(|path| !net.is_path_alive(path.0));
             path.map(|_| (job.0, epoch))
         };
         let mut jobs = Vec::new();
@@ -107,7 +107,7 @@ impl<P: Payload> Machines<Atp<P>> {
             for (lease, ..) in switch.leases() {
                 let neighbours = lease.members.neighbours().chain([lease.parent]);
                 let paths: Vec<PortId> = neighbours.collect();
-                jobs.extend(stands(&lease.job, lease.epoch, &paths).map(|(job, _)| job));
+                jobs.extend(broken_path(&lease.job, lease.epoch, &paths).map(|(job, _)| job));
             }
         }
         jobs.sort_unstable();
@@ -130,15 +130,16 @@ impl<P: Payload> Machines<Atp<P>> {
         net: &mut Network,
         wiring: &Wiring,
         hosts: &Places,
-    ) -> Result<Stands, String> {
+    ) -> Result<WorkerPaths, String> {
         let ranks = hosts.placement.len();
-        let mut stands = Stands { up: vec![Vec::new(); ranks], places: vec![Vec::new(); ranks] };
+        let mut worker_paths =
+            WorkerPaths { up: vec![Vec::new(); ranks], places: vec![Vec::new(); ranks] };
         let (mut trees, mut ports) = (Vec::new(), Ports::default());
         for (tree, &server) in (0..).zip(hosts.servers) {
-            let paths = &mut (&mut ports, &mut stands.up);
+            let paths = &mut (&mut ports, &mut worker_paths.up);
             let tree = self.tree(net, wiring, hosts.placement, TreeId(tree), server, paths)?;
             let racks = Racks::of(&tree).map_err(|error| error.to_string())?;
-            for (rank, places) in (0..).zip(&mut stands.places) {
+            for (rank, places) in (0..).zip(&mut worker_paths.places) {
                 places.push(racks.place(rank).expect("a tree has every rank"));
             }
             trees.push(tree);
@@ -158,10 +159,10 @@ impl<P: Payload> Machines<Atp<P>> {
         for Granted { node, lease, .. } in granted.map_err(|error| error.to_string())? {
             self.install(net, wiring, node, lease)?;
         }
-        Ok(stands)
+        Ok(worker_paths)
     }
 
-    /// The tree of one server with the paths along it. Workers in the server's own rack are racks of one.
+    /// Builds the tree of one server and its paths. A worker in the server's rack counts as a rack of its own.
     fn tree(
         &mut self,
         net: &mut Network,
@@ -190,9 +191,9 @@ impl<P: Payload> Machines<Atp<P>> {
                 let entropy = (wiring.job ^ u32::from(id.0) << 8 ^ (rack as u32) << 4) as u16;
                 let way = net.way(host, server, entropy).ok_or_else(|| {
                     let name = |node| net.topology().name(NodeId(node));
-                    format!("there is no way from {} to {}", name(host), name(server))
+                    format!("there is no path from {} to {}", name(host), name(server))
                 })?;
-                // Between the two racks: without the hosts' own links.
+                // Between the two racks, without the hosts' own links.
                 let (rising, falling) = self.add_way(net, &way[1..way.len() - 1]);
                 self.set_end(rising, End::Node { node: top, from: PortId(falling) });
                 self.set_end(falling, End::Node { node: *switch, from: PortId(rising) });
@@ -248,7 +249,7 @@ impl<P: Payload> Machines<Atp<P>> {
     }
 }
 
-/// Ranks by the switch of their rack, in the order of first ranks; those at `top` each alone.
+/// Ranks by rack switch, in the order of first ranks; ranks at switch `top` form racks of one.
 fn by_rack(placement: &[u32], rack_of: impl Fn(u32) -> u32, top: u32) -> Vec<(u32, Vec<u32>)> {
     let mut racks: Vec<(u32, Vec<u32>)> = Vec::new();
     let mut known = BTreeMap::new();

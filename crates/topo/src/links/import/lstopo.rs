@@ -44,7 +44,7 @@ struct Reader<'a> {
     options: &'a ImportOptions,
     vertices: Vec<Vertex>,
     links: Vec<WeightedLink>,
-    /// By name length and name, so that cuda10 follows cuda9.
+    /// By length of the name and name, so that cuda10 follows cuda9.
     gpus: BTreeMap<(usize, String), usize>,
     /// By hwloc's `gp_index`.
     objects: HashMap<u64, usize>,
@@ -79,7 +79,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// One GPU per PCI device with a co-processor among its OSDevs, named after the first of CUDA's or RSMI's.
+    /// One GPU per PCI device with a co-processor among its OSDevs, named after the first CUDA or RSMI device.
     fn device(&mut self, pci: Node<'_, '_>, above: usize) -> Result<(), TopoError> {
         let osdevs = || pci.children().filter(|node| node.attribute("type") == Some("OSDev"));
         let name_of = |node: &Node<'_, '_>| node.attribute("name").unwrap_or("").to_owned();
@@ -117,7 +117,7 @@ impl Reader<'_> {
         Ok(if known > 0 { known } else { self.options.pcie.0 })
     }
 
-    /// A matrix of MB/s between GPUs, row by row. Columns that are no GPUs (NVSwitches) are left out.
+    /// A matrix of MB/s between GPUs, row by row. Columns that are not GPUs (NVSwitches) are skipped.
     fn matrix(&mut self, matrix: Node<'_, '_>) -> Result<(), TopoError> {
         let kind = match matrix.attribute("name") {
             Some("NVLinkBandwidth") => LinkKind::Nvlink,
@@ -167,5 +167,5 @@ impl Reader<'_> {
     }
 }
 
-/// hwloc's own objects nest about a dozen deep.
+/// Objects of real machines nest about a dozen deep.
 const DEPTH_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Topologies from text: our own TOML and JSON, and what other tools write.
+//! Topologies from text: netsum's TOML and JSON, and the output of other tools.
 
 mod lstopo;
 mod nccl;
@@ -14,12 +14,12 @@ use crate::units::Rate;
 
 pub use own::{write_json, write_toml};
 
-/// Who wrote the text.
+/// Format of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Ours, as TOML: `[[gpu]]`, `[[switch]]`, `[[link]]`.
+    /// netsum's, as TOML: `[[gpu]]`, `[[switch]]`, `[[link]]`.
     Toml,
-    /// Ours, as JSON with the same fields.
+    /// netsum's, as JSON with the same fields.
     Json,
     /// netsum's fabric file: hosts and aggregating switches.
     Fabric,
@@ -33,7 +33,7 @@ pub enum Format {
     NodeLink,
 }
 
-/// What a text does not say.
+/// Values that a text may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Rate of one NVLink (`NV1` in `nvidia-smi topo -m`), one direction.
@@ -43,23 +43,23 @@ pub struct ImportOptions {
     /// Whether the NVLinks of `nvidia-smi topo -m` lead to a switch; `None`: they do if a GPU shows
     /// more than [`NVLINKS_MAX`] in all.
     pub switched: Option<bool>,
-    /// Rate that a bare number means in node-link JSON.
+    /// Unit of a bare number in node-link JSON.
     pub unit: Rate,
 }
 
 impl Default for ImportOptions {
-    /// 25 GB/s per NVLink, 10 GB/s PCIe, numbers in GB/s.
+    /// 25 GB/s per NVLink, 10 GB/s PCIe, bare numbers in GB/s.
     fn default() -> ImportOptions {
         let gbytes = |rate: u64| Rate(rate * 8_000_000_000);
         ImportOptions { nvlink: gbytes(25), pcie: gbytes(10), switched: None, unit: gbytes(1) }
     }
 }
 
-/// Most NVLinks that a GPU has (Hopper, Blackwell): more in a row of `nvidia-smi topo -m` are the
-/// same links, seen through a switch.
+/// Most NVLinks of a GPU (Hopper, Blackwell): a higher total in a row of `nvidia-smi topo -m` repeats links that lead
+/// to a switch.
 pub const NVLINKS_MAX: u64 = 18;
 
-/// Reads `text`; `file` names it in errors. `format`: `None` to look at the text itself.
+/// Reads `text`; `file` names it in errors. `format`: `None` to detect it from the text.
 ///
 /// Errors: [`TopoError::Import`] (or [`TopoError::Syntax`] for TOML) with the place and the reason.
 pub fn import(
@@ -111,7 +111,7 @@ fn guess(text: &str) -> Option<Format> {
     text.contains("[[gpu]]").then_some(Format::Toml)
 }
 
-/// A text, and what it is called in errors.
+/// A text, and its name in errors.
 struct Source<'a> {
     text: &'a str,
     file: &'a str,
@@ -123,7 +123,7 @@ impl Source<'_> {
         TopoError::Import { file: self.file.to_owned(), place, problem }
     }
 
-    /// Checks the graph as a whole; its GPUs must reach each other.
+    /// Checks the whole graph; its GPUs must be connected.
     fn graph(
         &self,
         name: &str,
@@ -141,7 +141,7 @@ fn gpu(name: impl Into<String>) -> Vertex {
     Vertex { name: name.into(), role: Role::Gpu }
 }
 
-/// A switch that only passes on.
+/// A switch that only forwards.
 fn relay(name: impl Into<String>) -> Vertex {
     Vertex { name: name.into(), role: Role::Switch { aggregates: false, multicasts: false } }
 }

@@ -1,7 +1,7 @@
 //! NCCL's topology file (version 1): `system > cpu > pci… > gpu > nvlink`; RCCL's has `xgmi`.
 //!
-//! Rates of NVLinks follow the GPU's `sm`, as in NCCL's own tables; those of PCIe follow
-//! `link_speed` × `link_width`. NICs stand beside GPUs and are left out: one server is described.
+//! Rates of NVLinks follow the GPU's `sm`, as in NCCL's own tables; those of PCIe follow `link_speed` × `link_width`.
+//! NICs are skipped: one server is described.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -41,9 +41,9 @@ struct Reader<'a> {
     options: &'a ImportOptions,
     vertices: Vec<Vertex>,
     links: Vec<WeightedLink>,
-    /// By the number that NCCL gives.
+    /// By NCCL's number.
     gpus: BTreeMap<u64, usize>,
-    /// PCI bus ids of GPUs: NVLinks name their other end so.
+    /// PCI bus ids of GPUs, by which NVLinks name their other end.
     buses: HashMap<String, usize>,
 }
 
@@ -100,13 +100,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `<nvlink>` and `<xgmi>`: to another GPU each end writes its own line, of which one counts.
+    /// `<nvlink>` and `<xgmi>`: a link between GPUs is listed at both ends, and counted once.
     fn fast_links(&mut self, system: Node<'_, '_>) -> Result<(), TopoError> {
         let mut counts: BTreeMap<(usize, usize), (u64, u64, LinkKind)> = BTreeMap::new();
         let mut switch = None;
         for device in system.descendants().filter(|node| node.has_tag_name("gpu")) {
             let number: u64 = xml::number(self.source, device, "dev")?;
-            // A <gpu> elsewhere than in a <pci> of a <cpu> was not read.
+            // Skips a <gpu> that is not in a <pci> of a <cpu>.
             let Some(&from) = self.gpus.get(&number) else { continue };
             for line in
                 device.children().filter(|n| n.has_tag_name("nvlink") || n.has_tag_name("xgmi"))
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         };
         let width: u64 = xml::number(self.source, pci, "link_width")?;
         if width == 0 || width > 64 {
-            // NCCL writes 0 where it does not know.
+            // NCCL writes 0 for an unknown speed.
             return Ok(self.options.pcie.0);
         }
         // 8b/10b before PCIe 3.0, 128b/130b since.
@@ -190,5 +190,5 @@ fn children<'a, 'b>(node: Node<'a, 'b>, name: &'static str) -> impl Iterator<Ite
 /// PCI class of an NVSwitch, as NCCL writes it.
 const NVSWITCH_CLASS: &str = "0x068000";
 
-/// Real machines have up to four.
+/// Real machines have up to four levels.
 const DEPTH_MAX: usize = 32;

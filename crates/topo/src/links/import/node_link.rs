@@ -1,8 +1,8 @@
 //! networkx `node_link_data`: nodes with `kind`, edges (or `links`) with `capacity`.
 //!
-//! A node is a switch if its `kind`, `type` or `role` is "switch", or `switch` is true. An edge's
-//! rate is the first of `rate`, `capacity`, `bandwidth`, `weight`: text like "200Gbit/s", or a
-//! number of the unit that the options give. An edge of a directed graph goes one way.
+//! A node is a switch if its `kind`, `type` or `role` is "switch", or `switch` is true. An edge's rate is the first of
+//! `rate`, `capacity`, `bandwidth`, `weight`: text like "200Gbit/s", or a number in the unit of the options. An edge of
+//! a directed graph has one direction.
 
 use std::collections::HashMap;
 
@@ -80,7 +80,7 @@ fn rate(edge: &Map<String, Value>, options: &ImportOptions) -> Result<Rate, Stri
         Some(Value::String(text)) => text.parse().map_err(|error: TopoError| error.to_string()),
         Some(Value::Number(number)) => {
             let in_bits = number.as_f64().unwrap_or(f64::NAN) * options.unit.0 as f64;
-            // Below 2⁵³ the product of a short decimal and a rate rounds to the number that is meant.
+            // Below 2⁵³ the product of a short decimal and a rate rounds to the intended number.
             if (1.0..9.0e15).contains(&in_bits) {
                 Ok(Rate(in_bits.round() as u64))
             } else {

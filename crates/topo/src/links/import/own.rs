@@ -1,4 +1,4 @@
-//! Our own format, the same in TOML and JSON.
+//! netsum's format, the same in TOML and JSON.
 
 use std::collections::HashMap;
 
@@ -47,15 +47,15 @@ struct RawLink {
     kind: Option<LinkKind>,
     #[serde(default)]
     latency: Option<String>,
-    /// Parallel links, each of that rate.
+    /// Number of parallel links of that rate.
     #[serde(default)]
     count: Option<u64>,
     #[serde(default)]
     one_way: bool,
 }
 
-/// Of links whose rate nobody has named: equal to each other, until traffic shows what they give, and low, so that lanes
-/// keep little under way on slow ones.
+/// Rate of links for which none is given: equal for all, until traffic shows the real rates, and low, so that little is
+/// in flight on slow links.
 fn unknown_rate() -> String {
     "100Mbit/s".to_owned()
 }
@@ -114,7 +114,7 @@ fn convert(source: &Source<'_>, raw: &RawGraph) -> Result<LinkGraph, TopoError> 
 }
 
 #[test]
-fn links_without_rates_count_as_equal() {
+fn links_without_rates_are_equal() {
     let source = Source {
         file: "pair.toml",
         text: "name = \"pair\"\ngpu = [{ name = \"a\" }, { name = \"b\" }]\nlink = [{ ends = [\"a\", \"b\"] }]",
@@ -122,12 +122,12 @@ fn links_without_rates_count_as_equal() {
     assert_eq!(toml(&source).unwrap().links()[0].rate, "100Mbit/s".parse().unwrap());
 }
 
-/// The graph in our TOML; reading it back gives the same graph.
+/// The graph as TOML; reading it gives the same graph.
 pub fn write_toml(graph: &LinkGraph) -> String {
     toml::to_string(&raw(graph)).expect("names and texts only")
 }
 
-/// The graph in our JSON; reading it back gives the same graph.
+/// The graph as JSON; reading it gives the same graph.
 pub fn write_json(graph: &LinkGraph) -> String {
     serde_json::to_string_pretty(&raw(graph)).expect("names and texts only")
 }

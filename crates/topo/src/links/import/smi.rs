@@ -1,5 +1,5 @@
-//! `nvidia-smi topo -m`: a matrix of GPUs (and NICs, which are left out) with `NV#` for NVLinks and
-//! `PIX`, `PXB`, `PHB`, `NODE`, `SYS` for ever longer ways over PCIe.
+//! `nvidia-smi topo -m`: a matrix of GPUs (and NICs, which are skipped) with `NV#` for NVLinks and `PIX`, `PXB`, `PHB`,
+//! `NODE`, `SYS` for PCIe paths of increasing distance.
 
 use super::{ImportOptions, NVLINKS_MAX, Source, gpu, relay};
 use crate::error::TopoError;
@@ -10,7 +10,7 @@ use crate::units::Rate;
 enum Cell {
     Same,
     Nvlinks(u64),
-    /// How far: 0 over one PCIe bridge at most … 2 across sockets.
+    /// Distance: 0 over one PCIe bridge at most … 2 across sockets.
     Pcie(usize),
 }
 
@@ -38,7 +38,7 @@ pub(super) fn read(source: &Source<'_>, options: &ImportOptions) -> Result<LinkG
         })
     };
     if options.switched.unwrap_or_else(|| (0..n).any(|a| total(a) > NVLINKS_MAX)) {
-        // Behind a switch each cell repeats the links that a GPU has in all.
+        // With a switch, each cell repeats a GPU's total number of links.
         let switch = vertices.len();
         vertices.push(relay("nvswitch0"));
         for a in 0..n {
@@ -60,8 +60,8 @@ pub(super) fn read(source: &Source<'_>, options: &ImportOptions) -> Result<LinkG
     source.graph("nvidia-smi", vertices, links)
 }
 
-/// Bridges, sockets and what joins the sockets, as far as the cells tell: NVLink cells hide the
-/// PCIe distance of their pair, so such a pair is joined only through others.
+/// Adds bridges, sockets and the link between sockets as far as the cells show them: NVLink cells hide the PCIe
+/// distance of their pair, which is then connected only through other GPUs.
 fn pcie(matrix: &[Vec<Cell>], vertices: &mut Vec<super::Vertex>, link: &mut dyn FnMut([usize; 2])) {
     let n = matrix.len();
     let known = matrix.iter().flatten().any(|cell| matches!(cell, Cell::Pcie(_)));
@@ -90,7 +90,7 @@ fn pcie(matrix: &[Vec<Cell>], vertices: &mut Vec<super::Vertex>, link: &mut dyn 
             let mut tops: Vec<usize> = members.iter().map(|&i| below[i]).collect();
             tops.sort_unstable();
             tops.dedup();
-            // A group of one needs no vertex of its own.
+            // A group of one needs no vertex.
             if tops.len() > 1 {
                 let vertex = vertices.len();
                 vertices.push(relay(format!("{name}{place}")));

@@ -1,4 +1,4 @@
-//! What both XML importers need.
+//! Helpers of both XML importers.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use roxmltree::{Document, Node, ParsingOptions};
 use super::Source;
 use crate::error::TopoError;
 
-/// Parses the text; a document type is allowed, for lstopo writes one. Errors give line and column.
+/// Parses the text; a document type is allowed, because lstopo writes one. Errors give line and column.
 pub(super) fn parse<'a>(source: &Source<'a>) -> Result<Document<'a>, TopoError> {
     let options = ParsingOptions { allow_dtd: true, nodes_limit: 1 << 20, ..Default::default() };
     Document::parse_with_options(source.text, options).map_err(|error| {
@@ -17,13 +17,13 @@ pub(super) fn parse<'a>(source: &Source<'a>) -> Result<Document<'a>, TopoError> 
     })
 }
 
-/// `line 3 (<pci>)`.
+/// Position of a node, as `line 3 (<pci>)`.
 pub(super) fn place(node: Node<'_, '_>) -> String {
     let at = node.document().text_pos_at(node.range().start);
     format!("line {} (<{}>)", at.row, node.tag_name().name())
 }
 
-/// The attribute as a number; an error if it is missing or none.
+/// The attribute as a number; an error if it is missing or not a number.
 pub(super) fn number<T: FromStr>(
     source: &Source<'_>,
     node: Node<'_, '_>,

@@ -1,4 +1,4 @@
-//! In place of `front` in a build without the in-kernel switch.
+//! Replaces `kernel_offload` in a build without the in-kernel switch.
 
 use std::net::SocketAddr;
 
@@ -11,17 +11,17 @@ use netsum_wire::{JobId, TreeId};
 use super::SlotSnapshot;
 
 #[derive(Default)]
-pub(super) struct Front {}
+pub(super) struct KernelOffload {}
 
-impl Front {
-    pub(super) fn start(_: SocketAddr, _: SwitchConfig, interfaces: &[String]) -> Front {
+impl KernelOffload {
+    pub(super) fn start(_: SocketAddr, _: SwitchConfig, interfaces: &[String]) -> KernelOffload {
         if !interfaces.is_empty() {
             tracing::warn!(
                 reason = "this program was built without it (feature `xdp`; `make setup-xdp`, then `make build`)",
                 "no in-kernel switch; fragments are added in user space, which is slower"
             );
         }
-        Front {}
+        KernelOffload {}
     }
 
     pub(super) fn is_there(&self) -> bool {

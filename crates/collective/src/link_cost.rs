@@ -1,4 +1,4 @@
-//! What messages between ranks cost: the values of the cost model, equal at all ranks.
+//! Costs of messages between ranks: the values of the cost model, equal at all ranks.
 
 use std::sync::Arc;
 
@@ -6,30 +6,30 @@ use serde::Serialize;
 
 use crate::hosts::Hosts;
 
-/// What costs are made of; equal at all ranks.
+/// Parameters of the cost model; equal at all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Link {
-    /// In the group.
+pub struct LinkCost {
+    /// Number of ranks in the group.
     pub ranks: u32,
-    /// All of them share memory.
+    /// Whether all ranks share memory.
     pub shared_memory: bool,
-    /// From the call of a send to the end of the receive, for a small message.
+    /// Time from the call of a send to the end of the receive, for a small message.
     pub latency_s: f64,
-    /// The rate of one rank, each way, while all send.
+    /// Rate of one rank in each direction, while all send.
     pub bytes_per_s: f64,
-    /// Between hosts, where some have several ranks that share memory.
+    /// Costs between hosts, if some hosts have several ranks that share memory.
     pub across: Option<Across>,
 }
 
-/// What messages between hosts cost.
+/// Costs of messages between hosts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Across {
-    /// Which ranks share memory.
+    /// The ranks that share memory.
     #[serde(serialize_with = "plain")]
     pub hosts: Arc<Hosts>,
-    /// As [`Link::latency_s`], between lanes of different hosts.
+    /// Like [`LinkCost::latency_s`], between lanes of different hosts.
     pub latency_s: f64,
-    /// As [`Link::bytes_per_s`], of a lane while all lanes send to other hosts.
+    /// Like [`LinkCost::bytes_per_s`], of a lane while all lanes send to other hosts.
     pub bytes_per_s: f64,
 }
 
@@ -37,19 +37,19 @@ fn plain<S: serde::Serializer>(hosts: &Arc<Hosts>, out: S) -> Result<S::Ok, S::E
     serde::Serialize::serialize(hosts.as_ref(), out)
 }
 
-/// Latency and rate of a rank's messages; see [`crate::Link`].
+/// Latency and rate of a rank's messages; see [`crate::LinkCost`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pace {
     pub(crate) latency_s: f64,
     pub(crate) bytes_per_s: f64,
 }
 
-/// What the messages of a group cost.
+/// Measured costs of a group's messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Paces {
     /// Between any two ranks, while all send.
     pub(crate) all: Pace,
-    /// Between hosts, while each lane sends to its likes: [`crate::Across`].
+    /// Between hosts, while each lane sends to the corresponding lanes: [`crate::Across`].
     pub(crate) across: Pace,
 }
 
@@ -60,8 +60,8 @@ impl Default for Paces {
 }
 
 impl Paces {
-    /// What messages cost in a group of `ranks` where the ranks of each of `hosts` share memory; `None`: no ranks do.
-    pub(crate) fn link(&self, ranks: u32, hosts: Option<&Arc<Hosts>>) -> Link {
+    /// Costs in a group of `ranks` in which the ranks of each of `hosts` share memory; `None`: no ranks do.
+    pub(crate) fn link(&self, ranks: u32, hosts: Option<&Arc<Hosts>>) -> LinkCost {
         let Paces { all: Pace { latency_s, bytes_per_s }, across } = *self;
         let mixed = hosts.filter(|hosts| hosts.are_mixed());
         let across = mixed.map(|hosts| Across {
@@ -70,9 +70,9 @@ impl Paces {
             bytes_per_s: across.bytes_per_s,
         });
         let shared_memory = hosts.is_some_and(|hosts| hosts.is_one());
-        Link { ranks, shared_memory, latency_s, bytes_per_s, across }
+        LinkCost { ranks, shared_memory, latency_s, bytes_per_s, across }
     }
 }
 
-/// The pace of links that were not measured: one switch between ranks, 10 Gbit/s.
+/// Costs of links that were not measured: one switch between ranks, 10 Gbit/s.
 const USUAL: Pace = Pace { latency_s: 30e-6, bytes_per_s: 1.25e9 };

@@ -1,4 +1,4 @@
-//! The in-kernel switch in front of the user-space one: which leases it serves, and what it leaves behind.
+//! The in-kernel switch in front of the user-space one: its leases, and its stragglers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use rustc_hash::FxHashMap;
 use super::SlotSnapshot;
 use crate::xdp::{Plane, PlaneOptions, WhyNot};
 
-/// A plane, as long as it works; without one everything is done in user space.
+/// The in-kernel plane, as long as it works; without one everything is done in user space.
 #[derive(Default)]
-pub(super) struct Front {
+pub(super) struct KernelOffload {
     plane: Option<Plane>,
-    /// Leases that the kernel does not serve yet: the way to a neighbour is being asked for.
+    /// Leases that the kernel does not serve yet, because a neighbour's Ethernet address is being resolved.
     waiting: FxHashMap<(JobId, TreeId), (Lease<SocketAddr>, Option<JobKey>)>,
     every: Duration,
     due: Time,
@@ -26,16 +26,20 @@ pub(super) struct Front {
     straggler_ns: u64,
 }
 
-/// Between two looks at the clock: often enough that a slot's age is known to a quarter of what stragglers have.
+/// Ticks per straggler time-out: often enough that a slot's age is known to a quarter of it.
 const TICKS_PER_STRAGGLER: u32 = 4;
 const TICK_LEAST: Duration = Duration::from_millis(1);
 const TICK_MOST: Duration = Duration::from_millis(100);
 
-impl Front {
-    /// Puts the in-kernel switch into the drivers of these interfaces; says why if it cannot.
-    pub(super) fn start(own: SocketAddr, switch: SwitchConfig, interfaces: &[String]) -> Front {
+impl KernelOffload {
+    /// Attaches the in-kernel switch to the drivers of these interfaces; logs the reason if that fails.
+    pub(super) fn start(
+        own: SocketAddr,
+        switch: SwitchConfig,
+        interfaces: &[String],
+    ) -> KernelOffload {
         if interfaces.is_empty() {
-            return Front::default();
+            return KernelOffload::default();
         }
         let straggler = Duration::from_nanos(switch.straggler_ns);
         let every = (straggler / TICKS_PER_STRAGGLER).clamp(TICK_LEAST, TICK_MOST);
@@ -43,21 +47,26 @@ impl Front {
         match attach(own, switch, interfaces) {
             Ok(plane) => {
                 tracing::info!(?interfaces, "the in-kernel switch is at work");
-                Front { plane: Some(plane), every, straggler_ns, ..Front::default() }
+                KernelOffload {
+                    plane: Some(plane),
+                    every,
+                    straggler_ns,
+                    ..KernelOffload::default()
+                }
             }
             Err(reason) => {
                 tracing::warn!(%reason, "no in-kernel switch; fragments are added in user space, which is slower");
-                Front::default()
+                KernelOffload::default()
             }
         }
     }
 
-    /// Whether the in-kernel switch is at work.
+    /// Whether the in-kernel switch is in use.
     pub(super) fn is_there(&self) -> bool {
         self.plane.is_some()
     }
 
-    /// A lease that `machine` has just installed.
+    /// Offers a lease that `machine` has just installed.
     pub(super) fn offer(
         &mut self,
         machine: &Switch<Rows>,
@@ -80,7 +89,7 @@ impl Front {
         }
     }
 
-    /// Leases that `machine` has no more.
+    /// Removes leases that `machine` no longer has.
     pub(super) fn retain(&mut self, machine: &Switch<Rows>) {
         let here = |&(job, tree): &(JobId, TreeId)| machine.standing(job, tree).is_some();
         self.waiting.retain(|key, _| here(key));
@@ -90,18 +99,18 @@ impl Front {
         self.check(removed);
     }
 
-    /// The workers of a lease have said that nothing more comes.
+    /// Releases a lease whose workers have all sent fin.
     pub(super) fn finished(&mut self, job: JobId, tree: TreeId) {
         let released = self.plane.as_mut().map_or(Ok(()), |plane| plane.release(job, tree));
         self.check(released);
     }
 
-    /// When `tick` wants to be called.
+    /// When `tick` must be called next.
     pub(super) fn due(&self) -> Option<Time> {
         self.plane.as_ref().map(|_| self.due)
     }
 
-    /// Time passes: what stragglers hold is let go, to `machine`'s outbox.
+    /// Advances the time: sums that stragglers hold up are released to `machine`'s outbox.
     pub(super) fn tick(
         &mut self,
         now: Time,
@@ -132,7 +141,7 @@ impl Front {
         }
         self.scan = now.after(self.straggler_ns / 2);
         for lease in plane.leases()? {
-            machine.heard(lease.job, lease.tree, Time(lease.heard));
+            machine.note_seen(lease.job, lease.tree, Time(lease.last_seen));
         }
         plane.sweep(|to, packet| {
             if let (Ok((header, payload)), Some(to)) = (Header::decode(packet), port(to.into())) {
@@ -141,7 +150,7 @@ impl Front {
         })
     }
 
-    /// Adds the kernel's figures.
+    /// Adds the kernel's counters.
     pub(super) fn add_slots(&self, slots: &mut [SlotSnapshot]) {
         for lease in self.figures(Plane::leases) {
             let key = (lease.job, lease.tree);
@@ -154,7 +163,7 @@ impl Front {
         }
     }
 
-    /// Slots in use in the kernel.
+    /// Number of slots in use in the kernel.
     pub(super) fn held(&self) -> u32 {
         self.figures(Plane::leases).iter().map(|lease| lease.held).sum()
     }
@@ -176,7 +185,7 @@ impl Front {
         })
     }
 
-    /// A plane that fails is taken out of the way: the drivers then hand all packets to the socket.
+    /// Removes a plane that fails: drivers then pass all packets to the socket.
     fn check(&mut self, worked: Result<(), WhyNot>) {
         if let Err(reason) = worked {
             tracing::error!(%reason, "the in-kernel switch fails; fragments are added in user space from now on");
