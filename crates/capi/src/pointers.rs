@@ -18,7 +18,7 @@ pub(crate) fn buffer(pointer: *mut u8, bytes: usize, name: &str) -> Result<Buffe
 }
 
 /// Copies what a caller sends to where it receives, unless that is the same place; they may overlap.
-pub(crate) fn copy(from: &Buffer, to: &Buffer) {
+pub(crate) fn copy(from: &Buffer, to: &mut Buffer) {
     let (source, target) = (from.slice(0..from.len()), to.slice(0..to.len()).as_ptr());
     if source.as_ptr() != target {
         // Through a copy only where it is needed: the two memories of a caller seldom overlap.

@@ -105,7 +105,7 @@ impl Worker {
     }
 
     fn submit(&self, id: u64) -> Buffer {
-        let buffer = Buffer::from_vec(numbers(self.rank));
+        let mut buffer = Buffer::from_vec(numbers(self.rank));
         let submission = Submission {
             id,
             format: FORMAT,
@@ -113,7 +113,7 @@ impl Worker {
             fingerprint: id as u32,
             fragments: Fragments::All,
         };
-        self.driver.submit(Operation { submission, buffer: buffer.clone() });
+        self.driver.submit(Operation { submission, buffer: buffer.lend_all() });
         buffer
     }
 

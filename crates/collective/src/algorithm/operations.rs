@@ -99,48 +99,51 @@ pub(crate) fn operations() -> String {
 }
 
 /// The sum of everybody's buffer, in place.
-pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     ALLREDUCE.run(comm, sum)
 }
 
 /// Everybody's input in everybody's outputs, by rank.
-pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
+pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &mut Allgather) -> Result<(), MeshError> {
     ALLGATHER.run(comm, gather)
 }
 
 /// The root's buffer in everybody's.
-pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
+pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &mut Broadcast) -> Result<(), MeshError> {
     BROADCAST.run(comm, cast)
 }
 
 /// The sum of everybody's buffer in the root's; the others' are left alone.
-pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
+pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &mut Reduce) -> Result<(), MeshError> {
     REDUCE.run(comm, reduction)
 }
 
 /// The sum of everybody's `inputs[rank]` in `output`.
-pub(crate) fn reduce_scatter(comm: &mut Comm<'_>, all: &ReduceScatter) -> Result<(), MeshError> {
+pub(crate) fn reduce_scatter(
+    comm: &mut Comm<'_>,
+    all: &mut ReduceScatter,
+) -> Result<(), MeshError> {
     REDUCE_SCATTER.run(comm, all)
 }
 
 /// Everybody's input in the root's outputs.
-pub(crate) fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
+pub(crate) fn gather(comm: &mut Comm<'_>, collect: &mut Gather) -> Result<(), MeshError> {
     GATHER.run(comm, collect)
 }
 
 /// The root's inputs in everybody's output.
-pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
+pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &mut Scatter) -> Result<(), MeshError> {
     SCATTER.run(comm, deal)
 }
 
 /// Input i of rank r in output r of rank i.
-pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &Alltoall) -> Result<(), MeshError> {
+pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &mut Alltoall) -> Result<(), MeshError> {
     ALLTOALL.run(comm, exchange)
 }
 
 /// Done when everybody has called it.
 pub(crate) fn barrier(comm: &mut Comm<'_>) -> Result<(), MeshError> {
-    BARRIER.run(comm, &Barrier)
+    BARRIER.run(comm, &mut Barrier)
 }
 
 #[cfg(test)]

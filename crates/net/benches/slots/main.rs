@@ -151,14 +151,14 @@ impl Job {
     /// Million contributions per second: of the switch's core, of the job.
     fn reduce(&self, id: u64) -> (f64, f64) {
         let before = self.switch.snapshot().expect("it runs");
-        let buffers: Vec<_> =
+        let mut buffers: Vec<_> =
             (0..WORKERS).map(|_| Buffer::from_vec(vec![0; ELEMENTS * 4])).collect();
         let started = Instant::now();
-        for ((worker, _), buffer) in self.workers.iter().zip(&buffers) {
+        for ((worker, _), buffer) in self.workers.iter().zip(&mut buffers) {
             let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
             let (numel, fragments) = (ELEMENTS as u64, Fragments::All);
             let submission = Submission { id, format, numel, fingerprint: 7, fragments };
-            worker.submit(Operation { submission, buffer: buffer.clone() });
+            worker.submit(Operation { submission, buffer: buffer.lend_all() });
         }
         for (_, events) in &self.workers {
             match events.recv_timeout(PATIENCE) {

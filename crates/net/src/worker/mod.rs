@@ -34,7 +34,7 @@ pub struct WorkerPlan {
 }
 
 /// An allreduce in place.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Operation {
     /// What to reduce. Its id is the caller's, unique among operations at work.
     pub submission: Submission,
