@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use netsum_net::Buffer;
-use netsum_net::arena::HEAD_BYTES;
+use netsum_net::arena::{HEAD_BYTES, Stamp};
 use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::{Format, accumulate};
@@ -26,13 +26,13 @@ impl Shared {
     #[inline]
     pub(crate) fn begin(&mut self, call: (u64, u32), values: &[u8]) {
         self.put(values);
-        self.hand_over(call);
+        self.hand_over(call, false);
     }
 
-    /// Hands over what was written into the open slot.
+    /// Hands over what was written into the open slot; `answered`: the other one of two ranks answers there.
     #[inline]
-    pub(super) fn hand_over(&mut self, call: (u64, u32)) {
-        self.arena.hand_over(stamp(call, 0));
+    pub(super) fn hand_over(&mut self, call: (u64, u32), answered: bool) {
+        self.arena.hand_over(Stamp { answered, ..stamp(call, 0) });
     }
 
     /// Whether everybody has begun the same operation within a moment.

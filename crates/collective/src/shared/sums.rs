@@ -45,7 +45,7 @@ impl Shared {
             return self.begin(call, buffer.slice(0..buffer.len()));
         }
         pair::put_first(self, buffer);
-        self.hand_over(call);
+        self.hand_over(call, true);
     }
 
     fn in_one_round(&self, bytes: usize) -> bool {

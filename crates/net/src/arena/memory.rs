@@ -20,6 +20,8 @@ pub(super) struct Mark {
     pub(super) word: AtomicU64,
     /// The processor that ran the owner.
     pub(super) cpu: AtomicU32,
+    /// Not 0: the other rank may write to the slot ([`super::Stamp::answered`]).
+    pub(super) answered: AtomicU32,
     /// A payload that is small enough to travel with the flag; the rules are those of the payload behind.
     head: UnsafeCell<[u8; HEAD_BYTES]>,
 }
