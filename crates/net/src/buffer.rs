@@ -102,12 +102,10 @@ impl Buffer {
     /// Takes over `len` bytes at `start`; `keep` owns them and is dropped with the buffer and its last loan.
     ///
     /// # Safety
-    /// Until `keep` is dropped, the bytes are valid for reads and writes from any thread. Nobody else writes them while the
-    /// buffer or a loan of it lives, nor reads them, except for bytes that nobody writes meanwhile through this buffer or a
-    /// loan: so a tensor may be read again, and only read, while it is sent.
-    ///
-    /// Other buffers are among those others, except where all that is done with the buffers is to give them to one operation
-    /// that says of its buffers that they may overlap.
+    /// Until `keep` is dropped, the bytes are valid for reads and writes from any thread. From the first use of the buffer
+    /// or a loan to the last, nobody else writes the bytes, and nobody else reads those that are written through them: so
+    /// the memory of a tensor is left alone until the operations on it have ended, but may be read while it is only sent.
+    /// Another buffer with some of the bytes is somebody else, too.
     pub unsafe fn from_raw(start: *mut u8, len: usize, keep: Box<dyn Any + Send>) -> Buffer {
         Buffer::new(start, len, Source::Own { _keep: keep })
     }

@@ -64,10 +64,13 @@ const MINUS_ONE: u32 = u32::MAX;
 
 #[derive(Default)]
 struct Table {
-    /// By first byte and end; loans of no bytes are not here.
+    /// The loan that began when there was no other: most often there is none besides, and it takes no memory.
+    first: Option<(Range<usize>, Use)>,
+    /// The others by first byte and end; loans of no bytes are not here.
     users: BTreeMap<(usize, usize), Users>,
+    /// Of the others, those that write.
     writers: usize,
-    /// Bytes of the longest loan since there was none.
+    /// Bytes of the longest of the others since there was none.
     longest: usize,
 }
 
@@ -79,7 +82,17 @@ enum Users {
 
 impl Table {
     fn conflict(&self, range: &Range<usize>, wanted: Use) -> Option<Range<usize>> {
-        if range.is_empty() || wanted == Use::Read && self.writers == 0 {
+        if range.is_empty() {
+            return None;
+        }
+        if let Some((other, of)) = &self.first
+            && other.start < range.end
+            && other.end > range.start
+            && (wanted == Use::Write || *of == Use::Write)
+        {
+            return Some(other.clone());
+        }
+        if self.users.is_empty() || wanted == Use::Read && self.writers == 0 {
             return None;
         }
         let first = (range.start.saturating_sub(self.longest), 0);
@@ -97,6 +110,10 @@ impl Table {
         if let Some(other) = self.conflict(range, wanted) {
             return Err(other);
         }
+        if self.first.is_none() && self.users.is_empty() {
+            self.first = Some((range.clone(), wanted));
+            return Ok(());
+        }
         self.longest = self.longest.max(range.len());
         let place = (range.start, range.end);
         match (wanted, self.users.get_mut(&place)) {
@@ -111,6 +128,10 @@ impl Table {
     }
 
     fn end(&mut self, range: &Range<usize>, wanted: Use) {
+        if self.first.as_ref().is_some_and(|(first, of)| first == range && *of == wanted) {
+            self.first = None;
+            return;
+        }
         let place = (range.start, range.end);
         match self.users.get_mut(&place) {
             Some(Users::Readers(count)) if *count > 1 => *count -= 1,
@@ -171,7 +192,8 @@ mod tests {
             }
             all.iter().for_each(|(range, of)| loans.end(range, *of));
             prop_assert_eq!(loans.open.into_inner(), 0);
-            prop_assert!(loans.table.into_inner().users.is_empty());
+            let table = loans.table.into_inner();
+            prop_assert!(table.users.is_empty() && table.first.is_none());
         }
     }
 
