@@ -101,7 +101,7 @@ impl Job {
         let config = SwitchConfig { slots: SLOTS, row_bytes: fragment_bytes, policy, straggler_ns };
         let (switch, server) = (
             start(Role::Switch(config)),
-            start(Role::Server { row_bytes: fragment_bytes, rows: 4 * usize::from(WINDOW) }),
+            start(Role::Server { row_bytes: fragment_bytes, rows: 6 * usize::from(WINDOW) }),
         );
         let workers: Vec<_> =
             (0..WORKERS).map(|_| WorkerDriver::start(LOCALHOST).expect("it starts")).collect();
