@@ -162,19 +162,21 @@ impl Comm {
 
     /// All ranks' bytes, by rank.
     fn exchange(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
-        let lengths: Vec<Buffer> = (0..self.size).map(|_| Buffer::from_vec(vec![0; 8])).collect();
+        let empty = |len| Buffer::from_vec(vec![0; len]);
+        let lent = |buffers: &mut [Buffer]| buffers.iter_mut().map(Buffer::lend_all).collect();
+        let mut lengths: Vec<Buffer> = (0..self.size).map(|_| empty(8)).collect();
         let length = (own.len() as u64).to_le_bytes().to_vec();
         let gathered =
-            self.group.allgather(lengths.clone(), Buffer::from_vec(length), self.timeout);
+            self.group.allgather(lent(&mut lengths), Buffer::from_vec(length), self.timeout);
         gathered.wait(None)?;
         let mut outs = Vec::new();
         for length in &lengths {
             let mut bytes = [0; 8];
             length.read(0, &mut bytes);
-            outs.push(Buffer::from_vec(vec![0; u64::from_le_bytes(bytes) as usize]));
+            outs.push(empty(u64::from_le_bytes(bytes) as usize));
         }
         let gathered =
-            self.group.allgather(outs.clone(), Buffer::from_vec(own.to_vec()), self.timeout);
+            self.group.allgather(lent(&mut outs), Buffer::from_vec(own.to_vec()), self.timeout);
         gathered.wait(None)?;
         Ok(outs.iter().map(|out| out.slice(0..out.len()).to_vec()).collect())
     }

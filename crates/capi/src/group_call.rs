@@ -105,8 +105,8 @@ fn run(deeds: Vec<Deed>) -> Result<(), Failure> {
         }
     }
     let mut outcome = Ok(());
-    for (sends, receives) in to_self.into_values() {
-        outcome = outcome.and(meet(&sends, &receives));
+    for (sends, mut receives) in to_self.into_values() {
+        outcome = outcome.and(meet(&sends, &mut receives));
     }
     // The memory belongs to the caller when this returns: waits for everything, whatever fails.
     for Started { work, finish } in started {
@@ -120,7 +120,7 @@ fn run(deeds: Vec<Deed>) -> Result<(), Failure> {
 }
 
 /// Copies messages of a rank to itself, in order.
-fn meet(sends: &[Buffer], receives: &[Buffer]) -> Result<(), Failure> {
+fn meet(sends: &[Buffer], receives: &mut [Buffer]) -> Result<(), Failure> {
     if sends.len() != receives.len() {
         let words = format!(
             "{} sends of a rank to itself, {} receives in the group",

@@ -27,12 +27,12 @@ pub extern "C" fn ncclAllReduce(
     submit(|| {
         let (comm, reduction) = (comm::known(comm)?, Reduction::of(op, datatype)?);
         let bytes = reduction.kind.bytes(count)?;
-        let (send, recv) = (input(sendbuff, bytes)?, output(recvbuff, bytes)?);
+        let (send, mut recv) = (input(sendbuff, bytes)?, output(recvbuff, bytes)?);
         operation(comm, move |comm, terms| {
-            copy(&send, &recv);
-            before(reduction, &recv);
-            let work =
-                comm.group.allreduce(recv.clone(), reduction.kind.dtype, reduction.how, terms);
+            copy(&send, &mut recv);
+            before(reduction, &mut recv);
+            let (dtype, how) = (reduction.kind.dtype, reduction.how);
+            let work = comm.group.allreduce(&mut recv, dtype, how, terms);
             finished_by(work, reduction, recv, comm.size)
         })
     })
@@ -57,16 +57,16 @@ pub extern "C" fn ncclReduce(
         let send = input(sendbuff, bytes)?;
         let recv = if comm.rank == root { Some(output(recvbuff, bytes)?) } else { None };
         operation(comm, move |comm, terms| {
-            let target = match recv {
-                Some(recv) => {
-                    copy(&send, &recv);
+            let mut target = match recv {
+                Some(mut recv) => {
+                    copy(&send, &mut recv);
                     recv
                 }
                 None => own(reduction, send),
             };
-            before(reduction, &target);
-            let work =
-                comm.group.reduce(target.clone(), reduction.kind.dtype, reduction.how, root, terms);
+            before(reduction, &mut target);
+            let (dtype, how) = (reduction.kind.dtype, reduction.how);
+            let work = comm.group.reduce(target.lend_all(), dtype, how, root, terms);
             finished_by(
                 work,
                 reduction,
@@ -92,10 +92,10 @@ pub extern "C" fn ncclBroadcast(
         let comm = comm::known(comm)?;
         let (bytes, root) = (Kind::of(datatype)?.bytes(count)?, peer(&comm, root, "root")?);
         let send = if comm.rank == root { Some(input(sendbuff, bytes)?) } else { None };
-        let recv = output(recvbuff, bytes)?;
+        let mut recv = output(recvbuff, bytes)?;
         operation(comm, move |comm, terms| {
             if let Some(send) = send {
-                copy(&send, &recv);
+                copy(&send, &mut recv);
             }
             as_it_is(comm.group.broadcast(recv, root, terms))
         })
@@ -149,12 +149,12 @@ pub extern "C" fn ncclReduceScatter(
         let (comm, reduction) = (comm::known(comm)?, Reduction::of(op, datatype)?);
         let bytes = reduction.kind.bytes(recvcount)?;
         let ins = parts(sendbuff.cast_mut(), bytes, comm.size, "sendbuff")?;
-        let recv = output(recvbuff, bytes)?;
+        let mut recv = output(recvbuff, bytes)?;
         operation(comm, move |comm, terms| {
-            let ins: Vec<Buffer> = ins.into_iter().map(|part| own(reduction, part)).collect();
-            ins.iter().for_each(|part| before(reduction, part));
+            let mut ins: Vec<Buffer> = ins.into_iter().map(|part| own(reduction, part)).collect();
+            ins.iter_mut().for_each(|part| before(reduction, part));
             let (dtype, how) = (reduction.kind.dtype, reduction.how);
-            let work = comm.group.reduce_scatter(recv.clone(), ins, dtype, how, terms);
+            let work = comm.group.reduce_scatter(recv.lend_all(), ins, dtype, how, terms);
             finished_by(work, reduction, recv, comm.size)
         })
     })
@@ -242,8 +242,7 @@ fn finished_by(work: Work, reduction: Reduction, mut result: Buffer, ranks: u32)
     Started { work, finish }
 }
 
-fn before(reduction: Reduction, values: &Buffer) {
-    let mut values = values.clone();
+fn before(reduction: Reduction, values: &mut Buffer) {
     let all = 0..values.len();
     reduction.before(values.slice_mut(all));
 }
@@ -278,12 +277,9 @@ fn parts(
 ) -> Result<Vec<Buffer>, Failure> {
     let all = bytes.checked_mul(ranks as usize).filter(|&all| all <= isize::MAX as usize);
     all.ok_or_else(|| Failure::argument(format!("{name} is too large")))?;
-    let start = pointer.cast::<u8>();
-    let part = |rank| buffer(start.wrapping_add(bytes * rank as usize), bytes, name);
-    if bytes > 0 && pointer.is_null() {
-        return Err(Failure::argument(format!("{name} is NULL")));
-    }
-    (0..ranks).map(part).collect()
+    let mut all = buffer(pointer.cast(), bytes * ranks as usize, name)?;
+    let parts = (0..ranks as usize).map(|rank| all.lend_mut(bytes * rank..bytes * (rank + 1)));
+    Ok(parts.collect())
 }
 
 fn peer(comm: &Comm, rank: c_int, name: &str) -> Result<u32, Failure> {

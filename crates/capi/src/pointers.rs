@@ -18,7 +18,7 @@ pub(crate) fn buffer(pointer: *mut u8, bytes: usize, name: &str) -> Result<Buffe
 }
 
 /// Copies a caller's send buffer to its receive buffer, unless they are the same; they may overlap.
-pub(crate) fn copy(from: &Buffer, to: &Buffer) {
+pub(crate) fn copy(from: &Buffer, to: &mut Buffer) {
     let (source, target) = (from.slice(0..from.len()), to.slice(0..to.len()).as_ptr());
     if source.as_ptr() != target {
         // Uses a temporary copy only if necessary: the two buffers of a caller seldom overlap.

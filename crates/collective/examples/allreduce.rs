@@ -34,8 +34,8 @@ fn main() -> Result<(), Error> {
 fn sum(group: &Group, addresses: &[Vec<u8>]) -> Result<f32, Error> {
     group.connect(addresses)?;
     let mine = (group.rank() as f32).to_le_bytes();
-    let buffer = Buffer::from_vec(mine.repeat(1000));
-    group.allreduce(&buffer, Dtype::F32, Combine::Plain(ReduceOp::Sum), SOON).wait(None)?;
+    let mut buffer = Buffer::from_vec(mine.repeat(1000));
+    group.allreduce(&mut buffer, Dtype::F32, Combine::Plain(ReduceOp::Sum), SOON).wait(None)?;
     let mut last = [0; 4];
     buffer.read(buffer.len() - 4, &mut last);
     Ok(f32::from_le_bytes(last))

@@ -60,24 +60,24 @@ pub(crate) fn check_combination(dtype: Dtype, how: Combine) -> Result<(), Error>
     Ok(())
 }
 
-/// What `prepare` may change in place of an input that is to be left alone.
-pub(crate) fn own_copy(how: Combine, input: Buffer) -> Buffer {
+/// What `prepare` is to change in place of an input that is to be left alone, if it changes it.
+pub(crate) fn own_copy(how: Combine, input: &Buffer) -> Option<Buffer> {
     match how {
-        Combine::ScaledSum(_) => Buffer::from_vec(input.slice(0..input.len()).to_vec()),
-        Combine::Plain(_) | Combine::Average => input,
+        Combine::ScaledSum(_) => Some(Buffer::from_vec(input.slice(0..input.len()).to_vec())),
+        Combine::Plain(_) | Combine::Average => None,
     }
 }
 
 /// Before a scaled sum.
-pub(crate) fn prepare(how: Combine, dtype: Dtype, buffer: &Buffer) {
+pub(crate) fn prepare(how: Combine, dtype: Dtype, buffer: &mut Buffer) {
     if let Combine::ScaledSum(factor) = how {
-        buffer.update(0..buffer.len(), |values| scale(dtype, values, factor));
+        scale(dtype, buffer.slice_mut(0..buffer.len()), factor);
     }
 }
 
 /// After an average.
-pub(crate) fn conclude(how: Combine, dtype: Dtype, buffer: &Buffer, ranks: u32) {
+pub(crate) fn conclude(how: Combine, dtype: Dtype, buffer: &mut Buffer, ranks: u32) {
     if how == Combine::Average {
-        buffer.update(0..buffer.len(), |values| average(dtype, values, ranks));
+        average(dtype, buffer.slice_mut(0..buffer.len()), ranks);
     }
 }

@@ -1,6 +1,7 @@
 //! The messages of one operation: what an algorithm sees of the group.
 
 use std::cell::OnceCell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ struct Sends {
 #[derive(Default)]
 struct SendState {
     open: usize,
+    /// Somebody waits for some of them.
+    awaited: bool,
     error: Option<MeshError>,
 }
 
@@ -127,29 +130,33 @@ impl<'a> Comm<'a> {
         (1..size).map(move |step| (rank + step) % size)
     }
 
-    /// Queues a message; the bytes are left alone until [`Comm::flush`] returns.
+    /// Queues a message; the bytes are on loan until it is away, at the latest until [`Comm::flush`] returns.
     pub(crate) fn send(&self, to: u32, part: u64, buffer: &Buffer, at: usize, len: usize) {
+        let payload = Payload::Buffer(buffer.lend(at..at + len));
         let sends = self.sends.get_or_init(Arc::default).clone();
         sends.state.lock().open += 1;
         let outgoing = Outgoing {
             key: self.key(part),
             fingerprint: self.fingerprint,
-            payload: Payload::Buffer(buffer.clone(), at..at + len),
+            payload,
             deadline: Some(self.deadline),
         };
         self.core.mesh.send(to, outgoing, Some(Box::new(move |outcome| sends.complete(outcome))));
     }
 
-    /// Expects a message of exactly `len` bytes.
+    /// Expects a message of exactly `len` bytes, which are on loan until it is there. Bytes that this operation sends are
+    /// waited for first.
     pub(crate) fn receive(
         &mut self,
         from: u32,
         part: u64,
-        buffer: &Buffer,
+        buffer: &mut Buffer,
         at: usize,
         len: usize,
     ) -> Ticket {
-        let target = Target::Buffer { buffer: buffer.clone(), at, len };
+        let place = at..at + len;
+        self.await_sends_of(buffer, &place);
+        let target = Target::Buffer(buffer.lend_mut(place));
         let fingerprint = self.fingerprint;
         let wanted = Wanted { from: Some(from), key: self.key(part), fingerprint };
         let receive = self.core.mesh.receive(wanted, target, Some(self.deadline));
@@ -182,6 +189,20 @@ impl<'a> Comm<'a> {
             sends.completed.wait(&mut state);
         }
         state.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Blocks until those sends are away that read some of these bytes. A peer that has taken a message may answer it
+    /// before the loan of its bytes has ended here.
+    fn await_sends_of(&self, buffer: &Buffer, place: &Range<usize>) {
+        let away = || !buffer.is_lent(place.clone());
+        let Some(sends) = self.sends.get().filter(|_| !away()) else { return };
+        self.core.mesh.help(None, None, away);
+        let mut state = sends.state.lock();
+        while state.open > 0 && !away() {
+            state.awaited = true;
+            sends.completed.wait(&mut state);
+        }
+        state.awaited = false;
     }
 
     /// Ranks whose messages have not come.
@@ -228,7 +249,7 @@ impl Sends {
         if let Err(error) = outcome {
             state.error.get_or_insert(error);
         }
-        if state.open == 0 {
+        if state.open == 0 || state.awaited {
             self.completed.notify_all();
         }
     }

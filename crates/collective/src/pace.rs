@@ -92,7 +92,7 @@ impl Probe<'_> {
     fn steps(&mut self, circle: &[u32], count: u32) -> Result<f64, MeshError> {
         let own = circle.iter().position(|&rank| rank == self.comm.rank());
         let word = Buffer::from_vec(vec![0; WORD]);
-        let answer = Buffer::from_vec(vec![0; WORD]);
+        let mut answer = Buffer::from_vec(vec![0; WORD]);
         let mut times = Vec::new();
         for step in 0..count as usize {
             let Some(own) = own.filter(|_| circle.len() > 1) else { continue };
@@ -101,7 +101,7 @@ impl Probe<'_> {
             let to = circle[(own + distance) % circle.len()];
             let from = circle[(own + circle.len() - distance) % circle.len()];
             let number = self.part + step as u64;
-            let ticket = self.comm.receive(from, number, &answer, 0, WORD);
+            let ticket = self.comm.receive(from, number, &mut answer, 0, WORD);
             self.comm.send(to, number, &word, 0, WORD);
             self.comm.wait(ticket)?;
             times.push(begun.elapsed().as_secs_f64());
@@ -136,13 +136,13 @@ impl Probe<'_> {
         let others: Vec<u32> = self.comm.others().filter(|other| circle.contains(other)).collect();
         let len = bytes.div_ceil(others.len().max(1));
         let ours = Buffer::from_vec(vec![0; len]);
-        let theirs = Buffer::from_vec(vec![0; len * others.len()]);
+        let mut theirs = Buffer::from_vec(vec![0; len * others.len()]);
         let begun = Instant::now();
         let mut tickets: Vec<Ticket> = Vec::new();
         for (number, chunk) in (self.part..).zip(pieces(0..len, CHUNK)) {
             for (place, &from) in others.iter().enumerate() {
                 let at = place * len + chunk.start;
-                tickets.push(self.comm.receive(from, number, &theirs, at, chunk.len()));
+                tickets.push(self.comm.receive(from, number, &mut theirs, at, chunk.len()));
                 self.comm.send(from, number, &ours, chunk.start, chunk.len());
             }
         }
@@ -161,8 +161,8 @@ impl Probe<'_> {
         let word = Buffer::from_vec(own.to_le_bytes().to_vec());
         let mut received = Vec::new();
         for from in self.comm.others() {
-            let answer = Buffer::from_vec(vec![0; WORD]);
-            let ticket = self.comm.receive(from, self.part, &answer, 0, WORD);
+            let mut answer = Buffer::from_vec(vec![0; WORD]);
+            let ticket = self.comm.receive(from, self.part, &mut answer, 0, WORD);
             received.push((ticket, answer));
         }
         for to in self.comm.others() {

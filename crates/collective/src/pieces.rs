@@ -12,7 +12,7 @@ pub(crate) fn share(bytes: usize, element: usize, rank: u32, size: u32) -> Range
 }
 
 /// Copies all of `from` to the start of `to`; the two may be the same memory, or overlap.
-pub(crate) fn copy(from: &Buffer, to: &Buffer) {
+pub(crate) fn copy(from: &Buffer, to: &mut Buffer) {
     let source = from.slice(0..from.len());
     let (target, origin) = (to.slice(0..to.len()).as_ptr_range(), source.as_ptr_range());
     if target.start == origin.start {

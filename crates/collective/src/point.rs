@@ -26,7 +26,7 @@ pub(crate) fn send(core: &Arc<Core>, buffer: &Buffer, to: u32, tag: u64, terms: 
     let outgoing = Outgoing {
         key: key(tag),
         fingerprint: 0,
-        payload: Payload::Buffer(buffer.clone(), 0..len),
+        payload: Payload::Buffer(buffer.lend(0..len)),
         deadline: Some(after(called, terms.timeout)),
     };
     let (sent, core_then) = (work.clone(), core.clone());
@@ -46,7 +46,7 @@ pub(crate) fn send(core: &Arc<Core>, buffer: &Buffer, to: u32, tag: u64, terms: 
 /// Fills the whole buffer with the next message of `from`, or of anybody.
 pub(crate) fn receive(
     core: &Arc<Core>,
-    buffer: &Buffer,
+    buffer: &mut Buffer,
     from: Option<u32>,
     tag: u64,
     terms: Terms,
@@ -71,7 +71,7 @@ pub(crate) fn receive(
             core_then.note(&error);
         }
     };
-    let target = Target::Buffer { buffer: buffer.clone(), at: 0, len };
+    let target = Target::Buffer(buffer.lend_all());
     let deadline = Some(after(called, terms.timeout));
     core.mesh.receive_then(wanted, target, deadline, Box::new(done));
     work

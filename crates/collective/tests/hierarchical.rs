@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use netsum_collective::{Buffer, Combine, Dtype, Error, Group, GroupConfig, Options, ReduceOp};
-use support::{SOON, buffer, bytes, config, flat_sum, values, with_group};
+use support::{SOON, buffer, bytes, config, flat_sum, lent, values, with_group};
 
 /// Host of each rank.
 const LAYOUTS: [&[u8]; 8] = [
@@ -81,9 +81,9 @@ fn an_order_of_hosts_adds_each_host_first() {
                 |rank| on_hosts(layout, rank, &options),
                 |rank, group| {
                     let all: Vec<_> = (0..size).map(|r| values(Dtype::F32, 1003, r, 8)).collect();
-                    let own = buffer(&all[rank as usize]);
+                    let mut own = buffer(&all[rank as usize]);
                     let sum = Combine::Plain(ReduceOp::Sum);
-                    group.allreduce(own.clone(), Dtype::F32, sum, SOON).wait(None).unwrap();
+                    group.allreduce(&mut own, Dtype::F32, sum, SOON).wait(None).unwrap();
                     let of = |host: u8| -> Vec<Vec<u8>> {
                         let here = (0..layout.len()).filter(|&r| layout[r] == host);
                         here.map(|r| all[r].clone()).collect()
@@ -110,9 +110,9 @@ fn large_buffers_go_block_by_block() {
             |rank, group| {
                 let sum = Combine::Plain(ReduceOp::Sum);
                 let n = 6_000_011;
-                let own = buffer(&values(Dtype::F32, n, rank, 5));
+                let mut own = buffer(&values(Dtype::F32, n, rank, 5));
                 for _ in 0..2 {
-                    group.allreduce(own.clone(), Dtype::F32, sum, SOON).wait(None).unwrap();
+                    group.allreduce(&mut own, Dtype::F32, sum, SOON).wait(None).unwrap();
                 }
                 let all: Vec<_> = (0..4).map(|r| values(Dtype::F32, n, r, 5)).collect();
                 let once = flat_sum(Dtype::F32, ReduceOp::Sum, &all);
@@ -127,8 +127,8 @@ fn sums(group: &Group, rank: u32, size: u32, n: usize, dtypes: &[Dtype]) {
     let ops = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Max];
     for &dtype in dtypes {
         for op in ops {
-            let own = buffer(&values(dtype, n, rank, salt));
-            group.allreduce(own.clone(), dtype, Combine::Plain(op), SOON).wait(None).unwrap();
+            let mut own = buffer(&values(dtype, n, rank, salt));
+            group.allreduce(&mut own, dtype, Combine::Plain(op), SOON).wait(None).unwrap();
             let all: Vec<_> = (0..size).map(|r| values(dtype, n, r, salt)).collect();
             assert!(bytes(&own) == flat_sum(dtype, op, &all), "{size}: {dtype} {op:?} of {n}");
         }
@@ -138,13 +138,13 @@ fn sums(group: &Group, rank: u32, size: u32, n: usize, dtypes: &[Dtype]) {
 fn moves(group: &Group, rank: u32, size: u32) {
     let piece = |r: u32| values(Dtype::U8, 40_037 * (r as usize % 3), r, 3);
     let empty = |r: u32| buffer(&vec![0; piece(r).len()]);
-    let outputs: Vec<Buffer> = (0..size).map(empty).collect();
-    group.allgather(outputs.clone(), buffer(&piece(rank)), SOON).wait(None).unwrap();
+    let mut outputs: Vec<Buffer> = (0..size).map(empty).collect();
+    group.allgather(lent(&mut outputs), buffer(&piece(rank)), SOON).wait(None).unwrap();
     (0..size).for_each(|r| assert!(bytes(&outputs[r as usize]) == piece(r)));
     for root in 0..size {
         for n in [0, 7, 700_001] {
-            let own = buffer(&vec![if rank == root { 7 } else { 0 }; n]);
-            group.broadcast(own.clone(), root, SOON).wait(None).unwrap();
+            let mut own = buffer(&vec![if rank == root { 7 } else { 0 }; n]);
+            group.broadcast(own.lend_all(), root, SOON).wait(None).unwrap();
             assert!(bytes(&own) == vec![7; n], "from {root}");
         }
     }
@@ -152,9 +152,9 @@ fn moves(group: &Group, rank: u32, size: u32) {
     let pair =
         |from: u32, to: u32| values(Dtype::U8, 1009 * ((from * 5 + to) % 4) as usize, from, 9);
     let inputs = (0..size).map(|to| buffer(&pair(rank, to))).collect();
-    let outputs: Vec<Buffer> =
+    let mut outputs: Vec<Buffer> =
         (0..size).map(|from| buffer(&vec![0; pair(from, rank).len()])).collect();
-    group.alltoall(outputs.clone(), inputs, SOON).wait(None).unwrap();
+    group.alltoall(lent(&mut outputs), inputs, SOON).wait(None).unwrap();
     (0..size).for_each(|from| assert!(bytes(&outputs[from as usize]) == pair(from, rank)));
     group.barrier(SOON).wait(None).unwrap();
 }
@@ -167,12 +167,12 @@ fn rooted(group: &Group, rank: u32, size: u32) {
         let at_root = |make: &dyn Fn(u32) -> Buffer| -> Vec<Buffer> {
             (0..if rank == root { size } else { 0 }).map(make).collect()
         };
-        let outputs = at_root(&empty);
-        group.gather(outputs.clone(), buffer(&piece(rank)), root, SOON).wait(None).unwrap();
+        let mut outputs = at_root(&empty);
+        group.gather(lent(&mut outputs), buffer(&piece(rank)), root, SOON).wait(None).unwrap();
         (0..outputs.len()).for_each(|r| assert!(bytes(&outputs[r]) == piece(r as u32)));
-        let own = empty(rank);
+        let mut own = empty(rank);
         let inputs = at_root(&|r| buffer(&piece(r)));
-        group.scatter(own.clone(), inputs, root, SOON).wait(None).unwrap();
+        group.scatter(own.lend_all(), inputs, root, SOON).wait(None).unwrap();
         assert!(bytes(&own) == piece(rank), "from {root}");
     }
 }
@@ -183,25 +183,27 @@ fn reductions(group: &Group, rank: u32, size: u32, n: usize, dtype: Dtype) {
     let all: Vec<_> = (0..size).map(|r| values(dtype, n, r, 6)).collect();
     let right = flat_sum(dtype, ReduceOp::Sum, &all);
     for root in 0..size {
-        let own = buffer(&all[rank as usize]);
-        group.reduce(own.clone(), dtype, sum, root, SOON).wait(None).unwrap();
+        let mut own = buffer(&all[rank as usize]);
+        group.reduce(own.lend_all(), dtype, sum, root, SOON).wait(None).unwrap();
         let expected = if rank == root { &right } else { &all[rank as usize] };
         assert!(bytes(&own) == *expected, "{size} ranks, {dtype} of {n} to {root}");
     }
     let width = dtype.size();
     let cut = |r: u32| n * r as usize * r as usize / (size * size) as usize * width;
-    let pieces =
-        |of: &Buffer| -> Vec<Buffer> { (0..size).map(|r| of.part(cut(r)..cut(r + 1))).collect() };
-    for in_place in [false, true] {
-        let input = buffer(&all[rank as usize]);
-        let inputs = pieces(&input);
-        let own = cut(rank)..cut(rank + 1);
-        let output = match in_place {
-            true => inputs[rank as usize].clone(),
-            false => buffer(&vec![0; own.len()]),
-        };
-        group.reduce_scatter(output.clone(), inputs, dtype, sum, SOON).wait(None).unwrap();
-        assert!(bytes(&output) == right[own], "{size} ranks, {dtype} of {n}, {in_place}");
+    let own = cut(rank)..cut(rank + 1);
+    for (in_place, how) in [(false, sum), (true, sum), (true, Combine::ScaledSum(1.0))] {
+        let mut input = buffer(&all[rank as usize]);
+        let inputs = (0..size).map(|r| input.lend_mut(cut(r)..cut(r + 1))).collect();
+        let mut output = buffer(&vec![0; own.len()]);
+        let out = (!in_place).then(|| output.lend_all());
+        group.reduce_scatter(out, inputs, dtype, how, SOON).wait(None).unwrap();
+        let mut expected = all[rank as usize].clone();
+        if in_place {
+            expected[own.clone()].copy_from_slice(&right[own.clone()]);
+        } else {
+            assert!(bytes(&output) == right[own.clone()], "{size} ranks, {dtype} of {n}");
+        }
+        assert!(bytes(&input) == expected, "{size} ranks, {dtype} of {n}, {in_place}, {how}");
     }
 }
 

@@ -68,9 +68,9 @@ fn one(number: usize, ucx: bool) {
         GroupConfig { options, host, timeout: PATIENCE, ..config(rank, RANKS, "leak") }
     };
     with_group(RANKS, configure, |rank, group| {
-        let own = buffer(&[1; 3000]);
-        let sum =
-            || group.allreduce(own.clone(), Dtype::U8, Combine::Plain(ReduceOp::Sum), PATIENCE);
+        let mut own = buffer(&[1; 3000]);
+        let mut sum =
+            || group.allreduce(&mut own, Dtype::U8, Combine::Plain(ReduceOp::Sum), PATIENCE);
         match (number % 4, rank) {
             (3, 0) => group.abort("the test ends it"),
             (3, _) => {

@@ -19,9 +19,9 @@ fn all_ranks_measure_the_same() {
             |rank| with_options(rank, size, &[]),
             |_, group| {
                 // Operations after the measurement receive none of its messages.
-                let buffer = support::buffer(&[1; 64]);
+                let mut buffer = support::buffer(&[1; 64]);
                 let sum = netsum_collective::Combine::Plain(ReduceOp::Sum);
-                group.allreduce(buffer.clone(), Dtype::U8, sum, SOON).wait(None).unwrap();
+                group.allreduce(&mut buffer, Dtype::U8, sum, SOON).wait(None).unwrap();
                 assert_eq!(bytes(&buffer), [size as u8; 64]);
                 group.link().unwrap()
             },

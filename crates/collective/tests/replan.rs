@@ -74,8 +74,8 @@ fn train(group: &Group, rank: u32, size: u32, steps: usize, mut at: impl FnMut(u
     for step in 0..steps {
         at(step);
         let n = [1, 30_011, 5000][step % 3];
-        let buffer = Buffer::from_vec(elements(rank, step, n));
-        let work = group.allreduce(buffer.clone(), Dtype::I64, SUM, SOON);
+        let mut buffer = Buffer::from_vec(elements(rank, step, n));
+        let work = group.allreduce(&mut buffer, Dtype::I64, SUM, SOON);
         work.wait(None).unwrap();
         assert!(is_sum(&buffer, size, step, n), "rank {rank}, step {step}");
     }
@@ -94,13 +94,13 @@ fn allreduces_use_the_plan_with_the_same_bits_everywhere() {
         |rank, group| {
             let mut all = Vec::new();
             for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F64, Dtype::Bool] {
-                let buffer = support::buffer(&support::values(dtype, 5003, rank, 1));
+                let mut buffer = support::buffer(&support::values(dtype, 5003, rank, 1));
                 let how = if dtype == Dtype::Bool {
                     Combine::Plain(ReduceOp::Max)
                 } else {
                     Combine::Average
                 };
-                group.allreduce(buffer.clone(), dtype, how, SOON).wait(None).unwrap();
+                group.allreduce(&mut buffer, dtype, how, SOON).wait(None).unwrap();
                 all.push(support::bytes(&buffer));
             }
             // The host path and the plan do not interfere.
@@ -173,8 +173,8 @@ fn small_buffers_use_the_host_path() {
             |rank, group| {
                 for (count, on_plan) in [1000, 2500, 5000].into_iter().zip(on_plan) {
                     let before = stats(group)["host_bytes_tx"].as_u64().unwrap();
-                    let buffer = Buffer::from_vec(elements(rank, 0, count));
-                    group.allreduce(buffer.clone(), Dtype::I64, SUM, SOON).wait(None).unwrap();
+                    let mut buffer = Buffer::from_vec(elements(rank, 0, count));
+                    group.allreduce(&mut buffer, Dtype::I64, SUM, SOON).wait(None).unwrap();
                     assert!(is_sum(&buffer, 3, 0, count));
                     let sent = stats(group)["host_bytes_tx"].as_u64().unwrap() - before;
                     assert_eq!(sent < 4000, on_plan, "{count}: {sent}, {}", stats(group)["plan"]);

@@ -178,8 +178,8 @@ fn expected(dtype: Dtype, op: ReduceOp, n: usize, salt: u64) -> Vec<u8> {
 
 /// One allreduce, checked bit for bit.
 fn check(group: &Group, rank: u32, dtype: Dtype, op: ReduceOp, n: usize, salt: u64) {
-    let buffer = buffer(&values(dtype, n, rank, salt));
-    group.allreduce(buffer.clone(), dtype, Combine::Plain(op), SOON).wait(None).unwrap();
+    let mut buffer = buffer(&values(dtype, n, rank, salt));
+    group.allreduce(&mut buffer, dtype, Combine::Plain(op), SOON).wait(None).unwrap();
     assert!(bytes(&buffer) == expected(dtype, op, n, salt), "{dtype} {} #{salt}", op.name());
 }
 
@@ -194,8 +194,8 @@ fn trees_and_hosts_give_the_same_bits() {
             }
         }
         check(group, rank, Dtype::F64, ReduceOp::Sum, 1000, 3);
-        let average = buffer(&(rank as f32).to_le_bytes().repeat(10_000));
-        group.allreduce(average.clone(), Dtype::F32, Combine::Average, SOON).wait(None).unwrap();
+        let mut average = buffer(&(rank as f32).to_le_bytes().repeat(10_000));
+        group.allreduce(&mut average, Dtype::F32, Combine::Average, SOON).wait(None).unwrap();
         assert_eq!(bytes(&average), 1.5f32.to_le_bytes().repeat(10_000));
         let stats = stats(group);
         assert_eq!((&stats["path"], &stats["epoch"]), (&"trees".into(), &1.into()), "{stats}");
@@ -220,13 +220,10 @@ fn hosts_run_operations_that_slots_do_not_support() {
                 check(group, rank, Dtype::I64, op, 10_001, 2);
             }
             check(group, rank, Dtype::F32, ReduceOp::Max, 10_001, 3);
-            let reals = buffer(&values(Dtype::F32, 100_003, rank, 4));
-            group.allreduce(reals.clone(), Dtype::F32, SUM, SOON).wait(None).unwrap();
-            let average = buffer(&(rank as f32).to_le_bytes().repeat(10_000));
-            group
-                .allreduce(average.clone(), Dtype::F32, Combine::Average, SOON)
-                .wait(None)
-                .unwrap();
+            let mut reals = buffer(&values(Dtype::F32, 100_003, rank, 4));
+            group.allreduce(&mut reals, Dtype::F32, SUM, SOON).wait(None).unwrap();
+            let mut average = buffer(&(rank as f32).to_le_bytes().repeat(10_000));
+            group.allreduce(&mut average, Dtype::F32, Combine::Average, SOON).wait(None).unwrap();
             assert_eq!(bytes(&average), 1.5f32.to_le_bytes().repeat(10_000));
             let stats = stats(group);
             assert_eq!((&stats["path"], &stats["protocol"]), (&"trees".into(), &protocol.into()));
@@ -259,9 +256,10 @@ fn no_sum_is_lost_when_a_server_and_a_switch_die_under_load() {
                 |rank, group| {
                     let mut salt = 0;
                     loop {
-                        let stop = buffer(&u32::from(enough.load(Ordering::Relaxed)).to_le_bytes());
+                        let mut stop =
+                            buffer(&u32::from(enough.load(Ordering::Relaxed)).to_le_bytes());
                         let max = Combine::Plain(ReduceOp::Max);
-                        group.allreduce(stop.clone(), Dtype::I32, max, SOON).wait(None).unwrap();
+                        group.allreduce(&mut stop, Dtype::I32, max, SOON).wait(None).unwrap();
                         if bytes(&stop)[0] == 1 {
                             return stats(group);
                         }
@@ -291,9 +289,9 @@ fn keep_summing(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32)
     let mut salt = 0;
     loop {
         // All ranks stop at the same operation.
-        let stop = buffer(&u32::from(enough.load(Ordering::Relaxed)).to_le_bytes());
+        let mut stop = buffer(&u32::from(enough.load(Ordering::Relaxed)).to_le_bytes());
         let max = Combine::Plain(ReduceOp::Max);
-        group.allreduce(stop.clone(), Dtype::I32, max, SOON).wait(None).unwrap();
+        group.allreduce(&mut stop, Dtype::I32, max, SOON).wait(None).unwrap();
         if bytes(&stop)[0] == 1 {
             return;
         }
@@ -301,8 +299,8 @@ fn keep_summing(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32)
             .map(|_| {
                 salt += 1;
                 let n = 30_000 + salt as usize % 7;
-                let buffer = buffer(&values(Dtype::F32, n, rank, salt));
-                let work = group.allreduce(buffer.clone(), Dtype::F32, SUM, SOON);
+                let mut buffer = buffer(&values(Dtype::F32, n, rank, salt));
+                let work = group.allreduce(&mut buffer, Dtype::F32, SUM, SOON);
                 (salt, n, buffer, work)
             })
             .collect();

@@ -16,6 +16,7 @@ mod error;
 mod external_load;
 mod futex;
 mod interface;
+mod loans;
 mod memfd;
 pub mod mesh;
 mod process;
@@ -29,7 +30,7 @@ pub mod worker;
 #[cfg(feature = "xdp")]
 pub mod xdp;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Loan};
 pub use clock::CpuTime;
 pub use error::NetError;
 pub use interface::{address_of, mtu_of};

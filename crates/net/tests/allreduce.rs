@@ -23,13 +23,10 @@ fn every_rank_gets_the_same_bits_in_every_format() {
         {
             for numel in sizes {
                 let format = format(dtype, op);
-                let submit = |(rank, member): (usize, &Member)| {
-                    let operation = operation(id, format, &numbers(dtype, rank, numel));
-                    let buffer = operation.buffer.clone();
-                    member.driver.submit(operation);
-                    buffer
+                let begin = |(rank, member): (usize, &Member)| {
+                    submit(member, operation(id, format, &numbers(dtype, rank, numel)))
                 };
-                let buffers: Vec<_> = members.iter().enumerate().map(submit).collect();
+                let buffers: Vec<_> = members.iter().enumerate().map(begin).collect();
                 let expected = expected(format, ranks, numel);
                 for (member, buffer) in members.iter().zip(&buffers) {
                     wait_done(member, id);
@@ -55,8 +52,7 @@ fn two_trees_share_the_work_and_many_operations_are_in_flight() {
     for id in 0..8 {
         for (rank, member) in members.iter().enumerate() {
             let operation = operation(id, format, &numbers(Dtype::F32, rank, numel));
-            buffers.push(operation.buffer.clone());
-            member.driver.submit(operation);
+            buffers.push(submit(member, operation));
         }
     }
     for member in &members {
@@ -86,13 +82,10 @@ fn sums_are_exact_while_the_numbers_of_trees_wrap_around() {
     let numel = 2_000_000;
     let expected = expected(format, 3, numel);
     for id in 0..12 {
-        let submit = |(rank, member): (usize, &Member)| {
-            let operation = operation(id, format, &numbers(Dtype::F32, rank, numel));
-            let buffer = operation.buffer.clone();
-            member.driver.submit(operation);
-            buffer
+        let begin = |(rank, member): (usize, &Member)| {
+            submit(member, operation(id, format, &numbers(Dtype::F32, rank, numel)))
         };
-        let buffers: Vec<_> = members.iter().enumerate().map(submit).collect();
+        let buffers: Vec<_> = members.iter().enumerate().map(begin).collect();
         for (member, buffer) in members.iter().zip(&buffers) {
             wait_done(member, id);
             assert!(bytes_of(buffer) == expected, "sum {id}");
@@ -128,8 +121,7 @@ fn a_tree_of_two_levels_adds_in_its_nested_order() {
         let mut buffers = Vec::new();
         for (rank, member) in members.iter().enumerate() {
             let operation = operation(id, format, &numbers(dtype, rank, numel));
-            buffers.push(operation.buffer.clone());
-            member.driver.submit(operation);
+            buffers.push(submit(member, operation));
         }
         for (member, buffer) in members.iter().zip(&buffers) {
             wait_done(member, id);

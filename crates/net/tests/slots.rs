@@ -165,11 +165,11 @@ impl Job {
 
     fn submit(&self, id: u64, format: Format, buffers: Vec<Vec<u8>>) -> Vec<Buffer> {
         let numel = (buffers[0].len() / format.dtype.size()) as u64;
-        let buffers: Vec<Buffer> = buffers.into_iter().map(Buffer::from_vec).collect();
-        for ((worker, _), buffer) in self.workers.iter().zip(&buffers) {
+        let mut buffers: Vec<Buffer> = buffers.into_iter().map(Buffer::from_vec).collect();
+        for ((worker, _), buffer) in self.workers.iter().zip(&mut buffers) {
             let fragments = Fragments::All;
             let submission = Submission { id, format, numel, fingerprint: 7, fragments };
-            worker.submit(TreeOperation { submission, buffer: buffer.clone() });
+            worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
         }
         buffers
     }
@@ -451,6 +451,7 @@ fn pools_of_one_switch() {
             other => panic!("{other:?}"),
         };
         let left: std::collections::HashSet<u32> = fragments.into_iter().collect();
+        drop(rest);
         let bytes = buffer.slice(0..buffer.len());
         for (i, chunk) in bytes.chunks(ROW.into()).enumerate() {
             let expected = if left.contains(&(i as u32)) { &input } else { &sum };

@@ -37,8 +37,7 @@ fn sums_left_by_a_dead_switch_are_completed_with_the_same_bits() {
         for id in 0..2 {
             for (rank, member) in members.iter().enumerate() {
                 let operation = operation(id, format, &numbers(Dtype::F32, rank, numel));
-                buffers.push(operation.buffer.clone());
-                member.driver.submit(operation);
+                buffers.push(submit(member, operation));
             }
         }
         wait_for_results(&a, 200 << round);

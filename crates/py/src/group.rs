@@ -175,7 +175,8 @@ impl Group {
         let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
         let terms = terms(timeout_s, here)?;
         let own = ins.get(self.0.rank() as usize).map_or(0, |&(_, numel)| numel);
-        let output = elements(py, out_ptr, own, dtype)?;
+        let in_place = ins.get(self.0.rank() as usize).is_some_and(|&(ptr, _)| ptr == out_ptr);
+        let output = if in_place { None } else { Some(elements(py, out_ptr, own, dtype)?) };
         let ins = ins.into_iter().map(|(ptr, numel)| elements(py, ptr, numel, dtype));
         let ins = ins.collect::<PyResult<Vec<Buffer>>>()?;
         ended_or_not(py, here, py.detach(|| self.0.reduce_scatter(output, ins, dtype, how, terms)))

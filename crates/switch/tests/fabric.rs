@@ -106,7 +106,7 @@ impl Worker {
     }
 
     fn submit(&self, id: u64) -> Buffer {
-        let buffer = Buffer::from_vec(numbers(self.rank));
+        let mut buffer = Buffer::from_vec(numbers(self.rank));
         let submission = Submission {
             id,
             format: FORMAT,
@@ -114,7 +114,7 @@ impl Worker {
             fingerprint: id as u32,
             fragments: Fragments::All,
         };
-        self.driver.submit(TreeOperation { submission, buffer: buffer.clone() });
+        self.driver.submit(TreeOperation { submission, buffer: buffer.lend_all() });
         buffer
     }
 

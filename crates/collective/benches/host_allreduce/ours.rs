@@ -44,15 +44,15 @@ pub fn rank(rank: u32, arguments: &[String]) {
 fn measure(group: &Group, rank: u32, size: u32, bytes: usize, blocks: usize, seconds: f64) {
     let values = (0..bytes / 4).map(|i| (i % 1000) as f32 + rank as f32);
     let mut data = Buffer::from_vec(values.flat_map(f32::to_le_bytes).collect());
-    sum(group, &data);
+    sum(group, &mut data);
     let total = |i: usize| (i % 1000) as f32 * size as f32 + (size * (size - 1) / 2) as f32;
     let sums = data.slice(0..bytes).as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
     assert!(sums.enumerate().all(|(i, sum)| sum == total(i)), "the sum of {bytes} bytes is wrong");
     data.slice_mut(0..bytes).fill(0);
-    let once = block(group, &data, 2);
+    let once = block(group, &mut data, 2);
     let calls = ((seconds / once) as usize).clamp(3, 100_000);
     let times: Vec<String> =
-        (0..blocks).map(|_| format!("{:.9}", block(group, &data, calls))).collect();
+        (0..blocks).map(|_| format!("{:.9}", block(group, &mut data, calls))).collect();
     if rank == 0 {
         println!("{bytes} {}", times.join(" "));
         std::io::stdout().flush().expect("the parent lives");
@@ -60,21 +60,21 @@ fn measure(group: &Group, rank: u32, size: u32, bytes: usize, blocks: usize, sec
 }
 
 /// Seconds per call of the slowest rank.
-fn block(group: &Group, data: &Buffer, calls: usize) -> f64 {
+fn block(group: &Group, data: &mut Buffer, calls: usize) -> f64 {
     group.barrier(Terms::here(PATIENCE)).wait(None).expect("a barrier");
     let start = Instant::now();
     (0..calls).for_each(|_| sum(group, data));
     let own = start.elapsed().as_secs_f64() / calls as f64;
-    let slowest = Buffer::from_vec(own.to_le_bytes().to_vec());
+    let mut slowest = Buffer::from_vec(own.to_le_bytes().to_vec());
     let most = Combine::Plain(ReduceOp::Max);
     group
-        .allreduce(slowest.clone(), Dtype::F64, most, Terms::here(PATIENCE))
+        .allreduce(&mut slowest, Dtype::F64, most, Terms::here(PATIENCE))
         .wait(None)
         .expect("a maximum");
     f64::from_le_bytes(slowest.slice(0..8).try_into().expect("eight bytes"))
 }
 
-fn sum(group: &Group, data: &Buffer) {
+fn sum(group: &Group, data: &mut Buffer) {
     let work = group.allreduce(data, Dtype::F32, SUM, Terms::here(PATIENCE));
     work.wait(None).expect("a sum");
 }

@@ -1,5 +1,8 @@
 //! Allreduce without detours: everybody sends straight to who adds.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
@@ -30,7 +33,7 @@ fn sent(link: &LinkCost, bytes: usize) -> f64 {
     bytes as f64 * f64::from(link.ranks - 1)
 }
 
-fn direct(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+fn direct(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     let Allreduce { order, format, buffer } = sum;
     let format = *format;
     let all = 0..buffer.len();
@@ -47,23 +50,22 @@ fn direct(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn by_shares(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+fn by_shares(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     let Allreduce { order, format, buffer } = sum;
     let format = *format;
     let (rank, size) = (comm.rank(), comm.size());
-    let share = |rank: u32| share(buffer.len(), format.dtype.size(), rank, size);
-    for owner in comm.others() {
-        for (index, chunk) in chunks(share(owner), format).enumerate() {
-            // A sum overwrites our values; it cannot come before its owner has them.
-            comm.receive(owner, result(index), buffer, chunk.start, chunk.len());
-        }
-    }
+    let len = buffer.len();
+    let share = |rank: u32| share(len, format.dtype.size(), rank, size);
     let mut collector = Collector::new(comm, order, format, share(rank), CONTRIBUTIONS);
     for owner in comm.others() {
         contribute(comm, owner, buffer, share(owner), format, CONTRIBUTIONS);
     }
+    let of = |owner: u32| (owner, chunks(share(owner), format).enumerate().collect());
+    let mut awaited: Vec<Awaited> = comm.others().map(of).collect();
     let mut index = 0;
-    while let Some(chunk) = collector.next(comm)? {
+    loop {
+        expect(comm, buffer, &mut awaited);
+        let Some(chunk) = collector.next(comm)? else { break };
         let sum = collector.add(comm, buffer, &chunk);
         buffer.write(chunk.start, sum);
         for to in comm.others() {
@@ -71,7 +73,26 @@ fn by_shares(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
         }
         index += 1;
     }
+    for (owner, sums) in awaited {
+        for (index, chunk) in sums {
+            comm.receive(owner, result(index), buffer, chunk.start, chunk.len());
+        }
+    }
     comm.finish()
+}
+
+/// The owner of sums, and the numbers and places of those that are not posted yet.
+type Awaited = (u32, VecDeque<(usize, Range<usize>)>);
+
+/// Posts receives of the sums that may be written: a sum overwrites our values, which are on loan until they are away.
+fn expect(comm: &mut Comm<'_>, buffer: &mut Buffer, awaited: &mut [Awaited]) {
+    for (owner, sums) in awaited {
+        while sums.front().is_some_and(|(_, chunk)| !buffer.is_lent(chunk.clone()))
+            && let Some((index, chunk)) = sums.pop_front()
+        {
+            comm.receive(*owner, result(index), buffer, chunk.start, chunk.len());
+        }
+    }
 }
 
 const CONTRIBUTIONS: Parts = Parts { first: 0, step: 2 };

@@ -27,12 +27,12 @@ pub(super) fn disseminate(
     place: usize,
 ) -> Result<(), MeshError> {
     let size = ranks.len();
-    let nothing = Buffer::from_vec(Vec::new());
+    let mut nothing = Buffer::from_vec(Vec::new());
     let mut distance = 1;
     while distance < size {
         let (to, from) = ((place + distance) % size, (place + size - distance) % size);
         comm.send(ranks[to], distance as u64, &nothing, 0, 0);
-        let ticket = comm.receive(ranks[from], distance as u64, &nothing, 0, 0);
+        let ticket = comm.receive(ranks[from], distance as u64, &mut nothing, 0, 0);
         comm.wait(ticket)?;
         distance *= 2;
     }

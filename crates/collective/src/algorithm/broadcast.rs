@@ -24,7 +24,7 @@ pub(super) const BINOMIAL: Algorithm<Broadcast> = Algorithm {
         let place = (comm.rank() + size - cast.root) % size;
         let real = |place: u32| (place + cast.root) % size;
         let children = children(place, size).map(real).collect();
-        down(comm, &cast.buffer, parent(place).map(real), children, |_, _| Ok(()))
+        down(comm, &mut cast.buffer, parent(place).map(real), children, |_, _, _| Ok(()))
     },
 };
 /// The root sends to everybody.
@@ -37,17 +37,17 @@ pub(super) const ONE_HOP: Algorithm<Broadcast> = Algorithm {
     run: |comm, cast| {
         let root = cast.root == comm.rank();
         let children = if root { comm.others().collect() } else { Vec::new() };
-        down(comm, &cast.buffer, (!root).then_some(cast.root), children, |_, _| Ok(()))
+        down(comm, &mut cast.buffer, (!root).then_some(cast.root), children, |_, _, _| Ok(()))
     },
 };
 
 /// From the parent, if there is one, to the children, chunk by chunk; `then` is done with each that has come.
 pub(super) fn down(
     comm: &mut Comm<'_>,
-    buffer: &Buffer,
+    buffer: &mut Buffer,
     parent: Option<u32>,
     children: Vec<u32>,
-    mut then: impl FnMut(&mut Comm<'_>, Range<usize>) -> Result<(), MeshError>,
+    mut then: impl FnMut(&mut Comm<'_>, &mut Buffer, Range<usize>) -> Result<(), MeshError>,
 ) -> Result<(), MeshError> {
     let mut chunks: Vec<_> = pieces(0..buffer.len(), CHUNK).collect();
     if chunks.is_empty() {
@@ -66,7 +66,7 @@ pub(super) fn down(
         for &child in &children {
             comm.send(child, part as u64, buffer, chunk.start, chunk.len());
         }
-        then(comm, chunk.clone())?;
+        then(comm, buffer, chunk.clone())?;
     }
     Ok(())
 }

@@ -18,9 +18,9 @@ fn cost(link: &LinkCost, pieces: &GatherShape) -> Option<f64> {
     Some(steps * link.latency_s + sent as f64 / link.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, gather: &mut Allgather) -> Result<(), MeshError> {
     let (rank, size) = (comm.rank(), comm.size());
-    copy(&gather.input, &gather.outputs[rank as usize]);
+    copy(&gather.input, &mut gather.outputs[rank as usize]);
     // After step d we have the pieces of ranks `rank` to `rank + 2d − 1`.
     let mut distance = 1;
     while distance < size {
@@ -36,7 +36,7 @@ fn run(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
         let mut tickets = Vec::new();
         for index in 0..count {
             let of = piece(from, index);
-            let output = &gather.outputs[of as usize];
+            let output = &mut gather.outputs[of as usize];
             tickets.push(comm.receive(from, number(of), output, 0, output.len()));
         }
         for ticket in tickets {

@@ -16,18 +16,18 @@ fn cost(link: &LinkCost, bytes: &usize) -> Option<f64> {
     Some(hops * (link.latency_s + chunk / link.bytes_per_s) + (bytes - chunk) / link.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, broadcast: &Broadcast) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, broadcast: &mut Broadcast) -> Result<(), MeshError> {
     let place = (comm.rank() + comm.size() - broadcast.root) % comm.size();
     let (next, before) =
         ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
-    for (number, chunk) in pieces(0..broadcast.buffer.len(), CHUNK).enumerate() {
+    let buffer = &mut broadcast.buffer;
+    for (number, chunk) in pieces(0..buffer.len(), CHUNK).enumerate() {
         if place > 0 {
-            let ticket =
-                comm.receive(before, number as u64, &broadcast.buffer, chunk.start, chunk.len());
+            let ticket = comm.receive(before, number as u64, buffer, chunk.start, chunk.len());
             comm.wait(ticket)?;
         }
         if place + 1 < comm.size() {
-            comm.send(next, number as u64, &broadcast.buffer, chunk.start, chunk.len());
+            comm.send(next, number as u64, buffer, chunk.start, chunk.len());
         }
     }
     comm.finish()

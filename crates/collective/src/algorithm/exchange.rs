@@ -17,13 +17,13 @@ pub(super) const ALLGATHER: Algorithm<Allgather> = Algorithm {
     run: allgather,
 };
 
-fn allgather(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
+fn allgather(comm: &mut Comm<'_>, gather: &mut Allgather) -> Result<(), MeshError> {
     let Allgather { input, outputs } = gather;
     for from in comm.others() {
-        let output = &outputs[from as usize];
+        let output = &mut outputs[from as usize];
         comm.receive(from, 0, output, 0, output.len());
     }
-    copy(input, &outputs[comm.rank() as usize]);
+    copy(input, &mut outputs[comm.rank() as usize]);
     for to in comm.others() {
         comm.send(to, 0, input, 0, input.len());
     }
@@ -46,21 +46,21 @@ fn typical_cost(link: &LinkCost, (): &()) -> Option<f64> {
     Some(link.latency_s + bytes / link.bytes_per_s)
 }
 
-fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
+fn gather(comm: &mut Comm<'_>, collect: &mut Gather) -> Result<(), MeshError> {
     let Gather { input, outputs, root } = collect;
     if comm.rank() != *root {
         comm.send(*root, 0, input, 0, input.len());
         return comm.finish();
     }
     for from in comm.others() {
-        let output = &outputs[from as usize];
+        let output = &mut outputs[from as usize];
         comm.receive(from, 0, output, 0, output.len());
     }
-    copy(input, &outputs[*root as usize]);
+    copy(input, &mut outputs[*root as usize]);
     comm.finish()
 }
 
-fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
+fn scatter(comm: &mut Comm<'_>, deal: &mut Scatter) -> Result<(), MeshError> {
     let Scatter { output, inputs, root } = deal;
     if comm.rank() != *root {
         comm.receive(*root, 0, output, 0, output.len());
@@ -74,14 +74,14 @@ fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn alltoall(comm: &mut Comm<'_>, exchange: &Alltoall) -> Result<(), MeshError> {
+fn alltoall(comm: &mut Comm<'_>, exchange: &mut Alltoall) -> Result<(), MeshError> {
     let Alltoall { outputs, inputs } = exchange;
     for from in comm.others() {
-        let output = &outputs[from as usize];
+        let output = &mut outputs[from as usize];
         comm.receive(from, 0, output, 0, output.len());
     }
     let own = comm.rank() as usize;
-    copy(&inputs[own], &outputs[own]);
+    copy(&inputs[own], &mut outputs[own]);
     for to in comm.others() {
         let input = &inputs[to as usize];
         comm.send(to, 0, input, 0, input.len());

@@ -34,7 +34,7 @@ fn cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     Some(2.0 * steps * link.latency_s + plays * (1.0 + up) * part / link.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     let (rank, size, format) = (comm.rank(), comm.size(), sum.format);
     let n = sum.buffer.len() / format.dtype.size();
     let own = sum.buffer.slice(0..sum.buffer.len());
@@ -61,7 +61,7 @@ fn run(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     }
     while distance > 1 {
         distance /= 2;
-        down(comm, &mut held, distance, &sum.buffer, format.dtype.size())?;
+        down(comm, &mut held, distance, &mut sum.buffer, format.dtype.size())?;
     }
     comm.finish()
 }
@@ -113,9 +113,9 @@ fn up(
             }
             // The group of the partner begins at its place without the bits below this step's.
             from if partner & !(distance - 1) < size => {
-                let bytes = Buffer::from_vec(vec![0; kept.len() * width]);
-                let ticket =
-                    comm.receive(from, number(distance, partner, true), &bytes, 0, bytes.len());
+                let mut bytes = Buffer::from_vec(vec![0; kept.len() * width]);
+                let (number, len) = (number(distance, partner, true), bytes.len());
+                let ticket = comm.receive(from, number, &mut bytes, 0, len);
                 comm.wait(ticket)?;
                 Some(bytes.slice(0..bytes.len()).to_vec())
             }
@@ -145,7 +145,7 @@ fn down(
     comm: &mut Comm<'_>,
     held: &mut [Position],
     distance: u32,
-    buffer: &Buffer,
+    buffer: &mut Buffer,
     element: usize,
 ) -> Result<(), MeshError> {
     let (size, rank) = (comm.size(), comm.rank());

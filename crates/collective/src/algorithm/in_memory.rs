@@ -5,7 +5,7 @@ use super::{
     Scatter,
 };
 use crate::link_cost::LinkCost;
-use crate::pieces::TYPICAL;
+use crate::pieces::{TYPICAL, copy};
 use crate::shared;
 
 pub(super) const ALLREDUCE: Algorithm<Allreduce> = Algorithm {
@@ -13,18 +13,25 @@ pub(super) const ALLREDUCE: Algorithm<Allreduce> = Algorithm {
     cost: |link, sum| cost(link, sum.bytes),
     run: |comm, sum| {
         let rounds = comm.memory()?;
-        shared::allreduce(rounds, &sum.order, sum.format, &mut sum.buffer.clone())
+        shared::allreduce(rounds, &sum.order, sum.format, &mut sum.buffer)
     },
 };
 pub(super) const ALLGATHER: Algorithm<Allgather> = Algorithm {
     name: "shared-memory",
     cost: |link, pieces| cost(link, pieces.all),
-    run: |comm, gather| shared::allgather(comm.memory()?, &gather.input, &gather.outputs),
+    run: |comm, gather| {
+        let Allgather { input, outputs } = gather;
+        copy(input, &mut outputs[comm.rank() as usize]);
+        shared::allgather(comm.memory()?, input.slice(0..input.len()), outputs)
+    },
 };
 pub(super) const BROADCAST: Algorithm<Broadcast> = Algorithm {
     name: "shared-memory",
     cost: |link, &bytes| cost(link, bytes),
-    run: |comm, cast| shared::broadcast(comm.memory()?, &cast.buffer, cast.root),
+    run: |comm, cast| {
+        let all = 0..cast.buffer.len();
+        shared::broadcast(comm.memory()?, &mut cast.buffer, all, cast.root)
+    },
 };
 
 pub(super) const REDUCE: Algorithm<Reduce> = Algorithm {
@@ -32,31 +39,31 @@ pub(super) const REDUCE: Algorithm<Reduce> = Algorithm {
     cost: |link, sum| cost(link, sum.bytes),
     run: |comm, sum| {
         let rounds = comm.memory()?;
-        shared::reduce(rounds, &sum.order, sum.format, &mut sum.buffer.clone(), sum.root)
+        shared::reduce(rounds, &sum.order, sum.format, &mut sum.buffer, sum.root)
     },
 };
 pub(super) const REDUCE_SCATTER: Algorithm<ReduceScatter> = Algorithm {
     name: "shared-memory",
     cost: |link, sum| cost(link, sum.longest * link.ranks as usize),
     run: |comm, sum| {
-        let (rounds, output) = (comm.memory()?, &mut sum.output.clone());
-        shared::reduce_scatter(rounds, &sum.order, sum.format, output, &sum.inputs)
+        let ReduceScatter { order, format, output, inputs } = sum;
+        shared::reduce_scatter(comm.memory()?, order, *format, output.as_mut(), inputs)
     },
 };
 pub(super) const GATHER: Algorithm<Gather> = Algorithm {
     name: "shared-memory",
     cost: |link, ()| cost(link, TYPICAL),
-    run: |comm, g| shared::gather(comm.memory()?, &g.input, &g.outputs, g.root),
+    run: |comm, g| shared::gather(comm.memory()?, &g.input, &mut g.outputs, g.root),
 };
 pub(super) const SCATTER: Algorithm<Scatter> = Algorithm {
     name: "shared-memory",
     cost: |link, ()| cost(link, TYPICAL),
-    run: |comm, deal| shared::scatter(comm.memory()?, &deal.output, &deal.inputs, deal.root),
+    run: |comm, deal| shared::scatter(comm.memory()?, &mut deal.output, &deal.inputs, deal.root),
 };
 pub(super) const ALLTOALL: Algorithm<Alltoall> = Algorithm {
     name: "shared-memory",
     cost: |link, ()| cost(link, TYPICAL),
-    run: |comm, all| shared::alltoall(comm.memory()?, &all.outputs, &all.inputs),
+    run: |comm, all| shared::alltoall(comm.memory()?, &mut all.outputs, &all.inputs),
 };
 pub(super) const BARRIER: Algorithm<Barrier> = Algorithm {
     name: "shared-memory",

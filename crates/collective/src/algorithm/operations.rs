@@ -99,48 +99,51 @@ pub(crate) fn operations() -> String {
 }
 
 /// Adds all ranks' buffers, in place.
-pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+pub(crate) fn allreduce(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     ALLREDUCE.run(comm, sum)
 }
 
 /// Copies every rank's input to all ranks' outputs, by rank.
-pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
+pub(crate) fn allgather(comm: &mut Comm<'_>, gather: &mut Allgather) -> Result<(), MeshError> {
     ALLGATHER.run(comm, gather)
 }
 
 /// Copies the root's buffer to all ranks.
-pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
+pub(crate) fn broadcast(comm: &mut Comm<'_>, cast: &mut Broadcast) -> Result<(), MeshError> {
     BROADCAST.run(comm, cast)
 }
 
 /// Adds all ranks' buffers into the root's; the others are unchanged.
-pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
+pub(crate) fn reduce(comm: &mut Comm<'_>, reduction: &mut Reduce) -> Result<(), MeshError> {
     REDUCE.run(comm, reduction)
 }
 
 /// Adds all ranks' `inputs[rank]` into `output`.
-pub(crate) fn reduce_scatter(comm: &mut Comm<'_>, all: &ReduceScatter) -> Result<(), MeshError> {
+pub(crate) fn reduce_scatter(
+    comm: &mut Comm<'_>,
+    all: &mut ReduceScatter,
+) -> Result<(), MeshError> {
     REDUCE_SCATTER.run(comm, all)
 }
 
 /// Copies every rank's input to the root's outputs.
-pub(crate) fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
+pub(crate) fn gather(comm: &mut Comm<'_>, collect: &mut Gather) -> Result<(), MeshError> {
     GATHER.run(comm, collect)
 }
 
 /// Copies the root's inputs to the ranks' outputs.
-pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
+pub(crate) fn scatter(comm: &mut Comm<'_>, deal: &mut Scatter) -> Result<(), MeshError> {
     SCATTER.run(comm, deal)
 }
 
 /// Copies input i of rank r to output r of rank i.
-pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &Alltoall) -> Result<(), MeshError> {
+pub(crate) fn alltoall(comm: &mut Comm<'_>, exchange: &mut Alltoall) -> Result<(), MeshError> {
     ALLTOALL.run(comm, exchange)
 }
 
 /// Returns when all ranks have called it.
 pub(crate) fn barrier(comm: &mut Comm<'_>) -> Result<(), MeshError> {
-    BARRIER.run(comm, &Barrier)
+    BARRIER.run(comm, &mut Barrier)
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use crate::comm::Comm;
 /// The sum of some ranges of elements, equal at every rank; the other elements are left alone.
 pub(crate) fn allreduce_ranges(
     comm: &mut Comm<'_>,
-    sum: &Allreduce,
+    sum: &mut Allreduce,
     ranges: &[Range<u64>],
 ) -> Result<(), MeshError> {
-    let (size, buffer) = (sum.format.dtype.size(), &sum.buffer);
+    let (size, buffer) = (sum.format.dtype.size(), &mut sum.buffer);
     let bytes = |range: &Range<u64>| range.start as usize * size..range.end as usize * size;
     if let [range] = ranges
         && bytes(range) == (0..buffer.len())
@@ -27,13 +27,13 @@ pub(crate) fn allreduce_ranges(
     for part in &parts {
         packed.extend_from_slice(buffer.slice(part.clone()));
     }
-    let packed = Buffer::from_vec(packed);
     let (order, format) = (sum.order.clone(), sum.format);
-    allreduce(comm, &Allreduce { order, format, buffer: packed.clone() })?;
+    let mut packed = Allreduce { order, format, buffer: Buffer::from_vec(packed) };
+    allreduce(comm, &mut packed)?;
     comm.finish()?;
     let mut at = 0;
     for part in parts {
-        buffer.write(part.start, packed.slice(at..at + part.len()));
+        buffer.write(part.start, packed.buffer.slice(at..at + part.len()));
         at += part.len();
     }
     Ok(())

@@ -33,7 +33,7 @@ pub(super) const REDUCE_SCATTER: Algorithm<ReduceScatter> = Algorithm {
     run: reduce_scatter,
 };
 
-fn reduce(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
+fn reduce(comm: &mut Comm<'_>, reduction: &mut Reduce) -> Result<(), MeshError> {
     let Reduce { order, format, buffer, root } = reduction;
     let all = 0..buffer.len();
     if comm.rank() == *root {
@@ -48,18 +48,19 @@ fn reduce(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn reduce_scatter(comm: &mut Comm<'_>, scattering: &ReduceScatter) -> Result<(), MeshError> {
-    let ReduceScatter { order, format, output, inputs } = scattering;
+fn reduce_scatter(comm: &mut Comm<'_>, scattering: &mut ReduceScatter) -> Result<(), MeshError> {
+    let ReduceScatter { order, format, inputs, .. } = scattering;
     for to in comm.others() {
         let input = &inputs[to as usize];
         contribute(comm, to, input, 0..input.len(), *format, PLAIN);
     }
-    let own = &inputs[comm.rank() as usize];
-    let mut collector = Collector::new(comm, order, *format, 0..own.len(), PLAIN);
+    let rank = comm.rank();
+    let len = inputs[rank as usize].len();
+    let mut collector = Collector::new(comm, order, *format, 0..len, PLAIN);
     while let Some(chunk) = collector.next(comm)? {
-        // The output may be a part of the input: it is written when a chunk is added, in order.
-        let sum = collector.add(comm, own, &chunk);
-        output.write(chunk.start, sum);
+        // The output may be our input: it is written when a chunk is added, in order.
+        let sum = collector.add(comm, &scattering.inputs[rank as usize], &chunk);
+        scattering.output(rank).write(chunk.start, sum);
     }
     comm.finish()
 }
@@ -159,14 +160,14 @@ impl Collector {
     fn expect(&mut self, comm: &mut Comm<'_>) {
         let Some((index, chunk)) = self.todo.pop_front() else { return };
         let rank = comm.rank();
-        let values = self.spare.pop().unwrap_or_else(|| {
+        let mut values: Vec<Buffer> = self.spare.pop().unwrap_or_else(|| {
             let len = |from: u32| if from == rank { 0 } else { chunk.len() };
             (0..comm.size()).map(|from| Buffer::from_vec(vec![0; len(from)])).collect()
         });
         let part = self.parts.first + self.parts.step * index;
         let others = comm.others();
         let tickets = others
-            .map(|from| comm.receive(from, part, &values[from as usize], 0, chunk.len()))
+            .map(|from| comm.receive(from, part, &mut values[from as usize], 0, chunk.len()))
             .collect();
         self.ahead.push_back(Expected { chunk, values, tickets });
     }

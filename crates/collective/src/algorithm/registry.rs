@@ -12,7 +12,7 @@ pub(crate) struct Algorithm<R: Request> {
     pub(crate) name: &'static str,
     /// Seconds that a request of that shape will take; `None` where this algorithm cannot do it. Equal at all ranks.
     pub(crate) cost: fn(&LinkCost, &R::Shape) -> Option<f64>,
-    pub(crate) run: fn(&mut Comm<'_>, &R) -> Result<(), MeshError>,
+    pub(crate) run: fn(&mut Comm<'_>, &mut R) -> Result<(), MeshError>,
 }
 
 /// All algorithms of an operation.
@@ -71,7 +71,7 @@ impl<R: Request + 'static> Registry<R> {
     }
 
     /// Runs the request by the algorithm that all ranks choose alike.
-    pub(crate) fn run(&self, comm: &mut Comm<'_>, request: &R) -> Result<(), MeshError> {
+    pub(crate) fn run(&self, comm: &mut Comm<'_>, request: &mut R) -> Result<(), MeshError> {
         if comm.size() == 1 {
             let alone = self.find(self.alone).expect("a test finds the name in every registry");
             return (alone.run)(comm, request);

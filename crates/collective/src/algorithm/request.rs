@@ -94,8 +94,16 @@ impl Request for Reduce {
 pub(crate) struct ReduceScatter {
     pub(crate) order: Arc<SumOrder>,
     pub(crate) format: Format,
-    pub(crate) output: Buffer,
+    /// `None`: our own input.
+    pub(crate) output: Option<Buffer>,
     pub(crate) inputs: Vec<Buffer>,
+}
+
+impl ReduceScatter {
+    /// Where the sum of that rank, ours, goes.
+    pub(crate) fn output(&mut self, rank: u32) -> &mut Buffer {
+        self.output.as_mut().unwrap_or(&mut self.inputs[rank as usize])
+    }
 }
 
 /// What the cost of a reduce-scatter depends on.

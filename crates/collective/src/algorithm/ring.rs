@@ -24,18 +24,18 @@ fn allreduce_cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     sum.format.any_order().then(|| steps * (link.latency_s + part / link.bytes_per_s))
 }
 
-fn allreduce(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+fn allreduce(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     let (rank, size, element) = (comm.rank(), comm.size(), sum.format.dtype.size());
-    let mut buffer = sum.buffer.clone();
+    let buffer = &mut sum.buffer;
     let len = buffer.len();
     let part = |at: u32| share(len, element, at % size, size);
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
     // In step s part `rank − s` goes on; at the end we have the sum of part `rank + 1`.
     for step in 0..size - 1 {
         let (gives, takes) = (part(rank + size - step), part(rank + size - step - 1));
-        comm.send(next, step.into(), &buffer, gives.start, gives.len());
-        let came = Buffer::from_vec(vec![0; takes.len()]);
-        let ticket = comm.receive(before, step.into(), &came, 0, takes.len());
+        comm.send(next, step.into(), buffer, gives.start, gives.len());
+        let mut came = Buffer::from_vec(vec![0; takes.len()]);
+        let ticket = comm.receive(before, step.into(), &mut came, 0, takes.len());
         comm.wait(ticket)?;
         let ours = buffer.slice(takes.clone()).to_vec();
         let came = came.slice(0..takes.len());
@@ -47,8 +47,8 @@ fn allreduce(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
     for step in 0..size - 1 {
         let (gives, takes) = (part(rank + 1 + size - step), part(rank + size - step));
         let number = u64::from(size + step);
-        comm.send(next, number, &buffer, gives.start, gives.len());
-        let ticket = comm.receive(before, number, &buffer, takes.start, takes.len());
+        comm.send(next, number, buffer, gives.start, gives.len());
+        let ticket = comm.receive(before, number, buffer, takes.start, takes.len());
         comm.wait(ticket)?;
     }
     comm.finish()
@@ -59,14 +59,16 @@ fn allgather_cost(link: &LinkCost, pieces: &GatherShape) -> Option<f64> {
     Some(f64::from(link.ranks - 1) * step)
 }
 
-fn allgather(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
+fn allgather(comm: &mut Comm<'_>, gather: &mut Allgather) -> Result<(), MeshError> {
     let (rank, size) = (comm.rank(), comm.size());
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-    let output = |at: u32| &gather.outputs[(at % size) as usize];
-    copy(&gather.input, output(rank));
+    let Allgather { input, outputs } = gather;
+    let place = |at: u32| (at % size) as usize;
+    copy(input, &mut outputs[place(rank)]);
     for step in 0..size - 1 {
-        let (gives, takes) = (output(rank + size - step), output(rank + size - step - 1));
+        let gives = &outputs[place(rank + size - step)];
         comm.send(next, step.into(), gives, 0, gives.len());
+        let takes = &mut outputs[place(rank + size - step - 1)];
         let ticket = comm.receive(before, step.into(), takes, 0, takes.len());
         comm.wait(ticket)?;
     }

@@ -104,6 +104,8 @@ impl State {
         let old_fragment_bytes =
             self.plan.as_ref().map_or(0, |plan| plan.0.plan.fragment_bytes) as u16;
         if let Err(error) = self.adopt(&resume) {
+            // Their buffers are those of the operations that fail.
+            drop(remaining);
             return self.fail(error);
         }
         remaining.unwrap_or_default().into_iter().for_each(|operation| {
@@ -147,8 +149,9 @@ impl State {
         if rest == Path::Network && self.carries(operation.submission.format) {
             self.give_to_trees(operation);
         } else {
-            let id = operation.submission.id;
-            self.give_to_host(id, Some((&operation.submission, old_fragment_bytes)));
+            let Remaining { submission, buffer } = operation;
+            drop(buffer);
+            self.give_to_host(submission.id, Some((&submission, old_fragment_bytes)));
         }
     }
 

@@ -7,13 +7,13 @@ use netsum_net::worker::TreeOperation;
 use netsum_proto::handover::{self, Path};
 use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::supports;
-use netsum_wire::{Format, Rank, average, scale};
+use netsum_wire::{Format, Rank};
 
 use super::State;
 use super::rest::ranges;
 use crate::Error;
 use crate::algorithm::{Allreduce, allreduce, allreduce_ranges};
-use crate::combine::Combine;
+use crate::combine::{Combine, conclude, prepare};
 use crate::comm::Comm;
 use crate::queue::{Body, Job};
 use crate::work::Work;
@@ -41,8 +41,15 @@ pub(crate) enum JobState {
 }
 
 impl TreeJob {
+    /// Reports how it ended. Lets go of the buffer first: whoever waits for the operation may use the buffer.
+    pub(super) fn end(self, outcome: Result<(), Error>) {
+        let TreeJob { work, buffer, .. } = self;
+        drop(buffer);
+        work.complete(outcome);
+    }
+
     /// The driver's operation for the whole buffer.
-    fn operation(&self) -> TreeOperation {
+    fn operation(&mut self) -> TreeOperation {
         let submission = Submission {
             id: self.sequence,
             format: self.format,
@@ -50,7 +57,7 @@ impl TreeJob {
             fingerprint: self.fingerprint,
             fragments: Fragments::All,
         };
-        TreeOperation { submission, buffer: self.buffer.clone() }
+        TreeOperation { submission, buffer: self.buffer.lend_all() }
     }
 }
 
@@ -58,12 +65,9 @@ impl State {
     pub(super) fn submit(&mut self, mut job: TreeJob) {
         if let Some(error) = self.core.failure() {
             self.core.ledger.retire(job.sequence);
-            return job.work.complete(Err(error));
+            return job.end(Err(error));
         }
-        if let Combine::ScaledSum(factor) = job.how {
-            let len = job.buffer.len();
-            scale(job.format.dtype, job.buffer.slice_mut(0..len), factor);
-        }
+        prepare(job.how, job.format.dtype, &mut job.buffer);
         job.state = JobState::Waiting;
         let elements = job.numel;
         let (sequence, deadline) = (job.sequence, self.time_of(job.deadline));
@@ -74,10 +78,10 @@ impl State {
 
     /// Gives a waiting job to its path, which is the same at all ranks.
     pub(super) fn route(&mut self, sequence: u64, path: Path) {
-        let Some(job) = self.jobs.get(&sequence) else { return };
-        let operation = job.operation();
-        if path == Path::Network && self.carries(job.format) {
-            self.give_to_trees(operation);
+        let Some(format) = self.jobs.get(&sequence).map(|job| job.format) else { return };
+        if path == Path::Network && self.carries(format) {
+            let operation = self.jobs.get_mut(&sequence).map(TreeJob::operation);
+            operation.into_iter().for_each(|operation| self.give_to_trees(operation));
         } else {
             self.give_to_host(sequence, None);
         }
@@ -106,13 +110,13 @@ impl State {
         let size = self.core.size;
         let rest = rest.map(|(submission, fragment_bytes)| ranges(submission, fragment_bytes));
         let body = move |comm: &mut Comm<'_>| {
-            let sum = Allreduce { order, format, buffer };
+            let mut sum = Allreduce { order, format, buffer };
             match rest {
-                None => allreduce(comm, &sum)?,
-                Some(rest) => allreduce_ranges(comm, &sum, &rest)?,
+                None => allreduce(comm, &mut sum)?,
+                Some(rest) => allreduce_ranges(comm, &mut sum, &rest)?,
             }
             comm.finish()?;
-            divide(how, format, sum.buffer, size);
+            conclude(how, format.dtype, &mut sum.buffer, size);
             Ok(())
         };
         let body: Body = Box::new(body);
@@ -121,11 +125,12 @@ impl State {
 
     /// Completes a job of which the driver has all sums.
     pub(super) fn done(&mut self, id: u64, missing: u64) {
-        let Some(job) = self.jobs.remove(&id) else { return };
-        divide(job.how, job.format, job.buffer, self.core.size - missing.count_ones());
+        let Some(mut job) = self.jobs.remove(&id) else { return };
+        let ranks = (self.core.size - missing.count_ones()).max(1);
+        conclude(job.how, job.format.dtype, &mut job.buffer, ranks);
         self.core.count_operation(true);
         self.core.ledger.retire(id);
-        job.work.complete(Ok(()));
+        job.end(Ok(()));
         if !std::mem::replace(&mut self.plan_works, true) {
             // The controller waits for the first results of a plan that avoids a fault.
             self.heartbeat();
@@ -197,13 +202,5 @@ impl State {
             [] => "the switches did not say for whom they wait".to_owned(),
             ranks => format!("the switches wait: {}", self.core.not_heard_from(ranks)),
         }
-    }
-}
-
-/// Divides the sum of an average.
-fn divide(how: Combine, format: Format, mut buffer: Buffer, ranks: u32) {
-    if how == Combine::Average {
-        let len = buffer.len();
-        average(format.dtype, buffer.slice_mut(0..len), ranks.max(1));
     }
 }

@@ -369,7 +369,7 @@ impl State {
         // The jobs on the queue were cancelled with the group and end by themselves.
         for (sequence, job) in std::mem::take(&mut self.jobs) {
             self.core.ledger.retire(sequence);
-            job.work.complete(Err(error.clone()));
+            job.end(Err(error.clone()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Every operation: its checks, its call in words, its body.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, BorrowMut};
 use std::sync::Arc;
 
 use netsum_net::Buffer;
@@ -22,22 +22,24 @@ use crate::work::Work;
 use crate::{Error, algorithm, point};
 
 impl Group {
-    /// The sum (or what `how` says) of everybody's buffer, in place. `buffer`: a handle, or a reference to one.
+    /// The sum (or what `how` says) of everybody's buffer, in place. `buffer`: a buffer, or a reference to one.
     pub fn allreduce(
         &self,
-        buffer: impl Borrow<Buffer>,
+        mut buffer: impl BorrowMut<Buffer>,
         dtype: Dtype,
         how: Combine,
         terms: impl Into<Terms>,
     ) -> Work {
-        let buffer = buffer.borrow();
+        let buffer = buffer.borrow_mut();
         let numel = (buffer.len() / dtype.size()) as u64;
         let (call, terms) = (Call::Allreduce { dtype, numel, how }, terms.into());
         let format = Format { dtype, op: how.reduce_op() };
-        if let Some(work) = self.at_once(&call, terms, Some(Small { format, how, buffer })) {
+        if let Some(work) =
+            self.at_once(&call, terms, Some(Small { format, how, buffer: &mut *buffer }))
+        {
             return work;
         }
-        let buffer = buffer.clone();
+        let buffer = buffer.lend_all();
         self.start(call, terms, Some((dtype, how)), move |connected, issued| {
             if let Some(session) = connected.on_plan(buffer.len()) {
                 let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
@@ -61,11 +63,11 @@ impl Group {
             }
             let order = connected.core.order.load_full();
             connected.on_host(issued, move |comm| {
-                prepare(how, dtype, &buffer);
-                let sum = Allreduce { order, format, buffer };
-                algorithm::allreduce(comm, &sum)?;
+                let mut sum = Allreduce { order, format, buffer };
+                prepare(how, dtype, &mut sum.buffer);
+                algorithm::allreduce(comm, &mut sum)?;
                 comm.finish()?;
-                conclude(how, dtype, &sum.buffer, comm.size());
+                conclude(how, dtype, &mut sum.buffer, comm.size());
                 Ok(())
             });
         })
@@ -86,30 +88,34 @@ impl Group {
             let format = Format { dtype, op: how.reduce_op() };
             let order = connected.core.order.load_full();
             connected.on_host(issued, move |comm| {
-                let buffer = if comm.rank() == root { buffer } else { own_copy(how, buffer) };
-                prepare(how, dtype, &buffer);
-                let reduction = Reduce { order, format, buffer: buffer.clone(), root };
-                algorithm::reduce(comm, &reduction)?;
+                let copy = if comm.rank() == root { None } else { own_copy(how, &buffer) };
+                let buffer = copy.unwrap_or(buffer);
+                let mut reduction = Reduce { order, format, buffer, root };
+                prepare(how, dtype, &mut reduction.buffer);
+                algorithm::reduce(comm, &mut reduction)?;
                 if comm.rank() == root {
-                    conclude(how, dtype, &buffer, comm.size());
+                    conclude(how, dtype, &mut reduction.buffer, comm.size());
                 }
                 Ok(())
             });
         })
     }
 
-    /// The sum of everybody's `inputs[rank]` in `output`; each input has the size of its rank's output.
+    /// The sum of everybody's `inputs[rank]` in `output`, or with `None` in place of our own; each input has the size of its
+    /// rank's output.
     pub fn reduce_scatter(
         &self,
-        output: Buffer,
-        inputs: Vec<Buffer>,
+        output: impl Into<Option<Buffer>>,
+        mut inputs: Vec<Buffer>,
         dtype: Dtype,
         how: Combine,
         terms: impl Into<Terms>,
     ) -> Work {
         let counts = inputs.iter().map(|b| (b.len() / dtype.size()) as u64).collect();
         let call = Call::ReduceScatter { dtype, counts, how };
-        let wrong = self.check_parts(&call, "inputs", &inputs, Some((&output, "output")));
+        let mut output = output.into();
+        let own = output.as_ref().map(|output| (output, "output"));
+        let wrong = self.check_parts(&call, "inputs", &inputs, own);
         if let Some(failed) = wrong {
             return failed;
         }
@@ -117,12 +123,17 @@ impl Group {
             let format = Format { dtype, op: how.reduce_op() };
             let order = connected.core.order.load_full();
             connected.on_host(issued, move |comm| {
-                let inputs: Vec<Buffer> =
-                    inputs.into_iter().map(|input| own_copy(how, input)).collect();
-                inputs.iter().for_each(|input| prepare(how, dtype, input));
-                let all = ReduceScatter { order, format, output: output.clone(), inputs };
-                algorithm::reduce_scatter(comm, &all)?;
-                conclude(how, dtype, &output, comm.size());
+                for (rank, input) in (0..).zip(&mut inputs) {
+                    let Some(copy) = own_copy(how, input) else { break };
+                    let given = std::mem::replace(input, copy);
+                    if rank == comm.rank() {
+                        output.get_or_insert(given);
+                    }
+                    prepare(how, dtype, input);
+                }
+                let mut all = ReduceScatter { order, format, output, inputs };
+                algorithm::reduce_scatter(comm, &mut all)?;
+                conclude(how, dtype, all.output(comm.rank()), comm.size());
                 Ok(())
             });
         })
@@ -135,7 +146,7 @@ impl Group {
         let call = Call::Broadcast { bytes, root, elements };
         self.start_rooted(call, terms, None, root, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::broadcast(comm, &Broadcast { buffer, root })
+                algorithm::broadcast(comm, &mut Broadcast { buffer, root })
             });
         })
     }
@@ -151,7 +162,7 @@ impl Group {
         }
         self.start(call, terms, None, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::allgather(comm, &Allgather { input, outputs })
+                algorithm::allgather(comm, &mut Allgather { input, outputs })
             });
         })
     }
@@ -173,7 +184,7 @@ impl Group {
         }
         self.start_rooted(call, terms, None, root, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::gather(comm, &Gather { input, outputs, root })
+                algorithm::gather(comm, &mut Gather { input, outputs, root })
             });
         })
     }
@@ -195,7 +206,7 @@ impl Group {
         }
         self.start_rooted(call, terms, None, root, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::scatter(comm, &Scatter { output, inputs, root })
+                algorithm::scatter(comm, &mut Scatter { output, inputs, root })
             });
         })
     }
@@ -219,7 +230,7 @@ impl Group {
         }
         self.start(call, terms, None, move |connected, issued| {
             connected.on_host(issued, move |comm| {
-                algorithm::alltoall(comm, &Alltoall { outputs, inputs })
+                algorithm::alltoall(comm, &mut Alltoall { outputs, inputs })
             });
         })
     }
@@ -235,7 +246,7 @@ impl Group {
         })
     }
 
-    /// Sends a message; not in the order of collectives. `buffer`: a handle, or a reference to one.
+    /// Sends a message; not in the order of collectives. `buffer`: a buffer, or a reference to one.
     pub fn send(
         &self,
         buffer: impl Borrow<Buffer>,
@@ -247,16 +258,16 @@ impl Group {
         self.point(name, |core| point::send(core, buffer.borrow(), to, tag, terms.into()))
     }
 
-    /// Receives a message of exactly the buffer's size, from one rank or any.
+    /// Receives a message of exactly the buffer's size, from one rank or any. `buffer`: as for [`Group::send`].
     pub fn receive(
         &self,
-        buffer: impl Borrow<Buffer>,
+        mut buffer: impl BorrowMut<Buffer>,
         from: Option<u32>,
         tag: u64,
         terms: impl Into<Terms>,
     ) -> Work {
         let name = || format!("receive (tag {tag})");
-        self.point(name, |core| point::receive(core, buffer.borrow(), from, tag, terms.into()))
+        self.point(name, |core| point::receive(core, buffer.borrow_mut(), from, tag, terms.into()))
     }
 
     /// Numbers a collective and puts it on its way.

@@ -22,11 +22,10 @@ use crate::terms::Terms;
 use crate::work::{OperationSummary, Work};
 
 /// What is added, if anything.
-#[derive(Clone, Copy)]
 pub(super) struct Small<'a> {
     pub(super) format: Format,
     pub(super) how: Combine,
-    pub(super) buffer: &'a Buffer,
+    pub(super) buffer: &'a mut Buffer,
 }
 
 /// An operation that was begun.
@@ -47,15 +46,16 @@ impl Group {
         &self,
         call: &Call,
         terms: Terms,
-        sum: Option<Small<'_>>,
+        mut sum: Option<Small<'_>>,
     ) -> Option<Work> {
-        let bytes = sum.map_or(0, |sum| sum.buffer.len());
+        let bytes = sum.as_ref().map_or(0, |sum| sum.buffer.len());
         // The path of all other operations reports the error.
         if !self.maker.is_this() {
             return None;
         }
-        let adds = |sum: Small<'_>| check_combination(sum.format.dtype, sum.how).is_ok();
-        if bytes > if terms.waits { SMALL_MAX } else { EARLY_MAX } || !sum.is_none_or(adds) {
+        let adds = |sum: &Small<'_>| check_combination(sum.format.dtype, sum.how).is_ok();
+        if bytes > if terms.waits { SMALL_MAX } else { EARLY_MAX } || !sum.as_ref().is_none_or(adds)
+        {
             return None;
         }
         let fingerprint = call.fingerprint();
@@ -66,10 +66,10 @@ impl Group {
             return None;
         }
         let sequence = *next;
-        match sum {
+        match &mut sum {
             None => shared.begin((sequence, fingerprint), &[]),
             Some(Small { format, how, buffer }) => {
-                prepare(how, format.dtype, buffer);
+                prepare(*how, format.dtype, buffer);
                 match bytes <= SMALL_MAX {
                     true => shared.begin((sequence, fingerprint), buffer.slice(0..bytes)),
                     false => shared.begin_sum((sequence, fingerprint), buffer),
@@ -108,12 +108,12 @@ impl Group {
         let work = Work::new(OperationSummary::Collective(call.clone(), sequence), called);
         core.recorder.add(&work);
         let order = core.order.load_full();
-        let sum = sum.map(|Small { format, how, buffer }| (format, how, buffer.clone()));
+        let sum = sum.map(|Small { format, how, buffer }| (format, how, buffer.lend_all()));
         let body = move |comm: &mut Comm<'_>| {
             let rounds = comm.memory()?;
             let Some((format, how, mut buffer)) = sum else { return shared::wait(rounds) };
             shared::finish(rounds, &order, format, &mut buffer)?;
-            conclude(how, format.dtype, &buffer, comm.size());
+            conclude(how, format.dtype, &mut buffer, comm.size());
             Ok(())
         };
         let (deadline, running) = (after(called, terms.timeout), work.clone());

@@ -85,7 +85,7 @@ impl Shared {
 
 /// A rank's stamp of a round: the operation's number and fingerprint, and a free word.
 fn stamp((sequence, fingerprint): (u64, u32), word: u64) -> Stamp {
-    Stamp { call: sequence << 32 | u64::from(fingerprint), word }
+    Stamp { call: sequence << 32 | u64::from(fingerprint), word, answered: false }
 }
 
 /// All ranks' values of a piece, by rank; on the stack for up to eight ranks.
@@ -199,6 +199,13 @@ impl<'a> Rounds<'a> {
     #[inline]
     fn publish(&mut self, word: u64) {
         self.shared.arena.publish(stamp((self.sequence, self.fingerprint), word));
+    }
+
+    /// As [`Rounds::publish`] where the other one of two ranks answers in our slot.
+    #[inline]
+    fn publish_to_be_answered(&mut self) {
+        let stamp = stamp((self.sequence, self.fingerprint), 0);
+        self.shared.arena.publish(Stamp { answered: true, ..stamp });
     }
 
     /// Waits until all ranks have published the last round.

@@ -1,5 +1,7 @@
 //! Collectives that only move bytes, through shared memory.
 
+use std::ops::Range;
+
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 
@@ -13,41 +15,42 @@ pub(crate) fn barrier(rounds: &mut Rounds<'_>) -> Result<(), MeshError> {
     rounds.await_all()
 }
 
-/// The root's buffer in everybody's.
+/// A range of the root's buffer in everybody's.
 pub(crate) fn broadcast(
     rounds: &mut Rounds<'_>,
-    buffer: &Buffer,
+    buffer: &mut Buffer,
+    range: Range<usize>,
     root: u32,
 ) -> Result<(), MeshError> {
     let (root, step) = (root as usize, rounds.moved_bytes());
     let is_root = rounds.rank() == root;
-    for round in 0..buffer.len().div_ceil(step).max(1) {
-        let piece = cut(buffer.len(), step, round);
+    for round in 0..range.len().div_ceil(step).max(1) {
+        let piece = cut(range.len(), step, round);
+        let at = range.start + piece.start;
         let slot = rounds.open()?;
         if is_root {
-            buffer.read(piece.start, &mut slot[..piece.len()]);
+            buffer.read(at, &mut slot[..piece.len()]);
             rounds.publish(0);
         } else {
             rounds.publish(0);
             rounds.await_rank(root)?;
-            buffer.write(piece.start, &rounds.shared.arena.slots().of(root, 0)[..piece.len()]);
+            buffer.write(at, &rounds.shared.arena.slots().of(root, 0)[..piece.len()]);
         }
     }
     Ok(())
 }
 
-/// Everybody's `input` to everybody's `outputs`, by rank; the sizes are known to all.
+/// Everybody's `input` to the others' `outputs`, by rank; the sizes are known to all.
 pub(crate) fn allgather(
     rounds: &mut Rounds<'_>,
-    input: &Buffer,
-    outputs: &[Buffer],
+    input: &[u8],
+    outputs: &mut [Buffer],
 ) -> Result<(), MeshError> {
-    let (rank, step) = (rounds.rank(), rounds.moved_bytes());
-    copy(input, &outputs[rank]);
-    let longest = outputs.iter().map(Buffer::len).max().unwrap_or(0);
+    let step = rounds.moved_bytes();
+    let longest = outputs.iter().map(Buffer::len).max().unwrap_or(0).max(input.len());
     for round in 0..longest.div_ceil(step).max(1) {
         let piece = cut(input.len(), step, round);
-        input.read(piece.start, &mut rounds.open()?[..piece.len()]);
+        rounds.open()?[..piece.len()].copy_from_slice(&input[piece]);
         rounds.publish(0);
         rounds.await_all()?;
         let slots = rounds.shared.arena.slots();
@@ -63,45 +66,60 @@ pub(crate) fn allgather(
 pub(crate) fn gather(
     rounds: &mut Rounds<'_>,
     input: &Buffer,
-    outputs: &[Buffer],
+    outputs: &mut [Buffer],
     root: u32,
 ) -> Result<(), MeshError> {
     let root = root as usize;
-    let is_root = rounds.rank() == root;
-    let takes = |from: usize| is_root.then(|| &outputs[from]);
-    if is_root {
-        copy(input, &outputs[root]);
+    if rounds.rank() != root {
+        return exchange(rounds, &[root], |_| Some(input), Takes::Nothing);
     }
-    exchange(rounds, &[root], |_| (!is_root).then_some(input), takes)
+    copy(input, &mut outputs[root]);
+    exchange(rounds, &[root], |_| None, Takes::OfAll(outputs))
 }
 
 /// The root's `inputs`, by rank, to everybody's `output`; elsewhere `inputs` is empty.
 pub(crate) fn scatter(
     rounds: &mut Rounds<'_>,
-    output: &Buffer,
+    output: &mut Buffer,
     inputs: &[Buffer],
     root: u32,
 ) -> Result<(), MeshError> {
-    let (rank, root) = (rounds.rank(), root as usize);
+    let root = root as usize;
     let receivers: Vec<usize> = (0..rounds.ranks()).filter(|&to| to != root).collect();
-    if rank == root {
-        copy(&inputs[root], output);
+    if rounds.rank() != root {
+        return exchange(rounds, &receivers, |_| None, Takes::OfOne(root, output));
     }
-    let gives = |to: usize| (rank == root).then(|| &inputs[to]);
-    exchange(rounds, &receivers, gives, |from| (from == root && rank != root).then_some(output))
+    copy(&inputs[root], output);
+    exchange(rounds, &receivers, |to| Some(&inputs[to]), Takes::Nothing)
 }
 
 /// Input i of rank r to output r of rank i.
 pub(crate) fn alltoall(
     rounds: &mut Rounds<'_>,
-    outputs: &[Buffer],
+    outputs: &mut [Buffer],
     inputs: &[Buffer],
 ) -> Result<(), MeshError> {
     let rank = rounds.rank();
-    copy(&inputs[rank], &outputs[rank]);
+    copy(&inputs[rank], &mut outputs[rank]);
     let all: Vec<usize> = (0..rounds.ranks()).collect();
-    let (gives, takes) = (|to| Some(&inputs[to]), |from| Some(&outputs[from]));
-    exchange(rounds, &all, gives, takes)
+    exchange(rounds, &all, |to| Some(&inputs[to]), Takes::OfAll(outputs))
+}
+
+/// Where a rank's messages go, by their sender.
+enum Takes<'a> {
+    Nothing,
+    OfOne(usize, &'a mut Buffer),
+    OfAll(&'a mut [Buffer]),
+}
+
+impl Takes<'_> {
+    fn of(&mut self, from: usize) -> Option<&mut Buffer> {
+        match self {
+            Takes::OfOne(sender, output) if *sender == from => Some(output),
+            Takes::OfAll(outputs) => Some(&mut outputs[from]),
+            Takes::Nothing | Takes::OfOne(..) => None,
+        }
+    }
 }
 
 /// Messages between pairs of ranks, whose sizes only the two know.
@@ -113,7 +131,7 @@ fn exchange<'b>(
     rounds: &mut Rounds<'_>,
     receivers: &[usize],
     gives: impl Fn(usize) -> Option<&'b Buffer>,
-    takes: impl Fn(usize) -> Option<&'b Buffer>,
+    mut takes: Takes<'_>,
 ) -> Result<(), MeshError> {
     let rank = rounds.rank();
     let table = (receivers.len() * SIZE).next_multiple_of(ALIGN);
@@ -142,7 +160,7 @@ fn exchange<'b>(
             if round == 0 {
                 count = count.max(slots.word(from) as usize);
             }
-            let (Some(place), Some(output)) = (own_place, takes(from)) else { continue };
+            let (Some(place), Some(output)) = (own_place, takes.of(from)) else { continue };
             let slot = slots.of(from, 0);
             let mut sent = [0; SIZE];
             sent.copy_from_slice(&slot[place * SIZE..][..SIZE]);
@@ -160,7 +178,7 @@ fn exchange<'b>(
 }
 
 /// The part of `len` bytes that goes in a round.
-fn cut(len: usize, step: usize, round: usize) -> std::ops::Range<usize> {
+fn cut(len: usize, step: usize, round: usize) -> Range<usize> {
     (round * step).min(len)..((round + 1) * step).min(len)
 }
 

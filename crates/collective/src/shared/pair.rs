@@ -22,7 +22,7 @@ pub(super) fn allreduce(
 ) -> Result<(), MeshError> {
     rounds.open()?;
     put_first(rounds.shared, buffer);
-    rounds.publish(0);
+    rounds.publish_to_be_answered();
     finish(rounds, format, buffer)
 }
 
@@ -64,7 +64,7 @@ pub(super) fn finish(
             combine_both(format, buffer.slice_mut(ours), answer);
         }
         if publishes {
-            rounds.publish(0);
+            rounds.publish_to_be_answered();
         }
     }
     Ok(())

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use netsum_net::Buffer;
-use netsum_net::arena::HEAD_BYTES;
+use netsum_net::arena::{HEAD_BYTES, Stamp};
 use netsum_net::mesh::MeshError;
 use netsum_topo::SumOrder;
 use netsum_wire::{Format, accumulate};
@@ -26,13 +26,13 @@ impl Shared {
     #[inline]
     pub(crate) fn begin(&mut self, call: (u64, u32), values: &[u8]) {
         self.put(values);
-        self.hand_over(call);
+        self.hand_over(call, false);
     }
 
-    /// Hands over what was written into the open slot.
+    /// Hands over what was written into the open slot; `answered`: the other one of two ranks answers there.
     #[inline]
-    pub(super) fn hand_over(&mut self, call: (u64, u32)) {
-        self.arena.hand_over(stamp(call, 0));
+    pub(super) fn hand_over(&mut self, call: (u64, u32), answered: bool) {
+        self.arena.hand_over(Stamp { answered, ..stamp(call, 0) });
     }
 
     /// Whether everybody has begun the same operation within a moment.
@@ -49,7 +49,7 @@ impl Shared {
 
     /// Adds what everybody has published, into `buffer`, which has our values still.
     #[inline]
-    pub(crate) fn add(&mut self, order: &Arc<SumOrder>, format: Format, buffer: &Buffer) {
+    pub(crate) fn add(&mut self, order: &Arc<SumOrder>, format: Format, buffer: &mut Buffer) {
         let all = 0..buffer.len();
         let (rank, slots) = (self.arena.rank(), self.arena.slots());
         let values = |from: usize| match all.len() <= HEAD_BYTES {
@@ -57,12 +57,12 @@ impl Shared {
             false => &slots.of(from, 0)[..all.len()],
         };
         if self.arena.ranks() == 2 {
-            return buffer.update(all.clone(), |sum| accumulate(format, sum, values(1 - rank)));
+            return accumulate(format, buffer.slice_mut(all.clone()), values(1 - rank));
         }
         // Our own values, too, come from the slot: the sum is written over those in the buffer.
         let values: Values<'_> = (0..self.arena.ranks()).map(values).collect();
         let mut kept = Shared::adder(&mut self.adder, order, format);
-        buffer.update(all.clone(), |sum| kept.adder.add(&values, sum));
+        kept.adder.add(&values, buffer.slice_mut(all.clone()));
         self.adder = Some(kept);
     }
 
@@ -88,7 +88,7 @@ pub(super) fn allreduce(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
     format: Format,
-    buffer: &Buffer,
+    buffer: &mut Buffer,
 ) -> Result<(), MeshError> {
     rounds.open()?;
     rounds.shared.put(buffer.slice(0..buffer.len()));
@@ -106,7 +106,7 @@ pub(super) fn finish(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
     format: Format,
-    buffer: &Buffer,
+    buffer: &mut Buffer,
 ) -> Result<(), MeshError> {
     rounds.await_all()?;
     rounds.shared.add(order, format, buffer);

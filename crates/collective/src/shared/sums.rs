@@ -45,7 +45,7 @@ impl Shared {
             return self.begin(call, buffer.slice(0..buffer.len()));
         }
         pair::put_first(self, buffer);
-        self.hand_over(call);
+        self.hand_over(call, true);
     }
 
     fn in_one_round(&self, bytes: usize) -> bool {
@@ -77,16 +77,17 @@ pub(crate) fn reduce(
     by_shares(rounds, order, format, buffer, rounds.rank() == root as usize)
 }
 
-/// The sum of everybody's `inputs[rank]` in `output`, which may be a part of our input.
+/// The sum of everybody's `inputs[rank]` in `output`, or in place of our own.
 pub(crate) fn reduce_scatter(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
     format: Format,
-    output: &mut Buffer,
-    inputs: &[Buffer],
+    mut output: Option<&mut Buffer>,
+    inputs: &mut [Buffer],
 ) -> Result<(), MeshError> {
-    let mut kept = rounds.adder(order, format);
-    scatter(rounds, inputs, |piece, values| {
+    let (rank, mut kept) = (rounds.rank(), rounds.adder(order, format));
+    scatter(rounds, inputs, |inputs, piece, values| {
+        let output = output.as_deref_mut().unwrap_or(&mut inputs[rank]);
         kept.adder.add(values, output.slice_mut(piece));
     })?;
     rounds.keep(kept);
@@ -99,7 +100,7 @@ pub(crate) fn reduce_scatter(
 pub(crate) fn partials(
     rounds: Option<&mut Rounds<'_>>,
     adders: &mut [Adder],
-    portions: &[Buffer],
+    portions: &mut [Buffer],
     place: usize,
 ) -> Result<Vec<Vec<u8>>, MeshError> {
     let own = &portions[place];
@@ -116,17 +117,17 @@ pub(crate) fn partials(
         }
     };
     match rounds {
-        Some(rounds) => scatter(rounds, portions, add)?,
+        Some(rounds) => scatter(rounds, portions, |_, piece, values| add(piece, values))?,
         None => add(0..own.len(), &[own.slice(0..own.len())]),
     }
     Ok(all)
 }
 
-/// Calls `add` with everybody's values of each piece of our input.
+/// Calls `add` with everybody's values of each piece of our input, which nobody needs there any more.
 fn scatter(
     rounds: &mut Rounds<'_>,
-    inputs: &[Buffer],
-    mut add: impl FnMut(Range<usize>, &[&[u8]]),
+    inputs: &mut [Buffer],
+    mut add: impl FnMut(&mut [Buffer], Range<usize>, &[&[u8]]),
 ) -> Result<(), MeshError> {
     let (rank, ranks) = (rounds.rank(), rounds.ranks());
     let part = rounds.slot_bytes() / ranks / ALIGN * ALIGN;
@@ -148,7 +149,7 @@ fn scatter(
             let slots = rounds.parts().1;
             let values = |from| &slots.of(from, 0)[rank * part..][..piece.len()];
             let values: Values<'_> = (0..ranks).map(values).collect();
-            add(piece, &values);
+            add(inputs, piece, &values);
         }
         if round < count {
             rounds.publish(0);
@@ -210,9 +211,8 @@ fn by_shares(
                     true => buffer.slice(at..at + piece.len()),
                     false => &slots.of(from, 0)[piece.clone()],
                 };
-                let values: Values<'_> = (0..ranks).map(values).collect();
                 let sums = &mut block[..piece.len()];
-                adder.add(&values, sums);
+                adder.add(&(0..ranks).map(values).collect::<Values<'_>>(), sums);
                 slot[sums_at + piece.start - own.start..][..piece.len()].copy_from_slice(sums);
                 if takes {
                     buffer.write(at, sums);

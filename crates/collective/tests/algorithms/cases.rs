@@ -1,6 +1,6 @@
 //! Every algorithm gives the same bits, for all numbers of ranks, lengths, element types and operations.
 
-use crate::support::{SOON, buffer, bytes, config, flat_sum, network, values, with_group};
+use crate::support::{SOON, buffer, bytes, config, flat_sum, lent, network, values, with_group};
 use netsum_collective::{Buffer, Combine, Dtype, GroupConfig, Network, Options, ReduceOp};
 
 /// Algorithms of allreduce, all-gather and broadcast that are tested together.
@@ -30,9 +30,9 @@ fn bits_do_not_depend_on_the_algorithm() {
                     for (dtype, op) in formats() {
                         for n in [0, 1, 5, 1003] {
                             let salt = n as u64;
-                            let own = buffer(&values(dtype, n, rank, salt));
+                            let mut own = buffer(&values(dtype, n, rank, salt));
                             let how = Combine::Plain(op);
-                            group.allreduce(own.clone(), dtype, how, SOON).wait(None).unwrap();
+                            group.allreduce(&mut own, dtype, how, SOON).wait(None).unwrap();
                             let all: Vec<_> =
                                 (0..size).map(|r| values(dtype, n, r, salt)).collect();
                             let right = bytes(&own) == flat_sum(dtype, op, &all);
@@ -40,15 +40,15 @@ fn bits_do_not_depend_on_the_algorithm() {
                         }
                     }
                     let piece = |r: u32| values(Dtype::U8, 37 * r as usize, r, 3);
-                    let outputs: Vec<Buffer> =
+                    let mut outputs: Vec<Buffer> =
                         (0..size).map(|r| buffer(&vec![0; 37 * r as usize])).collect();
                     let input = buffer(&piece(rank));
-                    group.allgather(outputs.clone(), input, SOON).wait(None).unwrap();
+                    group.allgather(lent(&mut outputs), input, SOON).wait(None).unwrap();
                     (0..size).for_each(|r| assert!(bytes(&outputs[r as usize]) == piece(r)));
                     for root in 0..size {
-                        let own =
+                        let mut own =
                             buffer(&if rank == root { vec![7; 700_001] } else { vec![0; 700_001] });
-                        group.broadcast(own.clone(), root, SOON).wait(None).unwrap();
+                        group.broadcast(own.lend_all(), root, SOON).wait(None).unwrap();
                         assert!(bytes(&own) == vec![7; 700_001], "{names:?} from {root}");
                     }
                 },

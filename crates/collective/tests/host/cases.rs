@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    SHARED_MEMORY, SOON, buffer, bytes, config, flat_sum, host_group, network, values, with_group,
+    SHARED_MEMORY, SOON, buffer, bytes, config, flat_sum, host_group, lent, network, values,
+    with_group,
 };
 use netsum_collective::{Buffer, Combine, Dtype, Error, Group, Network, ReduceOp, Terms};
 
@@ -19,8 +20,8 @@ fn allreduce_gives_the_documented_bits_for_every_size_and_group() {
         let lengths = [0, 1, 2, 7, 1000, 20_011];
         let sums: Vec<Vec<Vec<u8>>> = host_group(size, |rank, group| {
             let run = |n: usize| {
-                let buffer = buffer(&values(Dtype::F32, n, rank, n as u64));
-                group.allreduce(buffer.clone(), Dtype::F32, SUM, SOON).wait(None).unwrap();
+                let mut buffer = buffer(&values(Dtype::F32, n, rank, n as u64));
+                group.allreduce(&mut buffer, Dtype::F32, SUM, SOON).wait(None).unwrap();
                 bytes(&buffer)
             };
             lengths.map(run).to_vec()
@@ -44,9 +45,9 @@ fn every_dtype_and_operation_on_large_uneven_buffers() {
             let integer = !matches!(dtype, Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::Bf16);
             for op in ReduceOp::ALL.into_iter().filter(|&op| integer || op as u8 <= 3) {
                 let salt = u64::from(op as u8);
-                let buffer = buffer(&values(dtype, n, rank, salt));
+                let mut buffer = buffer(&values(dtype, n, rank, salt));
                 let how = Combine::Plain(op);
-                group.allreduce(buffer.clone(), dtype, how, SOON).wait(None).unwrap();
+                group.allreduce(&mut buffer, dtype, how, SOON).wait(None).unwrap();
                 let expected = flat_sum(dtype, op, &all_values(dtype, n, size, salt));
                 assert!(bytes(&buffer) == expected, "{dtype} {}", op.name());
             }
@@ -58,12 +59,12 @@ fn every_dtype_and_operation_on_large_uneven_buffers() {
 fn averages_and_scaled_sums() {
     host_group(4, |rank, group| {
         let ones = |x: f32| buffer(&x.to_le_bytes().repeat(50_000));
-        let average = ones(rank as f32);
-        group.allreduce(average.clone(), Dtype::F32, Combine::Average, SOON).wait(None).unwrap();
+        let mut average = ones(rank as f32);
+        group.allreduce(&mut average, Dtype::F32, Combine::Average, SOON).wait(None).unwrap();
         assert_eq!(bytes(&average), bytes(&ones(1.5)));
-        let scaled = ones(1.0);
+        let mut scaled = ones(1.0);
         let how = Combine::ScaledSum(f64::from(rank));
-        group.allreduce(scaled.clone(), Dtype::F32, how, SOON).wait(None).unwrap();
+        group.allreduce(&mut scaled, Dtype::F32, how, SOON).wait(None).unwrap();
         assert_eq!(bytes(&scaled), bytes(&ones(6.0)));
     });
 }
@@ -76,8 +77,8 @@ fn reduce_and_reduce_scatter_add_in_the_same_order() {
         let expected = flat_sum(Dtype::Bf16, ReduceOp::Sum, &all);
         let root = size - 1;
         host_group(size, |rank, group| {
-            let own = buffer(&values(Dtype::Bf16, n, rank, 0));
-            group.reduce(own.clone(), Dtype::Bf16, SUM, root, SOON).wait(None).unwrap();
+            let mut own = buffer(&values(Dtype::Bf16, n, rank, 0));
+            group.reduce(own.lend_all(), Dtype::Bf16, SUM, root, SOON).wait(None).unwrap();
             if rank == root {
                 assert!(bytes(&own) == expected);
             } else {
@@ -92,8 +93,8 @@ fn reduce_and_reduce_scatter_add_in_the_same_order() {
             };
             let inputs: Vec<Buffer> = (0..size).map(|r| buffer(&part(r, &own))).collect();
             let wanted = part(rank, &expected);
-            let output = buffer(&vec![0; wanted.len()]);
-            let work = group.reduce_scatter(output.clone(), inputs, Dtype::Bf16, SUM, SOON);
+            let mut output = buffer(&vec![0; wanted.len()]);
+            let work = group.reduce_scatter(output.lend_all(), inputs, Dtype::Bf16, SUM, SOON);
             work.wait(None).unwrap();
             assert!(bytes(&output) == wanted, "rank {rank} of {size}");
         });
@@ -111,23 +112,23 @@ fn moving_collectives_move_the_right_bytes() {
                 let empty = |r: u32| buffer(&vec![0; n + r as usize]);
                 let ranks = || 0..size;
 
-                let buffer_all = match rank == root {
+                let mut buffer_all = match rank == root {
                     true => buffer(&from(root, 0)),
                     false => empty(root),
                 };
-                group.broadcast(buffer_all.clone(), root, SOON).wait(None).unwrap();
+                group.broadcast(buffer_all.lend_all(), root, SOON).wait(None).unwrap();
                 assert!(bytes(&buffer_all) == from(root, 0));
 
-                let outputs: Vec<Buffer> = ranks().map(empty).collect();
-                let own = buffer(&from(rank, 1));
-                group.allgather(outputs.clone(), own.clone(), SOON).wait(None).unwrap();
+                let mut outputs: Vec<Buffer> = ranks().map(empty).collect();
+                let mut own = buffer(&from(rank, 1));
+                group.allgather(lent(&mut outputs), own.lend_all(), SOON).wait(None).unwrap();
                 ranks().for_each(|r| assert!(bytes(&outputs[r as usize]) == from(r, 1)));
 
-                let outputs: Vec<Buffer> = match rank == root {
+                let mut outputs: Vec<Buffer> = match rank == root {
                     true => ranks().map(empty).collect(),
                     false => Vec::new(),
                 };
-                group.gather(outputs.clone(), own, root, SOON).wait(None).unwrap();
+                group.gather(lent(&mut outputs), own, root, SOON).wait(None).unwrap();
                 for (r, output) in outputs.iter().enumerate() {
                     assert!(bytes(output) == from(r as u32, 1));
                 }
@@ -137,13 +138,13 @@ fn moving_collectives_move_the_right_bytes() {
                     true => ranks().map(|r| buffer(&part(r))).collect(),
                     false => Vec::new(),
                 };
-                let output = empty(rank);
-                group.scatter(output.clone(), inputs, root, SOON).wait(None).unwrap();
+                let mut output = empty(rank);
+                group.scatter(output.lend_all(), inputs, root, SOON).wait(None).unwrap();
                 assert!(bytes(&output) == part(rank));
 
                 let inputs: Vec<Buffer> = ranks().map(|to| buffer(&from(rank, to))).collect();
-                let outputs: Vec<Buffer> = ranks().map(empty).collect();
-                group.alltoall(outputs.clone(), inputs, SOON).wait(None).unwrap();
+                let mut outputs: Vec<Buffer> = ranks().map(empty).collect();
+                group.alltoall(lent(&mut outputs), inputs, SOON).wait(None).unwrap();
                 ranks().for_each(|r| assert!(bytes(&outputs[r as usize]) == from(r, rank)));
 
                 group.barrier(SOON).wait(None).unwrap();
@@ -173,8 +174,9 @@ fn many_operations_in_flight_do_not_interfere() {
         let works: Vec<_> = (0..200usize)
             .map(|i| {
                 let n = 1 + i * 37;
-                let buffer = buffer(&values(Dtype::I64, n, rank, i as u64));
-                (i, n, buffer.clone(), group.allreduce(buffer, Dtype::I64, SUM, SOON))
+                let mut buffer = buffer(&values(Dtype::I64, n, rank, i as u64));
+                let work = group.allreduce(&mut buffer, Dtype::I64, SUM, SOON);
+                (i, n, buffer, work)
             })
             .collect();
         for (i, n, buffer, work) in works.into_iter().rev() {
@@ -196,8 +198,8 @@ fn point_to_point_is_not_in_the_order_of_collectives() {
                 .into();
             group.barrier(SOON).wait(None).unwrap();
             works.iter().for_each(|work| work.wait(None).unwrap());
-            let any = buffer(&[0; 3]);
-            let first = group.receive(any.clone(), None, 1, SOON);
+            let mut any = buffer(&[0; 3]);
+            let first = group.receive(&mut any, None, 1, SOON);
             first.wait(None).unwrap();
             let source = first.source_rank().unwrap();
             assert_eq!(bytes(&any), [source as u8; 3]);
@@ -206,8 +208,8 @@ fn point_to_point_is_not_in_the_order_of_collectives() {
             group.barrier(SOON).wait(None).unwrap();
             let tags: &[u64] = if rank == 1 { &[8, 7] } else { &[7] };
             for &tag in tags {
-                let got = buffer(&vec![0; big]);
-                group.receive(got.clone(), Some(0), tag, SOON).wait(None).unwrap();
+                let mut got = buffer(&vec![0; big]);
+                group.receive(&mut got, Some(0), tag, SOON).wait(None).unwrap();
                 assert!(bytes(&got) == vec![tag as u8; big]);
             }
             group.send(buffer(&[rank as u8; 3]), 0, 1, SOON).wait(None).unwrap();
@@ -395,14 +397,14 @@ fn a_rank_that_left_is_named_and_its_contribution_counts() {
             let addresses = &addresses;
             scope.spawn(move || {
                 group.connect(addresses).unwrap();
-                let own = buffer(&[1, 0, 0, 0]);
+                let mut own = buffer(&[1, 0, 0, 0]);
                 if rank == 1 {
                     // Its contribution is present although it has left when the others read it.
                     group.allreduce(own, Dtype::I32, SUM, SOON).wait(None).unwrap();
                     return group.close();
                 }
                 std::thread::sleep(Duration::from_millis(100 * rank as u64));
-                group.allreduce(own.clone(), Dtype::I32, SUM, SOON).wait(None).unwrap();
+                group.allreduce(&mut own, Dtype::I32, SUM, SOON).wait(None).unwrap();
                 assert_eq!(bytes(&own), [3, 0, 0, 0]);
                 let error = group.barrier(SOON).wait(Some(SOON)).unwrap_err();
                 assert!(matches!(error, Error::Left { rank: 1, .. }), "{error}");
@@ -417,11 +419,11 @@ fn operations_here_and_elsewhere_keep_their_order() {
     let size = 3;
     host_group(size, |rank, group| {
         for round in 0..200u32 {
-            let behind = buffer(&(rank + round).to_le_bytes());
+            let mut behind = buffer(&(rank + round).to_le_bytes());
             let work =
-                (round % 3 == 0).then(|| group.allreduce(behind.clone(), Dtype::I32, SUM, SOON));
-            let own = buffer(&(rank * round).to_le_bytes());
-            let here = group.allreduce(own.clone(), Dtype::I32, SUM, Terms::here(SOON));
+                (round % 3 == 0).then(|| group.allreduce(&mut behind, Dtype::I32, SUM, SOON));
+            let mut own = buffer(&(rank * round).to_le_bytes());
+            let here = group.allreduce(&mut own, Dtype::I32, SUM, Terms::here(SOON));
             here.wait(None).unwrap();
             assert_eq!(bytes(&own), (3 * round).to_le_bytes());
             if let Some(work) = work {

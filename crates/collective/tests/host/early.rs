@@ -26,7 +26,7 @@ fn asynchronous_sums_complete_in_order_with_their_values() {
             for turn in 0..120 {
                 let n = LENGTHS[turn * 7 % LENGTHS.len()] / 4;
                 let salt = turn as u64;
-                let own = buffer(&values(Dtype::F32, n, rank, salt));
+                let mut own = buffer(&values(Dtype::F32, n, rank, salt));
                 let all: Vec<Vec<u8>> =
                     (0..size).map(|rank| values(Dtype::F32, n, rank, salt)).collect();
                 let right = flat_sum(Dtype::F32, ReduceOp::Sum, &all);
@@ -36,7 +36,7 @@ fn asynchronous_sums_complete_in_order_with_their_values() {
                 while Instant::now() < until {
                     std::hint::spin_loop();
                 }
-                let work = group.allreduce(&own, Dtype::F32, SUM, SOON);
+                let work = group.allreduce(&mut own, Dtype::F32, SUM, SOON);
                 let ended = ended.clone();
                 work.on_done(move || ended.lock().unwrap().push((turn, bytes(&own) == right)));
                 works.push(work);
@@ -66,17 +66,17 @@ fn the_call_does_not_wait_for_late_ranks() {
         let (called, early_called) = mpsc::channel::<()>();
         let early_called = Mutex::new(early_called);
         host_group(2, |rank, group| {
-            let own = buffer(&1f32.to_le_bytes().repeat(bytes_of_sum / 4));
+            let mut own = buffer(&1f32.to_le_bytes().repeat(bytes_of_sum / 4));
             // On this thread: the queue may report a barrier's end shortly before it is free for the next operation.
             group.barrier(Terms::here(SOON)).wait(None).unwrap();
             if rank == 0 {
-                let work = group.allreduce(&own, Dtype::F32, SUM, SOON);
+                let work = group.allreduce(&mut own, Dtype::F32, SUM, SOON);
                 assert!(!work.is_done(), "the other has not called it");
                 called.send(()).unwrap();
                 work.wait(None).unwrap();
             } else {
                 early_called.lock().unwrap().recv_timeout(SOON).unwrap();
-                let work = group.allreduce(&own, Dtype::F32, SUM, SOON);
+                let work = group.allreduce(&mut own, Dtype::F32, SUM, SOON);
                 assert!(work.is_done(), "{bytes_of_sum} bytes");
                 work.wait(None).unwrap();
             }
@@ -133,11 +133,11 @@ fn averages_scaled_sums_and_the_record_of_asynchronous_sums() {
         for turn in 0..40 {
             let n = LENGTHS[turn % LENGTHS.len()] / 4;
             let ones = || buffer(&1f32.to_le_bytes().repeat(n));
-            let (average, scaled) = (ones(), ones());
+            let (mut average, mut scaled) = (ones(), ones());
             let factor = Combine::ScaledSum(f64::from(rank + 1));
             let works = [
-                group.allreduce(&average, Dtype::F32, Combine::Average, SOON),
-                group.allreduce(&scaled, Dtype::F32, factor, SOON),
+                group.allreduce(&mut average, Dtype::F32, Combine::Average, SOON),
+                group.allreduce(&mut scaled, Dtype::F32, factor, SOON),
             ];
             works.iter().for_each(|work| work.wait(None).unwrap());
             assert!(bytes(&average) == bytes(&ones()), "{n}");

@@ -26,11 +26,11 @@ fn sums_of_every_length_have_the_documented_bits_on_any_thread() {
                     (Dtype::U8, ReduceOp::BitXor),
                 ] {
                     let n = bytes_about / dtype.size();
-                    let own = buffer(&values(dtype, n, rank, turn as u64));
+                    let mut own = buffer(&values(dtype, n, rank, turn as u64));
                     let how = Combine::Plain(op);
                     let work = match (turn as u32 + rank) % 3 {
-                        0 => group.allreduce(own.clone(), dtype, how, SOON),
-                        _ => group.allreduce(own.clone(), dtype, how, Terms::here(SOON)),
+                        0 => group.allreduce(&mut own, dtype, how, SOON),
+                        _ => group.allreduce(&mut own, dtype, how, Terms::here(SOON)),
                     };
                     work.wait(None).unwrap();
                     let all: Vec<Vec<u8>> =
@@ -48,13 +48,13 @@ fn sums_of_every_length_have_the_documented_bits_on_any_thread() {
 fn averages_and_scaled_sums_on_the_callers_thread() {
     host_group(2, |rank, group| {
         let ones = || buffer(&1f32.to_le_bytes().repeat(5));
-        let average = ones();
+        let mut average = ones();
         let here = || Terms::here(SOON);
-        group.allreduce(average.clone(), Dtype::F32, Combine::Average, here()).wait(None).unwrap();
+        group.allreduce(&mut average, Dtype::F32, Combine::Average, here()).wait(None).unwrap();
         assert_eq!(bytes(&average), bytes(&ones()));
-        let scaled = ones();
+        let mut scaled = ones();
         let factor = Combine::ScaledSum(f64::from(rank + 1));
-        group.allreduce(scaled.clone(), Dtype::F32, factor, here()).wait(None).unwrap();
+        group.allreduce(&mut scaled, Dtype::F32, factor, here()).wait(None).unwrap();
         assert_eq!(bytes(&scaled), 3f32.to_le_bytes().repeat(5));
     });
 }

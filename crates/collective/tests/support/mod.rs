@@ -90,6 +90,11 @@ pub fn buffer(bytes: &[u8]) -> Buffer {
     Buffer::from_vec(bytes.to_vec())
 }
 
+/// All bytes of all buffers on loan.
+pub fn lent(buffers: &mut [Buffer]) -> Vec<Buffer> {
+    buffers.iter_mut().map(Buffer::lend_all).collect()
+}
+
 pub fn bytes(buffer: &Buffer) -> Vec<u8> {
     buffer.slice(0..buffer.len()).to_vec()
 }

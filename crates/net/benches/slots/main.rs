@@ -101,7 +101,7 @@ impl Job {
         let config = SwitchConfig { slots: SLOTS, row_bytes: fragment_bytes, policy, straggler_ns };
         let (switch, server) = (
             start(Role::Switch(config)),
-            start(Role::Server { row_bytes: fragment_bytes, rows: 4 * usize::from(WINDOW) }),
+            start(Role::Server { row_bytes: fragment_bytes, rows: 6 * usize::from(WINDOW) }),
         );
         let workers: Vec<_> =
             (0..WORKERS).map(|_| WorkerDriver::start(LOCALHOST).expect("it starts")).collect();
@@ -151,14 +151,14 @@ impl Job {
     /// Million contributions per second: of the switch's core, of the job.
     fn reduce(&self, id: u64) -> (f64, f64) {
         let before = self.switch.snapshot().expect("it runs");
-        let buffers: Vec<_> =
+        let mut buffers: Vec<_> =
             (0..WORKERS).map(|_| Buffer::from_vec(vec![0; ELEMENTS * 4])).collect();
         let started = Instant::now();
-        for ((worker, _), buffer) in self.workers.iter().zip(&buffers) {
+        for ((worker, _), buffer) in self.workers.iter().zip(&mut buffers) {
             let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
             let (numel, fragments) = (ELEMENTS as u64, Fragments::All);
             let submission = Submission { id, format, numel, fingerprint: 7, fragments };
-            worker.submit(TreeOperation { submission, buffer: buffer.clone() });
+            worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
         }
         for (_, events) in &self.workers {
             match events.recv_timeout(PATIENCE) {

@@ -211,11 +211,11 @@ fn rank_of_two(rank: u32) {
     let mut answer = Vec::new();
     for bytes in SIZES {
         // As ucx_perftest: what is sent is not what was received.
-        let buffers = [0, 1].map(|which| Buffer::from_vec(vec![1 + which; bytes]));
+        let mut buffers = [0, 1].map(|which| Buffer::from_vec(vec![1 + which; bytes]));
         let count = messages(bytes);
-        pair.ping_pong(&buffers, count / 10);
-        answer.push(pair.ping_pong(&buffers, count) / 2.0);
-        answer.push(pair.one_way(&buffers[rank as usize], count));
+        pair.ping_pong(&mut buffers, count / 10);
+        answer.push(pair.ping_pong(&mut buffers, count) / 2.0);
+        answer.push(pair.one_way(bytes, count));
     }
     if rank == 0 {
         println!("{}", json!(answer));
@@ -236,19 +236,19 @@ impl Pair {
     }
 
     fn send(&self, key: Key, buffer: &Buffer) {
-        let payload = Payload::Buffer(buffer.clone(), 0..buffer.len());
+        let payload = Payload::Buffer(buffer.lend(0..buffer.len()));
         let outgoing = Outgoing { key, fingerprint: 0, payload, deadline: None };
         self.mesh.send(1 - self.rank, outgoing, None);
     }
 
-    fn receive(&self, key: Key, buffer: &Buffer) -> Receive {
+    fn receive(&self, key: Key, buffer: &mut Buffer) -> Receive {
         let wanted = Wanted { from: Some(1 - self.rank), key, fingerprint: 0 };
-        let target = Target::Buffer { buffer: buffer.clone(), at: 0, len: buffer.len() };
+        let target = Target::Buffer(buffer.lend_all());
         self.mesh.receive(wanted, target, Some(Instant::now() + PATIENCE))
     }
 
     /// Seconds per round trip.
-    fn ping_pong(&self, [given, taken]: &[Buffer; 2], count: usize) -> f64 {
+    fn ping_pong(&self, [given, taken]: &mut [Buffer; 2], count: usize) -> f64 {
         let start = Instant::now();
         for _ in 0..count {
             let (there, back) = (self.key(), self.key());
@@ -265,21 +265,24 @@ impl Pair {
     }
 
     /// Seconds per message from rank 0 to rank 1, with a few posted ahead.
-    fn one_way(&self, buffer: &Buffer, count: usize) -> f64 {
-        let (empty, end) = (Buffer::from_vec(Vec::new()), self.key());
+    fn one_way(&self, bytes: usize, count: usize) -> f64 {
+        let (mut empty, end) = (Buffer::from_vec(Vec::new()), self.key());
+        let mut buffers: [Buffer; AHEAD] =
+            std::array::from_fn(|_| Buffer::from_vec(vec![1; bytes]));
         let keys: Vec<Key> = (0..count).map(|_| self.key()).collect();
         let start = Instant::now();
         if self.rank == 0 {
-            let last = self.receive(end, &empty);
-            keys.iter().for_each(|&key| self.send(key, buffer));
+            let last = self.receive(end, &mut empty);
+            keys.iter().for_each(|&key| self.send(key, &buffers[0]));
             last.wait().expect("the end");
         } else {
             let mut posted = std::collections::VecDeque::new();
-            for &key in &keys {
-                posted.push_back(self.receive(key, buffer));
+            for (number, &key) in keys.iter().enumerate() {
                 if posted.len() == AHEAD {
-                    posted.pop_front().expect("it is full").wait().expect("a message");
+                    let first: Receive = posted.pop_front().expect("it is full");
+                    first.wait().expect("a message");
                 }
+                posted.push_back(self.receive(key, &mut buffers[number % AHEAD]));
             }
             posted.into_iter().for_each(|receive| drop(receive.wait().expect("a message")));
             self.send(end, &empty);

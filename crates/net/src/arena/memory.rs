@@ -20,6 +20,8 @@ pub(super) struct Mark {
     pub(super) word: AtomicU64,
     /// The processor on which the owner ran.
     pub(super) cpu: AtomicU32,
+    /// Not 0: the other rank may write to the slot ([`super::Stamp::answered`]).
+    pub(super) answered: AtomicU32,
     /// A payload small enough for the flag's cache line; the same rules as for the payload behind apply.
     head: UnsafeCell<[u8; HEAD_BYTES]>,
 }

@@ -47,6 +47,8 @@ pub struct Stamp {
     pub call: u64,
     /// A word for the operation's own use.
     pub word: u64,
+    /// Of two ranks, the other answers in the slot ([`Arena::answer`]).
+    pub answered: bool,
 }
 
 /// Why a round failed. The arena cannot be used any more, because its ranks are at different rounds.
@@ -159,11 +161,11 @@ impl Arena {
         unsafe { &mut *self.memory.head(self.rank, self.round.wrapping_add(1)) }
     }
 
-    /// The first `len` bytes of another rank's slot of the last round that this rank published, mutable.
+    /// The first `len` bytes of the other rank's slot of the last round that this rank published, mutable.
     ///
-    /// By agreement, that rank and all others do not access them until they see this rank's next round; the rank then
-    /// finds the answer in its own slot ([`Slots::of`] with `ago` 1). Panics if the rank was not awaited, or is this
-    /// one.
+    /// The other rank finds the answer there when it has seen this rank's next round ([`Slots::of`] with `ago` 1), and
+    /// cannot read its slot before. Panics if the rank was not awaited, is this one or has not marked the round to be
+    /// answered, and unless there are two ranks.
     #[inline]
     pub fn answer(&mut self, rank: usize, len: usize) -> &mut [u8] {
         assert!(
@@ -171,11 +173,13 @@ impl Arena {
             "rank {rank} was not awaited"
         );
         assert!(len <= self.memory.slot_bytes(), "{len} bytes of a slot");
+        let answered = self.ranks() == 2 && self.is_answered(rank, self.round);
+        assert!(answered, "the round of rank {rank} is not to be answered");
         let start = self.memory.payload(rank, self.round);
-        // SAFETY: the bytes are of the mapping. Their owner has published them, which the flag's acquire saw, reads
-        // them when it has seen our next round, and writes them again when we have published the one after that;
-        // `publish` takes the arena mutably, which ends this borrow. Nobody else touches them, which the caller
-        // promises as it promises not to write what it may not.
+        // SAFETY: the bytes are of the mapping. Their owner has published them, which the flag's acquire saw, to be
+        // answered: it reads them when it has seen our next round (`Slots::of`), and writes them again when we have
+        // published the one after that; `publish` takes the arena mutably, which ends this borrow. There is no third
+        // rank.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
@@ -217,8 +221,15 @@ impl Arena {
         mark.call.store(stamp.call, Ordering::Relaxed);
         mark.word.store(stamp.word, Ordering::Relaxed);
         mark.cpu.store(own_cpu(), Ordering::Relaxed);
+        mark.answered.store(u32::from(stamp.answered), Ordering::Relaxed);
         mark.flag.hand_over(self.round);
         self.unwoken = true;
+    }
+
+    /// Whether the other rank writes to the slot of a rank, whose mark of that round this rank has seen.
+    #[inline]
+    fn is_answered(&self, rank: usize, round: u32) -> bool {
+        self.memory.mark(rank, round).answered.load(Ordering::Relaxed) != 0
     }
 
     /// Waits until all ranks have published the last round of this rank.
@@ -347,16 +358,22 @@ pub struct Slots<'a> {
 impl<'a> Slots<'a> {
     /// The slot of a rank that was awaited, of this rank's last round (`ago` 0) or the one before (1).
     ///
-    /// Panics for a round that was not awaited, or that may not be read any more.
+    /// Panics for a round that was not awaited, or that may not be read any more or not yet: the own slot of a round that
+    /// is answered, until this rank has seen the next round.
     #[inline]
     pub fn of(&self, rank: usize, ago: u32) -> &'a [u8] {
         let arena = self.arena;
         let round = arena.round.wrapping_sub(ago);
         assert!(ago <= 1 && reached(arena.seen[rank], round), "rank {rank}, {ago} rounds ago");
+        if rank == arena.rank && arena.is_answered(rank, round) {
+            let answers = ago == 1 && arena.seen.iter().all(|&seen| reached(seen, arena.round));
+            assert!(answers, "the answer to our own round is not awaited yet");
+        }
         let start = arena.memory.payload(rank, round);
         // SAFETY: the payload is that many bytes of the mapping. Its owner has published it, which the flag's acquire
         // saw, and writes it again only when we have published round + 2: `publish` takes the arena mutably, which
-        // ends this borrow.
+        // ends this borrow. If the round is answered, by us: `answer` takes the arena mutably; by the other rank: it
+        // has done so when it publishes the round behind, which was seen.
         unsafe { std::slice::from_raw_parts(start, arena.memory.slot_bytes()) }
     }
 

@@ -45,7 +45,11 @@ fn slots_are_read_before_they_are_written_again() {
                         let slot = arena.open(&waiting).unwrap();
                         let value = (rank * 1_000_000 + round).to_le_bytes();
                         slot[..4096].as_chunks_mut().0.fill(value);
-                        arena.publish(Stamp { call: u64::from(round), word: u64::from(rank) });
+                        arena.publish(Stamp {
+                            call: u64::from(round),
+                            word: u64::from(rank),
+                            ..Stamp::default()
+                        });
                         // Every other round is checked one round later.
                         if round % 2 == 0 {
                             arena.await_all(&waiting).unwrap();
@@ -101,7 +105,7 @@ fn heads_and_answers_reach_the_other_rank() {
                     arena.open(&waiting).unwrap();
                     arena.head().fill(value(rank, round));
                     arena.parts().0[..300].fill(value(rank, round));
-                    arena.hand_over(Stamp { call: u64::from(round), word: 0 });
+                    arena.hand_over(Stamp { call: u64::from(round), word: 0, answered: true });
                     match round % 3 {
                         0 => drop(arena.all_appear()),
                         1 => arena.await_rank(other, &waiting).unwrap(),
@@ -121,6 +125,35 @@ fn heads_and_answers_reach_the_other_rank() {
     });
 }
 
+/// Two ranks after a round, of which one's thread has ended.
+fn published(answered: bool) -> Arena {
+    thread::scope(|scope| {
+        let ranks = arenas(2).into_iter().map(|mut arena| {
+            scope.spawn(move || {
+                let waiting = Waiting { deadline: soon(), stopped: NEVER };
+                arena.open(&waiting).unwrap();
+                arena.publish(Stamp { answered, ..Stamp::default() });
+                arena.await_all(&waiting).unwrap();
+                arena
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).next().unwrap()
+    })
+}
+
+#[test]
+#[should_panic(expected = "the round of rank 1 is not to be answered")]
+fn a_round_is_answered_only_where_that_was_said() {
+    published(false).answer(1, 64);
+}
+
+#[test]
+#[should_panic(expected = "the answer to our own round is not awaited yet")]
+fn an_own_slot_is_not_read_while_the_other_rank_answers() {
+    published(true).slots().of(0, 0);
+}
+
 #[test]
 fn ranks_that_are_late_or_in_another_call_are_named() {
     let mut all = arenas(3);
@@ -129,13 +162,13 @@ fn ranks_that_are_late_or_in_another_call_are_named() {
     let waiting = Waiting { deadline: Instant::now() + Duration::from_millis(50), stopped: NEVER };
     for arena in [&mut first, &mut third] {
         arena.open(&waiting).unwrap();
-        arena.publish(Stamp { call: 1, word: 0 });
+        arena.publish(Stamp { call: 1, word: 0, ..Stamp::default() });
     }
     assert_eq!(first.await_all(&waiting), Err(ArenaError::Timeout { missing: vec![1] }));
     let waiting = Waiting { deadline: soon(), stopped: &|_| true };
     assert_eq!(third.await_all(&waiting), Err(ArenaError::Stopped { missing: vec![1] }));
     second.open(&waiting).unwrap();
-    second.publish(Stamp { call: 2, word: 0 });
+    second.publish(Stamp { call: 2, word: 0, ..Stamp::default() });
     let waiting = Waiting { deadline: soon(), stopped: NEVER };
     assert_eq!(first.await_all(&waiting), Err(ArenaError::Differs { rank: 1, call: 2 }));
 }

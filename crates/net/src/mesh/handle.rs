@@ -73,6 +73,7 @@ impl Mesh {
     /// Sends a message; `done` is told when its bytes are in the kernel's hands or will never be.
     pub fn send(&self, to: u32, outgoing: Outgoing, done: Option<OnSent>) {
         let Some(peer) = self.core.peer(to) else {
+            drop(outgoing);
             if let Some(done) = done {
                 done(Err(self.no_such_rank(to)));
             }
@@ -102,8 +103,8 @@ impl Mesh {
     /// Takes a message that is just as long as `into`, if it is the next of its sender and here, or comes while we look
     /// so often; its sender. If not, nothing has happened, and a receive is to be posted.
     #[inline]
-    pub fn receive_now(&self, wanted: &Wanted, into: &Buffer, looks: u32) -> Option<u32> {
-        let receive =
+    pub fn receive_now(&self, wanted: &Wanted, into: &mut Buffer, looks: u32) -> Option<u32> {
+        let mut receive =
             |transport: &Arc<dyn Transport>| transport.receive_now(&self.core, wanted, into, looks);
         match wanted.from {
             Some(rank) => receive(&self.core.peer(rank)?.transport),

@@ -37,8 +37,9 @@ pub(super) enum Body {
 pub(super) struct Fetch {
     pub(super) id: u64,
     pub(super) slot: Arc<Slot>,
-    /// Where it goes.
-    pub(super) memory: Buffer,
+    /// Where it goes; dropped when nothing more is written.
+    pub(super) memory: Option<Buffer>,
+    /// What of the message is still to be read.
     pub(super) range: Range<usize>,
     /// Where it is, in the sender's memory.
     pub(super) at: u64,
@@ -83,7 +84,10 @@ impl Body {
         };
         match std::mem::replace(self, Body::None) {
             Body::Slot { slot, .. } => slot.finish(Err(reason())),
-            Body::Fetch(fetch) => fetch.slot.give_back(from, Err(reason())),
+            Body::Fetch(Fetch { slot, memory, .. }) => {
+                drop(memory);
+                slot.give_back(from, Err(reason()));
+            }
             Body::None | Body::Kept { .. } | Body::Refused { .. } => {}
         }
     }
@@ -151,11 +155,11 @@ fn lent(core: &Core, from: u32, id: u64, at: u64, len: usize) -> Result<Body, &'
     if !last {
         return Err("a message that is shorter than announced");
     }
-    let Some((memory, range)) = slot.lend(len) else {
+    let Some(memory) = slot.lend(len) else {
         core.push_bare(from, Frame::Returned { id });
         return Ok(Body::None);
     };
-    Ok(Body::Fetch(Fetch { id, slot, memory, range, at }))
+    Ok(Body::Fetch(Fetch { id, slot, memory: Some(memory), range: 0..len, at }))
 }
 
 fn announced(

@@ -14,15 +14,15 @@ use rustc_hash::FxHashMap;
 use super::error::MeshError;
 use super::frame::{Channel, Frame, HEADER_LEN, Key};
 use super::limits::{ALLOWANCE, Limits, cost};
-use crate::Buffer;
+use crate::{Buffer, Loan};
 
 /// Bytes to send.
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// Owned bytes.
     Bytes(Vec<u8>),
-    /// A range of a buffer, which the sender leaves alone until it is told that the message is away.
-    Buffer(Buffer, Range<usize>),
+    /// Bytes of a buffer, on loan until the sender is told that the message is away.
+    Buffer(Loan),
 }
 
 impl Payload {
@@ -30,7 +30,7 @@ impl Payload {
     pub fn len(&self) -> usize {
         match self {
             Payload::Bytes(bytes) => bytes.len(),
-            Payload::Buffer(_, range) => range.len(),
+            Payload::Buffer(loan) => loan.bytes().len(),
         }
     }
 
@@ -42,18 +42,18 @@ impl Payload {
     fn bytes(&self) -> &[u8] {
         match self {
             Payload::Bytes(bytes) => bytes,
-            Payload::Buffer(buffer, range) => buffer.slice(range.clone()),
+            Payload::Buffer(loan) => loan.bytes(),
         }
     }
 
     /// The same bytes in memory with several owners.
-    fn as_buffer(&mut self) -> (&Buffer, &Range<usize>) {
+    fn as_loan(&mut self) -> &Loan {
         if let Payload::Bytes(bytes) = self {
-            let len = bytes.len();
-            *self = Payload::Buffer(Buffer::from_vec(std::mem::take(bytes)), 0..len);
+            let buffer = Buffer::from_vec(std::mem::take(bytes));
+            *self = Payload::Buffer(buffer.lend(0..buffer.len()));
         }
         match self {
-            Payload::Buffer(buffer, range) => (buffer, range),
+            Payload::Buffer(loan) => loan,
             Payload::Bytes(_) => unreachable!("changed above"),
         }
     }
@@ -95,7 +95,7 @@ pub(super) struct Post<'a> {
     pub(super) header: &'a [u8; HEADER_LEN],
     /// For [`Outbox::completed`].
     pub(super) number: u64,
-    pub(super) payload: Option<(&'a Buffer, Range<usize>)>,
+    pub(super) payload: Option<(&'a Loan, Range<usize>)>,
     /// The receiver must see it behind the others of which this is said.
     pub(super) in_order: bool,
 }
@@ -301,10 +301,10 @@ impl Outbox {
                 current.item,
                 Item::Eager(_) | Item::Bare(Frame::Announce { .. } | Frame::Goodbye)
             );
-            let payload = current.item.message_mut().map(|message| {
-                let (buffer, range) = message.payload.as_buffer();
-                (buffer, range.start + current.segment.start..range.start + current.segment.end)
-            });
+            let payload = current
+                .item
+                .message_mut()
+                .map(|message| (message.payload.as_loan(), current.segment.clone()));
             let header = &current.header;
             let free = post(Post { header, number, payload, in_order });
             self.bytes += (HEADER_LEN + current.segment.len()) as u64;

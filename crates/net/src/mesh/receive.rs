@@ -1,6 +1,5 @@
 //! A receive: where a message goes, and how its outcome is reported.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,15 +13,8 @@ use crate::Buffer;
 /// Where the bytes of a message go.
 #[derive(Debug)]
 pub enum Target {
-    /// Exactly these bytes of a buffer; a message of another size is an error.
-    Buffer {
-        /// The memory.
-        buffer: Buffer,
-        /// First byte.
-        at: usize,
-        /// Bytes.
-        len: usize,
-    },
+    /// All bytes of a buffer; a message of another size is an error.
+    Buffer(Buffer),
     /// Memory of their own; a longer message is an error.
     Bytes {
         /// Most bytes.
@@ -72,13 +64,17 @@ struct State {
 }
 
 struct Lent {
-    memory: Buffer,
     given_up: Option<(MeshError, Instant)>,
 }
 
 enum Memory {
-    Buffer { buffer: Buffer, at: usize, len: usize },
-    Bytes { bytes: Vec<u8>, max: usize },
+    Buffer(Buffer),
+    Bytes {
+        bytes: Vec<u8>,
+        max: usize,
+    },
+    /// For a message to [`Target::Bytes`] that a network writes.
+    Whole(Buffer),
 }
 
 impl Slot {
@@ -88,7 +84,7 @@ impl Slot {
         callback: Option<OnReceived>,
     ) -> Arc<Slot> {
         let target = Some(match target {
-            Target::Buffer { buffer, at, len } => Memory::Buffer { buffer, at, len },
+            Target::Buffer(buffer) => Memory::Buffer(buffer),
             Target::Bytes { max } => Memory::Bytes { bytes: Vec::new(), max },
         });
         let state =
@@ -131,7 +127,7 @@ impl Slot {
         let mut state = self.state.lock();
         let expected = match &mut state.target {
             None => return true,
-            Some(Memory::Buffer { len, .. }) => *len as u64,
+            Some(Memory::Buffer(buffer) | Memory::Whole(buffer)) => buffer.len() as u64,
             Some(Memory::Bytes { bytes, max }) if len <= *max as u64 => {
                 // What has not arrived yet is not worth more memory than this.
                 bytes.reserve(usize::try_from(len).unwrap_or(0).min(RESERVE_MAX));
@@ -153,33 +149,30 @@ impl Slot {
         let filled = state.filled;
         match &mut state.target {
             None => {}
-            Some(Memory::Buffer { buffer, at, .. }) => buffer.write(*at + filled, bytes),
+            Some(Memory::Buffer(buffer) | Memory::Whole(buffer)) => buffer.write(filled, bytes),
             Some(Memory::Bytes { bytes: to, .. }) => to.extend_from_slice(bytes),
         }
         state.filled += bytes.len();
     }
 
-    /// The memory for a whole message of `len` bytes, for a network that writes there by itself until
-    /// [`Slot::give_back`]; `None` if the receive has been given up. `accept` said that it fits.
-    pub(super) fn lend(&self, len: usize) -> Option<(Buffer, Range<usize>)> {
+    /// The memory for a whole message of `len` bytes, for a network that writes there by itself until it drops the memory
+    /// and calls [`Slot::give_back`]; `None` if the receive has been given up. `accept` said that it fits.
+    pub(super) fn lend(&self, len: usize) -> Option<Buffer> {
         let mut state = self.state.lock();
-        let (memory, range) = match state.target.as_ref()? {
-            Memory::Buffer { buffer, at, len } => (buffer.clone(), *at..*at + *len),
-            Memory::Bytes { .. } => (Buffer::from_vec(vec![0; len]), 0..len),
-        };
-        state.lent = Some(Lent { memory: memory.clone(), given_up: None });
-        Some((memory, range))
+        let target = state.target.as_mut()?;
+        if let Memory::Bytes { .. } = target {
+            *target = Memory::Whole(Buffer::from_vec(vec![0; len]));
+        }
+        let (Memory::Buffer(buffer) | Memory::Whole(buffer)) = target else { return None };
+        let memory = buffer.lend_all();
+        state.lent = Some(Lent { given_up: None });
+        Some(memory)
     }
 
-    /// The network has written all of the message, or will write no more.
+    /// The network has written all of the message, or will write no more; its memory is dropped.
     pub(super) fn give_back(&self, from: u32, outcome: Result<(), MeshError>) {
         let mut state = self.state.lock();
-        let Some(Lent { memory, given_up }) = state.lent.take() else { return };
-        if outcome.is_ok()
-            && let Some(Memory::Bytes { bytes, .. }) = &mut state.target
-        {
-            *bytes = memory.slice(0..memory.len()).to_vec();
-        }
+        let Some(Lent { given_up }) = state.lent.take() else { return };
         drop(state);
         match given_up.map_or(outcome, |(reason, _)| Err(reason)) {
             Ok(()) => self.complete(from),
@@ -204,10 +197,10 @@ impl Slot {
         given_up.is_some_and(|(_, when)| *when < then)
     }
 
-    /// Waits until no network writes to the memory.
+    /// Waits until the receive has ended, which one that was cancelled does once no network writes to its memory.
     pub(super) fn settle(&self) {
         let mut state = self.state.lock();
-        while state.lent.is_some() {
+        while !state.finished {
             self.done.wait(&mut state);
         }
     }
@@ -216,7 +209,8 @@ impl Slot {
     pub(super) fn complete(&self, from: u32) {
         let bytes = match &mut self.state.lock().target {
             Some(Memory::Bytes { bytes, .. }) => std::mem::take(bytes),
-            _ => Vec::new(),
+            Some(Memory::Whole(buffer)) => buffer.slice(0..buffer.len()).to_vec(),
+            Some(Memory::Buffer(_)) | None => Vec::new(),
         };
         self.finish(Ok(Received { from, bytes }));
     }

@@ -138,7 +138,7 @@ fn messages_of_every_size_arrive_whole() {
             let want = pattern(len);
             let buffer = Buffer::from_vec(want.clone());
             for to in [0, 1] {
-                let payload = Payload::Buffer(buffer.clone(), 0..len);
+                let payload = Payload::Buffer(buffer.lend(0..len));
                 m[2].mesh.send(to, message(key(len as u64), payload), None);
             }
             for to in [0, 1] {
@@ -146,8 +146,8 @@ fn messages_of_every_size_arrive_whole() {
                     m[to].mesh.receive(wanted(Some(2), key(len as u64)), bytes(len), soon()).wait();
                 assert!(got.unwrap().bytes == want, "{len} bytes");
             }
-            let target = Buffer::from_vec(vec![0; len + 2]);
-            let into = Target::Buffer { buffer: target.clone(), at: 1, len };
+            let mut target = Buffer::from_vec(vec![0; len + 2]);
+            let into = Target::Buffer(target.lend_mut(1..len + 1));
             let posted = m[1].mesh.receive(wanted(None, key(0)), into, soon());
             m[0].mesh.send(1, message(key(0), Payload::Bytes(want.clone())), None);
             assert_eq!(posted.wait().unwrap().from, 0);
@@ -212,9 +212,12 @@ fn random_messages_arrive_as_a_plain_model_says() {
                         // Tag 0 is taken from anybody, the others from the one who is next.
                         let (any, len) = (tag == 0, plan[queue[0]].3);
                         let wanted = wanted((!any).then_some(from), key(tag));
-                        let into = Buffer::from_vec(vec![0; len]);
-                        let at_once =
-                            if any { None } else { member.mesh.receive_now(&wanted, &into, 50) };
+                        let mut into = Buffer::from_vec(vec![0; len]);
+                        let at_once = if any {
+                            None
+                        } else {
+                            member.mesh.receive_now(&wanted, &mut into, 50)
+                        };
                         let received = match at_once {
                             Some(from) => Received { from, bytes: into.slice(0..len).to_vec() },
                             None => {
@@ -242,7 +245,7 @@ fn a_flood_of_unwanted_messages_blocks_nothing_else() {
         let m = members(way, 2, SOON);
         let big = Buffer::from_vec(vec![1; 1 << 20]);
         for _ in 0..200 {
-            m[0].mesh.send(1, message(key(1), Payload::Buffer(big.clone(), 0..1 << 20)), None);
+            m[0].mesh.send(1, message(key(1), Payload::Buffer(big.lend(0..1 << 20))), None);
         }
         m[0].mesh.send(1, message(key(2), Payload::Bytes(b"small".to_vec())), None);
         let control = Key { channel: Channel::Control, tag: 0, part: 0 };
@@ -311,13 +314,14 @@ fn ended_operations_free_their_memory_and_refused_messages_are_dropped() {
     for way in ways() {
         let m = members(way, 2, SOON);
         let op = |part| Key { channel: Channel::Collective, tag: 4, part };
-        let owner = Buffer::from_vec(vec![0; 4 << 20]);
+        let mut owner = Buffer::from_vec(vec![0; 4 << 20]);
         let (told, outcomes) = unbounded();
         let done: OnSent = Box::new(move |outcome| told.send(outcome).unwrap());
-        let payload = Payload::Buffer(owner.clone(), 0..4 << 20);
+        let payload = Payload::Buffer(owner.lend(0..4 << 20));
         m[0].mesh.send(1, message(op(0), payload), Some(done));
         m[0].mesh.end(Channel::Collective, 4);
         assert_eq!(outcomes.try_recv().unwrap(), Err(MeshError::Cancelled));
+        owner.slice_mut(0..4 << 20).fill(1);
         let refused =
             Outgoing { fingerprint: REFUSED, ..message(op(1), Payload::Bytes(vec![1; 8])) };
         m[0].mesh.send(1, refused, None);
@@ -345,8 +349,8 @@ fn an_immediate_receive_takes_only_the_message_asked_for() {
     for way in [Way::InMemory, Way::Copied] {
         let take = |m: &[Member], tag, fingerprint, len| {
             let wanted = Wanted { from: Some(0), key: key(tag), fingerprint };
-            let into = Buffer::from_vec(vec![0; len]);
-            m[1].mesh.receive_now(&wanted, &into, 1).map(|_| into.slice(0..len).to_vec())
+            let mut into = Buffer::from_vec(vec![0; len]);
+            m[1].mesh.receive_now(&wanted, &mut into, 1).map(|_| into.slice(0..len).to_vec())
         };
         let m = loop {
             let m = members(way, 2, SOON);

@@ -66,7 +66,7 @@ pub(super) trait Transport: Any + Send + Sync {
         &self,
         _core: &Core,
         _wanted: &Wanted,
-        _into: &Buffer,
+        _into: &mut Buffer,
         _looks: u32,
     ) -> Option<u32> {
         None

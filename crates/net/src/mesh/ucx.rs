@@ -197,13 +197,13 @@ impl Ucx {
             return Err("a message that is not what was announced".to_owned());
         };
         self.bytes_received.fetch_add((HEADER_LEN + bytes.len) as u64, Ordering::Relaxed);
-        let Some((memory, range)) = slot.lend(bytes.len) else {
+        let Some(memory) = slot.lend(bytes.len) else {
             self.worker.discard(bytes);
             return Ok(());
         };
         let number = receiving.next_fetch;
         receiving.next_fetch += 1;
-        match self.worker.fetch(number, bytes, &memory, range) {
+        match self.worker.fetch(number, bytes, memory) {
             Ok(false) => {
                 receiving.fetches.insert(number, Fetch { from, slot });
             }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::Buffer;
+use crate::{Buffer, Loan};
 use library::{
     API, CANCELED, CLOSE_FORCE, EndpointParams, FEATURE_AM, FEATURE_WAKEUP, HandlerParams,
     IN_PROGRESS, Library, MESSAGE, OK, Params, RECEIVED_RENDEZVOUS, ReceiveParams, RequestParams,
@@ -136,7 +136,7 @@ impl Worker {
         &self,
         token: (u32, u64),
         header: &Header,
-        bytes: Option<(&Buffer, Range<usize>)>,
+        bytes: Option<(&Loan, Range<usize>)>,
         how: How,
     ) -> Result<bool, String> {
         let mut inner = self.inner.lock();
@@ -144,17 +144,16 @@ impl Worker {
         inner.send(token, header, bytes, how)
     }
 
-    /// Gets the bytes of a message to that range of `into`; true if they are there already, else `number` will be done.
+    /// Gets the bytes of a message to `into`, which is as long; true if they are there already, else `number` will be done.
     pub(crate) fn fetch(
         &self,
         number: u64,
         waiting: &Waiting,
-        into: &Buffer,
-        range: Range<usize>,
+        into: Buffer,
     ) -> Result<bool, String> {
         let mut inner = self.inner.lock();
         let inner = inner.as_mut().ok_or(CLOSED)?;
-        inner.fetch(number, waiting, into, range)
+        inner.fetch(number, waiting, into)
     }
 
     /// Tells the sender that nobody wants the bytes.
@@ -211,9 +210,15 @@ unsafe impl Send for Inner {}
 struct Open {
     token: Token,
     /// UCX reads or writes these until the request is complete.
-    _bytes: Option<Buffer>,
+    _bytes: Option<Bytes>,
     /// What the operation's callback is given.
     ticket: Box<Ticket>,
+}
+
+/// What UCX has the use of.
+enum Bytes {
+    Read(#[expect(dead_code, reason = "kept, not used")] Loan),
+    Written(#[expect(dead_code, reason = "kept, not used")] Buffer),
 }
 
 struct Ticket {
@@ -343,7 +348,7 @@ impl Inner {
         &mut self,
         (to, number): (u32, u64),
         header: &Header,
-        bytes: Option<(&Buffer, Range<usize>)>,
+        bytes: Option<(&Loan, Range<usize>)>,
         how: How,
     ) -> Result<bool, String> {
         let endpoint = self.endpoints.get(to as usize).copied().filter(|e| !e.is_null());
@@ -355,7 +360,7 @@ impl Inner {
         let mut ticket = self.ticket();
         ticket.header = *header;
         let params = RequestParams::send(flags, on_sent, (&raw mut *ticket).cast());
-        let slice = bytes.as_ref().map_or(&[][..], |(buffer, range)| buffer.slice(range.clone()));
+        let slice = bytes.as_ref().map_or(&[][..], |(loan, range)| &loan.bytes()[range.clone()]);
         // SAFETY: an endpoint of this worker; ticket, header and bytes stay where they are until the request is
         // complete, as `Open` keeps them.
         let request = unsafe {
@@ -372,21 +377,15 @@ impl Inner {
         self.begun(
             request,
             Token::Send { to, number },
-            bytes.map(|(buffer, _)| buffer.clone()),
+            bytes.map(|(loan, _)| Bytes::Read(loan.clone())),
             ticket,
         )
     }
 
-    fn fetch(
-        &mut self,
-        number: u64,
-        waiting: &Waiting,
-        into: &Buffer,
-        range: Range<usize>,
-    ) -> Result<bool, String> {
-        assert_eq!(waiting.len, range.len(), "a message goes to a place of its size");
-        let mut into = into.part(range.clone());
-        let start = into.slice_mut(0..range.len()).as_mut_ptr();
+    fn fetch(&mut self, number: u64, waiting: &Waiting, mut into: Buffer) -> Result<bool, String> {
+        let len = into.len();
+        assert_eq!(waiting.len, len, "a message goes to a place of its size");
+        let start = into.slice_mut(0..len).as_mut_ptr();
         let mut ticket = self.ticket();
         let params = RequestParams::fetch(on_fetched, (&raw mut *ticket).cast());
         // SAFETY: a ticket of this worker that was not redeemed, and as many bytes as it stands for, which stay where
@@ -396,11 +395,11 @@ impl Inner {
                 self.worker,
                 waiting.descriptor,
                 start.cast(),
-                range.len(),
+                len,
                 &raw const params,
             )
         };
-        self.begun(request, Token::Fetch { number }, Some(into), ticket)
+        self.begun(request, Token::Fetch { number }, Some(Bytes::Written(into)), ticket)
     }
 
     fn discard(&self, waiting: &Waiting) {
@@ -422,7 +421,7 @@ impl Inner {
         &mut self,
         request: *mut c_void,
         token: Token,
-        bytes: Option<Buffer>,
+        bytes: Option<Bytes>,
         ticket: Box<Ticket>,
     ) -> Result<bool, String> {
         match of_pointer(request) {

@@ -35,7 +35,7 @@ pub struct WorkerPlan {
 }
 
 /// An allreduce in place.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct TreeOperation {
     /// What to reduce. Its id is the caller's, unique among operations at work.
     pub submission: Submission,

@@ -327,7 +327,7 @@ impl Thread {
                 continue;
             }
             let place = epoch.worker.place_of(*fragment);
-            let active = place.and_then(|(id, at)| Some((self.operations.get(&id)?, at)));
+            let active = place.and_then(|(id, at)| Some((self.operations.get_mut(&id)?, at)));
             let Some((active, elements)) = active else {
                 self.drops.count(DropReason::Unexpected);
                 continue;

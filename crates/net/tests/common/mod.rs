@@ -140,6 +140,13 @@ pub fn operation(id: u64, format: Format, bytes: &[u8]) -> TreeOperation {
     }
 }
 
+/// Submits an operation; its buffer, to be read when it is done.
+pub fn submit(member: &Member, operation: TreeOperation) -> Buffer {
+    let TreeOperation { submission, mut buffer } = operation;
+    member.driver.submit(TreeOperation { submission, buffer: buffer.lend_all() });
+    buffer
+}
+
 pub fn bytes_of(buffer: &Buffer) -> Vec<u8> {
     buffer.slice(0..buffer.len()).to_vec()
 }

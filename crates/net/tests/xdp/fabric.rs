@@ -166,12 +166,12 @@ impl Job {
         let inputs: Vec<Vec<u8>> = (0..3).map(of).collect();
         let mut expected = inputs[0].clone();
         inputs[1..].iter().for_each(|input| _ = Arithmetic::Wrapping.combine(&mut expected, input));
-        let buffers: Vec<_> = inputs.into_iter().map(Buffer::from_vec).collect();
-        for ((worker, _), buffer) in self.workers.iter().zip(&buffers) {
+        let mut buffers: Vec<_> = inputs.into_iter().map(Buffer::from_vec).collect();
+        for ((worker, _), buffer) in self.workers.iter().zip(&mut buffers) {
             let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
             let (numel, fragments) = (numel as u64, Fragments::All);
             let submission = Submission { id, format, numel, fingerprint: 7, fragments };
-            worker.submit(TreeOperation { submission, buffer: buffer.clone() });
+            worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
         }
         for (_, events) in &self.workers {
             match events.recv_timeout(PATIENCE) {

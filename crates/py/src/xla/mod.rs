@@ -84,7 +84,8 @@ fn error(frame: &CallFrame, words: &str) -> *mut c_void {
 
 /// One collective: from the one argument that is not a token, to the one result that is not.
 fn execute(frame: &CallFrame) -> Result<(), String> {
-    let (input, output) = (array(&frame.arguments, "argument")?, array(&frame.results, "result")?);
+    let mut input = array(&frame.arguments, "argument")?;
+    let mut output = array(&frame.results, "result")?;
     let attributes = numbers(&frame.attributes);
     let attribute =
         |name: &str| attributes.get(name).copied().ok_or_else(|| format!("no attribute {name}"));
@@ -93,20 +94,20 @@ fn execute(frame: &CallFrame) -> Result<(), String> {
     let work = match kind {
         ALLREDUCE => {
             let how = combine(attribute("op")?)?;
-            copy(&input.memory, &output.memory);
+            copy(&input.memory, &mut output.memory);
             group.allreduce(output.memory, reduced(input.dtype, how)?, how, timeout)
         }
         ALLGATHER => group.allgather(output.parts(size)?, input.memory, timeout),
         REDUCE_SCATTER => {
             let how = combine(attribute("op")?)?;
             let dtype = reduced(input.dtype, how)?;
-            group.reduce_scatter(output.memory.clone(), input.parts(size)?, dtype, how, timeout)
+            group.reduce_scatter(output.memory, input.parts(size)?, dtype, how, timeout)
         }
         BROADCAST => {
             let root =
                 u32::try_from(attribute("root")?).map_err(|_| "a negative root".to_owned())?;
             if group.rank() == root {
-                copy(&input.memory, &output.memory);
+                copy(&input.memory, &mut output.memory);
             }
             group.broadcast(output.memory, root, timeout)
         }
@@ -130,19 +131,19 @@ fn known(number: i64) -> Result<(Arc<Group>, u32, Duration), String> {
 struct Array {
     memory: Buffer,
     dtype: c_int,
-    start: *mut u8,
-    bytes: usize,
 }
 
 impl Array {
     /// Equal parts along the first dimension, one per rank.
-    fn parts(&self, ranks: u32) -> Result<Vec<Buffer>, String> {
+    fn parts(&mut self, ranks: u32) -> Result<Vec<Buffer>, String> {
         let ranks = ranks as usize;
-        if !self.bytes.is_multiple_of(ranks) {
-            return Err(format!("{} bytes cannot be cut into {ranks} parts", self.bytes));
+        let bytes = self.memory.len();
+        if !bytes.is_multiple_of(ranks) {
+            return Err(format!("{bytes} bytes cannot be cut into {ranks} parts"));
         }
-        let each = self.bytes / ranks;
-        Ok((0..ranks).map(|rank| buffer(self.start.wrapping_add(rank * each), each)).collect())
+        let each = bytes / ranks;
+        let part = |rank| self.memory.lend_mut(rank * each..(rank + 1) * each);
+        Ok((0..ranks).map(part).collect())
     }
 }
 
@@ -162,8 +163,7 @@ fn array(buffers: &abi::Buffers, name: &str) -> Result<Array, String> {
         elements *= unsafe { *item.dims.add(axis) } as usize;
     }
     let bytes = elements * item_bytes(item.dtype)?;
-    let start = item.data.cast::<u8>();
-    Ok(Array { memory: buffer(start, bytes), dtype: item.dtype, start, bytes })
+    Ok(Array { memory: buffer(item.data.cast(), bytes), dtype: item.dtype })
 }
 
 fn buffer(start: *mut u8, bytes: usize) -> Buffer {
@@ -175,7 +175,7 @@ fn buffer(start: *mut u8, bytes: usize) -> Buffer {
     unsafe { Buffer::from_raw(start, bytes, Box::new(())) }
 }
 
-fn copy(from: &Buffer, to: &Buffer) {
+fn copy(from: &Buffer, to: &mut Buffer) {
     let source = from.slice(0..from.len());
     // XLA may use the same memory for a program's argument and result; they never overlap otherwise.
     if source.as_ptr() != to.slice(0..to.len()).as_ptr() {

@@ -21,16 +21,16 @@ fn cost(link: &LinkCost, pieces: &GatherShape) -> Option<f64> {
     Some(across.latency_s + sent / across.bytes_per_s + memory_s(pieces.all))
 }
 
-fn run(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, gather: &mut Allgather) -> Result<(), MeshError> {
     let hosts = comm.hosts();
     let Allgather { input, outputs } = gather;
     let (own, index) = hosts.place(comm.rank());
-    copy(input, &outputs[comm.rank() as usize]);
+    copy(input, &mut outputs[comm.rank() as usize]);
     let locals = hosts.all()[own].len();
     let others = || hosts.all().iter().enumerate().filter(|(host, _)| *host != own);
     for (_, ranks) in others() {
         for from in ranks.iter().skip(index).step_by(locals) {
-            let output = &outputs[*from as usize];
+            let output = &mut outputs[*from as usize];
             comm.receive(*from, 0, output, 0, output.len());
         }
     }
@@ -41,12 +41,14 @@ fn run(comm: &mut Comm<'_>, gather: &Allgather) -> Result<(), MeshError> {
     let Some(rounds) = comm.host()? else { return Ok(()) };
     for ranks in hosts.all() {
         for turn in ranks.chunks(locals) {
+            let nothing = || Buffer::from_vec(Vec::new());
             let piece = |place: usize| match turn.get(place) {
-                Some(&rank) => outputs[rank as usize].clone(),
-                None => Buffer::from_vec(Vec::new()),
+                Some(&rank) => outputs[rank as usize].lend_all(),
+                None => nothing(),
             };
-            let pieces: Vec<Buffer> = (0..locals).map(piece).collect();
-            shared::allgather(rounds, &pieces[index], &pieces)?;
+            let mut pieces: Vec<Buffer> = (0..locals).map(piece).collect();
+            let own = std::mem::replace(&mut pieces[index], nothing());
+            shared::allgather(rounds, own.slice(0..own.len()), &mut pieces)?;
         }
     }
     Ok(())

@@ -41,7 +41,7 @@ fn shares_s(across: &Across, sum: &SumShape, cut: &Cut) -> f64 {
     2.0 * across.latency_s + sent / across.bytes_per_s
 }
 
-fn run(comm: &mut Comm<'_>, sum: &Allreduce) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     let across = apart(comm)?;
     let Allreduce { order, format, buffer } = sum;
     let cut = Cut::of(order, &across.hosts, *format);
@@ -86,7 +86,7 @@ struct Way<'a> {
     format: Format,
     /// One step between hosts in place of two.
     direct: bool,
-    buffer: &'a Buffer,
+    buffer: &'a mut Buffer,
     /// Of our host's parts.
     partials: Vec<Adder>,
     /// Of all parts.
@@ -121,16 +121,18 @@ impl Way<'_> {
         number: u64,
         range: Range<usize>,
     ) -> Result<Block, MeshError> {
-        let portions = self.portions(&range);
-        let ours = shared::partials(comm.host()?, &mut self.partials, &portions, self.index)?;
+        let mut portions = self.portions(&range);
+        let ours = shared::partials(comm.host()?, &mut self.partials, &mut portions, self.index)?;
+        drop(portions);
         let ours: Vec<Buffer> = ours.into_iter().map(Buffer::from_vec).collect();
         let mut block = Block { number, range, ours, theirs: Vec::new(), results: Vec::new() };
         let parts = || self.cut.parts.iter().map(|(host, _)| *host).enumerate();
         let own = self.share(&block.range, self.host);
         for (part, host) in parts().filter(|&(_, host)| host != self.host) {
             let Some(peer) = self.peer(host) else { continue };
-            let values = Buffer::from_vec(vec![0; self.widened(own.len())]);
-            let ticket = comm.receive(peer, tag(number, part), &values, 0, values.len());
+            let len = self.widened(own.len());
+            let mut values = Buffer::from_vec(vec![0; len]);
+            let ticket = comm.receive(peer, tag(number, part), &mut values, 0, len);
             block.theirs.push((part, values, ticket));
         }
         for ((part, _), values) in parts().filter(|&(_, host)| host == self.host).zip(&block.ours) {
@@ -188,22 +190,31 @@ impl Way<'_> {
     }
 
     /// Waits for the others' shares, and gives the lane's portion to the ranks of the host.
-    fn spread(&self, comm: &mut Comm<'_>, block: &mut Block) -> Result<(), MeshError> {
+    fn spread(&mut self, comm: &mut Comm<'_>, block: &mut Block) -> Result<(), MeshError> {
         for ticket in block.results.drain(..) {
             comm.wait(ticket)?;
         }
         // What was sent of it may still be on its way.
         if let Some(rounds) = comm.host()? {
-            let portions = self.portions(&block.range);
-            shared::allgather(rounds, &portions[self.index], &portions)?;
+            let nothing = || Buffer::from_vec(Vec::new());
+            let place = |index| self.portion_of(&block.range, index);
+            let places: Vec<_> = (0..self.hosts.all()[self.host].len()).map(place).collect();
+            let own = places[self.index].clone();
+            let portion = |(index, place)| match index == self.index {
+                true => nothing(),
+                false => self.buffer.lend_mut(place),
+            };
+            let mut others: Vec<Buffer> = places.into_iter().enumerate().map(portion).collect();
+            shared::allgather(rounds, self.buffer.slice(own), &mut others)?;
         }
         Ok(())
     }
 
     /// By place on our host, what of a range its lane handles.
-    fn portions(&self, range: &Range<usize>) -> Vec<Buffer> {
+    fn portions(&mut self, range: &Range<usize>) -> Vec<Buffer> {
         let ranks = self.hosts.all()[self.host].len();
-        (0..ranks).map(|index| self.buffer.part(self.portion_of(range, index))).collect()
+        let places: Vec<_> = (0..ranks).map(|index| self.portion_of(range, index)).collect();
+        places.into_iter().map(|place| self.buffer.lend_mut(place)).collect()
     }
 
     fn portion(&self, range: &Range<usize>) -> Range<usize> {

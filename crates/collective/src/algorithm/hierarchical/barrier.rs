@@ -17,7 +17,7 @@ fn cost(link: &LinkCost, (): &()) -> Option<f64> {
     Some(f64::from(steps) * across.latency_s + 2.0 * memory_s(0))
 }
 
-fn run(comm: &mut Comm<'_>, _: &Barrier) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, _: &mut Barrier) -> Result<(), MeshError> {
     let hosts = comm.hosts();
     let (own, index) = hosts.place(comm.rank());
     if let Some(rounds) = comm.host()? {

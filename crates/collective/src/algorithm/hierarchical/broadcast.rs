@@ -22,7 +22,7 @@ fn cost(link: &LinkCost, bytes: &usize) -> Option<f64> {
     Some(depth * across.latency_s + sent / rate + memory_s((*bytes).min(CHUNK)))
 }
 
-fn run(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, cast: &mut Broadcast) -> Result<(), MeshError> {
     let hosts = comm.hosts();
     let (home, _) = hosts.place(cast.root);
     let (own, _) = hosts.place(comm.rank());
@@ -35,8 +35,10 @@ fn run(comm: &mut Comm<'_>, cast: &Broadcast) -> Result<(), MeshError> {
     let children: Vec<u32> =
         broadcast::children(place, count).filter(|_| heads).map(real).collect();
     let (_, source) = hosts.place(head(own));
-    broadcast::down(comm, &cast.buffer, parent, children, |comm, chunk| match comm.host()? {
-        Some(rounds) => shared::broadcast(rounds, &cast.buffer.part(chunk), source as u32),
-        None => Ok(()),
+    broadcast::down(comm, &mut cast.buffer, parent, children, |comm, buffer, chunk| {
+        match comm.host()? {
+            Some(rounds) => shared::broadcast(rounds, buffer, chunk, source as u32),
+            None => Ok(()),
+        }
     })
 }

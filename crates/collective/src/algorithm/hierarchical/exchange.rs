@@ -39,7 +39,7 @@ fn apart_bytes(link: &LinkCost, across: &Across) -> f64 {
     TYPICAL as f64 * (f64::from(link.ranks) - across.hosts.lanes() as f64)
 }
 
-fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
+fn gather(comm: &mut Comm<'_>, collect: &mut Gather) -> Result<(), MeshError> {
     let hosts = comm.hosts();
     let Gather { input, outputs, root } = collect;
     let (home, seat) = hosts.place(*root);
@@ -51,21 +51,21 @@ fn gather(comm: &mut Comm<'_>, collect: &Gather) -> Result<(), MeshError> {
     let at_root = comm.rank() == *root;
     if at_root {
         for from in away(&hosts, own) {
-            let output = &outputs[from as usize];
+            let output = &mut outputs[from as usize];
             comm.receive(from, 0, output, 0, output.len());
         }
     }
-    let near = if at_root { of(&hosts, own, outputs) } else { Vec::new() };
+    let mut near = if at_root { of(&hosts, own, outputs) } else { Vec::new() };
     match comm.host()? {
         Some(rounds) => {
-            named(shared::gather(rounds, input, &near, seat as u32), &hosts, own)?;
+            named(shared::gather(rounds, input, &mut near, seat as u32), &hosts, own)?;
         }
-        None => copy(input, &near[seat]),
+        None => copy(input, &mut near[seat]),
     }
     comm.finish()
 }
 
-fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
+fn scatter(comm: &mut Comm<'_>, deal: &mut Scatter) -> Result<(), MeshError> {
     let hosts = comm.hosts();
     let Scatter { output, inputs, root } = deal;
     let (home, seat) = hosts.place(*root);
@@ -91,22 +91,22 @@ fn scatter(comm: &mut Comm<'_>, deal: &Scatter) -> Result<(), MeshError> {
     comm.finish()
 }
 
-fn alltoall(comm: &mut Comm<'_>, exchange: &Alltoall) -> Result<(), MeshError> {
+fn alltoall(comm: &mut Comm<'_>, exchange: &mut Alltoall) -> Result<(), MeshError> {
     let hosts = comm.hosts();
     let Alltoall { outputs, inputs } = exchange;
     let (own, index) = hosts.place(comm.rank());
     for from in away(&hosts, own) {
-        let output = &outputs[from as usize];
+        let output = &mut outputs[from as usize];
         comm.receive(from, 0, output, 0, output.len());
     }
     for to in away(&hosts, own) {
         let input = &inputs[to as usize];
         comm.send(to, 0, input, 0, input.len());
     }
-    let (gives, takes) = (of(&hosts, own, inputs), of(&hosts, own, outputs));
+    let (gives, mut takes) = (of(&hosts, own, inputs), of(&hosts, own, outputs));
     match comm.host()? {
-        Some(rounds) => named(shared::alltoall(rounds, &takes, &gives), &hosts, own)?,
-        None => copy(&gives[index], &takes[index]),
+        Some(rounds) => named(shared::alltoall(rounds, &mut takes, &gives), &hosts, own)?,
+        None => copy(&gives[index], &mut takes[index]),
     }
     comm.finish()
 }
@@ -118,8 +118,8 @@ fn away(hosts: &Hosts, own: usize) -> impl Iterator<Item = u32> {
 }
 
 /// Of one buffer per rank, those of a host.
-fn of(hosts: &Hosts, host: usize, all: &[Buffer]) -> Vec<Buffer> {
-    hosts.all()[host].iter().map(|&rank| all[rank as usize].clone()).collect()
+fn of(hosts: &Hosts, host: usize, all: &mut [Buffer]) -> Vec<Buffer> {
+    hosts.all()[host].iter().map(|&rank| all[rank as usize].lend_all()).collect()
 }
 
 /// Errors in memory tell places on the host.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
+use netsum_wire::Format;
 
 use super::cut::Cut;
 use super::{BLOCK_MOST, apart, portion_of, tag};
@@ -28,12 +29,13 @@ fn cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     Some(memory + across.latency_s + sent / across.bytes_per_s)
 }
 
-fn run(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, reduction: &mut Reduce) -> Result<(), MeshError> {
     let across = apart(comm)?;
     let Reduce { order, format, buffer, root } = reduction;
     let cut = Cut::of(order, &across.hosts, *format);
     let (home, seat) = across.hosts.place(*root);
     let (host, index) = across.hosts.place(comm.rank());
+    let len = buffer.len();
     let mut way = Way {
         partials: cut.partials(host, *format),
         adder: cut.whole(*format),
@@ -43,13 +45,14 @@ fn run(comm: &mut Comm<'_>, reduction: &Reduce) -> Result<(), MeshError> {
         home,
         seat,
         cut: &cut,
-        reduction,
+        format: *format,
+        buffer,
     };
     let element = format.dtype.size();
     let wanted = CHUNK * across.hosts.lanes() * across.hosts.all().len();
     let step = wanted.min(BLOCK_MOST) / element * element;
-    let nothing = buffer.is_empty().then_some(0..0);
-    let blocks = nothing.into_iter().chain(pieces(0..buffer.len(), step));
+    let nothing = (len == 0).then_some(0..0);
+    let blocks = nothing.into_iter().chain(pieces(0..len, step));
     // While one block is in the network, the next is added in memory.
     let mut before = None;
     for (number, range) in blocks.enumerate() {
@@ -74,7 +77,8 @@ struct Way<'a> {
     home: usize,
     seat: usize,
     cut: &'a Cut,
-    reduction: &'a Reduce,
+    format: Format,
+    buffer: &'a mut Buffer,
     partials: Vec<Adder>,
     adder: Adder,
 }
@@ -95,7 +99,7 @@ impl Way<'_> {
         number: u64,
         range: Range<usize>,
     ) -> Result<Block, MeshError> {
-        let dtype = self.reduction.format.dtype;
+        let dtype = self.format.dtype;
         let widened =
             self.portion(&range, self.index).len() / dtype.size() * dtype.accumulator_size();
         let lane = self.index < self.hosts.lanes();
@@ -103,14 +107,14 @@ impl Way<'_> {
         let mut theirs = Vec::new();
         if lane && self.host == self.home {
             for (part, host) in parts().filter(|&(_, host)| host != self.home) {
-                let values = Buffer::from_vec(vec![0; widened]);
+                let mut values = Buffer::from_vec(vec![0; widened]);
                 let peer = self.hosts.all()[host][self.index];
-                let ticket = comm.receive(peer, tag(number, part), &values, 0, widened);
+                let ticket = comm.receive(peer, tag(number, part), &mut values, 0, widened);
                 theirs.push((values, ticket));
             }
         }
-        let portions = self.portions(&range);
-        let ours = shared::partials(comm.host()?, &mut self.partials, &portions, self.index)?;
+        let mut portions = self.portions(&range);
+        let ours = shared::partials(comm.host()?, &mut self.partials, &mut portions, self.index)?;
         let ours: Vec<Buffer> = ours.into_iter().map(Buffer::from_vec).collect();
         if lane && self.host != self.home {
             let peer = self.hosts.all()[self.home][self.index];
@@ -144,9 +148,9 @@ impl Way<'_> {
         }
         let sums = Buffer::from_vec(sums);
         let at_root = self.index == self.seat;
-        let portions = if at_root { self.portions(&block.range) } else { Vec::new() };
+        let mut portions = if at_root { self.portions(&block.range) } else { Vec::new() };
         match comm.host()? {
-            Some(rounds) => shared::gather(rounds, &sums, &portions, self.seat as u32),
+            Some(rounds) => shared::gather(rounds, &sums, &mut portions, self.seat as u32),
             None => {
                 portions[self.seat].write(0, sums.slice(0..sums.len()));
                 Ok(())
@@ -155,13 +159,13 @@ impl Way<'_> {
     }
 
     /// By place on our host, what of a range it handles.
-    fn portions(&self, range: &Range<usize>) -> Vec<Buffer> {
+    fn portions(&mut self, range: &Range<usize>) -> Vec<Buffer> {
         let ranks = self.hosts.all()[self.host].len();
-        let portion = |index| self.reduction.buffer.part(self.portion(range, index));
-        (0..ranks).map(portion).collect()
+        let places: Vec<_> = (0..ranks).map(|index| self.portion(range, index)).collect();
+        places.into_iter().map(|place| self.buffer.lend_mut(place)).collect()
     }
 
     fn portion(&self, range: &Range<usize>, index: usize) -> Range<usize> {
-        portion_of(range, self.reduction.format, self.hosts.lanes(), index)
+        portion_of(range, self.format, self.hosts.lanes(), index)
     }
 }

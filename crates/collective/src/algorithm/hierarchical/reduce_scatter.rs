@@ -27,9 +27,10 @@ fn cost(link: &LinkCost, sum: &ScatterShape) -> Option<f64> {
     Some(memory + across.latency_s + bytes / (across.bytes_per_s * lanes))
 }
 
-fn run(comm: &mut Comm<'_>, scattering: &ReduceScatter) -> Result<(), MeshError> {
+fn run(comm: &mut Comm<'_>, scattering: &mut ReduceScatter) -> Result<(), MeshError> {
     let hosts = apart(comm)?.hosts;
-    let ReduceScatter { order, format, output, inputs } = scattering;
+    let ReduceScatter { order, format, inputs, .. } = &*scattering;
+    let bytes = inputs[comm.rank() as usize].len();
     let cut = Cut::of(order, &hosts, *format);
     let (own, index) = hosts.place(comm.rank());
     let dtype = format.dtype;
@@ -37,9 +38,9 @@ fn run(comm: &mut Comm<'_>, scattering: &ReduceScatter) -> Result<(), MeshError>
     let parts = || cut.parts.iter().map(|(host, _)| *host).enumerate();
     let mut theirs: Vec<(Buffer, Ticket)> = Vec::new();
     for (part, host) in parts().filter(|&(_, host)| host != own) {
-        let values = Buffer::from_vec(vec![0; widened(output.len())]);
+        let mut values = Buffer::from_vec(vec![0; widened(bytes)]);
         let from = adds_for(&hosts, host, comm.rank());
-        let ticket = comm.receive(from, tag(0, part), &values, 0, values.len());
+        let ticket = comm.receive(from, tag(0, part), &mut values, 0, widened(bytes));
         theirs.push((values, ticket));
     }
     // What a place adds: its own rank's piece, then those of ranks on other hosts.
@@ -51,18 +52,18 @@ fn run(comm: &mut Comm<'_>, scattering: &ReduceScatter) -> Result<(), MeshError>
         std::iter::once(rank).chain(others).collect::<Vec<u32>>()
     };
     let portion = |place: usize| {
-        let mut bytes = Vec::new();
+        let mut all = Vec::new();
         for rank in handled(place) {
             let input = &inputs[rank as usize];
-            bytes.extend_from_slice(input.slice(0..input.len()));
+            all.extend_from_slice(input.slice(0..input.len()));
         }
-        Buffer::from_vec(bytes)
+        Buffer::from_vec(all)
     };
-    let portions: Vec<Buffer> = (0..hosts.all()[own].len()).map(portion).collect();
+    let mut portions: Vec<Buffer> = (0..hosts.all()[own].len()).map(portion).collect();
     let mut adders = cut.partials(own, *format);
-    let ours = shared::partials(comm.host()?, &mut adders, &portions, index)?;
+    let ours = shared::partials(comm.host()?, &mut adders, &mut portions, index)?;
     let ours: Vec<Buffer> = ours.into_iter().map(Buffer::from_vec).collect();
-    let mut at = widened(output.len());
+    let mut at = widened(bytes);
     for to in handled(index).into_iter().skip(1) {
         let len = widened(inputs[to as usize].len());
         for ((part, _), values) in parts().filter(|&(_, host)| host == own).zip(&ours) {
@@ -73,14 +74,14 @@ fn run(comm: &mut Comm<'_>, scattering: &ReduceScatter) -> Result<(), MeshError>
     for (_, ticket) in &theirs {
         comm.wait(*ticket)?;
     }
-    let len = widened(output.len());
+    let len = widened(bytes);
     let mut ours = ours.iter().map(|values| values.slice(0..len));
     let mut theirs = theirs.iter().map(|(values, _)| values.slice(0..len));
     let values = parts().map(|(_, host)| if host == own { ours.next() } else { theirs.next() });
     let values: Vec<&[u8]> = values.map(|found| found.expect("one for each part")).collect();
-    let mut sums = vec![0; output.len()];
+    let mut sums = vec![0; bytes];
     cut.whole(*format).add(&values, &mut sums);
-    output.write(0, &sums);
+    scattering.output(comm.rank()).write(0, &sums);
     comm.finish()
 }
 

@@ -156,7 +156,8 @@ impl State {
     /// Sends elements that others lack, and receives those that this rank lacks.
     fn exchange(&mut self, pieces: &[Piece], finals: Ranges) -> Result<(), Error> {
         let Some(progress) = &mut self.progress else { return Ok(()) };
-        let (job, element) = (&progress.job, progress.element());
+        let element = progress.element();
+        let job = &mut progress.job;
         let mut comm = Comm::new(&self.core, job.sequence, job.fingerprint, job.deadline);
         let epoch = self.machine.get_mut().generation() << 32;
         for piece in pieces {
@@ -166,7 +167,7 @@ impl State {
             if piece.from.0 == self.core.rank {
                 comm.send(piece.to.0, part, &job.buffer, at, bytes);
             } else {
-                comm.receive(piece.from.0, part, &job.buffer, at, bytes);
+                comm.receive(piece.from.0, part, &mut job.buffer, at, bytes);
             }
         }
         if let Err(error) = comm.finish() {

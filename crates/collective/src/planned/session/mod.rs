@@ -249,9 +249,9 @@ impl State {
         work.complete(outcome);
     }
 
-    fn perform(&mut self, job: PlanJob) -> Result<(), Error> {
-        let (how, dtype, buffer) = (job.how, job.format.dtype, job.buffer.clone());
-        prepare(how, dtype, &buffer);
+    fn perform(&mut self, mut job: PlanJob) -> Result<(), Error> {
+        let (how, dtype) = (job.how, job.format.dtype);
+        prepare(how, dtype, &mut job.buffer);
         if self.core.rank == 0
             && let Some(plan) = self.changed_plan()
         {
@@ -278,9 +278,11 @@ impl State {
         let now = self.now();
         self.machine.get_mut().handle_over(now, sequence);
         self.running = Running::No;
-        self.progress = None;
+        let ended = self.progress.take();
         self.drive()?;
-        conclude(how, dtype, &buffer, self.core.size);
+        if let Some(mut ended) = ended {
+            conclude(how, dtype, &mut ended.job.buffer, self.core.size);
+        }
         Ok(())
     }
 
@@ -390,13 +392,13 @@ impl State {
     /// Sums what is left of an operation over the hosts.
     fn on_hosts(&mut self) -> Result<(), Error> {
         let Some(progress) = &mut self.progress else { return Ok(()) };
-        let PlanJob { sequence, fingerprint, format, deadline, ref work, ref buffer, .. } =
+        let todo = without(progress.numel(), &progress.finals);
+        let PlanJob { sequence, fingerprint, format, deadline, ref work, ref mut buffer, .. } =
             progress.job;
         let order = self.core.order.load_full();
-        let todo = without(progress.numel(), &progress.finals);
         let mut comm = Comm::new(&self.core, sequence, fingerprint, deadline);
-        let sum = Allreduce { order, format, buffer: buffer.clone() };
-        let outcome = allreduce_ranges(&mut comm, &sum, &todo).and_then(|()| comm.finish());
+        let mut sum = Allreduce { order, format, buffer: buffer.lend_all() };
+        let outcome = allreduce_ranges(&mut comm, &mut sum, &todo).and_then(|()| comm.finish());
         if let Err(error) = outcome {
             let missing = comm.missing();
             comm.end();
@@ -449,7 +451,7 @@ fn perform_rest(
     let PlanJob { sequence, fingerprint, format, .. } = progress.job;
     let (element, numel) = (progress.element(), progress.numel());
     let operation = PlannedOperation { number: sequence, fingerprint, format };
-    let mut buffer = progress.job.buffer.clone();
+    let buffer = &mut progress.job.buffer;
     if progress.finals.is_empty() {
         let len = buffer.len();
         let outcome = group.perform(operation, buffer.slice_mut(0..len), None, interrupted);
@@ -460,13 +462,13 @@ fn perform_rest(
         return outcome;
     }
     let todo = without(numel, &progress.finals);
-    let mut packed = ranges::pack(&buffer, &todo, element);
+    let mut packed = ranges::pack(buffer, &todo, element);
     let outcome = group.perform(operation, &mut packed, None, interrupted);
     let done = match &outcome {
         Ok(()) => todo.clone(),
         Err(stopped) => ranges::unpacked(&todo, &ranges::of_engine(&stopped.finals)),
     };
-    ranges::unpack(&buffer, &todo, &done, &packed, element);
+    ranges::unpack(buffer, &todo, &done, &packed, element);
     progress.finals = union(&progress.finals, &done);
     progress.over = outcome.is_ok();
     outcome

@@ -37,7 +37,7 @@ pub(super) fn pack(buffer: &Buffer, parts: &[Range<u64>], element: usize) -> Vec
 
 /// Writes back those elements of `parts` that are in `wanted`.
 pub(super) fn unpack(
-    buffer: &Buffer,
+    buffer: &mut Buffer,
     parts: &[Range<u64>],
     wanted: &[Range<u64>],
     packed: &[u8],
@@ -81,11 +81,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_packed_is_unpacked(parts in ranges(), wanted in ranges()) {
-            let buffer = Buffer::from_vec((0..128).collect());
+            let mut buffer = Buffer::from_vec((0..128).collect());
             let packed: Vec<u8> = pack(&buffer, &parts, 2).iter().map(|x| x ^ 0x80).collect();
             let count = packed.len() as u64 / 2;
             prop_assert_eq!(unpacked(&parts, std::slice::from_ref(&(0..count))), parts.clone());
-            unpack(&buffer, &parts, &wanted, &packed, 2);
+            unpack(&mut buffer, &parts, &wanted, &packed, 2);
             let changed = set(&common(&parts, &wanted));
             for (i, changed) in changed.iter().enumerate() {
                 let expected = (2 * i as u8) ^ if *changed { 0x80 } else { 0 };

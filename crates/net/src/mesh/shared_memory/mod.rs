@@ -178,7 +178,7 @@ impl SharedMemory {
         &self,
         core: &Core,
         wanted: &Wanted,
-        into: &Buffer,
+        into: &mut Buffer,
         (rank, pair): (u32, &Pair),
         receiving: &mut Receiving,
     ) -> Option<u32> {
@@ -358,9 +358,9 @@ impl SharedMemory {
         let count = fetch.range.len().min(FETCH);
         let next = fetch.range.start + count;
         let identity = self.layout.identity(pair.place);
-        let read = fetch
-            .memory
-            .update(fetch.range.start..next, |to| process_memory::read(identity, fetch.at, to));
+        let Some(memory) = &mut fetch.memory else { return 0 };
+        let to = memory.slice_mut(fetch.range.start..next);
+        let read = process_memory::read(identity, fetch.at, to);
         pair.count(count);
         fetch.at += count as u64;
         fetch.range.start = next;
@@ -375,6 +375,7 @@ impl SharedMemory {
             Ok(()) => Ok(()),
         };
         fetch.range.start = fetch.range.end;
+        fetch.memory = None;
         // Its sender may have the memory again, before the receive is finished.
         core.push_bare(rank, Frame::Returned { id: fetch.id });
         let failed = outcome.clone().err();
@@ -448,7 +449,13 @@ impl Transport for SharedMemory {
     }
 
     #[inline]
-    fn receive_now(&self, core: &Core, wanted: &Wanted, into: &Buffer, looks: u32) -> Option<u32> {
+    fn receive_now(
+        &self,
+        core: &Core,
+        wanted: &Wanted,
+        into: &mut Buffer,
+        looks: u32,
+    ) -> Option<u32> {
         if !core.has_no_entry(wanted.key) {
             return None;
         }
