@@ -75,7 +75,7 @@ pub trait Aggregator {
     /// Installed leases.
     fn lease_keys(&self) -> impl Iterator<Item = LeaseKey>;
 
-    /// Contributions of children that each installed lease has taken.
+    /// Number of contributions that each installed lease has accepted.
     fn contributions(&self) -> impl Iterator<Item = (LeaseKey, u64)>;
 
     /// Neighbours in all leases.

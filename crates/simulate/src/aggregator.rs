@@ -44,7 +44,7 @@ impl Aggregator {
     pub fn new(config: Config) -> Aggregator {
         let limit = if config.server { 0 } else { config.memory };
         Aggregator {
-            trees: panama::Switch::new(Slab::new(limit)),
+            trees: panama::Switch::new(Slab::new(limit)).with_firm_leases(),
             rows: RowMachines::new(role(&config)),
             config,
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use netsum_simulate::scenario::Noise;
-use netsum_simulate::{Class, Scenario, run};
+use netsum_simulate::{Scenario, run};
 
 /// Without faults and noise every job does all of its work on its trees.
 #[test]
@@ -38,14 +38,12 @@ fn scenarios_are_json() {
     }
 }
 
-/// No crash, no wrong sum, nothing that does not end.
 #[test]
 fn invariants_hold_on_the_first_seeds() {
     let begun = Instant::now();
     for seed in 1..=200 {
         let report = run(&Scenario::of_seed(seed));
-        let worst = report.worst().filter(|worst| worst.class < Class::Control);
-        assert_eq!(worst, None, "make simulate SEED={seed} TRACE=1");
+        assert_eq!(report.worst(), None, "make simulate SEED={seed} TRACE=1");
         if begun.elapsed() > BUDGET {
             return;
         }

@@ -61,7 +61,7 @@ impl Ports {
     }
 }
 
-/// Configuration of a worker.
+/// A worker's configuration.
 type Config<R> = <<R as Protocol>::Worker as WorkerMachine>::Config;
 
 /// A packet's header and payload. On links, packets carry a handle to it.
@@ -166,14 +166,14 @@ impl<R: Protocol> Machines<R> {
         first
     }
 
-    /// Machines of workers, from the number of the first on, of those that still run.
+    /// Machines of the running workers among `ranks` workers, beginning with number `first`.
     pub(super) fn running(&self, first: u32, ranks: usize) -> impl Iterator<Item = &R::Worker> {
         (first..first + ranks as u32).filter_map(|worker| self.worker(worker))
     }
 
-    /// Gives each worker that still runs a machine of the next epoch, which `machine` makes for a rank from the last plan,
-    /// and the ways `up` of its trees. What the workers have together needs no more summing, as after a hand-over; what
-    /// some have and others lack, a window at most, is taken for handed over at once.
+    /// Gives each running worker a machine of the next epoch, created by `machine` for a rank from the last plan, and the
+    /// paths `up` of its trees. Results that all workers have are not summed again, as after a hand-over; results that
+    /// only some workers have, a window at most, count as handed over at once.
     pub(super) fn replace_workers(
         &mut self,
         net: &mut Network,

@@ -55,7 +55,7 @@ impl<P: Payload> Aggregation<P> {
         Ok(self.slots.add_workers(net, job, hosts.placement, paths.up, worker))
     }
 
-    /// Moves a job to the next epoch on paths that stand.
+    /// Moves a job to the next epoch, on live paths.
     pub(crate) fn replan_slots(
         &mut self,
         net: &mut Network,
