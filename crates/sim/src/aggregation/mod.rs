@@ -61,7 +61,7 @@ pub enum Kind {
     Trees,
     /// Protocol `atp`.
     Slots,
-    /// Protocol `switchml`.
+    /// Protocol of static pools.
     Pools,
 }
 
@@ -71,7 +71,7 @@ pub struct Aggregation<P: Payload> {
     pub trees: Machines<Panama<P>>,
     /// Protocol `atp`.
     pub slots: Machines<Atp<P>>,
-    /// Protocol `switchml`.
+    /// Protocol of static pools.
     pub pools: Machines<Pools<P>>,
     /// Memory of a switch per protocol.
     pub(crate) memory_bytes: u64,
