@@ -1,6 +1,6 @@
-//! The protocols that there are: the one place that lists them for drivers.
+//! The registry of protocols: the only place that lists them for drivers.
 //!
-//! Drivers are generic over [`WorkerMachine`], and choose here: a `match` per call, no virtual one per packet.
+//! Drivers are generic over [`WorkerMachine`] and choose here: one `match` per call, and no virtual call per packet.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub enum Worker {
     Switchml(switchml::Worker),
 }
 
-/// What a worker of any protocol is made of.
+/// The configuration of a worker of any protocol.
 #[derive(Clone, Debug)]
 pub enum WorkerConfig {
     /// Trees.
@@ -56,7 +56,7 @@ pub use crate::switchml::{
     Counters as PoolCounters, LeaseError as PoolLeaseError, Switch as PoolSwitch,
 };
 
-/// Evaluates an expression with the machine of whichever protocol a [`Worker`] is.
+/// Evaluates an expression with the machine of a [`Worker`] of any protocol.
 #[macro_export]
 macro_rules! with_worker {
     ($worker:expr, $machine:ident => $body:expr) => {
@@ -68,7 +68,7 @@ macro_rules! with_worker {
     };
 }
 
-/// Whether switches and servers of a protocol can do a format; the rest goes over the hosts.
+/// Whether switches and servers of a protocol support a format; otherwise the hosts aggregate.
 pub fn supports(protocol: Protocol, format: Format) -> bool {
     match protocol {
         Protocol::Panama => panama::Worker::supports(format),
@@ -78,7 +78,7 @@ pub fn supports(protocol: Protocol, format: Format) -> bool {
 }
 
 impl WorkerConfig {
-    /// Its protocol.
+    /// Protocol of the worker.
     pub fn protocol(&self) -> Protocol {
         match self {
             WorkerConfig::Panama(_) => Protocol::Panama,
@@ -87,7 +87,7 @@ impl WorkerConfig {
         }
     }
 
-    /// What drivers must know of it.
+    /// The settings that drivers need.
     pub fn settings(&self) -> Settings {
         match self {
             WorkerConfig::Panama(config) => panama::Worker::settings(config),
@@ -202,7 +202,7 @@ impl<P> Lease<P> {
 }
 
 impl<P> Lease<P> {
-    /// What the lease takes. `row_bytes`: largest payload of the rows of a server.
+    /// Memory that the lease reserves. `row_bytes`: largest payload of the rows of a server.
     pub fn reservation(&self, row_bytes: u16) -> Reservation {
         let nothing = Reservation::default();
         match self {
@@ -238,7 +238,7 @@ impl<P> Lease<P> {
 }
 
 impl<P: Copy> Lease<P> {
-    /// The same grant with other names for neighbours.
+    /// The same grant with neighbours converted by `name`.
     pub fn map<Q>(&self, name: impl FnMut(P) -> Q) -> Lease<Q> {
         match self {
             Lease::Tree(lease) => Lease::Tree(lease.map(name)),
@@ -248,18 +248,18 @@ impl<P: Copy> Lease<P> {
         }
     }
 
-    /// The most packets that come up for one fragment.
+    /// The maximum number of packets that arrive from below for one fragment.
     pub fn senders(&self) -> usize {
         match self {
             Lease::Tree(lease) => lease.children.len(),
             Lease::Slots(lease) => lease.members.neighbours().count(),
-            // At worst nothing was added on the way.
+            // In the worst case no switch has added any.
             Lease::Server(lease) => lease.ranks(),
             Lease::Pool(lease) => lease.workers.len(),
         }
     }
 
-    /// Every neighbour that it names.
+    /// Every neighbour in the lease.
     pub fn neighbours(&self) -> Vec<P> {
         match self {
             Lease::Tree(lease) => {

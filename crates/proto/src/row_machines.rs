@@ -1,6 +1,6 @@
-//! The machines that keep values in rows, side by side behind one socket: `atp` at a switch or a server, and static pools.
+//! The machines that store values in rows, behind one socket: `atp` at a switch or a server, and static pools.
 //!
-//! Drivers pass packets as bytes: what is common to these protocols, decoding and keyed tags, is done here.
+//! Drivers pass packets as bytes: decoding and keyed tags, which these protocols share, are handled here.
 
 use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
@@ -11,19 +11,19 @@ use crate::registry::{POOLS, PoolLeaseError, PoolSwitch};
 use crate::values::{RowId, RowTransmit, Rows};
 use crate::{DropCounters, Keys, Lease, LeaseKey, PortId, Time};
 
-/// Rows for packets on their way through: what one receiving call can bring.
+/// Rows for packets in transit: the most that one receiving call can return.
 const TRANSIT_ROWS: usize = 4096;
 
 /// A switch or a server; servers hold leases of `atp` only.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// Adds what finds a slot. Static pools have as many rounds as there are slots, twice.
+    /// Adds fragments that get a slot. Static pools have as many rounds as there are slots, twice.
     Switch(atp::SwitchConfig),
-    /// Ends what does not.
+    /// Adds the others.
     Server {
         /// Largest payload.
         row_bytes: u16,
-        /// Fragments that all jobs together may have here: two windows each, and a rank's floats each.
+        /// Rows for fragments of all jobs: two windows each, and the floats of each rank.
         rows: usize,
     },
 }
@@ -31,13 +31,13 @@ pub enum Role {
 /// Why a lease is not installed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The machine of `atp` refuses it.
+    /// Refused by the machine of `atp`.
     #[error(transparent)]
     Slots(#[from] atp::LeaseError),
-    /// The switch of pools refuses it.
+    /// Refused by the switch of pools.
     #[error(transparent)]
     Pool(#[from] PoolLeaseError),
-    /// It is not one for a switch, or for a server; what this is.
+    /// The lease is for the other role; the field is this role.
     #[error("the lease is not one for a {0}")]
     WrongRole(&'static str),
 }
@@ -51,7 +51,7 @@ impl From<NodeLeaseError> for Refusal {
     }
 }
 
-/// Where the payload of a packet that waits to be sent is.
+/// Location of the payload of a packet to be sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Row {
     /// In the memory of `atp`.
@@ -140,7 +140,7 @@ impl RowMachines {
         self.forget_keys();
     }
 
-    /// As [`Aggregator::expire`]; which leases are gone.
+    /// As [`Aggregator::expire`]; returns the removed leases.
     pub fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<LeaseKey> {
         let before: Vec<LeaseKey> = self.lease_keys().collect();
         self.node.expire(now, idle_ns);
@@ -150,7 +150,7 @@ impl RowMachines {
         before.into_iter().filter(|key| !left.contains(key)).collect()
     }
 
-    /// Takes a packet of one of these protocols; whether a machine did. What is dropped is counted.
+    /// Handles a packet of one of these protocols; returns whether a machine accepted it. Dropped packets are counted.
     #[inline]
     pub fn take(
         &mut self,
@@ -199,24 +199,24 @@ impl RowMachines {
         [self.node.poll_timeout(), self.pools.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Deadlines up to `now` have passed.
+    /// Handles deadlines up to `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         self.node.handle_timeout(now);
         self.pools.handle_timeout(now);
     }
 
-    /// Leases at work.
+    /// Installed leases.
     pub fn lease_keys(&self) -> impl Iterator<Item = LeaseKey> {
         self.node.lease_keys().chain(self.pools.lease_keys())
     }
 
-    /// Contributions of children that each lease at work has taken.
+    /// Number of contributions that each installed lease has accepted.
     pub fn contributions(&self) -> impl Iterator<Item = (LeaseKey, Protocol, u64)> {
         let node = self.node.contributions().map(|(key, taken)| (key, Protocol::Atp, taken));
         node.chain(self.pools.contributions().map(|(key, taken)| (key, POOLS, taken)))
     }
 
-    /// Neighbours that leases name.
+    /// Neighbours in all leases.
     pub fn ports(&self) -> Vec<PortId> {
         [self.node.ports(), self.pools.ports()].concat()
     }
@@ -239,7 +239,7 @@ impl RowMachines {
     }
 }
 
-/// Rows of a machine that holds so many fragments.
+/// Rows of a machine with `count` fragments.
 fn rows(count: usize, row_bytes: u16) -> Rows {
     Rows::new(count + TRANSIT_ROWS, row_bytes.into())
 }
@@ -267,7 +267,7 @@ fn take<A: Aggregator<Payload = [u8]>>(
     machine.handle(now, from, ce, &header, payload).is_ok()
 }
 
-/// Writes a header, with its tag, to the end of `heads`; whom the packet is for, and the row that follows.
+/// Writes a header, with its tag, to the end of `heads`; returns the destination, and the row that follows.
 #[inline]
 fn encode<H: PacketHeader>(
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! Allreduce without detours: everybody sends straight to who adds.
+//! Direct allreduce: every rank sends straight to the ranks that add.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,13 +12,13 @@ use crate::comm::Comm;
 use crate::link_cost::LinkCost;
 use crate::pieces::share;
 
-/// Everybody's whole buffer to everybody.
+/// Every rank sends its whole buffer to all others.
 pub(super) const ONE_HOP: Algorithm<Allreduce> = Algorithm {
     name: "one-hop",
     cost: |link, sum| Some(link.latency_s + sent(link, sum.bytes) / link.bytes_per_s),
     run: direct,
 };
-/// A share to each rank, and its sum to all.
+/// Every rank sends a share to each rank, which sends its sum to all.
 pub(super) const SHARES: Algorithm<Allreduce> = Algorithm {
     name: "shares",
     cost: |link, sum| {
@@ -37,7 +37,7 @@ fn direct(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     let Allreduce { order, format, buffer } = sum;
     let format = *format;
     let all = 0..buffer.len();
-    // The sum is written over what the messages still refer to: they get a copy.
+    // The sum overwrites memory that the messages still refer to: they get a copy.
     let own = Buffer::from_vec(buffer.slice(all.clone()).to_vec());
     for to in comm.others() {
         contribute(comm, to, &own, all.clone(), format, CONTRIBUTIONS);
@@ -81,10 +81,11 @@ fn by_shares(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> 
     comm.finish()
 }
 
-/// The owner of sums, and the numbers and places of those that are not posted yet.
+/// The owner of sums, and the numbers and ranges of those that are not posted yet.
 type Awaited = (u32, VecDeque<(usize, Range<usize>)>);
 
-/// Posts receives of the sums that may be written: a sum overwrites our values, which are on loan until they are away.
+/// Posts receives of the sums that may be written: a sum overwrites own values, which are lent until they have been
+/// sent.
 fn expect(comm: &mut Comm<'_>, buffer: &mut Buffer, awaited: &mut [Awaited]) {
     for (owner, sums) in awaited {
         while sums.front().is_some_and(|(_, chunk)| !buffer.is_lent(chunk.clone()))

@@ -9,13 +9,13 @@ use super::{Algorithm, Broadcast};
 use crate::comm::Comm;
 use crate::pieces::{CHUNK, pieces};
 
-/// Each rank passes on to those of which the place differs in one bit.
+/// Each rank forwards to those whose position differs in one bit.
 pub(super) const BINOMIAL: Algorithm<Broadcast> = Algorithm {
     name: "binomial",
     cost: |link, &bytes| {
         let depth = f64::from(link.ranks.next_power_of_two().ilog2());
         let chunk = bytes.min(CHUNK) as f64;
-        // The root sends all to as many as the tree is deep; what it sends last goes down once more.
+        // The root sends all data once per level of the tree; its last message is then forwarded down once more.
         let bytes = bytes as f64 * depth + chunk * (depth - 1.0);
         Some(depth * link.latency_s + bytes / link.bytes_per_s)
     },
@@ -27,7 +27,7 @@ pub(super) const BINOMIAL: Algorithm<Broadcast> = Algorithm {
         down(comm, &mut cast.buffer, parent(place).map(real), children, |_, _, _| Ok(()))
     },
 };
-/// The root sends to everybody.
+/// The root sends to every rank.
 pub(super) const ONE_HOP: Algorithm<Broadcast> = Algorithm {
     name: "one-hop",
     cost: |link, &bytes| {
@@ -41,7 +41,7 @@ pub(super) const ONE_HOP: Algorithm<Broadcast> = Algorithm {
     },
 };
 
-/// From the parent, if there is one, to the children, chunk by chunk; `then` is done with each that has come.
+/// From the parent, if there is one, to the children, chunk by chunk; `then` is called with each received chunk.
 pub(super) fn down(
     comm: &mut Comm<'_>,
     buffer: &mut Buffer,
@@ -71,12 +71,12 @@ pub(super) fn down(
     Ok(())
 }
 
-/// The parent of a place is the place without its lowest bit.
+/// The parent of a position is the position without its lowest bit.
 pub(super) fn parent(place: u32) -> Option<u32> {
     (place != 0).then(|| place & (place - 1))
 }
 
-/// Places that differ from this one in a single bit below its lowest; the largest subtree first.
+/// Positions that differ from this one in a single bit below its lowest; the largest subtree first.
 pub(super) fn children(place: u32, size: u32) -> impl Iterator<Item = u32> {
     let lowest = if place == 0 { u32::BITS } else { place.trailing_zeros() };
     (0..lowest).rev().map(move |bit| place + (1u32 << bit)).filter(move |&child| child < size)

@@ -1,7 +1,7 @@
-//! All-gather in ⌈log₂ N⌉ exchanges: in step d (1, 2, 4 …) everybody sends all that it has to the rank d below.
+//! All-gather in ⌈log₂ N⌉ exchanges: in step d (1, 2, 4 …) every rank sends all its pieces to the rank d below.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient Algorithms for All-to-All Communications (TPDS 1997).
-//! Differs: pieces go straight to where they belong, so nothing is rotated at the end; a message per piece.
+//! Differs: pieces are received at their final position, so nothing is rotated at the end; a message per piece.
 
 use netsum_net::mesh::MeshError;
 
@@ -21,7 +21,7 @@ fn cost(link: &LinkCost, pieces: &GatherShape) -> Option<f64> {
 fn run(comm: &mut Comm<'_>, gather: &mut Allgather) -> Result<(), MeshError> {
     let (rank, size) = (comm.rank(), comm.size());
     copy(&gather.input, &mut gather.outputs[rank as usize]);
-    // After step d we have the pieces of ranks `rank` to `rank + 2d − 1`.
+    // After step d this rank has the pieces of ranks `rank` to `rank + 2d − 1`.
     let mut distance = 1;
     while distance < size {
         let count = distance.min(size - distance);

@@ -1,4 +1,4 @@
-//! Collectives that only move bytes: every piece goes straight from its sender to its receiver.
+//! Collectives that only move bytes: every piece goes directly from its sender to its receiver.
 
 use netsum_net::mesh::MeshError;
 
@@ -7,7 +7,7 @@ use crate::comm::Comm;
 use crate::link_cost::LinkCost;
 use crate::pieces::{TYPICAL, copy};
 
-/// Everybody's `input` to everybody's `outputs`.
+/// The `input` of every rank to the `outputs` of every rank.
 pub(super) const ALLGATHER: Algorithm<Allgather> = Algorithm {
     name: "one-hop",
     cost: |link, pieces| {
@@ -30,13 +30,13 @@ fn allgather(comm: &mut Comm<'_>, gather: &mut Allgather) -> Result<(), MeshErro
     comm.finish()
 }
 
-/// Straight to the root.
+/// Every rank sends directly to the root.
 pub(super) const GATHER: Algorithm<Gather> =
     Algorithm { name: "one-hop", cost: typical_cost, run: gather };
-/// Straight from the root.
+/// The root sends directly to every rank.
 pub(super) const SCATTER: Algorithm<Scatter> =
     Algorithm { name: "one-hop", cost: typical_cost, run: scatter };
-/// From everybody to everybody.
+/// Every rank sends directly to every rank.
 pub(super) const ALLTOALL: Algorithm<Alltoall> =
     Algorithm { name: "one-hop", cost: typical_cost, run: alltoall };
 

@@ -14,7 +14,7 @@ use crate::comm::{Comm, Ticket};
 use crate::order::Adder;
 use crate::pieces::{CHUNK, pieces};
 
-/// Everybody's whole buffer to the root.
+/// Every rank sends its whole buffer to the root.
 pub(super) const REDUCE: Algorithm<Reduce> = Algorithm {
     name: "one-hop",
     cost: |link, sum| {
@@ -23,7 +23,7 @@ pub(super) const REDUCE: Algorithm<Reduce> = Algorithm {
     },
     run: reduce,
 };
-/// Everybody's pieces to the ranks that are to have them.
+/// Every rank sends each piece to the rank that receives its sum.
 pub(super) const REDUCE_SCATTER: Algorithm<ReduceScatter> = Algorithm {
     name: "one-hop",
     cost: |link, sum| {
@@ -58,7 +58,7 @@ fn reduce_scatter(comm: &mut Comm<'_>, scattering: &mut ReduceScatter) -> Result
     let len = inputs[rank as usize].len();
     let mut collector = Collector::new(comm, order, *format, 0..len, PLAIN);
     while let Some(chunk) = collector.next(comm)? {
-        // The output may be our input: it is written when a chunk is added, in order.
+        // The output may be this rank's input: it is written when a chunk is added, in order.
         let sum = collector.add(comm, &scattering.inputs[rank as usize], &chunk);
         scattering.output(rank).write(chunk.start, sum);
     }
@@ -74,7 +74,7 @@ pub(super) struct Parts {
 
 const PLAIN: Parts = Parts { first: 0, step: 1 };
 
-/// Sends a range of our values to the rank that adds it.
+/// Sends a range of own values to the rank that adds it.
 pub(super) fn contribute(
     comm: &Comm<'_>,
     to: u32,
@@ -96,7 +96,7 @@ pub(super) fn chunks(range: Range<usize>, format: Format) -> impl Iterator<Item 
     nothing.into_iter().chain(pieces(range, step))
 }
 
-/// Receives everybody's values of a range, chunk after chunk, a few ahead.
+/// Receives all ranks' values of a range, chunk after chunk, a few ahead.
 pub(super) struct Collector {
     adder: Adder,
     parts: Parts,
@@ -110,7 +110,7 @@ pub(super) struct Collector {
 
 struct Expected {
     chunk: Range<usize>,
-    /// The others' values, by rank; ours is empty.
+    /// The other ranks' values, by rank; the own entry is empty.
     values: Vec<Buffer>,
     tickets: Vec<Ticket>,
 }
@@ -143,7 +143,7 @@ impl Collector {
         Ok(Some(expected.chunk.clone()))
     }
 
-    /// Adds the chunk that `next` gave, with our values from `own`; returns the sum.
+    /// Adds the chunk returned by `next`, with own values from `own`; returns the sum.
     pub(super) fn add(&mut self, comm: &mut Comm<'_>, own: &Buffer, chunk: &Range<usize>) -> &[u8] {
         self.sum.resize(chunk.len(), 0);
         if let Some(expected) = self.ahead.pop_front() {
@@ -173,5 +173,5 @@ impl Collector {
     }
 }
 
-/// Chunks for which memory is held: one is added while the next ones come.
+/// Chunks for which memory is allocated: one is added while the next ones arrive.
 const AHEAD: usize = 3;

@@ -1,4 +1,4 @@
-//! Allreduce and all-gather around a ring: everybody talks to its two neighbours only.
+//! Allreduce and all-gather around a ring: every rank communicates with its two neighbours only.
 //!
 //! Sums travel once around and are added on the way, so in another order than the group's: for additions that do not
 //! depend on order (integers, least and greatest), where the bits are the same.
@@ -30,7 +30,7 @@ fn allreduce(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> 
     let len = buffer.len();
     let part = |at: u32| share(len, element, at % size, size);
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-    // In step s part `rank − s` goes on; at the end we have the sum of part `rank + 1`.
+    // In step s part `rank − s` is forwarded; at the end this rank has the sum of part `rank + 1`.
     for step in 0..size - 1 {
         let (gives, takes) = (part(rank + size - step), part(rank + size - step - 1));
         comm.send(next, step.into(), buffer, gives.start, gives.len());

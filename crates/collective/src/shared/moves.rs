@@ -8,14 +8,14 @@ use netsum_net::mesh::MeshError;
 use super::Rounds;
 use crate::pieces::copy;
 
-/// Done when everybody has called it.
+/// Completes when every rank has called it.
 pub(crate) fn barrier(rounds: &mut Rounds<'_>) -> Result<(), MeshError> {
     rounds.open()?;
     rounds.publish(0);
     rounds.await_all()
 }
 
-/// A range of the root's buffer in everybody's.
+/// Copies a range of the root's buffer to every rank's.
 pub(crate) fn broadcast(
     rounds: &mut Rounds<'_>,
     buffer: &mut Buffer,
@@ -40,7 +40,7 @@ pub(crate) fn broadcast(
     Ok(())
 }
 
-/// Everybody's `input` to the others' `outputs`, by rank; the sizes are known to all.
+/// The `input` of every rank to the others' `outputs`, by rank; the sizes are known to all.
 pub(crate) fn allgather(
     rounds: &mut Rounds<'_>,
     input: &[u8],
@@ -62,7 +62,7 @@ pub(crate) fn allgather(
     Ok(())
 }
 
-/// Everybody's `input` to the root's `outputs`, by rank; elsewhere `outputs` is empty.
+/// The `input` of every rank to the root's `outputs`, by rank; elsewhere `outputs` is empty.
 pub(crate) fn gather(
     rounds: &mut Rounds<'_>,
     input: &Buffer,
@@ -77,7 +77,7 @@ pub(crate) fn gather(
     exchange(rounds, &[root], |_| None, Takes::OfAll(outputs))
 }
 
-/// The root's `inputs`, by rank, to everybody's `output`; elsewhere `inputs` is empty.
+/// The root's `inputs`, by rank, to the `output` of every rank; elsewhere `inputs` is empty.
 pub(crate) fn scatter(
     rounds: &mut Rounds<'_>,
     output: &mut Buffer,
@@ -105,7 +105,7 @@ pub(crate) fn alltoall(
     exchange(rounds, &all, |to| Some(&inputs[to]), Takes::OfAll(outputs))
 }
 
-/// Where a rank's messages go, by their sender.
+/// The targets of a rank's messages, by sender.
 enum Takes<'a> {
     Nothing,
     OfOne(usize, &'a mut Buffer),
@@ -122,11 +122,11 @@ impl Takes<'_> {
     }
 }
 
-/// Messages between pairs of ranks, whose sizes only the two know.
+/// Messages between pairs of ranks; only the two know their sizes.
 ///
-/// A slot is cut into one part per receiver, behind a table of the sizes of all messages in it. How many rounds its
-/// messages need is the word of a rank's first round. A message of the wrong size is left, and told at the end: the
-/// other ranks are not to blame, and need our rounds.
+/// A slot is divided into one part per receiver, behind a table of the sizes of all messages in it. A rank's first
+/// round announces how many rounds its messages need. A message of the wrong size is left, and reported at the end: the
+/// other ranks are not at fault, and need this rank's rounds.
 fn exchange<'b>(
     rounds: &mut Rounds<'_>,
     receivers: &[usize],
@@ -177,7 +177,7 @@ fn exchange<'b>(
     wrong.map_or(Ok(()), Err)
 }
 
-/// The part of `len` bytes that goes in a round.
+/// The `len` bytes' part that is sent in a round.
 fn cut(len: usize, step: usize, round: usize) -> Range<usize> {
     (round * step).min(len)..((round + 1) * step).min(len)
 }

@@ -1,4 +1,4 @@
-//! Sums that one round holds: everybody publishes its values and adds everybody's.
+//! Sums that fit in one round: every rank publishes its values and adds all ranks' values.
 //!
 //! In steps, so that a caller can do something else while the values travel.
 
@@ -16,13 +16,13 @@ use super::{Rounds, Shared, Values, stamp};
 pub(crate) const SMALL_MAX: usize = 8 << 10;
 
 impl Shared {
-    /// Whether [`Shared::begin`] can be called: nobody has to be waited for, and no operation has failed.
+    /// Whether [`Shared::begin`] can be called: no rank has to be waited for, and no operation has failed.
     #[inline]
     pub(crate) fn can_begin(&self) -> bool {
         self.broken.is_none() && self.arena.is_open()
     }
 
-    /// Hands over our values of the operation `call` (number and fingerprint).
+    /// Publishes own values of the operation `call` (number and fingerprint).
     #[inline]
     pub(crate) fn begin(&mut self, call: (u64, u32), values: &[u8]) {
         self.put(values);
@@ -35,7 +35,7 @@ impl Shared {
         self.arena.hand_over(Stamp { answered, ..stamp(call, 0) });
     }
 
-    /// Whether everybody has begun the same operation within a moment.
+    /// Whether every rank has begun the same operation within a short time.
     #[inline]
     pub(crate) fn all_appear(&mut self) -> bool {
         self.arena.all_appear()
@@ -47,7 +47,7 @@ impl Shared {
         self.arena.ranks()
     }
 
-    /// Adds what everybody has published, into `buffer`, which has our values still.
+    /// Adds all published values into `buffer`, which still has own values.
     #[inline]
     pub(crate) fn add(&mut self, order: &Arc<SumOrder>, format: Format, buffer: &mut Buffer) {
         let all = 0..buffer.len();
@@ -59,7 +59,7 @@ impl Shared {
         if self.arena.ranks() == 2 {
             return accumulate(format, buffer.slice_mut(all.clone()), values(1 - rank));
         }
-        // Our own values, too, come from the slot: the sum is written over those in the buffer.
+        // Own values, too, are read from the slot: the sum overwrites those in the buffer.
         let values: Values<'_> = (0..self.arena.ranks()).map(values).collect();
         let mut kept = Shared::adder(&mut self.adder, order, format);
         kept.adder.add(&values, buffer.slice_mut(all.clone()));
@@ -72,7 +72,7 @@ impl Shared {
         self.arena.is_oversubscribed()
     }
 
-    /// Writes our values where the others look for them.
+    /// Writes own values where the other ranks read them.
     #[inline]
     fn put(&mut self, values: &[u8]) {
         let len = values.len();
@@ -83,7 +83,7 @@ impl Shared {
     }
 }
 
-/// The sum of everybody's `buffer`, of at most a slot, in place.
+/// The sum of all ranks' `buffer`, of at most a slot, in place.
 pub(super) fn allreduce(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,

@@ -15,7 +15,7 @@ use super::{ALIGN, BLOCK, BLOCK_AT, Block, Kept, Rounds, SMALL_MAX, Shared, Valu
 use crate::order::Adder;
 use crate::pieces::pieces;
 
-/// The sum of everybody's `buffer`, in place.
+/// The sum of all ranks' `buffer`, in place.
 pub(crate) fn allreduce(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
@@ -32,7 +32,7 @@ pub(crate) fn allreduce(
 }
 
 impl Shared {
-    /// Whether [`Shared::begin_sum`] can be called for a sum of so many bytes, as far as they matter.
+    /// Whether [`Shared::begin_sum`] can be called for a sum of so many bytes.
     #[inline]
     pub(crate) fn begins(&self, bytes: usize) -> bool {
         bytes <= SMALL_MAX || self.ranks() == 2
@@ -66,7 +66,7 @@ pub(crate) fn finish(
     pair::finish(rounds, format, buffer)
 }
 
-/// The sum of everybody's `buffer` in the root's; the others' are left alone.
+/// The sum of all ranks' `buffer` at the root; the other ranks' buffers are unchanged.
 pub(crate) fn reduce(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
@@ -77,7 +77,7 @@ pub(crate) fn reduce(
     by_shares(rounds, order, format, buffer, rounds.rank() == root as usize)
 }
 
-/// The sum of everybody's `inputs[rank]` in `output`, or in place of our own.
+/// The sum of all ranks' `inputs[rank]` in `output`, or in place of this rank's own.
 pub(crate) fn reduce_scatter(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
@@ -94,9 +94,9 @@ pub(crate) fn reduce_scatter(
     Ok(())
 }
 
-/// The partials of our place's portion, by adder; without `rounds` there is no other rank on the host.
+/// The partials of this rank's portion, by adder; without `rounds` there is no other rank on the host.
 ///
-/// `portions`: by place on the host, of the same buffer at all of them; `place`: ours.
+/// `portions`: by position on the host, of the same buffer at all of them; `place`: this rank's.
 pub(crate) fn partials(
     rounds: Option<&mut Rounds<'_>>,
     adders: &mut [Adder],
@@ -123,7 +123,7 @@ pub(crate) fn partials(
     Ok(all)
 }
 
-/// Calls `add` with everybody's values of each piece of our input, which nobody needs there any more.
+/// Calls `add` with all ranks' values of each piece of this rank's input, which is then no longer needed there.
 fn scatter(
     rounds: &mut Rounds<'_>,
     inputs: &mut [Buffer],
@@ -158,7 +158,8 @@ fn scatter(
     Ok(())
 }
 
-/// Round t holds the contributions to chunk t and the sums of chunk t − 1. `takes`: whether this rank wants the sums.
+/// Round t holds the contributions to chunk t and the sums of chunk t − 1. `takes`: whether this rank receives the
+/// sums.
 fn by_shares(
     rounds: &mut Rounds<'_>,
     order: &Arc<SumOrder>,
@@ -183,7 +184,7 @@ fn by_shares(
         if publishes {
             let slot = rounds.open()?;
             if let Some(chunk) = chunks.get(round) {
-                // Our own share goes from the buffer.
+                // The own share is read from the buffer.
                 let own = share(chunk, rank);
                 buffer.read(chunk.start, &mut slot[..own.start]);
                 buffer.read(chunk.start + own.end, &mut slot[own.end..chunk.len()]);

@@ -114,7 +114,7 @@ impl Slots {
         }
     }
 
-    /// Ports that leases name.
+    /// Ports in all leases.
     pub(super) fn ports(&self) -> Vec<PortId> {
         self.machines.ports()
     }

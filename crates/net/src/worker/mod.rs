@@ -106,7 +106,7 @@ pub struct WorkerStats {
 /// Bytes in the host's output queue until a rate is known.
 const INITIAL_QUEUE: usize = 128 << 10;
 
-/// A worker at work; dropping it stops the thread.
+/// A running worker; dropping it stops the thread.
 pub struct WorkerDriver {
     commands: Sender<Command>,
     wake: Arc<Wake>,

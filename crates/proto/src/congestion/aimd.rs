@@ -5,10 +5,10 @@ use super::{Arrival, LOSS_WINDOW_LEAST, Rule, halved};
 
 /// ATP's first window, 200 packets: the bandwidth-delay product of 100 Gbit/s.
 const INITIAL_BYTES: f64 = 200.0 * 306.0;
-/// What ATP adds per result below the threshold, and per window above it.
+/// Increase per result below the threshold, and per window above it.
 const STEP_BYTES: f64 = 1500.0;
 
-/// One window of packets of one size.
+/// One window, for packets of one size.
 #[derive(Clone, Debug)]
 pub(super) struct Aimd {
     window: f64,

@@ -1,9 +1,9 @@
-//! The paper's rule for several trees that share a link: together they begin and increase as one tree would.
+//! The paper's rule for several trees that share a link: together they start and increase as one tree would.
 
 use super::panama::Panama;
 use super::{Arrival, INITIAL_WINDOW, Rule};
 
-/// The window of one of so many trees.
+/// The window of one of several coupled trees.
 #[derive(Clone, Debug)]
 pub(super) struct Coupled {
     window: Panama,

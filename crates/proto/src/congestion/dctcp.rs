@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257), which several rules run: one control loop, and what happens once per window.
+//! DCTCP (RFC 8257), used by several rules: one control loop, and events at most once per window.
 
 use super::halved;
 
@@ -20,7 +20,7 @@ impl Dctcp {
         Dctcp { window, ssthresh: f64::INFINITY, alpha: 1.0, results: 0, marked: 0 }
     }
 
-    /// `step`: what a window of results above the threshold adds.
+    /// `step`: increase per window of results above the threshold.
     pub(super) fn on_result(&mut self, marked: bool, step: f64) {
         self.results += 1;
         self.marked += u32::from(marked);
@@ -52,15 +52,15 @@ impl Dctcp {
     }
 }
 
-/// Something that happens at most once per window of fragments.
+/// An event that occurs at most once per window of fragments.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OncePerWindow {
-    /// The first fragment that was not yet sent when it last happened.
+    /// The first fragment that had not been sent at the last occurrence.
     ends: u64,
 }
 
 impl OncePerWindow {
-    /// Whether it happens at fragment `vid`: then not again before `vid_next`, the next to be sent.
+    /// Whether the event occurs at fragment `vid`; then not again before `vid_next`, the next to be sent.
     pub(super) fn happens(&mut self, vid: u64, vid_next: u64) -> bool {
         let happens = vid >= self.ends;
         if happens {

@@ -2,7 +2,7 @@
 
 use super::{Arrival, Rule};
 
-/// So many fragments in flight.
+/// A fixed number of fragments in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Fixed(pub(super) u16);
 

@@ -1,6 +1,6 @@
-//! The window of one tree: PANAMA's reaction to ECN, ATP's, and ours.
+//! The congestion window of one tree: the rules of PANAMA and ATP, and the per-branch rule.
 //!
-//! A result says which branches of the tree were congested on the way up, a bit each, and whether it met
+//! A result carries the branches of the tree that were congested on the way up, a bit each, and whether it met
 //! congestion on the way down. Each rule is a file with a type that implements [`Rule`]; [`Window`] chooses among them,
 //! with one `match` per call.
 
@@ -20,30 +20,29 @@ use per_branch::PerBranch;
 /// How a worker reacts to congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionRule {
-    /// The paper's: one DCTCP window, marked if any branch is.
+    /// PANAMA's: one DCTCP window, marked if any branch is.
     Panama,
-    /// Least of one virtual DCTCP window per branch. The default.
+    /// Minimum of one virtual DCTCP window per branch. The default.
     PerBranch,
-    /// As `Panama`, and the windows of a job's trees together begin and increase as one would: on a link that all of them
-    /// share, a host's own, the job takes the share of one flow. As MPTCP couples its subflows (RFC 6356 §3).
+    /// As `Panama`, but the windows of a job's trees together start and increase as one: on a link shared by all trees,
+    /// such as the host's own, the job takes the share of one flow. MPTCP couples its subflows likewise (RFC 6356 §3).
     Coupled {
-        /// Of the job, at least 1.
+        /// Number of the job's trees, at least 1.
         trees: u8,
     },
-    /// ATP's: additive increase, halved by a mark or a loss. `packet_bytes`: a fragment on the wire; the
-    /// paper's constants are bytes, its packets have 306.
+    /// ATP's: additive increase, halved by a mark or a loss. The paper's constants are in bytes, for packets of 306.
     Aimd {
-        /// With Ethernet's header.
+        /// Bytes of a fragment on the wire, with Ethernet's header.
         packet_bytes: u16,
     },
     /// No reaction: this many fragments in flight.
     Fixed(u16),
 }
 
-/// Fragments in flight before anything is known.
+/// Initial number of fragments in flight.
 pub(crate) const INITIAL_WINDOW: u16 = 10;
-/// Losses leave so many in flight: with fewer, results that overtake a lost one could not show it, and each loss would
-/// cost a time-out. Marks may leave less.
+/// Minimum window after a loss: with fewer, results that overtake a lost one could not reveal it, and each loss would
+/// cost a time-out. Marks may reduce it further.
 const LOSS_WINDOW_LEAST: f64 = 4.0;
 
 /// Half a window, not below `least` unless it is there already.
@@ -51,22 +50,22 @@ fn halved(window: f64, least: f64) -> f64 {
     (window / 2.0).max(least.min(window))
 }
 
-/// One rule for one tree. A value begins with the rule's initial window.
+/// The congestion rule of one tree. A value starts with the rule's initial window.
 trait Rule {
     /// Fragments that may be in flight. The cap of the aggregators bounds them from above, 1 from below.
     fn window(&self) -> f64;
 
-    /// A result came. `cap`: the most fragments that the aggregators allow.
+    /// Handles a result. `cap`: the aggregators' limit of fragments in flight.
     fn on_result(&mut self, result: &Arrival, cap: f64);
 
-    /// Fragment `vid` was lost; the next to be sent is `vid_next`. PANAMA's fabric is lossless; on one that is not, loss
-    /// is the only signal of a switch that does not mark.
+    /// Handles the loss of fragment `vid`; the next to be sent is `vid_next`. PANAMA's fabric is lossless; on one that
+    /// is not, loss is the only signal of a switch that does not mark.
     fn on_loss(&mut self, vid: u64, vid_next: u64);
 }
 
-/// A result, as far as rules must know it.
+/// The properties of a result that rules use.
 struct Arrival {
-    /// Its number.
+    /// Its fragment number.
     vid: u64,
     /// The number of the next fragment to be sent.
     vid_next: u64,
@@ -77,13 +76,13 @@ struct Arrival {
 }
 
 impl Arrival {
-    /// Whether any part of the way was congested.
+    /// Whether any part of the path was congested.
     fn is_marked(&self) -> bool {
         self.marks != 0 || self.down
     }
 }
 
-/// The rules as values of one type.
+/// Any rule.
 #[derive(Clone, Debug)]
 enum AnyRule {
     Panama(Panama),
@@ -93,7 +92,7 @@ enum AnyRule {
     Fixed(Fixed),
 }
 
-/// Evaluates an expression with whichever rule it is.
+/// Evaluates an expression with the rule of any variant.
 macro_rules! with_rule {
     ($any:expr, $rule:ident => $body:expr) => {
         match $any {
@@ -126,7 +125,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// `cap`: the most that the aggregators allow until a result says otherwise.
+    /// `cap`: the aggregators' initial limit.
     pub fn new(rule: CongestionRule, cap: u16) -> Self {
         Window { rule: AnyRule::new(rule), cap: cap.max(1) }
     }
@@ -136,24 +135,24 @@ impl Window {
         (self.exact() as u32).clamp(1, u32::from(self.cap))
     }
 
-    /// The most that the aggregators allow.
+    /// The aggregators' limit.
     pub fn cap(&self) -> u16 {
         self.cap
     }
 
-    /// Takes `window_cap` of the latest result; 0 would stop the job and counts as 1.
+    /// Sets the limit from `window_cap` of the latest result; 0 would stop the job and counts as 1.
     pub fn set_cap(&mut self, cap: u16) {
         self.cap = cap.max(1);
     }
 
-    /// A result came. `vid`: its number; `vid_next`: the next to be sent; `marks`: branches that marked
-    /// on the way up; `down`: CE on the way down.
+    /// Handles a result. `vid`: its number; `vid_next`: the next to be sent; `marks`: branches that marked on the way
+    /// up; `down`: CE on the way down.
     pub fn on_result(&mut self, vid: u64, vid_next: u64, marks: u32, down: bool) {
         let result = Arrival { vid, vid_next, marks, down };
         with_rule!(&mut self.rule, rule => rule.on_result(&result, f64::from(self.cap)));
     }
 
-    /// A fragment was lost.
+    /// Handles the loss of a fragment.
     pub fn on_loss(&mut self, vid: u64, vid_next: u64) {
         with_rule!(&mut self.rule, rule => rule.on_loss(vid, vid_next));
     }
@@ -219,7 +218,7 @@ mod tests {
         let mut alone = Window::new(CongestionRule::Panama, 500);
         let mut coupled = Window::new(CongestionRule::Coupled { trees: 4 }, 500);
         assert_eq!((alone.fragments(), coupled.fragments()), (10, 2));
-        // Up to the mark both grow by one per result; what they add per window afterwards is told apart.
+        // Up to the first mark both grow by one per result; afterwards their increases per window differ.
         drive(&mut alone, 600, marks);
         drive(&mut coupled, 600, marks);
         let grown = |window: &mut Window| {

@@ -1,4 +1,4 @@
-//! The paper's rule: all marks in one, and DCTCP on that one.
+//! The paper's rule: the marks of all branches combined, and DCTCP on the combination.
 //!
 //! With several branches that are congested independently the job backs off for the *union* of the marks, and starves.
 
@@ -14,13 +14,13 @@ pub(super) struct Panama {
 }
 
 impl Panama {
-    /// `initial`: fragments in flight before anything is known.
+    /// `initial`: initial number of fragments in flight.
     pub(super) fn new(initial: f64) -> Panama {
         let (observation, loss) = Default::default();
         Panama { dctcp: Dctcp::new(initial), observation, loss }
     }
 
-    /// `step`: what a window of results above the threshold adds.
+    /// `step`: increase per window of results above the threshold.
     pub(super) fn take(&mut self, result: &Arrival, cap: f64, step: f64) {
         self.dctcp.on_result(result.is_marked(), step);
         if self.observation.happens(result.vid, result.vid_next) {

@@ -1,11 +1,11 @@
-//! The per-branch rule: one virtual DCTCP window per branch, and the least of them counts. Each branch gets the reaction that
-//! a DCTCP flow through it alone would show.
+//! The per-branch rule: the minimum of one virtual DCTCP window per branch. Each branch gets the reaction of a DCTCP
+//! flow through it alone.
 
 use super::dctcp::{Dctcp, OncePerWindow};
 use super::{Arrival, INITIAL_WINDOW, LOSS_WINDOW_LEAST, Rule};
 
-/// A virtual window may exceed the least one by this factor and offset: it must not run away while
-/// another branch holds it back, and must be free to grow past it.
+/// Limits a virtual window relative to the least one, by this factor and offset: it must not run away while another
+/// branch holds it back, and must be free to grow past it.
 const CLIP_FACTOR: f64 = 2.0;
 const CLIP_OFFSET: f64 = 4.0;
 /// Bit of the way down, after the 32 branches of the way up.
@@ -14,7 +14,7 @@ const DOWN: u8 = 32;
 /// The windows of a tree's branches.
 #[derive(Clone, Debug)]
 pub(super) struct PerBranch {
-    /// The loop of all branches that never marked.
+    /// The loop shared by all branches that never marked.
     clear: Dctcp,
     /// Branches that have marked.
     marked: Vec<(u8, Dctcp)>,
@@ -41,7 +41,7 @@ impl PerBranch {
             new &= !(1 << *branch);
         }
         while new != 0 {
-            // Until now this branch behaved like all that never marked: it starts with their state.
+            // So far this branch behaved like all that never marked: it starts with their state.
             let mut dctcp = self.clear.clone();
             dctcp.on_result(true, 1.0);
             self.marked.push((new.trailing_zeros() as u8, dctcp));
