@@ -183,7 +183,7 @@ THOROUGH = [
     ("panama", "link of a spine", 15.0),
     *(("atp", fault, 4.0) for fault in ("rack stopped", "server stopped", *LINKS) if "spine" not in fault),
     *(("switchml", fault, 4.0) for fault in ("root stopped", *LINKS) if "spine" not in fault),
-    ("panama", "links between racks", 10.0),
+    *((protocol, "links between racks", 10.0) for protocol in ("panama", "atp", "switchml")),
 ]
 
 
