@@ -41,9 +41,8 @@ impl State {
             Stage::Collecting { until_ms } if until_ms <= now_ms => {
                 let some_work = job.worked_ms.is_some_and(|at| at + REPORT_LEAD_MS >= since_ms);
                 suspicion.meet(since_ms, plan, &silent, some_work, &settings);
-                if matches!(suspicion.stage, Stage::Avoiding { trial_at_ms } if trial_at_ms <= now_ms)
-                {
-                    // The reports are old: the ranks have long been on the host path, and a trial is due.
+                if since_ms + REPORT_OLD_MS <= now_ms {
+                    // A rank did not report for a while. The others may have long been on the host path.
                     suspicion.stage = Stage::Trial;
                 }
                 job.replan_at_ms = Some(now_ms);
@@ -98,9 +97,11 @@ fn all_report(job: &Job, now_ms: u64) -> bool {
 const TRIAL_PASSED_MS: u64 = 3_000;
 /// Results that a worker reports no longer than this before a tree is seen to be silent are younger than the silence.
 const REPORT_LEAD_MS: u64 = 200;
-/// A plan that avoids suspected switches is given so long to bring results before the next trial: hardly longer than a
-/// worker takes to notice silence.
-const UNPROVEN_MS: u64 = 1_800;
+/// Reports of silence that are older than this do not show that the fault lasts.
+const REPORT_OLD_MS: u64 = 600;
+/// A plan that avoids suspected switches is given so long to bring results before the next trial. Workers report first
+/// results at once.
+const UNPROVEN_MS: u64 = 1_000;
 /// A fault that is back within this time goes on from where the last one was.
 const HISTORY_MS: u64 = 30_000;
 /// Workers report once a second.

@@ -662,9 +662,9 @@ impl World {
         if let ClientState::Open(stream) = self.client(place).state {
             let leave = pb::worker_report::Report::Leave(pb::Leave {});
             self.send_up(stream, Up::Worker(leave));
-            self.close_from_peer(stream);
         }
         self.client(place).state = ClientState::Ended;
+        self.close_all_of(place);
         self.close_mesh_of(place);
         self.processes[place].alive = false;
         self.say(place, format_args!("exits"));
