@@ -1,4 +1,4 @@
-//! A plan as workers receive it.
+//! The plan in the form that workers receive.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -10,28 +10,28 @@ use netsum_wire::tag::JobKey;
 use crate::PlanError;
 use crate::racks::Racks;
 
-/// A plan with what a worker needs besides: names and addresses of the nodes, and the key of the job's packets. A worker
-/// has no fabric file, so the numbers of nodes in `plan` are places in `aggregators`.
+/// A plan with the names and addresses of its nodes and the key of the job's packets. A worker has no fabric file, so
+/// node numbers in `plan` are indices into `aggregators`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobPlan {
     /// The plan.
     pub plan: Plan,
-    /// Switches and servers by number.
+    /// Switches and servers, by node number.
     pub aggregators: Vec<Aggregator>,
-    /// Of the tags of its packets, if they carry any.
+    /// Key of the packets' authentication tags, if packets carry tags.
     pub key: Option<JobKey>,
 }
 
 /// A switch or server of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Aggregator {
-    /// As in the fabric file.
+    /// Name in the fabric file.
     pub name: String,
-    /// Where it takes packets; `None` for a switch that only forwards.
+    /// UDP address for data packets; `None` for a switch that only forwards.
     pub address: Option<SocketAddr>,
 }
 
-/// Where a rank is attached to one tree.
+/// Attachment of a rank to one tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
     /// Tree number.
@@ -40,31 +40,31 @@ pub struct Attachment {
     pub switch: String,
     /// Its UDP address.
     pub address: SocketAddr,
-    /// The rank's place among its children.
+    /// The rank's index among the switch's children.
     pub child: u8,
 }
 
 impl JobPlan {
-    /// Where `rank` is attached to each tree, by tree number. Errors: a tree without the rank, a number out of range, a
-    /// switch without address.
+    /// The attachments of `rank`, by tree number. Errors: a tree without the rank, a number out of range, a switch
+    /// without address.
     pub fn attachments(&self, rank: u32) -> Result<Vec<Attachment>, PlanError> {
         (0..self.plan.trees.len()).map(|tree| self.attachment(tree, rank)).collect()
     }
 
-    /// Where `rank` stands beneath each server of a plan of protocol `atp`.
+    /// The positions of `rank` below each server of a plan of protocol `atp`.
     pub fn places(&self, rank: u32) -> Result<Vec<WorkerPosition>, PlanError> {
         let no_rank = || PlanError::new(format!("a tree has no rank {rank}"));
         let place = |tree| Racks::of(tree)?.place(rank).ok_or_else(no_rank);
         self.plan.trees.iter().map(place).collect()
     }
 
-    /// A tree that is silent gets this long for a new plan to come before the ranks give the trees up.
+    /// How long ranks wait for a new plan after a tree falls silent before they give up the trees, in nanoseconds.
     pub fn patience_ns(&self) -> u64 {
         if self.plan.protocol.has_pools() { POOL_PATIENCE_NS } else { PATIENCE_NS }
     }
 
-    /// Checks what a worker relies on: numbers of job and epoch, an order with ranks `0..size` once each, sizes in range,
-    /// and an attachment of every rank on every tree.
+    /// Checks the job and epoch numbers, that the order contains ranks `0..size` once each, that sizes are in range,
+    /// and that every rank is attached to every tree.
     pub fn validate(&self, size: u32) -> Result<(), PlanError> {
         let plan = &self.plan;
         if plan.job == 0 || plan.epoch == 0 {
@@ -113,5 +113,6 @@ impl JobPlan {
 }
 
 const PATIENCE_NS: u64 = 1_000_000_000;
-/// A pool says nothing while a worker is late, so silence is no sign of death; the controller sees a death sooner.
+/// A pool sends nothing while a worker is late, so silence does not indicate a failed switch; the controller detects
+/// failures sooner.
 const POOL_PATIENCE_NS: u64 = 20_000_000_000;

@@ -1,4 +1,4 @@
-//! Which lease each node of a plan gets.
+//! Computes the lease of each node of a plan.
 
 use netsum_proto::atp::{self, Claim, Members};
 use netsum_proto::{Lease, panama, switchml};
@@ -8,31 +8,31 @@ use netsum_wire::{Epoch, JobId, TreeId};
 use crate::PlanError;
 use crate::racks::{Racks, all};
 
-/// What the leases of a plan follow from.
+/// The parameters that determine the leases of a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'a> {
-    /// Job.
+    /// Job number.
     pub job: JobId,
     /// Version of the plan.
     pub epoch: Epoch,
-    /// How sums are made.
+    /// Aggregation protocol.
     pub protocol: Protocol,
-    /// By tree id.
+    /// Trees, by tree id.
     pub trees: &'a [AggregationTree],
-    /// The most fragments in flight per tree.
+    /// Maximum number of fragments in flight per tree.
     pub window: u16,
     /// Payload bytes of a full fragment.
     pub fragment_bytes: u16,
-    /// Children, in thousandths, that suffice to release a sum of protocol `panama`.
+    /// Share of children, in thousandths, that suffices to release a sum of protocol `panama`.
     pub release_permille: u16,
-    /// Slot numbers that workers and servers of protocol `atp` compute with.
+    /// Size of the slot number space that workers and servers of protocol `atp` compute with.
     pub slot_space: u32,
     /// Claim of each tree on the slots of the switches of protocol `atp`.
     pub claim: Claim,
 }
 
 impl<'a> Terms<'a> {
-    /// Those of a plan. The trees of a job share its tenant's claim evenly: they meet at the same switches.
+    /// The terms of a plan. The trees of a job divide its tenant's claim evenly, because they use the same switches.
     pub fn of(plan: &'a Plan, tenant: &Tenant) -> Terms<'a> {
         let trees = plan.trees.len().max(1) as u32;
         Terms {
@@ -53,24 +53,24 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// A share of children, above 0, in thousandths.
+/// Converts a share of children, above 0, to thousandths.
 fn permille(fraction: f32) -> u16 {
     (fraction * 1000.0).round().max(1.0) as u16
 }
 
-/// A lease and the node that it is for.
+/// A lease and the node that receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted<A> {
-    /// Number of the tree.
+    /// Tree number.
     pub tree: usize,
     /// Switch or server.
     pub node: NodeId,
-    /// What it is granted.
+    /// The lease.
     pub lease: Lease<A>,
 }
 
-/// The leases of a plan, one per tree node, in the order of trees and of their nodes. `address` says how a node of a tree
-/// names a neighbour. Errors: a tree of protocol `atp` that has not the two levels of that protocol.
+/// The leases of a plan, one per tree node, in the order of trees and of their nodes. `address` maps a neighbour of a
+/// node in a tree to its address. Errors: a tree of protocol `atp` without the protocol's two levels.
 pub fn leases<A: Copy>(
     terms: &Terms,
     mut address: impl FnMut(TreeId, NodeId, Child) -> A,
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use netsum_topo::Parent;
 
-    /// A neighbour as a text: who asks on which tree, and for whom.
+    /// Test address of a neighbour: tree, node and the neighbour.
     type Name = (u8, NodeId, Child);
 
     fn name(tree: TreeId, node: NodeId, neighbour: Child) -> Name {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_trees_of_panama() {
+    fn leases_of_panama_trees() {
         let trees = [two_racks(), two_racks()];
         let granted = leases(&terms(Protocol::Panama, &trees), name).unwrap();
         let nodes: Vec<_> = granted.iter().map(|granted| (granted.tree, granted.node.0)).collect();
@@ -255,13 +255,13 @@ mod tests {
             ranks,
             branch,
         };
-        // Bits of ranks are theirs modulo 64; each edge of the tree has a branch of its own.
+        // Rank bits are the rank modulo 64; each edge of the tree has its own branch.
         assert_eq!(rack.children, [child(0, 1, 2), child(64, 1, 3)]);
         assert_eq!(root.children.iter().map(|child| child.ranks).collect::<Vec<_>>(), [1, 0b110]);
     }
 
     #[test]
-    fn branches_begin_again_after_the_last() {
+    fn branch_numbers_wrap_around() {
         let children = (0..40).map(Child::Rank).collect();
         let trees = [AggregationTree { root: NodeId(0), nodes: vec![node(0, children, None)] }];
         let granted = leases(&terms(Protocol::Panama, &trees), name).unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_and_a_tree_that_atp_cannot_have() {
+    fn a_pool_is_leased_and_a_tree_too_deep_for_atp_is_rejected() {
         let children = vec![Child::Rank(0), Child::Rank(1)];
         let trees = [AggregationTree { root: NodeId(4), nodes: vec![node(4, children, None)] }];
         let granted = leases(&terms(Protocol::Switchml, &trees), name).unwrap();

@@ -1,19 +1,19 @@
 //! From a plan to the leases of its switches and servers, and to the configurations of its workers.
 //!
-//! Owns: which lease each node of a plan gets, which place each rank has, the plan as a worker receives it, and by what
-//! a worker's machine works. Must not know: gRPC, sockets, how a plan is found. Start reading at [`leases`], then
+//! Owns: the lease of each node of a plan, the position of each rank, the plan as a worker receives it, and the
+//! configuration of a worker's machine. Must not know: gRPC, sockets, planning. Start reading at [`leases`], then
 //! [`worker_config`].
 //!
 //! Decisions:
 //!
-//! * **One lease type.** [`netsum_proto::Lease`] is what machines install, what the controller books, sends and stores,
-//!   and what the simulator installs. It is generic over what names a neighbour: machines take port numbers, drivers and
-//!   the controller `ip:port`, and `()` where only sizes matter. Protobuf messages exist only inside `netsum-control`.
+//! * **One lease type.** [`netsum_proto::Lease`] is what machines and the simulator install and what the controller
+//!   books, sends and stores. It is generic over the address of a neighbour: machines use port numbers, drivers and the
+//!   controller `ip:port`, and `()` where only sizes matter. Protobuf messages exist only inside `netsum-control`.
 //! * **A crate of its own.** The function needs trees (`topo`) and leases (`proto`); neither may know the other.
-//! * **The caller names neighbours**, by node and tree: the simulator has a port for each edge, the controller one
-//!   address for each process.
-//! * **The memory of a lease is computed beside its type** (`netsum_proto::Lease::reservation`), because the machine that
-//!   reserves and refuses must use the formula by which the controller books.
+//! * **The caller maps neighbours to addresses**, by node and tree: the simulator has a port for each edge, the
+//!   controller one address for each process.
+//! * **The memory of a lease is computed beside its type** (`netsum_proto::Lease::reservation`), because the controller
+//!   must book by the formula by which machines reserve and refuse.
 
 mod job_plan;
 mod leases;
@@ -25,13 +25,13 @@ pub use leases::{Granted, Terms, leases};
 pub use racks::{FAN_IN_MAX, Rack, Racks};
 pub use worker::{wire_bytes, worker_config};
 
-/// Why a plan makes no sense.
+/// An invalid plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PlanError(String);
 
 impl PlanError {
-    /// With the problem in words.
+    /// An error with this description.
     pub fn new(problem: impl Into<String>) -> PlanError {
         PlanError(problem.into())
     }

@@ -1,4 +1,4 @@
-//! Racks of a tree of protocol `atp`, as workers, switches and the server see it alike.
+//! Racks of a tree of protocol `atp`, as used alike by workers, switches and the server.
 
 use netsum_proto::atp::WorkerPosition;
 use netsum_topo::{AggregationTree, Child, NodeId};
@@ -6,31 +6,31 @@ use netsum_wire::atp::Level;
 
 use crate::PlanError;
 
-/// The two levels of a tree: racks, and the switch of the server's rack if that adds.
+/// The two levels of a tree: racks, and the switch of the server's rack if it aggregates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Racks {
-    /// The switch of the server's rack.
+    /// Switch of the server's rack, if it aggregates.
     pub middle: Option<NodeId>,
-    /// By number.
+    /// Racks, by number.
     pub racks: Vec<Rack>,
 }
 
-/// Workers that a switch adds first, or one worker alone.
+/// A group of workers below one switch, or a single worker without a switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rack {
-    /// Its switch; `None`: its only worker sends to the server's rack, or to the server.
+    /// Switch of the rack; `None` if its only worker sends to the switch of the server's rack, or to the server.
     pub switch: Option<NodeId>,
-    /// By number in the rack.
+    /// Ranks, by index in the rack.
     pub ranks: Vec<u32>,
 }
 
-/// The widest bitmaps of the protocol.
+/// Width of the protocol's largest bitmap.
 pub const FAN_IN_MAX: usize = netsum_wire::atp::MAX_FAN_IN as usize;
 
 impl Racks {
-    /// The racks of a tree whose root is a server. If the root has one child and that is a switch, it is the switch of
-    /// the server's rack, and its children are the racks; else the root's own children are. Errors: a child that is no
-    /// node of the tree, or a rack that holds more than workers.
+    /// The racks of a tree whose root is a server. If the root's only child is a switch, that switch belongs to the
+    /// server's rack, and its children are the racks; otherwise the root's own children are. Errors: a child that is
+    /// not a node of the tree, or a rack with children other than workers.
     pub fn of(tree: &AggregationTree) -> Result<Racks, PlanError> {
         let node = |switch: NodeId| {
             let found = tree.node(switch);
@@ -55,7 +55,7 @@ impl Racks {
         Ok(Racks { middle, racks: level.iter().map(rack).collect::<Result<_, PlanError>>()? })
     }
 
-    /// Where a worker stands beneath the server.
+    /// Position of a worker below the server.
     pub fn place(&self, rank: u32) -> Option<WorkerPosition> {
         let worker = |rack: &Rack| rack.ranks.iter().position(|&other| other == rank);
         let mut racks = self.racks.iter().enumerate();
@@ -69,12 +69,12 @@ impl Racks {
         })
     }
 
-    /// Bits of all racks.
+    /// Bitmap of all racks.
     pub(crate) fn all_racks(&self) -> u32 {
         all(self.racks.len())
     }
 
-    /// Whether it holds ranks `0..size` once each within the protocol's bounds.
+    /// Checks that the racks contain ranks `0..size` once each and are within the protocol's bounds.
     pub(crate) fn check(&self, size: u32) -> Result<(), PlanError> {
         let sizes = self.racks.iter().map(|rack| rack.ranks.len()).chain([self.racks.len()]);
         if let Some(wrong) = sizes.into_iter().find(|&n| n == 0 || n > FAN_IN_MAX) {
@@ -90,7 +90,7 @@ impl Racks {
     }
 }
 
-/// The lowest `count` bits.
+/// Bitmap of the lowest `count` bits.
 pub(crate) fn all(count: usize) -> u32 {
     u32::MAX.checked_shr(32 - count.min(32) as u32).unwrap_or(0)
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_follow_from_the_tree() {
+    fn racks_are_derived_from_the_tree() {
         let two = vec![
             node(SERVER, vec![Child::Switch(A)]),
             node(A, vec![Child::Switch(B), Child::Rank(2), Child::Rank(3)]),

@@ -9,8 +9,8 @@ use netsum_wire::{Epoch, JobId, Rank};
 
 use crate::{JobPlan, PlanError};
 
-/// A worker's configuration, and by tree the address that the worker sends to. The plan has trees and is validated for
-/// `size` ranks. Errors: those of [`JobPlan::attachments`] and [`JobPlan::places`].
+/// The configuration of a worker, and by tree the address that the worker sends to. The plan must have trees and be
+/// validated for `size` ranks. Errors: those of [`JobPlan::attachments`] and [`JobPlan::places`].
 pub fn worker_config(
     plan: &JobPlan,
     rank: u32,
@@ -28,14 +28,14 @@ pub fn worker_config(
     Ok((config, attachments.into_iter().map(|attachment| attachment.address).collect()))
 }
 
-/// Bytes on the wire of a packet with a payload of so many bytes: Ethernet, IPv4 and UDP, the protocol's header.
+/// Bytes on the wire of a packet with `payload` bytes: Ethernet, IPv4, UDP and protocol headers included.
 pub const fn wire_bytes(protocol: Protocol, payload: u16) -> u16 {
     const ETHERNET: u16 = 14;
     const IPV4_UDP: u16 = 20 + 8;
     payload.saturating_add(ETHERNET + IPV4_UDP + protocol.layout().header_len as u16)
 }
 
-// A validated plan has window, fragment size and number of trees in the ranges of the types below.
+// Validation ensures that window, fragment size and number of trees fit the types below.
 
 fn panama_config(plan: &Plan, rank: u32, size: u32) -> panama::WorkerConfig {
     let window_max = plan.window_max as u16;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_rules_become_rules_with_their_parameters() {
+    fn congestion_rules_are_parsed_with_their_parameters() {
         let rule = |protocol, name| match config(&plan(protocol, name, 0.0)) {
             WorkerConfig::Panama(config) => config.congestion,
             WorkerConfig::Atp(config) => config.congestion,
