@@ -1,4 +1,4 @@
-//! The machines of a switch or a server behind one data socket, as the daemon drives them.
+//! The state machines of a switch or a server behind one data socket, driven as by the daemon.
 
 use std::net::SocketAddr;
 
@@ -12,35 +12,35 @@ use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, Protocol};
 
-/// What a daemon is started with.
+/// Configuration of a switch or server process.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A server of `atp`.
+    /// Whether the process is a server of `atp`.
     pub server: bool,
     /// Aggregation memory, bytes.
     pub memory: u64,
-    /// Slots of a switch.
+    /// Number of slots of a switch.
     pub slots: u32,
-    /// How jobs share them.
+    /// How jobs share slots.
     pub policy: SlotPolicy,
-    /// As workers start at.
+    /// Initial fragment number, as configured for workers.
     pub first_number: u64,
-    /// Largest payload of protocols with slots.
+    /// Largest payload of slot protocols, bytes.
     pub row_bytes: u16,
 }
 
-/// The machines.
+/// The state machines of one switch or server.
 pub struct Aggregator {
     config: Config,
     trees: panama::Switch<Slab>,
     rows: RowMachines,
 }
 
-/// A lease at work: job, tree, epoch.
+/// Identifies an installed lease: job, tree, epoch.
 pub type LeaseName = (u32, u32, u32);
 
 impl Aggregator {
-    /// Machines without leases.
+    /// An aggregator without leases.
     pub fn new(config: Config) -> Aggregator {
         let limit = if config.server { 0 } else { config.memory };
         Aggregator {
@@ -50,7 +50,7 @@ impl Aggregator {
         }
     }
 
-    /// Admits a lease.
+    /// Installs a lease.
     pub fn install(
         &mut self,
         now: Time,
@@ -71,25 +71,25 @@ impl Aggregator {
         }
     }
 
-    /// Drops a job's leases up to an epoch.
+    /// Revokes a job's leases up to an epoch.
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
         self.trees.revoke(job, up_to);
         self.rows.revoke(job, up_to);
         self.flushed();
     }
 
-    /// Takes back leases whose neighbours have been silent.
+    /// Revokes leases whose neighbours have been silent.
     pub fn expire(&mut self, now: Time, idle_ns: u64) {
         self.trees.expire(now, idle_ns);
         self.rows.expire(now, idle_ns);
         self.flushed();
     }
 
-    /// Takes a packet.
+    /// Processes a packet.
     pub fn take(&mut self, now: Time, from: PortId, ce: bool, packet: &[u8]) {
         match packet.first().and_then(|&version| Protocol::of_version(version)) {
             None | Some(Protocol::Panama) => match Header::decode(packet) {
-                // What is dropped is counted by the machine.
+                // The machine counts dropped packets.
                 Ok((header, payload)) => {
                     let _ = self.trees.handle(now, from, ce, &header, payload);
                 }
@@ -99,7 +99,7 @@ impl Aggregator {
         }
     }
 
-    /// The next packet to send, and where.
+    /// The next packet to send, and its destination.
     pub fn poll_transmit(&mut self) -> Option<(PortId, Vec<u8>)> {
         match self.trees.poll_transmit() {
             Some(Transmit::Data { to, buffer }) => {
@@ -118,23 +118,23 @@ impl Aggregator {
         Some((to, packet))
     }
 
-    /// Everything of `poll_transmit` is on the wire.
+    /// Reports that all packets of `poll_transmit` have been sent.
     pub fn flushed(&mut self) {
         self.trees.flushed();
         self.rows.flushed();
     }
 
-    /// When `handle_timeout` must be called.
+    /// The time at which `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.rows.poll_timeout()
     }
 
-    /// Deadlines up to `now` have passed.
+    /// Processes deadlines up to `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         self.rows.handle_timeout(now);
     }
 
-    /// Leases at work, in order.
+    /// Installed leases, in order.
     pub fn leases(&self) -> Vec<LeaseName> {
         let keys = self.trees.lease_keys().chain(self.rows.lease_keys());
         let mut leases: Vec<LeaseName> = keys.map(name).collect();
@@ -142,14 +142,14 @@ impl Aggregator {
         leases
     }
 
-    /// What each lease has counted: its name, its protocol, packets that were taken.
+    /// Per lease: identifier, protocol, number of accepted packets.
     pub fn counters(&self) -> Vec<(LeaseName, Protocol, u64)> {
         let trees = self.trees.contributions().map(|(key, taken)| (key, Protocol::Panama, taken));
         let all = trees.chain(self.rows.contributions());
         all.map(|(key, protocol, taken)| (name(key), protocol, taken)).collect()
     }
 
-    /// What is wrong with the memory it holds, if anything.
+    /// Describes a violation of the memory accounting, if there is one.
     pub fn check_memory(&self) -> Option<String> {
         let slab = self.trees.memory();
         if slab.used() > slab.limit() {
@@ -186,7 +186,7 @@ impl Aggregator {
         None
     }
 
-    /// What it holds while no lease is left, if anything.
+    /// Describes the memory still in use after all leases are gone, if any.
     pub fn leftover(&self) -> Option<String> {
         let (bytes, rows) = (self.trees.memory().used(), self.rows.rows_used());
         let nothing = (bytes, rows) == (0, 0);
@@ -194,7 +194,7 @@ impl Aggregator {
     }
 }
 
-/// What the daemon makes of its configuration.
+/// The role that the daemon derives from its configuration.
 fn role(config: &Config) -> Role {
     let row_bytes = config.row_bytes;
     if config.server {
@@ -213,6 +213,6 @@ fn name(key: LeaseKey) -> LeaseName {
     (key.job.0, key.tree.0.into(), key.epoch.0.into())
 }
 
-/// As the daemon has them.
+/// The daemon's straggler time-out.
 const STRAGGLER_NS: u64 = 200_000_000;
 const PATIENCE_NS: u64 = 20_000_000;

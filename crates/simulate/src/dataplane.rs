@@ -1,5 +1,5 @@
-//! A worker's data plane: the machine of the plan's protocol, the buffers of operations under way, and the results that
-//! other ranks may still lack. It does what the data thread of `net` does, without threads and sockets.
+//! A worker's data plane: the machine of the plan's protocol, the buffers of operations in progress, and results
+//! retained for other ranks. It models the data thread of `net` without threads and sockets.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,40 +13,40 @@ use netsum_proto::{
 use netsum_wire::tag::JobKey;
 use netsum_wire::{PacketHeader, TreeId};
 
-/// An operation that trees carry.
+/// An operation that is summed on trees.
 #[derive(Clone, Debug)]
 pub struct TreeOperation {
-    /// What to reduce.
+    /// The submission to the machine.
     pub submission: Submission,
-    /// The rank's elements, over which results are written.
+    /// The rank's elements, overwritten by results.
     pub buffer: Vec<u8>,
 }
 
 impl TreeOperation {
-    /// Where elements lie in the buffer.
+    /// The byte range of elements in the buffer.
     pub fn bytes(&self, elements: &Range<u64>) -> Range<usize> {
         let size = self.submission.format.dtype.size();
         elements.start as usize * size..elements.end as usize * size
     }
 }
 
-/// What the owner of a data plane must know.
+/// An event for the owner of a data plane.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// All sums of an operation are in its buffer.
+    /// An operation is complete; all sums are in its buffer.
     Done(TreeOperation),
-    /// The workers do not agree on what they reduce.
+    /// The workers disagree on the parameters of an operation.
     Mismatch(u64),
-    /// A tree has not answered for so long, nanoseconds.
+    /// A tree has not answered for this long, in nanoseconds.
     Silent(TreeId, u64),
 }
 
-/// A result that was accepted.
+/// An accepted result.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// Operation.
+    /// Operation number.
     pub id: u64,
-    /// Elements.
+    /// Range of elements.
     pub elements: Range<u64>,
 }
 
@@ -69,7 +69,7 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    /// Starts an epoch. `switches`: where to send, by tree; `first`: results that every tree has behind it.
+    /// Starts an epoch. `switches`: destination, by tree; `first`: number of results already completed by every tree.
     pub fn begin(
         &mut self,
         now: Time,
@@ -89,7 +89,7 @@ impl DataPlane {
         }
     }
 
-    /// Starts an operation; without an epoch it waits for one.
+    /// Starts an operation, or queues it until an epoch starts.
     pub fn submit(&mut self, operation: TreeOperation) {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
             self.backlog.push(operation);
@@ -102,7 +102,7 @@ impl DataPlane {
         assert!(twice.is_none(), "operation {id} is at work already");
     }
 
-    /// Takes a packet of a switch; says which elements were accepted.
+    /// Processes a packet of a switch; returns the accepted elements.
     pub fn take(
         &mut self,
         now: Time,
@@ -133,7 +133,7 @@ impl DataPlane {
         Ok(Some(Accepted { id, elements }))
     }
 
-    /// The next packet to send, and where.
+    /// The next packet to send, and its destination.
     pub fn poll_transmit(&mut self, now: Time) -> Option<(PortId, Vec<u8>)> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen)?;
         let operations = &self.operations;
@@ -149,26 +149,26 @@ impl DataPlane {
         Some((epoch.switches[usize::from(tree.0)], packet))
     }
 
-    /// What stands in an operation's buffer.
+    /// Current bytes of the given elements in an operation's buffer.
     pub fn peek(&self, id: u64, elements: &Range<u64>) -> Option<&[u8]> {
         let finished = || self.finished.iter().find(|operation| operation.submission.id == id);
         let operation = self.operations.get(&id).or_else(finished)?;
         Some(&operation.buffer[operation.bytes(elements)])
     }
 
-    /// When `handle_timeout` must be called.
+    /// The time at which `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         let epoch = self.epoch.as_ref().filter(|epoch| !epoch.frozen)?;
         epoch.worker.poll_timeout()
     }
 
-    /// Deadlines up to `now` have passed.
+    /// Processes deadlines up to `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else { return };
         epoch.worker.handle_timeout(now)
     }
 
-    /// What the owner must know.
+    /// The next event for the owner.
     pub fn poll_event(&mut self) -> Option<Event> {
         if !self.finished.is_empty() {
             return Some(Event::Done(self.finished.remove(0)));
@@ -184,30 +184,30 @@ impl DataPlane {
         })
     }
 
-    /// Stops the epoch: nothing more is sent or accepted.
+    /// Stops the epoch: nothing more is sent or accepted. Returns its progress.
     pub fn freeze(&mut self) -> Progress {
         let Some(epoch) = &mut self.epoch else { return Progress::default() };
         epoch.frozen = true;
         epoch.worker.progress()
     }
 
-    /// Fragments that have a number in this epoch.
+    /// Number of fragments submitted in this epoch.
     pub fn submitted(&self) -> u64 {
         self.epoch.as_ref().map_or(0, |epoch| epoch.worker.submitted())
     }
 
-    /// Results of a tree so far.
+    /// Number of a tree's results so far.
     pub fn results(&self, tree: usize) -> u64 {
         let stats = self.epoch.as_ref().map(|epoch| epoch.worker.tree_stats());
         stats.and_then(|stats| stats.get(tree).map(|stats| stats.results)).unwrap_or(0)
     }
 
-    /// A retained result.
+    /// Returns a retained result.
     pub fn fetch(&self, g: u64) -> Option<Vec<u8>> {
         self.epoch.as_ref()?.retained.get(&g).cloned()
     }
 
-    /// Writes a result that a peer served to its place; says which elements.
+    /// Writes a result served by a peer; returns the accepted elements.
     pub fn deliver(&mut self, g: u64, payload: &[u8]) -> Option<Accepted> {
         let epoch = self.epoch.as_ref().filter(|epoch| epoch.frozen)?;
         if payload.is_empty() {
@@ -223,7 +223,7 @@ impl DataPlane {
         Some(Accepted { id, elements })
     }
 
-    /// Ends the frozen epoch; what is left of each operation.
+    /// Ends the frozen epoch; returns the remainder of each operation.
     pub fn resolve(&mut self, finished: &Finished) -> Vec<TreeOperation> {
         let Some(epoch) = self.epoch.take() else { return std::mem::take(&mut self.backlog) };
         let left = epoch.worker.remaining(finished);
@@ -238,12 +238,12 @@ impl DataPlane {
         remaining
     }
 
-    /// Ends the epoch and forgets all operations.
+    /// Ends the epoch and drops all operations.
     pub fn cancel(&mut self) {
         *self = DataPlane::default();
     }
 
-    /// Says goodbye to the switches if nothing is under way.
+    /// Sends the final packets to the switches if no operation is in progress.
     pub fn finish(&mut self) {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else { return };
         if !self.operations.is_empty() {
@@ -254,10 +254,10 @@ impl DataPlane {
 }
 
 impl Epoch {
-    /// Keeps a result in place of the one a whole window before.
+    /// Retains a result, replacing the one a full window earlier.
     fn keep(&mut self, g: u64, result: Vec<u8>) {
         self.retained.insert(g, result);
-        // As in the data thread, a place is the fragment's number modulo the window.
+        // As in the data thread, the index is the fragment number modulo the window.
         let window = self.window as u64;
         if let Some(old) = g.checked_sub(window) {
             self.retained.remove(&old);
@@ -268,7 +268,7 @@ impl Epoch {
 /// Fragment, operation, elements and their new values.
 type Taken = (u64, u64, Option<Range<u64>>, Vec<u8>);
 
-/// Takes a packet; `size` is that of an element of an operation.
+/// Processes a packet; `size`: element size of an operation.
 fn take<W: WorkerMachine>(
     machine: &mut W,
     now: Time,

@@ -1,4 +1,4 @@
-//! What can go wrong, as data: a schedule of faults is part of a scenario, and the minimiser cuts it down.
+//! Faults as data: the schedule of faults is part of a scenario and is reduced by the minimiser.
 
 use std::fmt;
 
@@ -10,45 +10,45 @@ use serde::{Deserialize, Serialize};
 pub enum Process {
     /// The controller.
     Controller,
-    /// A switch or a server: its place in the fabric file, switches first.
+    /// A switch or a server: its index in the fabric file, switches first.
     Aggregator(u32),
-    /// A rank of a job: numbers of both in the scenario.
+    /// A rank of a job: indices of both in the scenario.
     Rank(u32, u32),
 }
 
-/// What the controller finds of its store when it starts again.
+/// State of the controller's store at its next start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreAfter {
-    /// All that was committed: the process died.
+    /// All commits: the process was killed.
     Kept,
-    /// All but the last commits: the machine lost its power.
+    /// All but this many of the last commits: the machine lost power.
     Truncated(u32),
-    /// Nothing: it was started without a store, or with another.
+    /// Empty: the controller was started without a store, or with another one.
     Lost,
 }
 
-/// Which packets a broken link loses.
+/// The packets that a broken link loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkLoss {
-    /// All.
+    /// All packets.
     All,
-    /// Those with a payload: a path with a smaller MTU.
+    /// Packets with a payload, as on a path with a smaller MTU.
     Large,
-    /// So many of a million.
+    /// This many packets per million.
     Some(u32),
 }
 
-/// Directions of a link.
+/// Directions of a link that are affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// Both.
+    /// Both directions.
     Both,
-    /// From its first end to its second.
+    /// From the first end to the second.
     Forward,
-    /// From its second end to its first.
+    /// From the second end to the first.
     Backward,
 }
 
@@ -56,82 +56,82 @@ pub enum Direction {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A process dies. Controllers, switches and servers are started again when the fault ends; ranks are not.
+    /// Kills a process. Controllers, switches and servers are restarted when the fault ends; ranks are not.
     Kill {
-        /// Which.
+        /// The process.
         process: Process,
-        /// What a controller finds when it starts again.
+        /// State of a controller's store at its next start.
         store: StoreAfter,
     },
-    /// A process does nothing: SIGSTOP and SIGCONT.
+    /// Stops a process with SIGSTOP until SIGCONT.
     Stop {
-        /// Which.
+        /// The process.
         process: Process,
     },
-    /// These processes cannot be reached by the others, on the networks that are named.
+    /// Separates a group of processes from the others on the selected networks.
     Partition {
-        /// One side.
+        /// Processes on one side.
         group: Vec<Process>,
-        /// Packets of sums.
+        /// Whether data packets are affected.
         data: bool,
-        /// Streams with the controller.
+        /// Whether streams with the controller are affected.
         control: bool,
-        /// Messages between ranks.
+        /// Whether messages between ranks are affected.
         mesh: bool,
     },
-    /// A link loses packets of sums.
+    /// A link loses data packets.
     Link {
-        /// Its place in the fabric file.
+        /// Index of the link in the fabric file.
         link: u32,
-        /// Which way.
+        /// Affected directions.
         direction: Direction,
-        /// Which packets.
+        /// Lost packets.
         loss: LinkLoss,
     },
-    /// Packets of sums are lost everywhere: so many of a million.
+    /// Data packets are lost on all links.
     Loss {
-        /// Of a million.
+        /// Loss rate, per million.
         per_million: u32,
     },
-    /// Messages of the control plane and of the mesh take up to so much longer.
+    /// Delays messages of the control plane and of the mesh by a random time up to a limit.
     Delay {
-        /// Milliseconds.
+        /// Limit, milliseconds.
         ms: u32,
     },
-    /// The stream between a process and the controller breaks; both sides see it.
+    /// The stream between a process and the controller breaks; both sides detect it.
     BreakStream {
-        /// The side that is not the controller.
+        /// The end of the stream that is not the controller.
         process: Process,
     },
-    /// The controller's store takes no writes.
+    /// The controller's store rejects writes.
     DiskFull,
     /// A process's clock jumps forward, as after its machine was suspended.
     ClockJump {
-        /// Which.
+        /// The process.
         process: Process,
-        /// Milliseconds.
+        /// Jump, milliseconds.
         ms: u32,
     },
     /// An operator ends a job.
     StopJob {
-        /// Its number in the scenario.
+        /// Index of the job in the scenario.
         job: u32,
     },
 }
 
-/// A fault at its time.
+/// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Milliseconds after the start.
     pub at_ms: u64,
-    /// Milliseconds until it ends; `None`: it does not.
+    /// Duration, milliseconds; `None`: permanent.
     pub for_ms: Option<u64>,
-    /// What it is.
+    /// Kind of fault.
     pub kind: Kind,
 }
 
 impl Fault {
-    /// When it has ended; `None` if it does not end.
+    /// End, in milliseconds after the start; `None` if the fault is permanent.
     pub fn end_ms(&self) -> Option<u64> {
         Some(self.at_ms + self.for_ms?)
     }
@@ -198,7 +198,7 @@ impl fmt::Display for Fault {
         match self.for_ms {
             Some(0) => {}
             Some(ms) => write!(f, "for {:.3} s ", ms as f64 / 1e3)?,
-            None => f.write_str("for ever ")?,
+            None => f.write_str("permanently ")?,
         }
         self.kind.fmt(f)
     }

@@ -1,9 +1,10 @@
-//! The whole system in one deterministic simulation: the controller's decisions, the machines of switches, servers and
-//! workers, and the hand-overs of the ranks, under a simulated clock, network and store, with faults from a seed.
+//! Deterministic simulation of the whole system: the controller's decisions, the machines of switches, servers and
+//! workers, and the hand-overs of the ranks run under a simulated clock, network and store, with faults drawn from a
+//! seed.
 //!
-//! Owns: the simulated world around those machines, the faults, the checks of the invariants, the minimiser. Must not
-//! know: sockets, threads, the wall clock. Nobody depends on it.
-//! Start reading at [`Scenario`] (what a run is made of) and [`run`]. docs/simulation-testing.md says what is simulated.
+//! Owns: the simulated world around those machines, the faults, the invariant checks, the minimiser. Must not know:
+//! sockets, threads, the wall clock. No other crate depends on it. Start reading at [`Scenario`] (the input of a run)
+//! and [`run`]. docs/simulation-testing.md describes what is simulated.
 
 mod aggregator;
 mod dataplane;
@@ -27,7 +28,7 @@ pub fn run(scenario: &Scenario) -> Report {
     traced(scenario, false).0
 }
 
-/// As [`run`], with what happened in words.
+/// As [`run`], and returns the trace.
 pub fn run_with_trace(scenario: &Scenario) -> (Report, Vec<String>) {
     traced(scenario, true)
 }
@@ -37,13 +38,13 @@ fn traced(scenario: &Scenario, lines: bool) -> (Report, Vec<String>) {
     let mut world = world::World::new(scenario, lines);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     if let Err(panic) = ended {
-        let what = crash::words(panic.as_ref());
+        let what = crash::message(panic.as_ref());
         world.violation(Class::Crash, "no component panics", what);
     }
     world.into_report()
 }
 
-/// Panics of machines are caught; where they happened is kept, and not printed for each of a thousand seeds.
+/// Catches panics of machines and records their location without printing it for each seed.
 mod crash {
     use std::any::Any;
     use std::cell::RefCell;
@@ -54,7 +55,7 @@ mod crash {
         static DEPTH: RefCell<bool> = const { RefCell::new(false) };
     }
 
-    /// From now on this thread's panics are kept and not printed.
+    /// Records panics of this thread from now on instead of printing them.
     pub fn watch() {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -71,8 +72,8 @@ mod crash {
         DEPTH.with(|watched| *watched.borrow_mut() = true);
     }
 
-    /// What a caught panic said, and where. Other panics of this thread are printed again.
-    pub fn words(panic: &(dyn Any + Send)) -> String {
+    /// Message and location of a caught panic; ends the recording of this thread's panics.
+    pub fn message(panic: &(dyn Any + Send)) -> String {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
         let place = PLACE.with(|kept| kept.borrow_mut().take()).unwrap_or_default();

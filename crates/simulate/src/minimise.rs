@@ -1,12 +1,12 @@
-//! Finds a smaller scenario that still shows what a scenario showed: fewer faults, jobs, ranks, less noise.
+//! Reduces a scenario while it still has the same violation: fewer faults, jobs, ranks, less noise.
 //!
-//! Faults are cut down by delta debugging (Zeller and Hildebrandt, 2002): halves, then quarters and so on are left out as
-//! long as the rest still shows it. Then everything else is made simpler, one thing at a time, until nothing helps.
+//! Faults are reduced by delta debugging (Zeller and Hildebrandt, 2002): halves, then quarters and so on are removed
+//! while the violation persists. Then everything else is simplified one property at a time until nothing helps.
 
 use crate::fault::{Fault, Kind, Process};
 use crate::scenario::{Noise, Scenario};
 
-/// The smallest scenario that was found. `shows`: whether a scenario still shows it; `goes_on`: whether there is time.
+/// The smallest scenario found. `shows`: whether a scenario has the violation; `goes_on`: whether time is left.
 pub fn minimise(
     scenario: Scenario,
     shows: impl Fn(&Scenario) -> bool,
@@ -20,7 +20,8 @@ pub fn minimise(
             if !goes_on() {
                 return best;
             }
-            // Each is of the scenario before; one that helped makes a new list in the next round.
+            // The candidates derive from the previous scenario; the next round derives new ones from an accepted
+            // candidate.
             if simpler != best && shows(&simpler) {
                 best = simpler;
                 break;
@@ -56,7 +57,7 @@ fn fewer_faults(
     with(&faults)
 }
 
-/// Simpler scenarios, the simplest first.
+/// Simplified scenarios, the simplest first.
 fn simplifications(scenario: &Scenario) -> Vec<Scenario> {
     let mut list = Vec::new();
     for job in 0..scenario.jobs.len() {
@@ -129,7 +130,7 @@ fn changed(scenario: &Scenario, change: impl FnOnce(&mut Scenario)) -> Scenario 
     scenario
 }
 
-/// Faults of the job go with it, those of later jobs are renumbered.
+/// Removes a job and its faults, and renumbers the faults of later jobs.
 fn without_job(scenario: &Scenario, gone: usize) -> Scenario {
     let mut scenario = scenario.clone();
     scenario.jobs.remove(gone);
@@ -167,7 +168,7 @@ mod tests {
     use crate::fault::StoreAfter;
 
     #[test]
-    fn only_what_matters_is_left() {
+    fn irrelevant_faults_are_removed() {
         let mut scenario = Scenario::of_seed(3);
         let process = Process::Aggregator(0);
         let fault = |at_ms, kind| Fault { at_ms, for_ms: Some(2_000), kind };
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_follow_their_job() {
+    fn faults_are_removed_with_their_job() {
         let mut scenario = Scenario::of_seed(3);
         let job = scenario.jobs[0].clone();
         scenario.jobs = vec![job.clone(), job.clone(), job];

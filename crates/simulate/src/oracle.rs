@@ -1,5 +1,4 @@
-//! What every operation must give, computed from the contributions alone and apart from the code that adds in
-//! production.
+//! Expected results of all operations, computed from the contributions independently of the production code.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,14 +10,14 @@ use netsum_wire::{Dtype, Format, ReduceOp};
 use crate::random::Random;
 use crate::scenario::JobShape;
 
-/// One operation of a job: what each rank contributes and what all must get.
+/// One operation of a job: the contribution of each rank and the expected result.
 #[derive(Debug)]
 pub struct Truth {
-    /// Type and operation.
+    /// Element type and reduce operation.
     pub format: Format,
-    /// Elements.
+    /// Number of elements.
     pub numel: usize,
-    /// By rank, little-endian.
+    /// Contributions by rank, little-endian.
     pub contributions: Vec<Vec<u8>>,
 }
 
@@ -47,7 +46,7 @@ impl Oracle {
         self.operations.entry(number).or_insert_with(truth).clone()
     }
 
-    /// Fixes the order of additions: that of the job's first plan. False if it was fixed to another.
+    /// Sets the order of additions, that of the job's first plan. Returns false if a different order was set before.
     pub fn set_order(&mut self, order: &SumOrder) -> bool {
         *self.order.get_or_insert_with(|| order.clone()) == *order
     }
@@ -66,7 +65,7 @@ impl Oracle {
         sum
     }
 
-    /// Operations below `number` are over everywhere.
+    /// Drops operations below `number`, which all ranks have completed.
     pub fn forget_below(&mut self, number: u64) {
         self.operations = self.operations.split_off(&number);
         self.sums = self.sums.split_off(&number);
@@ -83,7 +82,7 @@ impl Truth {
             _ => Format { dtype: Dtype::F32, op: ReduceOp::Sum },
         };
         let numel = random.within(1..=shape.elements.into()) as usize;
-        // Protocols that add integers are exact on small whole numbers alone.
+        // Protocols that add integers are exact only on small whole numbers.
         let whole = shape.protocol != "panama";
         let mut element = || match format.dtype {
             Dtype::I32 => (random.next() as i32).to_le_bytes().to_vec(),
@@ -100,14 +99,14 @@ impl Truth {
         Truth { format, numel, contributions }
     }
 
-    /// Bytes of a range of elements.
+    /// The byte range of elements.
     pub fn bytes(&self, elements: &Range<u64>) -> Range<usize> {
         let size = self.format.dtype.size();
         elements.start as usize * size..elements.end as usize * size
     }
 }
 
-/// Adds whole inputs, by rank, in an order.
+/// Sums whole inputs, by rank, in the given order.
 pub fn sum(format: Format, order: &SumOrder, inputs: &[&[u8]]) -> Vec<u8> {
     let len = inputs.first().map_or(0, |input| input.len());
     let starts = (0..len).step_by(format.dtype.size());
@@ -140,7 +139,7 @@ fn four(bytes: &[u8]) -> [u8; 4] {
     [bytes[0], bytes[1], bytes[2], bytes[3]]
 }
 
-/// Level by level: neighbours at positions 2i and 2i + 1 combine until one is left.
+/// Combines neighbours at positions 2i and 2i + 1, level by level, until one value is left.
 fn fold<T: Copy>(order: &SumOrder, of: &dyn Fn(usize) -> T, combine: &dyn Fn(T, T) -> T) -> T {
     match order {
         SumOrder::Rank(rank) => of(*rank as usize),
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_do_not_depend_on_what_was_asked_before() {
+    fn operations_do_not_depend_on_the_order_of_queries() {
         let scenario = crate::Scenario::of_seed(7);
         let draw = |numbers: &[u64]| {
             let mut oracle = Oracle::new(7, 0, &scenario.jobs[0]);

@@ -1,12 +1,12 @@
-//! Random numbers that depend on a seed and on a purpose alone, so that a change in one place of a run leaves the
-//! draws of all others as they were.
+//! Random numbers that depend only on a seed and a purpose, so that a change in one part of a run does not change the
+//! draws of other parts.
 
-/// SplitMix64: reproducible, and good enough to choose faults.
+/// SplitMix64: reproducible and sufficient for choosing faults.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of one purpose: `key` says which.
+    /// The stream of the purpose identified by `key`.
     pub fn of(seed: u64, key: &[u64]) -> Random {
         let mut random = Random(seed ^ 0x6e65_7473_756d);
         for &part in key {
@@ -25,12 +25,12 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// A number below `n`, which is at least 1.
+    /// A number below `n`; `n` must be at least 1.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// A number of a range.
+    /// A number in the range.
     pub fn within(&mut self, range: std::ops::RangeInclusive<u64>) -> u64 {
         range.start() + self.below(range.end() - range.start() + 1)
     }

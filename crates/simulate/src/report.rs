@@ -1,4 +1,4 @@
-//! What a run found.
+//! The result of a run.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use serde::Serialize;
 
 use crate::world::clock::Nanos;
 
-/// How bad a violation is; the worst first.
+/// Severity of a violation; the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// A component panicked.
     Crash,
-    /// A sum is wrong, memory is exceeded, a number was given twice.
+    /// A wrong sum, memory exceeded, or a number allocated twice.
     Correctness,
-    /// Something does not end, or ended in an error without a cause.
+    /// An operation or job does not end, or ended in an error without a cause.
     Liveness,
-    /// The control plane ended a job whose data plane works.
+    /// The control plane ended a job whose data plane was working.
     Control,
     /// A job is not back on its trees in time.
     Recovery,
 }
 
 impl Class {
-    /// The exit code of a command that found it.
+    /// The exit code of a command for this class.
     pub fn exit_code(self) -> u8 {
         match self {
             Class::Crash => 3,
@@ -34,7 +34,7 @@ impl Class {
         }
     }
 
-    /// Its name in reports.
+    /// The class's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Class::Crash => "crash",
@@ -46,16 +46,16 @@ impl Class {
     }
 }
 
-/// An invariant that did not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// How bad it is.
+    /// Severity.
     pub class: Class,
-    /// Which invariant; short and always the same.
+    /// The invariant; a short constant text.
     pub rule: &'static str,
-    /// When, nanoseconds.
+    /// Time, nanoseconds.
     pub at: Nanos,
-    /// What was seen.
+    /// Description.
     pub what: String,
 }
 
@@ -66,33 +66,33 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What one run did and found.
+/// Statistics and violations of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The scenario's seed.
     pub seed: u64,
-    /// What did not hold, in the order of time.
+    /// Violations, in order of time.
     pub violations: Vec<Violation>,
-    /// Equal for equal runs.
+    /// Digest of the event sequence; equal for equal runs.
     pub digest: u64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Time that passed in the run.
+    /// Simulated time, nanoseconds.
     pub simulated_ns: Nanos,
-    /// Operations that ended at a rank with the right bits.
+    /// Operations completed at a rank with the expected bits.
     pub operations: u64,
-    /// Of these, operations that were summed in the network alone.
+    /// Of these, operations that were summed on trees alone.
     pub on_trees: u64,
-    /// Hand-overs that ended at a rank.
+    /// Hand-overs completed at a rank.
     pub handovers: u64,
-    /// Ranks that did all of their work.
+    /// Ranks that completed all their operations.
     pub completed: u32,
     /// Ranks that ended in an error with a cause.
     pub failed: u32,
 }
 
 impl Report {
-    /// The worst violation; of these the first.
+    /// The worst violation; the first of equally severe ones.
     pub fn worst(&self) -> Option<&Violation> {
         self.violations.iter().min_by_key(|violation| (violation.class, violation.at))
     }

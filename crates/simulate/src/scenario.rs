@@ -1,4 +1,4 @@
-//! What a run is made of: the fabric, the jobs, the noise of the network and the faults, all drawn from a seed.
+//! Input of a run: fabric, jobs, network noise and faults, all drawn from a seed.
 
 use netsum_topo::{
     Addressing, Bytes, CongestionRule, Fabric, Protocol, Rate, Server, SlotPolicy, leaf_spine,
@@ -8,49 +8,49 @@ use serde::{Deserialize, Serialize};
 use crate::fault::{Direction, Fault, Kind, LinkLoss, Process, StoreAfter};
 use crate::random::Random;
 
-/// A run, whole: two runs of equal scenarios are the same event for event.
+/// A complete run: equal scenarios give identical event sequences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scenario {
-    /// Of all draws during the run.
+    /// Seed of all draws during the run.
     pub seed: u64,
-    /// Hosts, switches, servers.
+    /// Shape of the fabric.
     pub fabric: FabricShape,
-    /// What the network does all the time.
+    /// Permanent properties of the network.
     pub noise: Noise,
-    /// In the order of their numbers.
+    /// Jobs, in order of their numbers.
     pub jobs: Vec<JobShape>,
-    /// In the order of their times.
+    /// Faults, in order of their times.
     pub faults: Vec<Fault>,
-    /// An operation that has not ended by then fails, milliseconds.
+    /// Operation time-out, milliseconds.
     pub operation_timeout_ms: u64,
-    /// A peer that cannot be reached for so long is lost to the mesh, milliseconds.
+    /// Silence after which the mesh considers a peer lost, milliseconds.
     pub mesh_silence_ms: u64,
-    /// Results that every tree has behind it when an epoch begins: numbers that wrap around are tested so.
+    /// Results that every tree has completed when an epoch starts; used to test counters at their wrap-around.
     pub first_number: u64,
-    /// The first number of a job, if it is not the store's own choice; numbers of jobs wrap around, too.
+    /// The first job number, if not chosen by the store; used to test the wrap-around of job numbers.
     pub first_job: Option<u32>,
-    /// Leases of silent neighbours go after so long while the controller is away, seconds.
+    /// Idle time after which leases expire while the controller is unreachable, seconds.
     pub idle_expiry_s: u32,
 }
 
 /// A leaf-spine fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricShape {
-    /// Racks, with a switch each.
+    /// Number of racks, with one switch each.
     pub racks: u32,
-    /// Hosts of a rack.
+    /// Number of hosts per rack.
     pub hosts: u32,
-    /// Spines; with one rack there need be none.
+    /// Number of spine switches; may be 0 with one rack.
     pub spines: u32,
-    /// Servers, on the first hosts.
+    /// Number of servers, on the first hosts.
     pub servers: u32,
     /// Aggregation memory of a switch or server, bytes.
     pub memory: u64,
-    /// Slots of a switch.
+    /// Number of slots per switch.
     pub slots: u32,
     /// Receive buffer of a switch, bytes.
     pub receive_buffer: u64,
-    /// Of every interface, bytes.
+    /// MTU of every interface, bytes.
     pub mtu: u32,
     /// Whether packets carry no keyed tags.
     pub trusted: bool,
@@ -58,51 +58,51 @@ pub struct FabricShape {
     pub policy: String,
 }
 
-/// Probabilities are in millionths.
+/// Noise of the network. Probabilities are in millionths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noise {
-    /// A packet is lost.
+    /// Probability of packet loss.
     pub loss: u32,
-    /// A packet comes twice.
+    /// Probability of packet duplication.
     pub duplication: u32,
-    /// A bit of a packet is wrong; the checksum shows most of them.
+    /// Probability of a bit error; the checksum detects most of them.
     pub corruption: u32,
-    /// A packet is marked for congestion.
+    /// Probability of a congestion mark.
     pub marking: u32,
-    /// Packets take up to so much longer, microseconds.
+    /// Maximum additional delay of packets, microseconds.
     pub jitter_us: u32,
-    /// A packet takes up to `SLOW_MS` longer.
+    /// Probability of an additional packet delay of up to `SLOW_MS`.
     pub slow: u32,
-    /// Messages of control plane and mesh take up to so much longer, microseconds.
+    /// Maximum additional delay of control-plane and mesh messages, microseconds.
     pub message_jitter_us: u32,
-    /// Clocks run up to so many thousandths faster or slower.
+    /// Maximum clock drift in either direction, thousandths.
     pub drift_permille: u32,
 }
 
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobShape {
-    /// A protocol's name, or auto: the controller chooses.
+    /// Protocol name, or `auto` for the controller's choice.
     pub protocol: String,
-    /// By rank: the host's place in the fabric file.
+    /// Host index in the fabric file, by rank.
     pub hosts: Vec<u32>,
-    /// When it is created, milliseconds.
+    /// Creation time, milliseconds.
     pub starts_ms: u64,
-    /// Most trees; 0: all.
+    /// Maximum number of trees; 0: no limit.
     pub max_trees: u32,
-    /// Between operations, on average, milliseconds.
+    /// Average time between operations, milliseconds.
     pub gap_ms: u64,
-    /// Elements of an operation, at most.
+    /// Maximum number of elements per operation.
     pub elements: u32,
-    /// Operations under way at a time.
+    /// Maximum number of concurrent operations.
     pub depth: u32,
-    /// The fixed scale of atp's integers; 0: shared exponents.
+    /// Fixed scale of atp's integers; 0: shared exponents.
     pub scale: u32,
-    /// How workers answer marks.
+    /// Congestion rule of the workers.
     pub congestion: String,
 }
 
-/// How much longer a slow packet takes at most.
+/// Maximum additional delay of a slow packet, milliseconds.
 pub const SLOW_MS: u64 = 50;
 
 impl Scenario {
@@ -130,7 +130,7 @@ impl Scenario {
         scenario
     }
 
-    /// The fabric file.
+    /// Builds the fabric.
     pub fn build_fabric(&self) -> Fabric {
         let shape = &self.fabric;
         let addressing = Addressing { memory: Bytes(shape.memory), ..Addressing::default() };
@@ -154,17 +154,17 @@ impl Scenario {
         fabric
     }
 
-    /// When all faults that end have ended, milliseconds.
+    /// End of the last fault that ends, milliseconds.
     pub fn faults_end_ms(&self) -> u64 {
         self.faults.iter().filter_map(Fault::end_ms).max().unwrap_or(0)
     }
 
-    /// Switches and servers.
+    /// Number of switches and servers.
     pub fn aggregators(&self) -> u32 {
         self.fabric.racks + self.fabric.spines + self.fabric.servers
     }
 
-    /// Links of the fabric file.
+    /// Number of links in the fabric file.
     pub fn links(&self) -> u32 {
         self.fabric.racks * (self.fabric.hosts + self.fabric.spines)
     }
@@ -232,8 +232,8 @@ impl JobShape {
     }
 }
 
-/// Half of the jobs have the default protocol, one of twenty leaves it to the controller, the rest divides among the other
-/// protocols.
+/// Draws the default protocol for half of the jobs, `auto` for one in twenty, and the other protocols evenly for the
+/// rest.
 fn draw_protocol(random: &mut Random) -> &'static str {
     let default = Protocol::default();
     let others: Vec<Protocol> =
@@ -245,7 +245,7 @@ fn draw_protocol(random: &mut Random) -> &'static str {
     }
 }
 
-/// Mostly 0, else shortly before a 16- or a 32-bit number wraps around.
+/// Draws 0 mostly, otherwise a number shortly before a 16- or 32-bit wrap-around.
 fn draw_first(random: &mut Random) -> u64 {
     match random.below(6) {
         0 => (1 << 16) - random.within(1..=100),
@@ -255,7 +255,7 @@ fn draw_first(random: &mut Random) -> u64 {
     }
 }
 
-/// Steps that share a divisor with the number of hosts still reach them all.
+/// A step that shares a divisor with the number of hosts still reaches all of them.
 fn place(first: u32, offset: u32, hosts: u32) -> u32 {
     (first + offset + offset / hosts) % hosts
 }

@@ -1,11 +1,11 @@
-//! The controller's store: commits that survive the controller, a disk that can be full, a power cut that takes the last
-//! commits.
+//! The controller's store in memory: commits survive a restart of the controller, the disk can be full, and a power
+//! failure drops the last commits.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netsum_control::{Change, ControlError, MemoryStore, Saved, Store};
 
-/// A store that outlives the simulated controller. A clone is the same store.
+/// A store that outlives the simulated controller. Clones share the same data.
 #[derive(Clone, Debug)]
 pub struct SimulatedStore {
     incarnation: u64,
@@ -16,7 +16,7 @@ pub struct SimulatedStore {
 }
 
 impl SimulatedStore {
-    /// An empty store. `first_job`: the number of its first job, if the store does not choose it.
+    /// An empty store. `first_job`: the first job number, if not chosen by the store.
     pub fn new(incarnation: u64, first_job: Option<u32>) -> SimulatedStore {
         let rows = MemoryStore::new(incarnation);
         if let Some(first) = first_job {
@@ -25,12 +25,12 @@ impl SimulatedStore {
         SimulatedStore { incarnation, first_job, rows, log: Arc::default() }
     }
 
-    /// From now on the disk is full, or has room again.
+    /// Sets whether the disk is full.
     pub fn set_full(&self, full: bool) {
         self.rows.fail(full.then_some("database or disk is full"));
     }
 
-    /// The machine lost its power: what is left without the last `commits`.
+    /// A copy without the last `commits` transactions, as after a power failure.
     pub fn without_last(&self, commits: usize) -> SimulatedStore {
         let mut rest = SimulatedStore::new(self.incarnation, self.first_job);
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);

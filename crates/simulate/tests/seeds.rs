@@ -1,11 +1,11 @@
-//! A bounded run of the simulation, as part of the tests.
+//! A bounded run of the simulation.
 
 use std::time::{Duration, Instant};
 
 use netsum_simulate::scenario::Noise;
 use netsum_simulate::{Scenario, run};
 
-/// Without faults and noise every job does all of its work on its trees.
+/// Without faults and noise every job completes all operations on its trees.
 #[test]
 fn jobs_complete_without_faults() {
     for seed in 1..=12 {
@@ -19,7 +19,7 @@ fn jobs_complete_without_faults() {
     }
 }
 
-/// A seed can be replayed: two runs are the same event for event.
+/// A seed can be replayed: two runs have identical event sequences.
 #[test]
 fn a_run_depends_on_its_seed_alone() {
     for seed in 1..=12 {
@@ -28,7 +28,7 @@ fn a_run_depends_on_its_seed_alone() {
     }
 }
 
-/// Scenarios are data: what is written is what is read.
+/// Scenarios survive a JSON round trip.
 #[test]
 fn scenarios_are_json() {
     for seed in 0..200 {
@@ -63,5 +63,5 @@ fn calm() -> Noise {
     }
 }
 
-/// Of the last test.
+/// Time budget of `invariants_hold_on_the_first_seeds`.
 const BUDGET: Duration = Duration::from_secs(12);

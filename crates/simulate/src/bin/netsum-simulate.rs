@@ -1,4 +1,4 @@
-//! `netsum-simulate`: runs seeds of the whole-system simulation, replays one, shrinks one.
+//! `netsum-simulate`: runs, replays and minimises seeds of the whole-system simulation.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write as _};
@@ -15,39 +15,40 @@ use serde_json::json;
 
 /// Runs the whole system - controller, switches, servers, workers - on simulated time, with faults from seeds.
 ///
-/// Exit codes: 0 all invariants held; 2 wrong arguments; else the worst that was found: 3 a crash, 4 a wrong sum or
-/// number, 5 something that does not end, 6 the control plane ended a job, 7 a job not back on its trees in time.
+/// Exit codes: 0 all invariants held; 2 wrong arguments; otherwise the worst violation: 3 a crash, 4 a wrong sum or
+/// number, 5 an operation or job that does not end, 6 the control plane ended a job, 7 a job not back on its trees in
+/// time.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     /// Seeds: one, or a range a..b that includes both.
     #[arg(long, default_value = "1..1000", value_parser = seeds)]
     seeds: RangeInclusive<u64>,
-    /// Prints what happens in one run, for people; with one seed or a scenario.
+    /// Prints the trace of one run; with one seed or a scenario.
     #[arg(long)]
     trace: bool,
-    /// Finds the shortest scenario that shows what this seed shows.
+    /// Finds the smallest scenario with the same violation as this seed.
     #[arg(long, value_name = "SEED")]
     minimise: Option<u64>,
     /// Runs a scenario from a file, as `--minimise` and `--show` print it.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// Prints the scenario of the first seed and ends.
+    /// Prints the scenario of the first seed and exits.
     #[arg(long)]
     show: bool,
-    /// Threads; each seed runs on one.
+    /// Number of threads; each seed runs on one.
     #[arg(long, default_value_t = threads())]
     threads: usize,
-    /// Begins no new seed after so many seconds.
+    /// Starts no new seed after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<u64>,
-    /// Ends at the first violation of these classes.
+    /// Stops at the first violation of these classes.
     #[arg(long)]
     fail_fast: bool,
-    /// Leaves violations of these classes out: control, recovery.
+    /// Ignores violations of these classes: control, recovery.
     #[arg(long, value_delimiter = ',')]
     ignore: Vec<String>,
-    /// Prints a JSON object instead of a text.
+    /// Prints a JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +71,7 @@ fn main() -> ExitCode {
     many(&arguments)
 }
 
-/// The one scenario that is meant, if it is one.
+/// The single scenario selected by the arguments, if any.
 fn scenario(arguments: &Arguments) -> Result<Option<Scenario>, String> {
     if let Some(file) = &arguments.scenario {
         let text = std::fs::read_to_string(file)
@@ -181,10 +182,10 @@ fn shrink(arguments: &Arguments, seed: u64) -> ExitCode {
     ExitCode::from(class.exit_code())
 }
 
-/// A violation: seed, class, the rule that is broken, what happened.
+/// A violation: seed, class, broken rule, description.
 type Found = (u64, Class, &'static str, String);
 
-/// Sums over runs.
+/// Totals over runs.
 #[derive(Default)]
 struct Totals {
     runs: u64,
@@ -195,12 +196,12 @@ struct Totals {
     completed: u64,
     failed: u64,
     simulated_ns: u64,
-    /// Seeds with a violation, and the worst of each.
+    /// Seeds with a violation, each with its worst.
     seeds: Vec<Found>,
 }
 
 impl Totals {
-    /// Whether there was a violation that counts.
+    /// Adds a report; returns whether it has a violation that is not ignored.
     fn add(&mut self, report: &Report, ignored: &[Class]) -> bool {
         self.runs += 1;
         self.events += report.events;
@@ -229,8 +230,8 @@ impl Totals {
     fn print(&self, threads: usize, elapsed: Duration) {
         for ((class, rule), seeds) in self.by_rule() {
             print_line(&format!("{} in {} seeds: {rule}", class.name(), seeds.len()));
-            for (seed, _, _, words) in seeds.iter().take(SHOWN) {
-                print_line(&format!("  seed {seed}: {words}"));
+            for (seed, _, _, what) in seeds.iter().take(SHOWN) {
+                print_line(&format!("  seed {seed}: {what}"));
                 print_line(&format!("    make simulate SEED={seed} TRACE=1"));
             }
         }
@@ -288,7 +289,7 @@ fn ignored(arguments: &Arguments) -> Vec<Class> {
     [Class::Control, Class::Recovery].into_iter().filter(named).collect()
 }
 
-/// A reader that goes away, as `head` does, ends the program quietly.
+/// Exits silently if standard output is closed, as by `head`.
 fn print_line(line: &str) {
     if writeln!(std::io::stdout(), "{line}").is_err() {
         std::process::exit(0);
@@ -311,5 +312,5 @@ fn seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
     }
 }
 
-/// Seeds that are shown for each rule.
+/// Number of seeds shown for each rule.
 const SHOWN: usize = 5;

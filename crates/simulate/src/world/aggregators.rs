@@ -1,4 +1,4 @@
-//! Switches and servers as processes.
+//! Switch and server processes.
 
 use std::net::SocketAddr;
 
@@ -22,18 +22,18 @@ pub(super) struct AggregatorProcess {
     pub client: Client,
     pub config: Config,
     pub machine: Option<Aggregator>,
-    /// The deadline for which a timer runs.
+    /// The deadline of the running timer.
     armed: Option<Time>,
-    /// Since when the controller is away.
+    /// When the connection to the controller was lost.
     away_since: Option<Time>,
-    /// Of the controller that granted the leases; 0 before the first.
+    /// Incarnation of the controller that granted the leases; 0 before the first.
     incarnation: u64,
-    /// Longest of all leases.
+    /// The longest idle expiry of all leases.
     idle_expiry: Option<Nanos>,
 }
 
 impl AggregatorProcess {
-    /// All of a fabric, as its file names them.
+    /// All aggregators of a fabric, in the order of the fabric file.
     pub(super) fn all(scenario: &Scenario, fabric: &Fabric) -> Vec<AggregatorProcess> {
         let shape = &scenario.fabric;
         let config = |server, memory, slots, policy| Config {
@@ -78,7 +78,7 @@ impl World {
         (aggregator.client, aggregator.armed) = (Client::default(), None);
         (aggregator.away_since, aggregator.idle_expiry) = (Some(now), None);
         aggregator.incarnation = 0;
-        self.say(place, format_args!("starts"));
+        self.log(place, format_args!("starts"));
         let wait = self.processes[place].random.below(20_000_000);
         self.after(place, wait, Timer::Connect);
         self.after(place, SECOND, Timer::Tick);
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Counters of its leases.
+    /// The heartbeat with the counters of a switch's leases.
     pub(super) fn switch_report(&self, place: Place) -> pb::SwitchHeartbeat {
         let machine = self.aggregators[place - 1].machine.as_ref();
         let counters = machine.map(Aggregator::counters).unwrap_or_default();
@@ -122,7 +122,7 @@ impl World {
         if place < self.first_rank {
             self.aggregators[place - 1].away_since = None;
         }
-        self.say(place, format_args!("is connected to the controller"));
+        self.log(place, format_args!("is connected to the controller"));
     }
 
     pub(super) fn disconnected(&mut self, place: Place) {
@@ -145,7 +145,12 @@ impl World {
         self.check_aggregator(place);
     }
 
-    pub(super) fn aggregator_obeys(&mut self, place: Place, stream: StreamId, command: Command) {
+    pub(super) fn aggregator_on_command(
+        &mut self,
+        place: Place,
+        stream: StreamId,
+        command: Command,
+    ) {
         let now = self.local(place);
         let addresses = &self.addresses;
         let port = |address: SocketAddr| {
@@ -168,10 +173,10 @@ impl World {
                 }
                 let (job, tree, epoch) = (lease.job, lease.tree, lease.epoch);
                 let (ok, reason) = (outcome.is_ok(), outcome.err().unwrap_or_default());
-                let words = if ok { "installs" } else { "refuses" };
-                self.say(
+                let verb = if ok { "installs" } else { "refuses" };
+                self.log(
                     place,
-                    format_args!("{words} a lease: job {job}, tree {tree}, epoch {epoch} {reason}"),
+                    format_args!("{verb} a lease: job {job}, tree {tree}, epoch {epoch} {reason}"),
                 );
                 let ack = pb::LeaseAck { job, tree, epoch, ok, reason };
                 if matches!(self.client(place).state, ClientState::Open(_)) {
@@ -179,26 +184,32 @@ impl World {
                 }
             }
             Command::Hello(hello) => {
-                // Leases of another incarnation are void: it may give their numbers to other jobs.
+                // Leases of another incarnation are void: the new controller may allocate their job numbers again.
                 let before = std::mem::replace(&mut aggregator.incarnation, hello.incarnation);
                 if before != 0 && before != hello.incarnation {
                     for (job, _, epoch) in machine.leases() {
                         machine.revoke(JobId(job), Epoch(epoch as u16));
                     }
-                    self.say(place, format_args!("drops the leases of another controller"));
+                    self.log(place, format_args!("drops the leases of another controller"));
                 }
             }
             Command::Revoke(revoke) => {
                 let epoch = Epoch(revoke.epoch as u16);
                 machine.revoke(JobId(revoke.job), epoch);
                 let job = revoke.job;
-                self.say(place, format_args!("revokes job {job} up to epoch {epoch}"));
+                self.log(place, format_args!("revokes job {job} up to epoch {epoch}"));
             }
         }
         self.pump_aggregator(place);
     }
 
-    pub(super) fn aggregator_takes(&mut self, from: Place, place: Place, ce: bool, bytes: &[u8]) {
+    pub(super) fn aggregator_on_packet(
+        &mut self,
+        from: Place,
+        place: Place,
+        ce: bool,
+        bytes: &[u8],
+    ) {
         let now = self.local(place);
         let Some(machine) = &mut self.aggregators[place - 1].machine else { return };
         machine.take(now, PortId(from as u32), ce, bytes);
@@ -237,7 +248,7 @@ impl World {
     }
 }
 
-/// The largest payload of protocols with slots that fits into a packet.
+/// The largest payload of slot protocols that fits into a packet.
 fn row_bytes(mtu: u32) -> u16 {
     (mtu.saturating_sub(74) / 4 * 4).max(4) as u16
 }

@@ -1,4 +1,4 @@
-//! The invariants, and what excuses a job that ends in an error.
+//! The invariant checks, and the faults that excuse a job which ends in an error.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +15,20 @@ use super::{CONTROLLER, Event, Place, World};
 use crate::fault::{Fault, Kind, Process};
 use crate::report::Class;
 
-/// What must not come twice.
+/// Numbers and leases that must be unique.
 #[derive(Default)]
 pub(super) struct Checks {
-    /// By the store's incarnation and the controller's number: the job of the scenario.
+    /// Job index in the scenario, by store incarnation and job number.
     numbers: BTreeMap<(u64, u32), usize>,
-    /// By incarnation, job and epoch.
+    /// Plans, by incarnation, job and epoch.
     plans: BTreeMap<(u64, u32, u32), pb::Plan>,
-    /// By switch, incarnation, job, tree and epoch.
+    /// Leases, by switch, incarnation, job, tree and epoch.
     leases: BTreeMap<(Place, u64, u32, u32, u32), pb::Lease>,
     ended: bool,
 }
 
 impl World {
-    /// A job got a number.
+    /// Checks a newly allocated job number.
     pub(super) fn check_job_number(&mut self, job: usize, incarnation: u64, id: u32) {
         if let Some(other) = self.checks.numbers.insert((incarnation, id), job) {
             let what = format!("job #{job} gets number {id}, which job #{other} has had");
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// The controller tells a worker something.
+    /// Checks a message of the controller to a worker.
     pub(super) fn check_message(&mut self, message: &Message) {
         let Message::Plan(plan) = message else { return };
         let before = self
@@ -44,7 +44,7 @@ impl World {
             .plans
             .entry((plan.incarnation, plan.job, plan.epoch))
             .or_insert_with(|| plan.clone());
-        // The reason of a plan without trees is brought up to date in place.
+        // The controller updates the reason of a plan without trees in place.
         let same = pb::Plan { reason: String::new(), ..before.clone() }
             == pb::Plan { reason: String::new(), ..plan.clone() };
         if !same {
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// The controller tells a switch something.
+    /// Checks a command of the controller to a switch.
     pub(super) fn check_command(&mut self, stream: StreamId, command: &Command) {
         let Command::Install(lease) = command else { return };
         let Some(peer) = self.streams.get(stream).map(|stream| stream.peer) else { return };
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// After every event of a switch or server.
+    /// Runs after every event of a switch or server.
     pub(super) fn check_aggregator(&mut self, place: Place) {
         let machine = self.aggregators[place - 1].machine.as_ref();
         if let Some(problem) = machine.and_then(|machine| machine.check_memory()) {
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// What a fault excuses from now on.
+    /// Records the jobs that `fault` excuses from now on.
     pub(super) fn excuse(&mut self, fault: &Fault) {
         let long = |ms: u64| fault.for_ms.is_none_or(|for_ms| for_ms >= ms);
         let mut excused: Vec<usize> = Vec::new();
@@ -87,7 +87,7 @@ impl World {
                 excused.push(*job as usize);
             }
             Kind::Partition { group, mesh: true, .. } => {
-                // Partitions may overlap, so that one takes over where another ends.
+                // Partitions may overlap: one may start before another ends.
                 let other = self
                     .scenario
                     .faults
@@ -102,7 +102,7 @@ impl World {
             _ => {}
         }
         if !long(u64::MAX) {
-            // An error is what a fault of some length may end in; one that does not end, must.
+            // A fault of limited duration may end a job in an error; a permanent one must.
         }
         if fault.for_ms.is_none() {
             excused.extend(0..self.jobs.len());
@@ -121,17 +121,17 @@ impl World {
         members > 0 && members < self.jobs[job].size as usize
     }
 
-    /// A rank died by a fault.
+    /// Records a rank killed by a fault.
     pub(super) fn rank_dies(&mut self, place: Place) {
         let rank = &mut self.ranks[place - self.first_rank];
         if rank.outcome.is_none() {
             let reason = "it was killed".to_owned();
             rank.outcome = Some(Err(Failure { by_controller: false, reason }));
-            self.rank_is_over();
+            self.rank_ended();
         }
     }
 
-    /// A rank ends in an error.
+    /// Checks a rank that ended in an error.
     pub(super) fn check_failure(&mut self, place: Place, failure: &Failure) {
         let number = self.ranks[place - self.first_rank].job;
         if self.jobs[number].excuse.is_some() {
@@ -139,11 +139,11 @@ impl World {
         }
         let what = format!("{}: {}", self.processes[place].name, failure.reason);
         if failure.by_controller && !self.ranks[place - self.first_rank].ready {
-            // A job without a plan has no data plane yet.
+            // A job without a plan has no data plane.
             self.jobs[number].excuse = Some(failure.reason.clone());
             return;
         }
-        // One violation for each job: the others follow from it.
+        // Report one violation per job; later failures are consequences.
         self.jobs[number].excuse = Some(failure.reason.clone());
         if failure.by_controller {
             let rule = "the control plane ends no job whose data plane works";
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// Faults have ended some time ago.
+    /// Checks that jobs are back on their trees after the faults have ended.
     pub(super) fn check_recovery(&mut self) {
         for number in 0..self.jobs.len() {
             if let Some(problem) = self.not_recovered(number) {
@@ -174,7 +174,7 @@ impl World {
         }
         let state = self.controller.state()?;
         if job.incarnation != state.incarnation() {
-            // Another store's controller refuses the job, which goes on over the hosts.
+            // The controller of another store refuses the job, which continues on the host path.
             return None;
         }
         let Some(planned) = state.job(id).and_then(|job| job.current.as_ref()) else {
@@ -204,14 +204,14 @@ impl World {
         None
     }
 
-    /// No new operations are begun: each job ends with those that some rank has begun.
+    /// Ends the start of new operations: each job completes those that some rank has started.
     pub(super) fn drain(&mut self) {
         for number in 0..self.jobs.len() {
             let first = self.jobs[number].first;
             let ranks = first..first + self.jobs[number].size as usize;
             let begun = ranks.clone().map(|place| self.ranks[place - self.first_rank].next).max();
             self.jobs[number].last = Some(begun.unwrap_or(0).max(1));
-            self.trace.say(
+            self.trace.log(
                 self.queue.now(),
                 &"drain",
                 format_args!("job #{number} ends after operation {begun:?}"),
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// All should be done by now.
+    /// Checks that all jobs have ended by the bound.
     pub(super) fn check_bound(&mut self) {
         for place in self.first_rank..self.processes.len() {
             let rank = &self.ranks[place - self.first_rank];
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// Whatever happened, everybody should have ended, if in an error.
+    /// Checks that every rank has ended, with or without an error.
     pub(super) fn check_end(&mut self) {
         if self.checks.ended {
             self.check_left_over();
@@ -252,7 +252,7 @@ impl World {
         for place in self.first_rank..self.processes.len() {
             let rank = &self.ranks[place - self.first_rank];
             let waits = rank.outcome.is_none() && self.is_up(place);
-            // Before its first plan an application waits for as long as it likes.
+            // Before the first plan an application may wait without limit.
             if waits && rank.ready {
                 let name = &self.processes[place].name;
                 let what = format!("{name}: operations {:?} under way", rank.under_way());
@@ -262,8 +262,8 @@ impl World {
         self.over = true;
     }
 
-    /// A rank has ended; when all have, what is left over is looked at after a while.
-    pub(super) fn rank_is_over(&mut self) {
+    /// Handles the end of a rank; after the last one, leftovers are checked with a delay.
+    pub(super) fn rank_ended(&mut self) {
         let over = |job: &super::Job| {
             let ranks =
                 job.first - self.first_rank..job.first - self.first_rank + job.size as usize;
@@ -284,7 +284,7 @@ impl World {
             return;
         }
         if let Some(state) = self.controller.state() {
-            // After a power cut a job may be back in the state in which its ranks had not come.
+            // After a power failure a job may be in the state before its ranks had joined.
             let live =
                 self.checks.numbers.iter().find(|((_, id), _)| {
                     state.job(*id).is_some_and(|job| job.phase == Phase::Running)
@@ -309,5 +309,6 @@ impl World {
     }
 }
 
-/// After the last rank has ended: time for the controller to abandon the job by a clock that drifts.
+/// Delay of the leftover check after the last rank has ended: time for the controller to abandon the job, with clock
+/// drift.
 const LEFT_OVER: Nanos = 40 * SECOND;

@@ -1,4 +1,4 @@
-//! The side of a stream that is not the controller: it comes back by itself, as the clients of `netsum-control` do.
+//! The peer's end of a controller stream, which reconnects as the clients of `netsum-control` do.
 
 use netsum_control::pb::switch_report::Report as SwitchReport;
 use netsum_control::pb::worker_report::Report as WorkerReport;
@@ -7,25 +7,25 @@ use super::clock::{Nanos, SECOND};
 use super::streams::{Down, StreamId, Up};
 use super::{CONTROLLER, Place, Timer, World};
 
-/// How a process stands with the controller.
+/// State of a process's connection to the controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Client {
     pub state: ClientState,
-    /// Since the controller last answered.
+    /// Attempts since the last answer of the controller.
     attempts: u32,
-    /// The first segment of a connection was sent again.
+    /// Whether the first segment of a connection was retransmitted.
     resent: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ClientState {
-    /// Waits before the next attempt.
+    /// Waiting before the next attempt.
     #[default]
     Away,
-    /// The first report is on its way.
+    /// The first report has been sent.
     Opening(StreamId),
     Open(StreamId),
-    /// The session is over.
+    /// The session has ended.
     Ended,
 }
 
@@ -37,13 +37,13 @@ impl World {
         }
     }
 
-    /// Tries to reach the controller.
+    /// Starts an attempt to reach the controller.
     pub(super) fn connect(&mut self, place: Place) {
         if self.client(place).state != ClientState::Away {
             return;
         }
         if self.active.separated(place, CONTROLLER, |cut| cut.control) {
-            // TCP sends its first segment again after a second; after two the client gives up.
+            // TCP retransmits its first segment after one second; the client gives up after two.
             let client = self.client(place);
             client.resent = !client.resent;
             return match client.resent {
@@ -81,7 +81,7 @@ impl World {
         self.send_up(stream, report);
     }
 
-    /// A message of the controller.
+    /// Handles a message of the controller.
     pub(super) fn peer_receives(&mut self, place: Place, stream: StreamId, message: Down) {
         let state = self.client(place).state;
         let current =
@@ -96,18 +96,18 @@ impl World {
                 self.connected(place);
                 self.heartbeat(place);
             }
-            Down::Refused { finally, words } => {
-                self.say(place, format_args!("refused by the controller: {words}"));
+            Down::Refused { finally, reason } => {
+                self.log(place, format_args!("refused by the controller: {reason}"));
                 self.close_from_peer(stream);
                 if finally && place >= self.first_rank {
                     self.client(place).state = ClientState::Ended;
-                    self.rank_refused(place, words);
+                    self.rank_refused(place, reason);
                 } else {
                     self.away(place);
                 }
             }
-            Down::Worker(event) => self.rank_hears(place, event),
-            Down::Switch(command) => self.aggregator_obeys(place, stream, command),
+            Down::Worker(event) => self.rank_on_event(place, event),
+            Down::Switch(command) => self.aggregator_on_command(place, stream, command),
             Down::Closed => {
                 self.close_from_peer(stream);
                 self.away(place);
@@ -116,7 +116,7 @@ impl World {
     }
 
     fn away(&mut self, place: Place) {
-        self.say(place, format_args!("the controller is away"));
+        self.log(place, format_args!("loses the controller"));
         self.disconnected(place);
         self.retry(place, 0);
     }

@@ -1,14 +1,14 @@
-//! Time: one true time of the run, and each process's clock, which drifts and jumps.
+//! Simulated time: the true time of the run, and each process's clock, which drifts and jumps.
 
 /// Nanoseconds of true time.
 pub type Nanos = u64;
 
-/// A millisecond.
+/// Nanoseconds per millisecond.
 pub const MS: Nanos = 1_000_000;
-/// A second.
+/// Nanoseconds per second.
 pub const SECOND: Nanos = 1_000_000_000;
 
-/// A process's monotonic clock: it never goes back, but may be fast or slow, and may jump forward.
+/// A process's monotonic clock: it may run fast or slow and may jump forward, but never goes back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     ahead: Nanos,
@@ -16,28 +16,28 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that runs `permille` thousandths as fast as true time and starts `ahead` of it.
+    /// A clock that runs at `permille` thousandths of the rate of true time and starts `ahead` of it.
     pub fn new(ahead: Nanos, permille: u64) -> Clock {
         Clock { ahead, permille }
     }
 
-    /// What it shows.
+    /// Local time at true time `at`.
     pub fn local(&self, at: Nanos) -> Nanos {
         self.ahead + (u128::from(at) * u128::from(self.permille) / 1000) as u64
     }
 
-    /// The first true time at which it shows at least `local`.
+    /// The first true time at which the clock shows at least `local`.
     pub fn global(&self, local: Nanos) -> Nanos {
         let since = u128::from(local.saturating_sub(self.ahead));
         (since * 1000).div_ceil(u128::from(self.permille)) as u64
     }
 
-    /// True time that passes while it shows `local` more.
+    /// True time during which the clock advances by `local`.
     pub fn duration(&self, local: Nanos) -> Nanos {
         (u128::from(local) * 1000 / u128::from(self.permille)) as u64
     }
 
-    /// It goes forward at once.
+    /// Advances the clock at once.
     pub fn jump(&mut self, by: Nanos) {
         self.ahead += by;
     }

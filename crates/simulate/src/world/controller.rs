@@ -1,5 +1,5 @@
-//! The controller as a process: the decisions of `netsum-control`, a store, sessions. What the owner of the state does
-//! with each decision is done here likewise.
+//! The controller process: the decisions of `netsum-control`, a store, sessions. Actions are executed as by the owner
+//! of the state in `netsum-control`.
 
 use netsum_control::decide::{Action, Answer, Event as Happens, SessionId, Settings, State};
 use netsum_control::{Engine, Failure, Outcome, pb};
@@ -17,10 +17,10 @@ use crate::store::SimulatedStore;
 pub(super) struct ControllerProcess {
     engine: Option<Engine<SimulatedStore>>,
     store: SimulatedStore,
-    /// Draws the incarnations of new stores.
+    /// Random numbers for the incarnations of new stores.
     random: Random,
     next_session: u64,
-    /// Its clock when it started.
+    /// Local time of the start.
     started: Nanos,
 }
 
@@ -31,12 +31,12 @@ impl ControllerProcess {
         ControllerProcess { engine: None, store, random, next_session: 1, started: 0 }
     }
 
-    /// What has taken effect.
+    /// The committed state.
     pub(super) fn state(&self) -> Option<&State> {
         self.engine.as_ref().map(Engine::state)
     }
 
-    /// The process has died.
+    /// Handles the death of the process.
     pub(super) fn stop(&mut self) {
         self.engine = None;
     }
@@ -70,7 +70,7 @@ impl World {
         self.controller.engine = Some(engine.expect("a store in memory is read"));
         self.controller.started = self.local(CONTROLLER).0;
         self.controller.next_session = 1;
-        self.say(CONTROLLER, format_args!("starts"));
+        self.log(CONTROLLER, format_args!("starts"));
         self.after(CONTROLLER, TICK, Timer::Tick);
     }
 
@@ -79,7 +79,7 @@ impl World {
         let _ = self.decide(Happens::Tick);
     }
 
-    /// A message of a stream that is open here.
+    /// Handles a message of an open stream.
     pub(super) fn controller_receives(&mut self, id: StreamId, message: Up) {
         let Some(stream) = self.streams.get(id) else { return };
         let (peer, session) = (stream.peer, stream.session);
@@ -89,7 +89,7 @@ impl World {
                 if let Some(stream) = self.streams.get_mut(id) {
                     stream.controller_open = false;
                 }
-                self.say(
+                self.log(
                     CONTROLLER,
                     format_args!("stream of {} ends", self.processes[peer].name.clone()),
                 );
@@ -99,7 +99,7 @@ impl World {
                 let (job, rank, known) = (join.job, join.rank, join.known_epoch);
                 let open = |session| Happens::WorkerJoined { session, join };
                 let outcome = self.open_session(id, open);
-                self.say(
+                self.log(
                     CONTROLLER,
                     format_args!(
                         "rank {rank} of job {job} joins, it knows epoch {known}: {outcome}"
@@ -110,7 +110,10 @@ impl World {
                 let (name, leases) = (hello.name.clone(), hello.installed.len());
                 let outcome =
                     self.open_session(id, |session| Happens::SwitchHello { session, hello });
-                self.say(CONTROLLER, format_args!("{name} comes with {leases} leases: {outcome}"));
+                self.log(
+                    CONTROLLER,
+                    format_args!("{name} connects with {leases} leases: {outcome}"),
+                );
             }
             (Up::Worker(report), Some(session)) => {
                 let event = match report {
@@ -118,7 +121,7 @@ impl World {
                         Happens::WorkerHeartbeat { session, statistics }
                     }
                     pb::worker_report::Report::Leave(_) => {
-                        self.say(
+                        self.log(
                             CONTROLLER,
                             format_args!("{} leaves", self.processes[peer].name.clone()),
                         );
@@ -142,29 +145,29 @@ impl World {
         }
     }
 
-    /// The first report of a stream.
+    /// Handles the first report of a stream.
     fn open_session(&mut self, id: StreamId, event: impl FnOnce(SessionId) -> Happens) -> String {
         let session = SessionId(self.controller.next_session);
         self.controller.next_session += 1;
         if let Some(stream) = self.streams.get_mut(id) {
             stream.session = Some(session);
         }
-        // The answer's head goes first, whatever the decision sends.
+        // The response headers precede all messages that the decision sends.
         self.send_down(id, Down::Accepted);
-        let (finally, words) = match self.decide(event(session)) {
+        let (finally, reason) = match self.decide(event(session)) {
             Ok(_) => return "accepted".to_owned(),
             Err(Failure::Refused(refusal)) => (true, refusal.to_string()),
-            Err(Failure::Store(words)) => (false, words),
+            Err(Failure::Store(reason)) => (false, reason),
         };
-        self.send_down(id, Down::Refused { finally, words: words.clone() });
+        self.send_down(id, Down::Refused { finally, reason: reason.clone() });
         if let Some(stream) = self.streams.get_mut(id) {
             stream.controller_open = false;
         }
-        // The handler never read the stream, so nobody says that it has ended.
-        words
+        // The handler never read the stream, so no end of session is reported.
+        reason
     }
 
-    /// The task that reads a stream has ended.
+    /// Handles the end of the task that reads a stream.
     pub(super) fn session_ended(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get(id) else { return };
         let controller = &self.processes[CONTROLLER];
@@ -177,7 +180,7 @@ impl World {
         let _ = self.decide(event);
     }
 
-    /// Somebody asks for a job.
+    /// Handles a request for a job.
     pub(super) fn create_job(&mut self, number: usize) {
         self.jobs[number].attempts += 1;
         if self.jobs[number].attempts > ATTEMPTS {
@@ -192,7 +195,7 @@ impl World {
         let key = JobKey::new([number as u8 + 1; 16]);
         match self.decide(Happens::CreateJob { request, key }) {
             Ok(Answer::Created(id)) => {
-                self.say(CONTROLLER, format_args!("creates job {id} for job #{number}"));
+                self.log(CONTROLLER, format_args!("creates job {id} for job #{number}"));
                 let incarnation = self.controller.state().map_or(0, State::incarnation);
                 self.check_job_number(number, incarnation, id);
                 self.jobs[number].id = Some(id);
@@ -203,17 +206,17 @@ impl World {
                 self.violation(Class::Correctness, "a job has a number", "it has none".to_owned());
             }
             Err(Failure::Refused(refusal)) => {
-                self.say(CONTROLLER, format_args!("refuses job #{number}: {refusal}"));
+                self.log(CONTROLLER, format_args!("refuses job #{number}: {refusal}"));
                 self.queue.after(500 * MS, Event::CreateJob(number));
             }
-            Err(Failure::Store(words)) => {
-                self.say(CONTROLLER, format_args!("cannot create job #{number}: {words}"));
+            Err(Failure::Store(reason)) => {
+                self.log(CONTROLLER, format_args!("cannot create job #{number}: {reason}"));
                 self.queue.after(500 * MS, Event::CreateJob(number));
             }
         }
     }
 
-    /// An operator ends a job.
+    /// Ends a job by an operator's command.
     pub(super) fn stop_job(&mut self, number: usize) {
         let Some(job) = self.jobs[number].id else { return };
         if self.is_up(CONTROLLER) {
@@ -222,7 +225,7 @@ impl World {
         }
     }
 
-    /// What a job asks for.
+    /// The request that creates a job.
     pub(super) fn description(&self, number: usize) -> pb::CreateJobRequest {
         let shape = &self.scenario.jobs[number];
         pb::CreateJobRequest {
@@ -254,7 +257,7 @@ impl World {
         let incarnation = self.processes[CONTROLLER].incarnation;
         let stream = |session| self.streams.of_session(incarnation, session);
         match action {
-            // The engine has saved.
+            // The engine has saved the change.
             Action::SaveJob(_) | Action::SaveMember(..) => {}
             Action::SendToWorker(session, event) => {
                 let stream = stream(session);
@@ -278,7 +281,7 @@ impl World {
     }
 }
 
-/// As the controller's.
+/// Tick interval of the controller.
 const TICK: Nanos = 100 * MS;
-/// Attempts to create a job.
+/// Maximum number of attempts to create a job.
 const ATTEMPTS: u32 = 200;

@@ -1,10 +1,10 @@
-//! Faults begin and end.
+//! Start and end of faults.
 
 use super::clock::MS;
 use super::{CONTROLLER, Place, World};
 use crate::fault::{Direction, Kind, LinkLoss, Process, StoreAfter};
 
-/// Faults that are under way and are not a process's own.
+/// Active faults that do not belong to a single process.
 #[derive(Default)]
 pub(super) struct Active {
     cuts: Vec<(usize, Cut)>,
@@ -14,7 +14,7 @@ pub(super) struct Active {
     full: u32,
 }
 
-/// A partition.
+/// An active partition.
 pub(super) struct Cut {
     group: Vec<Place>,
     pub data: bool,
@@ -23,7 +23,7 @@ pub(super) struct Cut {
 }
 
 impl Active {
-    /// Whether a partition on a network, which `of` names, is between two processes.
+    /// Whether a partition separates two processes on the network selected by `of`.
     pub(super) fn separated(&self, a: Place, b: Place, of: impl Fn(&Cut) -> bool) -> bool {
         self.cuts.iter().any(|(_, cut)| of(cut) && cut.group.contains(&a) != cut.group.contains(&b))
     }
@@ -32,7 +32,7 @@ impl Active {
         self.links.iter().map(|(_, link)| *link)
     }
 
-    /// Packets that are lost everywhere, of a million.
+    /// Loss rate of all links, per million.
     pub(super) fn loss(&self) -> u32 {
         self.losses.iter().map(|(_, loss)| *loss).max().unwrap_or(0)
     }
@@ -41,7 +41,7 @@ impl Active {
         self.full > 0
     }
 
-    /// How much longer messages take at most.
+    /// Maximum additional delay of messages, milliseconds.
     pub(super) fn delay_ms(&self) -> u64 {
         self.delays.iter().map(|(_, ms)| u64::from(*ms)).max().unwrap_or(0)
     }
@@ -63,7 +63,7 @@ impl World {
 
     pub(super) fn fault_begins(&mut self, number: usize) {
         let fault = self.scenario.faults[number].clone();
-        self.trace.say(self.queue.now(), &"FAULT", format_args!("{}", fault.kind));
+        self.trace.log(self.queue.now(), &"FAULT", format_args!("{}", fault.kind));
         self.excuse(&fault);
         let of = |world: &World, process: Process| world.place(process);
         match fault.kind {
@@ -85,7 +85,7 @@ impl World {
                     .ends(link)
                     .map(|(a, b)| format!("{} - {}", self.topology.name(a), self.topology.name(b)));
                 let ends = ends.unwrap_or_default();
-                self.trace.say(self.queue.now(), &"FAULT", format_args!("link {link} is {ends}"));
+                self.trace.log(self.queue.now(), &"FAULT", format_args!("link {link} is {ends}"));
                 self.active.links.push((number, (link, direction, loss)));
             }
             Kind::Loss { per_million } => self.active.losses.push((number, per_million)),
@@ -115,7 +115,7 @@ impl World {
 
     pub(super) fn fault_ends(&mut self, number: usize) {
         let kind = self.scenario.faults[number].kind.clone();
-        self.trace.say(self.queue.now(), &"FAULT ENDS", format_args!("{kind}"));
+        self.trace.log(self.queue.now(), &"FAULT ENDS", format_args!("{kind}"));
         let own = |entry: &usize| *entry == number;
         match kind {
             Kind::Kill { process, store } => {
@@ -124,7 +124,7 @@ impl World {
             }
             Kind::Stop { process } => {
                 let Some(place) = self.place(process) else { return };
-                self.go_on(place);
+                self.unstop(place);
             }
             Kind::Partition { .. } => self.active.cuts.retain(|(entry, _)| !own(entry)),
             Kind::Link { .. } => self.active.links.retain(|(entry, _)| !own(entry)),
@@ -143,14 +143,14 @@ impl World {
     fn kill(&mut self, place: Place) {
         if !self.processes[place].alive {
             if place >= self.first_rank {
-                // It dies before it has begun.
+                // The rank dies before its start.
                 self.rank_dies(place);
             }
             return;
         }
         self.processes[place].alive = false;
         self.processes[place].held.clear();
-        self.say(place, format_args!("is killed"));
+        self.log(place, format_args!("is killed"));
         self.close_all_of(place);
         match place {
             CONTROLLER => self.controller.stop(),
@@ -163,7 +163,7 @@ impl World {
     }
 
     fn start_again(&mut self, place: Place, store: StoreAfter) {
-        // Two deaths may overlap: the first start counts.
+        // Kills may overlap: the first restart counts.
         if self.processes[place].alive {
             return;
         }
@@ -174,8 +174,8 @@ impl World {
         }
     }
 
-    /// SIGCONT: what came in the meantime is there now.
-    fn go_on(&mut self, place: Place) {
+    /// Handles SIGCONT: events held meanwhile are delivered.
+    fn unstop(&mut self, place: Place) {
         let process = &mut self.processes[place];
         process.stopped = process.stopped.saturating_sub(1);
         if process.stopped == 0 {
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Deadlines may have passed at once.
+    /// Handles deadlines that a clock jump has passed.
     fn clock_jumped(&mut self, place: Place) {
         if !self.processes[place].alive || place == CONTROLLER {
             return;

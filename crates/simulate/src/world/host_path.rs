@@ -1,5 +1,6 @@
-//! Sums that go by the hosts: every rank gives its elements to every other, and each adds them in the plan's order. The
-//! algorithms of `collective` are threads over blocking calls; what counts here is who takes part in what, and the bits.
+//! Sums on the host path: every rank sends its elements to every other, and each adds them in the plan's order. The
+//! algorithms of `collective` are threads over blocking calls; the simulation models only who takes part in which
+//! operation, and the resulting bits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use super::{Place, World};
 use crate::oracle;
 use crate::report::Class;
 
-/// Operations of a rank that go by the hosts.
+/// A rank's operations on the host path.
 #[derive(Default)]
 pub(super) struct HostPath {
     sums: BTreeMap<u64, Sum>,
@@ -17,14 +18,14 @@ pub(super) struct HostPath {
 
 #[derive(Default)]
 struct Sum {
-    /// What this rank sums; `None` until it has begun.
+    /// This rank's elements; `None` until the rank has started the operation.
     own: Option<(Vec<Range<u64>>, Vec<u8>)>,
-    /// By place of the rank.
+    /// Received elements, by process of the sender.
     parts: BTreeMap<Place, (Vec<Range<u64>>, Vec<u8>)>,
 }
 
 impl World {
-    /// A rank begins to sum elements of an operation over the hosts.
+    /// Starts to sum elements of an operation on the host path.
     pub(super) fn begin_on_hosts(
         &mut self,
         place: Place,
@@ -38,7 +39,7 @@ impl World {
             let at = range.start as usize * element..range.end as usize * element;
             bytes.extend_from_slice(&buffer[at]);
         }
-        self.say(place, format_args!("sums operation {operation} over the hosts: {ranges:?}"));
+        self.log(place, format_args!("sums operation {operation} on the host path: {ranges:?}"));
         for peer in self.peers(place) {
             let message =
                 Message::Elements { operation, ranges: ranges.clone(), bytes: bytes.clone() };
@@ -65,7 +66,7 @@ impl World {
         self.end_on_hosts(place, operation);
     }
 
-    /// With everybody's elements here, adds them.
+    /// Adds the elements once those of all ranks have arrived.
     fn end_on_hosts(&mut self, place: Place, operation: u64) {
         let size = self.jobs[self.ranks[place - self.first_rank].job].size as usize;
         let rank = &mut self.ranks[place - self.first_rank];

@@ -1,4 +1,4 @@
-//! Messages between the ranks of a job: each pair's arrive once and in order until the connection breaks.
+//! Messages between the ranks of a job: delivered once and in order per pair until the connection breaks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -9,13 +9,13 @@ use super::{Event, Place, World};
 /// A message between ranks.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    /// Of the hand-over machine.
+    /// A message of the hand-over machine.
     Handover(Vec<u8>),
     /// A rank's elements of an operation on the host path.
     Elements { operation: u64, ranges: Vec<Range<u64>>, bytes: Vec<u8> },
-    /// The rank has done all of its work.
+    /// The rank has completed all its operations.
     Bye,
-    /// The connection has ended.
+    /// The connection is closed.
     Closed,
 }
 
@@ -60,7 +60,7 @@ impl World {
         self.rank_receives(from, to, message);
     }
 
-    /// A rank has ended: its connections close after what it sent.
+    /// Closes the connections of a rank that has ended, after its last messages.
     pub(super) fn close_mesh_of(&mut self, place: Place) {
         for peer in self.peers(place) {
             self.mesh_send(place, peer, Message::Closed);
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// A fault began or ended: what was held up goes on, and ranks that do not answer are timed.
+    /// Called when a fault starts or ends: delivers delayed messages, and starts silence timers of unreachable ranks.
     pub(super) fn mesh_changed(&mut self) {
         let now = self.queue.now();
         for place in self.first_rank..self.processes.len() {
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// `from` has not been heard by `to` for too long.
+    /// Handles that `to` received nothing from `from` for too long.
     pub(super) fn mesh_silence(&mut self, from: Place, to: Place, since: Nanos) {
         let Some(link) = self.mesh.links.get_mut(&(from, to)) else { return };
         if link.unreachable_since != Some(since) || link.broken {

@@ -1,4 +1,4 @@
-//! The simulated world: processes, what connects them, and what happens next.
+//! The simulated world: processes, networks and the event loop.
 
 mod aggregators;
 mod checks;
@@ -36,13 +36,13 @@ use queue::Queue;
 use ranks::RankProcess;
 use streams::{Side, StreamId, Streams};
 
-/// A process's place in the world's list: the controller, then switches and servers, then ranks by job.
+/// Index of a process: the controller, then switches and servers, then ranks by job.
 type Place = usize;
 
-/// Where the controller stands.
+/// Index of the controller.
 const CONTROLLER: Place = 0;
 
-/// Something that happens.
+/// An event of the simulation.
 #[derive(Clone, Debug)]
 enum Event {
     /// A packet arrives.
@@ -52,40 +52,40 @@ enum Event {
         ce: bool,
         bytes: Vec<u8>,
     },
-    /// A process's timer runs out; those of an earlier incarnation are ignored.
+    /// A process's timer expires; timers of an earlier incarnation are ignored.
     Timer {
         place: Place,
         incarnation: u32,
         timer: Timer,
     },
-    /// A message of a stream arrives at the controller.
+    /// A stream's message arrives at the controller.
     Up(StreamId),
-    /// A message of a stream arrives at the controller's peer.
+    /// A stream's message arrives at the controller's peer.
     Down(StreamId),
-    /// The controller's task of a stream has ended.
+    /// The controller's task for a stream has ended.
     SessionEnded(StreamId),
-    /// One side of a stream finds that the other does not answer.
+    /// One side of a stream detects that the other does not answer.
     KeepAlive {
         stream: StreamId,
         side: Side,
         since: Nanos,
     },
-    /// A message arrives at another rank.
+    /// A message between ranks arrives.
     Mesh {
         from: Place,
         to: Place,
     },
-    /// A rank finds that another does not answer.
+    /// A rank detects that another does not answer.
     MeshSilence {
         from: Place,
         to: Place,
         since: Nanos,
     },
-    /// Somebody wants a job.
+    /// A client requests a job.
     CreateJob(usize),
     FaultBegins(usize),
     FaultEnds(usize),
-    /// No new operations are begun.
+    /// No new operations are started from now on.
     Drain,
     CheckRecovery,
     CheckBound,
@@ -95,55 +95,55 @@ enum Event {
 /// A process's timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
-    /// The controller's clock, and the daemon's.
+    /// Periodic tick of the controller or daemon.
     Tick,
-    /// Try to reach the controller.
+    /// Attempt to reach the controller.
     Connect,
-    /// The controller has not answered.
+    /// Time-out of an attempt to open a stream.
     OpenTimeout(StreamId),
-    /// Statistics for the controller.
+    /// Report statistics to the controller.
     Heartbeat,
-    /// A state machine's deadline.
+    /// Deadline of a state machine.
     Machine,
-    /// Hand-overs and operations that took too long.
+    /// Deadlines of hand-overs and operations.
     Group,
-    /// The application begins an operation.
+    /// The application starts an operation.
     Application,
-    /// The process ends.
+    /// The process exits.
     Exit,
 }
 
-/// What all processes have.
+/// State common to all processes.
 struct ProcessState {
     name: String,
     alive: bool,
-    /// How many faults stop it.
+    /// Number of active faults that stop the process.
     stopped: u32,
     incarnation: u32,
     clock: Clock,
     random: Random,
-    /// What came while it was stopped.
+    /// Events held while the process is stopped.
     held: Vec<Event>,
 }
 
 /// A job of the scenario.
 struct Job {
-    /// The controller's number.
+    /// Number allocated by the controller.
     id: Option<u32>,
-    /// Of the store that gave it.
+    /// Incarnation of the store that allocated the number.
     incarnation: u64,
     /// Attempts to create it.
     attempts: u32,
     first: Place,
     size: u32,
     oracle: Oracle,
-    /// Operations below are done before the ranks leave.
+    /// Operations below this number complete before the ranks leave.
     last: Option<u64>,
-    /// Why it may end in an error.
+    /// Reason that excuses an error.
     excuse: Option<String>,
 }
 
-/// All of a run.
+/// The complete state of a run.
 pub struct World {
     scenario: Scenario,
     fabric: Fabric,
@@ -156,7 +156,7 @@ pub struct World {
     controller: ControllerProcess,
     aggregators: Vec<AggregatorProcess>,
     ranks: Vec<RankProcess>,
-    /// Place of the first rank.
+    /// Index of the first rank.
     first_rank: Place,
     jobs: Vec<Job>,
     network: Network,
@@ -168,7 +168,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world before its first event.
+    /// The world before its first event.
     pub fn new(scenario: &Scenario, lines: bool) -> World {
         let fabric = scenario.build_fabric();
         let topology = fabric.topology();
@@ -247,7 +247,7 @@ impl World {
         self.queue.at(calm + BOUND + 2 * timeout, Event::CheckEnd);
     }
 
-    /// Runs until all is done, or an invariant does not hold.
+    /// Runs until all jobs have ended or an invariant is violated.
     pub fn run(&mut self) {
         while !self.over {
             let Some(event) = self.queue.next() else { return };
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// What was found, and the trace.
+    /// Returns the report and the trace.
     pub fn into_report(mut self) -> (Report, Vec<String>) {
         self.report.digest = self.trace.digest();
         self.report.simulated_ns = self.queue.now();
@@ -303,9 +303,9 @@ impl World {
     fn packet(&mut self, from: Place, to: Place, ce: bool, bytes: &[u8]) {
         self.trace.note(self.queue.now(), 1, (from as u64) << 32 | to as u64);
         if to < self.first_rank {
-            self.aggregator_takes(from, to, ce, bytes);
+            self.aggregator_on_packet(from, to, ce, bytes);
         } else {
-            self.rank_takes(from, to, ce, bytes);
+            self.rank_on_packet(from, to, ce, bytes);
         }
     }
 
@@ -324,19 +324,19 @@ impl World {
         }
     }
 
-    /// What a process's clock shows.
+    /// Local time of a process.
     fn local(&self, place: Place) -> Time {
         Time(self.processes[place].clock.local(self.queue.now()))
     }
 
-    /// Starts a timer that runs out after so much of the process's own time.
+    /// Starts a timer that expires after `local_ns` of the process's own time.
     fn after(&mut self, place: Place, local_ns: Nanos, timer: Timer) {
         let process = &self.processes[place];
         let (ns, incarnation) = (process.clock.duration(local_ns), process.incarnation);
         self.queue.after(ns, Event::Timer { place, incarnation, timer });
     }
 
-    /// Starts a timer that runs out when the process's clock shows `deadline`.
+    /// Starts a timer that expires when the process's clock reaches `deadline`.
     fn at_local(&mut self, place: Place, deadline: Time, timer: Timer) {
         let process = &self.processes[place];
         let (at, incarnation) = (process.clock.global(deadline.0), process.incarnation);
@@ -351,16 +351,16 @@ impl World {
         self.processes[place].alive && self.processes[place].stopped == 0
     }
 
-    fn say(&mut self, place: Place, what: Arguments<'_>) {
+    fn log(&mut self, place: Place, what: Arguments<'_>) {
         if self.trace.is_on() {
-            self.trace.say(self.queue.now(), &self.processes[place].name, what);
+            self.trace.log(self.queue.now(), &self.processes[place].name, what);
         }
     }
 
-    /// An invariant does not hold. What leaves the job's sums right does not end the run.
+    /// Records a violation. A violation that leaves the job's sums correct does not end the run.
     pub fn violation(&mut self, class: Class, rule: &'static str, what: String) {
         let violation = Violation { class, rule, at: self.queue.now(), what };
-        self.trace.say(self.queue.now(), &"VIOLATION", format_args!("{violation}"));
+        self.trace.log(self.queue.now(), &"VIOLATION", format_args!("{violation}"));
         self.report.violations.push(violation);
         self.over |= class < Class::Control;
     }
@@ -388,9 +388,9 @@ impl ProcessState {
     }
 }
 
-/// Packets that wait for a stopped process.
+/// Number of packets held for a stopped process.
 const SOCKET_BUFFER: usize = 256;
-/// After all faults have ended a job is back on its trees within that.
+/// Time within which a job must be back on its trees after all faults have ended.
 const RECOVERY: Nanos = 2 * SECOND;
-/// And has ended within that: operations are no longer begun a second after recovery.
+/// Time within which a job must have ended: no operations are started from one second after recovery.
 const BOUND: Nanos = 45 * SECOND;

@@ -1,4 +1,4 @@
-//! Packets of sums: which links they cross, and what becomes of them.
+//! Delivery of data packets: paths, losses and delays.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,10 +13,10 @@ use crate::fault::{Direction, LinkLoss};
 use crate::random::Random;
 use crate::scenario::{SLOW_MS, Scenario};
 
-/// The paths of packets and the draws that decide on them.
+/// Paths of packets and the random numbers that decide on losses and delays.
 pub(super) struct Network {
     seed: u64,
-    /// By process: the host or switch that it runs on.
+    /// Node of each process: a host or switch.
     nodes: Vec<Option<NodeId>>,
     paths: BTreeMap<(NodeId, NodeId), Vec<Hop>>,
     randoms: FxHashMap<(Place, Place), Random>,
@@ -58,13 +58,13 @@ impl Network {
         }
     }
 
-    /// Ends of a link, for the trace.
+    /// The ends of a link, for the trace.
     pub(super) fn ends(&self, link: u32) -> Option<(NodeId, NodeId)> {
         self.edges.get(link as usize).copied()
     }
 }
 
-/// A shortest way, the lowest nodes first; hosts do not forward.
+/// A shortest path, preferring the lowest nodes; hosts do not forward.
 fn path(topology: &Topology, from: NodeId, to: NodeId) -> Vec<Hop> {
     let mut came: BTreeMap<NodeId, (NodeId, EdgeId)> = BTreeMap::new();
     let mut queue = VecDeque::from([from]);
@@ -93,7 +93,7 @@ fn path(topology: &Topology, from: NodeId, to: NodeId) -> Vec<Hop> {
 }
 
 impl World {
-    /// A packet leaves a process.
+    /// Sends a packet of a process.
     pub(super) fn send(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
         if to >= self.processes.len() {
             return;
@@ -108,7 +108,7 @@ impl World {
         let mut copies: [Option<(Nanos, bool)>; 2] = [None, None];
         let count = 1 + usize::from(random.chance(noise.duplication));
         for copy in copies.iter_mut().take(count) {
-            // A wrong bit shows in the checksum, so the packet is dropped where it arrives.
+            // The checksum detects a bit error, so the receiver drops the packet.
             let lost = random.chance(noise.loss) || random.chance(noise.corruption);
             let jitter = random.below(u64::from(noise.jitter_us) * 1000 + 1);
             let slow = if random.chance(noise.slow) { random.below(SLOW_MS * MS) } else { 0 };
@@ -153,7 +153,7 @@ impl World {
     }
 }
 
-/// Packets without payload have at most so many bytes.
+/// Maximum size of packets without payload, bytes.
 const HEADERS_AT_MOST: usize = 60;
-/// Time for one link and one queue.
+/// Delay of one link and one queue.
 const HOP: Nanos = 5_000;

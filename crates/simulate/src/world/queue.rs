@@ -1,11 +1,11 @@
-//! What happens next.
+//! The event queue.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::clock::Nanos;
 
-/// Events in the order of their times; those of one time in the order in which they were made.
+/// Events in order of time; events of equal time in order of insertion.
 #[derive(Debug)]
 pub struct Queue<E> {
     now: Nanos,
@@ -21,29 +21,29 @@ struct Entry<E> {
 }
 
 impl<E> Queue<E> {
-    /// Nothing, at time 0.
+    /// An empty queue at time 0.
     pub fn new() -> Queue<E> {
         Queue { now: 0, made: 0, heap: BinaryHeap::new() }
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Makes something happen at `at`, or now if that is past.
+    /// Schedules an event at `at`, or now if that is past.
     pub fn at(&mut self, at: Nanos, event: E) {
         self.made += 1;
         let entry = Entry { at: at.max(self.now), number: self.made, event };
         self.heap.push(Reverse(entry));
     }
 
-    /// Makes something happen after a while.
+    /// Schedules an event after `ns` nanoseconds.
     pub fn after(&mut self, ns: Nanos, event: E) {
         self.at(self.now.saturating_add(ns), event);
     }
 
-    /// Goes on to what happens next.
+    /// Advances to the next event.
     pub fn next(&mut self) -> Option<E> {
         let Reverse(entry) = self.heap.pop()?;
         self.now = entry.at;

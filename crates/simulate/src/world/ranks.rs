@@ -1,5 +1,5 @@
-//! Ranks as processes: the application that calls operations, the hand-over machine, the data plane, the client of the
-//! controller.
+//! Rank processes: the application that starts operations, the hand-over machine, the data plane, the controller
+//! client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -35,25 +35,25 @@ pub(super) struct RankProcess {
     pub client: Client,
     pub handover: Handover<ControllerPlan>,
     pub hosts: HostPath,
-    /// How it ended.
+    /// How the rank ended.
     pub outcome: Option<Result<(), Failure>>,
     /// Whether the first plan is in use.
     pub ready: bool,
     data: DataPlane,
-    /// Operations under way: until when, and where.
+    /// Operations in progress: deadline and path.
     operations: BTreeMap<u64, UnderWay>,
-    /// The next operation.
+    /// Number of the next operation.
     pub next: u64,
-    /// It would have begun one, had there not been too many.
+    /// Whether the limit of concurrent operations delayed the next one.
     blocked: bool,
     byes: BTreeSet<Place>,
     leaving: bool,
     known_epoch: u32,
-    /// The plan that the controller sent last, without its trees.
+    /// The last plan received from the controller, without its trees.
     known_plan: Option<pb::Plan>,
     /// Ranks whose connection has ended.
     unreachable: Vec<u32>,
-    /// What the controller was told last of silent trees, unreachable ranks, the plan in use and whether it works.
+    /// The last report to the controller: silent trees, unreachable ranks, the plan in use, whether the plan works.
     news: (Vec<u32>, Vec<u32>, u32, bool),
     armed: Option<Time>,
     group_armed: Option<Time>,
@@ -68,9 +68,9 @@ struct UnderWay {
 /// Why a rank ended in an error.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
-    /// The control plane said so.
+    /// Whether the control plane ended the job.
     pub by_controller: bool,
-    /// In words.
+    /// Description.
     pub reason: String,
 }
 
@@ -115,7 +115,7 @@ impl RankProcess {
         }
     }
 
-    /// Operations that have begun and are not over.
+    /// Operations that have started and not completed.
     pub(super) fn under_way(&self) -> Vec<u64> {
         self.operations.keys().copied().collect()
     }
@@ -126,7 +126,7 @@ impl World {
         &mut self.ranks[place - self.first_rank]
     }
 
-    /// The job has a number: its ranks begin.
+    /// Starts the ranks of a job that has a number.
     pub(super) fn start_ranks(&mut self, job: usize) {
         let (first, size) = (self.jobs[job].first, self.jobs[job].size as usize);
         for place in first..first + size {
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Sends at once what the controller has to act upon.
+    /// Reports changes that the controller must act upon at once.
     fn report_news(&mut self, place: Place) {
         let statistics = self.statistics(place);
         let pb::WorkerHeartbeat { silent_trees, unreachable_ranks, plan_epoch, .. } = &statistics;
@@ -194,8 +194,8 @@ impl World {
         }
     }
 
-    /// The controller says something.
-    pub(super) fn rank_hears(&mut self, place: Place, event: FromController) {
+    /// Handles an event of the controller.
+    pub(super) fn rank_on_event(&mut self, place: Place, event: FromController) {
         match event {
             FromController::Plan(plan) => self.plan_arrives(place, plan),
             FromController::PeerLost(lost) => {
@@ -231,7 +231,7 @@ impl World {
             return;
         }
         let (trees, reason) = (plan.plan.trees.len(), &plan.plan.reason);
-        self.say(place, format_args!("hears of plan {epoch} with {trees} trees {reason}"));
+        self.log(place, format_args!("receives plan {epoch} with {trees} trees {reason}"));
         self.rank(place).known_epoch = epoch;
         self.rank(place).known_plan = Some(pb::Plan { trees: Vec::new(), ..message });
         let now = self.local(place);
@@ -239,15 +239,15 @@ impl World {
         self.pump_rank(place);
     }
 
-    /// The controller does not want this rank.
-    pub(super) fn rank_refused(&mut self, place: Place, words: String) {
+    /// Handles a refusal by the controller.
+    pub(super) fn rank_refused(&mut self, place: Place, reason: String) {
         if !self.rank(place).ready {
-            self.rank_fails(place, Failure { by_controller: true, reason: words });
+            self.rank_fails(place, Failure { by_controller: true, reason });
         }
     }
 
-    /// A packet came.
-    pub(super) fn rank_takes(&mut self, from: Place, place: Place, ce: bool, bytes: &[u8]) {
+    /// Handles a data packet.
+    pub(super) fn rank_on_packet(&mut self, from: Place, place: Place, ce: bool, bytes: &[u8]) {
         let now = self.local(place);
         match self.rank(place).data.take(now, PortId(from as u32), ce, bytes) {
             Ok(Some(accepted)) => self.check_accepted(place, &accepted, "accepts"),
@@ -267,7 +267,7 @@ impl World {
         self.pump_rank(place);
     }
 
-    /// Regularly, and when a deadline of the hand-over passes.
+    /// Runs periodically, and at deadlines of the hand-over.
     pub(super) fn group_timeout(&mut self, place: Place) {
         let now = self.local(place);
         let rank = self.rank(place);
@@ -288,7 +288,7 @@ impl World {
         self.at_local(place, now.after(GROUP_TICK), Timer::Group);
     }
 
-    /// Another rank says something.
+    /// Handles a message of another rank.
     pub(super) fn rank_receives(&mut self, from: Place, place: Place, message: Message) {
         if self.rank(place).outcome.is_some() {
             return;
@@ -321,7 +321,7 @@ impl World {
         }
     }
 
-    /// Does what the machines ask for, until they ask for nothing.
+    /// Executes the outputs of the machines until there are none.
     fn pump_rank(&mut self, place: Place) {
         loop {
             let mut idle = true;
@@ -366,7 +366,7 @@ impl World {
             }
             Event::Silent(tree, for_ns) => {
                 let ms = for_ns / MS;
-                self.say(place, format_args!("tree {tree} has been silent for {ms} ms"));
+                self.log(place, format_args!("tree {tree} has been silent for {ms} ms"));
                 let now = self.local(place);
                 let rank = self.rank(place);
                 let results = rank.data.results(tree.0.into());
@@ -382,7 +382,7 @@ impl World {
                 let rank = self.rank(place);
                 let submitted = rank.data.submitted();
                 let progress = rank.data.freeze();
-                self.say(place, format_args!("stops its trees: {}", summary(&progress)));
+                self.log(place, format_args!("stops its trees: {}", summary(&progress)));
                 let frozen = Frozen::Fragments { progress, submitted };
                 self.rank(place).handover.handle_frozen(now, frozen);
             }
@@ -390,7 +390,7 @@ impl World {
                 let rank = self.rank(place);
                 let results = fragments.iter().map(|&g| rank.data.fetch(g)).collect();
                 rank.handover.handle_fetched(now, results);
-                self.say(place, format_args!("serves results {fragments:?}"));
+                self.log(place, format_args!("serves results {fragments:?}"));
             }
             Action::Deliver(results) => {
                 for (g, bytes) in results {
@@ -407,7 +407,7 @@ impl World {
                 }
             }
             Action::SilentTrees(trees) => {
-                self.say(place, format_args!("trees that do not answer: {trees:?}"));
+                self.log(place, format_args!("trees that do not answer: {trees:?}"));
                 self.report_news(place);
             }
             Action::Fail(error) => {
@@ -424,14 +424,14 @@ impl World {
         }
     }
 
-    /// Goes over to what was agreed on.
+    /// Switches to the agreed plan.
     fn resume(&mut self, place: Place, resume: Resume<ControllerPlan>) {
         self.report.handovers += 1;
         let now = self.local(place);
         let number = self.rank(place).job;
         let fragment_bytes = self.fragment_bytes(place);
         let epoch = resume.plan.as_ref().map(|plan| plan.0.plan.epoch);
-        self.say(
+        self.log(
             place,
             format_args!("hand-over {}: plan {epoch:?}, {:?}", resume.generation, resume.path),
         );
@@ -439,7 +439,8 @@ impl World {
             Some(finished) => self.rank(place).data.resolve(finished),
             None => Vec::new(),
         };
-        // What is over is reported after the rest has its place on the new path: the application may begin the next.
+        // Completions are reported after the remaining operations are on the new path: the application may start the
+        // next.
         if let Some(plan) = &resume.plan {
             if !self.jobs[number].oracle.set_order(&plan.0.plan.order) {
                 let epoch = plan.0.plan.epoch;
@@ -473,7 +474,7 @@ impl World {
         }
     }
 
-    /// Gives an operation to a path.
+    /// Submits an operation to a path.
     fn give(&mut self, place: Place, operation: TreeOperation, path: Path) {
         let on_trees = path == Path::Network && self.carries(place, &operation.submission);
         let sequence = operation.submission.id;
@@ -507,18 +508,18 @@ impl World {
         protocol.is_some_and(|protocol| supports(protocol, submission.format))
     }
 
-    /// Fragment size of the plan in use, which is that of all plans of the job.
+    /// Fragment size of the plan in use, which is the same for all plans of the job.
     fn fragment_bytes(&mut self, place: Place) -> u16 {
         self.rank(place).handover.plan().map_or(0, |plan| plan.0.plan.fragment_bytes as u16)
     }
 
-    /// Bytes of an element of an operation.
+    /// Bytes per element of an operation.
     pub(super) fn element_bytes(&mut self, place: Place, operation: u64) -> usize {
         let job = self.rank(place).job;
         self.jobs[job].oracle.operation(operation).format.dtype.size()
     }
 
-    /// The order in which a rank adds.
+    /// The rank's order of additions.
     pub(super) fn order_of(&mut self, place: Place) -> SumOrder {
         let job = self.rank(place).job;
         let size = self.jobs[job].size;
@@ -526,7 +527,7 @@ impl World {
         plan.map_or_else(|| SumOrder::flat(size), |plan| plan.0.plan.order.clone())
     }
 
-    /// The application's turn.
+    /// Runs the application: starts the next operation.
     pub(super) fn application(&mut self, place: Place) {
         let shape = &self.scenario.jobs[self.ranks[place - self.first_rank].job];
         let (gap, depth) = (shape.gap_ms * MS, shape.depth as usize);
@@ -556,13 +557,13 @@ impl World {
         let rank = self.rank(place);
         rank.next += 1;
         rank.operations.insert(sequence, UnderWay { deadline, on_trees: false });
-        self.say(place, format_args!("begins operation {sequence} of {elements} elements"));
+        self.log(place, format_args!("begins operation {sequence} of {elements} elements"));
         let begun = Begun { sequence, elements, deadline };
         self.rank(place).handover.handle_operation(begun);
         self.pump_rank(place);
     }
 
-    /// All sums of an operation are in the rank's buffer.
+    /// Completes an operation: all sums are in the rank's buffer.
     pub(super) fn operation_ends(
         &mut self,
         place: Place,
@@ -583,7 +584,7 @@ impl World {
             );
             return self.violation(Class::Correctness, "sums are exact", what);
         }
-        self.say(place, format_args!("has all sums of operation {operation}"));
+        self.log(place, format_args!("has all sums of operation {operation}"));
         self.trace.note(self.queue.now(), 4, operation);
         self.report.operations += 1;
         self.report.on_trees += u64::from(on_trees);
@@ -604,7 +605,7 @@ impl World {
         }
     }
 
-    /// Operations that are over everywhere need not be known any more.
+    /// Drops operations that all ranks have completed.
     fn forget_operations(&mut self, number: usize) {
         let first = self.jobs[number].first - self.first_rank;
         let ranks = &self.ranks[first..first + self.jobs[number].size as usize];
@@ -614,7 +615,7 @@ impl World {
         self.jobs[number].oracle.forget_below(oldest);
     }
 
-    /// Says goodbye when all is done, and leaves when all have said it.
+    /// Sends `Bye` after the last operation, and leaves when all ranks have sent it.
     pub(super) fn leave_if_done(&mut self, place: Place) {
         let rank = &self.ranks[place - self.first_rank];
         let last = self.jobs[rank.job].last;
@@ -632,21 +633,21 @@ impl World {
         if self.rank(place).byes.len() + 1 < size {
             return;
         }
-        self.say(place, format_args!("has done all of its work"));
+        self.log(place, format_args!("has completed all operations"));
         self.rank(place).outcome = Some(Ok(()));
         self.report.completed += 1;
         self.rank(place).data.finish();
         self.pump_rank(place);
         self.after(place, MS, Timer::Exit);
-        self.rank_is_over();
+        self.rank_ended();
     }
 
-    /// A rank ends in an error.
+    /// Ends a rank with an error.
     pub(super) fn rank_fails(&mut self, place: Place, failure: Failure) {
         if self.rank(place).outcome.is_some() {
             return;
         }
-        self.say(place, format_args!("FAILS: {}", failure.reason));
+        self.log(place, format_args!("FAILS: {}", failure.reason));
         self.check_failure(place, &failure);
         let rank = self.rank(place);
         rank.outcome = Some(Err(failure));
@@ -654,10 +655,10 @@ impl World {
         rank.operations.clear();
         self.report.failed += 1;
         self.after(place, 10 * MS, Timer::Exit);
-        self.rank_is_over();
+        self.rank_ended();
     }
 
-    /// The process ends in order.
+    /// Ends the process normally.
     pub(super) fn exit(&mut self, place: Place) {
         if let ClientState::Open(stream) = self.client(place).state {
             let leave = pb::worker_report::Report::Leave(pb::Leave {});
@@ -667,13 +668,13 @@ impl World {
         self.close_all_of(place);
         self.close_mesh_of(place);
         self.processes[place].alive = false;
-        self.say(place, format_args!("exits"));
+        self.log(place, format_args!("exits"));
     }
 
-    /// A result was written into a rank's buffer.
+    /// Checks a result that was written into a rank's buffer.
     fn check_accepted(&mut self, place: Place, accepted: &Accepted, how: &str) {
         let Accepted { id, elements } = accepted;
-        self.say(place, format_args!("{how} elements {elements:?} of operation {id}"));
+        self.log(place, format_args!("{how} elements {elements:?} of operation {id}"));
         self.trace.note(self.queue.now(), 5, id << 32 | elements.start);
         let number = self.rank(place).job;
         let truth = self.jobs[number].oracle.operation(*id);
@@ -690,7 +691,7 @@ impl World {
     }
 }
 
-/// The elements that a submission covers, as few ranges as possible.
+/// The elements that a submission covers, in the fewest ranges.
 fn ranges(submission: &Submission, fragment_bytes: u16) -> Vec<Range<u64>> {
     let Fragments::Some(list) = &submission.fragments else {
         return std::iter::once(0..submission.numel).collect();
@@ -716,6 +717,6 @@ fn summary(progress: &netsum_proto::handover::Progress) -> String {
     progress.trees.iter().map(tree).collect::<Vec<_>>().join(", ")
 }
 
-/// Operations after which what is over everywhere is forgotten.
+/// Number of operations between two calls of `forget_operations`.
 const FORGET_EVERY: u64 = 16;
 const GROUP_TICK: Nanos = 50 * MS;

@@ -1,5 +1,5 @@
-//! Streams between the controller and its peers: messages arrive once and in order until a side closes or dies, or finds
-//! that the other does not answer.
+//! Streams between the controller and its peers: messages arrive once and in order until a side closes or dies, or
+//! detects that the other does not answer.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,10 +9,10 @@ use netsum_control::pb;
 use super::clock::{MS, Nanos};
 use super::{CONTROLLER, Event, Place, World};
 
-/// Names a stream; never reused in a run.
+/// Identifies a stream; never reused in a run.
 pub(super) type StreamId = u64;
 
-/// The two ends.
+/// The two ends of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Controller,
@@ -33,10 +33,10 @@ pub(super) enum Up {
 pub(super) enum Down {
     /// The first report is accepted.
     Accepted,
-    /// It is not; `finally`: the controller says that another attempt makes no sense.
+    /// The first report is refused; `finally`: further attempts are useless.
     Refused {
         finally: bool,
-        words: String,
+        reason: String,
     },
     Worker(pb::worker_event::Event),
     Switch(pb::switch_command::Command),
@@ -75,7 +75,7 @@ impl Streams {
         self.open.get_mut(&id)
     }
 
-    /// The stream of a session of the controller that runs now.
+    /// The stream of a session of the running controller.
     pub(super) fn of_session(&self, incarnation: u32, session: SessionId) -> Option<StreamId> {
         let of = |stream: &Stream| {
             stream.controller_incarnation == incarnation && stream.session == Some(session)
@@ -89,7 +89,7 @@ impl Streams {
 }
 
 impl World {
-    /// Opens a stream with its first report.
+    /// Opens a stream with the first report.
     pub(super) fn open_stream(&mut self, peer: Place, first: Up) -> StreamId {
         let id = self.streams.next;
         self.streams.next += 1;
@@ -113,7 +113,7 @@ impl World {
         id
     }
 
-    /// Time that a message of control plane or mesh takes.
+    /// Delay of a control-plane or mesh message.
     pub(super) fn message_delay(&mut self, from: Place) -> Nanos {
         let jitter = u64::from(self.scenario.noise.message_jitter_us) * 1000;
         let delay = self.active.delay_ms() * MS;
@@ -176,7 +176,7 @@ impl World {
         self.forget_if_closed(id);
     }
 
-    /// The controller's side ends; the peer reads what was sent before.
+    /// Closes the controller's side; the peer still reads earlier messages.
     pub(super) fn close_from_controller(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         if std::mem::replace(&mut stream.controller_open, false) {
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// The peer's side ends; the controller reads what was sent before.
+    /// Closes the peer's side; the controller still reads earlier messages.
     pub(super) fn close_from_peer(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         if std::mem::replace(&mut stream.peer_open, false) {
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// The kernel closes the streams of a process that died.
+    /// Closes the streams of a process that died, as the kernel does.
     pub(super) fn close_all_of(&mut self, place: Place) {
         for id in self.streams.ids() {
             let stream = &self.streams.open[&id];
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Both sides see that the streams of a process have broken.
+    /// Breaks the streams of a process; both sides detect it.
     pub(super) fn break_streams(&mut self, place: Place) {
         for id in self.streams.ids() {
             let stream = &self.streams.open[&id];
@@ -220,7 +220,8 @@ impl World {
         }
     }
 
-    /// A fault began or ended: what was held up goes on, and sides that do not answer are timed.
+    /// Called when a fault starts or ends: delivers delayed messages, and starts keep-alive timers of unreachable
+    /// sides.
     pub(super) fn streams_changed(&mut self) {
         for id in self.streams.ids() {
             self.watch_stream(id);
@@ -297,7 +298,7 @@ impl World {
         }
     }
 
-    /// Time after which a new attempt to reach the controller is made: doubles, with a random part.
+    /// Delay before the next attempt to reach the controller: doubles, with a random part.
     pub(super) fn backoff(&mut self, place: Place, attempts: u32) -> Nanos {
         let due = ((50 * MS) << attempts.min(10)).min(500 * MS);
         due / 2 + self.processes[place].random.below(due / 2 + 1)
