@@ -2,31 +2,31 @@
 
 | variable | meaning | default |
 |---|---|---|
-| NETSUM_CONTROLLER | `address:port` of the controller | none: hosts add, no switch does |
-| NETSUM_HOST | name of this machine in the fabric file | by the addresses of this machine |
+| NETSUM_CONTROLLER | `address:port` of the controller | none: hosts add, switches do not |
+| NETSUM_HOST | name of this machine in the fabric file | found by the addresses of this machine |
 | NETSUM_PROTOCOL | a name of `netsum._core.PROTOCOLS`; `auto`: the controller chooses | panama |
-| NETSUM_TENANT | whose the job is, of the fabric file | default |
-| NETSUM_SCALE | factor between reals and integers of slots; 0: by exponents that all ranks share | 0 |
-| NETSUM_MAX_TREES | most aggregation trees a job asks for | the controller's choice |
-| NETSUM_RELEASE_FRACTION | share of its children with which a switch releases a sum | 1: all of them |
+| NETSUM_TENANT | tenant of the job, from the fabric file | default |
+| NETSUM_SCALE | factor between reals and integers of slots; 0: exponents shared by all ranks | 0 |
+| NETSUM_MAX_TREES | maximum number of aggregation trees of a job | the controller's choice |
+| NETSUM_RELEASE_FRACTION | share of its children that suffices for a switch to release a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
-| NETSUM_MIN_BYTES | smaller buffers go by the host path | the controller's choice; with a plan by the cost model |
-| NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they talk over the network | on |
-| NETSUM_ORDER | `ranks`: sums are the same anywhere; `hosts`: faster where ranks are dealt out to hosts | ranks |
-| NETSUM_NETWORK | `tcp`, or `ucx` for InfiniBand, RoCE and what else UCX knows | tcp |
+| NETSUM_MIN_BYTES | smaller buffers use the host path | the controller's choice; with a plan by the cost model |
+| NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they use the network | on |
+| NETSUM_ORDER | `ranks`: sums do not depend on placement; `hosts`: faster if ranks alternate between hosts | ranks |
+| NETSUM_NETWORK | `tcp`, or `ucx` for InfiniBand, RoCE and other networks of UCX | tcp |
 | NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
 | NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | measured |
 | NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | measured |
-| NETSUM_PLAN | allreduces of the world go over this tree plan (`netsum plan pack --out`); no controller then | none |
-| NETSUM_INTERFACES | `eth0,eth1` or addresses, in one order at all hosts: allreduces of the world use all | one |
-| NETSUM_PLAN_TOPOLOGY | file or name of its fabric: for new plans when links are lost, for the cost model | none |
+| NETSUM_PLAN | tree plan (`netsum plan pack --out`) for allreduces of the world; excludes a controller | none |
+| NETSUM_INTERFACES | `eth0,eth1` or addresses, in the same order on all hosts: allreduces of the world use all | one |
+| NETSUM_PLAN_TOPOLOGY | the plan's fabric (file or name), for plans after link failures, for the cost model | none |
 | NETSUM_PLAN_ADDRESSES | `NEIGHBOUR=ADDRESS,…`: own addresses on links to GPUs or switches | shared memory |
-| NETSUM_PLAN_SILENCE_S | a link of the plan that takes nothing for so long is lost | 3 |
-| NETSUM_PLAN_SHARES | which shares of a plan follow the traffic: `same-order`, `any`, or `plan`: none | same-order |
+| NETSUM_PLAN_SILENCE_S | a link of the plan that accepts nothing for this long is lost | 3 |
+| NETSUM_PLAN_SHARES | which shares of a plan adapt to the traffic: `same-order`, `any`, or `plan`: none | same-order |
 | NETSUM_PLAN_MEASURE | 1: measure the plan's links at the start, for `stats()["links"]` | 0 |
-| NETSUM_RECORDER | folder into which ranks write their last operations when one fails, or on SIGUSR1 | none |
-| NETSUM_MEETING | `host:port` where rank 0 waits for ranks that meet without torch | MASTER_ADDR:MASTER_PORT |
-| NETSUM_TORCH_SHAPE | `auto`, or `backend` for torch's hooks at 5 µs more per call | auto |
+| NETSUM_RECORDER | folder to which ranks write their last operations when one fails, or on SIGUSR1 | none |
+| NETSUM_MEETING | `host:port` at which ranks connect to rank 0 without torch | MASTER_ADDR:MASTER_PORT |
+| NETSUM_TORCH_SHAPE | `auto`, or `backend` for torch's hooks, at 5 µs more per call | auto |
 """
 
 import ipaddress
@@ -50,18 +50,18 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a `netsum._core.Group` is made with; `options` goes to the core as it stands."""
+    """Parameters of a `netsum._core.Group`; `options` is passed to the core unchanged."""
 
     controller: str | None = None
     host: str | None = None
     options: dict[str, str] = field(default_factory=dict)
     torch_shape: str = "auto"
     plan_options: dict[str, str] = field(default_factory=dict)
-    """Of a tree plan, for the world's group."""
+    """Options of a tree plan, for the world's group."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """Read and check the NETSUM_* variables. Raises SettingError, which names the variable."""
+        """Read and check the NETSUM_* variables. Raises SettingError with the name of an invalid variable."""
         options = _read(environment, _OPTIONS)
         plan_options = _read(environment, _PLAN_OPTIONS)
         controller = environment.get("NETSUM_CONTROLLER", "").strip() or None
@@ -80,14 +80,14 @@ class Settings:
 
     @property
     def names_plan(self) -> bool:
-        """Whether sums of the world are to go over a tree plan: one in a file, or one over several interfaces."""
+        """Whether sums of the world use a tree plan: one from a file, or one over several interfaces."""
         return bool({"plan", "interfaces"} & self.plan_options.keys())
 
     def with_plan(self, plan: str | None) -> "Settings":
-        """The same settings over a tree plan: that of the file `plan`, of NETSUM_PLAN, or one over NETSUM_INTERFACES.
-        Without any, as it is.
+        """The same settings with a tree plan: of the file `plan`, of NETSUM_PLAN, or one over NETSUM_INTERFACES.
+        Unchanged without any of these.
 
-        Raises SettingError where there is a controller besides.
+        Raises SettingError if there is a controller, too.
         """
         options = self.plan_options | ({"plan": plan} if plan else {})
         if plan:
@@ -95,13 +95,13 @@ class Settings:
         if not {"plan", "interfaces"} & options.keys():
             return self
         if self.controller:
-            raise SettingError(f"plan {plan}: NETSUM_CONTROLLER is set besides; unset one of them")
+            raise SettingError(f"plan {plan}: NETSUM_CONTROLLER is set too; unset one of them")
         return replace(self, options=self.options | options)
 
     def host_path_only(self) -> "Settings":
-        """The same settings without a controller: hosts do all the adding.
+        """The same settings without a controller: only hosts add.
 
-        The name of this machine goes with it: it is the fabric's, and without a fabric stands for no address.
+        The host name is dropped too, because it is defined by the fabric.
         """
         return replace(self, controller=None, host=None) if self.controller else self
 
@@ -224,7 +224,7 @@ _OPTIONS = {
     "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
     "NETSUM_ORDER": ("order", _order),
     "NETSUM_NETWORK": ("network", _network),
-    # The core knows the names.
+    # The core validates the names.
     "NETSUM_RECORDER": ("recorder", _any),
     "NETSUM_ALGORITHMS": ("algorithms", _any),
     "NETSUM_LINK_LATENCY_S": ("link_latency_s", _positive),

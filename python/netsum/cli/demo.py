@@ -17,7 +17,7 @@ from netsum.demo.show import Terminal, tables
 
 def demo(
     kill_switch: Annotated[
-        bool, typer.Option("--kill-switch", help="kill a spine and a rack switch on the way")
+        bool, typer.Option("--kill-switch", help="kill a spine and a rack switch during the training")
     ] = False,
     protocol: Annotated[str, typer.Option(help=f"{', '.join(PROTOCOLS)}: the controller chooses")] = "panama",
     epochs: Annotated[
@@ -26,7 +26,7 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON, the rest to stderr")] = False,
     out: Annotated[Path, typer.Option(help="folder for report.html, result.json and logs")] = Path("out/demo"),
 ) -> None:
-    """Train LeNet-5 through a local fabric of four switches, and the same on Gloo beside it."""
+    """Train LeNet-5 on a local fabric of four switches, and on Gloo for comparison."""
     for module, package in (("torch", "torch"), ("sklearn", "scikit-learn")):
         if importlib.util.find_spec(module) is None:
             raise DemoError(f"the demo needs {package}; run `make demo`, or `pip install 'netsum[demo]'`")

@@ -28,17 +28,17 @@ def run(
     count: Annotated[
         int | None, typer.Option("-n", "--workers", min=1, max=1024, help="workers on this machine; 2, or the plan's")
     ] = None,
-    fabric: Annotated[Path | None, typer.Option(help="fabric file; it is started if it does not run")] = None,
+    fabric: Annotated[Path | None, typer.Option(help="fabric file; the fabric is started if it is not running")] = None,
     protocol: Annotated[str, typer.Option(help=f"{', '.join(PROTOCOLS)}: the controller chooses")] = "panama",
-    tenant: Annotated[str, typer.Option(help="whose the job is, of the fabric file")] = "",
-    plan: Annotated[Path | None, typer.Option(help="tree plan for allreduces in place of a fabric")] = None,
-    topology: Annotated[str | None, typer.Option(help="the plan's fabric, to plan anew on when links are lost")] = None,
+    tenant: Annotated[str, typer.Option(help="tenant of the job, from the fabric file")] = "",
+    plan: Annotated[Path | None, typer.Option(help="tree plan for allreduces, instead of a fabric")] = None,
+    topology: Annotated[str | None, typer.Option(help="the plan's fabric, for new plans after link failures")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="without torchrun: scripts for JAX, Keras or NumPy")] = False,
 ) -> None:
-    """Run a script as N workers on a fabric, by torchrun or --plain; its exit code is passed on.
+    """Run a script as N workers on a fabric, by torchrun or --plain, and exit with the script's exit code.
 
-    The fabric is that of --fabric, or of NETSUM_CONTROLLER, or else a local one that lives as long as the script. With
-    --plan there is none: one worker per GPU of the plan, and allreduces go over its trees (`netsum plan pack --out`).
+    The fabric is that of --fabric, or of NETSUM_CONTROLLER, or else a local one that is stopped after the script. With
+    --plan there is no fabric: one worker runs per GPU, and allreduces use the plan's trees (`netsum plan pack --out`).
     """
     if not plain and importlib.util.find_spec("torch") is None:
         raise FabricError(
@@ -67,7 +67,7 @@ def run(
 
 
 def _explain(address: str, before: set[int], workers: Workers) -> None:
-    """Print which protocol the controller has chosen for the jobs of these workers, and why; once they have a plan."""
+    """Print the protocol that the controller chose for these workers' jobs, and the reason, once there is a plan."""
     while workers.poll() is None:
         jobs = [job for job in controller_status(address)["jobs"] if job["job"] not in before and job["epoch"]]
         if jobs:
@@ -79,7 +79,7 @@ def _explain(address: str, before: set[int], workers: Workers) -> None:
 
 @contextlib.contextmanager
 def _planned(plan: Path, topology: str | None, count: int | None) -> Iterator[tuple[int, dict[str, str]]]:
-    """Workers and their environment for a tree plan, which is checked here as far as can be."""
+    """Number of workers and their environment for a tree plan. Errors in the plan are reported here if possible."""
     try:
         ranks = len(json.loads(plan.read_text())["gpus"])
     except OSError as error:
@@ -87,25 +87,25 @@ def _planned(plan: Path, topology: str | None, count: int | None) -> Iterator[tu
     except (ValueError, KeyError, TypeError) as error:
         raise PlanError(f"{plan}: is no tree plan; write one by `netsum plan pack … --out {plan}`") from error
     if count not in (None, ranks):
-        raise PlanError(f"{plan} has {ranks} ranks, and -n says {count}; leave -n out")
+        raise PlanError(f"{plan} has {ranks} ranks, but -n is {count}; leave -n out")
     environment = {"NETSUM_PLAN": str(plan.resolve()), "NETSUM_CONTROLLER": ""}
     if topology is not None:
         path = Path(topology)
-        planner.topology(planner.Selection(topology))  # Refused here rather than by every rank.
+        planner.topology(planner.Selection(topology))  # Report an error here rather than on every rank.
         environment["NETSUM_PLAN_TOPOLOGY"] = str(path.resolve()) if path.exists() else topology
     yield ranks, environment
 
 
 @contextlib.contextmanager
 def on_fabric(file: Path | None, settings: dict[str, str], count: int | None) -> Iterator[tuple[int, dict[str, str]]]:
-    """Workers and their environment on a fabric: that of `file`, of NETSUM_CONTROLLER, or one that lives as long."""
+    """Number of workers and their environment on a fabric: of `file`, of NETSUM_CONTROLLER, or a temporary one."""
     with _controller(file) as address:
         yield count or 2, {"NETSUM_CONTROLLER": address, **settings}
 
 
 @contextlib.contextmanager
 def _controller(file: Path | None) -> Iterator[str]:
-    """The address of a controller that answers, for the length of a `with` block."""
+    """The address of a reachable controller, for the duration of a `with` block."""
     given = os.environ.get("NETSUM_CONTROLLER")
     if file is None and given:
         controller_status(given)

@@ -80,7 +80,7 @@ def test_run_takes_its_workers_from_the_plan(plan, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     wrong = subprocess.run([NETSUM, "run", "-n", "4", "--plan", plan, script], capture_output=True, text=True)
-    assert wrong.returncode == 1 and "has 3 ranks, and -n says 4" in wrong.stderr.replace("\n", " ")
+    assert wrong.returncode == 1 and "has 3 ranks, but -n is 4" in wrong.stderr.replace("\n", " ")
 
 
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="needs a CUDA device")
