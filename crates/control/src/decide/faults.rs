@@ -1,4 +1,5 @@
-//! Faults of the data plane: what workers report of silent trees, and plans that avoid and try suspected switches.
+//! Data-plane faults: workers' reports of silent trees, and plans that avoid suspected switches and later try them
+//! again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use super::state::State;
 use super::suspicion::{Stage, Suspicion};
 
 impl State {
-    /// Avoids switches of silent trees, and tries them again.
+    /// Avoids the switches of silent trees, and schedules trials of them.
     pub(super) fn tick_suspicions(&mut self, now_ms: u64) {
         let concerned = |job: &Job| job.suspicion.is_some() || !silent_trees(job).is_empty();
         for id in self.running(concerned) {
@@ -20,7 +21,7 @@ impl State {
         let settings = self.settings.clone();
         let Some(job) = self.job_mut(id) else { return };
         if job.pending.is_some() || job.replan_at_ms.is_some_and(|at| at <= now_ms) {
-            // Reports of the plan before say nothing of the next one.
+            // Reports about the previous plan do not apply to the next one.
             return;
         }
         let silent = silent_trees(job);
@@ -28,7 +29,7 @@ impl State {
         let since_ms = job.silent_since_ms.unwrap_or(now_ms);
         let Some(plan) = &job.current else { return };
         if silent.len() == plan.trees.len() && !silent.is_empty() && !all_report(job, now_ms) {
-            // A rank that does not run stops all trees. No plan helps, and none can be agreed on without it.
+            // A stopped rank stops all trees: no plan helps, and the ranks cannot agree on one without it.
             return;
         }
         let mut suspicion = job.suspicion.take().unwrap_or_else(|| Suspicion::new(now_ms));
@@ -42,7 +43,7 @@ impl State {
                 let some_work = job.worked_ms.is_some_and(|at| at + REPORT_LEAD_MS >= since_ms);
                 suspicion.meet(since_ms, plan, &silent, some_work, &settings);
                 if since_ms + REPORT_OLD_MS <= now_ms {
-                    // A rank did not report for a while. The others may have long been on the host path.
+                    // A rank has not reported for a while. The others may be on the host path by now.
                     suspicion.stage = Stage::Trial;
                 }
                 job.replan_at_ms = Some(now_ms);
@@ -66,26 +67,26 @@ impl State {
     }
 }
 
-/// Trees of the plan in use that connected ranks report as silent: some rank, or for a pool every rank. A pool answers
-/// nobody until all have contributed, so a single late rank looks to the others like a dead switch.
+/// Trees of the plan in use that connected ranks report as silent: at least one rank, or for a pool every rank. A pool
+/// answers no rank until all have contributed, so to the others one late rank looks like a failed switch.
 fn silent_trees(job: &Job) -> BTreeSet<usize> {
     let Some(plan) = &job.current else { return BTreeSet::new() };
     let epoch = u32::from(plan.epoch);
     let connected = || job.members.iter().filter(|member| member.session().is_some());
     let is_silent = |tree: &usize| {
-        let says = |member: &Arc<Member>| {
+        let reports = |member: &Arc<Member>| {
             let statistics = &member.statistics;
             statistics.plan_epoch == epoch && statistics.silent_trees.contains(&(*tree as u32))
         };
         match plan.protocol.has_pools() {
-            true => connected().next().is_some() && connected().all(says),
-            false => connected().any(says),
+            true => connected().next().is_some() && connected().all(reports),
+            false => connected().any(reports),
         }
     };
     (0..plan.trees.len()).filter(is_silent).collect()
 }
 
-/// Whether every rank is connected and has reported lately.
+/// Whether every rank is connected and has reported recently.
 fn all_report(job: &Job, now_ms: u64) -> bool {
     job.members.iter().all(|member| {
         let lately = |at: u64| at + REPORT_LATE_MS > now_ms;
@@ -93,16 +94,16 @@ fn all_report(job: &Job, now_ms: u64) -> bool {
     })
 }
 
-/// A plan on trial without a silent tree for so long works: longer than a worker takes to notice silence.
+/// A trial passes if no tree is silent for this long, which is longer than a worker takes to detect silence.
 const TRIAL_PASSED_MS: u64 = 3_000;
-/// Results that a worker reports no longer than this before a tree is seen to be silent are younger than the silence.
+/// Results reported at most this long before the detection of a tree's silence count as later than the silence.
 const REPORT_LEAD_MS: u64 = 200;
-/// Reports of silence that are older than this do not show that the fault lasts.
+/// Reports of silence older than this do not prove that the fault persists.
 const REPORT_OLD_MS: u64 = 600;
-/// A plan that avoids suspected switches is given so long to bring results before the next trial. Workers report first
+/// Time for a plan that avoids suspected switches to bring results before the next trial. Workers report their first
 /// results at once.
 const UNPROVEN_MS: u64 = 1_000;
-/// A fault that is back within this time goes on from where the last one was.
+/// A fault that returns within this time continues the history of the previous one.
 const HISTORY_MS: u64 = 30_000;
 /// Workers report once a second.
 const REPORT_LATE_MS: u64 = 2_500;

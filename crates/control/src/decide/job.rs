@@ -117,7 +117,7 @@ pub(super) struct Pending {
 pub(super) struct LeaseRefusal {
     /// The job does not ask the switch again before this time.
     pub until_ms: u64,
-    /// For people.
+    /// Reason, for users.
     pub why: String,
     /// The switch has not answered. A late answer, or a new stream, ends the refusal.
     pub is_late: bool,

@@ -1,4 +1,4 @@
-//! Plans: when a new one is due, and how it gets to switches and workers.
+//! Plans: when a new plan is due, and its installation at switches and workers.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::pb::worker_event::Event as WorkerMessage;
 use crate::{epoch, pb};
 
 impl State {
-    /// Does all that is due for any job's plan.
+    /// Performs all due planning steps of all jobs.
     pub(super) fn tick_planning(&mut self, now_ms: u64) {
         for id in self.jobs.keys().copied().collect::<Vec<_>>() {
             match self.jobs[&id].phase {
@@ -29,7 +29,7 @@ impl State {
         }
     }
 
-    /// Takes back all leases of a job.
+    /// Revokes all leases of a job.
     pub(super) fn revoke(&mut self, id: u32) {
         let Some(job) = self.job_mut(id) else { return };
         let epoch = job.epoch;
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// A plan with all leases confirmed goes to the workers; one with a late lease is made anew.
+    /// Sends a plan with all leases confirmed to the workers, and replaces one whose leases are late.
     fn check_pending(&mut self, now_ms: u64, id: u32) {
         let until_ms = now_ms + self.settings.refusal_ms;
         let timeout_s = self.settings.lease_timeout_ms as f64 / 1000.0;
@@ -80,11 +80,11 @@ impl State {
         job.replan_at_ms = None;
         job.refusals.retain(|_, refusal| refusal.until_ms > now_ms);
         if !job.is_complete() {
-            // A job that was taken up again. Each rank that joins asks for a plan.
+            // A resumed job: each rank that joins requests a plan.
             return;
         }
         if job.members.iter().any(|member| member.state == MemberState::Lost) {
-            // Its workers know that a rank is gone; no plan brings it back.
+            // A rank is lost, and the workers have been notified; no plan helps.
             return;
         }
         let proposal = self.propose(&self.jobs[&id]);
@@ -101,7 +101,7 @@ impl State {
         self.install(now_ms, id, proposal);
     }
 
-    /// Plans anew if there are more trees to be had now.
+    /// Makes a new plan if more trees are possible now.
     fn improve(&mut self, now_ms: u64, id: u32) {
         let job = self.job_mut(id).expect("the caller has it");
         job.refusals.retain(|_, refusal| refusal.until_ms > now_ms);
@@ -113,10 +113,10 @@ impl State {
         let proposal = self.propose(job);
         let have_now = (proposal.trees.len(), aggregators(&proposal.trees));
         let better = match proposal.protocol {
-            // Nothing is missing any more, though the plan may have no more trees than before: a pool comes back to the
-            // nearest switch, a job of protocol `atp` to the nearest server.
+            // The plan is no longer degraded even if the number of trees is the same: a pool returns to the nearest
+            // switch, a job of protocol `atp` to the nearest server.
             _ if job.is_degraded() && proposal.reason.is_empty() => true,
-            // A rack's switch that is back is no tree more, but adds again.
+            // A rack's returned switch adds no tree, but aggregates again.
             Protocol::Atp => have_now > have,
             _ => have_now.0 > have.0,
         };
@@ -125,12 +125,12 @@ impl State {
         }
         let current = self.job_mut(id).and_then(|job| job.current.as_mut());
         if let Some(current) = current.filter(|plan| plan.trees.len() == proposal.trees.len()) {
-            // What is missing may be missing for another reason now.
+            // The reason may have changed.
             current.reason = proposal.reason;
         }
     }
 
-    /// Sends the leases of a new plan out; the plan itself follows when they are confirmed.
+    /// Sends the leases of a new plan to the switches; the plan follows once they are confirmed.
     fn install(&mut self, now_ms: u64, id: u32, proposal: Proposal) {
         let deadline_ms = now_ms + self.settings.lease_timeout_ms;
         let job = self.job_mut(id).expect("the caller has it");
@@ -152,7 +152,7 @@ impl State {
             min_bytes: job.spec.min_bytes,
             reason: proposal.reason,
         };
-        // The epoch is in the store before a switch sees it: no epoch is given out twice.
+        // The epoch is stored before a switch receives it, so no epoch is used twice.
         self.actions.push(Action::SaveJob(id));
         let mut awaiting = BTreeSet::new();
         for (switch, lease) in self.leases(&plan) {
@@ -211,14 +211,14 @@ impl State {
         );
     }
 
-    /// After a start, plans wait for switches that may be about to come.
+    /// After a start, planning waits for switches that may still connect.
     fn awaits_switches(&self) -> bool {
         self.switches
             .values()
             .any(|state| matches!(state.condition, SwitchCondition::Expected { .. }))
     }
 
-    /// The leases of a plan as they travel, with the switches or servers that they are for.
+    /// The leases of a plan as messages, with the switches or servers that receive them.
     fn leases(&self, plan: &Plan) -> Vec<(NodeId, pb::Lease)> {
         let job = &self.jobs[&plan.job];
         let terms = Terms::of(plan, &self.tenant_of(job));

@@ -1,4 +1,4 @@
-//! What a job's next plan would be: trees, order, sizes, and why it is not more.
+//! Proposes a job's next plan: trees, order, sizes, and the reason for a degraded plan.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use super::paths::paths_to_parent;
 use super::share::{self, Capacity};
 use super::state::State;
 
-/// What a plan would be, before it gets an epoch.
+/// A plan without an epoch.
 pub(super) struct Proposal {
     pub protocol: Protocol,
     pub choice: String,
@@ -26,17 +26,17 @@ pub(super) struct Proposal {
     pub reason: String,
 }
 
-/// Which switches a job may use.
+/// The switches that a job may use.
 pub(super) struct Usable {
     pub live: HashSet<NodeId>,
-    /// "X is down", for each that it would use if it were there.
+    /// "X is down" for each switch that the job would otherwise use.
     pub down: Vec<String>,
-    /// Why it may not use others that are there.
+    /// Reasons against other switches that are up.
     pub causes: Vec<String>,
 }
 
 impl State {
-    /// What the job's next plan would be.
+    /// Proposes the job's next plan.
     pub(super) fn propose(&self, job: &Job) -> Proposal {
         match job.spec.protocol {
             Some(protocol) => self.propose_as(job, protocol),
@@ -66,7 +66,7 @@ impl State {
                 causes.splice(0..0, down);
                 trees
             }
-            // It names the switches that are down.
+            // The error names the switches that are down.
             Err(error) => {
                 causes.insert(0, error.to_string());
                 Vec::new()
@@ -110,8 +110,8 @@ impl State {
         aggregation_trees(&Request { topology, placement, live, max_trees, load, links, order })
     }
 
-    /// Which switches and servers the job may use, and why others of those that it wants may not. `slots`: as
-    /// memory of best-effort protocols.
+    /// The switches and servers that the job may use, and the reasons against others in `wanted`. `slots`: whether the
+    /// memory is for best-effort protocols.
     pub(super) fn usable(&self, job: &Job, wanted: &BTreeSet<NodeId>, slots: bool) -> Usable {
         let mut live = self.live();
         let mut causes = Vec::new();
@@ -148,7 +148,7 @@ impl State {
         Usable { live, down, causes }
     }
 
-    /// The largest usual fragment that every interface on the path takes.
+    /// The largest supported fragment size that fits the MTU of every interface on the path.
     pub(super) fn fragment_bytes(&self, job: &Job, trees: &[AggregationTree]) -> u32 {
         let switches = trees.iter().flat_map(AggregationTree::switches);
         let of_switches = switches.map(|switch| mtu(self.switches[&switch].hello.mtu));
@@ -159,7 +159,7 @@ impl State {
         usual.unwrap_or((room / FRAGMENT_STEP * FRAGMENT_STEP).max(FRAGMENT_STEP))
     }
 
-    /// Drops trees that no switch can hold; returns the window of the rest.
+    /// Drops trees that no switch has memory for; returns the window of the rest.
     pub(super) fn fit(
         &self,
         job: &Job,
@@ -207,7 +207,7 @@ impl State {
         0
     }
 
-    /// Leases that other jobs have, by switch.
+    /// Leases of other jobs, by switch.
     pub(super) fn load(&self, job: u32) -> HashMap<NodeId, u64> {
         let mut load = HashMap::new();
         let trees = self.other_plans(job).flat_map(|plan| &plan.trees);
@@ -217,8 +217,8 @@ impl State {
         load
     }
 
-    /// What other jobs send over each link between switches: each of a job's trees carries an equal part of its stream.
-    /// Plans made for an earlier fabric file may name links that are not there.
+    /// Load of other jobs on each link between switches: each tree of a job carries an equal part of the job's stream.
+    /// Plans made for an earlier fabric file may contain links that no longer exist.
     fn link_load(&self, job: u32) -> HashMap<EdgeId, u64> {
         let mut load = HashMap::new();
         for plan in self.other_plans(job) {
@@ -242,8 +242,8 @@ impl State {
         others.filter_map(|other| other.plans().last())
     }
 
-    /// What other jobs have been granted, by switch. Of two plans of a job the larger counts: a lease
-    /// takes the place of that of the epoch before.
+    /// Capacity granted to other jobs, by switch. Of two plans of a job the larger counts, because a lease replaces
+    /// that of the previous epoch.
     pub(super) fn taken(&self, job: u32) -> BTreeMap<NodeId, Capacity> {
         let mut taken: BTreeMap<NodeId, Capacity> = BTreeMap::new();
         for other in
@@ -279,7 +279,7 @@ impl State {
         all.less(taken)
     }
 
-    /// Largest payload of the rows of a server; of one that has not reported yet, that of the plan.
+    /// Maximum payload of a server's rows; for a server that has not reported yet, that of the plan.
     fn row_bytes(&self, node: NodeId, fragment_bytes: u32) -> u16 {
         let reported = self.switches.get(&node).map_or(0, |state| state.hello.slot_bytes);
         reported.max(fragment_bytes).try_into().unwrap_or(u16::MAX)
@@ -299,18 +299,18 @@ fn shortage(full: &share::Full) -> String {
     }
 }
 
-/// An interface that says nothing of its MTU has the usual one.
+/// The MTU of an interface; a default if it is not reported.
 fn mtu(reported: u32) -> u32 {
     if reported == 0 { MTU_USUAL } else { reported }
 }
 
-/// A job's stream in parts: a multiple of any usual number of trees.
+/// A job's stream in parts; divisible by any usual number of trees.
 const STREAM: u64 = 5040;
 const MTU_USUAL: u32 = 1500;
-/// IPv4 and UDP 28, protocol atp 46; the others have less.
+/// Header bytes: IPv4 and UDP 28, protocol atp 46; other protocols have less.
 const HEADERS: u32 = 74;
-/// For MTUs of 1500, about 4200 and 9000; whole cache lines.
+/// Fragment sizes for MTUs of 1500, about 4200 and 9000, in whole cache lines.
 const FRAGMENTS: [u32; 3] = [1408, 4096, 8832];
 const FRAGMENT_STEP: u32 = 64;
-/// Width of a switch's bitmap of children.
+/// Width of a switch's child bitmap.
 const CHILDREN_MAX: usize = 64;

@@ -11,9 +11,9 @@ pub struct Settings {
     pub worker_grace_ms: u64,
     /// As `worker_grace_ms`, after a start of the controller.
     pub restart_grace_ms: u64,
-    /// A job is over if none of its ranks is connected and no switch counts its packets for this long.
+    /// A job ends if none of its ranks is connected and no switch counts its packets for this long.
     pub abandon_ms: u64,
-    /// A job whose ranks have not all joined by then fails.
+    /// A job fails if its ranks have not all joined within this time.
     pub join_timeout_ms: u64,
     /// A switch with an open stream that reports nothing for this long is down.
     pub switch_silence_ms: u64,

@@ -1,7 +1,7 @@
-//! How many fragments of a job may be in flight, so that no switch holds more than it can.
+//! Limits a job's fragments in flight to the capacity of every switch.
 //!
-//! What a lease takes is computed where switches compute it, by [`Lease::reservation`]; only the receive buffer of the
-//! data socket is estimated here.
+//! The memory of a lease is computed by the formula of the switches, [`Lease::reservation`]; only the receive buffer of
+//! the data socket is estimated here.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use netsum_lease::{Terms, leases};
 use netsum_proto::{Lease, Reservation};
 use netsum_topo::NodeId;
 
-/// What a switch or server has, or what is taken of it.
+/// Capacity of a switch or server, or the used part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Capacity {
-    /// What leases reserve.
+    /// Memory and slots reserved by leases.
     pub reserved: Reservation,
     /// Receive buffer of the data socket, bytes.
     pub receive: u64,
 }
 
 impl Capacity {
-    /// Whether `needs` fit into the `part`th part of it.
+    /// Whether `needs` fit into 1/`part` of the capacity.
     fn holds(self, part: u64, needs: Capacity) -> bool {
         needs.reserved.memory_bytes <= self.reserved.memory_bytes / part
             && needs.reserved.pool_slots <= self.reserved.pool_slots / part
             && needs.receive <= self.receive / part
     }
 
-    /// The larger of each.
+    /// The larger value of each resource.
     pub(super) fn max(self, other: Capacity) -> Capacity {
         let (a, b) = (self.reserved, other.reserved);
         Capacity {
@@ -38,7 +38,7 @@ impl Capacity {
         }
     }
 
-    /// What is left of it.
+    /// The remaining capacity without `taken`.
     pub(super) fn less(self, taken: Capacity) -> Capacity {
         let (all, taken_of) = (self.reserved, taken.reserved);
         Capacity {
@@ -58,21 +58,19 @@ impl std::ops::AddAssign for Capacity {
     }
 }
 
-/// No window fits: the switch that is too full.
+/// The switch whose free capacity is too small for any window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Full {
     pub switch: NodeId,
-    /// What one fragment in flight of the job takes there.
+    /// Capacity that one fragment in flight of the job needs there.
     pub needs: Capacity,
-    /// What is free there.
+    /// Free capacity.
     pub free: Capacity,
 }
 
-/// The most fragments in flight per tree that every switch and server of a plan can grant, at most `slots_max`.
-/// `row_bytes`: largest payload of a server's rows.
-///
-/// A job takes at most half of what is free, so that the next one finds room; where half is less
-/// than one fragment, all of it may go to that one.
+/// The maximum number of fragments in flight per tree that every switch and server of a plan can grant, at most
+/// `slots_max`. `row_bytes`: largest payload of a server's rows. A job receives at most half of the free capacity, so
+/// that the next job finds room; where half is less than one fragment, one fragment may use all of it.
 pub(super) fn window(
     terms: &Terms,
     row_bytes: impl Fn(NodeId) -> u16,
@@ -83,7 +81,7 @@ pub(super) fn window(
     for (switch, leases) in by_node(terms) {
         let (free, row_bytes) = (free(switch), row_bytes(switch));
         let needs = |window| needs(&leases, window, row_bytes);
-        // What leases take grows with the window: the largest that fits, and 0 if none does.
+        // The capacity grows with the window: find the largest that fits, 0 if none does.
         let (mut fits, mut beyond) = (0, u32::from(window) + 1);
         while beyond - fits > 1 {
             let middle = fits.midpoint(beyond);
@@ -103,7 +101,7 @@ pub(super) fn window(
     Ok(window)
 }
 
-/// What a plan takes of each switch and server.
+/// Capacity that a plan uses of each switch and server.
 pub(super) fn taken(
     terms: &Terms,
     row_bytes: impl Fn(NodeId) -> u16,
@@ -114,7 +112,7 @@ pub(super) fn taken(
     by_node(terms).into_iter().map(needs).collect()
 }
 
-/// The leases of a plan by switch and server; none of one that no controller has made.
+/// The leases of a plan by switch and server; empty for an invalid plan.
 fn by_node(terms: &Terms) -> BTreeMap<NodeId, Vec<Lease<()>>> {
     let mut nodes: BTreeMap<NodeId, Vec<Lease<()>>> = BTreeMap::new();
     for granted in leases(terms, |_, _, _| ()).unwrap_or_default() {
@@ -123,7 +121,7 @@ fn by_node(terms: &Terms) -> BTreeMap<NodeId, Vec<Lease<()>>> {
     nodes
 }
 
-/// What leases with so many fragments in flight take.
+/// Capacity for leases with the given number of fragments in flight.
 fn needs(leases: &[Lease<()>], window: u16, row_bytes: u16) -> Capacity {
     let mut needs = Capacity::default();
     for lease in leases {
@@ -136,8 +134,8 @@ fn needs(leases: &[Lease<()>], window: u16, row_bytes: u16) -> Capacity {
     needs
 }
 
-/// The kernel charges a datagram to the receive buffer with its bookkeeping, and in memory blocks up
-/// to twice its size.
+/// The kernel charges a datagram to the receive buffer with its bookkeeping, and in memory blocks of up to twice its
+/// size.
 const SKB_OVERHEAD: u64 = 1000;
 
 #[cfg(test)]
@@ -185,11 +183,11 @@ mod tests {
         Capacity { reserved: Reservation { memory_bytes, ..PLENTY.reserved }, ..PLENTY }
     }
 
-    /// Of four children: (4 + 2) buffers, each a header of 38 bytes and 1408 in steps of 512.
+    /// A slot of four children: (4 + 2) buffers, each a header of 38 bytes and 1408 in steps of 512.
     const SLOT: u64 = 6 * (38 + 1536);
 
     #[test]
-    fn half_of_what_is_free() {
+    fn a_job_gets_half_of_the_free_capacity() {
         let one = [tree(0, 4)];
         let free = |bytes| move |_| memory(bytes);
         assert_eq!(granted(Protocol::Panama, &one, free(2 * SLOT * 100)), Ok(100));
@@ -200,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn the_receive_buffer_bounds_too() {
+    fn the_receive_buffer_limits_the_window() {
         // 4 * (2 * 1408 + 1000) = 15264 bytes per slot.
         let free = |_| Capacity { receive: 425_984, ..PLENTY };
         assert_eq!(granted(Protocol::Panama, &[tree(0, 4)], free), Ok(13));
     }
 
     #[test]
-    fn one_slot_may_take_all_and_less_is_full() {
+    fn one_fragment_may_use_all_free_capacity() {
         let free = |bytes| move |_| memory(bytes);
         assert_eq!(granted(Protocol::Panama, &[tree(0, 4)], free(SLOT)), Ok(1));
         let full = granted(Protocol::Panama, &[tree(7, 4)], free(SLOT - 1)).unwrap_err();
@@ -216,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_switch_decides() {
+    fn the_switch_with_least_capacity_limits_the_window() {
         let free = |switch: NodeId| memory(2 * SLOT * u64::from(switch.0));
         assert_eq!(granted(Protocol::Panama, &[tree(9, 4), tree(5, 4)], free), Ok(5));
     }
 
     #[test]
-    fn pools_take_slots_and_servers_what_all_send() {
+    fn capacity_of_pools_and_servers() {
         let slots = Reservation { pool_slots: 100, ..PLENTY.reserved };
         let free = |_| Capacity { reserved: slots, ..PLENTY };
         assert_eq!(granted(POOLS, &[tree(0, 4)], free), Ok(50));

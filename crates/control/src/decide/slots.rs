@@ -1,4 +1,4 @@
-//! Which protocol proposes a plan, and the plans of those with slots: racks below servers, a pool at one switch.
+//! Selects the protocol of a plan, and makes plans of slot protocols: racks below servers, or a pool at one switch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,7 +12,7 @@ use super::propose::{Proposal, Usable};
 use super::state::State;
 
 impl State {
-    /// What the job's next plan would be with this protocol.
+    /// Proposes the job's next plan for one protocol.
     pub(super) fn propose_as(&self, job: &Job, protocol: Protocol) -> Proposal {
         let placement: Option<Vec<NodeId>> = job.members.iter().map(|member| member.host).collect();
         let Some(placement) = placement else {
@@ -30,11 +30,9 @@ impl State {
         }
     }
 
-    /// The protocol of a job that leaves it to the controller, with the reason.
-    ///
-    /// `panama` adds reals as they are and needs no server, so it is taken as long as switches have memory for
-    /// its windows. Its leases are firm: where tenants have taken most of the memory, `atp` shares what is left
-    /// and sends the rest to servers.
+    /// Selects the protocol of a job with protocol `auto`, with the reason. `panama` adds reals without conversion and
+    /// needs no server, so it is used as long as switches have memory for its windows. Its leases reserve memory
+    /// exclusively: where tenants use most of the memory, `atp` shares the rest and sends what does not fit to servers.
     pub(super) fn choose(&self, job: &Job) -> Proposal {
         let panama = self.propose_as(job, Protocol::Panama);
         let chosen = |proposal, choice| Proposal { choice, ..proposal };
@@ -70,7 +68,7 @@ impl State {
         }
     }
 
-    /// A tree per server, up to the job's bound, those with the least load first.
+    /// One tree per server, up to the job's limit, the servers with the least load first.
     pub(super) fn propose_atp(&self, job: &Job, placement: &[NodeId]) -> Proposal {
         let protocol = Protocol::Atp;
         let load = self.load(job.id);
@@ -112,7 +110,7 @@ impl State {
             self.settings.slots_max,
             &mut causes,
         );
-        // Also a rack's switch that is down is worth a new plan once it is back.
+        // A rack's switch that is down justifies a new plan once it returns.
         let complete = trees.len() >= wanted && causes.is_empty();
         let reason = match complete {
             true => String::new(),
@@ -130,7 +128,7 @@ impl State {
         }
     }
 
-    /// A pool at the switch that is nearest to all.
+    /// A pool at the switch nearest to all workers.
     pub(super) fn propose_switchml(&self, job: &Job, placement: &[NodeId]) -> Proposal {
         let protocol = Protocol::Switchml;
         if placement.len() > FAN_IN_MAX {
@@ -182,8 +180,8 @@ impl State {
         }
     }
 
-    /// A server's tree: its rack's switch, other racks of two workers or more with a switch that adds, and the
-    /// other workers alone.
+    /// A server's tree: the switch of its rack, other racks of at least two workers with a switch that aggregates, and
+    /// the remaining workers alone.
     fn tree_below(
         &self,
         server: NodeId,
@@ -226,7 +224,7 @@ impl State {
         AggregationTree { root: server, nodes }
     }
 
-    /// Fragments that slots of all switches hold.
+    /// The fragment size that fits into the slots of all switches.
     fn slot_fragment(&self, job: &Job, trees: &[AggregationTree]) -> u32 {
         let nodes = trees.iter().flat_map(|tree| &tree.nodes);
         let slots = nodes.map(|node| self.switches[&node.switch].hello.slot_bytes).min();
@@ -234,7 +232,7 @@ impl State {
         job.fragment_bytes.unwrap_or(usual)
     }
 
-    /// Slot numbers that mean something at every switch of the plan.
+    /// The slot number space common to all switches of the plan.
     fn slot_space(&self, job: &Job, trees: &[AggregationTree]) -> u32 {
         let servers = trees.len().max(1) as u32;
         let own = self.tenant_of(job).guaranteed / servers;
@@ -254,7 +252,7 @@ impl State {
         self.fabric.tenant(tenant).unwrap_or_else(|| Tenant::named(tenant))
     }
 
-    /// The switch that a host hangs on.
+    /// The switch that a host is attached to.
     fn rack_of(&self, host: NodeId) -> Option<NodeId> {
         let neighbours = self.topology.neighbours(host).iter();
         neighbours.map(|&(other, _)| other).find(|&other| self.topology.is_switch(other))
@@ -266,7 +264,7 @@ impl State {
         self.rack_of(self.topology.find(&host.name)?)
     }
 
-    /// Links from a host to each switch.
+    /// Number of links from a host to each switch.
     fn hops(&self, host: NodeId) -> BTreeMap<NodeId, u32> {
         let mut hops = BTreeMap::from([(host, 0)]);
         let mut queue = VecDeque::from([host]);
@@ -285,12 +283,13 @@ impl State {
     }
 }
 
-/// The most members of a level, as the tree is read: a single switch below the server is the middle.
+/// Maximum number of members of a level; a single switch below the server is the middle.
 fn widest(tree: &AggregationTree) -> usize {
     tree.nodes.iter().map(|node| node.children.len()).max().unwrap_or(0)
 }
 
-/// With fewer fragments in flight a tree of `panama` does not fill a link of 10 Gbit/s at a round trip of some 40 µs.
+/// Minimum window for `panama`: with fewer fragments in flight a tree does not fill a link of 10 Gbit/s at a round trip
+/// of some 40 µs.
 const WINDOW_WANTED: u32 = 32;
-/// More than any path through a fabric.
+/// Larger than any path length in a fabric.
 const FAR: u32 = 1 << 20;

@@ -1,8 +1,9 @@
-//! Switches that have a control stream but seem not to answer on the data plane.
+//! Suspected switches: they have a control stream but seem not to answer on the data plane.
 //!
-//! Workers report trees that are silent. The switches that such a tree has and no working tree has are suspected; the
-//! next plan avoids the likeliest. If that plan does not work either, the job goes on over the hosts. From time to time a
-//! plan on trial uses all switches again: a fault that is over costs the job its trees for at most `trial_max_ms` more.
+//! Workers report silent trees. Switches that belong to a silent tree and to no working tree are suspected; the next
+//! plan avoids the most likely one. If that plan does not work either, the job uses the host path. Periodically a plan
+//! on trial uses all switches again, so after the end of a fault the job is back on its trees within `trial_max_ms`
+//! more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,20 +11,20 @@ use netsum_topo::{AggregationTree, NodeId, Plan};
 
 use super::settings::Settings;
 
-/// What is known of a fault on a job's trees.
+/// History of a fault on a job's trees.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Suspicion {
     pub stage: Stage,
-    /// How often a switch was on a silent tree and on no tree that worked.
+    /// Number of times that a switch was on a silent tree and on no working tree.
     scores: BTreeMap<NodeId, u32>,
     pub avoided: BTreeSet<NodeId>,
-    /// Plans that met the fault.
+    /// Number of plans with the fault.
     failures: u32,
-    /// Plans in a row of which no tree was seen to work.
+    /// Number of consecutive plans without a working tree.
     dead_plans: u32,
-    /// All trees of the last of them were silent.
+    /// Whether all trees of the last such plan were silent.
     all_silent: bool,
-    /// When the fault was first seen.
+    /// When the fault was first detected.
     since_ms: u64,
 }
 
@@ -35,7 +36,7 @@ pub(super) enum Stage {
     Avoiding { trial_at_ms: u64 },
     /// Plans use all switches again, on trial.
     Trial,
-    /// The trial went well. The history counts if the fault comes back before that time.
+    /// The trial has passed. The history applies if the fault returns before that time.
     Passed { forget_at_ms: u64 },
 }
 
@@ -52,31 +53,31 @@ impl Suspicion {
         }
     }
 
-    /// Switches that plans avoid now.
+    /// Switches that plans avoid at present.
     pub(super) fn avoided(&self) -> impl Iterator<Item = NodeId> {
         let avoids = !matches!(self.stage, Stage::Trial | Stage::Passed { .. });
         self.avoided.iter().copied().filter(move |_| avoids)
     }
 
-    /// Whether the next plan has no trees: neither the plan in use nor one that avoids the likeliest culprits works. Now
-    /// and then the latter is tried again, in case that another culprit is the likeliest by now.
+    /// Whether the next plan has no trees: neither the plan in use nor one that avoids the suspects works. One of
+    /// [`DEAD_PLANS_PER_SEARCH`] plans avoids the suspects again, because the most likely suspects may have changed.
     pub(super) fn gives_up(&self) -> bool {
         let avoids = !matches!(self.stage, Stage::Trial | Stage::Passed { .. });
         avoids && self.dead_plans >= 2 && !self.dead_plans.is_multiple_of(DEAD_PLANS_PER_SEARCH)
     }
 
-    /// Whether nobody has seen yet that the plan in use works, which avoids the likeliest culprits.
+    /// Whether the plan in use, which avoids the suspects, has not brought results yet.
     pub(super) fn is_unproven(&self) -> bool {
         self.dead_plans > 0 && self.all_silent && !self.gives_up()
     }
 
-    /// The plan in use brings results.
+    /// Records that the plan in use brings results.
     pub(super) fn proven(&mut self) {
         self.dead_plans = 0;
     }
 
-    /// Takes note of a plan with `silent` trees, reported since `since_ms`: its likeliest culprits are avoided until the
-    /// next trial. `some_work`: ranks have had results of other trees since.
+    /// Records a plan with `silent` trees, reported since `since_ms`: the most likely suspects are avoided until the
+    /// next trial. `some_work`: whether ranks have received results of other trees since.
     pub(super) fn meet(
         &mut self,
         since_ms: u64,
@@ -94,13 +95,13 @@ impl Suspicion {
         for &switch in suspects.iter().flatten() {
             *self.scores.entry(switch).or_default() += 1;
         }
-        // A switch that was avoided and is used again on trial is not the culprit unless its trees are silent again.
+        // An avoided switch that is used again on trial is no suspect unless its trees are silent again.
         self.avoided.retain(|switch| !working.contains(switch));
         for of_tree in &suspects {
             if of_tree.iter().any(|switch| self.avoided.contains(switch)) {
                 continue;
             }
-            // The root comes first: of equals it is the one that the planner can replace.
+            // The root comes first: among equal scores it is the one that the planner can replace.
             let likeliest = of_tree.iter().rev().max_by_key(|&switch| self.scores[switch]);
             self.avoided.extend(likeliest);
         }
@@ -111,7 +112,7 @@ impl Suspicion {
         self.stage = Stage::Avoiding { trial_at_ms };
     }
 
-    /// Doubles up to `trial_max_ms`; a fault that lasts for minutes is tried ever more rarely.
+    /// Delay of the next trial: doubles up to `trial_max_ms`, and grows further for a fault that lasts for minutes.
     fn trial_delay_ms(&self, now_ms: u64, settings: &Settings) -> u64 {
         let doublings = self.failures.saturating_sub(1).min(16);
         let age_ms = now_ms.saturating_sub(self.since_ms);
@@ -131,14 +132,14 @@ fn trees_where(
     trees.filter(move |&(number, _)| wanted(number)).map(|(_, tree)| tree)
 }
 
-/// Switches of a tree, the root first, that no working tree has; the root if all are on working trees.
+/// Suspects of a tree, the root first: switches on no working tree, or the root if all are on working trees.
 fn suspects(tree: &AggregationTree, working: &BTreeSet<NodeId>) -> Vec<NodeId> {
     let own: Vec<NodeId> = tree.switches().filter(|switch| !working.contains(switch)).collect();
     if own.is_empty() { vec![tree.root] } else { own }
 }
 
-/// Of so many plans without a working tree, one avoids the likeliest culprits.
+/// Of this many plans without a working tree, one avoids the suspects.
 const DEAD_PLANS_PER_SEARCH: u32 = 4;
-/// For so long after a fault's begin, trials come at least every `trial_max_ms`.
+/// For this long after the start of a fault, trials occur at least every `trial_max_ms`.
 const TRIALS_OFTEN_MS: u64 = 75_000;
 const TRIAL_RARE_MS: u64 = 60_000;

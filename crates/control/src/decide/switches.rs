@@ -19,7 +19,7 @@ impl State {
     ) -> Result<(), Refusal> {
         let switch = self.identify(&hello)?;
         if let Some(old) = self.switch_session(switch) {
-            // It restarted before the end of its old stream was seen.
+            // The switch restarted before the end of its old stream was detected.
             self.actions.push(Action::Close(old));
             self.switch_down(now_ms, switch);
         }
@@ -28,7 +28,7 @@ impl State {
         state.condition = SwitchCondition::Up(session);
         (state.since_ms, state.reported_ms) = (now_ms, now_ms);
         if !installed.is_empty() {
-            // The process has kept its leases: its stream ended, it did not.
+            // The process has kept its leases: only its stream ended.
             state.deaths = 0;
         }
         state.hello = hello;
@@ -51,7 +51,7 @@ impl State {
         let state = self.switch_mut(switch);
         state.reported_ms = now_ms;
         let before = std::mem::replace(&mut state.counters, counters);
-        // Jobs whose packets a switch counts are at work, whether the controller has a stream of their workers or not.
+        // A job is active if a switch counts its packets, even if none of its workers has a stream.
         let active = self.switches[&switch].counters.trees.iter().filter(|tree| {
             let same = |old: &&pb::SwitchTree| (old.job, old.tree) == (tree.job, tree.tree);
             before.trees.iter().find(same).is_some_and(|old| packets(old) < packets(tree))
@@ -138,7 +138,7 @@ impl State {
     }
 
     fn switch_down(&mut self, now_ms: u64, switch: NodeId) {
-        // The death of a switch that no job uses, or would use but for the hold, costs nothing.
+        // The failure of a switch that no job uses or waits for has no effect.
         let is_used = !self.running(|job| job.uses(switch)).is_empty();
         let counts = is_used || self.held_until_ms(switch) > now_ms;
         let session = self.switch_session(switch);
@@ -161,8 +161,8 @@ impl State {
         }
     }
 
-    /// Compares the leases that a switch has with those that it should have. Those too many are revoked; one that is
-    /// missing from a plan in use makes the plan void. Leases of another incarnation are dropped by the switch itself.
+    /// Compares the leases of a switch with the expected ones. Extra leases are revoked; a lease missing from a plan in
+    /// use makes the plan void. The switch itself drops leases of another incarnation.
     fn reconcile(
         &mut self,
         now_ms: u64,
@@ -193,8 +193,8 @@ impl State {
             let revoke = Command::Revoke(pb::Revoke { job, epoch, incarnation });
             let taken =
                 wanted.iter().any(|&(other, _, at)| other == job && !epoch::is_newer(at, epoch));
-            // A revocation takes all trees up to its epoch: where a lease that is wanted would go
-            // with it, the next plan of the job revokes both.
+            // A revocation covers all trees up to its epoch: if it would cover a wanted lease, the job's next plan
+            // revokes both.
             if taken {
                 if let Some(job) = self.job_mut(job) {
                     job.replan_at_ms = Some(now_ms);
@@ -205,7 +205,8 @@ impl State {
         }
     }
 
-    /// A switch is used again some time after its death, and ever later if it dies soon after each return.
+    /// Schedules the use of a returned switch: after a hold time, which doubles if the switch fails soon after each
+    /// return.
     fn improve_all_after_return(&mut self, now_ms: u64, switch: NodeId) {
         for id in self.running(|job| job.refusals.contains_key(&switch)) {
             self.job_mut(id).expect("it is running").forgive(now_ms, switch);
@@ -213,14 +214,14 @@ impl State {
         self.improve_all(now_ms.max(self.held_until_ms(switch)));
     }
 
-    /// A switch that died lately is not used before.
+    /// A switch that failed recently is not used before this time.
     fn held_until_ms(&self, switch: NodeId) -> u64 {
         let SwitchState { died_ms, deaths, .. } = *self.switches[&switch];
         let doublings = deaths.saturating_sub(1).min(HOLD_DOUBLINGS);
         died_ms.map_or(0, |at| at + (self.settings.return_hold_ms << doublings))
     }
 
-    /// Has every degraded job check at that time whether more trees are possible.
+    /// Schedules a check of every degraded job for more trees.
     pub(super) fn improve_all(&mut self, at_ms: u64) {
         for id in self.running(Job::is_degraded) {
             let Some(job) = self.job_mut(id) else { continue };
@@ -237,12 +238,12 @@ fn leases_at(job: &Job, switch: NodeId) -> impl Iterator<Item = (u32, u32, u32)>
     })
 }
 
-/// Packets of a job that a switch or server has taken.
+/// Packets of a job that a switch or server has accepted.
 fn packets(tree: &pb::SwitchTree) -> u64 {
     tree.contributions + tree.packets
 }
 
-/// A switch that has been there for so long does not crash at its start.
+/// A switch that stays up this long is not considered to crash at its start.
 const DEATH_SOON_MS: u64 = 2_000;
-/// With the default hold, half a minute at most.
+/// Limits the hold time to about half a minute with the default hold.
 const HOLD_DOUBLINGS: u32 = 6;

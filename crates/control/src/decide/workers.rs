@@ -1,4 +1,4 @@
-//! Workers join, report and leave; what becomes of a rank whose stream ends.
+//! Workers join, report and leave; a rank whose stream has ended is lost or returns.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl State {
         let job = self.job_mut(id).expect("it was just admitted");
         job.active_ms = now_ms;
         if epoch::distance(join.known_epoch, job.epoch.into()) > 0 && join.known_epoch != 0 {
-            // The store is older than the job. The next plan is newer than the one that the workers have.
+            // The store is older than the job. The next plan must be newer than the workers' plan.
             job.epoch = join.known_epoch as u16;
             job.replan_at_ms = Some(now_ms);
         }
@@ -160,7 +160,7 @@ impl State {
         abandoned.into_iter().for_each(|id| self.end(now_ms, id, Phase::Abandoned));
     }
 
-    /// Ends a job: its workers are told why, its leases are revoked.
+    /// Ends a job: sends its workers the reason and revokes its leases.
     pub(super) fn fail(&mut self, now_ms: u64, id: u32, reason: &str) {
         let Some(job) = self.job_mut(id).filter(|job| job.phase.is_live()) else { return };
         let sessions: Vec<SessionId> = job.sessions().collect();
@@ -178,7 +178,7 @@ impl State {
         self.end_if_empty(now_ms, id);
     }
 
-    /// A number of another store may be another job's here.
+    /// A number of another store may belong to another job here.
     fn check_incarnation(&self, join: &pb::Join) -> Result<(), Refusal> {
         if join.incarnation == 0 || join.incarnation == self.incarnation {
             return Ok(());
@@ -190,13 +190,13 @@ impl State {
         )))
     }
 
-    /// A job that runs but is not in the store: made anew from what a rank knows of it.
+    /// Rebuilds a running job that is not in the store, from the data of a joining rank.
     fn rebuild(&self, now_ms: u64, join: &pb::Join, unix_s: f64) -> Result<Job, Refusal> {
         let (id, known) = (join.job, join.known_epoch);
         let (Some(description), Some(plan)) = (&join.description, &join.plan) else {
             return Err(Refusal::Unknown(self.unknown(id)));
         };
-        // A job that another store made must not take a number of this one.
+        // A job created by another store must not use a number of this store.
         if known == 0 || join.incarnation != self.incarnation {
             return Err(Refusal::Unknown(self.unknown(id)));
         }
@@ -225,7 +225,7 @@ impl State {
         Ok(job)
     }
 
-    /// Who joins, where, and whether they may. Nothing is changed.
+    /// Checks whether a worker may join; returns its host and address. Changes nothing.
     fn admit(&self, job: &Job, join: &pb::Join) -> Result<(NodeId, SocketAddr), Refusal> {
         let (id, rank) = (join.job, join.rank);
         if job.phase == Phase::Ended || job.phase == Phase::Abandoned && join.known_epoch == 0 {
@@ -305,7 +305,7 @@ impl State {
         Ok(self.topology.find(&host.name).expect("every host is in the graph"))
     }
 
-    /// A rank of a running job has a new stream: it gets what it missed, and nothing else.
+    /// Resumes a rank of a running job on a new stream: sends only the messages that the rank missed.
     fn worker_returned(&mut self, now_ms: u64, session: SessionId, join: &pb::Join, moved: bool) {
         let topology = self.topology.clone();
         let fabric = self.fabric.clone();
@@ -357,7 +357,7 @@ impl State {
         job.pending = None;
         job.suspicion = None;
         if phase == Phase::Abandoned {
-            // The plan's leases are about to be revoked. If the job comes back it gets a new plan.
+            // The plan's leases are about to be revoked. If the job resumes it gets a new plan.
             job.current = None;
         }
         self.actions.push(Action::SaveJob(id));
@@ -378,13 +378,13 @@ impl State {
     }
 }
 
-/// What trees have brought a rank so far.
+/// Number of results that trees have brought a rank so far.
 fn results(statistics: &pb::WorkerHeartbeat) -> u64 {
     statistics.trees.iter().map(|tree| tree.results).sum()
 }
 
-/// Whether a rank whose stream has ended is lost. While a job runs, its peers decide: all that have reported since
-/// must be unable to reach it. Without any peer left there is nobody whom it could work with.
+/// Whether a rank whose stream has ended is lost. While a job runs, its peers decide: all that have reported since must
+/// be unable to reach it. A rank without any remaining peer is lost.
 fn is_lost(job: &Job, rank: u32) -> bool {
     let MemberState::Away { since_ms, .. } = job.members[rank as usize].state else { return false };
     if job.phase == Phase::Joining {
@@ -417,13 +417,13 @@ fn peer_lost(
     })
 }
 
-/// The next number to be drawn, once `job` is taken.
+/// The next job number to allocate after `job` is taken.
 fn after(next: u32, job: u32) -> u32 {
     if (job.wrapping_sub(next) as i32) >= 0 { job.wrapping_add(1) } else { next }
 }
 
 const NAMES_SHOWN: usize = 8;
-/// A store that was restored from a copy is older than the jobs by no more plans than this.
+/// Maximum number of epochs by which a store restored from a copy may be behind the jobs.
 const EPOCHS_AHEAD_MAX: i16 = 1024;
-/// Likewise by no more jobs than this.
+/// Maximum number of job numbers by which such a store may be behind.
 const NUMBERS_AHEAD_MAX: i32 = 65_536;
