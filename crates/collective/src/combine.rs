@@ -1,4 +1,4 @@
-//! How a caller wants elements combined, and what a rank computes on its own before and after the sum.
+//! Reduce operations of callers, and the local computation before and after the sum.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use netsum_wire::{Dtype, ReduceOp, average, scale};
 
 use crate::Error;
 
-/// How a caller wants elements combined.
+/// The reduce operation that a caller requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Combine {
-    /// As the wire knows it.
+    /// An operation of the wire format.
     Plain(ReduceOp),
-    /// A sum, divided by the number of ranks in it.
+    /// A sum divided by the number of ranks.
     Average,
-    /// Every rank's values times its own factor, then a sum.
+    /// The sum of every rank's values multiplied by the rank's own factor.
     ScaledSum(f64),
 }
 
 impl Combine {
-    /// What travels.
+    /// The operation that is performed on the wire.
     pub fn reduce_op(self) -> ReduceOp {
         match self {
             Combine::Plain(op) => op,
@@ -29,7 +29,7 @@ impl Combine {
 }
 
 impl Combine {
-    /// What ranks must agree on; factors may differ.
+    /// Code that must be equal on all ranks; factors may differ.
     pub(crate) fn code(self) -> u64 {
         match self {
             Combine::Plain(op) => op as u64,
@@ -49,7 +49,7 @@ impl fmt::Display for Combine {
     }
 }
 
-/// Errors: the combination is not defined for the type.
+/// Checks that the combination is defined for the type.
 pub(crate) fn check_combination(dtype: Dtype, how: Combine) -> Result<(), Error> {
     let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F64);
     let bitwise = matches!(how.reduce_op(), ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
@@ -60,7 +60,7 @@ pub(crate) fn check_combination(dtype: Dtype, how: Combine) -> Result<(), Error>
     Ok(())
 }
 
-/// What `prepare` is to change in place of an input that is to be left alone, if it changes it.
+/// A copy of the input for `prepare` to change, if it changes it and the input must be preserved.
 pub(crate) fn own_copy(how: Combine, input: &Buffer) -> Option<Buffer> {
     match how {
         Combine::ScaledSum(_) => Some(Buffer::from_vec(input.slice(0..input.len()).to_vec())),
@@ -68,14 +68,14 @@ pub(crate) fn own_copy(how: Combine, input: &Buffer) -> Option<Buffer> {
     }
 }
 
-/// Before a scaled sum.
+/// Scales the values before a scaled sum.
 pub(crate) fn prepare(how: Combine, dtype: Dtype, buffer: &mut Buffer) {
     if let Combine::ScaledSum(factor) = how {
         scale(dtype, buffer.slice_mut(0..buffer.len()), factor);
     }
 }
 
-/// After an average.
+/// Divides the sum for an average.
 pub(crate) fn conclude(how: Combine, dtype: Dtype, buffer: &mut Buffer, ranks: u32) {
     if how == Combine::Average {
         average(dtype, buffer.slice_mut(0..buffer.len()), ranks);

@@ -1,4 +1,4 @@
-//! The messages of one operation: what an algorithm sees of the group.
+//! The messages of one operation: an algorithm's view of the group.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -15,29 +15,29 @@ use crate::link_cost::LinkCost;
 use crate::shared::{Rounds, Shared};
 use crate::terms::Here;
 
-/// One operation's sends and receives. Both sides number their messages by `part`: a receive takes the message
-/// that the other rank sent under the same part.
+/// Sends and receives of one operation. Both sides number messages by `part`: a receive matches the message that the
+/// other rank sent under the same part.
 pub(crate) struct Comm<'a> {
     core: &'a Core,
     sequence: u64,
     fingerprint: u32,
     deadline: Instant,
     receives: Vec<Option<(u32, Receive)>>,
-    /// The sender of a receive that failed.
+    /// Sender of a receive that failed.
     unserved: Option<u32>,
     /// Created by the first send.
     sends: OnceCell<Arc<Sends>>,
-    /// Which ranks share memory.
+    /// Groups of ranks that share memory.
     hosts: Option<&'a Arc<Hosts>>,
-    /// With the ranks of our host.
+    /// Rounds with the other ranks of this host.
     rounds: Option<Rounds<'a>>,
 }
 
-/// A receive that was posted.
+/// Identifies a posted receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket(usize);
 
-/// The sends of the operation that have not ended.
+/// Pending sends of the operation.
 #[derive(Default)]
 struct Sends {
     state: Mutex<SendState>,
@@ -47,7 +47,7 @@ struct Sends {
 #[derive(Default)]
 struct SendState {
     open: usize,
-    /// Somebody waits for some of them.
+    /// Whether a thread waits for pending sends.
     awaited: bool,
     error: Option<MeshError>,
 }
@@ -64,7 +64,7 @@ impl<'a> Comm<'a> {
         Comm { core, sequence, fingerprint, deadline, receives, unserved, sends, hosts, rounds }
     }
 
-    /// For ranks that may share memory; `shared` is of those on our host.
+    /// For ranks that may share memory; `shared` is the memory of this rank's host.
     pub(crate) fn with_memory(
         self,
         hosts: Option<&'a Arc<Hosts>>,
@@ -76,12 +76,12 @@ impl<'a> Comm<'a> {
         Comm { hosts, rounds, ..self }
     }
 
-    /// The rounds of all ranks, if they share memory. Errors: an earlier operation failed in them.
+    /// The rounds of all ranks, if they share memory. Errors: an earlier operation failed in these rounds.
     pub(crate) fn rounds(&mut self) -> Result<Option<&mut Rounds<'a>>, MeshError> {
         if self.in_memory() { self.host() } else { Ok(None) }
     }
 
-    /// The rounds of the ranks on our host, if there are others. Errors: an earlier operation failed in them.
+    /// The rounds of this host's ranks, if there are several. Errors: an earlier operation failed in these rounds.
     pub(crate) fn host(&mut self) -> Result<Option<&mut Rounds<'a>>, MeshError> {
         if let Some(rounds) = &self.rounds {
             rounds.check()?;
@@ -89,7 +89,7 @@ impl<'a> Comm<'a> {
         Ok(self.rounds.as_mut())
     }
 
-    /// Which ranks share memory.
+    /// The groups of ranks that share memory.
     pub(crate) fn hosts(&self) -> Arc<Hosts> {
         self.hosts.cloned().unwrap_or_else(|| Arc::new(Hosts::apart(self.size())))
     }
@@ -100,18 +100,18 @@ impl<'a> Comm<'a> {
         self.hosts.is_some_and(|hosts| hosts.is_one())
     }
 
-    /// The rounds, for an algorithm that is taken only where ranks share memory.
+    /// The rounds, for an algorithm that requires all ranks to share memory.
     pub(crate) fn memory(&mut self) -> Result<&mut Rounds<'a>, MeshError> {
         let none = || MeshError::Aborted("these ranks share no memory".to_owned());
         self.rounds()?.ok_or_else(none)
     }
 
-    /// What this operation's messages cost.
+    /// The cost of this operation's messages.
     pub(crate) fn link(&self) -> LinkCost {
         self.core.paces.link(self.core.size, self.hosts)
     }
 
-    /// The algorithm that the group's options name for an operation.
+    /// The algorithm that the group's options select for an operation.
     pub(crate) fn wanted(&self, operation: &str) -> Option<&'a str> {
         self.core.algorithms.get(operation).map(String::as_str)
     }
@@ -124,13 +124,13 @@ impl<'a> Comm<'a> {
         self.core.size
     }
 
-    /// All ranks but this one, beginning behind it, so that not everybody sends to the same rank first.
+    /// All other ranks, starting after this one, so that the ranks do not all send to the same rank first.
     pub(crate) fn others(&self) -> impl Iterator<Item = u32> + use<> {
         let (rank, size) = (self.rank(), self.size());
         (1..size).map(move |step| (rank + step) % size)
     }
 
-    /// Queues a message; the bytes are on loan until it is away, at the latest until [`Comm::flush`] returns.
+    /// Queues a message; the bytes are lent until they have been sent, at the latest until [`Comm::flush`] returns.
     pub(crate) fn send(&self, to: u32, part: u64, buffer: &Buffer, at: usize, len: usize) {
         let payload = Payload::Buffer(buffer.lend(at..at + len));
         let sends = self.sends.get_or_init(Arc::default).clone();
@@ -144,8 +144,8 @@ impl<'a> Comm<'a> {
         self.core.mesh.send(to, outgoing, Some(Box::new(move |outcome| sends.complete(outcome))));
     }
 
-    /// Expects a message of exactly `len` bytes, which are on loan until it is there. Bytes that this operation sends are
-    /// waited for first.
+    /// Posts a receive of exactly `len` bytes, which are lent until the message has arrived. Waits first for sends of
+    /// this operation that read the same bytes.
     pub(crate) fn receive(
         &mut self,
         from: u32,
@@ -164,14 +164,14 @@ impl<'a> Comm<'a> {
         Ticket(self.receives.len() - 1)
     }
 
-    /// Blocks until the message is there.
+    /// Blocks until the message has arrived.
     pub(crate) fn wait(&mut self, ticket: Ticket) -> Result<(), MeshError> {
         self.check()?;
         let Some((from, receive)) = self.receives[ticket.0].take() else { return Ok(()) };
         receive.wait().map(drop).inspect_err(|_| self.unserved = Some(from))
     }
 
-    /// Blocks until all receives are served and all sends are away.
+    /// Blocks until all receives and sends have completed.
     pub(crate) fn finish(&mut self) -> Result<(), MeshError> {
         for ticket in 0..self.receives.len() {
             self.wait(Ticket(ticket))?;
@@ -179,7 +179,7 @@ impl<'a> Comm<'a> {
         self.flush()
     }
 
-    /// Blocks until all sends are away.
+    /// Blocks until all sends have completed.
     pub(crate) fn flush(&self) -> Result<(), MeshError> {
         self.check()?;
         let Some(sends) = self.sends.get() else { return Ok(()) };
@@ -191,8 +191,8 @@ impl<'a> Comm<'a> {
         state.error.take().map_or(Ok(()), Err)
     }
 
-    /// Blocks until those sends are away that read some of these bytes. A peer that has taken a message may answer it
-    /// before the loan of its bytes has ended here.
+    /// Blocks until all sends that read any of these bytes have completed. A peer that has received a message may
+    /// answer before the loan of the message's bytes has ended here.
     fn await_sends_of(&self, buffer: &Buffer, place: &Range<usize>) {
         let away = || !buffer.is_lent(place.clone());
         let Some(sends) = self.sends.get().filter(|_| !away()) else { return };
@@ -205,7 +205,7 @@ impl<'a> Comm<'a> {
         state.awaited = false;
     }
 
-    /// Ranks whose messages have not come.
+    /// Ranks whose messages have not arrived.
     pub(crate) fn missing(&self) -> Vec<u32> {
         let open = self.receives.iter().flatten().filter(|(_, receive)| !receive.has_arrived());
         let in_rounds = self.rounds.iter().flat_map(|rounds| rounds.missing());
@@ -216,7 +216,7 @@ impl<'a> Comm<'a> {
         ranks
     }
 
-    /// The operation has failed: others can follow it in shared memory only if the ranks are at the same round.
+    /// Marks the operation as failed. Others can follow it in shared memory only if the ranks are at the same round.
     pub(crate) fn give_up(&mut self, error: &MeshError, operation: impl FnOnce() -> String) {
         let together = self.in_memory() && matches!(error, MeshError::Size { .. });
         if let Some(rounds) = self.rounds.as_mut().filter(|_| !together) {
@@ -224,12 +224,12 @@ impl<'a> Comm<'a> {
         }
     }
 
-    /// Ends the operation's messages, served or not; afterwards nothing touches its buffers.
+    /// Ends the operation's messages, complete or not; afterwards nothing accesses the operation's buffers.
     pub(crate) fn end(self) {
         self.core.mesh.end(Channel::Collective, self.sequence);
     }
 
-    /// A failure of the group cancels what is posted by then; what is posted later is caught here.
+    /// A failure of the group cancels posted receives; this check covers those posted later.
     fn check(&self) -> Result<(), MeshError> {
         match self.core.failure() {
             None => Ok(()),

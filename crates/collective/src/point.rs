@@ -1,7 +1,7 @@
-//! Point to point: a message goes straight between two callers' buffers.
+//! Point-to-point messages, transferred directly between two callers' buffers.
 //!
-//! Between ranks of a host a short message is away, and one that has come is taken, on the caller's thread and without
-//! an object that somebody could wait for.
+//! Between ranks of a host, short messages are sent and received on the caller's thread without allocating a pending
+//! operation.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::deadline::after;
 use crate::terms::Terms;
 use crate::work::{Helper, OperationSummary, Work};
 
-/// Sends the whole buffer; done when its bytes are in the kernel's hands, or in memory that the receiver reads.
+/// Sends the whole buffer; completes when its bytes are in the kernel or in memory that the receiver reads.
 pub(crate) fn send(core: &Arc<Core>, buffer: &Buffer, to: u32, tag: u64, terms: Terms) -> Work {
     let len = buffer.len();
     let operation = OperationSummary::Send { bytes: len, to, tag };
@@ -43,7 +43,7 @@ pub(crate) fn send(core: &Arc<Core>, buffer: &Buffer, to: u32, tag: u64, terms: 
     work
 }
 
-/// Fills the whole buffer with the next message of `from`, or of anybody.
+/// Fills the whole buffer with the next message of `from`, or of any rank.
 pub(crate) fn receive(
     core: &Arc<Core>,
     buffer: &mut Buffer,
@@ -55,8 +55,8 @@ pub(crate) fn receive(
     let operation = OperationSummary::Receive { bytes: len, from, tag };
     let called = Instant::now();
     let wanted = Wanted { from, key: key(tag), fingerprint: 0 };
-    let looks = if terms.waits { LOOKS } else { 1 };
-    if let Some(source) = core.mesh.receive_now(&wanted, buffer, looks) {
+    let polls = if terms.waits { POLLS } else { 1 };
+    if let Some(source) = core.mesh.receive_now(&wanted, buffer, polls) {
         return Work::received_at_once(operation, called, source);
     }
     let work = Work::helped(operation, called, helper(core, from));
@@ -77,12 +77,12 @@ pub(crate) fn receive(
     work
 }
 
-/// Who waits for the operation moves the messages of `peer`, or of any rank, on.
+/// Lets a thread that waits for the operation make progress for messages of `peer`, or of any rank.
 fn helper(core: &Arc<Core>, peer: Option<u32>) -> Option<Helper> {
     if !core.mesh.needs_help(peer) {
         return None;
     }
-    // The group keeps its last operations: they must not keep the group.
+    // A weak reference, because the group keeps its last operations.
     let core = Arc::downgrade(core);
     Some(Box::new(move |until, done| {
         if let Some(core) = core.upgrade() {
@@ -95,5 +95,5 @@ fn key(tag: u64) -> Key {
     Key { channel: Channel::PointToPoint, tag, part: 0 }
 }
 
-/// For a message of a rank of the same pace: some microseconds.
-const LOOKS: u32 = 200;
+/// Polls for a message of a rank that keeps pace: a few microseconds.
+const POLLS: u32 = 200;

@@ -1,4 +1,4 @@
-//! Every operation: its checks, its call in words, its body.
+//! All operations: argument checks, a description of the call, and the body.
 
 use std::borrow::{Borrow, BorrowMut};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::work::Work;
 use crate::{Error, algorithm, point};
 
 impl Group {
-    /// The sum (or what `how` says) of everybody's buffer, in place. `buffer`: a buffer, or a reference to one.
+    /// Reduces the buffers of all ranks in place, as `how` specifies. `buffer`: a buffer, or a reference to one.
     pub fn allreduce(
         &self,
         mut buffer: impl BorrowMut<Buffer>,
@@ -73,7 +73,7 @@ impl Group {
         })
     }
 
-    /// The sum of everybody's buffer in the root's; the others' are left alone.
+    /// Sums the buffers of all ranks in the root's; the other ranks' buffers are unchanged.
     pub fn reduce(
         &self,
         buffer: Buffer,
@@ -101,8 +101,8 @@ impl Group {
         })
     }
 
-    /// The sum of everybody's `inputs[rank]` in `output`, or with `None` in place of our own; each input has the size of its
-    /// rank's output.
+    /// Sums `inputs[rank]` of all ranks in `output`, or with `None` in place of the own input; each input has the size
+    /// of its rank's output.
     pub fn reduce_scatter(
         &self,
         output: impl Into<Option<Buffer>>,
@@ -139,7 +139,7 @@ impl Group {
         })
     }
 
-    /// The root's buffer in everybody's.
+    /// Copies the root's buffer to every rank's.
     pub fn broadcast(&self, buffer: Buffer, root: u32, terms: impl Into<Terms>) -> Work {
         let terms = terms.into();
         let (bytes, elements) = (buffer.len() as u64, terms.elements);
@@ -151,7 +151,7 @@ impl Group {
         })
     }
 
-    /// Everybody's input in everybody's outputs, by rank; sizes may differ between ranks.
+    /// Copies every rank's input to every rank's outputs, by rank; sizes may differ between ranks.
     pub fn allgather(&self, outputs: Vec<Buffer>, input: Buffer, terms: impl Into<Terms>) -> Work {
         let sizes = outputs.iter().map(|b| b.len() as u64).collect();
         let terms = terms.into();
@@ -167,7 +167,7 @@ impl Group {
         })
     }
 
-    /// Everybody's input in the root's outputs, by rank; elsewhere `outputs` is empty.
+    /// Copies every rank's input to the root's outputs, by rank; elsewhere `outputs` is empty.
     pub fn gather(
         &self,
         outputs: Vec<Buffer>,
@@ -189,7 +189,7 @@ impl Group {
         })
     }
 
-    /// The root's inputs, by rank, in everybody's output; elsewhere `inputs` is empty.
+    /// Copies the root's inputs, by rank, to every rank's output; elsewhere `inputs` is empty.
     pub fn scatter(
         &self,
         output: Buffer,
@@ -211,7 +211,7 @@ impl Group {
         })
     }
 
-    /// Input i of rank r in output r of rank i.
+    /// Copies input i of rank r to output r of rank i.
     pub fn alltoall(
         &self,
         outputs: Vec<Buffer>,
@@ -235,7 +235,7 @@ impl Group {
         })
     }
 
-    /// Done when everybody has called it.
+    /// Completes when every rank has called it.
     pub fn barrier(&self, terms: impl Into<Terms>) -> Work {
         let (call, terms) = (Call::barrier(), terms.into());
         if let Some(work) = self.at_once(&call, terms, None) {
@@ -246,7 +246,7 @@ impl Group {
         })
     }
 
-    /// Sends a message; not in the order of collectives. `buffer`: a buffer, or a reference to one.
+    /// Sends a message; independent of the order of collectives. `buffer`: a buffer, or a reference to one.
     pub fn send(
         &self,
         buffer: impl Borrow<Buffer>,
@@ -270,7 +270,7 @@ impl Group {
         self.point(name, |core| point::receive(core, buffer.borrow_mut(), from, tag, terms.into()))
     }
 
-    /// Numbers a collective and puts it on its way.
+    /// Numbers a collective and queues it.
     fn start(
         &self,
         call: Call,
@@ -327,7 +327,7 @@ impl Group {
         connected.core.failure().map_or(Ok(connected), Err)
     }
 
-    /// One part per rank, of which our own is as large as `own`.
+    /// Checks that there is one part per rank, and that the own part has the size of `own`.
     fn check_parts(
         &self,
         call: &Call,

@@ -1,9 +1,9 @@
-//! Operations of ranks of a host that are begun on the thread of their caller: what one round holds, and small asynchronous
+//! Operations within a host that start on the caller's thread: those that fit into one round, and small asynchronous
 //! sums.
 //!
-//! The caller publishes the values first and records the operation while they travel: a cache line takes longer from
-//! one core to another than all of that. If everybody comes within a moment, that was all, or the caller does the rest; if
-//! not, the operation goes on as any other one: where it is, or, for a caller that does not wait, on the operation queue.
+//! The caller publishes its values first and records the operation meanwhile: the transfer of a cache line between
+//! cores takes longer than the recording. If all ranks arrive within a short time, the operation completes at once, or
+//! the caller completes it; otherwise it continues as any other, on the operation queue unless the caller waits.
 
 use std::time::{Duration, Instant};
 
@@ -21,26 +21,26 @@ use crate::shared::{self, SMALL_MAX};
 use crate::terms::Terms;
 use crate::work::{OperationSummary, Work};
 
-/// What is added, if anything.
+/// The buffer to reduce, if any.
 pub(super) struct Small<'a> {
     pub(super) format: Format,
     pub(super) how: Combine,
     pub(super) buffer: &'a mut Buffer,
 }
 
-/// An operation that was begun.
+/// A started operation.
 struct Begun<'a> {
     call: &'a Call,
     fingerprint: u32,
     called: Instant,
     sum: Option<Small<'a>>,
-    /// Everybody has begun it.
+    /// Whether all ranks have started it.
     all: bool,
 }
 
 impl Group {
-    /// Does or begins a quick operation; `None`, and nothing has happened, if it is not one, or not the next. `sum`: `None`
-    /// for a barrier.
+    /// Performs or starts a quick operation; returns `None` without effect if the operation is not quick, or not the
+    /// next. `sum`: `None` for a barrier.
     #[inline]
     pub(super) fn at_once(
         &self,
@@ -49,7 +49,7 @@ impl Group {
         mut sum: Option<Small<'_>>,
     ) -> Option<Work> {
         let bytes = sum.as_ref().map_or(0, |sum| sum.buffer.len());
-        // The path of all other operations reports the error.
+        // The ordinary path reports the error.
         if !self.maker.is_this() {
             return None;
         }
@@ -61,7 +61,7 @@ impl Group {
         let fingerprint = call.fingerprint();
         let mut state = self.state.lock();
         let Idle { next, shared, quick } = state.idle().filter(|idle| idle.shared.can_begin())?;
-        // A caller that does not wait can poll for a moment, but must not yield its core to other ranks.
+        // A caller that does not wait can poll for a short time, but must not yield its core to other ranks.
         if !terms.waits && (shared.is_oversubscribed() || !shared.begins(bytes)) {
             return None;
         }
@@ -76,17 +76,18 @@ impl Group {
                 }
             }
         }
-        // No locked instruction from here until everybody has come: it would wait until the line of our flag is ours.
+        // No locked instruction until all ranks have arrived: it would stall until this core owns the cache line of its
+        // flag.
         *next += 1;
         let called = Instant::now();
         quick.log(call, called);
         let mut all = shared.all_appear();
-        while !all && !terms.waits && called.elapsed() < LOOK {
+        while !all && !terms.waits && called.elapsed() < POLL_TIME {
             all = shared.all_appear();
         }
         if !all || bytes > SMALL_MAX {
             let begun = Begun { call, fingerprint, called, sum, all };
-            return Some(self.go_on(begun, terms, state));
+            return Some(self.finish(begun, terms, state));
         }
         if let Some(Small { format, how, buffer }) = sum {
             shared.add(&quick.order, format, buffer);
@@ -96,9 +97,14 @@ impl Group {
         Some(Work::ended_at_once(OperationSummary::Collective(call.clone(), sequence), called))
     }
 
-    /// The rest of an operation that is not done when everybody has begun it, or that not everybody begins within a moment.
+    /// Completes an operation that needs more than the first round, or that not all ranks started in time.
     #[cold]
-    fn go_on(&self, begun: Begun<'_>, terms: Terms, mut state: MutexGuard<'_, QueueState>) -> Work {
+    fn finish(
+        &self,
+        begun: Begun<'_>,
+        terms: Terms,
+        mut state: MutexGuard<'_, QueueState>,
+    ) -> Work {
         let Begun { call, fingerprint, called, sum, all } = begun;
         let (sequence, queue) = state.move_to_queue();
         let core = queue.core();
@@ -131,8 +137,9 @@ impl Group {
     }
 }
 
-/// For so long a caller that does not wait looks whether everybody comes: less than waking the thread of the queue takes, and in the
-/// end of the caller's, takes of the time of both (20 to 100 µs).
-const LOOK: Duration = Duration::from_micros(50);
-/// Adding so much takes as long as handing it over. A larger buffer goes to the queue, and the caller computes meanwhile.
+/// How long a caller that does not wait polls for the other ranks: less than the time to wake the queue's thread, which
+/// costs both threads 20 to 100 µs.
+const POLL_TIME: Duration = Duration::from_micros(50);
+/// Up to this size adding takes no longer than handing over to the queue. Larger buffers are queued, so that the caller
+/// can compute meanwhile.
 const EARLY_MAX: usize = 1 << 20;

@@ -1,8 +1,9 @@
-//! Sums between two ranks: each adds one half of a chunk, and answers in the slot from which it took the other's values.
+//! Sums between two ranks: each adds one half of a chunk, and writes the result to the slot with the other rank's
+//! values.
 //!
-//! Memory that goes from core to core is what takes time. Were each to add everything, or to write its half of the sums to
-//! a slot of its own, every line of values would go to the other rank, be taken back to be written, and a line of sums
-//! likewise; so it goes there with values and comes back with sums.
+//! The transfer of memory between cores dominates the cost. If each rank added everything, or wrote its half of the
+//! sums to its own slot, every cache line of values would move to the other rank and back, and another line for the
+//! sums; this way a line moves once with values and returns with sums.
 
 use std::ops::Range;
 
@@ -13,8 +14,8 @@ use netsum_wire::{Format, combine_both};
 use super::{ALIGN, Rounds, Shared};
 use crate::pieces::pieces;
 
-/// The sum of both `buffer`s, in place. Round t holds the contributions to chunk t, and the answers to chunk t − 1 are in
-/// the slots of the round before.
+/// Sums both `buffer`s in place. Round t has the contributions to chunk t; the sums of chunk t − 1 are in the slots of
+/// the previous round.
 pub(super) fn allreduce(
     rounds: &mut Rounds<'_>,
     format: Format,
@@ -26,7 +27,7 @@ pub(super) fn allreduce(
     finish(rounds, format, buffer)
 }
 
-/// Writes what the other adds of the first chunk into our slot of round 0, which is open.
+/// Writes the values of the first chunk that the other rank adds into the own slot of round 0, which is open.
 pub(super) fn put_first(shared: &mut Shared, buffer: &Buffer) {
     let other = 1 - shared.arena.rank();
     if let Some(chunk) = chunks(shared, buffer).next() {
@@ -35,7 +36,7 @@ pub(super) fn put_first(shared: &mut Shared, buffer: &Buffer) {
     }
 }
 
-/// The rest of a sum of which round 0 was handed over.
+/// Completes a sum whose round 0 has been published.
 pub(super) fn finish(
     rounds: &mut Rounds<'_>,
     format: Format,
@@ -76,7 +77,7 @@ fn chunks(shared: &Shared, buffer: &Buffer) -> impl Iterator<Item = Range<usize>
 
 /// The part of a chunk that a rank adds.
 fn half(chunk: &Range<usize>, rank: usize) -> Range<usize> {
-    // Neither is longer than half of what two slots hold, which are whole lines.
+    // Neither half is longer than half of two slots, which consist of whole lines.
     let middle = chunk.start + (chunk.len() / 2).next_multiple_of(ALIGN).min(chunk.len());
     if rank == 0 { chunk.start..middle } else { middle..chunk.end }
 }

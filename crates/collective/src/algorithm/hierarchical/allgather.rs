@@ -1,4 +1,4 @@
-//! All-gather: every rank's piece goes once to each other host, and there through memory.
+//! All-gather: every rank's piece is sent once to each other host, and distributed there through shared memory.
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;

@@ -1,4 +1,4 @@
-//! Allreduce: each lane handles a part of the buffer, in one step or two between hosts.
+//! Allreduce: each lane handles a part of the buffer, in one or two steps between hosts.
 
 use std::ops::Range;
 
@@ -28,13 +28,13 @@ fn cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     Some(memory + direct_s(across, sum, &cut).min(shares_s(across, sum, &cut)))
 }
 
-/// Every lane sends its host's partials to all its likes, which add them all.
+/// Every lane sends its host's partials to all lanes of the same index, which add them all.
 fn direct_s(across: &Across, sum: &SumShape, cut: &Cut) -> f64 {
     let sent = across.portion(sum) * cut.widening(sum.format) * (across.count() - 1.0);
     across.latency_s + sent / across.bytes_per_s
 }
 
-/// Every lane adds a share for all its likes.
+/// Every lane adds a share for all lanes of the same index.
 fn shares_s(across: &Across, sum: &SumShape, cut: &Cut) -> f64 {
     let others = (across.count() - 1.0) / across.count();
     let sent = across.portion(sum) * (cut.widening(sum.format) + 1.0) * others;
@@ -61,7 +61,7 @@ fn run(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     };
     let blocks = way.blocks();
     let mut all: Vec<Block> = Vec::new();
-    // While one block is in the network, the next is added in memory, and the one before spread.
+    // While one block is in the network, the next is added in memory, and the previous one distributed within the host.
     for at in 0..blocks.len() + 2 {
         if let Some(range) = blocks.get(at) {
             all.push(way.begin(comm, at as u64, range.clone())?);
@@ -76,35 +76,35 @@ fn run(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     comm.finish()
 }
 
-/// One rank's part of an allreduce.
+/// One rank's state of an allreduce.
 struct Way<'a> {
     hosts: &'a Hosts,
     host: usize,
-    /// Our place on the host.
+    /// This rank's position on its host.
     index: usize,
     cut: &'a Cut,
     format: Format,
-    /// One step between hosts in place of two.
+    /// Whether hosts exchange in one step instead of two.
     direct: bool,
     buffer: &'a mut Buffer,
-    /// Of our host's parts.
+    /// Adders for the parts of this host.
     partials: Vec<Adder>,
-    /// Of all parts.
+    /// Adder for all parts.
     adder: Adder,
 }
 
-/// A piece of the buffer that is under way.
+/// A block of the buffer in progress.
 struct Block {
     number: u64,
     range: Range<usize>,
-    /// What is here of our share of the lane's portion: partials by part. Ours are of all the portion.
+    /// Received partials of this rank's share of the lane's portion, by part. Own partials cover the whole portion.
     ours: Vec<Buffer>,
     theirs: Vec<(usize, Buffer, Ticket)>,
     results: Vec<Ticket>,
 }
 
 impl Way<'_> {
-    /// Messages of a block are about [`CHUNK`] long.
+    /// Messages of a block are about [`CHUNK`] bytes long.
     fn blocks(&self) -> Vec<Range<usize>> {
         let element = self.format.dtype.size();
         let wanted = CHUNK * self.hosts.lanes() * self.hosts.all().len();
@@ -114,7 +114,7 @@ impl Way<'_> {
         nothing.into_iter().chain(pieces(0..len, step)).collect()
     }
 
-    /// Adds within the host, and sends to the others what is theirs to add.
+    /// Adds within the host, and sends each other host the partials that it adds.
     fn begin(
         &mut self,
         comm: &mut Comm<'_>,
@@ -156,7 +156,7 @@ impl Way<'_> {
         Ok(block)
     }
 
-    /// Adds what all hosts have of our share, and tells the others.
+    /// Adds all hosts' partials of this rank's share, and sends the sum to the others.
     fn add(&mut self, comm: &mut Comm<'_>, block: &mut Block) -> Result<(), MeshError> {
         if self.peer(self.host).is_none() {
             return Ok(());
@@ -189,12 +189,12 @@ impl Way<'_> {
         Ok(())
     }
 
-    /// Waits for the others' shares, and gives the lane's portion to the ranks of the host.
+    /// Waits for the other shares, and gives the lane's portion to the ranks of the host.
     fn spread(&mut self, comm: &mut Comm<'_>, block: &mut Block) -> Result<(), MeshError> {
         for ticket in block.results.drain(..) {
             comm.wait(ticket)?;
         }
-        // What was sent of it may still be on its way.
+        // Parts of the portion may still be lent to sends.
         if let Some(rounds) = comm.host()? {
             let nothing = || Buffer::from_vec(Vec::new());
             let place = |index| self.portion_of(&block.range, index);
@@ -210,7 +210,7 @@ impl Way<'_> {
         Ok(())
     }
 
-    /// By place on our host, what of a range its lane handles.
+    /// The portions of a range that the lanes handle, by position on this host.
     fn portions(&mut self, range: &Range<usize>) -> Vec<Buffer> {
         let ranks = self.hosts.all()[self.host].len();
         let places: Vec<_> = (0..ranks).map(|index| self.portion_of(range, index)).collect();
@@ -225,7 +225,7 @@ impl Way<'_> {
         portion_of(range, self.format, self.hosts.lanes(), index)
     }
 
-    /// What of our lane's portion a host adds, from the portion's start.
+    /// The share of this lane's portion that a host adds, relative to the portion's start.
     fn share(&self, range: &Range<usize>, host: usize) -> Range<usize> {
         let portion = self.portion(range);
         if self.direct {
@@ -235,19 +235,19 @@ impl Way<'_> {
         share(portion.len(), self.format.dtype.size(), host as u32, count)
     }
 
-    /// The rank of our lane on a host; `None` if we are no lane.
+    /// The rank of this lane on a host; `None` if this rank is no lane.
     fn peer(&self, host: usize) -> Option<u32> {
         let lane = self.index < self.hosts.lanes();
         lane.then(|| self.hosts.all()[host][self.index])
     }
 
-    /// All hosts but ours, beginning behind it.
+    /// All other hosts, starting after this one.
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (own, count) = (self.host, self.hosts.all().len());
         (1..count).map(move |step| (own + step) % count)
     }
 
-    /// Bytes of partials for bytes of elements.
+    /// Bytes of partials for `bytes` of elements.
     fn widened(&self, bytes: usize) -> usize {
         bytes / self.format.dtype.size() * self.format.dtype.accumulator_size()
     }

@@ -1,4 +1,5 @@
-//! Barrier: among the ranks of a host in memory, among one rank of each host over the network, and in memory again.
+//! Barrier: in shared memory within each host, then over the network among one rank per host, then in shared memory
+//! again.
 
 use netsum_net::mesh::MeshError;
 

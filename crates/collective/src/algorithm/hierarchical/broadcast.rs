@@ -1,4 +1,4 @@
-//! Broadcast: from the root to one rank of each host, chunk by chunk, and there through memory.
+//! Broadcast: from the root to one rank of each host, chunk by chunk, and within the host through shared memory.
 
 use netsum_net::mesh::MeshError;
 
@@ -16,7 +16,7 @@ fn cost(link: &LinkCost, bytes: &usize) -> Option<f64> {
     let across = link.across.as_ref()?;
     let depth = f64::from((across.hosts.all().len() as u32).next_power_of_two().ilog2());
     let chunk = (*bytes).min(CHUNK) as f64;
-    // One rank of a host has what its lanes have together.
+    // One rank of a host can use the rate of all its lanes.
     let rate = across.bytes_per_s * across.hosts.lanes() as f64;
     let sent = *bytes as f64 * depth + chunk * (depth - 1.0);
     Some(depth * across.latency_s + sent / rate + memory_s((*bytes).min(CHUNK)))

@@ -1,4 +1,4 @@
-//! Pieces that one rank gives another: through memory where both are on one host, straight to their receiver where they are not.
+//! Exchange of pieces between ranks: through memory within a host, directly over the network otherwise.
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
@@ -19,7 +19,7 @@ pub(in crate::algorithm) const SCATTER: Algorithm<Scatter> =
 pub(in crate::algorithm) const ALLTOALL: Algorithm<Alltoall> =
     Algorithm { name: "hierarchical", cost: alltoall_cost, run: alltoall };
 
-/// The root alone has what all lanes of its host have together.
+/// The root alone uses the rate of all lanes of its host.
 fn rooted_cost(link: &LinkCost, (): &()) -> Option<f64> {
     let across = link.across.as_ref()?;
     let rate = across.bytes_per_s * across.hosts.lanes() as f64;
@@ -34,7 +34,7 @@ fn alltoall_cost(link: &LinkCost, (): &()) -> Option<f64> {
     Some(across.latency_s + apart_bytes(link, across) / rate + memory_s(TYPICAL))
 }
 
-/// Of typical pieces, what a rank of the smallest host exchanges with other hosts.
+/// Bytes that a rank of the smallest host exchanges with other hosts, for typical pieces.
 fn apart_bytes(link: &LinkCost, across: &Across) -> f64 {
     TYPICAL as f64 * (f64::from(link.ranks) - across.hosts.lanes() as f64)
 }
@@ -111,18 +111,18 @@ fn alltoall(comm: &mut Comm<'_>, exchange: &mut Alltoall) -> Result<(), MeshErro
     comm.finish()
 }
 
-/// The ranks of all other hosts, beginning behind ours.
+/// The ranks of all other hosts, starting after this one.
 fn away(hosts: &Hosts, own: usize) -> impl Iterator<Item = u32> {
     let count = hosts.all().len();
     (1..count).flat_map(move |step| hosts.all()[(own + step) % count].iter().copied())
 }
 
-/// Of one buffer per rank, those of a host.
+/// The buffers of a host's ranks, of one buffer per rank.
 fn of(hosts: &Hosts, host: usize, all: &mut [Buffer]) -> Vec<Buffer> {
     hosts.all()[host].iter().map(|&rank| all[rank as usize].lend_all()).collect()
 }
 
-/// Errors in memory tell places on the host.
+/// Translates positions on the host, as in errors of shared memory, to ranks.
 fn named(outcome: Result<(), MeshError>, hosts: &Hosts, own: usize) -> Result<(), MeshError> {
     outcome.map_err(|error| match error {
         MeshError::Size { rank, sent, expected } => {

@@ -43,13 +43,13 @@ impl Across {
     }
 }
 
-/// The hosts, for an algorithm that is used only with several hosts.
+/// The hosts, for an algorithm that requires several.
 fn apart(comm: &Comm<'_>) -> Result<Across, MeshError> {
     let none = || MeshError::Aborted("these ranks are not on several hosts".to_owned());
     comm.link().across.ok_or_else(none)
 }
 
-/// The part of a range that the rank at a position of its host handles: an equal part if it is a lane, else none.
+/// The part of a range that the rank at a position of its host handles: an equal part for a lane, else nothing.
 fn portion_of(range: &Range<usize>, format: Format, lanes: usize, index: usize) -> Range<usize> {
     if index >= lanes {
         return range.end..range.end;
@@ -63,7 +63,7 @@ fn tag(block: u64, part: usize) -> u64 {
     block << 32 | part as u64
 }
 
-/// Not the number of a part: there are no more parts than ranks.
+/// Part number of results; parts have smaller numbers, because there are at most as many as ranks.
 const RESULT: usize = u32::MAX as usize;
-/// Several blocks are in memory at the same time.
+/// Maximum bytes of a block; several blocks are in memory at the same time.
 const BLOCK_MOST: usize = 8 << 20;

@@ -1,4 +1,5 @@
-//! Reduce: each host adds its partials, its lanes send them to those of the root's host, and these give the sums to the root.
+//! Reduce: each host adds its partials, its lanes send them to those of the root's host, which send the sums to the
+//! root.
 
 use std::ops::Range;
 
@@ -20,7 +21,7 @@ use crate::shared;
 pub(in crate::algorithm) const REDUCE: Algorithm<Reduce> =
     Algorithm { name: "hierarchical", cost, run };
 
-/// A lane of the root's host hears from its likes on all others.
+/// A lane of the root's host receives from the lanes of the same index on all others.
 fn cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let cut = Cut::of(&sum.order, &across.hosts, sum.format);
@@ -67,13 +68,13 @@ fn run(comm: &mut Comm<'_>, reduction: &mut Reduce) -> Result<(), MeshError> {
     comm.finish()
 }
 
-/// One rank's part of a reduce.
+/// One rank's state of a reduce.
 struct Way<'a> {
     hosts: &'a Hosts,
     host: usize,
-    /// Our place on the host.
+    /// This rank's position on its host.
     index: usize,
-    /// Host and place of the root.
+    /// Host and position of the root.
     home: usize,
     seat: usize,
     cut: &'a Cut,
@@ -83,16 +84,16 @@ struct Way<'a> {
     adder: Adder,
 }
 
-/// A piece of the buffer that is under way.
+/// A block of the buffer in progress.
 struct Block {
     range: Range<usize>,
-    /// Partials of our portion, by part: of our host, and of the others.
+    /// Partials of this rank's portion, by part, of this and of other hosts.
     ours: Vec<Buffer>,
     theirs: Vec<(Buffer, Ticket)>,
 }
 
 impl Way<'_> {
-    /// Adds within the host; away from the root the partials go to its host.
+    /// Adds within the host; other hosts send the partials to the root's.
     fn begin(
         &mut self,
         comm: &mut Comm<'_>,
@@ -126,7 +127,7 @@ impl Way<'_> {
         Ok(Block { range, ours, theirs })
     }
 
-    /// On the root's host: adds what all hosts have, and gives it to the root.
+    /// On the root's host: adds all hosts' partials, and gives the sum to the root.
     fn end(&mut self, comm: &mut Comm<'_>, block: &Block) -> Result<(), MeshError> {
         if self.host != self.home {
             return Ok(());
@@ -158,7 +159,7 @@ impl Way<'_> {
         }
     }
 
-    /// By place on our host, what of a range it handles.
+    /// The portions of a range, by position on this host.
     fn portions(&mut self, range: &Range<usize>) -> Vec<Buffer> {
         let ranks = self.hosts.all()[self.host].len();
         let places: Vec<_> = (0..ranks).map(|index| self.portion(range, index)).collect();

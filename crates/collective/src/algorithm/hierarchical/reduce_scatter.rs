@@ -1,4 +1,4 @@
-//! Reduce-scatter: each host adds its partials of what every rank is to get, and each rank adds what the hosts send it.
+//! Reduce-scatter: each host adds its partials of every rank's piece, and each rank adds the partials of all hosts.
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
@@ -15,7 +15,7 @@ use crate::shared;
 pub(in crate::algorithm) const REDUCE_SCATTER: Algorithm<ReduceScatter> =
     Algorithm { name: "hierarchical", cost, run };
 
-/// What a host sends its ranks divide among them, and the network its lanes' rates.
+/// The data that a host sends is divided among its ranks, and the network among its lanes.
 fn cost(link: &LinkCost, sum: &ScatterShape) -> Option<f64> {
     let across = link.across.as_ref()?;
     let cut = Cut::of(&sum.order, &across.hosts, sum.format);
@@ -43,7 +43,7 @@ fn run(comm: &mut Comm<'_>, scattering: &mut ReduceScatter) -> Result<(), MeshEr
         let ticket = comm.receive(from, tag(0, part), &mut values, 0, widened(bytes));
         theirs.push((values, ticket));
     }
-    // What a place adds: its own rank's piece, then those of ranks on other hosts.
+    // The pieces that a position adds: its own rank's first, then those of ranks on other hosts.
     let size = comm.size();
     let handled = |place: usize| {
         let rank = hosts.all()[own][place];
@@ -85,7 +85,7 @@ fn run(comm: &mut Comm<'_>, scattering: &mut ReduceScatter) -> Result<(), MeshEr
     comm.finish()
 }
 
-/// The rank of a host that adds its partials for a rank elsewhere: they take turns.
+/// The rank of a host that adds its partials for a rank elsewhere, in turn.
 fn adds_for(hosts: &Hosts, host: usize, to: u32) -> u32 {
     let ranks = &hosts.all()[host];
     ranks[to as usize % ranks.len()]

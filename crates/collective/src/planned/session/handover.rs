@@ -15,7 +15,7 @@ use crate::messages::{ControlMessage, MessageKind};
 use crate::planned::{LostLink, PlannedError, PlannedGroup, source};
 use crate::status::Pause;
 
-/// A tree plan in the form that the machine needs.
+/// A tree plan in the form required by the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LedPlan(pub(super) TreePlan);
 
@@ -108,13 +108,13 @@ impl State {
                 }
             }
             Action::Fail(error) => return Err(self.cannot_go_on(&error)),
-            // Actions for groups with a controller.
+            // Actions only for groups with a controller.
             Action::Fetch(_) | Action::Deliver(_) | Action::SilentTrees(_) => {}
         }
         Ok(())
     }
 
-    /// Stops the plan's path; reports this rank's progress.
+    /// Stops the plan's path and reports this rank's progress.
     fn freeze(&mut self) {
         let faults = encode(&self.certainly_lost());
         if let Some(group) = self.group.take() {
@@ -127,11 +127,11 @@ impl State {
         self.machine.get_mut().handle_frozen(now, Frozen::Elements { finals, faults });
     }
 
-    /// Rank 0: finds a plan for the rest of the network.
+    /// Rank 0: computes a plan for the remaining network.
     fn plan_anew(&mut self, reason: &str) {
         let found = match (self.brought.take(), &self.plan) {
             (Some(plan), _) => Ok(plan),
-            // No link is known to be lost: the same links again.
+            // No link is known to be lost: use the same links again.
             (None, Some(plan)) if self.lost.is_empty() => Ok(plan.clone()),
             (None, _) => self.replan(),
         };
@@ -153,7 +153,7 @@ impl State {
         Ok(plan)
     }
 
-    /// Sends elements that others lack, and receives those that this rank lacks.
+    /// Sends elements that other ranks lack, and receives those that this rank lacks.
     fn exchange(&mut self, pieces: &[Piece], finals: Ranges) -> Result<(), Error> {
         let Some(progress) = &mut self.progress else { return Ok(()) };
         let element = progress.element();
@@ -183,7 +183,7 @@ impl State {
         Ok(())
     }
 
-    /// Enters an epoch: connects the plan's links.
+    /// Starts an epoch: connects the plan's links.
     fn resume(&mut self, resume: Resume<LedPlan>) -> Result<(), Error> {
         let Resume { generation: epoch, since, plan, reason, .. } = resume;
         if let Some(LedPlan(plan)) = &plan {

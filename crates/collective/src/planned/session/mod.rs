@@ -1,9 +1,9 @@
-//! A group's plan over time: its allreduces in the order of calls, over the plan of the present epoch.
+//! A group's allreduces over the plan of the current epoch, in the order of calls.
 //!
-//! All ranks use the same plan for the same operation. Rank 0 leads from one epoch to the next when a link breaks
-//! somewhere, or when the plan's file has changed: see [`netsum_proto::handover`]. Every contribution is counted once,
-//! and no rank keeps a copy of its values. That is possible because an operation ends nowhere before it is complete
-//! everywhere (see `engine`). Where no plan is left, sums go over the hosts.
+//! All ranks use the same plan for the same operation. Rank 0 leads the change to the next epoch when a link breaks, or
+//! when the plan's file has changed: see [`netsum_proto::handover`]. Every contribution is counted once, and no rank
+//! keeps a copy of its values, because an operation completes on no rank before all elements are final on all ranks
+//! (see `engine`). Without a usable plan, sums use the host path.
 
 mod handover;
 mod ranges;
@@ -49,25 +49,25 @@ pub(crate) struct PlanJob {
     pub(crate) work: Work,
 }
 
-/// Everything that a session is made of.
+/// Configuration of a session.
 pub(crate) struct SessionConfig {
     pub(crate) core: Arc<Core>,
     pub(crate) source: PlanSource,
     pub(crate) plan: TreePlan,
     pub(crate) from_bytes: u64,
     pub(crate) ports: Ports,
-    /// By rank.
+    /// Addresses by rank.
     pub(crate) peers: BTreeMap<usize, PortAddress>,
     pub(crate) patience: Patience,
     pub(crate) controls: Receiver<ControlMessage>,
     pub(crate) status: Arc<Mutex<Status>>,
 }
 
-/// Handle to the thread.
+/// Handle to the session's thread.
 pub(crate) struct Session {
     tasks: Sender<Task>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Smaller buffers are not for it.
+    /// Minimum size of buffers for the plan, in bytes.
     pub(crate) from_bytes: u64,
 }
 
@@ -77,7 +77,7 @@ enum Task {
 }
 
 impl Session {
-    /// Connects the plan's peer links, and starts the thread.
+    /// Connects the plan's peer links and starts the thread.
     pub(crate) fn start(config: SessionConfig) -> Result<Session, Error> {
         let (tasks, receiver) = unbounded();
         let from_bytes = config.from_bytes;
@@ -89,24 +89,24 @@ impl Session {
     }
 
     pub(crate) fn push(&self, job: PlanJob) {
-        // The thread ends in `close` alone, after which nobody calls.
+        // The thread ends only in `close`, after which there are no calls.
         let _ = self.tasks.send(Task::Run(job));
     }
 
-    /// Runs what is queued, then ends the thread.
+    /// Completes the queue, then ends the thread.
     pub(crate) fn close(&self) {
         let _ = self.tasks.send(Task::Close);
         if let Some(thread) = self.thread.lock().take() {
-            // A panic was reported by the panic hook and failed its operation.
+            // The panic hook has reported a panic and failed the operation.
             let _ = thread.join();
         }
     }
 }
 
-/// Where the operation under way is summed.
+/// The path of the operation in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Running {
-    /// It waits for a path, or there is none.
+    /// None: the operation waits for a path, or there is none.
     No,
     Network,
     Hosts,
@@ -121,27 +121,28 @@ struct State {
     tasks: Receiver<Task>,
     controls: Receiver<ControlMessage>,
     status: Arc<Mutex<Status>>,
-    /// Takes the ranks from one plan to the next. While an operation runs it is asked from within.
+    /// The hand-over machine. Queried during an operation, too.
     machine: RefCell<Handover<LedPlan>>,
-    /// From which the machine counts time.
+    /// Origin of the machine's time.
     origin: Instant,
-    /// Connected by the plan in use; `None`: over the hosts, or between epochs.
+    /// The group connected by the plan in use; `None`: on the host path, or between epochs.
     group: Option<Box<PlannedGroup>>,
     running: Running,
     progress: Option<Progress>,
-    /// Number and deadline of the operation that was last begun.
+    /// Number and deadline of the last operation started.
     current: (u64, Instant),
-    /// Rank 0: the plan of this epoch, when its file was last changed, one that the operator brought, and lost links.
+    /// Rank 0 only: the plan of this epoch, the file's last modification time, a plan provided by the operator, lost
+    /// links.
     plan: Option<TreePlan>,
     modified: Option<SystemTime>,
     brought: Option<TreePlan>,
     lost: Vec<LostLink>,
 }
 
-/// An operation under way.
+/// State of the operation in progress.
 struct Progress {
     job: PlanJob,
-    /// Elements that have everybody's values here.
+    /// Elements that are final on this rank.
     finals: Ranges,
     over: bool,
 }
@@ -233,7 +234,7 @@ impl State {
         }
     }
 
-    /// Runs a job to its end.
+    /// Runs a job to completion.
     fn complete(&mut self, job: PlanJob) {
         let (sequence, work) = (job.sequence, job.work.clone());
         let outcome = catch_unwind(AssertUnwindSafe(|| self.perform(job)));
@@ -290,7 +291,7 @@ impl State {
         self.progress.as_ref().is_none_or(|progress| progress.over)
     }
 
-    /// Takes the next message of any rank, or lets time pass.
+    /// Processes the next message of any rank, or waits until a deadline.
     fn wait(&mut self) -> Result<(), Error> {
         match self.controls.recv_timeout(TICK) {
             Ok(message) => self.on_message(&message),
@@ -307,7 +308,7 @@ impl State {
         self.drive()
     }
 
-    /// Sums what is left of an operation over the plan, until it is over or something else must be done first.
+    /// Sums the remaining elements over the plan, until they are complete or the operation is interrupted.
     fn on_plan(&mut self) -> Result<(), Error> {
         let (Some(mut group), Some(mut progress)) = (self.group.take(), self.progress.take())
         else {
@@ -325,7 +326,7 @@ impl State {
         }
     }
 
-    /// Whether an operation must stop that runs over the plan. Messages are taken meanwhile.
+    /// Whether an operation on the plan must stop. Processes messages.
     fn is_interrupted(&self, refused: &Cell<Option<MessageError>>) -> bool {
         let mut machine = self.machine.borrow_mut();
         while let Ok(ControlMessage { from, bytes }) = self.controls.try_recv() {
@@ -339,7 +340,7 @@ impl State {
         machine.is_under_way() || self.core.failure().is_some() || late
     }
 
-    /// What follows from an operation that the plan's group did not end.
+    /// Handles an operation that the plan's group did not complete.
     fn react(&mut self, stopped: &Stopped) -> Result<(), Error> {
         match &stopped.error {
             PlannedError::Interrupted => {
@@ -357,7 +358,7 @@ impl State {
                 self.request_plan(&stopped.error.to_string())
             }
             PlannedError::Differs { .. } => {
-                // Every rank sends what it called; the coordinator finds the rank that differs.
+                // Every rank sends its call; the coordinator finds the rank that differs.
                 let (sequence, deadline) = self.current;
                 self.core.events.differs(sequence);
                 self.wait_for_failure(deadline.min(Instant::now() + CALLS_PATIENCE));
@@ -370,7 +371,7 @@ impl State {
 
     fn too_late(&self, stopped: &Stopped) -> Error {
         if !stopped.direct {
-            // Others may know better who is missing: theirs is not among our neighbours.
+            // The missing rank may not be a neighbour; another rank may report it.
             self.wait_for_failure(Instant::now() + HINT_PATIENCE);
             if let Some(failure) = self.core.failure() {
                 return failure;
@@ -389,7 +390,7 @@ impl State {
         }
     }
 
-    /// Sums what is left of an operation over the hosts.
+    /// Sums the remaining elements on the host path.
     fn on_hosts(&mut self) -> Result<(), Error> {
         let Some(progress) = &mut self.progress else { return Ok(()) };
         let todo = without(progress.numel(), &progress.finals);
@@ -411,7 +412,7 @@ impl State {
         Ok(())
     }
 
-    /// A new plan that the operator brought, if the file has changed since it was last looked at.
+    /// The operator's new plan, if the file has changed since the last check.
     fn changed_plan(&mut self) -> Option<TreePlan> {
         let now = self.source.modified()?;
         if self.modified == Some(now) {
@@ -429,9 +430,9 @@ impl State {
         }
     }
 
-    /// Ends the group: where one rank cannot go on, none can.
+    /// Fails the group: if one rank cannot continue, none can.
     fn fail(&self, error: Error) {
-        // Ranks that wait for this one learn the reason.
+        // Reports the reason to ranks that wait for this one.
         self.core.send_all(MessageKind::Failed, 0, error.to_string().as_bytes());
         self.core.events.failed(error.clone());
         self.core.fail(error);
@@ -441,8 +442,8 @@ impl State {
     }
 }
 
-/// Sums what is left of an operation over the plan, until it is over or `interrupted`. Errors say why it stopped; what
-/// is finished is in `progress`.
+/// Sums the remaining elements over the plan, until they are complete or `interrupted`. The error is the reason for
+/// stopping; `progress` has the finished elements.
 fn perform_rest(
     group: &mut PlannedGroup,
     progress: &mut Progress,
@@ -474,7 +475,7 @@ fn perform_rest(
     outcome
 }
 
-/// Calls are exchanged within a round trip.
+/// Time to wait for the other ranks' calls, which are exchanged within a round trip.
 const CALLS_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 const HINT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! Elements of an operation that are left, packed one after another.
+//! The remaining elements of an operation, packed contiguously.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use netsum_net::Buffer;
 use netsum_proto::handover::Ranges;
 use netsum_proto::handover::elements::common;
 
-/// Ranges of the plan's engine.
+/// Converts ranges of the plan's engine.
 pub(super) fn of_engine(ranges: &[Range<usize>]) -> Ranges {
     ranges.iter().map(|range| range.start as u64..range.end as u64).collect()
 }
 
-/// Ranges of a packed buffer as ranges of the one that it was packed from.
+/// Maps ranges of a packed buffer to ranges of the original buffer.
 pub(super) fn unpacked(parts: &[Range<u64>], packed: &[Range<u64>]) -> Ranges {
     let mut at = 0;
     let mut found = Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn unpacked(parts: &[Range<u64>], packed: &[Range<u64>]) -> Ranges {
     found
 }
 
-/// The elements of `parts`, one after another.
+/// The elements of `parts`, packed contiguously.
 pub(super) fn pack(buffer: &Buffer, parts: &[Range<u64>], element: usize) -> Vec<u8> {
     let len: usize = parts.iter().map(|part| bytes_of(part, element).len()).sum();
     let mut packed = Vec::with_capacity(len);
@@ -54,7 +54,7 @@ pub(super) fn unpack(
     }
 }
 
-/// Where elements are in a buffer.
+/// The byte range of elements in a buffer.
 pub(super) fn bytes_of(elements: &Range<u64>, element: usize) -> Range<usize> {
     elements.start as usize * element..elements.end as usize * element
 }
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_is_unpacked(parts in ranges(), wanted in ranges()) {
+        fn packing_round_trips(parts in ranges(), wanted in ranges()) {
             let mut buffer = Buffer::from_vec((0..128).collect());
             let packed: Vec<u8> = pack(&buffer, &parts, 2).iter().map(|x| x ^ 0x80).collect();
             let count = packed.len() as u64 / 2;
